@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 15] = [
+const IMPORTS: [(&str, &[&str]); 16] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -53,6 +53,10 @@ const IMPORTS: [(&str, &[&str]); 15] = [
             "welte-hub",
         ],
     ),
+    (
+        "welte-browser",
+        &["welte", "welte-formats", "welte-report", "welte-wgpu"],
+    ),
     ("xtask", &[]),
 ];
 
@@ -63,10 +67,12 @@ const DEVICE: &[&str] = &["welte-table", "welte-formats", "welte-device"];
 const DEVICE_TESTS: &[&str] = &["welte-models", "welte-reference"];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
-const UNSAFE: [&str; 8] = [
+const UNSAFE: [&str; 9] = [
     "crates/welte-cpu/src/",
     "crates/welte-cuda/src/",
     "crates/welte-wgpu/src/gpu.rs",
+    // Suspends WebAssembly in a browser.
+    "crates/welte-wgpu/src/wait.rs",
     "crates/welte-formats/src/mapped.rs",
     // Counting allocators of tests, and a benchmark of the kernels themselves.
     "crates/welte/tests/common/allocations.rs",

@@ -541,6 +541,9 @@ pub(crate) struct ServeArgs {
     /// Host name under which browsers may reach the server (repeatable; *: all)
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
+    /// Folder that tools/browser made: serves the page that runs Welte in the browser, at /browser/
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) browser: Option<PathBuf>,
     /// Log every request
     #[arg(short, long)]
     pub(crate) verbose: bool,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use welte::Model;
 use welte_report::{count, human};
-use welte_server::ServerOptions;
+use welte_server::{BrowserPage, ServerOptions};
 use welte_table::Class;
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
@@ -101,6 +101,8 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.defaults = args.sampling.options();
     options.seed = u64::try_from(args.sampling.seed).ok();
     options.metrics = args.metrics;
+    let browser = args.browser.as_deref();
+    options.browser = browser.map(BrowserPage::read).transpose()?;
     #[cfg(feature = "hub")]
     if args.models_cached {
         options.hub = Some(welte_hub::Hub::from_env()?.into());

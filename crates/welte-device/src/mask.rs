@@ -1,7 +1,7 @@
 //! Masks: which tokens a slot may choose next. Another thread writes them while the device computes.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 
 /// In place of a token: the mask allows no token that could be chosen.
 pub const NO_TOKEN: u32 = u32::MAX;

@@ -7,10 +7,12 @@ mod mapped;
 mod open;
 pub mod quant;
 pub mod quantize;
+mod source;
 pub mod synthetic;
 mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
 pub use open::open;
+pub use source::Source;
 pub use weight::WeightRows;

@@ -57,8 +57,17 @@ pub(crate) fn rows<'a>(
     start: usize,
     rows: Range<usize>,
 ) -> Option<&'a [u8]> {
+    bytes.get(places(tensor, start, rows)?)
+}
+
+/// Where rows of a tensor lie in a file in which it starts at `start`.
+pub(crate) fn places(
+    tensor: &TensorInfo,
+    start: usize,
+    rows: Range<usize>,
+) -> Option<Range<usize>> {
     let row = tensor.format.bytes(tensor.k)?;
     let from = start.checked_add(rows.start.checked_mul(row)?)?;
     let to = start.checked_add(rows.end.checked_mul(row)?)?;
-    bytes.get(from..to)
+    Some(from..to)
 }

@@ -4,7 +4,7 @@ use crate::ops::{Execution, Memory, floats};
 use crate::sample::{Slot, log_softmax};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use web_time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,

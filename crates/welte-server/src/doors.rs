@@ -78,7 +78,8 @@ fn allow(app: &App, uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
         }
     }
     let path = uri.path();
-    let open = path == "/health" || crate::page::is_page(path);
+    let is_page = crate::page::is_page(path) || path.starts_with(crate::browser::PREFIX);
+    let open = path == "/health" || is_page;
     if !open && !app.accepts_key(key(headers)) {
         let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY";
         return Err(Failure::new(StatusCode::UNAUTHORIZED, message));

@@ -7,6 +7,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod ask;
+mod browser;
 mod changing;
 mod doors;
 mod embeddings;
@@ -34,6 +35,7 @@ mod serve;
 mod sse;
 mod times;
 
+pub use browser::BrowserPage;
 pub use changing::Changing;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
@@ -86,6 +88,8 @@ pub struct ServerOptions {
     /// Lets clients download and delete models; `None`: they may not.
     #[cfg(feature = "hub")]
     pub hub: Option<HubAccess>,
+    /// A page that runs the engine in the browser, at `/browser/`; `None`: there is none.
+    pub browser: Option<BrowserPage>,
     /// Connections at a time.
     pub connections: usize,
     /// How long answers may take after the server was asked to end.
@@ -114,6 +118,7 @@ impl Default for ServerOptions {
             body_timeout: Duration::from_secs(60),
             #[cfg(feature = "hub")]
             hub: None,
+            browser: None,
             connections: 1024,
             drain: Duration::from_secs(30),
         }

@@ -102,6 +102,11 @@ pub(crate) fn of_app(app: Arc<App>) -> Router {
     for file in page::FILES {
         router = router.route(file.path, get(move || async move { page::response(file) }));
     }
+    if let Some(page) = &app.options.browser {
+        for (path, file) in page.answers() {
+            router = router.route(&path, get(move || async move { file.response() }));
+        }
+    }
     router
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

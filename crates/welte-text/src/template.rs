@@ -10,7 +10,7 @@ use minijinja::{Environment, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use web_time::{SystemTime, UNIX_EPOCH};
 
 /// The longest template, in bytes. Real ones have a few thousand.
 const LONGEST_SOURCE: usize = 1 << 20;

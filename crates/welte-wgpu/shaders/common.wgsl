@@ -1,4 +1,4 @@
-// What every kernel shares. Buffers of activations lie in one arena, `mem`; the operands of a command are places in it.
+// What every kernel shares. Buffers of activations lie in one arena, `mem` (arena.wgsl); the operands of a command are places in it.
 
 struct Place {
     // First words of the command's operands, in their order.
@@ -32,7 +32,6 @@ struct Command {
     p: Params,
 }
 
-@group(0) @binding(0) var<storage, read_write> mem: array<u32>;
 @group(0) @binding(1) var<uniform> command: Command;
 // Rows, outputs, two free words; then token, position and slot of every row; then the numbers of the chosen rows.
 @group(0) @binding(2) var<storage, read> state: array<u32>;
@@ -43,14 +42,6 @@ struct Command {
 
 const ROWS_AT = 4u;
 const LOWEST = -3.4028234e38;
-
-fn float_at(i: u32) -> f32 {
-    return bitcast<f32>(mem[i]);
-}
-
-fn put(i: u32, value: f32) {
-    mem[i] = bitcast<u32>(value);
-}
 
 fn token_of(row: u32) -> u32 {
     return state[ROWS_AT + 3u * row];

@@ -4,6 +4,7 @@
 var<workgroup> partial: array<vec4<f32>, WG>;
 
 fn sum_of_partials(t: u32, value: vec4<f32>) -> vec4<f32> {
+    workgroupBarrier();
     partial[t] = value;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();

@@ -15,12 +15,14 @@ fn main(
     let rows = min(vec4(first) + vec4(0u, 1u, 2u, 3u), vec4(command.at.count - 1u));
     let x = command.at.a + id.z * p.x_stride;
     let sum = sum_of_partials(t, products(rows, x, p.k, t));
-    if t < 4u && first + t < command.at.count {
-        let y = command.at.b + id.z * p.y_stride + command.at.first + first + t;
-        var value = sum[t];
-        if ADDS {
-            value += float_at(y);
+    if t == 0u {
+        let y = command.at.b + id.z * p.y_stride + command.at.first + first;
+        for (var i = 0u; i < min(4u, command.at.count - first); i++) {
+            var value = sum[i];
+            if ADDS {
+                value += float_at(y + i);
+            }
+            put(y + i, value);
         }
-        put(y, value);
     }
 }

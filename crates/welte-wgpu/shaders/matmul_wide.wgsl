@@ -1,8 +1,7 @@
 // Products of a matrix with one row, as in matmul.wgsl, for formats that load 32 elements at once (`dot32`) and rows of whole such
 // blocks. Invocation t takes blocks t, t + WG, ….
 
-@group(0) @binding(8) var<storage, read_write> mem4: array<vec4<f32>>;
-@group(0) @binding(9) var<storage, read> weight4: array<vec4<u32>>;
+@group(0) @binding(8) var<storage, read> weight4: array<vec4<u32>>;
 
 fn products(rows: vec4<u32>, x: u32, k: u32, t: u32) -> vec4<f32> {
     let bases = rows * (row_words(k) / 4u);
@@ -11,7 +10,7 @@ fn products(rows: vec4<u32>, x: u32, k: u32, t: u32) -> vec4<f32> {
         let at = x / 4u + block * 8u;
         var values: array<vec4<f32>, 8>;
         for (var i = 0u; i < 8u; i++) {
-            values[i] = mem4[at + i];
+            values[i] = mem[at + i];
         }
         sum += vec4(
             dot32(bases.x, block, k, &values),

@@ -1,13 +1,18 @@
 //! The GPUs of this machine, and which of them a choice means.
 
-use std::task::{Context, Poll, Waker};
+use crate::wait::block_on;
 use welte_device::{DeviceId, DeviceReport, Error};
 use wgpu::{Adapter, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor};
+
+/// The APIs of operating systems.
+const NATIVE: Backends = Backends::VULKAN
+    .union(Backends::METAL)
+    .union(Backends::DX12);
 
 /// A way to reach GPUs. A choice of a device names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// Any.
+    /// Any; in a browser, its own.
     Gpu,
     /// Vulkan.
     Vulkan,
@@ -35,7 +40,7 @@ impl Api {
 
     fn backends(self) -> Backends {
         match self {
-            Api::Gpu => Backends::VULKAN | Backends::METAL | Backends::DX12,
+            Api::Gpu => NATIVE | Backends::BROWSER_WEBGPU,
             Api::Vulkan => Backends::VULKAN,
             Api::Metal => Backends::METAL,
             Api::Dx12 => Backends::DX12,
@@ -61,7 +66,7 @@ fn adapters(api: Api) -> Vec<Adapter> {
     let mut descriptor = InstanceDescriptor::new_without_display_handle();
     descriptor.backends = api.backends();
     let instance = Instance::new(descriptor);
-    let mut adapters = ready(instance.enumerate_adapters(api.backends())).unwrap_or_default();
+    let mut adapters = block_on(instance.enumerate_adapters(api.backends())).unwrap_or_default();
     let speed = |adapter: &Adapter| {
         let info = adapter.get_info();
         let kind = match info.device_type {
@@ -79,20 +84,8 @@ fn adapters(api: Api) -> Vec<Adapter> {
     adapters
 }
 
-/// The value of a future that is complete. Those of native adapters are, except in a browser.
-pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    match future
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-    {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
-}
-
-/// An error unless the first adapter is hardware: an automatic choice does not take software.
-pub fn is_hardware() -> Result<(), Error> {
+/// The first adapter, if it is hardware.
+pub(crate) fn open_hardware() -> Result<Adapter, Error> {
     let unavailable = |why: &str| Error::Unavailable {
         device: Api::Gpu.id(0),
         why: why.to_string(),
@@ -100,9 +93,10 @@ pub fn is_hardware() -> Result<(), Error> {
     if !has_nodes() {
         return Err(unavailable("this system has no GPU"));
     }
-    match open(Api::Gpu, 0)?.get_info().device_type {
+    let adapter = open(Api::Gpu, 0)?;
+    match adapter.get_info().device_type {
         DeviceType::Cpu => Err(unavailable("the only adapter is software")),
-        _ => Ok(()),
+        _ => Ok(adapter),
     }
 }
 

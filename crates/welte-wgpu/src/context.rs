@@ -9,7 +9,7 @@ use crate::lower::{LoweredPass, Lowering};
 use crate::plan::{IN_FLIGHT, STATE_HEAD, Sizes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use web_time::Instant;
 use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard, Profile};
 use welte_table::{Class, Op, PassKind, Program, Row};
 use wgpu::{Buffer, BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor};

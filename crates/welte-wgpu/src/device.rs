@@ -1,17 +1,19 @@
 //! A GPU as a device of the contract.
 
-use crate::adapter::Api;
+use crate::adapter::{self, Api};
 use crate::context::WgpuContext;
 use crate::gpu::{Gpu, binding};
 use crate::kernels::{self, WORKGROUP};
 use crate::load::Weights;
-use crate::{lower, plan};
+use crate::plan;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress};
+use web_time::{Duration, Instant};
+use welte_device::{
+    Context, Device, DeviceId, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress,
+};
 use welte_formats::Checkpoint;
 use welte_table::{Command, Program, verify};
-use wgpu::{BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
+use wgpu::{Adapter, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Raised with every change that gives other bits.
 const ARITHMETIC: u32 = 1;
@@ -31,13 +33,30 @@ pub fn device_of_bindings(
     options: &DeviceOptions,
     most_binding: u64,
 ) -> Result<Arc<dyn Device>, Error> {
-    if options.instructions.is_some() {
-        return Err(Error::Unavailable {
-            device: api.id(ordinal),
+    let id = api.id(ordinal);
+    check_options(id, options)?;
+    of_adapter(id, adapter::open(api, ordinal)?, most_binding)
+}
+
+/// The first GPU, unless it is software: for an automatic choice.
+pub fn hardware(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    let id = Api::Gpu.id(0);
+    check_options(id, options)?;
+    of_adapter(id, adapter::open_hardware()?, u64::MAX)
+}
+
+fn check_options(id: DeviceId, options: &DeviceOptions) -> Result<(), Error> {
+    match options.instructions {
+        None => Ok(()),
+        Some(_) => Err(Error::Unavailable {
+            device: id,
             why: "instruction sets are an option of the CPU".to_string(),
-        });
+        }),
     }
-    let gpu = Arc::new(Gpu::open(api, ordinal, most_binding)?);
+}
+
+fn of_adapter(id: DeviceId, adapter: Adapter, most_binding: u64) -> Result<Arc<dyn Device>, Error> {
+    let gpu = Arc::new(Gpu::open(id, adapter, most_binding)?);
     Ok(Arc::new(WgpuDevice {
         info: DeviceInfo {
             id: gpu.id,
@@ -65,10 +84,6 @@ impl WgpuDevice {
     /// Refuses a program that cannot be lowered safely.
     fn check(&self, program: &Program) -> Result<(), Error> {
         verify(program).map_err(|why| self.refused(why))?;
-        let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
-        if let Some(command) = commands.find(|c| !lower::has_kernel(c.op)) {
-            return Err(self.refused(format!("it has no kernel for {}", command.op.name())));
-        }
         match plan::missing(program, &self.gpu) {
             Some(why) => Err(self.refused(why)),
             None => Ok(()),
@@ -81,8 +96,9 @@ impl Device for WgpuDevice {
         &self.info
     }
 
-    fn supports(&self, command: &Command) -> bool {
-        lower::has_kernel(command.op)
+    /// Every op has a kernel.
+    fn supports(&self, _: &Command) -> bool {
+        true
     }
 
     fn missing(&self, program: &Program) -> Option<String> {

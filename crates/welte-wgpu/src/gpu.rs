@@ -1,20 +1,21 @@
 //! An open GPU: buffers, pipelines, submissions, errors.
 #![allow(unsafe_code)]
 
-use crate::adapter::{self, Api, ready};
 use crate::kernels::Kernel;
 use crate::plan::COMMAND_BYTES;
+use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+#[cfg(not(target_arch = "wasm32"))]
 use std::time::Duration;
 use welte_device::{DeviceId, Error};
 use wgpu::{
-    BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
-    BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBindingType,
-    BufferDescriptor, BufferUsages, CommandEncoder, ComputePipeline, ComputePipelineDescriptor,
-    DeviceDescriptor, DeviceType, ErrorFilter, MapMode, PipelineCompilationOptions, PipelineLayout,
-    PipelineLayoutDescriptor, PollType, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource,
-    ShaderStages, SubmissionIndex,
+    Adapter, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
+    BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer,
+    BufferBindingType, BufferDescriptor, BufferUsages, CommandEncoder, ComputePipeline,
+    ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, MapMode,
+    PipelineCompilationOptions, PipelineLayout, PipelineLayoutDescriptor, ShaderModuleDescriptor,
+    ShaderRuntimeChecks, ShaderSource, ShaderStages, SubmissionIndex,
 };
 
 /// Where the bindings of every kernel are.
@@ -25,15 +26,15 @@ pub(crate) mod binding {
     pub(crate) const WEIGHTS: u32 = 3;
     pub(crate) const CACHE: u32 = 6;
     pub(crate) const PAGES: u32 = 7;
-    /// The arena and the first weight again, as words of 16 bytes.
-    pub(crate) const MEM4: u32 = 8;
-    pub(crate) const WEIGHT4: u32 = 9;
-    pub(crate) const COUNT: u32 = 10;
+    /// The first weight again, as words of 16 bytes.
+    pub(crate) const WEIGHT4: u32 = 8;
+    pub(crate) const COUNT: u32 = 9;
     /// Those that are storage buffers.
-    pub(crate) const STORAGE: u32 = 9;
+    pub(crate) const STORAGE: u32 = 8;
 }
 
 /// How long a submission may take before the GPU counts as stuck.
+#[cfg(not(target_arch = "wasm32"))]
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a submission failed with.
@@ -61,10 +62,8 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     /// Opens an adapter. Bindings have at most `most_binding` bytes.
-    pub(crate) fn open(api: Api, ordinal: u32, most_binding: u64) -> Result<Gpu, Error> {
-        let id = api.id(ordinal);
+    pub(crate) fn open(id: DeviceId, adapter: Adapter, most_binding: u64) -> Result<Gpu, Error> {
         let unavailable = |why: String| Error::Unavailable { device: id, why };
-        let adapter = adapter::open(api, ordinal)?;
         let (info, limits) = (adapter.get_info(), adapter.limits());
         let most = limits.max_storage_buffers_per_shader_stage;
         if most < binding::STORAGE {
@@ -76,7 +75,7 @@ impl Gpu {
             .max_storage_buffer_binding_size
             .min(limits.max_buffer_size)
             .min(most_binding);
-        let opened = ready(adapter.request_device(&DeviceDescriptor {
+        let opened = block_on(adapter.request_device(&DeviceDescriptor {
             label: Some("welte"),
             required_limits: limits,
             ..DeviceDescriptor::default()
@@ -163,7 +162,7 @@ impl Gpu {
             usage,
             mapped_at_creation: false,
         });
-        match ready(memory.pop()) {
+        match block_on(memory.pop()) {
             Some(None) => Ok(buffer),
             _ => Err(no_memory()),
         }
@@ -197,7 +196,7 @@ impl Gpu {
                 },
                 cache: None,
             });
-        if let Some(Some(error)) = ready(errors.pop()) {
+        if let Some(Some(error)) = block_on(errors.pop()) {
             return Err(self.failed(format!("kernel {}: {error}", kernel.name)));
         }
         pipelines.insert(kernel.name.clone(), pipeline.clone());
@@ -209,7 +208,7 @@ impl Gpu {
         let entries: Vec<BindGroupEntry<'_>> = (0..binding::COUNT)
             .map(|number| {
                 let given = bound.iter().find(|(at, _)| *at == number);
-                let written = matches!(number, binding::MEM4 | binding::CACHE);
+                let written = number == binding::CACHE;
                 let nothing = &self.nothing[usize::from(written)];
                 BindGroupEntry {
                     binding: number,
@@ -229,8 +228,9 @@ impl Gpu {
     }
 
     /// Waits for a submission.
+    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn wait(&self, index: SubmissionIndex) -> Result<(), Error> {
-        let waited = self.device.poll(PollType::Wait {
+        let waited = self.device.poll(wgpu::PollType::Wait {
             submission_index: Some(index),
             timeout: Some(PATIENCE),
         });
@@ -241,6 +241,16 @@ impl Gpu {
         }
     }
 
+    /// Waits for a submission. A browser can only be asked to wait for all.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn wait(&self, _: SubmissionIndex) -> Result<(), Error> {
+        let done = Signal::new();
+        let give = done.giver();
+        self.queue.on_submitted_work_done(move || give(()));
+        block_on(done);
+        self.check()
+    }
+
     /// Reads the start of a buffer that can be mapped, after the submission that wrote it.
     pub(crate) fn mapped<T>(
         &self,
@@ -249,8 +259,17 @@ impl Gpu {
         index: SubmissionIndex,
         read: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, Error> {
-        buffer.map_async(MapMode::Read, ..bytes, |_| {});
-        self.wait(index)?;
+        let mapped = Signal::new();
+        buffer.map_async(MapMode::Read, ..bytes, mapped.giver());
+        // In a browser, mapping waits for the submission by itself.
+        if cfg!(not(target_arch = "wasm32")) {
+            self.wait(index)?;
+        }
+        let mapped = block_on(mapped);
+        self.check()?;
+        if !matches!(mapped, Some(Ok(()))) {
+            return Err(self.failed("results could not be read"));
+        }
         let view = buffer.get_mapped_range(..bytes);
         let view = view.map_err(|error| self.failed(error.to_string()))?;
         let value = read(&view);
@@ -274,7 +293,7 @@ fn layout_entries() -> Vec<BindGroupLayoutEntry> {
     let reads = BufferBindingType::Storage { read_only: true };
     let kind = |number: u32| match number {
         binding::COMMAND => BufferBindingType::Uniform,
-        binding::MEM | binding::MEM4 | binding::CACHE => writes,
+        binding::MEM | binding::CACHE => writes,
         _ => reads,
     };
     (0..binding::COUNT)
@@ -289,4 +308,66 @@ fn layout_entries() -> Vec<BindGroupLayoutEntry> {
             count: None,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::{self, Api};
+
+    /// None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
+    fn gpu() -> Option<Gpu> {
+        let id = Api::Gpu.id(0);
+        match adapter::open(Api::Gpu, 0).and_then(|adapter| Gpu::open(id, adapter, u64::MAX)) {
+            Ok(gpu) => Some(gpu),
+            Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
+                eprintln!("skipped: {why}");
+                None
+            }
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    #[test]
+    fn a_lost_gpu_is_an_error_from_then_on() {
+        let Some(gpu) = gpu() else { return };
+        assert!(gpu.check().is_ok());
+        gpu.device.destroy();
+        let encoder = gpu.device.create_command_encoder(&Default::default());
+        let index = gpu.submit(encoder);
+        for _ in 0..2 {
+            let error = gpu.wait(index.clone()).expect_err("it is lost").to_string();
+            assert!(error.starts_with("gpu:0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_does_not_fit_is_named() {
+        let Some(gpu) = gpu() else { return };
+        let bytes = gpu.device.limits().max_buffer_size + 4;
+        let error = gpu.buffer("the weights", bytes, BufferUsages::STORAGE);
+        let Err(Error::OutOfMemory {
+            what, bytes: said, ..
+        }) = error
+        else {
+            panic!("it was allocated");
+        };
+        assert_eq!((what.as_str(), said), ("the weights", bytes));
+        assert!(gpu.check().is_ok(), "the GPU goes on");
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_compile_is_named() {
+        let Some(gpu) = gpu() else { return };
+        let kernel = Kernel::each("wrong", "fn width() -> u32 { return nothing; }");
+        let error = gpu.pipeline(&kernel).expect_err("it does not compile");
+        assert!(error.to_string().contains("wrong"), "{error}");
+        assert!(gpu.check().is_ok(), "the GPU goes on");
+    }
+
+    #[test]
+    fn nothing_optional_is_asked_of_an_adapter() {
+        let Some(gpu) = gpu() else { return };
+        assert!(gpu.device.features().is_empty());
+    }
 }

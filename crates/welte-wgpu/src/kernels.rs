@@ -24,11 +24,15 @@ macro_rules! shader {
 
 impl Kernel {
     fn new(name: &str, pieces: &[&'static str]) -> Kernel {
-        let mut all = vec![shader!("common")];
+        Kernel::of_workgroup(WORKGROUP, name, pieces)
+    }
+
+    fn of_workgroup(size: u32, name: &str, pieces: &[&'static str]) -> Kernel {
+        let mut all = vec![shader!("common"), shader!("arena")];
         all.extend_from_slice(pieces);
         Kernel {
             name: name.to_string(),
-            constants: format!("const WG = {WORKGROUP}u;\n"),
+            constants: format!("const WG = {size}u;\n"),
             pieces: all,
         }
     }
@@ -111,21 +115,27 @@ fn loader(format: Format) -> &'static [&'static str] {
     }
 }
 
-/// What `norm.wgsl` subtracts, and which of the command's weights multiplies.
-fn norm_of(centred: bool, weight: u32) -> Kernel {
-    Kernel::new("norm", &[shader!("reduce"), shader!("norm")])
+/// What `norm.wgsl` subtracts, and which of the command's weights multiplies. One workgroup has a whole row, so long rows have
+/// large ones.
+fn norm_of(centred: bool, weight: u32, dim: u32) -> Kernel {
+    let size = match dim {
+        ..1024 => WORKGROUP,
+        _ => 256,
+    };
+    let pieces = [shader!("reduce"), shader!("norm")];
+    Kernel::of_workgroup(size, &format!("norm of {size}"), &pieces)
         .with("CENTRED", flag(centred))
         .with("WEIGHT", &format!("{weight}u"))
 }
 
 /// `norm`, or `layer_norm` if it subtracts the mean.
-pub(crate) fn norm(centred: bool) -> Kernel {
-    norm_of(centred, 0)
+pub(crate) fn norm(centred: bool, dim: u32) -> Kernel {
+    norm_of(centred, 0, dim)
 }
 
 /// The norm before a product, whose weight is the command's second one.
-pub(crate) fn norm_before() -> Kernel {
-    norm_of(false, 1)
+pub(crate) fn norm_before(dim: u32) -> Kernel {
+    norm_of(false, 1, dim)
 }
 
 /// Rows and outputs of a workgroup of `matmul_tile`.
@@ -145,19 +155,27 @@ fn wide_loader(format: Format) -> Option<&'static str> {
     })
 }
 
-/// True if products of rows of `k` weights load 32 at once. The activations must begin at a multiple of 16 bytes.
+/// True if products of rows of `k` weights load 32 at once. Activations and outputs must begin at multiples of 16 bytes.
 pub(crate) fn is_wide(format: Format, k: u32) -> bool {
     k.is_multiple_of(32) && wide_loader(format).is_some()
 }
 
-fn product(name: &str, source: &'static str, format: Format, wide: bool) -> Kernel {
+/// A product of rows of `k` weights. Where these are few, so are the invocations of a workgroup.
+fn product(name: &str, source: &'static str, format: Format, wide: bool, k: u32) -> Kernel {
     let wide = wide_loader(format).filter(|_| wide);
+    let units = match wide {
+        Some(_) => k / 32,
+        None => k.div_ceil(8),
+    };
+    let size = units.next_power_of_two().clamp(8, WORKGROUP);
+    let name = &format!("{name} of {size}");
     // Rows of floats need not be whole units.
     let padded = flag(!format.is_quantised());
-    let mut kernel = Kernel::new(name, &[shader!("matmul"), source]);
+    let mut kernel = Kernel::of_workgroup(size, name, &[shader!("matmul"), source]);
     match wide {
         Some(loader) => {
             kernel.name += " wide";
+            kernel.pieces[1] = shader!("arena_quads");
             kernel.pieces.extend([shader!("matmul_wide"), loader]);
         }
         None => kernel.pieces.push(shader!("matmul_units")),
@@ -166,8 +184,8 @@ fn product(name: &str, source: &'static str, format: Format, wide: bool) -> Kern
 }
 
 /// `matmul`, or `matmul_add`.
-pub(crate) fn matmul(format: Format, adds: bool, wide: bool) -> Kernel {
-    product("matmul", shader!("matmul_row"), format, wide).with("ADDS", flag(adds))
+pub(crate) fn matmul(format: Format, adds: bool, wide: bool, k: u32) -> Kernel {
+    product("matmul", shader!("matmul_row"), format, wide, k).with("ADDS", flag(adds))
 }
 
 /// The same over many rows.
@@ -177,16 +195,22 @@ pub(crate) fn matmul_tile(format: Format, adds: bool) -> Kernel {
 }
 
 /// The product of `norm_matmul_act_mul`.
-pub(crate) fn matmul_act_mul(format: Format, wide: bool) -> Kernel {
-    product("matmul_act_mul", shader!("matmul_act_mul"), format, wide)
+pub(crate) fn matmul_act_mul(format: Format, wide: bool, k: u32) -> Kernel {
+    product("matmul_act_mul", shader!("matmul_act_mul"), format, wide, k)
 }
 
-pub(crate) fn experts_act_mul(format: Format) -> Kernel {
-    product("experts_act_mul", shader!("experts_act_mul"), format, false)
+pub(crate) fn experts_act_mul(format: Format, k: u32) -> Kernel {
+    product(
+        "experts_act_mul",
+        shader!("experts_act_mul"),
+        format,
+        false,
+        k,
+    )
 }
 
-pub(crate) fn experts_add(format: Format) -> Kernel {
-    product("experts_add", shader!("experts_add"), format, false)
+pub(crate) fn experts_add(format: Format, k: u32) -> Kernel {
+    product("experts_add", shader!("experts_add"), format, false, k)
 }
 
 pub(crate) fn embed(format: Format) -> Kernel {
@@ -275,8 +299,38 @@ pub(crate) fn route() -> Kernel {
     Kernel::new("route", &[shader!("reduce"), shader!("route")]).with("MOST_EXPERTS", &most)
 }
 
+/// An op of AltUp, over every element of a stream.
+pub(crate) fn altup(name: &str, source: &'static str) -> Kernel {
+    let mut kernel = Kernel::each(name, source);
+    kernel.pieces.push(shader!("altup"));
+    kernel
+}
+
+pub(crate) fn cutoff() -> Kernel {
+    Kernel::new("cutoff", &[shader!("reduce"), shader!("cutoff")])
+}
+
+pub(crate) fn match_squares() -> Kernel {
+    Kernel::new(
+        "match_squares",
+        &[shader!("reduce"), shader!("match_squares")],
+    )
+}
+
+/// Workgroups that look for the largest logit of a row: one for each invocation of `argmax`.
+pub(crate) const ARGMAX_PARTS: u32 = WORKGROUP;
+
+fn argmax_of(name: &str, size: u32, source: &'static str) -> Kernel {
+    let parts = format!("{ARGMAX_PARTS}u");
+    Kernel::of_workgroup(size, name, &[shader!("best"), source]).with("PARTS", &parts)
+}
+
+pub(crate) fn argmax_part() -> Kernel {
+    argmax_of("argmax_part", 256, shader!("argmax_part"))
+}
+
 pub(crate) fn argmax() -> Kernel {
-    Kernel::new("argmax", &[shader!("argmax")])
+    argmax_of("argmax", ARGMAX_PARTS, shader!("argmax"))
 }
 
 pub(crate) fn pool() -> Kernel {
@@ -292,6 +346,59 @@ pub(crate) fn read() -> Kernel {
     }
 }
 
+/// Every kernel, with each format and a few sizes: for tests of translations.
+#[cfg(test)]
+pub(crate) fn every() -> Vec<Kernel> {
+    use source::*;
+    let each = [
+        ("act", ACT),
+        ("act_mul", ACT_MUL),
+        ("add", ADD),
+        ("add_position", ADD_POSITION),
+        ("bias", BIAS),
+        ("gate", GATE),
+        ("heads_matmul", HEADS_MATMUL),
+        ("multiply", MULTIPLY),
+        ("position_scale", POSITION_SCALE),
+        ("scale", SCALE),
+        ("select_rows", SELECT_ROWS),
+    ];
+    let mut all: Vec<Kernel> = each.map(|(name, text)| Kernel::each(name, text)).into();
+    for dim in [64, 1024] {
+        all.extend([norm(false, dim), norm(true, dim), norm_before(dim)]);
+    }
+    all.extend([argmax_part(), argmax(), rope(), route()]);
+    all.extend([pool(), read(), attention_merge()]);
+    all.push(altup("altup_predict", ALTUP_PREDICT));
+    all.push(altup("altup_correct", ALTUP_CORRECT));
+    all.extend([cutoff(), match_squares()]);
+    all.push(recurrent("mamba2", MAMBA2));
+    all.push(recurrent("short_conv", SHORT_CONV));
+    for format in Format::ALL {
+        all.push(embed(format));
+        all.push(experts_act_mul(format, 256));
+        all.push(experts_add(format, 2048));
+        for wide in [false, true] {
+            if !wide || wide_loader(format).is_some() {
+                all.push(matmul_act_mul(format, wide, 256));
+                all.extend([false, true].map(|adds| matmul(format, adds, wide, 2048)));
+            }
+        }
+        all.extend([false, true].map(|adds| matmul_tile(format, adds)));
+    }
+    for format in [Format::F16, Format::Q8_0] {
+        all.push(kv_append(format));
+        all.push(rope_append(format));
+    }
+    for size in [32, 64, 80, 128, 256] {
+        all.extend([Format::F16, Format::Q8_0].map(|format| attention(format, size)));
+        all.push(attention_wide(size));
+        all.push(encode_attention(size));
+        all.push(gated_delta(size));
+    }
+    all
+}
+
 fn flag(is: bool) -> &'static str {
     match is {
         true => "true",
@@ -305,10 +412,13 @@ pub(crate) mod source {
     pub(crate) const ACT_MUL: &str = shader!("act_mul");
     pub(crate) const ADD: &str = shader!("add");
     pub(crate) const ADD_POSITION: &str = shader!("add_position");
+    pub(crate) const ALTUP_CORRECT: &str = shader!("altup_correct");
+    pub(crate) const ALTUP_PREDICT: &str = shader!("altup_predict");
     pub(crate) const BIAS: &str = shader!("bias");
     pub(crate) const GATE: &str = shader!("gate");
     pub(crate) const HEADS_MATMUL: &str = shader!("heads_matmul");
     pub(crate) const MAMBA2: &str = shader!("mamba2");
+    pub(crate) const MULTIPLY: &str = shader!("multiply");
     pub(crate) const POSITION_SCALE: &str = shader!("position_scale");
     pub(crate) const SCALE: &str = shader!("scale");
     pub(crate) const SELECT_ROWS: &str = shader!("select_rows");

@@ -1,4 +1,4 @@
-//! A device for any GPU that wgpu reaches: Vulkan, Metal and DirectX 12, with kernels in WGSL.
+//! A device for any GPU that wgpu reaches: Vulkan, Metal, DirectX 12 and a browser's WebGPU, with kernels in WGSL.
 //!
 //! A lowered command is a pipeline, a bind group and a grid. Everything that changes between tokens lies in buffers: the step
 //! state, page lists, the arena of activations. Recorded work does not depend on positions.
@@ -12,6 +12,10 @@ mod layout;
 mod load;
 mod lower;
 mod plan;
+#[cfg(test)]
+mod translations;
+mod wait;
 
-pub use adapter::{Api, is_hardware, reports};
-pub use device::{device, device_of_bindings};
+pub use adapter::{Api, reports};
+pub use device::{device, device_of_bindings, hardware};
+pub use wait::block_on;

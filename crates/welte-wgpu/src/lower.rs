@@ -148,7 +148,6 @@ impl Lowering<'_> {
         let (gpu, command) = (self.gpu(), task.command);
         let mut bound: Vec<(u32, BindingResource<'_>)> = vec![
             (binding::MEM, self.arena.as_entire_binding()),
-            (binding::MEM4, self.arena.as_entire_binding()),
             (binding::PAGES, self.pages.as_entire_binding()),
         ];
         // The last command of a decode step makes the state of the next one.
@@ -284,11 +283,12 @@ impl Lowering<'_> {
                 runs.push(self.norm_to_scratch(task, p.k, p.eps, p.x_stride));
                 let mut place = self.place(task, 0);
                 if !task.tiled && pieces == 1 {
-                    let wide =
-                        kernels::is_wide(command.format, p.k) && place.scratch.is_multiple_of(4);
+                    let aligned = [place.scratch, place.operands[1], p.y_stride];
+                    let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
+                    let wide = aligned && kernels::is_wide(command.format, p.k);
                     runs.push(Run {
-                        kernel: kernels::matmul_act_mul(command.format, wide),
-                        grid: plane(p.n.div_ceil(2)),
+                        kernel: kernels::matmul_act_mul(command.format, wide, p.k),
+                        grid: plane(p.n.div_ceil(4)),
                         rows: 1,
                         place,
                         params: *words,
@@ -332,6 +332,19 @@ impl Lowering<'_> {
                 );
             }
             Op::Attention => self.attention(task, &mut runs),
+            Op::Sample => {
+                let parts = (kernels::argmax_part(), [kernels::ARGMAX_PARTS, 1]);
+                runs.extend(
+                    [parts, (kernels::argmax(), [1, 1])].map(|(kernel, grid)| Run {
+                        kernel,
+                        grid,
+                        rows: 1,
+                        place: self.place(task, 0),
+                        params: *words,
+                        piece: 0,
+                    }),
+                );
+            }
             _ => runs.extend((0..pieces).map(|piece| {
                 let mut place = self.place(task, piece);
                 let (kernel, grid) = self.simple(command, task.cache, &mut place);
@@ -360,7 +373,7 @@ impl Lowering<'_> {
         let mut place = self.place(task, 0);
         place.operands[1] = place.scratch;
         Run {
-            kernel: kernels::norm_before(),
+            kernel: kernels::norm_before(k),
             grid: [1, 1],
             rows: 1,
             place,
@@ -373,7 +386,9 @@ impl Lowering<'_> {
     fn product(&self, task: Task<'_>, place: Place, piece: usize, p: params::Matmul) -> Run {
         let adds = task.command.op == Op::MatmulAdd;
         let format = task.command.format;
-        let aligned = place.operands[0].is_multiple_of(4) && p.x_stride.is_multiple_of(4);
+        let [x, y, ..] = place.operands;
+        let aligned = [x, p.x_stride, y, p.y_stride, place.first];
+        let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
         let (kernel, grid, rows) = match task.tiled {
             true => {
                 let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
@@ -382,7 +397,7 @@ impl Lowering<'_> {
             }
             false => {
                 let wide = aligned && kernels::is_wide(format, p.k);
-                let kernel = kernels::matmul(format, adds, wide);
+                let kernel = kernels::matmul(format, adds, wide, p.k);
                 (kernel, plane(place.count.div_ceil(4)), 1)
             }
         };
@@ -447,20 +462,26 @@ impl Lowering<'_> {
                 kernels::embed(self.stored(command)),
                 [params::Embed::of(words).k.div_ceil(8 * WORKGROUP), 1],
             ),
-            Op::Norm | Op::LayerNorm => (
-                kernels::norm(command.op == Op::LayerNorm),
-                [params::Norm::of(words).groups, 1],
-            ),
+            Op::Norm | Op::LayerNorm => {
+                let p = params::Norm::of(words);
+                (
+                    kernels::norm(command.op == Op::LayerNorm, p.dim),
+                    [p.groups, 1],
+                )
+            }
             Op::ExpertsActMul => {
                 let p = params::ExpertsActMul::of(words);
                 let each = p.matrices() * p.n;
                 (place.first, place.count) = (place.first / each, rows / each);
-                (kernels::experts_act_mul(format), [p.n.div_ceil(2), p.used])
+                (
+                    kernels::experts_act_mul(format, p.k),
+                    [p.n.div_ceil(2), p.used],
+                )
             }
             Op::ExpertsAdd => {
                 let p = params::ExpertsAdd::of(words);
                 (place.first, place.count) = (place.first / p.n, rows / p.n);
-                (kernels::experts_add(format), [p.n.div_ceil(4), 1])
+                (kernels::experts_add(format, p.k), [p.n.div_ceil(4), 1])
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
@@ -488,6 +509,20 @@ impl Lowering<'_> {
                 (kernels::encode_attention(p.head_dim), [p.heads, 1])
             }
             Op::AddPosition => each(name, source::ADD_POSITION, params::AddPosition::of(words).k),
+            Op::Multiply => each(name, source::MULTIPLY, params::Multiply::of(words).n),
+            Op::Cutoff => (kernels::cutoff(), [1, 1]),
+            Op::MatchSquares => {
+                let groups = params::MatchSquares::of(words).groups;
+                (kernels::match_squares(), [groups, 1])
+            }
+            Op::AltUpPredict => {
+                let kernel = kernels::altup(name, source::ALTUP_PREDICT);
+                (kernel, across(params::AltUpPredict::of(words).dim))
+            }
+            Op::AltUpCorrect => {
+                let kernel = kernels::altup(name, source::ALTUP_CORRECT);
+                (kernel, across(params::AltUpCorrect::of(words).dim))
+            }
             Op::ActMul => each(name, source::ACT_MUL, params::ActMul::of(words).n),
             Op::Act => each(name, source::ACT, params::Act::of(words).n),
             Op::Add => each(name, source::ADD, params::Add::of(words).n),
@@ -512,8 +547,12 @@ impl Lowering<'_> {
                     [p.heads + 2 * p.kv_heads, 1],
                 )
             }
-            Op::Sample => (kernels::argmax(), [1, 1]),
-            other => unreachable!("{}: `load` refuses what has no kernel", other.name()),
+            Op::Matmul
+            | Op::MatmulAdd
+            | Op::NormMatmul
+            | Op::NormMatmulActMul
+            | Op::Attention
+            | Op::Sample => unreachable!("{name}: `runs` lowers it"),
         }
     }
 
@@ -521,43 +560,6 @@ impl Lowering<'_> {
     fn stored(&self, command: &Command) -> Format {
         self.program().weights[command.weights[0] as usize].format
     }
-}
-
-/// True if there is a kernel for the op.
-pub(crate) fn has_kernel(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Embed
-            | Op::Norm
-            | Op::LayerNorm
-            | Op::Matmul
-            | Op::MatmulAdd
-            | Op::HeadsMatmul
-            | Op::Bias
-            | Op::Rope
-            | Op::PositionScale
-            | Op::KvAppend
-            | Op::Attention
-            | Op::EncodeAttention
-            | Op::AddPosition
-            | Op::ActMul
-            | Op::Act
-            | Op::Add
-            | Op::Scale
-            | Op::SelectRows
-            | Op::Pool
-            | Op::ShortConv
-            | Op::Gate
-            | Op::GatedDelta
-            | Op::Mamba2
-            | Op::Sample
-            | Op::Route
-            | Op::ExpertsActMul
-            | Op::ExpertsAdd
-            | Op::NormMatmul
-            | Op::NormMatmulActMul
-            | Op::RopeAppend
-    )
 }
 
 /// So many workgroups in two dimensions, each below the limit of 65,535.
@@ -592,7 +594,7 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
     match op {
         Op::NormMatmul => pieces + 1,
         Op::NormMatmulActMul => pieces + 2,
-        Op::Attention => 2,
+        Op::Attention | Op::Sample => 2,
         _ => pieces,
     }
 }
@@ -606,6 +608,7 @@ pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows:
             let p = params::NormMatmulActMul::of(&command.params);
             floats(u64::from(p.k) + 2 * u64::from(p.n))
         }
+        Op::Sample => floats(2 * u64::from(kernels::ARGMAX_PARTS)),
         Op::Attention if decodes => {
             let p = params::Attention::of(&command.params);
             let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);

@@ -175,9 +175,6 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     }
     let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     for command in commands {
-        if !lower::has_kernel(command.op) {
-            return Some(format!("a kernel for {}", command.op.name()));
-        }
         let experts = match command.op {
             Op::Route => params::Route::of(&command.params).experts,
             _ => 0,

@@ -25,6 +25,7 @@ pub(crate) struct Kind {
 
 /// Every kind. An automatic choice tries them in this order.
 pub(crate) const KINDS: &[Kind] = &[
+    #[cfg(feature = "cuda")]
     Kind {
         name: "cuda",
         numbered: true,
@@ -41,10 +42,7 @@ pub(crate) const KINDS: &[Kind] = &[
     #[cfg(feature = "gpu")]
     Kind {
         reports: welte_wgpu::reports,
-        automatic: Some(|ordinal, options| {
-            welte_wgpu::is_hardware()?;
-            welte_wgpu::device(welte_wgpu::Api::Gpu, ordinal, options)
-        }),
+        automatic: Some(|_, options| welte_wgpu::hardware(options)),
         ..portable(welte_wgpu::Api::Gpu, |ordinal, options| {
             welte_wgpu::device(welte_wgpu::Api::Gpu, ordinal, options)
         })
@@ -61,6 +59,7 @@ pub(crate) const KINDS: &[Kind] = &[
     portable(welte_wgpu::Api::Dx12, |ordinal, options| {
         welte_wgpu::device(welte_wgpu::Api::Dx12, ordinal, options)
     }),
+    #[cfg(feature = "cpu")]
     Kind {
         name: "cpu",
         numbered: false,
@@ -140,11 +139,13 @@ pub fn devices() -> Vec<DeviceReport> {
 }
 
 /// Names of the CPU's instruction sets on this machine, the best last.
+#[cfg(feature = "cpu")]
 pub fn instruction_sets() -> Vec<&'static str> {
     welte_cpu::instruction_sets()
 }
 
 /// The most bytes that this process has held in the machine's memory, if the system reports it.
+#[cfg(feature = "cpu")]
 pub fn peak_memory() -> Option<u64> {
     welte_cpu::peak()
 }

@@ -38,7 +38,9 @@ mod text;
 pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
-pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
+pub use devices::{devices, open_device, read_bandwidth};
+#[cfg(feature = "cpu")]
+pub use devices::{instruction_sets, peak_memory};
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;

@@ -10,7 +10,7 @@ use crate::{
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;

@@ -3,7 +3,7 @@
 use crate::{Engine, Error, Model};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use web_time::Instant;
 use welte_text::Tokenizer;
 
 /// The instruction of rerankers that take one, unless the caller gives another.

@@ -1,9 +1,10 @@
 //! Logits against transformers: small random models of each architecture in every format, and against MLX: models
-//! that it quantised. On every instruction set of this machine, on the reference, and on a GPU (with `--include-ignored`).
+//! that it quantised. On every instruction set of this machine, on the reference, on the portable GPU device, and on CUDA (with
+//! `--include-ignored`).
 //! Teacher-forced; the scripts in `tools/goldens` wrote the files.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use welte::{DeviceId, DeviceOptions, Replay};
 use welte_device::Device;
@@ -158,6 +159,29 @@ fn cuda() -> Vec<Target> {
         &options,
         bf16_activations,
     )]
+}
+
+/// The first adapter of the portable device, software included. Tests share it, and so its compiled kernels. None on a machine
+/// without an adapter, unless `WELTE_GPU_REQUIRED` is set.
+fn gpu() -> Vec<Target> {
+    static DEVICE: LazyLock<Option<Arc<dyn Device>>> = LazyLock::new(|| {
+        let id = DeviceId::numbered("gpu", 0);
+        match welte::open_device(id, &DeviceOptions::default()) {
+            Ok(device) => Some(device),
+            Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
+                eprintln!("skipped: {why}");
+                None
+            }
+            Err(why) => panic!("{why}"),
+        }
+    });
+    let target = |device: &Arc<dyn Device>| Target {
+        name: "gpu".to_string(),
+        device: device.clone(),
+        tolerance: exact,
+        replay: None,
+    };
+    DEVICE.iter().map(target).collect()
 }
 
 /// The first GPU, with steps by the persistent kernel.
@@ -346,7 +370,7 @@ mod persistent {
     families!(gemma2 2, gemma3 2, olmo2 2, qwen3moe 2, mixtral 2, gpt_oss 4);
 }
 
-/// Three tests of each architecture: on the reference, on the CPU, and on a GPU. A directory and a file per format: 14; a directory and one
+/// Tests of each architecture: on the reference, on the CPU, on the portable GPU device, and on CUDA. A directory and a file per format: 14; a directory and one
 /// file: 2. Formats that came later, F8_E4M3 in four ways: 7. Formats that are unpacked: 11 files and 6 directories. MLX: a directory for each number of bits, one that mixes
 /// them, and one with experts. gpt-oss: two directories and two files. Gemma 4: a directory and two files of each kind, and a file of a smaller one.
 macro_rules! architectures {
@@ -364,6 +388,15 @@ macro_rules! architectures {
                 #[test]
                 fn $name() {
                     super::check_all(stringify!($name), $count, &super::cpu());
+                }
+            )*
+        }
+        mod gpu {
+            $(
+                #[test]
+                #[ignore = "slow on a software adapter: CI runs some"]
+                fn $name() {
+                    super::check_all(stringify!($name), $count, &super::gpu());
                 }
             )*
         }

@@ -5,10 +5,10 @@ use super::{
     split_name, type_id,
 };
 use crate::tensors::Tensors;
-use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, mapped};
-use memmap2::Mmap;
+use crate::{Checkpoint, Dialect, Error, Metadata, Source, TensorInfo, Value, mapped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use welte_table::Format;
@@ -16,11 +16,15 @@ use welte_table::Format;
 /// The most array elements per file. The largest vocabularies need a twentieth.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
+/// Of a source that is not mapped: bytes of the first read for the head, and of the last.
+const FIRST_READ: u64 = 1 << 20;
+const MOST_HEAD: u64 = 256 << 20;
+
 /// An open GGUF file. A split file appears as one.
 #[derive(Debug)]
 pub struct Gguf {
     origin: String,
-    maps: Vec<Mmap>,
+    files: Vec<Box<dyn Source>>,
     metadata: Metadata,
     kinds: Kinds,
     tensors: Tensors,
@@ -42,14 +46,7 @@ impl Gguf {
     pub fn open(path: &Path) -> Result<Gguf, Error> {
         let first = open_part(path)?;
         let parts = parts_of(path, &first)?;
-        let mut gguf = Gguf {
-            origin: path.display().to_string(),
-            maps: Vec::new(),
-            metadata: Metadata::new(),
-            kinds: Kinds::new(),
-            tensors: Tensors::default(),
-            places: Vec::new(),
-        };
+        let mut gguf = Gguf::empty(path.display().to_string());
         let mut opened = Some(first);
         let count = parts.len();
         for (number, part) in parts.iter().enumerate() {
@@ -76,6 +73,46 @@ impl Gguf {
         }
         gguf.join_factors()?;
         Ok(gguf)
+    }
+
+    /// A file that is not split, read from a source. Only its head is read now.
+    pub fn from_source(name: &str, source: Box<dyn Source>) -> Result<Gguf, Error> {
+        let path = Path::new(name);
+        let mut known = FIRST_READ;
+        let (head, tensors) = loop {
+            let all = source.size().min(MOST_HEAD);
+            let bytes = source.read(0..known.min(all) as usize);
+            let bytes = bytes.map_err(|error| Error::io(path, error))?;
+            match read_head(path, &bytes, source.size()) {
+                // The head may go on behind what was read.
+                Err(_) if known < all => known *= 4,
+                Err(error) => return Err(error),
+                Ok(found) => break found,
+            }
+        };
+        let mut gguf = Gguf::empty(name.to_string());
+        let file = source;
+        gguf.add(
+            path,
+            Part {
+                file,
+                head,
+                tensors,
+            },
+        )?;
+        gguf.join_factors()?;
+        Ok(gguf)
+    }
+
+    fn empty(origin: String) -> Gguf {
+        Gguf {
+            origin,
+            files: Vec::new(),
+            metadata: Metadata::new(),
+            kinds: Kinds::new(),
+            tensors: Tensors::default(),
+            places: Vec::new(),
+        }
     }
 
     /// Makes NVFP4_F32 of each NVFP4 matrix `X.weight` with factors in `X.scale`. Scales of activations are dropped.
@@ -105,8 +142,9 @@ impl Gguf {
                 let mut all = self.tensors.list().iter().zip(&self.places);
                 let found = all.find(|(t, _)| t.name == scale.name);
                 let (part, start) = found.map_or((0, 0), |(_, at)| (at.part, at.start));
-                let factors = self.maps[part].get(start..start + 4 * info.stack);
-                let mut factors = factors.unwrap_or(&[]).as_chunks().0.iter();
+                let factors = self.files[part].read(start..start + 4 * info.stack);
+                let factors = factors.map_err(|error| Error::io(path, error))?;
+                let mut factors = factors.as_chunks().0.iter();
                 if !factors.all(|factor| f32::from_le_bytes(*factor).is_finite()) {
                     return Err(scale.wrong(path, "has a number that is not finite"));
                 }
@@ -122,32 +160,37 @@ impl Gguf {
         Ok(())
     }
 
-    /// Rows of an NVFP4 matrix behind their factor. `None` beyond the end of the file.
+    /// Rows of an NVFP4 matrix, each block behind the factor of its matrix.
     fn with_factors(
         &self,
         tensor: &TensorInfo,
         place: Place,
+        factors: (usize, usize),
         rows: Range<usize>,
-    ) -> Option<Vec<u8>> {
-        let (part, start) = place.factors?;
-        let bytes = Format::NVFP4.bytes(tensor.k)?;
-        let mut out = Vec::with_capacity(rows.len() * tensor.format.bytes(tensor.k)?);
+    ) -> io::Result<Vec<u8>> {
+        let (part, start) = factors;
+        let stored = TensorInfo {
+            format: Format::NVFP4,
+            ..tensor.clone()
+        };
+        let bytes = mapped::places(&stored, place.start, 0..1).map_or(0, |row| row.len());
+        let mut out = Vec::with_capacity(2 * rows.len() * bytes);
         for row in rows {
             let at = start + 4 * (row / (tensor.n / tensor.stack));
-            let factor = self.maps[part].get(at..at + 4)?;
+            let factor = self.files[part].read(at..at + 4)?;
             let from = place.start + row * bytes;
-            let blocks = self.maps[place.part].get(from..from + bytes)?;
+            let blocks = self.files[place.part].read(from..from + bytes)?;
             for block in blocks.chunks_exact(Format::NVFP4.block_bytes()) {
-                out.extend_from_slice(factor);
+                out.extend_from_slice(&factor);
                 out.extend_from_slice(block);
             }
         }
-        Some(out)
+        Ok(out)
     }
 
     /// Adds the tensors of a part, and the metadata of the first.
     fn add(&mut self, path: &Path, part: Part) -> Result<(), Error> {
-        let number = self.maps.len();
+        let number = self.files.len();
         for (info, start) in part.tensors {
             if !self.tensors.add(info.clone()) {
                 return Err(info.wrong(path, "appears twice"));
@@ -162,7 +205,7 @@ impl Gguf {
             self.metadata = part.head.metadata;
             self.kinds = part.head.kinds;
         }
-        self.maps.push(part.map);
+        self.files.push(part.file);
         Ok(())
     }
 }
@@ -193,12 +236,18 @@ impl Checkpoint for Gguf {
         let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
         let place = self.places[number];
         let found = match place.factors {
-            Some(_) => self.with_factors(tensor, place, rows).map(Cow::Owned),
-            None => {
-                mapped::rows(&self.maps[place.part], tensor, place.start, rows).map(Cow::Borrowed)
-            }
+            Some(factors) => self
+                .with_factors(tensor, place, factors, rows)
+                .map(Cow::Owned),
+            None => match mapped::places(tensor, place.start, rows) {
+                Some(places) => self.files[place.part].read(places),
+                None => Err(io::ErrorKind::UnexpectedEof.into()),
+            },
         };
-        found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
+        found.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => tensor.wrong(path, "is not completely in the file"),
+            _ => Error::io(path, error),
+        })
     }
 
     fn release(&self) {
@@ -212,7 +261,7 @@ impl Checkpoint for Gguf {
 
 /// One opened file.
 struct Part {
-    map: Mmap,
+    file: Box<dyn Source>,
     head: Head,
     /// Tensors and the start of their data in the file.
     tensors: Vec<(TensorInfo, usize)>,
@@ -237,15 +286,30 @@ struct Head {
 
 fn open_part(path: &Path) -> Result<Part, Error> {
     let map = mapped::map(path)?;
+    let (head, tensors) = read_head(path, &map, map.len() as u64)?;
+    let file = Box::new(map);
+    Ok(Part {
+        file,
+        head,
+        tensors,
+    })
+}
+
+/// The head at the start of a file of `size` bytes, and where the tensors' data begin.
+fn read_head(
+    path: &Path,
+    bytes: &[u8],
+    size: u64,
+) -> Result<(Head, Vec<(TensorInfo, usize)>), Error> {
     let mut cursor = Cursor {
         path,
-        bytes: &map,
+        bytes,
         at: 0,
         elements: 0,
     };
     let head = cursor.head()?;
-    let tensors = place(path, &head, cursor.at as u64, map.len() as u64)?;
-    Ok(Part { map, head, tensors })
+    let tensors = place(path, &head, cursor.at as u64, size)?;
+    Ok((head, tensors))
 }
 
 /// The position of each tensor's data. All must lie within the file without overlap.

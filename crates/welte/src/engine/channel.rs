@@ -6,7 +6,7 @@ use crate::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use web_time::Instant;
 use welte_device::Logprobs;
 
 /// Why the scheduler ended a request.

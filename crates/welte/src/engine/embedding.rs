@@ -7,7 +7,7 @@ use crate::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use web_time::Instant;
 
 /// The tokens of a text to embed.
 #[derive(Clone, Debug, PartialEq, Eq)]

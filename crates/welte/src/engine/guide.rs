@@ -4,7 +4,7 @@
 use crate::constraint::{Matching, Progress};
 use crate::{Constraint, Error, Model};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::MaskBoard;
 
 /// What is left of a long delay after each further token.

@@ -38,8 +38,8 @@ use shared::Shared;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 use thread::MakeContext;
+use web_time::Instant;
 use welte_device::{Context, Replaying};
 
 /// How an engine works.

@@ -2,7 +2,7 @@
 
 use super::draft::SyntheticDraft;
 use crate::GenerateOptions;
-use std::time::Instant;
+use web_time::Instant;
 
 /// A prompt and how to continue it.
 ///

@@ -23,7 +23,7 @@ use embed::pools_several;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use web_time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 

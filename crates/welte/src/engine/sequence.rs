@@ -9,7 +9,7 @@ use crate::cache::GENERATED;
 use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
-use std::time::Instant;
+use web_time::Instant;
 use welte_device::{
     Context, Error as DeviceError, Logprobs, NO_MASK, NO_TOKEN, SlotState, is_token,
 };

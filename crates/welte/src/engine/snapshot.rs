@@ -3,7 +3,7 @@
 use super::pages::Pages;
 use super::sequence::Sequence;
 use crate::cache::NO_PAGE;
-use std::time::Instant;
+use web_time::Instant;
 use welte_table::Program;
 
 /// The state of an engine between two turns of its scheduler. The caller allocates it; the scheduler only fills it in.

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::Logprobs;
 use welte_text::Splitter;
 

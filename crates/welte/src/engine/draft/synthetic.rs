@@ -1,7 +1,7 @@
 //! Guesses of a stated quality and cost: they measure the machine part of speculation with random weights.
 
 use crate::Request;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::noise;
 
 /// A draft that knows the answer, for benchmarks and tests.

@@ -2,7 +2,7 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
-use std::time::Instant;
+use web_time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::Row;
 

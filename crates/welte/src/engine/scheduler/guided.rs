@@ -3,7 +3,7 @@
 use super::{ContextLost, Scheduler};
 use crate::Error;
 use crate::engine::guide::Advice;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::Context;
 
 /// How long a turn waits for masks: while others could go on, and while nobody could.

@@ -2,7 +2,7 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::sequence::Sequence;
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::{Context, Logprobs, Pick, is_token};
 use welte_table::Row;
 
