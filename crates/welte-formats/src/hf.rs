@@ -328,7 +328,7 @@ impl Checkpoint for Directory {
     }
 
     fn release(&self) {
-        mapped::release(&self.maps);
+        self.maps.iter().for_each(mapped::release);
     }
 
     fn text_files(&self) -> TextFiles {

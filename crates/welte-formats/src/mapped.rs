@@ -17,10 +17,11 @@ pub(crate) fn map(path: &Path) -> Result<Mmap, Error> {
     map.map_err(|source| Error::io(path, source))
 }
 
-/// Takes what was read of the maps out of this process's memory.
-pub(crate) fn release(maps: &[Mmap]) {
+/// Takes what was read of a map out of this process's memory.
+#[cfg_attr(not(unix), allow(unused_variables))]
+pub(crate) fn release(map: &Mmap) {
     #[cfg(unix)]
-    for map in maps {
+    {
         // SAFETY: the map is read-only and backed by its file, so a page that is read again has the same content.
         #[allow(unsafe_code)]
         let released = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };

@@ -251,7 +251,7 @@ impl Checkpoint for Gguf {
     }
 
     fn release(&self) {
-        mapped::release(&self.maps);
+        self.files.iter().for_each(|file| file.release());
     }
 
     fn kinds(&self) -> &Kinds {
