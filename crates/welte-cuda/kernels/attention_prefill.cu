@@ -3,8 +3,7 @@
 // are f32. Rows may belong to different sequences, and the block walks each of them in turn. On sm_90a the products are
 // asynchronous warp-group instructions, which read shared memory themselves; elsewhere they are warp instructions.
 // Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
-#include "attention.cuh"
-#include "flash.cuh"
+#include "prompt.cuh"
 
 constexpr u32 THREADS = WARPS * 32;
 constexpr u32 ROWS = WARPS * TILES * 16;
@@ -31,13 +30,6 @@ __device__ __forceinline__ void show_to_products() {
     show_to_async();
 #endif
 }
-
-// The positions of one sequence that the block needs.
-struct Span {
-    u32 slot;
-    u32 low;
-    u32 high;
-};
 
 struct Fetch {
     const Kv &kv;
@@ -105,7 +97,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     extern __shared__ __align__(128) u8 dynamic[];
     u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
     __shared__ u32 positions[ROWS], slots[ROWS];
-    constexpr u32 NONE = 0xffffffffu;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
     u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
     u8 *parts = shared + ROWS * WIDE * 2;
@@ -117,22 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     grid_wait();
     u32 live = a.single ? 1 : a.step->live;
     if (a.step->ended || first_row >= live) return;
-    for (u32 i = t; i < ROWS; i += THREADS) {
-        bool there = first_row + i < live;
-        slots[i] = there ? a.step->rows[first_row + i].slot : NONE;
-        positions[i] = there ? a.step->rows[first_row + i].position : 0;
-    }
-    float factor = q_factor(a);
-#pragma unroll 4
-    for (u32 i = t; i < ROWS * CHUNKS; i += THREADS) {
-        u32 row = i / CHUNKS, chunk = i % CHUNKS;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (first_row + row < live) {
-            const float *q = a.q + (u64)(first_row + row) * a.q_stride + head * HEAD_DIM + chunk * 8;
-            v = make_uint4(pack(q[0] * factor, q[1] * factor), pack(q[2] * factor, q[3] * factor), pack(q[4] * factor, q[5] * factor), pack(q[6] * factor, q[7] * factor));
-        }
-        *(uint4 *)(shared + at_chunk<ROWS>(row, chunk)) = v;
-    }
+    load_rows<ROWS, THREADS>(a, first_row, live, head, slots, positions, shared);
     show_to_products();
     __syncthreads();
 
@@ -154,19 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     Fetch fetch = {a.kv, head / (a.heads / a.kv.heads), parts};
     u32 done = 0; // slots below this number are done
     for (;;) {
-        // Find the next slot and its span. Each warp does it on its own.
-        Span span = {NONE, NONE, 0};
-        for (u32 i = lane; i < ROWS; i += 32)
-            if (slots[i] >= done) span.slot = min(span.slot, slots[i]);
-        span.slot = __reduce_min_sync(~0u, span.slot);
-        if (span.slot == NONE) break;
-        for (u32 i = lane; i < ROWS; i += 32)
-            if (slots[i] == span.slot) {
-                span.low = min(span.low, first_position(a, positions[i]));
-                span.high = max(span.high, positions[i]);
-            }
-        span.low = __reduce_min_sync(~0u, span.low);
-        span.high = __reduce_max_sync(~0u, span.high);
+        Span span = next_span(a, slots, positions, ROWS, done);
+        if (span.slot == NO_SLOT) break;
         done = span.slot + 1;
         int least = 0x7fffffff, most = -1; // positions that the warp's rows attend to
 #pragma unroll

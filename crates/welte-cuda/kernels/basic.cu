@@ -170,32 +170,61 @@ extern "C" __global__ void __launch_bounds__(256) layer_norm(const __grid_consta
     for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = (x[i] - mean) * factor * a.weight[i] + (a.bias ? a.bias[i] : 0.0f);
 }
 
+// The values of a vector that a thread of many takes: all of its loads are in flight at once. Weights may be read before the
+// kernel before has ended, values may not.
+struct NormPart {
+    static constexpr u32 HELD = 16;
+    u32 n, first, step;
+    float v[HELD], w[HELD];
+
+    __device__ __forceinline__ void load_weights(const float *weight) {
+#pragma unroll
+        for (u32 i = 0; i < HELD; ++i) w[i] = weight && first + i * step < n ? weight[first + i * step] : 1.0f;
+    }
+
+    // Returns the sum of the squares.
+    __device__ __forceinline__ float load(const float *x) {
+#pragma unroll
+        for (u32 i = 0; i < HELD; ++i) v[i] = first + i * step < n ? x[first + i * step] : 0.0f;
+        float sum = 0;
+#pragma unroll
+        for (u32 i = 0; i < HELD; ++i) sum += v[i] * v[i];
+        for (u32 i = first + HELD * step; i < n; i += step) sum += x[i] * x[i];
+        return sum;
+    }
+
+    __device__ __forceinline__ void store(const float *x, const float *weight, float *y, float factor) const {
+#pragma unroll
+        for (u32 i = 0; i < HELD; ++i)
+            if (first + i * step < n) y[first + i * step] = v[i] * factor * w[i];
+        for (u32 i = first + HELD * step; i < n; i += step) y[i] = x[i] * factor * (weight ? weight[i] : 1.0f);
+    }
+};
+
 // Norm of long vectors: one block each.
 extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constant__ BasicArgs a) {
     __shared__ float sums[8];
     grid_release();
+    NormPart part = {a.n, threadIdx.x, 256};
+    part.load_weights(a.weight);
     grid_wait();
     if (a.step->ended || blockIdx.x >= live_rows(a)) return;
     const float *x = a.x + (u64)blockIdx.x * a.x_stride + (u64)blockIdx.y * a.n;
     float *y = a.y + (u64)blockIdx.x * a.y_stride + (u64)blockIdx.y * a.n;
-    float sum = 0;
-    for (u32 i = threadIdx.x; i < a.n; i += 256) sum += x[i] * x[i];
-    sum = block_sum(sum, sums);
-    float factor = 1.0f / sqrtf(sum / (float)a.n + a.a);
-    for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = x[i] * factor * (a.weight ? a.weight[i] : 1.0f);
+    float sum = block_sum(part.load(x), sums);
+    part.store(x, a.weight, y, 1.0f / sqrtf(sum / (float)a.n + a.a));
 }
 
 // Norm of short vectors: one warp each, eight per block.
 extern "C" __global__ void __launch_bounds__(256) norm_short(const __grid_constant__ BasicArgs a) {
     grid_release();
+    NormPart part = {a.n, threadIdx.x % 32, 32};
+    part.load_weights(a.weight);
     grid_wait();
     u32 group = blockIdx.y * 8 + threadIdx.x / 32;
     if (a.step->ended || blockIdx.x >= live_rows(a) || group >= a.groups) return;
     const float *x = a.x + (u64)blockIdx.x * a.x_stride + (u64)group * a.n;
     float *y = a.y + (u64)blockIdx.x * a.y_stride + (u64)group * a.n;
-    u32 lane = threadIdx.x % 32;
-    float sum = 0;
-    for (u32 i = lane; i < a.n; i += 32) sum += x[i] * x[i];
-    float factor = 1.0f / sqrtf(warp_sum(sum) / (float)a.n + a.a);
-    for (u32 i = lane; i < a.n; i += 32) y[i] = x[i] * factor * (a.weight ? a.weight[i] : 1.0f);
+    float sum = warp_sum(part.load(x));
+    part.store(x, a.weight, y, 1.0f / sqrtf(sum / (float)a.n + a.a));
 }

@@ -113,26 +113,38 @@ constexpr u32 MOST_GROUPS = 64;
 
 // Scores by sigmoid or by SparseMixer, a bias of the choice, or groups. One warp per row.
 extern "C" __global__ void __launch_bounds__(32) route_scored(const __grid_constant__ RouteArgs a) {
+    __shared__ float logits[PER_LANE * 32], scores[PER_LANE * 32];
     __shared__ float choice[PER_LANE * 32]; // what the experts are chosen by
     __shared__ u32 open[MOST_GROUPS];
     grid_release();
-    grid_wait();
     const u32 row = blockIdx.x, lane = threadIdx.x;
+    float values[PER_LANE], biases[PER_LANE];
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; i++) biases[i] = a.bias && i * 32 + lane < a.experts ? a.bias[i * 32 + lane] : 0.0f;
+    grid_wait();
     if (a.step->ended || row >= a.step->live) return;
     const float* x = a.x + (u64)row * a.x_stride;
     float largest = LEAST, sum = 0.0f;
-    for (u32 e = lane; e < a.experts; e += 32) largest = fmaxf(largest, __ldcg(x + e));
-    largest = warp_max(largest);
-    for (u32 e = lane; e < a.experts; e += 32) sum += expf(__ldcg(x + e) - largest);
-    sum = warp_sum(sum);
-    const auto score = [&](u32 e) {
-        const float v = __ldcg(x + e);
-        return a.scoring ? 1.0f / (1.0f + expf(-v)) : expf(v - largest) / sum;
-    };
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; i++) values[i] = i * 32 + lane < a.experts ? __ldcg(x + i * 32 + lane) : LEAST;
+    if (a.scoring == 0) {
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; i++) largest = fmaxf(largest, values[i]);
+        largest = warp_max(largest);
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; i++)
+            if (i * 32 + lane < a.experts) sum += expf(values[i] - largest);
+        sum = warp_sum(sum);
+    }
     // Scores may round different logits to the same value.
     const bool by_logits = a.groups == 1 && !a.bias;
-    for (u32 e = lane; e < a.experts; e += 32)
-        choice[e] = by_logits ? __ldcg(x + e) : score(e) + (a.bias ? a.bias[e] : 0.0f);
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; i++) {
+        const u32 e = i * 32 + lane;
+        logits[e] = values[i];
+        scores[e] = a.scoring ? 1.0f / (1.0f + expf(-values[i])) : expf(values[i] - largest) / sum;
+        choice[e] = by_logits ? values[i] : scores[e] + biases[i];
+    }
     __syncwarp();
     const u32 size = a.experts / a.groups;
     if (a.groups > 1) {
@@ -182,16 +194,16 @@ extern "C" __global__ void __launch_bounds__(32) route_scored(const __grid_const
         const u32 expert = min(0xffffffffu - (u32)best, a.experts - 1);
         float part;
         if (a.scoring == 2) {
-            const float most = __ldcg(x + expert);
+            const float most = logits[expert];
             float near = 0.0f; // of the experts not yet chosen within the margin
 #pragma unroll
             for (u32 i = 0; i < PER_LANE; i++) {
-                const float v = ranks[i] ? __ldcg(x + i * 32 + lane) : LEAST;
+                const float v = ranks[i] ? values[i] : LEAST;
                 if (ranks[i] && most - v <= a.margin * fmaxf(fabsf(v), most)) near += expf(v - most);
             }
             part = 1.0f / warp_sum(near);
         } else {
-            part = score(expert);
+            part = scores[expert];
         }
 #pragma unroll
         for (u32 i = 0; i < PER_LANE; i++) ranks[i] = ranks[i] == best ? 0 : ranks[i];

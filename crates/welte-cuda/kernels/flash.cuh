@@ -3,7 +3,9 @@
 #pragma once
 #include "softmax.cuh"
 
+#ifndef STEP
 #define STEP 64                                 // positions whose scores are computed together
+#endif
 constexpr u32 WIDE = (HEAD_DIM + 63) / 64 * 64; // in shared memory
 constexpr u32 CHUNKS = HEAD_DIM / 8;            // of 16 bytes of f16
 constexpr u32 STEPS_K = (HEAD_DIM + 15) / 16;   // steps of the product with the keys

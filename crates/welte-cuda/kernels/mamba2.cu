@@ -20,6 +20,7 @@ struct MambaArgs {
     u32 y_stride;
 };
 
+// Generated rows.
 extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_constant__ MambaArgs a) {
     grid_release();
     grid_wait();
@@ -47,12 +48,115 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
         for (u32 i = 0; i < EACH; ++i) {
             u32 at = i * PARTS + part;
             if (at < KEY_DIM) {
-                s[i] = s[i] * kept + key[at] * (time * input);
-                answer += s[i] * query[at];
+                s[i] = fmaf(s[i], kept, key[at] * (time * input));
+                answer = fmaf(s[i], query[at], answer);
             }
         }
         answer = column_sum(answer);
-        if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = answer + a.skip[head] * input;
+        if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = fmaf(a.skip[head], input, answer);
+    }
+    if (own && held) store_column(s, state, a.value_dim, part);
+}
+
+// ---- prompt rows: the same sums, with the operands of some rows ahead in shared memory ----
+
+constexpr u32 AHEAD = KEY_DIM <= 128 ? 16 : KEY_DIM <= 256 ? 8 : 4; // rows
+constexpr u32 EACH4 = (EACH + 3) / 4 * 4;     // a thread's elements of a key, in whole loads
+constexpr u32 PART_FLOATS = EACH4 + 4;        // no two threads of a column access the same bank
+constexpr u32 VECTOR = PARTS * PART_FLOATS;   // of a key or a query: each thread's elements together
+
+struct Operands {
+    float keys[AHEAD][VECTOR], queries[AHEAD][VECTOR];
+    float inputs[AHEAD][COLUMNS], dts[AHEAD];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_constant__ MambaArgs a) {
+    __shared__ __align__(16) Operands operands[2];
+    __shared__ u32 chosen[2][AHEAD]; // rows of this slot
+    __shared__ float times[AHEAD], keeps[AHEAD];
+    grid_release();
+    u32 t = threadIdx.x, lane = t % 32, part = t % PARTS, head = blockIdx.y, slot = blockIdx.z;
+    u32 column = blockIdx.x * COLUMNS + t / PARTS, values = a.heads * a.value_dim;
+    // Elements beyond the key stay zero.
+    for (u32 i = t; i < sizeof(operands) / 4; i += THREADS) ((float *)operands)[i] = 0.0f;
+    float decay = a.decay[head], dt_bias = a.dt_bias[head], skip = a.skip[head];
+    grid_wait();
+    if (a.step->ended) return;
+    bool own = column < a.value_dim, held = false;
+    float *state = a.state + ((u64)a.pages[slot] * a.heads + head) * KEY_DIM * a.value_dim + column;
+    u32 live = a.step->live, seen = 0; // rows that were looked at
+    // Chooses the next rows of this slot and starts copying their operands. Returns their number, the same in all threads.
+    auto fetch = [&](u32 buffer) {
+        u32 count = 0;
+        while (seen < live && count < AHEAD) {
+            u32 r = seen + lane;
+            u32 mine = __ballot_sync(~0u, r < live && a.step->rows[r].slot == slot);
+            u32 place = count + __popc(mine & ((1u << lane) - 1));
+            bool taken = (mine >> lane & 1) && place < AHEAD;
+            if (t < 32 && taken) chosen[buffer][place] = r;
+            u32 took = __ballot_sync(~0u, taken);
+            // Up to the first row of this slot that has no place.
+            u32 left = mine & ~took;
+            seen += left ? __ffs(left) - 1 : 32;
+            count += __popc(took);
+        }
+        __syncthreads();
+        Operands &to = operands[buffer];
+        for (u32 n = 0; n < count; ++n) {
+            u32 r = chosen[buffer][n];
+            const float *x = a.x + (u64)r * a.x_stride, *key = x + values + (u64)(head / (a.heads / a.groups)) * KEY_DIM;
+            const float *query = key + (u64)a.groups * KEY_DIM;
+            for (u32 e = t; e < KEY_DIM; e += THREADS) {
+                u32 place = e % PARTS * PART_FLOATS + e / PARTS;
+                copy_async<4>(shared_address(&to.keys[n][place]), key + e);
+                copy_async<4>(shared_address(&to.queries[n][place]), query + e);
+            }
+            u32 first = blockIdx.x * COLUMNS;
+            if (t < COLUMNS && first + t < a.value_dim) copy_async<4>(shared_address(&to.inputs[n][t]), x + (u64)head * a.value_dim + first + t);
+            if (t == COLUMNS) copy_async<4>(shared_address(&to.dts[n]), a.dt + (u64)r * a.dt_stride + head);
+        }
+        copy_commit();
+        return count;
+    };
+    float s[EACH4];
+#pragma unroll
+    for (u32 i = 0; i < EACH4; ++i) s[i] = 0;
+    u32 count = fetch(0);
+    for (u32 buffer = 0; count > 0; buffer ^= 1) {
+        u32 following = fetch(buffer ^ 1);
+        copy_wait<1>();
+        __syncthreads();
+        const Operands &from = operands[buffer];
+        if (t < count) {
+            float time = softplus(from.dts[t] + dt_bias);
+            times[t] = time;
+            keeps[t] = expf(decay * time);
+        }
+        __syncthreads();
+        for (u32 n = 0; n < count; ++n) {
+            u32 r = chosen[buffer][n];
+            // The state before position 0 is zero, whatever the page holds.
+            bool zero = a.step->rows[r].position == 0;
+            if (zero || !held) {
+                load_column(s, state, a.value_dim, part, own && !zero);
+                held = true;
+            }
+            float time = times[n], kept = keeps[n], input = from.inputs[n][t / PARTS], answer = 0;
+#pragma unroll
+            for (u32 i = 0; i < EACH4; i += 4) {
+                float4 keys = *(const float4 *)&from.keys[n][part * PART_FLOATS + i], queries = *(const float4 *)&from.queries[n][part * PART_FLOATS + i];
+                float key[4] = {keys.x, keys.y, keys.z, keys.w}, query[4] = {queries.x, queries.y, queries.z, queries.w};
+#pragma unroll
+                for (u32 j = 0; j < 4; ++j) {
+                    s[i + j] = fmaf(s[i + j], kept, key[j] * (time * input));
+                    answer = fmaf(s[i + j], query[j], answer);
+                }
+            }
+            answer = column_sum(answer);
+            if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = fmaf(skip, input, answer);
+        }
+        count = following;
+        __syncthreads(); // before the operands are replaced
     }
     if (own && held) store_column(s, state, a.value_dim, part);
 }

@@ -9,7 +9,7 @@ constexpr u32 EACH = (KEY_DIM + PARTS - 1) / PARTS;
 constexpr u32 COLUMNS = THREADS / PARTS;
 
 // This thread's part of its column. `at` is the column's first element.
-__device__ __forceinline__ void load_column(float (&s)[EACH], const float *at, u32 stride, u32 part, bool there) {
+template <u32 N> __device__ __forceinline__ void load_column(float (&s)[N], const float *at, u32 stride, u32 part, bool there) {
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
         u32 k = i * PARTS + part;
@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_column(float (&s)[EACH], const float *at, u
     }
 }
 
-__device__ __forceinline__ void store_column(const float (&s)[EACH], float *at, u32 stride, u32 part) {
+template <u32 N> __device__ __forceinline__ void store_column(const float (&s)[N], float *at, u32 stride, u32 part) {
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
         u32 k = i * PARTS + part;

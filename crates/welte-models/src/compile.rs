@@ -358,11 +358,8 @@ impl Buffers {
         // Parts of different formats cannot be fused into one command, so their norm and their result need buffers.
         let mixed = |l: &crate::weights::Layer| l.qkv.len() > 1 || l.gate_up.len() > 1;
         let open = |l: &crate::weights::Layer| l.has_open_gate(spec);
-        let normed = spec.post_norm
-            || spec.experts.is_some()
-            || spec.parallel
-            || spec.norm != NormKind::Rms
-            || spec.residual_scale != 1.0;
+        let normed =
+            spec.post_norm || spec.experts.is_some() || spec.parallel || spec.norm != NormKind::Rms;
         let widest = |width: &dyn Fn(LayerShape) -> u32| {
             let layers = 0..spec.layers as usize;
             layers.map(|i| width(spec.shape(i))).max().unwrap_or(1)

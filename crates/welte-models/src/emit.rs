@@ -182,7 +182,7 @@ impl<'a> Emitter<'a> {
         let embed = p::Embed {
             n: vocab,
             k: dim,
-            scale: spec.embedding_scale,
+            scale: spec.embedding_scale / spec.residual_scale,
             x_stride: dim,
         };
         self.push(
@@ -234,7 +234,7 @@ impl<'a> Emitter<'a> {
                 let head = p::NormMatmul {
                     n: vocab,
                     k: dim,
-                    eps: spec.eps,
+                    eps: spec.stream_eps(),
                     x_stride: dim,
                     y_stride: vocab,
                 };
@@ -500,7 +500,7 @@ impl<'a> Emitter<'a> {
 
     /// y = norm(x), a norm of the stream's width; y may be x.
     fn norm(&mut self, what: &str, norm: NormWeights, x: BufferRef, y: BufferRef) {
-        let (dim, eps) = (self.spec.dim, self.spec.eps);
+        let (dim, eps) = (self.spec.dim, self.spec.stream_eps());
         match self.spec.norm {
             NormKind::Rms => {
                 let params = p::Norm {
@@ -537,7 +537,7 @@ impl<'a> Emitter<'a> {
         self.push(what, Op::Add, &[], &[x, y], params.words());
     }
 
-    /// x += W y, or x += norm(W y); what is added is scaled.
+    /// x += W y, or x += norm(W y).
     fn add_to_stream(
         &mut self,
         what: &str,
@@ -545,11 +545,10 @@ impl<'a> Emitter<'a> {
         y: BufferRef,
         k: u32,
     ) {
-        let (dim, x, scale) = (self.spec.dim, self.set.x, self.spec.residual_scale);
+        let (dim, x) = (self.spec.dim, self.set.x);
         let sums = self.encoder().is_some_and(|e| e.norms_sums);
-        let place = self.set.norm.filter(|_| norm.is_some() || scale != 1.0);
-        let place = place.filter(|_| !sums);
-        let Some(place) = place else {
+        let place = self.set.norm.filter(|_| !sums);
+        let Some((place, norm)) = place.zip(norm) else {
             let params = p::MatmulAdd {
                 n: dim,
                 k,
@@ -571,19 +570,7 @@ impl<'a> Emitter<'a> {
         };
         self.push(what, Op::Matmul, &[weight], &[y, place], params.words());
         self.biases(&format!("{what} bias"), bias, place, dim);
-        if let Some(norm) = norm {
-            self.norm(&format!("{what} norm"), norm, place, place);
-        }
-        if scale != 1.0 {
-            let params = p::Scale {
-                n: dim,
-                scale,
-                cap: 0.0,
-                y_stride: dim,
-            };
-            let label = format!("{what} scale");
-            self.push(&label, Op::Scale, &[], &[place], params.words());
-        }
+        self.norm(&format!("{what} norm"), norm, place, place);
         self.add(&format!("{what} sum"), place, x);
     }
 
@@ -641,7 +628,7 @@ impl<'a> Emitter<'a> {
                 let fused = p::NormMatmulActMul {
                     n: ffn,
                     k: dim,
-                    eps: spec.eps,
+                    eps: spec.stream_eps(),
                     act,
                     x_stride: dim,
                     y_stride: ffn,
@@ -876,7 +863,7 @@ impl<'a> Emitter<'a> {
         y: BufferRef,
         stride: u32,
     ) {
-        let (dim, eps) = (self.spec.dim, self.spec.eps);
+        let (dim, eps) = (self.spec.dim, self.spec.stream_eps());
         // Only one RMS norm and one matrix can be fused. The two parts of a parallel block share a norm, and so does a path
         // around attention.
         let spec = self.spec;

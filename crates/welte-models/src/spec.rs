@@ -439,7 +439,8 @@ pub struct ModelSpec {
     pub xielu: Vec<[f32; 4]>,
     /// Attention and feed-forward parts read the same norm.
     pub parallel: bool,
-    /// Factor of what attention and feed-forward parts add to the stream.
+    /// Factor of what attention and feed-forward parts add to the stream. The stream is kept divided by it, so that nothing
+    /// has to be multiplied: embeddings are divided by it, and the epsilon of the stream's norms by its square.
     pub residual_scale: f32,
     /// Rope.
     pub rope: Rope,

@@ -367,7 +367,7 @@ mod persistent {
             )*
         };
     }
-    families!(gemma2 2, gemma3 2, olmo2 2, qwen3moe 2, mixtral 2, gpt_oss 4);
+    families!(gemma2 2, gemma3 2, qwen3moe 2, mixtral 2, gpt_oss 4);
 }
 
 /// Tests of each architecture: on the reference, on the CPU, on the portable GPU device, and on CUDA. A directory and a file per format: 14; a directory and one

@@ -2,6 +2,7 @@
 
 use super::gemm::for_rows;
 use super::kv::{Kv, KvShape};
+use super::wide::Wide;
 use super::{Demand, Role};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
@@ -24,6 +25,11 @@ const LEAST_TILES_BATCHED: u32 = 16;
 /// The most splits per context.
 const MOST_SPLITS: u32 = 128;
 const MOST_SPLITS_BATCHED: u32 = 16;
+/// Wide heads: the fewest steps per split, with one slot and with several.
+const LEAST_STEPS: u32 = 2;
+const LEAST_STEPS_BATCHED: u32 = 4;
+/// Wide heads: one block merges the splits of a job, so the more heads it has, the fewer splits.
+const WIDE_SPLITS: u32 = 512;
 /// Flash decoding: rows of a launch (`MOST_ROWS` of `attention.cu`).
 const MOST_ROWS: u32 = 512;
 /// Flash decoding: heads per block.
@@ -69,54 +75,90 @@ struct Args {
 enum Kind {
     Decode,
     Prefill,
+    Wide(Wide),
     Plain,
 }
 
-fn kind(kv: &KvShape, role: Role, room: u32) -> Kind {
+fn kind(kv: &KvShape, p: &params::Attention, role: Role, room: u32) -> Kind {
     let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
     let tiles = fits && kv.page.is_multiple_of(TILE);
+    let wide = match role {
+        Role::Prompt => Wide::prompt(kv, room),
+        _ => Wide::decode(kv, p.heads / p.kv_heads.max(1), room),
+    };
     match (tiles, role) {
         (true, Role::Generated | Role::Batched) => Kind::Decode,
         (true, Role::Prompt) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
-        _ => Kind::Plain,
+        _ => wide.map_or(Kind::Plain, Kind::Wide),
     }
 }
 
-/// Blocks that share a kv head in flash decoding.
-fn units(p: &params::Attention) -> u32 {
-    (p.heads / p.kv_heads.max(1)).div_ceil(HEADS)
-}
-
 /// How flash decoding divides its work. It decides the order of sums, so it does not depend on the number of rows.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Division {
-    /// Warps per block and tiles in flight per warp.
-    ring: (u32, u32),
+    unit: Unit,
+    function: &'static str,
+    warps: u32,
+    /// Bytes of shared memory per block.
+    shared: u32,
+    /// Jobs per split of a row: groups of heads that share keys.
+    jobs: u32,
     /// Blocks that fit on a multiprocessor.
     resident: u32,
-    /// The fewest tiles of a split, and the most splits of a context.
-    least_tiles: u32,
+    /// The most splits of a context.
     splits: u32,
 }
 
 impl Division {
-    /// As many splits as fill the GPU, and no more than the context has tiles for.
-    fn of(kv: &KvShape, p: &params::Attention, role: Role, gpu: &GpuInfo) -> Division {
-        let (rings, least_tiles, most) = match role {
-            Role::Batched => (&RINGS_BATCHED, LEAST_TILES_BATCHED, MOST_SPLITS_BATCHED),
-            _ => (&RINGS, LEAST_TILES, MOST_SPLITS),
+    /// As many splits as fill the GPU, and no more than the context has tiles for. `None` if another kernel is used.
+    fn of(kv: &KvShape, p: &params::Attention, role: Role, gpu: &GpuInfo) -> Option<Division> {
+        let group = p.heads / p.kv_heads.max(1);
+        let kind = kind(kv, p, role, gpu.shared_per_block);
+        let batched = role == Role::Batched;
+        let mut division = match kind {
+            _ if role == Role::Prompt => return None,
+            Kind::Decode => {
+                let (rings, least, most) = match batched {
+                    true => (&RINGS_BATCHED, LEAST_TILES_BATCHED, MOST_SPLITS_BATCHED),
+                    false => (&RINGS, LEAST_TILES, MOST_SPLITS),
+                };
+                let ring = ring(kv, rings, gpu.shared_per_block);
+                Division {
+                    unit: decode_unit(kv, group, ring, least),
+                    function: "attention",
+                    warps: ring.0,
+                    shared: decode_shared(kv, ring),
+                    jobs: p.kv_heads.saturating_mul(group.div_ceil(HEADS)).max(1),
+                    resident: WARPS_PER_SM / ring.0,
+                    splits: kv.context.div_ceil(least * TILE).min(most),
+                }
+            }
+            Kind::Wide(wide) => {
+                let least = match batched {
+                    true => LEAST_STEPS_BATCHED,
+                    false => LEAST_STEPS,
+                };
+                let most = (WIDE_SPLITS / wide.heads()).min(MOST_SPLITS / 2);
+                Division {
+                    unit: wide_unit(kv, group, wide, least),
+                    function: "attention_wide",
+                    warps: wide.warps,
+                    shared: wide.shared(kv),
+                    jobs: p
+                        .kv_heads
+                        .saturating_mul(group.div_ceil(wide.heads()))
+                        .max(1),
+                    resident: WARPS_PER_SM / wide.warps,
+                    splits: kv.context.div_ceil(least * wide.step).min(most),
+                }
+            }
+            Kind::Prefill | Kind::Plain => return None,
         };
-        let ring = ring(kv, rings, gpu.shared_per_block);
-        let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
-        let resident = (WARPS_PER_SM / ring.0).min(room).max(1);
-        let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
-        let most = kv.context.div_ceil(least_tiles * TILE).min(most);
-        Division {
-            ring,
-            resident,
-            least_tiles,
-            splits: (gpu.sms * resident / blocks).clamp(1, most.max(1)),
-        }
+        let room = gpu.shared_per_sm / (division.shared + SYSTEM_SHARED);
+        division.resident = division.resident.min(room).max(1);
+        let filling = gpu.sms * division.resident / division.jobs;
+        division.splits = filling.clamp(1, division.splits.max(1));
+        Some(division)
     }
 }
 
@@ -151,14 +193,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         most,
         nodes: vec![Node::Kernel(launch)],
     };
-    Ok(match kind(&kv, cx.role, cx.gpu.shared_per_block) {
-        Kind::Decode => {
-            let division = Division::of(&kv, &p, cx.role, cx.gpu);
-            let launch = |first| Node::Kernel(decode(&kv, &p, &division, first, &a, cx.gpu));
-            let more = (MOST_ROWS..rows).step_by(MOST_ROWS as usize);
-            let more = more.map(|first| for_rows(first + 1, rows, vec![launch(first)]));
-            [launch(0)].into_iter().chain(more).collect()
-        }
+    if let Some(division) = Division::of(&kv, &p, cx.role, cx.gpu) {
+        let launch = |first| Node::Kernel(decode(&division, first, &a, cx.gpu));
+        let more = (MOST_ROWS..rows).step_by(MOST_ROWS as usize);
+        let more = more.map(|first| for_rows(first + 1, rows, vec![launch(first)]));
+        return Ok([launch(0)].into_iter().chain(more).collect());
+    }
+    Ok(match kind(&kv, &p, cx.role, cx.gpu.shared_per_block) {
         Kind::Prefill => {
             let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
             let mut list = vec![launch(0, MANY_ROWS - 1, some)];
@@ -167,7 +208,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             }
             list
         }
-        Kind::Plain => vec![Node::Kernel(plain(&kv, &p, rows, &a))],
+        Kind::Wide(wide) => vec![Node::Kernel(wide_prefill(&kv, &p, wide, rows, &a))],
+        Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, &p, rows, &a))],
     })
 }
 
@@ -176,31 +218,36 @@ fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
     shape.ok_or_else(|| Error::Program("attention without a cache".to_string()))
 }
 
-fn decode(
-    kv: &KvShape,
-    p: &params::Attention,
-    division: &Division,
-    first: u32,
-    a: &Args,
-    gpu: &GpuInfo,
-) -> Launch {
-    let Division { ring, splits, .. } = *division;
+fn decode(division: &Division, first: u32, a: &Args, gpu: &GpuInfo) -> Launch {
     let most = (a.rows - first).min(MOST_ROWS);
-    let jobs = (splits * p.kv_heads * units(p)).saturating_mul(most);
+    let jobs = (division.splits * division.jobs).saturating_mul(most);
     let values = Args {
-        splits,
+        splits: division.splits,
         first,
         most,
         ..*a
     };
     Launch {
-        unit: decode_unit(kv, p.heads / p.kv_heads, division),
-        function: "attention",
+        unit: division.unit.clone(),
+        function: division.function,
         grid: [jobs.clamp(1, gpu.sms * division.resident), 1, 1],
         by_rows: ByRows::Fixed,
-        block: ring.0 * 32,
-        shared: decode_shared(kv, ring),
+        block: division.warps * 32,
+        shared: division.shared,
         args: args(&values),
+    }
+}
+
+fn wide_prefill(kv: &KvShape, p: &params::Attention, wide: Wide, rows: u32, a: &Args) -> Launch {
+    let per = wide.rows();
+    Launch {
+        unit: wide_prefill_unit(kv, wide),
+        function: "attention_wide_prefill",
+        grid: [p.heads, rows.div_ceil(per), 1],
+        by_rows: ByRows::Axis { axis: 1, per },
+        block: wide.warps * 32,
+        shared: wide.shared(kv),
+        args: args(a),
     }
 }
 
@@ -269,14 +316,23 @@ fn prefill_shared(kv: &KvShape, warps: u32) -> u32 {
     }
 }
 
-fn decode_unit(kv: &KvShape, group: u32, division: &Division) -> Unit {
-    let (warps, stages) = division.ring;
+fn wide_unit(kv: &KvShape, group: u32, wide: Wide, least_steps: u32) -> Unit {
+    let more = [("EXACT", 1), ("GROUP", group), ("LEAST_TILES", least_steps)];
+    wide.unit("attention_wide.cu", kv, &more)
+}
+
+fn wide_prefill_unit(kv: &KvShape, wide: Wide) -> Unit {
+    wide.unit("attention_wide_prefill.cu", kv, &[("EXACT", 0)])
+}
+
+fn decode_unit(kv: &KvShape, group: u32, ring: (u32, u32), least_tiles: u32) -> Unit {
+    let (warps, stages) = ring;
     let mut defines = kv.defines();
     for (name, value) in [
         ("GROUP", group),
         ("WARPS", warps),
         ("STAGES", stages),
-        ("LEAST_TILES", division.least_tiles),
+        ("LEAST_TILES", least_tiles),
     ] {
         defines.push((name, value.to_string()));
     }
@@ -307,32 +363,28 @@ fn decode_shared(kv: &KvShape, (warps, stages): (u32, u32)) -> u32 {
 /// Private scratch of a command: the splits' partial results.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     let p = params::Attention::of(&command.params);
-    let Some(kv) = decoded(demand, command) else {
-        return 0;
-    };
-    let partials = u64::from(demand.rows) * u64::from(p.heads);
-    partials
-        * u64::from(Division::of(&kv, &p, demand.role, demand.gpu).splits)
-        * (u64::from(p.head_dim) + 2)
-        * 4
+    let splits = division(demand, command).map_or(0, |division| division.splits);
+    let heads = u64::from(demand.rows) * u64::from(p.heads) * u64::from(splits);
+    heads * (u64::from(p.head_dim) + 2) * 4
 }
 
 /// Bytes that are zero between commands: counts of finished splits.
 pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
-    let p = params::Attention::of(&command.params);
-    let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
-    decoded(demand, command).map_or(0, |_| u64::from(demand.rows) * blocks * 4)
+    let jobs = division(demand, command).map_or(0, |division| division.jobs);
+    u64::from(demand.rows) * u64::from(jobs) * 4
 }
 
-/// The cache of a command that flash decoding computes.
-fn decoded(demand: &Demand<'_>, command: &Command) -> Option<KvShape> {
+/// The division of a command that flash decoding computes.
+fn division(demand: &Demand<'_>, command: &Command) -> Option<Division> {
     let kv = shape(demand.program, command).ok()?;
-    let kind = kind(&kv, demand.role, demand.gpu.shared_per_block);
-    (kind == Kind::Decode).then_some(kv)
+    let p = params::Attention::of(&command.params);
+    Division::of(&kv, &p, demand.role, demand.gpu)
 }
 
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
+    // Shared memory of a block of an H200.
+    const ROOM: u32 = 227 << 10;
     let layout = |head_dim, format| KvShape {
         format,
         head_dim,
@@ -356,20 +408,26 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     ] {
         let kv = layout(head_dim, format);
         list.push(Listed {
-            unit: prefill_unit(&kv, prefill_warps(&kv, 512, 227 << 10)),
+            unit: prefill_unit(&kv, prefill_warps(&kv, 512, ROOM)),
             hot: false,
         });
         for (rings, least_tiles) in [(&RINGS, LEAST_TILES), (&RINGS_BATCHED, LEAST_TILES_BATCHED)] {
-            let division = Division {
-                ring: ring(&kv, rings, 227 << 10),
-                resident: 1,
-                least_tiles,
-                splits: 1,
-            };
+            let ring = ring(&kv, rings, ROOM);
             list.push(Listed {
-                unit: decode_unit(&kv, group, &division),
+                unit: decode_unit(&kv, group, ring, least_tiles),
                 hot: head_dim <= 128,
             });
+        }
+    }
+    for (head_dim, format, group) in [(576, f16, 20), (576, f16, 128), (512, q8, 8)] {
+        let kv = layout(head_dim, format);
+        // With little shared memory there is no kernel for prompts.
+        for room in [ROOM, 163 << 10, 99 << 10] {
+            let decode = Wide::decode(&kv, group, room);
+            let decode = decode.map(|wide| (wide_unit(&kv, group, wide, LEAST_STEPS), group <= 8));
+            let prompt = Wide::prompt(&kv, room).map(|wide| (wide_prefill_unit(&kv, wide), false));
+            let both = [decode, prompt].into_iter().flatten();
+            list.extend(both.map(|(unit, hot)| Listed { unit, hot }));
         }
     }
     list

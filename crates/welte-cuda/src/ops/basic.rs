@@ -8,7 +8,7 @@ use welte_table::{Command, Op, params};
 /// Values of a row per block: `STRETCH` of `basic.cu`.
 pub(super) const STRETCH: u32 = 1024;
 /// Vectors longer than this are normalised by a block each, others by a warp.
-const LONG: u32 = 1024;
+const LONG: u32 = 256;
 /// Threads per block.
 const THREADS: u32 = 256;
 

@@ -1,13 +1,16 @@
 //! Causal convolutions with a recurrent state.
 
-use super::kv;
+use super::{Role, kv};
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use welte_table::{Command, params};
 
-/// Threads per block. Each takes one channel of all rows.
+/// Generated rows: threads per block. Each takes one channel of all rows.
 const THREADS: u32 = 256;
+/// Prompt rows: channels of a block, and the runs of rows that it divides them into (`conv.cu`).
+const CHANNELS: u32 = 32;
+const RUNS: u32 = 16;
 
 /// `ConvArgs` of `conv.cu`.
 #[repr(C)]
@@ -22,11 +25,9 @@ struct ConvArgs {
     state: u64,
     pages: u64,
     n: u32,
-    taps: u32,
     act: u32,
     x_stride: u32,
     y_stride: u32,
-    pad: u32,
 }
 
 /// The kernels of a command.
@@ -37,12 +38,16 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let cache = cache.ok_or_else(|| Error::Program("a convolution without a state".to_string()))?;
     let spec = &cx.program.caches[cache];
     let layer_bytes = u64::from(spec.pages) * u64::from(p.taps - 1) * u64::from(p.n) * 4;
+    let (function, channels, block) = match cx.role {
+        Role::Prompt => ("short_conv_rows", CHANNELS, CHANNELS * RUNS),
+        _ => ("short_conv", THREADS, THREADS),
+    };
     Ok(vec![Node::Kernel(Launch {
-        unit: unit(),
-        function: "short_conv",
-        grid: [p.n.div_ceil(THREADS), 1, 1],
+        unit: unit(p.taps),
+        function,
+        grid: [p.n.div_ceil(channels), 1, 1],
         by_rows: ByRows::Fixed,
-        block: THREADS,
+        block,
         shared: 0,
         args: args(&ConvArgs {
             step: cx.step,
@@ -54,27 +59,25 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
             state: cx.buffer(state) + u64::from(p.layer) * layer_bytes,
             pages: cx.places.page_tables.get(cache).copied().unwrap_or(0),
             n: p.n,
-            taps: p.taps,
             act: p.act,
             x_stride: p.x_stride,
             y_stride: p.y_stride,
-            pad: 0,
         }),
     })])
 }
 
-fn unit() -> Unit {
+fn unit(taps: u32) -> Unit {
     Unit {
         file: "conv.cu",
         generated: String::new(),
-        defines: Vec::new(),
+        defines: vec![("TAPS", taps.to_string())],
     }
 }
 
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     vec![Listed {
-        unit: unit(),
+        unit: unit(4),
         hot: false,
     }]
 }

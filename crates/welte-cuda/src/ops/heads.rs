@@ -1,12 +1,15 @@
 //! A matrix for each head.
 
+use super::Role;
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use welte_table::{Command, params};
 
-/// Outputs of a head per block: `OUTPUTS` of `heads.cu`.
-const OUTPUTS: u32 = 64;
+/// Outputs of a head per block: `OUTPUTS`, `COLUMNS` and `TILE` of `heads.cu`.
+const OUTPUTS: u32 = 16;
+const COLUMNS: u32 = 64;
+const TILE: u32 = 64;
 /// Threads per block.
 const THREADS: u32 = 256;
 
@@ -25,23 +28,27 @@ struct HeadsArgs {
     y_head: u32,
     x_stride: u32,
     y_stride: u32,
-    pad: u32,
+    transposed: u32,
 }
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::HeadsMatmul::of(&command.params);
     let [x, y, ..] = command.buffers;
+    // The order of sums is that of the role, so it does not depend on the number of rows.
+    let (function, per, outputs) = match (cx.role, p.transposed) {
+        (Role::Prompt, _) => ("heads_matmul_rows", TILE, TILE),
+        (_, 0) => ("heads_matmul", 1, OUTPUTS),
+        _ => ("heads_matmul_transposed", 1, COLUMNS),
+    };
+    let contiguous = if p.transposed == 0 { p.k } else { p.n };
     Ok(vec![Node::Kernel(Launch {
-        unit: unit(),
-        function: match p.transposed {
-            0 => "heads_matmul",
-            _ => "heads_matmul_transposed",
-        },
-        grid: [rows.max(1), p.heads, p.n.div_ceil(OUTPUTS)],
-        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        unit: unit(contiguous.is_multiple_of(4)),
+        function,
+        grid: [rows.max(1).div_ceil(per), p.heads, p.n.div_ceil(outputs)],
+        by_rows: ByRows::Axis { axis: 0, per },
         block: THREADS,
-        shared: 0,
+        shared: if per == 1 { p.k * 4 } else { 0 },
         args: args(&HeadsArgs {
             step: cx.step,
             matrices: cx.vector(command.weights[0]),
@@ -54,23 +61,26 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             y_head: p.y_head,
             x_stride: p.x_stride,
             y_stride: p.y_stride,
-            pad: 0,
+            transposed: p.transposed,
         }),
     })])
 }
 
-fn unit() -> Unit {
+/// `aligned`: rows of the matrices begin at multiples of 16 bytes.
+fn unit(aligned: bool) -> Unit {
     Unit {
         file: "heads.cu",
         generated: String::new(),
-        defines: Vec::new(),
+        defines: vec![("VEC", if aligned { "4" } else { "1" }.to_string())],
     }
 }
 
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    vec![Listed {
-        unit: unit(),
-        hot: false,
-    }]
+    [true, false]
+        .map(|aligned| Listed {
+            unit: unit(aligned),
+            hot: aligned,
+        })
+        .into()
 }

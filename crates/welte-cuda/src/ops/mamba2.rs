@@ -1,6 +1,6 @@
 //! The state space model of Mamba-2 over a recurrent state.
 
-use super::kv;
+use super::{Role, kv};
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
@@ -43,7 +43,11 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let page = u64::from(p.heads) * u64::from(p.key_dim) * u64::from(p.value_dim) * 4;
     Ok(vec![Node::Kernel(Launch {
         unit: unit(p.key_dim),
-        function: "mamba2",
+        // Both give the same bits.
+        function: match cx.role {
+            Role::Prompt => "mamba2_rows",
+            _ => "mamba2",
+        },
         grid: [p.value_dim.div_ceil(COLUMNS), p.heads, cx.program.slots],
         by_rows: ByRows::Fixed,
         block: THREADS,

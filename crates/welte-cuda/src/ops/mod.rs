@@ -19,6 +19,7 @@ pub(crate) mod rope;
 pub(crate) mod sample;
 pub(crate) mod streams;
 pub(crate) mod tile;
+mod wide;
 
 use crate::launch::{Listed, Node};
 use crate::lower::Lowering;

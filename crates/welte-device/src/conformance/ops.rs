@@ -216,7 +216,9 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
         (7, 1, 80, Format::F16, 64, 9, 0.0, false),
         (8, 1, 32, Format::Q8_0, 1, 0, 5.0, false),
         (12, 1, 256, Format::F16, 100, 250, 0.0, false),
-        (5, 1, 576, Format::F16, 16, 0, 0.0, false),
+        (9, 1, 576, Format::F16, 16, 0, 0.0, false),
+        (4, 2, 320, Format::Q8_0, 64, 300, 0.0, true),
+        (3, 1, 264, Format::F16, 7, 0, 5.0, false),
         (16, 2, 128, Format::F16, 16, 0, 0.0, true),
         (30, 1, 24, Format::F16, 7, 30, 0.0, false),
     ];

@@ -26,8 +26,6 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let shared = keys.size(&shared, Some(spec.ffn), MOST_FFN)?;
     match &mut spec.experts {
         Some(experts) => {
-            // What experts add is scaled like what other parts add.
-            experts.scale = spec.residual_scale;
             experts.shared = Some(SharedExpert {
                 ffn: shared,
                 gated: false,

@@ -24,6 +24,11 @@ impl ModelSpec {
         kind.unwrap_or(LayerKind::Attention)
     }
 
+    /// The epsilon of norms of the stream, which is kept divided by `residual_scale`.
+    pub(crate) fn stream_eps(&self) -> f32 {
+        self.eps / (self.residual_scale * self.residual_scale)
+    }
+
     /// True if the layer has a feed-forward part.
     pub(crate) fn has_feed_forward(&self, layer: u32) -> bool {
         !self.alone || self.kind(layer) == LayerKind::None
