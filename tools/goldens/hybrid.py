@@ -30,9 +30,13 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
            "experts_implementation": "eager"}
 # Later models are smaller: the files travel with the repository.
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
-ARCHITECTURES = ["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid", "lfm2moe", "nemotronh"]
-GGUF_NAMES = {"nemotronh": "nemotron_h"}
-MIXTURES = ("qwen3next", "qwen35moe", "lfm2moe")
+ARCHITECTURES = ["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid", "lfm2moe", "nemotronh", "nemotron3"]
+GGUF_NAMES = {"nemotronh": "nemotron_h", "nemotron3": "nemotron_h_moe"}
+MIXTURES = ("qwen3next", "qwen35moe", "lfm2moe", "nemotron3")
+
+
+def vocabulary(arch):
+    return 123 if arch == "nemotron3" else VOCAB
 
 
 def build(arch, seed, experts=0):
@@ -56,6 +60,16 @@ def build(arch, seed, experts=0):
         model = t.NemotronHForCausalLM(t.NemotronHConfig(**common | {
             "layers_block_type": kinds, "head_dim": 32, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24,
             "layer_norm_epsilon": 1e-5, "pad_token_id": 0}))
+    elif arch == "nemotron3":
+        common = {k: v for k, v in COMMON.items() if k != "rms_norm_eps"} | TINY
+        del common["num_hidden_layers"]
+        # The directory's experts compute in a narrower width.
+        model = t.NemotronHForCausalLM(t.NemotronHConfig(**common | {
+            "layers_block_type": ["linear_attention", "moe", "full_attention"], "head_dim": 16, "mamba_num_heads": 2, "mamba_head_dim": 16,
+            "n_groups": 2, "ssm_state_size": 16, "layer_norm_epsilon": 1e-5, "pad_token_id": 0, "vocab_size": vocabulary(arch),
+            "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 32,
+            "moe_latent_size": 16 if experts else None, "routed_scaling_factor": 1.5, "n_group": 2, "topk_group": 1,
+            "experts_implementation": "eager"}))
     elif arch == "lfm2moe":
         common = {k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "head_dim")} | TINY
         kinds = ["conv", "full_attention", "conv"]
@@ -73,12 +87,11 @@ def build(arch, seed, experts=0):
         model = t.Qwen3_5MoeForCausalLM(t.Qwen3_5MoeTextConfig(**common | DELTA | EXPERTS))
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        biases = [(name, b) for name, b in model.named_buffers() if name.endswith("expert_bias")]
-        for name, p in [*model.named_parameters(), *biases]:
+        for name, p in [*model.named_parameters(), *choice_biases(model)]:
             random = torch.randn(p.shape, generator=g)
             if "norm" in name:
-                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "lfm2moe", "granitehybrid", "nemotronh") else 0) + 0.2 * random)
-            elif name.endswith("expert_bias"):
+                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "lfm2moe", "granitehybrid", "nemotronh", "nemotron3") else 0) + 0.2 * random)
+            elif name.endswith("bias") and "conv1d" not in name and "dt_bias" not in name:
                 p.copy_(0.1 * random)
             elif name.endswith("A_log"):
                 p.copy_(0.7 * random)
@@ -89,12 +102,17 @@ def build(arch, seed, experts=0):
             elif "conv1d" in name or "conv.conv" in name:
                 p.copy_(0.6 * random)
             elif "embed" in name:
-                p.copy_(random * (0.3 if arch.startswith("lfm2") else 1))
+                p.copy_(random * (0.3 if arch.startswith("lfm2") or arch == "nemotron3" else 1))
             elif "lm_head" in name:
                 p.copy_(random * 2.5 / p.shape[1] ** 0.5)
             else:
                 p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
     return model.float().eval()
+
+
+def choice_biases(model):
+    """The biases of the experts' choice, which are no parameters."""
+    return [(name, b) for name, b in model.named_buffers() if name.endswith(("expert_bias", "e_score_correction_bias"))]
 
 
 NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",
@@ -134,10 +152,10 @@ def write_gguf(path, arch, model):
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
     w.add_head_count(c.num_attention_heads)
-    w.add_vocab_size(VOCAB)
+    w.add_vocab_size(c.vocab_size)
     if arch == "granitehybrid":
         granite_keys(w, c)
-    elif arch == "nemotron_h":
+    elif arch.startswith("nemotron_h"):
         nemotron_keys(w, c)
     elif arch.startswith("lfm2"):
         w.add_feed_forward_length(model.model.layers[0].feed_forward.w1.weight.shape[0])
@@ -162,12 +180,11 @@ def write_gguf(path, arch, model):
         w.add_tensor(name, data, raw_dtype=qtype)
         return np.asarray(gguf.quants.dequantize(data, qtype), np.float32).reshape(value.shape)
 
-    biases = [(name, b) for name, b in model.named_buffers() if name.endswith("expert_bias")]
-    for name, p in [*model.named_parameters(), *biases]:
+    for name, p in [*model.named_parameters(), *choice_biases(model)]:
         value = p.detach().numpy().copy()
         if arch == "granitehybrid":
             value = granite_tensor(name.removeprefix("model."), value, put)
-        elif arch == "nemotron_h":
+        elif arch.startswith("nemotron_h"):
             nemotron_tensor(name.removeprefix("model."), value, put)
         elif arch.startswith("lfm2"):
             value = lfm2_tensor(name.removeprefix("model."), value, put)
@@ -269,7 +286,17 @@ def granite_tensor(name, value, put):
 def nemotron_keys(w, c):
     """Each layer's kind is told by its heads of keys and its width."""
     kinds = c.layers_block_type
-    w.add_feed_forward_length([c.intermediate_size if kind == "mlp" else 0 for kind in kinds])
+    width = {"mlp": c.intermediate_size, "moe": c.moe_intermediate_size}
+    w.add_feed_forward_length([width.get(kind, 0) for kind in kinds])
+    if "moe" in kinds:
+        w.add_expert_count(c.n_routed_experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
+        w.add_expert_shared_feed_forward_length(c.moe_shared_expert_intermediate_size)
+        w.add_expert_weights_norm(c.norm_topk_prob)
+        w.add_expert_weights_scale(c.routed_scaling_factor)
+        w.add_expert_group_count(c.n_group)
+        w.add_expert_group_used_count(c.topk_group)
     w.add_head_count_kv([c.num_key_value_heads if kind == "full_attention" else 0 for kind in kinds])
     w.add_key_length(c.head_dim)
     w.add_value_length(c.head_dim)
@@ -283,7 +310,8 @@ def nemotron_keys(w, c):
 
 NEMOTRON_NAMES = {"norm": "attn_norm", "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v",
                   "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.in_proj": "ssm_in",
-                  "mixer.out_proj": "ssm_out"}
+                  "mixer.out_proj": "ssm_out", "mixer.gate": "ffn_gate_inp", "mixer.shared_experts.up_proj": "ffn_up_shexp",
+                  "mixer.shared_experts.down_proj": "ffn_down_shexp"}
 
 
 def nemotron_tensor(name, value, put):
@@ -307,6 +335,13 @@ def nemotron_tensor(name, value, put):
         put(block + "ssm_conv1d.bias", value, "F32")
     elif rest == "mixer.norm.weight":
         put(block + "ssm_norm.weight", value.reshape(2, -1), "F32")
+    elif rest == "mixer.gate.e_score_correction_bias":
+        put(block + "exp_probs_b.bias", value, "F32")
+    elif rest == "mixer.gate.weight":
+        put(block + "ffn_gate_inp.weight", value, "F32")
+    elif rest.startswith("mixer.experts."):
+        part = rest.removeprefix("mixer.experts.").removesuffix("_proj")
+        value[...] = put(f"{block}ffn_{part}_exps.weight", value)
     else:
         value[...] = put(f"{block}{NEMOTRON_NAMES[rest.removesuffix('.' + kind)]}.{kind}", value, "F32" if value.ndim == 1 else "Q8_0")
 
@@ -421,14 +456,14 @@ def main():
         folder = out / arch
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        prompt = np.random.default_rng(700 + a).integers(2, VOCAB, PROMPT).tolist()
+        prompt = np.random.default_rng(700 + a).integers(2, vocabulary(arch), PROMPT).tolist()
 
         def keep(model, name, path, kind):
             values = logits(model, prompt)
             values.tofile(folder / f"{name}.f32")
             index[f"{arch}/{name}"] = {"name": f"{arch}/{name}", "path": f"{arch}/{path}", "logits": f"{arch}/{name}.f32",
                                        "architecture": arch, "format": kind, "prompt": prompt, "first": PROMPT - KEPT,
-                                       "rows": KEPT, "vocabulary": VOCAB}
+                                       "rows": KEPT, "vocabulary": vocabulary(arch)}
             print(arch, name, f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
         select = clearest if arch in MIXTURES else lambda make, prompt, first: make(first)

@@ -189,7 +189,7 @@ def build(name, seed):
 def margin(model, prompt):
     """By how much the last chosen expert, and the last used group, is ahead of the next, at the closest decision."""
     logits = []
-    gates = ("mlp.gate", "mlp.router", "feed_forward.gate")
+    gates = ("mlp.gate", "mlp.router", "feed_forward.gate", "mixer.gate")
     routers = [m for key, m in model.named_modules() if key.endswith(gates) and hasattr(m, "weight")]
     biases = {m.gate: m.expert_bias for m in model.modules() if hasattr(m, "expert_bias")}
     hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[0]))) for m in routers]
@@ -205,7 +205,7 @@ def margin(model, prompt):
             continue
         bias = getattr(m, "e_score_correction_bias", biases.get(m))
         bias = m.moe_statics.e_score_correction_bias if hasattr(m, "moe_statics") else bias
-        scores = out.sigmoid() if type(model).__name__.startswith(("Glm", "DeepseekV3", "Lfm2")) else out.softmax(-1)
+        scores = out.sigmoid() if type(model).__name__.startswith(("Glm", "DeepseekV3", "Lfm2", "NemotronH")) else out.softmax(-1)
         scores = scores + (0 if bias is None else bias.reshape(-1))
         groups = getattr(c, "n_group", None) or 1
         if groups > 1:

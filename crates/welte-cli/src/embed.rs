@@ -8,7 +8,7 @@ use serde_json::json;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::process::ExitCode;
-use welte::{Embedding, Model, Pooling};
+use welte::{Embedding, Error, Model, Pooling, TextToEmbed};
 
 #[derive(clap::Args)]
 pub(crate) struct EmbedArgs {
@@ -55,7 +55,6 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     options.slots = args.texts.batch;
     let model = source::load_with(&source, &options)?;
     let shape = Shape::of(&model, args)?;
-    let prefix = prefix(&model, args)?;
     let engine = model.engine()?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     // As many as the engine computes together, and as many that wait.
@@ -65,10 +64,10 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
         while begun.len() < 2 * args.texts.batch as usize
             && let Some(text) = texts.next()
         {
-            let tokens = model.encode(&format!("{prefix}{}", text.text))?;
-            let tokens = texts::fit(&model, tokens, args.truncate)?;
-            let count = tokens.len();
-            begun.push_back((shape.apply(engine.embed(tokens, None)?), count, &text.id));
+            let mut encoded = encode(&model, args, &text.text)?;
+            encoded.tokens = texts::fit(&model, encoded.tokens, args.truncate)?;
+            let count = encoded.tokens.len();
+            begun.push_back((shape.apply(engine.embed(encoded, None)?), count, &text.id));
         }
         let Some((embedding, tokens, id)) = begun.pop_front() else {
             break;
@@ -120,26 +119,16 @@ impl Shape {
     }
 }
 
-/// The text to put before every text.
-fn prefix(model: &Model, args: &EmbedArgs) -> anyhow::Result<String> {
+/// The tokens of a text after its prefix or prompt.
+fn encode(model: &Model, args: &EmbedArgs, text: &str) -> anyhow::Result<TextToEmbed> {
     if let Some(prefix) = &args.prefix {
-        return Ok(prefix.clone());
+        return Ok(model.encode(&format!("{prefix}{text}"))?.into());
     }
-    let settings = model.vector_settings();
-    let name = args.prompt_name.as_ref();
-    let Some(name) = name.or(settings.default_prompt.as_ref()) else {
-        return Ok(String::new());
-    };
-    let found = settings.prompts.iter().find(|(known, _)| known == name);
-    let found = found.with_context(|| {
-        let known: Vec<&str> = settings.prompts.iter().map(|(name, _)| &**name).collect();
-        match known.is_empty() {
-            true => format!("--prompt-name {name}: the model has no prompts; use --prefix TEXT"),
-            false => format!(
-                "--prompt-name {name}: the model's prompts are {}",
-                known.join(", ")
-            ),
+    let encoded = model.encode_to_embed(args.prompt_name.as_deref(), text);
+    Ok(encoded.map_err(|error| match error {
+        Error::NoSuchPrompt { .. } => {
+            anyhow::anyhow!("--prompt-name: {error}; or use --prefix TEXT")
         }
-    })?;
-    Ok(found.1.clone())
+        error => error.into(),
+    })?)
 }

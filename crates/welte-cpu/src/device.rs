@@ -9,7 +9,7 @@ use crate::{ID, available, info, unsupported};
 use std::sync::Arc;
 use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress};
 use welte_formats::Checkpoint;
-use welte_table::{CacheKind, Command, MemoryPlan, Op, Program, verify};
+use welte_table::{CacheKind, Command, MemoryPlan, Program, verify};
 
 /// Raised with every change that gives other bits.
 const ARITHMETIC: u32 = 1;
@@ -91,10 +91,7 @@ impl Device for Cpu {
             let Some(experts) = experts_of(command) else {
                 continue;
             };
-            let outputs = match command.op {
-                Op::ExpertsActMul => experts.n / 2,
-                _ => experts.n,
-            };
+            let outputs = experts.outputs;
             let rows = Kernel::for_format(command.format, self.isa).tile_rows;
             if !outputs.is_multiple_of(rows) {
                 return Some(format!(

@@ -10,9 +10,10 @@ use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Program, Usage, WeightSpec};
 
-/// Output bytes of one chunk of packing, and of one run of the team. Progress is reported after each run.
+/// Output bytes of one chunk of packing, and of one run of the team. After each run, progress is reported, and the parts of
+/// the file that were read are released: a model is never twice in memory.
 const PIECE: usize = 1 << 20;
-const RUN: usize = 64 << 20;
+const RUN: usize = 32 << 20;
 
 /// The weights of a program in this device's layout, and the thread team.
 pub(crate) struct Inner {
@@ -164,6 +165,7 @@ impl Inner {
                 for first in (0..form.units).step_by(run_units) {
                     let count = run_units.min(form.units - first);
                     pack_together(&team, &rows, &form, first, count)?;
+                    checkpoint.release();
                     advance(count * form.bytes);
                 }
             }

@@ -83,7 +83,10 @@ pub(crate) fn matrix_of(command: &Command) -> Option<(usize, usize)> {
 
 /// What experts a command has: `n` outputs (of gate and up together) of `k` elements each.
 pub(crate) struct ExpertShape {
+    /// Rows of an expert's matrix.
     pub(crate) n: usize,
+    /// Its outputs: half as many where gate and up are multiplied.
+    pub(crate) outputs: usize,
     pub(crate) k: usize,
     pub(crate) experts: usize,
     pub(crate) used: usize,
@@ -91,19 +94,20 @@ pub(crate) struct ExpertShape {
 
 /// The experts of a command.
 pub(crate) fn experts_of(command: &Command) -> Option<ExpertShape> {
-    let (n, k, experts, used) = match command.op {
+    let (outputs, matrices, k, experts, used) = match command.op {
         Op::ExpertsActMul => {
             let p = params::ExpertsActMul::of(&command.params);
-            (2 * p.n as usize, p.k, p.experts, p.used)
+            (p.n as usize, p.matrices() as usize, p.k, p.experts, p.used)
         }
         Op::ExpertsAdd => {
             let p = params::ExpertsAdd::of(&command.params);
-            (p.n as usize, p.k, p.experts, p.used)
+            (p.n as usize, 1, p.k, p.experts, p.used)
         }
         _ => return None,
     };
     Some(ExpertShape {
-        n,
+        n: outputs * matrices,
+        outputs,
         k: k as usize,
         experts: experts as usize,
         used: used as usize,

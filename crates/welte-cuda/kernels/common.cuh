@@ -75,6 +75,8 @@ __device__ __forceinline__ float activate(u32 act, float x) {
     return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
 }
 
+__device__ __forceinline__ float squared_relu(float v) { return __fmul_rn(fmaxf(v, 0.0f), fmaxf(v, 0.0f)); }
+
 // act(gate) * up. Explicit rounding keeps the compiler from fusing the product with an addition.
 __device__ __forceinline__ float gated(u32 act, float gate, float up) {
     if (act == CLAMPED) {

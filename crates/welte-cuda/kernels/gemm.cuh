@@ -6,6 +6,7 @@
 #define STORE 0
 #define ADD 1
 #define ACT_MUL 2 // the matrix is gate over up: y = act(gate) * up
+#define SQUARED_RELU 3
 
 struct GemmArgs {
     const u8* weight;
@@ -86,6 +87,7 @@ __device__ __forceinline__ void finish(const GemmArgs& a, const u32* entries, co
             const u32 column = first_n + first + g + q / 2 * 8;
             if (r >= live || column >= a.columns) continue;
             if (bias) v = __fadd_rn(v, bias[column]);
+            if (a.epilogue == SQUARED_RELU) v = squared_relu(v);
             float* y = row_of_y(a, entries, r) + column;
             *y = a.epilogue == ADD ? __fadd_rn(*y, v) : v;
         }

@@ -1,7 +1,7 @@
 // y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul. For the experts that a row chose:
 // experts_act_mul and experts_add.
 //
-// Macros: FORMAT_FILE; NORM, 0 or 1; OUTPUT, 0 for y = v, 1 for y += v, 2 for y = act(gate) * up; COLUMNS, the most rows;
+// Macros: FORMAT_FILE; NORM, 0 or 1; OUTPUT, 0 for y = v, 1 for y += v, 2 for y = act(gate) * up, 3 for y = relu(v)^2; COLUMNS, the most rows;
 // WARPS; STAGES; ROUNDS, padded k / (4 * threads) rounded up; WHOLE, 1 where k is a multiple of CHUNK; RESIDENT, the blocks
 // per multiprocessor that the registers must allow; SHARES, per block; USED, experts per row, 0 without experts.
 //
@@ -18,7 +18,7 @@
 // as long, in the order of the choice; each expert's x is multiplied by its share first.
 #include "quantise.cuh"
 
-constexpr bool ROWS_BY_EXPERT = USED > 0 && OUTPUT == 2, K_BY_EXPERT = USED > 0 && OUTPUT == 1;
+constexpr bool ROWS_BY_EXPERT = USED > 0 && OUTPUT >= 2, K_BY_EXPERT = USED > 0 && OUTPUT == 1;
 constexpr int SLOTS = K_BY_EXPERT ? USED : 1; // experts that are concatenated along a row
 
 struct MatmulArgs {
@@ -238,12 +238,13 @@ __device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], cons
 __device__ __forceinline__ u32 first_row(const MatmulArgs& a) { return USED ? blockIdx.y : a.first; }
 
 #if USED
-// Adds the biases of output `row`: to gate and up of the expert in `slot`, or to the sum of all experts, each times its share.
+// Adds the biases of output `row`: to gate and up (or up alone) of the expert in `slot`, or to the sum of all experts, each times its share.
 __device__ __forceinline__ void add_biases(const MatmulArgs& a, const u32* chosen, u32 slot, u32 row, float& v, float& up) {
     if (!a.bias) return;
-    if (OUTPUT == 2) {
-        const float* bias = a.bias + (size_t)chosen[slot] * 2 * a.n + row;
-        v += bias[0], up += bias[a.n];
+    if (ROWS_BY_EXPERT) {
+        const float* bias = a.bias + (size_t)chosen[slot] * (OUTPUT == 2 ? 2 : 1) * a.n + row;
+        v += bias[0];
+        if (OUTPUT == 2) up += bias[a.n];
         return;
     }
 #pragma unroll
@@ -264,6 +265,7 @@ __device__ __forceinline__ void finish(const MatmulArgs& a, const u32* chosen, u
     if (OUTPUT == 0) *y = v;
     if (OUTPUT == 1) atomicAdd(y, v); // the only addition to this element, so the order cannot matter
     if (OUTPUT == 2) *y = gated(a.act, v, up);
+    if (OUTPUT == 3) *y = squared_relu(v);
 }
 
 // Multiplies a share. `at` is where the ring's next stage begins.

@@ -85,6 +85,8 @@ pub trait Checkpoint: Send + Sync {
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
     /// The bytes of rows `first..first + rows` of a tensor, borrowed or made.
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error>;
+    /// Takes what was read of mapped files out of this process's memory. The system still caches it, and it can be read again.
+    fn release(&self) {}
     /// The stored types of the metadata, for writers that preserve them (GGUF only).
     fn kinds(&self) -> &Kinds {
         static NONE: Kinds = Kinds::new();

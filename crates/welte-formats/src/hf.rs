@@ -327,6 +327,10 @@ impl Checkpoint for Directory {
         found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
+    fn release(&self) {
+        self.maps.iter().for_each(mapped::release);
+    }
+
     fn text_files(&self) -> TextFiles {
         let there = |name: &str| Some(self.path.join(name)).filter(|p| p.is_file());
         TextFiles {

@@ -17,6 +17,19 @@ pub(crate) fn map(path: &Path) -> Result<Mmap, Error> {
     map.map_err(|source| Error::io(path, source))
 }
 
+/// Takes what was read of a map out of this process's memory.
+#[cfg_attr(not(unix), allow(unused_variables))]
+pub(crate) fn release(map: &Mmap) {
+    #[cfg(unix)]
+    {
+        // SAFETY: the map is read-only and backed by its file, so a page that is read again has the same content.
+        #[allow(unsafe_code)]
+        let released = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        // A system that does not know the advice keeps the pages, which is no fault.
+        let _ = released;
+    }
+}
+
 /// Opens a regular, non-empty file.
 pub(crate) fn open_regular(path: &Path) -> Result<File, Error> {
     let found = std::fs::metadata(path).map_err(|source| Error::io(path, source))?;

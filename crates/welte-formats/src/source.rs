@@ -1,5 +1,6 @@
 //! The bytes of a file, wherever it lies.
 
+use crate::mapped;
 use memmap2::Mmap;
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -13,6 +14,9 @@ pub trait Source: Debug + Send + Sync {
 
     /// Some of its bytes. Beyond the end it fails with [`io::ErrorKind::UnexpectedEof`].
     fn read(&self, range: Range<usize>) -> io::Result<Cow<'_, [u8]>>;
+
+    /// Takes what was read out of this process's memory. It can be read again.
+    fn release(&self) {}
 }
 
 impl Source for Mmap {
@@ -23,5 +27,9 @@ impl Source for Mmap {
     fn read(&self, range: Range<usize>) -> io::Result<Cow<'_, [u8]>> {
         let bytes = self.get(range).map(Cow::Borrowed);
         bytes.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn release(&self) {
+        mapped::release(self);
     }
 }

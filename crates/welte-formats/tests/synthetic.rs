@@ -102,6 +102,7 @@ fn a_written_file_reads_back() {
         "tiny,arch=gpt-oss,experts=3:mxfp4_moe",
         "lfm2-moe-small,dim=64,heads=4,kv_heads=2,head_dim=16,ffn=64,experts=3,used=2,vocab=1000:q8_0",
         "nemotron-h-small,layers=7,dim=64,heads=4,kv_heads=2,head_dim=16,vocab=1000:q4_0",
+        "nemotron-3-small,layers=7,dim=64,heads=4,kv_heads=2,head_dim=16,ffn=64,experts=3,used=2,vocab=1000:q8_0",
         "glm-flash-small,layers=2,dim=64,heads=2,ffn=64,experts=3,used=2,vocab=1000:q8_0",
         "gemma-3n-small,layers=5,dim=64,heads=4,kv_heads=1,head_dim=32,ffn=64,vocab=1000:q8_0",
     ] {

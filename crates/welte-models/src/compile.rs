@@ -400,6 +400,10 @@ impl Buffers {
             streams,
             dense: beside.map(|_| add("dense", spec.dim)),
             mixed: beside.map(|_| add("mixed", spec.dim)),
+            latent_expert: spec
+                .experts
+                .and_then(|e| e.latent)
+                .map(|n| [add("latent_in", n), add("latent_out", n)]),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
             norm: (normed || weights.layers.iter().any(mixed)).then(|| add("norm", spec.dim)),
@@ -408,7 +412,7 @@ impl Buffers {
                 .iter()
                 .any(open)
                 .then_some(ffn)
-                .max(shared.map(|s| s.ffn))
+                .max(shared.filter(|_| spec.gated).map(|s| s.ffn))
                 .map(|ffn| add("gate_up", 2 * ffn)),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
             latent: spec.latent.map(|l| LatentBuffers {

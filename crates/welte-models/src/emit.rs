@@ -41,6 +41,8 @@ pub(crate) struct Set {
     pub(crate) dense: Option<BufferRef>,
     /// The output of experts beside a dense part.
     pub(crate) mixed: Option<BufferRef>,
+    /// Input and output of experts that compute in a width of their own.
+    pub(crate) latent_expert: Option<[BufferRef; 2]>,
     /// The score of the shared expert's gate.
     pub(crate) shared_gate: Option<BufferRef>,
     /// For attention over latents.
@@ -595,17 +597,8 @@ impl<'a> Emitter<'a> {
         match set.gate_up {
             _ if !spec.gated => {
                 self.projections("up", pieces, bias, input, set.h, ffn);
-                let [a, b, c, d] = spec.xielu.get(index).copied().unwrap_or_default();
-                let act = p::Act {
-                    n: ffn,
-                    act,
-                    a,
-                    b,
-                    c,
-                    d,
-                    y_stride: ffn,
-                };
-                self.push("activation", Op::Act, &[], &[set.h], act.words());
+                let constants = spec.xielu.get(index).copied().unwrap_or_default();
+                self.activation("activation", ffn, constants);
             }
             Some(gate_up) if layer.has_open_gate(spec) => {
                 self.projections("gate and up", pieces, bias, input, gate_up, 2 * ffn);
@@ -655,6 +648,20 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// h = act(h)
+    fn activation(&mut self, what: &str, n: u32, [a, b, c, d]: [f32; 4]) {
+        let act = p::Act {
+            n,
+            act: self.spec.act.word(),
+            a,
+            b,
+            c,
+            d,
+            y_stride: n,
+        };
+        self.push(what, Op::Act, &[], &[self.set.h], act.words());
+    }
+
     /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
     fn experts(&mut self, index: usize, layer: &Layer, weights: &ExpertWeights, e: Experts) {
         let (spec, set) = (self.spec, self.set);
@@ -666,7 +673,43 @@ impl<'a> Emitter<'a> {
             self.norm("experts' norm", norm, set.x, normed);
         }
         self.router(weights, e, 1.0, NO_WEIGHT);
-        self.chosen_experts(weights, e, spec.act.word(), set.x);
+        match (weights.latent, set.latent_expert) {
+            (Some([to, back]), Some([narrow, sum])) => {
+                let width = e.latent.unwrap_or(spec.dim);
+                let params = p::Matmul {
+                    n: width,
+                    k: spec.dim,
+                    x_stride: spec.dim,
+                    y_stride: width,
+                };
+                let buffers = [normed, narrow];
+                self.push(
+                    "experts' latent",
+                    Op::Matmul,
+                    &[to],
+                    &buffers,
+                    params.words(),
+                );
+                self.clear("no experts yet", sum, width);
+                self.chosen_experts(weights, e, (narrow, sum));
+                self.add_to_stream("experts' latent back", (back, &[], None), sum, width);
+            }
+            _ => self.chosen_experts(weights, e, (normed, set.x)),
+        }
+        if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
+            self.shared_expert(weights, shared, normed);
+        }
+    }
+
+    /// y = 0
+    fn clear(&mut self, what: &str, y: BufferRef, n: u32) {
+        let zero = p::Scale {
+            n,
+            scale: 0.0,
+            cap: 0.0,
+            y_stride: n,
+        };
+        self.push(what, Op::Scale, &[], &[y], zero.words());
     }
 
     /// Chooses experts by the router's product with the normed row, times `scale`. The choice's shares are multiplied by
@@ -713,19 +756,24 @@ impl<'a> Emitter<'a> {
         self.push("route", Op::Route, &vectors, &buffers, params.words());
     }
 
-    /// y += the chosen experts' outputs for the normed row.
-    fn chosen_experts(&mut self, weights: &ExpertWeights, e: Experts, act: u32, y: BufferRef) {
-        let (dim, set) = (self.spec.dim, self.set);
-        let (Some(normed), Some(choice)) = (set.norm, set.choice) else {
+    /// y += the chosen experts' outputs for x.
+    fn chosen_experts(
+        &mut self,
+        weights: &ExpertWeights,
+        e: Experts,
+        (x, y): (BufferRef, BufferRef),
+    ) {
+        let (width, set) = (e.latent.unwrap_or(self.spec.dim), self.set);
+        let Some(choice) = set.choice else {
             return;
         };
         let params = p::ExpertsActMul {
             n: e.ffn,
-            k: dim,
+            k: width,
             experts: e.count,
             used: e.used,
-            act,
-            x_stride: dim,
+            act: self.spec.act.word(),
+            x_stride: width,
             choice_stride: 2 * e.used,
             y_stride: e.used * e.ffn,
         };
@@ -733,17 +781,17 @@ impl<'a> Emitter<'a> {
             "experts' gate and up",
             Op::ExpertsActMul,
             &[weights.gate_up, weights.gate_up_bias.unwrap_or(NO_WEIGHT)],
-            &[normed, choice, set.h],
+            &[x, choice, set.h],
             params.words(),
         );
         let params = p::ExpertsAdd {
-            n: dim,
+            n: width,
             k: e.ffn,
             experts: e.count,
             used: e.used,
             x_stride: e.used * e.ffn,
             choice_stride: 2 * e.used,
-            y_stride: dim,
+            y_stride: width,
         };
         self.push(
             "experts' down",
@@ -752,38 +800,41 @@ impl<'a> Emitter<'a> {
             &[set.h, choice, y],
             params.words(),
         );
-        if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
-            self.shared_expert(weights, shared, normed);
-        }
     }
 
     /// x += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
     fn shared_expert(&mut self, weights: &SharedWeights, e: SharedExpert, normed: BufferRef) {
         let (spec, set) = (self.spec, self.set);
-        let (dim, Some(gate_up)) = (spec.dim, set.gate_up) else {
-            return;
-        };
+        let dim = spec.dim;
         let matmul = |n: u32, y_stride: u32| p::Matmul {
             n,
             k: dim,
             x_stride: dim,
             y_stride,
         };
+        let (gate_up, stride) = match set.gate_up.filter(|_| spec.gated) {
+            Some(gate_up) => (gate_up, 2 * e.ffn),
+            None => (set.h, e.ffn),
+        };
         for piece in &weights.gate_up {
-            let params = matmul(piece.n, 2 * e.ffn);
+            let params = matmul(piece.n, stride);
             let buffers = [normed, at(gate_up, piece.at)];
             let what = "shared expert's gate and up";
             self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
-        let params = p::ActMul {
-            n: e.ffn,
-            act: spec.act.word(),
-            x_stride: 2 * e.ffn,
-            y_stride: e.ffn,
-        };
         let what = "shared expert's activation";
-        let buffers = [gate_up, set.h];
-        self.push(what, Op::ActMul, &[], &buffers, params.words());
+        if spec.gated {
+            let params = p::ActMul {
+                n: e.ffn,
+                act: spec.act.word(),
+                x_stride: stride,
+                y_stride: e.ffn,
+            };
+            let buffers = [gate_up, set.h];
+            self.push(what, Op::ActMul, &[], &buffers, params.words());
+        } else {
+            self.activation(what, e.ffn, [0.0; 4]);
+        }
         if let (Some(score), Some(to)) = (weights.gate, set.shared_gate) {
             let params = matmul(1, 1).words();
             let what = "shared expert's score";

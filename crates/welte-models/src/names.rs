@@ -27,11 +27,13 @@ pub(crate) struct Names {
     pub(crate) down: &'static str,
     /// The matrix that scores the experts.
     pub(crate) router: &'static str,
-    /// The full names of tensors with gate and up of all experts, one expert after the other, and with down.
+    /// The full names of tensors with gate and up (or up alone) of all experts, one expert after the other, and with down.
     pub(crate) fused_experts: [&'static str; 2],
     /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
     pub(crate) shared_expert: [&'static str; 3],
     pub(crate) shared_gate: &'static str,
+    /// The matrices to the width in which chosen experts compute, and back.
+    pub(crate) expert_latent: [&'static str; 2],
     /// The full name of the bias of the experts' choice.
     pub(crate) choice_bias: &'static str,
     /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
@@ -74,6 +76,7 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_down_shexp",
     ],
     shared_gate: "blk.{}.ffn_gate_inp_shexp",
+    expert_latent: ["blk.{}.ffn_latent_down", "blk.{}.ffn_latent_up"],
     choice_bias: "blk.{}.exp_probs_b.bias",
     experts: [
         "blk.{}.ffn_gate_exps",
@@ -125,6 +128,10 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.shared_expert.down_proj",
     ],
     shared_gate: "model.layers.{}.mlp.shared_expert_gate",
+    expert_latent: [
+        "model.layers.{}.mixer.fc1_latent_proj",
+        "model.layers.{}.mixer.fc2_latent_proj",
+    ],
     choice_bias: "model.layers.{}.mlp.gate.e_score_correction_bias",
     experts: [
         "model.layers.{}.mlp.experts.[].gate_proj",
@@ -223,6 +230,22 @@ pub(crate) const HUGGING_FACE_NEMOTRON_H: Names = Names {
     ffn_norm: "model.layers.{}.norm",
     up: "model.layers.{}.mixer.up_proj",
     down: "model.layers.{}.mixer.down_proj",
+    router: "model.layers.{}.mixer.gate",
+    choice_bias: "model.layers.{}.mixer.gate.e_score_correction_bias",
+    experts: [
+        "model.layers.{}.mixer.experts.[].gate_proj",
+        "model.layers.{}.mixer.experts.[].up_proj",
+        "model.layers.{}.mixer.experts.[].down_proj",
+    ],
+    fused_experts: [
+        "model.layers.{}.mixer.experts.up_proj",
+        "model.layers.{}.mixer.experts.down_proj",
+    ],
+    shared_expert: [
+        "model.layers.{}.mixer.shared_experts.gate_proj",
+        "model.layers.{}.mixer.shared_experts.up_proj",
+        "model.layers.{}.mixer.shared_experts.down_proj",
+    ],
     final_norm: "model.norm_f",
     ..HUGGING_FACE
 };

@@ -211,6 +211,8 @@ pub struct Experts {
     pub shared: Option<SharedExpert>,
     /// A dense feed-forward part runs beside the experts. Each of the two has norms of its own.
     pub beside: bool,
+    /// The width in which the chosen experts compute, if it is not the model's. A matrix leads to it and one back.
+    pub latent: Option<u32>,
 }
 
 /// The sizes that may differ from layer to layer.
@@ -717,6 +719,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
         beside: false,
+        latent: None,
         scoring: Scoring::Softmax,
         margin: 0.0,
         choice_bias: false,

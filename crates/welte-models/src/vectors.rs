@@ -58,10 +58,22 @@ pub struct VectorSettings {
     pub prompts: Vec<(String, String)>,
     /// The prompt to use if none is named.
     pub default_prompt: Option<String>,
+    /// Rows of a prompt are not pooled.
+    pub leaves_out_prompts: bool,
+    /// Texts are made lower case.
+    pub lower_case: bool,
     /// Tokens of the longest text that the model was made for.
     pub longest: Option<u32>,
     /// The pooling of a classifier, if the checkpoint names it.
     pub score_pooling: Option<Pooling>,
+}
+
+impl VectorSettings {
+    /// The prompt of this name, if the model has it.
+    pub fn prompt(&self, name: &str) -> Option<&str> {
+        let found = self.prompts.iter().find(|(known, _)| known == name);
+        found.map(|(_, text)| text.as_str())
+    }
 }
 
 /// Reads what a checkpoint says about vectors.
@@ -135,6 +147,8 @@ fn sentence_transformers(keys: &Keys<'_>) -> Result<VectorSettings, Error> {
         normalise: !modules || keys.bool(&key("normalize"))?.unwrap_or(false),
         prompts: prompts.collect(),
         default_prompt: keys.text(&key("default_prompt_name"))?.map(str::to_string),
+        leaves_out_prompts: keys.bool(&key("include_prompt"))? == Some(false),
+        lower_case: keys.bool(&key("do_lower_case"))?.unwrap_or(false),
         score_pooling: keys
             .text("classifier_pooling")?
             .and_then(Pooling::from_name),

@@ -114,8 +114,10 @@ impl Layer {
     }
 }
 
-/// The weights of a layer's experts. Each matrix contains all experts.
+/// The weights of a layer's experts. Each matrix contains all experts. Without gates `gate_up` is up alone.
 pub(crate) struct ExpertWeights {
+    /// To the width in which the experts compute, and back.
+    pub(crate) latent: Option<[WeightId; 2]>,
     pub(crate) router: WeightId,
     pub(crate) router_bias: Vec<Piece>,
     /// Of the choice.
@@ -567,24 +569,38 @@ impl Collector<'_> {
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
         let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
-        let one = [(down.as_str(), dim)];
+        let pair = &pair[usize::from(!spec.gated)..];
+        let width = e.latent.unwrap_or(dim);
+        let one = [(down.as_str(), width)];
         let mut vectors = |what: &str, vectors: &[(&str, u32)]| match biases.experts {
             true => self
                 .stacked_biases(&label(what), layer, vectors, e.count)
                 .map(Some),
             false => Ok(None),
         };
-        let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
+        let gate_up_bias = vectors("experts' gate and up bias", pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
         let fused = names
             .fused_experts
             .map(|name| name.replace("{}", &layer.to_string()));
         let fused = Some(fused).filter(|names| self.has(&names[0]));
         let shared = match e.shared {
-            Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
+            Some(shared) => Some(self.shared_expert(label, names, layer, spec, shared)?),
+            None => None,
+        };
+        let latent = match e.latent {
+            Some(width) => {
+                let [down, up] = names.expert_latent.map(|name| weight(name, layer));
+                let (to, back) = (label("experts' latent"), label("experts' latent back"));
+                Some([
+                    self.matrix(&to, Usage::Matrix, &down, width, dim)?,
+                    self.matrix(&back, Usage::Matrix, &up, dim, width)?,
+                ])
+            }
             None => None,
         };
         Ok(ExpertWeights {
+            latent,
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
             choice_bias: match e.choice_bias {
@@ -596,16 +612,19 @@ impl Collector<'_> {
             },
             gate_up: match &fused {
                 Some([name, _]) => {
-                    let (what, n) = (label("experts' gate and up"), 2 * e.ffn * e.count);
-                    self.matrix(&what, Usage::Matrix, name, n, dim)?
+                    let n = pair.len() as u32 * e.ffn * e.count;
+                    let what = label("experts' gate and up");
+                    self.matrix(&what, Usage::Matrix, name, n, width)?
                 }
-                None => self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+                None => {
+                    self.stacked(&label("experts' gate and up"), layer, pair, width, e.count)?
+                }
             },
             gate_up_bias,
             down: match &fused {
                 Some([_, name]) => {
                     let what = label("experts' down");
-                    self.matrix(&what, Usage::Matrix, name, dim * e.count, e.ffn)?
+                    self.matrix(&what, Usage::Matrix, name, width * e.count, e.ffn)?
                 }
                 None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             },
@@ -624,11 +643,13 @@ impl Collector<'_> {
         label: &dyn Fn(&str) -> String,
         names: &Names,
         layer: u32,
-        dim: u32,
+        spec: &ModelSpec,
         shared: SharedExpert,
     ) -> Result<SharedWeights, Error> {
+        let dim = spec.dim;
         let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
         let pair = match self.has(&gate) {
+            _ if !spec.gated => vec![(up, shared.ffn)],
             false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
             true => vec![(gate, shared.ffn), (up, shared.ffn)],
         };

@@ -93,9 +93,9 @@ fn layers_that_guess_ahead_are_left_out() {
 fn keys_that_do_not_fit_are_named() {
     for (key, value, problem) in [
         (
-            "ssm.time_step_rank",
+            "ssm.group_count",
             Value::U64(3),
-            "is 3, which is no multiple of 2",
+            "is 3, which does not divide 4 heads",
         ),
         (
             "ssm.inner_size",
@@ -171,8 +171,11 @@ fn only_the_first_layers_of_lfm2_moe_lack_experts() {
 }
 
 fn nemotron() -> Fake {
-    let made = Synthetic::parse("nemotron-h-small,dim=256,heads=4,kv_heads=2,head_dim=64:q8_0");
-    let made = made.unwrap();
+    synthetic("nemotron-h-small,dim=256,heads=4,kv_heads=2,head_dim=64:q8_0")
+}
+
+fn synthetic(text: &str) -> Fake {
+    let made = Synthetic::parse(text).unwrap();
     Fake {
         dialect: Dialect::Gguf,
         metadata: made.metadata().clone(),
@@ -236,13 +239,91 @@ fn configurations_of_nemotron_h_list_layers_by_letters_or_names() {
     let names = made("layers_block_type", Value::Array(names.to_vec())).unwrap();
     assert_eq!(names.layer_kinds, letters.layer_kinds);
     for (letters, problem) in [
-        ("ME*", "has experts"),
+        ("ME*", "n_routed_experts"),
         ("M-x", "has an unknown type"),
         ("M-", "has 2 entries for 3 layers"),
     ] {
         let error = made("hybrid_override_pattern", text(letters)).unwrap_err();
         assert!(error.to_string().contains(problem), "{error}");
     }
+}
+
+fn nemotron_3() -> Fake {
+    synthetic(
+        "nemotron-3-small,dim=256,heads=4,kv_heads=2,head_dim=64,ffn=96,experts=8,used=2:q8_0",
+    )
+}
+
+#[test]
+fn experts_of_nemotron_3_have_no_gates() {
+    let (spec, program) = program(&nemotron_3(), &CompileOptions::default());
+    let experts = spec.experts.unwrap();
+    assert_eq!(experts.scoring, Scoring::Sigmoid);
+    assert!(experts.choice_bias && experts.renormalise);
+    assert_eq!((experts.scale, experts.shared.unwrap().ffn), (2.5, 3712));
+    let layers = [false, true, false, true, false, false, true, false, true];
+    assert_eq!(spec.expert_layers, layers);
+    let commands = &program.passes[0].commands;
+    let products = commands.iter().filter(|c| c.op == Op::ExpertsActMul);
+    let products: Vec<_> = products.collect();
+    assert_eq!(products.len(), 4);
+    for command in products {
+        let p = params::ExpertsActMul::of(&command.params);
+        assert_eq!((p.act, p.matrices(), p.n, p.k), (4, 1, 96, 256));
+        let matrix = &program.weights[command.weights[0] as usize];
+        assert_eq!((matrix.n, matrix.k), (8 * 96, 256));
+    }
+}
+
+#[test]
+fn experts_may_compute_in_a_narrower_width() {
+    let mut fake = nemotron_3();
+    fake.set("nemotron_h_moe.moe_latent_size", Value::U64(128));
+    for tensor in &mut fake.tensors {
+        if tensor.name.ends_with("ffn_up_exps.weight") {
+            tensor.k = 128;
+        } else if tensor.name.ends_with("ffn_down_exps.weight") {
+            tensor.n /= 2;
+        }
+    }
+    let latent = |fake: &mut Fake, layer: u32, part: &str, n, k| {
+        fake.tensors.push(TensorInfo {
+            name: format!("blk.{layer}.ffn_latent_{part}.weight"),
+            format: Format::Q8_0,
+            n,
+            k,
+            stack: 1,
+        });
+    };
+    for layer in [1, 3, 6, 8] {
+        latent(&mut fake, layer, "down", 128, 256);
+        latent(&mut fake, layer, "up", 256, 128);
+    }
+    let (spec, program) = program(&fake, &CompileOptions::default());
+    assert_eq!(spec.experts.unwrap().latent, Some(128));
+    let find = |op| {
+        let commands = &program.passes[0].commands;
+        commands.iter().find(|c| c.op == op).unwrap()
+    };
+    let (up, down) = (find(Op::ExpertsActMul), find(Op::ExpertsAdd));
+    assert_eq!(params::ExpertsActMul::of(&up.params).k, 128);
+    assert_eq!(params::ExpertsAdd::of(&down.params).n, 128);
+    fake.set("nemotron_h_moe.moe_latent_size", Value::U64(257));
+    let error = welte_models::spec(&fake).unwrap_err().to_string();
+    assert!(
+        error.contains("moe_latent_size") && error.contains("257"),
+        "{error}"
+    );
+}
+
+#[test]
+fn layers_of_nemotron_3_that_guess_ahead_are_left_out() {
+    let mut fake = nemotron_3();
+    fake.set("nemotron_h_moe.nextn_predict_layers", Value::U64(1));
+    // The last layer's tensors stay in the file, and are not refused.
+    let (spec, _) = program(&fake, &CompileOptions::default());
+    assert_eq!((spec.layers, spec.draft_layers), (8, 1));
+    assert_eq!((spec.layer_kinds.len(), spec.expert_layers.len()), (8, 8));
 }
 
 #[test]

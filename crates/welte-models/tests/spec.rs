@@ -293,6 +293,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
         renormalise: false,
         scale: 1.0,
         beside: false,
+        latent: None,
         margin: 0.0,
         scoring: Scoring::Softmax,
         choice_bias: false,

@@ -39,6 +39,8 @@ fn shapes_of_later_families_compile() {
         ("granite-4-h-tiny", 6938),
         ("granite-4-h-micro", 3191),
         ("nemotron-h-8b", 8100),
+        ("nemotron-3-nano", 31577),
+        ("nemotron-3-small", 0),
         ("deepseek-v2-lite", 15706),
         ("glm-4.7-flash", 29943),
         ("phi-moe", 41872),

@@ -290,9 +290,13 @@ impl<'a> Execution<'a> {
                 let choice = self.read(b, p.choice_stride, row, 2 * p.used);
                 let (ids, _) = choice.split_at(p.used as usize);
                 let experts = ids.iter().map(|id| {
-                    let id = id.to_bits() as usize;
-                    let gate_up = multiply(self.expert_matrix(id, 2 * p.n, p.k), &x);
-                    act_mul(p.act, &biased(gate_up, self.expert_bias(id, 2 * p.n)))
+                    let (id, rows) = (id.to_bits() as usize, p.matrices() * p.n);
+                    let gate_up = multiply(self.expert_matrix(id, rows, p.k), &x);
+                    let gate_up = biased(gate_up, self.expert_bias(id, rows));
+                    match p.matrices() {
+                        1 => gate_up.iter().map(|v| act(p.act, *v, [0.0; 4])).collect(),
+                        _ => act_mul(p.act, &gate_up),
+                    }
                 });
                 let y = experts.collect::<Vec<_>>().concat();
                 self.write(c, p.y_stride, row, &y);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use welte::TextToEmbed;
 
 /// The most texts of a request.
 const MOST_TEXTS: usize = 2048;
@@ -22,6 +23,7 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
     let input: Value = fields.need("input")?;
     let mut texts = Texts::new(openai::prompts(&fields, "input", input)?);
     texts.take_dimensions(&mut fields, &served)?;
+    texts.take_prompt(&mut fields, &served)?;
     let format: Option<String> = fields.take("encoding_format")?;
     let write: fn(&[f32]) -> Value = match format.as_deref() {
         None | Some("float") => |vector| vector.into(),
@@ -85,6 +87,8 @@ struct Texts {
     truncate: bool,
     /// Values to keep.
     dimensions: Option<usize>,
+    /// The model's prompt to put before texts; without a name, its default one.
+    prompt_name: Option<String>,
 }
 
 impl Texts {
@@ -93,6 +97,7 @@ impl Texts {
             prompts,
             truncate: false,
             dimensions: None,
+            prompt_name: None,
         }
     }
 
@@ -107,6 +112,39 @@ impl Texts {
         }
     }
 
+    /// Takes `prompt_name`, or `input_type` in its place.
+    fn take_prompt(&mut self, fields: &mut Fields, served: &Lease) -> Result<(), Failure> {
+        let settings = served.model.vector_settings();
+        let name: Option<String> = fields.take("prompt_name")?;
+        let kind: Option<String> = fields.take("input_type")?;
+        let (field, name) = match (name, kind) {
+            (name, None) => ("prompt_name", name),
+            (None, Some(kind)) => {
+                let names = prompts_of(&kind).ok_or_else(|| {
+                    fields.wrong("input_type", "must be query, document or passage")
+                })?;
+                let known = names.iter().find(|name| settings.prompt(name).is_some());
+                ("input_type", known.map(|name| name.to_string()))
+            }
+            (Some(_), Some(_)) => {
+                return Err(fields.wrong("input_type", "does not go with prompt_name"));
+            }
+        };
+        let Some(name) = name else {
+            return Ok(());
+        };
+        if self.prompts.iter().any(|p| !matches!(p, Prompt::Text(_))) {
+            return Err(fields.wrong(field, "needs texts, not tokens"));
+        }
+        if settings.prompt(&name).is_none() {
+            let known: Vec<&str> = settings.prompts.iter().map(|p| p.0.as_str()).collect();
+            let problem = format!("is none of the model's prompts: {}", known.join(", "));
+            return Err(fields.wrong(field, problem));
+        }
+        self.prompt_name = Some(name);
+        Ok(())
+    }
+
     /// The vectors, and the number of tokens.
     async fn embed(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
         let count = self.prompts.len();
@@ -116,33 +154,47 @@ impl Texts {
         }
         let deadline = app.options.timeout.map(|timeout| Instant::now() + timeout);
         let (lease, truncate, prompts) = (served.clone(), self.truncate, self.prompts);
+        let name = self.prompt_name;
         let encode = move || {
+            let model = &lease.model;
             let encode = |prompt: &Prompt| {
-                if !truncate {
-                    return prompt.encode(&lease);
-                }
-                let mut tokens = match prompt {
-                    Prompt::Text(text) => lease.model.encode(length::beginning(&lease, text)?)?,
-                    prompt => prompt.encode(&lease)?,
+                let Prompt::Text(text) = prompt else {
+                    let mut tokens = prompt.encode(&lease)?;
+                    if truncate {
+                        tokens.truncate(model.context());
+                    }
+                    return Ok(tokens.into());
                 };
-                tokens.truncate(lease.model.context() - 1);
-                Ok(tokens)
+                let text = match truncate {
+                    true => length::beginning(&lease, text)?,
+                    false => {
+                        length::check(&lease, text)?;
+                        text
+                    }
+                };
+                let mut encoded = model.encode_to_embed(name.as_deref(), text)?;
+                if truncate {
+                    // The end token stays.
+                    let tokenizer = model.tokenizer()?;
+                    tokenizer.truncate(&mut encoded.tokens, model.context());
+                }
+                Ok(encoded)
             };
             prompts
                 .iter()
                 .map(encode)
-                .collect::<Result<Vec<_>, Failure>>()
+                .collect::<Result<Vec<TextToEmbed>, Failure>>()
         };
         let encoded = tokio::task::spawn_blocking(encode).await;
         let encoded = encoded.unwrap_or_else(|error| Err(Failure::fault(&error)))?;
-        let tokens = encoded.iter().map(Vec::len).sum();
+        let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
         let counter = &served.metrics.prompt_tokens;
         counter.fetch_add(tokens as u64, Ordering::Relaxed);
         let mut vectors = Vec::with_capacity(count);
         // As many as the engine computes together, so that a large request does not fill its queue.
         let together = served.model.program().slots.max(1) as usize;
         for some in encoded.chunks(together) {
-            let begin = |text: &Vec<u32>| {
+            let begin = |text: &TextToEmbed| {
                 let vector = served.engine.embed(text.clone(), deadline)?;
                 Ok::<_, Failure>(match self.dimensions {
                     Some(size) => vector.shortened(size),
@@ -155,6 +207,16 @@ impl Texts {
             }
         }
         Ok((vectors, tokens))
+    }
+}
+
+/// The names that models give to the prompt for queries or for documents, in order of preference (those of
+/// sentence-transformers).
+fn prompts_of(kind: &str) -> Option<&'static [&'static str]> {
+    match kind {
+        "query" => Some(&["query"]),
+        "document" | "passage" => Some(&["document", "passage", "corpus"]),
+        _ => None,
     }
 }
 

@@ -160,6 +160,8 @@ impl From<welte::Error> for Failure {
             E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }
+            | E::NoSuchPrompt { .. }
+            | E::PromptPooling { .. }
             | E::Constraint { .. }
             | E::TooMany { .. }
             | E::ContextFull { .. }

@@ -111,7 +111,7 @@ fn flops(c: &Command) -> u64 {
         Op::ExpertsActMul => {
             let q = p::ExpertsActMul::of(words);
             mul(q.n, q.k)
-                .saturating_mul(4)
+                .saturating_mul(2 * u64::from(q.matrices()))
                 .saturating_add(8 * u64::from(q.n))
                 .saturating_mul(q.used.into())
         }

@@ -195,7 +195,8 @@ ops! {
     /// the chosen ones if `renormalise`, times `scale`, times the expert's value in `scales` (optional).
     Route "route": weights ["bias", "scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32, margin: f32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
-    /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
+    /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`. Activation 4 has
+    /// no gate: `y[r][i] = relu(up x[r])^2`, and the matrix holds `n` rows for each expert.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
     /// `y[r] += sum over i of weight_i * (W_i x[r][i] + bias_i)` for the `used` experts that `choice` names; the matrix
     /// holds `n` rows for each expert, `bias` (optional) as many values.
@@ -209,6 +210,13 @@ ops! {
     /// Fused: q and k norms per head (where weights are given), rope of q and k in place, append of k and v.
     /// `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
     RopeAppend "rope_append": weights ["freqs", "q_norm", "k_norm"] reads [] writes ["qkv", "kv"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, eps: f32, qkv_stride: u32 }
+}
+
+impl params::ExpertsActMul {
+    /// Matrices of an expert: gate and up, or up alone.
+    pub fn matrices(&self) -> u32 {
+        if self.act == 4 { 1 } else { 2 }
+    }
 }
 
 impl Op {

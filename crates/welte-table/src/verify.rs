@@ -446,8 +446,8 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         Op::ExpertsActMul => {
             let q = p::ExpertsActMul::of(words);
             experts(q.experts, q.used)?;
-            act(q.act)?;
-            let each = q.n.checked_mul(2);
+            ensure(q.act <= 4, || format!("activation {} is unknown", q.act))?;
+            let each = q.n.checked_mul(q.matrices());
             let n = each.and_then(|n| n.checked_mul(q.experts));
             let n = n.ok_or("n is too large")?;
             matrix(program, c, n, q.k)?;

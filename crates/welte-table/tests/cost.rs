@@ -245,27 +245,27 @@ fn of_experts_only_those_that_a_row_chose_are_counted() {
         y_stride: 6,
     };
     assert_eq!(of(Op::Route, route.words(), &[]), (32 + 24, 32));
-    let act_mul = |used| {
+    let act_mul = |used, act| {
         let params = p::ExpertsActMul {
             n: 32,
             k: 64,
             experts: 8,
             used,
-            act: 0,
+            act,
             x_stride: 64,
             choice_stride: 4,
             y_stride: 64,
         };
         // Of each expert 32 rows of gate and 32 of up, 68 bytes each, and as many biases.
-        let weights = [
-            weight(Format::Q8_0, 8 * 64, 64),
-            weight(Format::F32, 1, 8 * 64),
-        ];
+        let rows = 8 * 32 * params.matrices();
+        let weights = [weight(Format::Q8_0, rows, 64), weight(Format::F32, 1, rows)];
         of(Op::ExpertsActMul, params.words(), &weights)
     };
-    assert_eq!(act_mul(1), (4352 + 256 + 256 + 8 + 128, 8448));
-    assert_eq!(act_mul(2), (8704 + 512 + 256 + 16 + 256, 16_896));
-    assert_eq!(act_mul(8), (34_816 + 2048 + 256 + 64 + 1024, 67_584));
+    assert_eq!(act_mul(1, 0), (4352 + 256 + 256 + 8 + 128, 8448));
+    assert_eq!(act_mul(2, 0), (8704 + 512 + 256 + 16 + 256, 16_896));
+    assert_eq!(act_mul(8, 0), (34_816 + 2048 + 256 + 64 + 1024, 67_584));
+    // Without gates.
+    assert_eq!(act_mul(1, 4), (2176 + 128 + 256 + 8 + 128, 4352));
     let add = |used| {
         let params = p::ExpertsAdd {
             n: 64,

@@ -6,6 +6,7 @@ use crate::{Error, InfillTokens};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
     AddedToken, AddedVocabulary, Model, ModelWrapper, NormalizerWrapper, OffsetReferential,
     OffsetType, PreTokenizer, PreTokenizerWrapper,
@@ -156,6 +157,19 @@ impl Tokenizer {
         tokenizer.infill = tokenizer.find_infill();
         tokenizer.add_end_tokens(&ends);
         Ok(tokenizer)
+    }
+
+    /// The same tokenizer for texts that are made lower case first. Special tokens are recognised before that.
+    pub fn lower_cased(mut self) -> Tokenizer {
+        let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];
+        steps.extend(self.parts.normalizer.take());
+        self.parts.normalizer = Some(NormalizerWrapper::Sequence(Sequence::new(steps)));
+        self
+    }
+
+    /// How many tokens [`Tokenizer::encode`] yields for the text of `prompt` and what it puts before a text.
+    pub fn count_prompt(&self, prompt: &str) -> Result<usize, Error> {
+        Ok(self.parts.prefix.len() + self.encode(prompt, false, true)?.len())
     }
 
     /// The tokens of `text`. With `add_special`, the tokens that the vocabulary puts around a text are added. With

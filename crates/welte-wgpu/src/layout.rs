@@ -193,7 +193,10 @@ pub(crate) fn together(program: &Program, weight: WeightId) -> u32 {
     let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     let mut of_experts = commands.filter(|c| c.weights[0] == weight).filter_map(|c| {
         Some(match c.op {
-            Op::ExpertsActMul => 2 * params::ExpertsActMul::of(&c.params).n,
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(&c.params);
+                p.matrices() * p.n
+            }
             Op::ExpertsAdd => params::ExpertsAdd::of(&c.params).n,
             _ => return None,
         })

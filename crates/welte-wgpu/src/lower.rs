@@ -471,7 +471,8 @@ impl Lowering<'_> {
             }
             Op::ExpertsActMul => {
                 let p = params::ExpertsActMul::of(words);
-                (place.first, place.count) = (place.first / (2 * p.n), rows / (2 * p.n));
+                let each = p.matrices() * p.n;
+                (place.first, place.count) = (place.first / each, rows / each);
                 (
                     kernels::experts_act_mul(format, p.k),
                     [p.n.div_ceil(2), p.used],

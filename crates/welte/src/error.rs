@@ -41,6 +41,22 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The model has no prompt of this name.
+    #[error("no prompt is called '{name}'; the model's prompts: {known}")]
+    NoSuchPrompt {
+        /// The name.
+        name: String,
+        /// The names that it has.
+        known: String,
+    },
+    /// The model leaves prompts out of its vectors, which this program cannot.
+    #[error(
+        "{origin}: prompts are left out of the vector, which is supported with mean pooling and dense layers without activation only"
+    )]
+    PromptPooling {
+        /// Which model.
+        origin: String,
+    },
     /// The model generates no text.
     #[error("{origin} generates no text: it computes vectors of texts, or scores of pairs")]
     NoText {

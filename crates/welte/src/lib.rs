@@ -48,7 +48,7 @@ pub use engine::Driver;
 pub use engine::SyntheticDraft;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
-    Speculated, Speculation, Status, Stream, WaitingSnapshot,
+    Speculated, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};

@@ -4,7 +4,10 @@ use crate::cache::fingerprint;
 use crate::constraint::Grammars;
 use crate::devices::{KINDS, Kind, open_device};
 use crate::engine::Handle;
-use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, rerank, text};
+use crate::{
+    DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
+    text,
+};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use web_time::{Duration, Instant};
@@ -499,6 +502,32 @@ impl Model {
     /// Encodes text, with the begin-of-text token if the model expects one. Control tokens are recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer()?.encode(text, true, true)?)
+    }
+
+    /// Encodes a text to embed, with the prompt of this name before it. Without a name, the model's default prompt is used,
+    /// if it has one ([`VectorSettings`]).
+    pub fn encode_to_embed(&self, prompt: Option<&str>, text: &str) -> Result<TextToEmbed, Error> {
+        let settings = &self.inner.vectors;
+        let Some(name) = prompt.or(settings.default_prompt.as_deref()) else {
+            return Ok(self.encode(text)?.into());
+        };
+        let prompt = settings.prompt(name).ok_or_else(|| {
+            let known: Vec<&str> = settings.prompts.iter().map(|p| p.0.as_str()).collect();
+            Error::NoSuchPrompt {
+                name: name.to_string(),
+                known: match known.is_empty() {
+                    true => "none".to_string(),
+                    false => known.join(", "),
+                },
+            }
+        })?;
+        Ok(TextToEmbed {
+            tokens: self.encode(&format!("{prompt}{text}"))?,
+            left_out: match settings.leaves_out_prompts && !prompt.is_empty() {
+                true => self.tokenizer()?.count_prompt(prompt)?,
+                false => 0,
+            },
+        })
     }
 
     /// A prompt that makes the model write what is between two texts.

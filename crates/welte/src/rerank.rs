@@ -99,7 +99,11 @@ impl Engine {
             let origin = self.model().origin().to_string();
             return Err(Error::NoScores { origin });
         }
-        Ok(Score(self.values(pair.tokens, pair.second, deadline)?))
+        Ok(Score(self.values(
+            pair.tokens.into(),
+            pair.second,
+            deadline,
+        )?))
     }
 }
 

@@ -68,7 +68,11 @@ fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
         .as_deref()
         .map(read_text)
         .transpose()?;
-    let tokenizer = Tokenizer::from_json(&read_text(tokenizer_json)?, config.as_deref())?;
+    let mut tokenizer = Tokenizer::from_json(&read_text(tokenizer_json)?, config.as_deref())?;
+    let settings = welte_models::vector_settings(checkpoint);
+    if settings.is_ok_and(|settings| settings.lower_case) {
+        tokenizer = tokenizer.lower_cased();
+    }
     let template = match &files.chat_template {
         Some(path) => Some(read_text(path)?),
         None => match (&config, &files.tokenizer_config_json) {

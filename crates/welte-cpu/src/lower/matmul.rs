@@ -122,20 +122,25 @@ impl Lowering<'_> {
     /// Experts with gate and up, or experts whose outputs are added up.
     pub(super) fn experts(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
         let words = &l.command.params;
-        let (strides, act) = match l.command.op {
+        let (strides, epilogue) = match l.command.op {
             Op::ExpertsActMul => {
                 let p = params::ExpertsActMul::of(words);
-                ([p.x_stride, p.choice_stride, p.y_stride], Some(p.act))
+                let epilogue = match p.matrices() {
+                    1 => experts::Epilogue::SquaredRelu,
+                    _ => experts::Epilogue::ActMul(p.act),
+                };
+                ([p.x_stride, p.choice_stride, p.y_stride], epilogue)
             }
             _ => {
                 let p = params::ExpertsAdd::of(words);
-                ([p.x_stride, p.choice_stride, p.y_stride], None)
+                let strides = [p.x_stride, p.choice_stride, p.y_stride];
+                (strides, experts::Epilogue::Keep)
             }
         };
         let [x_stride, choice_stride, y_stride] = strides;
         let e = experts_of(l.command).ok_or_else(|| unsupported("no experts"))?;
         let (kernel, tiles) = self.tiles(l.command, e.n * e.experts, e.k)?;
-        let n = if act.is_some() { e.n / 2 } else { e.n };
+        let n = e.outputs;
         if e.used == 0 || e.used > e.experts || !n.is_multiple_of(kernel.tile_rows) {
             return Err(unsupported(format!(
                 "experts of {n} outputs, which is no multiple of {}",
@@ -157,7 +162,7 @@ impl Lowering<'_> {
         };
         let [x, choice, y, _] = l.command.buffers;
         let choice = self.float_rows(choice, choice_stride, 2 * e.used, rows)?;
-        let own = act.is_none();
+        let own = matches!(epilogue, experts::Epilogue::Keep);
         let width = if own { e.used * e.k } else { e.k };
         let acts = Bytes(self.scratch.acts.ptr());
         let bias = self.floats(l.command.weights[1], e.n * e.experts)?;
@@ -171,15 +176,9 @@ impl Lowering<'_> {
             acts,
             acts_bytes,
         }));
-        let (out, epilogue) = match act {
-            Some(act) => (
-                self.float_rows(y, y_stride, e.used * n, rows)?,
-                experts::Epilogue::ActMul(act),
-            ),
-            None => (
-                self.scratch_rows(&self.scratch.wide, 0, n, entries)?,
-                experts::Epilogue::Keep,
-            ),
+        let out = match own {
+            false => self.float_rows(y, y_stride, e.used * n, rows)?,
+            true => self.scratch_rows(&self.scratch.wide, 0, n, entries)?,
         };
         l.phases.push(Phase::ExpertsMatmul(ExpertsMatmul {
             kernel,

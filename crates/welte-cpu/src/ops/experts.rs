@@ -338,8 +338,17 @@ impl PrepareEntries {
 pub(crate) enum Epilogue {
     /// The expert has gate and up: store `act(gate) * up` in the entry's part of its row.
     ActMul(u32),
+    /// The expert has no gate: store `relu(up)^2` there.
+    SquaredRelu,
     /// Store them in the order of the groups.
     Keep,
+}
+
+impl Epilogue {
+    /// Matrices of an expert.
+    fn matrices(self) -> usize {
+        if let Epilogue::ActMul(_) = self { 2 } else { 1 }
+    }
 }
 
 /// The experts' matrices times their entries.
@@ -354,7 +363,7 @@ pub(crate) struct ExpertsMatmul {
     pub(crate) acts_bytes: usize,
     pub(crate) y: FloatRows,
     pub(crate) epilogue: Epilogue,
-    /// Biases of gate and up, as many per expert as its matrix has rows.
+    /// Biases of gate and up, or of up, as many per expert as its matrix has rows.
     pub(crate) bias: Floats,
 }
 
@@ -396,11 +405,7 @@ impl ExpertsMatmul {
         let tile_rows = self.kernel.tile_rows;
         let first = part * self.tiles_per_chunk() * tile_rows;
         let n = (self.tiles_per_chunk() * tile_rows).min(self.n - first);
-        let matrices = if let Epilogue::ActMul(_) = self.epilogue {
-            2
-        } else {
-            1
-        };
+        let matrices = self.epilogue.matrices();
         let tile_bytes = self.kernel.tile_bytes(self.k);
         let tile = (expert * matrices * self.n + first) / tile_rows;
         let mut at = entries.start;
@@ -420,6 +425,22 @@ impl ExpertsMatmul {
                         let out = self.y.start.add(at * self.y.stride + first);
                         multiply(tiles, out, self.y.stride);
                     }
+                    Epilogue::SquaredRelu => {
+                        multiply(tiles, scratch, FUSED_COLUMNS);
+                        let bias = self.bias.get(groups.experts * self.n).map(|bias| {
+                            let at = expert * self.n + first;
+                            &bias[at..at + n]
+                        });
+                        for i in 0..count {
+                            let y = self.part(groups.entry(at + i), first, n);
+                            let up = std::slice::from_raw_parts(scratch.add(i * FUSED_COLUMNS), n);
+                            y.copy_from_slice(up);
+                            if let Some(bias) = bias {
+                                y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+                            }
+                            y.iter_mut().for_each(|y| *y = y.max(0.0) * y.max(0.0));
+                        }
+                    }
                     Epilogue::ActMul(act) => {
                         let up = scratch.add(ROW_BLOCK * FUSED_COLUMNS);
                         multiply(tiles, scratch, FUSED_COLUMNS);
@@ -434,10 +455,7 @@ impl ExpertsMatmul {
                             (&bias[at..at + n], &bias[at + self.n..at + self.n + n])
                         });
                         for i in 0..count {
-                            let entry = groups.entry(at + i);
-                            let (row, slot) = (entry / groups.used, entry % groups.used);
-                            let y = self.y.start.add(row * self.y.stride);
-                            let y = y.add(slot * self.n + first);
+                            let y = self.part(groups.entry(at + i), first, n);
                             let from = i * FUSED_COLUMNS;
                             let gate = std::slice::from_raw_parts_mut(scratch.add(from), n);
                             let up = std::slice::from_raw_parts_mut(up.add(from), n);
@@ -445,13 +463,26 @@ impl ExpertsMatmul {
                                 gate.iter_mut().zip(gate_bias).for_each(|(g, b)| *g += b);
                                 up.iter_mut().zip(up_bias).for_each(|(u, b)| *u += b);
                             }
-                            let y = std::slice::from_raw_parts_mut(y, n);
                             activate_and_multiply(act, gate, up, y);
                         }
                     }
                 }
             }
             at += count;
+        }
+    }
+
+    /// Outputs of an entry in its row, from column `first` on.
+    ///
+    /// # Safety
+    /// They lie in the row, and nobody else uses them while the slice lives.
+    unsafe fn part<'a>(&self, entry: usize, first: usize, n: usize) -> &'a mut [f32] {
+        let used = self.groups.used;
+        let (row, column) = (entry / used, entry % used * self.n + first);
+        // SAFETY: promised by the caller.
+        unsafe {
+            let y = self.y.start.add(row * self.y.stride + column);
+            std::slice::from_raw_parts_mut(y, n)
         }
     }
 

@@ -22,8 +22,7 @@ const MOST_EXPERTS: u32 = 1024;
 #[derive(Clone, Copy)]
 struct Job {
     weight: DeviceWeight,
-    /// Whether the experts compute gate and up. Otherwise their outputs are added.
-    act_mul: bool,
+    output: Output,
     act: u32,
     /// Output and input values of an expert.
     n: u32,
@@ -43,7 +42,10 @@ impl Job {
                 let p = params::ExpertsActMul::of(words);
                 Job {
                     weight,
-                    act_mul: true,
+                    output: match p.matrices() {
+                        1 => Output::SquaredRelu,
+                        _ => Output::ActMul,
+                    },
                     act: p.act,
                     n: p.n,
                     k: p.k,
@@ -58,7 +60,7 @@ impl Job {
                 let p = params::ExpertsAdd::of(words);
                 Job {
                     weight,
-                    act_mul: false,
+                    output: Output::Add,
                     act: 0,
                     n: p.n,
                     k: p.k,
@@ -89,18 +91,20 @@ impl Job {
     }
 
     fn matrices(&self) -> u32 {
-        self.experts
-            .saturating_mul(if self.act_mul { 2 } else { 1 })
+        let each = if self.output == Output::ActMul { 2 } else { 1 };
+        self.experts.saturating_mul(each)
+    }
+
+    /// The outputs of a row's experts are added. Otherwise each is stored.
+    fn adds(&self) -> bool {
+        self.output == Output::Add
     }
 
     fn product(&self) -> Product {
         Product {
             format: self.weight.format,
             norm: false,
-            output: match self.act_mul {
-                true => Output::ActMul,
-                false => Output::Add,
-            },
+            output: self.output,
             n: self.n,
             k: self.k,
             used: self.used,
@@ -113,10 +117,10 @@ impl Job {
 
     /// The rows of x that the tiles read. Where each expert has its own x, these are entries.
     fn x_rows(&self, rows: u32) -> u32 {
-        if self.act_mul {
-            rows
-        } else {
+        if self.adds() {
             rows.saturating_mul(self.used)
+        } else {
+            rows
         }
     }
 
@@ -268,9 +272,12 @@ struct VectorArgs {
 fn generated(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Result<Node, Error> {
     let product = job.product();
     let plan = product.plan(1, cx.gpu)?;
-    let outputs = if job.act_mul { GROUP / 2 } else { GROUP };
+    let outputs = match job.output {
+        Output::ActMul => GROUP / 2,
+        _ => GROUP,
+    };
     let each = job.n.div_ceil(outputs);
-    let groups = if job.act_mul { each * job.used } else { each };
+    let groups = if job.adds() { each } else { each * job.used };
     let values = VectorArgs {
         plain: MatmulArgs {
             weight: job.weight.start,
@@ -321,7 +328,7 @@ impl Private {
         let groups = start + aligned(k * 2 * u64::from(job.x_rows(rows)));
         // The number of tiles, three words per tile (there are at most as many tiles as entries), and the entries.
         let parts = groups + aligned(4 * (1 + 4 * entries));
-        let each = if job.act_mul { 0 } else { job.n };
+        let each = if job.adds() { job.n } else { 0 };
         Private {
             x: start,
             groups,
@@ -412,7 +419,7 @@ fn prompt(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32)
         prepare(cx, command, job, &private, rows, most),
         product(cx, command, job, &private, rows, tile, tiles),
     ];
-    if !job.act_mul {
+    if job.adds() {
         let combine = CombineArgs {
             step: cx.step,
             choice,
@@ -479,9 +486,10 @@ fn product(
     tiles: u32,
 ) -> Node {
     let y = cx.buffer(command.buffers[2]);
-    let (to, y_stride, epilogue, per_tile) = match job.act_mul {
-        true => (y, job.y_stride, Epilogue::ActMul, tile.n / 2),
-        false => (private.parts, job.used * job.n, Epilogue::Store, tile.n),
+    let (to, y_stride, epilogue, per_tile) = match job.output {
+        Output::ActMul => (y, job.y_stride, Epilogue::ActMul, tile.n / 2),
+        Output::SquaredRelu => (y, job.y_stride, Epilogue::SquaredRelu, tile.n),
+        _ => (private.parts, job.used * job.n, Epilogue::Store, tile.n),
     };
     let plain = GemmArgs {
         weight: job.weight.start,
@@ -501,7 +509,7 @@ fn product(
         plain,
         groups: private.groups,
         used: job.used,
-        sharing: if job.act_mul { job.used } else { 1 },
+        sharing: if job.adds() { 1 } else { job.used },
         bias: cx.vector(command.weights[1]),
     };
     Node::Kernel(Launch {
@@ -552,7 +560,11 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         listed.push(cold(tile.experts_unit(Format::Q4_K)));
     }
     for format in layout::listed() {
-        for (output, n, k) in [(Output::ActMul, 768, 2048), (Output::Add, 2048, 768)] {
+        for (output, n, k) in [
+            (Output::ActMul, 768, 2048),
+            (Output::SquaredRelu, 1856, 2688),
+            (Output::Add, 2048, 768),
+        ] {
             let product = Product {
                 format,
                 norm: false,
@@ -573,7 +585,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 mod tests {
     use super::*;
 
-    fn job(act_mul: bool, experts: u32, used: u32) -> Job {
+    fn job(output: Output, experts: u32, used: u32) -> Job {
         Job {
             weight: DeviceWeight {
                 start: 0,
@@ -581,7 +593,7 @@ mod tests {
                 n: 0,
                 k: 768,
             },
-            act_mul,
+            output,
             act: 0,
             n: 2048,
             k: 768,
@@ -596,7 +608,7 @@ mod tests {
     #[test]
     fn there_is_room_for_every_tile() {
         for (experts, used) in [(8, 2), (128, 8), (4, 4), (1, 1), (1000, 3)] {
-            let job = job(true, experts, used);
+            let job = job(Output::ActMul, experts, used);
             for rows in [17, 68, 512, 2048] {
                 let tile = job.tile(&h200(), rows);
                 let entries = rows * used;
@@ -631,7 +643,8 @@ mod tests {
 
     #[test]
     fn tiles_grow_with_the_entries_of_an_expert() {
-        let rows = |experts, used, rows| job(true, experts, used).tile(&h200(), rows).rows;
+        let rows =
+            |experts, used, rows| job(Output::ActMul, experts, used).tile(&h200(), rows).rows;
         assert_eq!(rows(128, 8, 17), 32);
         assert_eq!(rows(128, 8, 512), 64);
         assert_eq!(rows(8, 2, 512), 128);
@@ -639,10 +652,11 @@ mod tests {
 
     #[test]
     fn parts_are_kept_only_where_they_are_added_up() {
-        let bytes = |act_mul| {
-            let private = Private::of(0, &job(act_mul, 128, 8), 512);
+        let bytes = |output| {
+            let private = Private::of(0, &job(output, 128, 8), 512);
             private.end - private.parts
         };
-        assert_eq!((bytes(true), bytes(false)), (0, 512 * 8 * 2048 * 4));
+        let sizes = [Output::ActMul, Output::SquaredRelu, Output::Add].map(bytes);
+        assert_eq!(sizes, [0, 0, 512 * 8 * 2048 * 4]);
     }
 }

@@ -33,6 +33,8 @@ pub(super) enum Epilogue {
     Store = 0,
     Add = 1,
     ActMul = 2,
+    /// Of experts only.
+    SquaredRelu = 3,
 }
 
 /// The order of 16-bit activations (`LAYOUT` of `prepare.cu`).

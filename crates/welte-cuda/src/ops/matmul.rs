@@ -82,6 +82,8 @@ pub(super) enum Output {
     Store = 0,
     Add = 1,
     ActMul = 2,
+    /// Of experts only.
+    SquaredRelu = 3,
 }
 
 /// A product, as the kernel is specialised for it.

@@ -174,7 +174,7 @@ pub fn experts(device: &dyn Device, oracle: &dyn Device) {
         let n = &mut Numbers(seed);
         let mut experts = Experts::ugly(n);
         if seed >= 12 {
-            (experts.bias, experts.act) = (true, n.pick(&[3, 0, 3, 2]));
+            (experts.bias, experts.act) = (true, n.pick(&[3, 0, 4, 2]));
         }
         let dim = 16 * (1 + seed as u32 % 3);
         model(seed, Format::F32, dim, experts)

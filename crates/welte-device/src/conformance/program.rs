@@ -868,9 +868,6 @@ impl Emit<'_> {
         let scales = self.optional(e.scales, "experts scales", experts);
         let buffers = [router.at, choice.at];
         self.push(Op::Route, &[bias, scales], &buffers, p.words());
-        let all = 2 * e.hidden * experts;
-        let matrix = self.weight("experts gate and up", all, dim);
-        let bias = self.expert_bias(e, "gate and up", all, if e.act == 3 { 40.0 } else { 1.0 });
         let p = params::ExpertsActMul {
             n: e.hidden,
             k: dim,
@@ -881,6 +878,9 @@ impl Emit<'_> {
             choice_stride: choice.stride,
             y_stride: gated.stride,
         };
+        let all = p.matrices() * e.hidden * experts;
+        let matrix = self.weight("experts gate and up", all, dim);
+        let bias = self.expert_bias(e, "gate and up", all, if e.act == 3 { 40.0 } else { 1.0 });
         let buffers = [normed.at, choice.at, gated.at];
         self.push(Op::ExpertsActMul, &[matrix, bias], &buffers, p.words());
         let matrix = self.weight("experts down", dim * experts, e.hidden);

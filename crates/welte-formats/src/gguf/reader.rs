@@ -250,6 +250,10 @@ impl Checkpoint for Gguf {
         })
     }
 
+    fn release(&self) {
+        self.files.iter().for_each(|file| file.release());
+    }
+
     fn kinds(&self) -> &Kinds {
         &self.kinds
     }

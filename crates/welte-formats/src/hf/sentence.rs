@@ -5,6 +5,8 @@
 //! | key | value |
 //! |---|---|
 //! | `pooling` | `mean`, `cls`, `lasttoken`, or the name of a kind that is not supported |
+//! | `include_prompt` | false if rows of a prompt are not pooled |
+//! | `do_lower_case` | true if texts are made lower case |
 //! | `normalize` | true if vectors are scaled to length 1 |
 //! | `dense` | the number of dense layers after pooling; the tensors of layer N begin with `sentence_transformers.dense.N.` |
 //! | `dense.N.activation_function` | the class of its activation |
@@ -49,8 +51,12 @@ pub(super) fn add(
         match class.rsplit('.').next().unwrap_or(class) {
             "Transformer" => {}
             "Pooling" => {
-                let kind = pooling(&folder.join("config.json"))?;
-                put(metadata, "pooling", Value::String(kind));
+                let path = folder.join("config.json");
+                let config = read_json(&path)?;
+                put(metadata, "pooling", Value::String(pooling(&path, &config)?));
+                if let Some(include) = config["include_prompt"].as_bool() {
+                    put(metadata, "include_prompt", Value::Bool(include));
+                }
             }
             "Normalize" => put(metadata, "normalize", Value::Bool(true)),
             "Dense" => {
@@ -65,10 +71,14 @@ pub(super) fn add(
     }
     put(metadata, "dense", Value::U64(dense));
     let limits = directory.join("sentence_bert_config.json");
-    if limits.is_file()
-        && let Some(most) = read_json(&limits)?["max_seq_length"].as_u64()
-    {
-        put(metadata, "max_seq_length", Value::U64(most));
+    if limits.is_file() {
+        let json = read_json(&limits)?;
+        if let Some(most) = json["max_seq_length"].as_u64() {
+            put(metadata, "max_seq_length", Value::U64(most));
+        }
+        if let Some(lower) = json["do_lower_case"].as_bool() {
+            put(metadata, "do_lower_case", Value::Bool(lower));
+        }
     }
     let config = directory.join("config_sentence_transformers.json");
     if config.is_file() {
@@ -92,8 +102,7 @@ fn list(path: &Path) -> Result<Vec<Json>, Error> {
 }
 
 /// The kind of pooling. Older files have a flag for each kind.
-fn pooling(path: &Path) -> Result<String, Error> {
-    let json = read_json(path)?;
+fn pooling(path: &Path, json: &Json) -> Result<String, Error> {
     if let Some(kind) = json["pooling_mode"].as_str() {
         return Ok(kind.to_string());
     }

@@ -175,8 +175,12 @@ pub(super) fn describe(metadata: &mut Metadata, shape: &Shape, own: &Hybrid) {
         put("expert_feed_forward_length", number(shape.ffn));
         put("leading_dense_block_count", number(own.dense_layers));
         put("expert_gating_func", number(1 + usize::from(own.sigmoid)));
+        if own.alone {
+            put("expert_weights_norm", Value::Bool(true));
+            put("expert_weights_scale", Value::F64(2.5));
+        }
     }
-    if own.architecture == "nemotron_h" {
+    if own.alone {
         // llama.cpp wants this key too.
         let epsilon = Value::F64(shape.norm_epsilon.into());
         put("attention.layer_norm_epsilon", epsilon);

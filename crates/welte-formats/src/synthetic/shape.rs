@@ -56,7 +56,7 @@ pub struct SsmShape {
 pub struct Hybrid {
     /// The architecture in GGUF files.
     pub architecture: &'static str,
-    /// The layers, repeated as often as needed: `*` attention, `M` state space model, `C` convolution, `-` none.
+    /// The layers, repeated as often as needed: `*` attention, `M` state space model, `C` convolution, others none.
     pub pattern: &'static str,
     /// Feed-forward parts are layers of their own, without gates.
     pub alone: bool,
@@ -176,7 +176,7 @@ pub struct Shape {
 }
 
 /// The names of shapes.
-pub const NAMES: [&str; 36] = [
+pub const NAMES: [&str; 38] = [
     "gemma-3n-e4b",
     "gemma-3n-small",
     "qwen3.5-4b",
@@ -192,6 +192,8 @@ pub const NAMES: [&str; 36] = [
     "granite-4-small",
     "nemotron-h-8b",
     "nemotron-h-small",
+    "nemotron-3-nano",
+    "nemotron-3-small",
     "deepseek-v2-lite",
     "glm-4.7-flash",
     "glm-flash-small",
@@ -528,6 +530,36 @@ const NEMOTRON_H: Shape = Shape {
     ..TINY
 };
 
+const NEMOTRON_3_NANO: Shape = Shape {
+    family: Family::Hybrid(Hybrid {
+        architecture: "nemotron_h_moe",
+        pattern: "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+        alone: true,
+        dense: 1856,
+        dense_layers: 0,
+        shared: 3712,
+        sigmoid: true,
+        ssm: SsmShape {
+            heads: 64,
+            head_dim: 64,
+            state: 128,
+            groups: 8,
+        },
+    }),
+    layers: 52,
+    dim: 2688,
+    heads: 32,
+    kv_heads: 2,
+    head_dim: 128,
+    ffn: 1856,
+    experts: 128,
+    used: 6,
+    vocab: 131_072,
+    context: 8192,
+    tied: false,
+    ..TINY
+};
+
 const DEEPSEEK_LITE: Shape = Shape {
     family: Family::Latent(LatentShape {
         query_rank: 0,
@@ -714,6 +746,13 @@ impl Shape {
                 layers: 13,
                 vocab: 32_768,
                 ..NEMOTRON_H
+            },
+            "nemotron-3-nano" => NEMOTRON_3_NANO,
+            "nemotron-3-small" => Shape {
+                family: hybrid(NEMOTRON_3_NANO.family, "MEMEM*EME", 0),
+                layers: 9,
+                vocab: 24_576,
+                ..NEMOTRON_3_NANO
             },
             "deepseek-v2-lite" => DEEPSEEK_LITE,
             "glm-4.7-flash" => GLM_FLASH,

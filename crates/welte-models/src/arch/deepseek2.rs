@@ -128,7 +128,7 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     let by_softmax = matches!(said, "deepseek_v2" | "mistral4");
     let sigmoid = match keys.is_gguf() {
         true => match number("expert_gating_func", "")? {
-            None | Some(0 | 1) => said == "glm4moe",
+            None | Some(0 | 1) => matches!(said, "glm4moe" | "nemotron_h_moe"),
             Some(2) => true,
             Some(other) => {
                 let key = keys.name("expert_gating_func", "");

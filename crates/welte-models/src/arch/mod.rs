@@ -33,6 +33,7 @@ mod smollm3;
 mod starcoder2;
 
 use crate::names::{self, Names};
+use crate::spec::{MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS};
 use crate::{Error, ModelSpec, QkNorm, keys::Keys};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
@@ -159,6 +160,78 @@ fn has_choice_bias(spec: &ModelSpec, keys: &Keys<'_>, names: &Names) -> bool {
     let name = names.choice_bias.replace("{}", &first.to_string());
     let name = names::resolve(keys.checkpoint, &name);
     keys.checkpoint.tensor(&name).is_some()
+}
+
+/// Leaves out the layers that guess ahead. GGUF files count them among the layers.
+fn leave_out_drafts(
+    spec: &mut ModelSpec,
+    keys: &Keys<'_>,
+    hugging_face: &str,
+) -> Result<(), Error> {
+    let key = keys.name("nextn_predict_layers", hugging_face);
+    let drafts = keys.u32(&key)?.unwrap_or(0);
+    if keys.is_gguf() {
+        if drafts >= spec.layers {
+            let problem = format!("is {drafts} of {} layers", spec.layers);
+            return Err(keys.error(&key, problem));
+        }
+        spec.layers -= drafts;
+        let layers = spec.layers as usize;
+        spec.windows.truncate(layers);
+        spec.layer_ropes.truncate(layers);
+        spec.expert_layers.truncate(layers);
+    }
+    spec.draft_layers = drafts.min(MOST_LAYERS);
+    Ok(())
+}
+
+/// What layers with a state of heads have in common: groups of heads that share keys, heads, elements of a head's value, taps
+/// of the convolution.
+struct StateSizes {
+    groups: u32,
+    heads: u32,
+    value_dim: u32,
+    taps: u32,
+}
+
+impl StateSizes {
+    /// Reads them. The names are those of Hugging Face configurations, in the order of the fields.
+    fn read(
+        keys: &Keys<'_>,
+        [groups, heads, value_dim, taps]: [&str; 4],
+    ) -> Result<StateSizes, Error> {
+        let heads = keys.size(&keys.name("ssm.time_step_rank", heads), None, MOST_HEADS)?;
+        let key = keys.name("ssm.group_count", groups);
+        let groups = keys.size(&key, None, MOST_HEADS)?;
+        if !heads.is_multiple_of(groups) {
+            let problem = format!("is {groups}, which does not divide {heads} heads");
+            return Err(keys.error(&key, problem));
+        }
+        let value_dim = match keys.is_gguf() {
+            // The key holds the values of all heads.
+            true => {
+                let key = keys.name("ssm.inner_size", "");
+                let values = keys.size(&key, None, MOST_HEADS * MOST_HEAD_DIM)?;
+                if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
+                    let problem = format!("is {values}, which does not fit {heads} heads");
+                    return Err(keys.error(&key, problem));
+                }
+                values / heads
+            }
+            false => keys.size(value_dim, None, MOST_HEAD_DIM)?,
+        };
+        let key = keys.name("ssm.conv_kernel", taps);
+        let taps = keys.size(&key, Some(4), 64)?;
+        if taps < 2 {
+            return Err(keys.error(&key, "is 1; must be at least 2"));
+        }
+        Ok(StateSizes {
+            groups,
+            heads,
+            value_dim,
+            taps,
+        })
+    }
 }
 
 /// The window of each layer, if the configuration lists the attention type of each layer.

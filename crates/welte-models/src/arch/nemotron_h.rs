@@ -1,21 +1,20 @@
 //! Nemotron-H: each layer has the state space model of Mamba-2, attention without rope, or a feed-forward part with a squared
-//! ReLU and no gate.
+//! ReLU and no gate. In Nemotron 3 the feed-forward parts are experts beside a shared one. They may compute in a narrower width.
 
-use super::{Architecture, llama};
+use super::{Architecture, StateSizes, deepseek2, has_choice_bias, leave_out_drafts, llama};
 use crate::keys::Keys;
-use crate::spec::{Act, LayerKind, LayerRope, MOST_HEAD_DIM, MOST_HEADS, Mamba};
+use crate::spec::{Act, LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, Mamba, SharedExpert};
 use crate::{Error, ModelSpec, QkNorm, names};
 use welte_formats::checkpoint::Value;
 
 pub(super) const NEMOTRON_H: Architecture = Architecture {
     name: "nemotron_h",
-    gguf: &["nemotron_h"],
+    gguf: &["nemotron_h", "nemotron_h_moe"],
     hugging_face: &["nemotron_h"],
     gguf_names: names::GGUF_NEMOTRON_H,
     hugging_face_names: names::HUGGING_FACE_NEMOTRON_H,
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
-    // Configurations count experts even if no layer has any.
     experts: true,
     lists: false,
     windows: llama::windows,
@@ -23,6 +22,8 @@ pub(super) const NEMOTRON_H: Architecture = Architecture {
 };
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let listed = spec.layers;
+    leave_out_drafts(spec, keys, "num_nextn_predict_layers")?;
     spec.alone = true;
     spec.gated = false;
     spec.act = Act::Relu2;
@@ -36,54 +37,84 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         spec.attention_scale = 1.0 / (spec.head_dim as f32).sqrt();
     }
     spec.layer_ropes.fill(LayerRope::None);
-    spec.layer_kinds = match keys.is_gguf() {
-        true => gguf_kinds(keys, spec.layers)?,
+    let (mut kinds, mut expert_layers) = match keys.is_gguf() {
+        true => gguf_kinds(keys, listed, spec.experts.is_some())?,
         false => kinds(keys, spec.layers)?,
     };
-    spec.experts = None;
-    spec.expert_layers.fill(false);
+    kinds.truncate(spec.layers as usize);
+    expert_layers.truncate(spec.layers as usize);
+    spec.layer_kinds = kinds;
+    // Configurations count experts even if no layer has any.
+    match expert_layers.contains(&true) {
+        true => mixture(spec, keys, expert_layers)?,
+        false => {
+            spec.experts = None;
+            spec.expert_layers.fill(false);
+        }
+    }
     spec.mamba = Some(mamba(keys)?);
     Ok(())
 }
 
 fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
-    let size = |gguf: &str, hf: &str, most| keys.size(&keys.name(gguf, hf), None, most);
-    let heads = size("ssm.time_step_rank", "mamba_num_heads", MOST_HEADS)?;
-    let value_dim = match keys.is_gguf() {
-        true => {
-            let key = keys.name("ssm.inner_size", "");
-            let values = keys.size(&key, None, MOST_HEADS * MOST_HEAD_DIM)?;
-            if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
-                let problem = format!("is {values}, which does not fit {heads} heads");
-                return Err(keys.error(&key, problem));
-            }
-            values / heads
-        }
-        false => size("", "mamba_head_dim", MOST_HEAD_DIM)?,
-    };
-    let groups_key = keys.name("ssm.group_count", "n_groups");
-    let groups = keys.size(&groups_key, Some(1), heads)?;
-    if !heads.is_multiple_of(groups) {
-        let problem = format!("is {groups}, which does not divide {heads} heads");
-        return Err(keys.error(&groups_key, problem));
-    }
-    let taps_key = keys.name("ssm.conv_kernel", "conv_kernel");
-    let taps = keys.size(&taps_key, Some(4), 64)?;
-    if taps < 2 {
-        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
-    }
+    let names = [
+        "n_groups",
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "conv_kernel",
+    ];
+    let sizes = StateSizes::read(keys, names)?;
+    let state_key = keys.name("ssm.state_size", "ssm_state_size");
     Ok(Mamba {
-        groups,
-        heads,
-        key_dim: size("ssm.state_size", "ssm_state_size", MOST_HEAD_DIM)?,
-        value_dim,
-        taps,
+        groups: sizes.groups,
+        heads: sizes.heads,
+        key_dim: keys.size(&state_key, None, MOST_HEAD_DIM)?,
+        value_dim: sizes.value_dim,
+        taps: sizes.taps,
         bias: keys.bool("use_conv_bias")?.unwrap_or(true),
     })
 }
 
-/// Layers with heads of keys have attention, layers with a width are feed-forward parts.
-fn gguf_kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
+/// How experts are chosen, the shared expert, and the width in which experts compute.
+fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>, expert_layers: Vec<bool>) -> Result<(), Error> {
+    if spec.experts.is_none() {
+        return Err(keys.error(
+            "n_routed_experts",
+            "is missing, although layers have experts",
+        ));
+    }
+    deepseek2::experts(spec, keys)?;
+    spec.expert_layers = expert_layers;
+    let names = match keys.is_gguf() {
+        true => &NEMOTRON_H.gguf_names,
+        false => &NEMOTRON_H.hugging_face_names,
+    };
+    let biased = has_choice_bias(spec, keys, names);
+    let Some(experts) = &mut spec.experts else {
+        return Ok(());
+    };
+    experts.choice_bias = biased;
+    let shared = keys.name(
+        "expert_shared_feed_forward_length",
+        "moe_shared_expert_intermediate_size",
+    );
+    experts.shared = Some(SharedExpert {
+        ffn: keys.size(&shared, None, MOST_FFN)?,
+        gated: false,
+    });
+    let latent = keys.name("moe_latent_size", "moe_latent_size");
+    experts.latent = match keys.u32(&latent) {
+        Ok(None | Some(0)) => None,
+        _ => Some(keys.size(&latent, None, spec.dim)?),
+    };
+    Ok(())
+}
+
+/// The kinds of layers, and which of them have experts.
+type Kinds = (Vec<LayerKind>, Vec<bool>);
+
+/// Layers with heads of keys have attention, layers with a width are feed-forward parts: of experts, or all dense.
+fn gguf_kinds(keys: &Keys<'_>, layers: u32, experts: bool) -> Result<Kinds, Error> {
     let list = |key: &str| {
         let key = keys.name(key, "");
         let list: &[Value] = match keys.value(&key) {
@@ -106,11 +137,14 @@ fn gguf_kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
         (_, true) => LayerKind::None,
         _ => LayerKind::Mamba,
     };
-    Ok(attention.into_iter().zip(feed_forward).map(kind).collect())
+    let kinds: Vec<_> = attention.into_iter().zip(feed_forward).map(kind).collect();
+    let mixed = |kind: &LayerKind| experts && *kind == LayerKind::None;
+    let expert_layers = kinds.iter().map(mixed).collect();
+    Ok((kinds, expert_layers))
 }
 
 /// Configurations list the kinds of layers by name, older ones by a letter each.
-fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
+fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Kinds, Error> {
     let key = match keys.value("layers_block_type") {
         Some(_) => "layers_block_type",
         None => "hybrid_override_pattern",
@@ -127,14 +161,16 @@ fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
     let kind = |name: &str| match name {
         "linear_attention" | "mamba" | "M" => Ok(LayerKind::Mamba),
         "full_attention" | "attention" | "*" => Ok(LayerKind::Attention),
-        "mlp" | "-" => Ok(LayerKind::None),
-        "moe" | "E" => Err(keys.error(key, "has experts, which are not supported for Nemotron-H")),
+        "mlp" | "-" | "moe" | "E" => Ok(LayerKind::None),
         _ => Err(keys.error(
             key,
-            "has an unknown type; supported are linear_attention, full_attention and mlp",
+            "has an unknown type; supported are linear_attention, full_attention, mlp and moe",
         )),
     };
-    names.into_iter().map(kind).collect()
+    let mixed = |name: &&str| matches!(*name, "moe" | "E");
+    let expert_layers = names.iter().map(mixed).collect();
+    let kinds: Result<_, _> = names.into_iter().map(kind).collect();
+    Ok((kinds?, expert_layers))
 }
 
 /// The text of a value, or nothing.

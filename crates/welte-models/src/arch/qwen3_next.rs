@@ -1,9 +1,9 @@
 //! Qwen3-Next and Qwen3.5: three of four layers have the gated delta rule. The others have attention whose output is gated,
 //! with rope for a quarter of each head. Norms multiply by `1 + w`. Models with experts have a shared one.
 
-use super::{Architecture, qwen3_moe};
+use super::{Architecture, StateSizes, leave_out_drafts, qwen3_moe};
 use crate::keys::Keys;
-use crate::spec::{Delta, LayerKind, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, SharedExpert};
+use crate::spec::{Delta, LayerKind, MOST_FFN, MOST_HEAD_DIM, SharedExpert};
 use crate::{Error, ModelSpec, names};
 use welte_formats::checkpoint::Value;
 
@@ -29,7 +29,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>, tiled: bool) -> Result<(), Erro
     if spec.experts.is_some() {
         (qwen3_moe::QWEN3_MOE.finish)(spec, keys)?;
     }
-    leave_out_drafts(spec, keys)?;
+    leave_out_drafts(spec, keys, "mtp_num_hidden_layers")?;
     // GGUF converters have already added 1 to the weights.
     spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
     spec.attention_gate = true;
@@ -56,58 +56,23 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>, tiled: bool) -> Result<(), Erro
     Ok(())
 }
 
-/// GGUF files count the layers that guess ahead among the layers.
-fn leave_out_drafts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
-    let key = keys.name("nextn_predict_layers", "mtp_num_hidden_layers");
-    let drafts = keys.u32(&key)?.unwrap_or(0);
-    if keys.is_gguf() {
-        if drafts >= spec.layers {
-            let problem = format!("is {drafts} of {} layers", spec.layers);
-            return Err(keys.error(&key, problem));
-        }
-        spec.layers -= drafts;
-        let layers = spec.layers as usize;
-        spec.windows.truncate(layers);
-        spec.layer_ropes.truncate(layers);
-        spec.expert_layers.truncate(layers);
-    }
-    spec.draft_layers = drafts;
-    Ok(())
-}
-
 fn delta(keys: &Keys<'_>, tiled: bool) -> Result<Delta, Error> {
-    let size = |gguf: &str, hf: &str, most| keys.size(&keys.name(gguf, hf), None, most);
-    let key_heads = size("ssm.group_count", "linear_num_key_heads", MOST_HEADS)?;
-    let heads_key = keys.name("ssm.time_step_rank", "linear_num_value_heads");
-    let heads = keys.size(&heads_key, None, MOST_HEADS)?;
-    if !heads.is_multiple_of(key_heads) {
-        let problem = format!("is {heads}, which is no multiple of {key_heads} key heads");
-        return Err(keys.error(&heads_key, problem));
-    }
-    let value_dim = match keys.is_gguf() {
-        // The key holds the values of all heads.
-        true => {
-            let key = keys.name("ssm.inner_size", "");
-            let values = keys.size(&key, None, MOST_HEADS * MOST_HEAD_DIM)?;
-            if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
-                let problem = format!("is {values}, which does not fit {heads} heads");
-                return Err(keys.error(&key, problem));
-            }
-            values / heads
-        }
-        false => size("", "linear_value_head_dim", MOST_HEAD_DIM)?,
-    };
-    let taps_key = keys.name("ssm.conv_kernel", "linear_conv_kernel_dim");
-    let taps = keys.size(&taps_key, Some(4), 64)?;
-    if taps < 2 {
-        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
-    }
+    let sizes = StateSizes::read(
+        keys,
+        [
+            "linear_num_key_heads",
+            "linear_num_value_heads",
+            "linear_value_head_dim",
+            "linear_conv_kernel_dim",
+        ],
+    )?;
+    let key_dim = keys.name("ssm.state_size", "linear_key_head_dim");
     Ok(Delta {
-        key_heads,
-        heads,
-        key_dim: size("ssm.state_size", "linear_key_head_dim", MOST_HEAD_DIM)?,
-        value_dim,
-        taps,
+        key_heads: sizes.groups,
+        heads: sizes.heads,
+        key_dim: keys.size(&key_dim, None, MOST_HEAD_DIM)?,
+        value_dim: sizes.value_dim,
+        taps: sizes.taps,
         tiled,
     })
 }

@@ -221,14 +221,8 @@ impl Emitter<'_> {
         let scale = 1.0 / (dim as f32).sqrt();
         self.router(weights, e, scale, beside.scales);
         self.norm("experts' norm", beside.norm, set.x, normed);
-        let zero = p::Scale {
-            n: dim,
-            scale: 0.0,
-            cap: 0.0,
-            y_stride: dim,
-        };
-        self.push("no experts yet", Op::Scale, &[], &[mixed], zero.words());
-        self.chosen_experts(weights, e, spec.act.word(), mixed);
+        self.clear("no experts yet", mixed, dim);
+        self.chosen_experts(weights, e, (normed, mixed));
         self.norm("norm after experts", beside.mixed_norm, mixed, mixed);
         self.add("dense and experts", mixed, dense);
         if let Some(norm) = layer.post_ffn_norm {

@@ -102,15 +102,20 @@ impl ModelSpec {
         let matrices = 2 + u64::from(self.gated);
         let dense = |layer: usize| matrices * dim * u64::from(self.shape(layer).ffn);
         let mixture = |layer: usize, e: Experts| {
-            let shared = e
-                .shared
-                .map_or(0, |s| 3 * dim * u64::from(s.ffn) + dim * u64::from(s.gated));
+            let shared = e.shared.map_or(0, |s| {
+                matrices * dim * u64::from(s.ffn) + dim * u64::from(s.gated)
+            });
             // Three norms, the scale of the router's input, and the scales of the experts.
             let beside = match e.beside {
                 true => dense(layer) + 4 * dim + u64::from(e.count),
                 false => 0,
             };
-            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim) + shared + beside
+            let (width, around) = match e.latent.map(u64::from) {
+                Some(width) => (width, 2 * width * dim),
+                None => (dim, 0),
+            };
+            let experts = u64::from(e.count) * (matrices * width * u64::from(e.ffn) + dim);
+            experts + around + shared + beside
         };
         let part = |layer: usize| match self.experts {
             _ if !self.has_feed_forward(layer as u32) => 0,

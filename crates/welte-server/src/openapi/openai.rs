@@ -183,6 +183,16 @@ const EMBEDDINGS: &[Field] = &[
         "integer",
         "keep the first values only, and scale them to length 1",
     ),
+    (
+        "prompt_name",
+        "string",
+        "the model's prompt to put before every text",
+    ),
+    (
+        "input_type",
+        "string",
+        "query, document or passage: the model's prompt for these, if it has one",
+    ),
     ("user", "string", "changes nothing"),
 ];
 

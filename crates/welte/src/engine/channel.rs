@@ -117,6 +117,21 @@ impl Channel {
         self.state().vector.extend_from_slice(vector);
     }
 
+    /// Sets the mean of the rows from `left_out` on: of all `rows` rows and of the first ones, the means are known.
+    pub(crate) fn set_mean_of_rest(
+        &self,
+        all: &[f32],
+        first: &[f32],
+        rows: usize,
+        left_out: usize,
+    ) {
+        let rest = (rows - left_out) as f32;
+        let [all_weight, first_weight] = [rows, left_out].map(|n| n as f32 / rest);
+        let both = all.iter().zip(first);
+        let values = both.map(|(all, first)| all * all_weight - first * first_weight);
+        self.state().vector.extend(values);
+    }
+
     pub(crate) fn take_vector(&self) -> Vec<f32> {
         std::mem::take(&mut self.state().vector)
     }

@@ -9,6 +9,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use web_time::Instant;
 
+/// The tokens of a text to embed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextToEmbed {
+    /// The tokens, and those around the text.
+    pub tokens: Vec<u32>,
+    /// The first so many are not pooled, although the others see them.
+    pub left_out: usize,
+}
+
+impl From<Vec<u32>> for TextToEmbed {
+    fn from(tokens: Vec<u32>) -> TextToEmbed {
+        TextToEmbed {
+            tokens,
+            left_out: 0,
+        }
+    }
+}
+
 /// The vector of a text that is being computed: a future. Dropping it ends the request.
 pub struct Embedding {
     out: Arc<Channel>,
@@ -89,12 +107,17 @@ impl Engine {
     /// assert_eq!(Some(vector.len()), model.embedding_size());
     /// # Ok(()) }
     /// ```
-    pub fn embed(&self, tokens: Vec<u32>, deadline: Option<Instant>) -> Result<Embedding, Error> {
+    pub fn embed(
+        &self,
+        text: impl Into<TextToEmbed>,
+        deadline: Option<Instant>,
+    ) -> Result<Embedding, Error> {
         if self.model.embedding_size().is_none() {
             let origin = self.model.origin().to_string();
             return Err(Error::NoEmbeddings { origin });
         }
-        let mut embedding = self.values(tokens, None, deadline)?;
+        let text = text.into();
+        let mut embedding = self.values(text, None, deadline)?;
         embedding.normalise = true;
         Ok(embedding)
     }
@@ -102,18 +125,24 @@ impl Engine {
     /// Begins to compute what the embed pass yields for a text, or for two of which the second one begins at `second`.
     pub(crate) fn values(
         &self,
-        tokens: Vec<u32>,
+        text: TextToEmbed,
         second: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Embedding, Error> {
         let size = self.model.embed_width().unwrap_or(0);
-        let mut request = Request::new(tokens);
+        // The last token is pooled always.
+        let left_out = text.left_out.min(text.tokens.len().saturating_sub(1));
+        let left_out = match left_out {
+            0 => 0,
+            some => self.model.pooled_from(some)?,
+        };
+        let mut request = Request::new(text.tokens);
         request.deadline = deadline;
         request.options.max_tokens = 0;
         request.prefix_cache = false;
         let out = |most| Channel::new(most, Arc::default()).with_vector(size);
         let mut sequence = Sequence::new(&self.model, &request, out)?;
-        sequence.embeds = true;
+        (sequence.embeds, sequence.left_out) = (true, left_out);
         if let Some(second) = second.filter(|_| self.model.inner.segments > 1) {
             sequence.second = (second, self.model.context() as u32);
         }

@@ -20,7 +20,7 @@ mod thread;
 #[doc(hidden)]
 pub use draft::SyntheticDraft;
 pub use draft::{Speculated, Speculation};
-pub use embedding::Embedding;
+pub use embedding::{Embedding, TextToEmbed};
 pub use request::Request;
 pub use shared::Status;
 pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};

@@ -29,6 +29,8 @@ pub(crate) struct Sequence {
     pub(crate) shared: bool,
     /// Its vector is wanted in place of tokens.
     pub(crate) embeds: bool,
+    /// The first so many tokens are not pooled.
+    pub(crate) left_out: usize,
     /// Where the second text of a pair begins, and what positions skip there.
     pub(crate) second: (usize, u32),
     /// The longest chain.
@@ -153,6 +155,7 @@ impl Sequence {
             // Cached tokens have no logits.
             shared: request.prefix_cache && options.prompt_logprobs.is_none(),
             embeds: false,
+            left_out: 0,
             second: (usize::MAX, 0),
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             guide,

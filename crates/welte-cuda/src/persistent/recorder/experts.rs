@@ -118,6 +118,11 @@ impl Recorder<'_> {
 
     pub(super) fn experts(&mut self, index: usize, command: &Command) -> Result<(), String> {
         let p = self.experts_product(command);
+        if command.op == Op::ExpertsActMul
+            && params::ExpertsActMul::of(&command.params).matrices() == 1
+        {
+            return Err("experts without gates are not among its instructions".to_string());
+        }
         let [matrix, bias, ..] = command.weights;
         let flags = match self.choice {
             Some((choice, used)) if choice == command.buffers[1] => {

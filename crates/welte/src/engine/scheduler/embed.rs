@@ -2,7 +2,9 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::channel::Finish;
+use crate::{Error, Model};
 use welte_device::Context;
+use welte_models::Pooling;
 use welte_table::{Op, Pass, Row, params};
 
 impl Scheduler {
@@ -37,8 +39,16 @@ impl Scheduler {
             if sequence.is_filling() {
                 continue;
             }
-            if let Some(vector) = vectors.next() {
-                sequence.out.set_vector(vector);
+            let left_out = sequence.left_out;
+            match (vectors.next(), left_out) {
+                (Some(vector), 0) => sequence.out.set_vector(vector),
+                (Some(first), _) => {
+                    if let Some(all) = vectors.next() {
+                        let rows = sequence.tokens.len();
+                        sequence.out.set_mean_of_rest(all, first, rows, left_out);
+                    }
+                }
+                _ => {}
             }
             sequence.end = Some(Ok(Finish::Length));
         }
@@ -67,6 +77,11 @@ impl Scheduler {
                 slot: sequence.slot,
             }));
             if count > 0 && count == rest.len() {
+                if sequence.left_out > 0 {
+                    // The whole text is in this step.
+                    let first = self.rows.len() - count;
+                    self.outputs.push((first + sequence.left_out - 1) as u32);
+                }
                 self.outputs.push(self.rows.len() as u32 - 1);
             }
             sequence.planned = count;
@@ -76,6 +91,37 @@ impl Scheduler {
 
 /// True if a vector is made of more than the last row of its text.
 pub(super) fn pools_several(pass: &Pass) -> bool {
+    pooling_of(pass).is_some_and(|kind| kind != Pooling::Last.word())
+}
+
+fn pooling_of(pass: &Pass) -> Option<u32> {
     let pool = pass.commands.iter().find(|c| c.op == Op::Pool);
-    pool.is_some_and(|c| params::Pool::of(&c.params).kind != 0)
+    pool.map(|c| params::Pool::of(&c.params).kind)
+}
+
+impl Model {
+    /// The first rows to leave out of a vector, of so many that should be.
+    pub(in crate::engine) fn pooled_from(&self, left_out: usize) -> Result<usize, Error> {
+        let pass = self.inner.embed.map(|embed| &self.program().passes[embed]);
+        let Some(pass) = pass else {
+            return Ok(0);
+        };
+        let kind = pooling_of(pass);
+        if kind == Some(Pooling::Last.word()) {
+            return Ok(0);
+        }
+        // Means of parts can be told from means of the whole, also after layers that are linear.
+        let mut after = pass
+            .commands
+            .iter()
+            .skip_while(|c| c.op != Op::Pool)
+            .skip(1);
+        let linear = after.all(|c| matches!(c.op, Op::Matmul | Op::Bias));
+        match kind == Some(Pooling::Mean.word()) && linear {
+            true => Ok(left_out),
+            false => Err(Error::PromptPooling {
+                origin: self.origin().to_string(),
+            }),
+        }
+    }
 }
