@@ -125,10 +125,10 @@ fn encode(model: &Model, args: &EmbedArgs, text: &str) -> anyhow::Result<TextToE
         return Ok(model.encode(&format!("{prefix}{text}"))?.into());
     }
     let encoded = model.encode_to_embed(args.prompt_name.as_deref(), text);
-    Ok(encoded.map_err(|error| match error {
+    encoded.map_err(|error| match error {
         Error::NoSuchPrompt { .. } => {
             anyhow::anyhow!("--prompt-name: {error}; or use --prefix TEXT")
         }
         error => error.into(),
-    })?)
+    })
 }
