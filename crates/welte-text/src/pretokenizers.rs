@@ -300,18 +300,48 @@ mod tests {
         OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _,
     };
 
-    #[track_caller]
-    fn split(name: &str, words: &[&str]) {
-        let text = words.concat();
-        let mut pieces = PreTokenizedString::from(text.as_str());
-        let steps = named(name).unwrap().build().unwrap();
+    fn pieces<'a>(steps: &PreTokenizerWrapper, text: &'a str) -> Vec<&'a str> {
+        let mut pieces = PreTokenizedString::from(text);
         steps.pre_tokenize(&mut pieces).unwrap();
         let found = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        let found: Vec<&str> = found
-            .iter()
-            .map(|(_, (from, to), _)| &text[*from..*to])
-            .collect();
-        assert_eq!(found, words, "{name}");
+        let piece = |(_, (from, to), _): &(_, (usize, usize), _)| &text[*from..*to];
+        found.iter().map(piece).collect()
+    }
+
+    #[track_caller]
+    fn split(name: &str, words: &[&str]) {
+        let steps = named(name).unwrap().build().unwrap();
+        assert_eq!(pieces(&steps, &words.concat()), words, "{name}");
+    }
+
+    /// `tools/text-fixtures/splits.py` wrote what is expected.
+    #[test]
+    fn texts_are_split_as_llama_cpps_regexes_split_them() {
+        let fixture = include_str!("../tests/fixtures/splits.json");
+        let fixture: serde_json::Value = serde_json::from_str(fixture).unwrap();
+        let texts: Vec<String> = serde_json::from_value(fixture["texts"].clone()).unwrap();
+        let (mut checked, mut wrong) = (0, Vec::new());
+        for row in fixture["splits"].as_array().unwrap() {
+            let names: Vec<String> = serde_json::from_value(row["names"].clone()).unwrap();
+            let lengths: Vec<Vec<usize>> = serde_json::from_value(row["lengths"].clone()).unwrap();
+            for name in &names {
+                let Ok(known) = named(name) else {
+                    continue;
+                };
+                checked += 1;
+                let steps = known.build().unwrap();
+                for (text, expected) in texts.iter().zip(&lengths) {
+                    let found = pieces(&steps, text);
+                    let each = found.iter().map(|piece| piece.chars().count());
+                    if each.collect::<Vec<_>>() != *expected {
+                        wrong.push(format!("{name}: {found:?}, expected {expected:?}"));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        let refused: usize = REFUSED.iter().map(|(names, _)| names.len()).sum();
+        assert_eq!(checked, 91 - refused);
     }
 
     #[test]
