@@ -1,8 +1,8 @@
 //! Welte in a browser: the engine as WebAssembly, with WebGPU as its device.
 //!
-//! A worker loads a model from a file that the browser holds, then answers one prompt after the other. [`load`] and [`generate`]
+//! A worker loads a model from a file that the browser holds, then answers one prompt after the other. `load` and `generate`
 //! wait for the GPU, so JavaScript must call the WebAssembly exports of these names as promises
-//! (`WebAssembly.promising`), one at a time. Everything they report goes to the function given to [`listen`].
+//! (`WebAssembly.promising`), one at a time. Everything they report goes to the function given to `listen`.
 #![cfg(target_arch = "wasm32")]
 
 mod file;
