@@ -96,9 +96,9 @@ pub(crate) struct PlaceArgs {
     /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate
-    #[arg(long, default_value = "persistent", value_name = "NAME", value_parser = replay)]
-    pub(crate) replay: Replay,
+    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
+    #[arg(long, value_name = "NAME", value_parser = replay)]
+    pub(crate) replay: Option<Replay>,
     /// Context size in tokens (0: the model's own, at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
@@ -610,9 +610,9 @@ pub(crate) struct BenchArgs {
     /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate
-    #[arg(long, default_value = "persistent", value_name = "NAME", value_parser = replay)]
-    pub(crate) replay: Replay,
+    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
+    #[arg(long, value_name = "NAME", value_parser = replay)]
+    pub(crate) replay: Option<Replay>,
     /// Compare ways to replay, from one launch per op to one kernel per chain (GPU)
     #[arg(long)]
     pub(crate) ladder: bool,

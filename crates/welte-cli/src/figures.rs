@@ -58,6 +58,19 @@ pub(crate) fn start_line(model: &Model, begun: Duration, outcome: &Outcome) {
     );
 }
 
+/// What the load and the first context spent their time on, one line per phase. Some happened at the same time.
+pub(crate) fn phase_lines(model: &Model) {
+    let Some(start) = crate::START.get() else {
+        return;
+    };
+    eprintln!("   begin ms     took ms  phase");
+    for phase in model.phases() {
+        let begun = phase.begun.saturating_duration_since(*start);
+        let ms = |d: Duration| d.as_secs_f64() * 1e3;
+        eprintln!("{:11.1} {:11.1}  {}", ms(begun), ms(phase.time), phase.name);
+    }
+}
+
 /// How many guesses were right, if there were any.
 pub(crate) fn speculation_line(outcome: &Outcome) {
     let s = &outcome.speculated;

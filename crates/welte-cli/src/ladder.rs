@@ -45,7 +45,7 @@ impl Step {
 pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result<ExitCode> {
     let mut options = args.load_args(None, context).options()?;
     // A stepper that is planned for the loop can replay in every other way too.
-    options.replay = Replay::Loop;
+    options.replay = Some(Replay::Loop);
     let model = source::load_with(named, &options)?;
     let n = args.n_gen.iter().copied().find(|n| *n > 0).unwrap_or(128);
     let depth = args.n_depth.first().copied().unwrap_or(0);

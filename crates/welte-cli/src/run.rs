@@ -131,6 +131,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let interrupted = outcome.stop == StopReason::Cancelled;
     if args.verbose {
         figures::start_line(&model, begun.unwrap_or_default(), &outcome);
+        figures::phase_lines(&model);
         figures::speculation_line(&outcome);
     }
     eprintln!("{}", figures::closing_line(&session, &outcome));

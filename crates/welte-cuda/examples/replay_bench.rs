@@ -70,7 +70,7 @@ fn bench(
     for &replay in kinds {
         let begun = Instant::now();
         let mut options = DeviceOptions::default();
-        options.replay = replay;
+        options.replay = Some(replay);
         let device = CudaDevice::open(0, &options)?;
         let program = device.load_program(program.clone(), &checkpoint)?;
         let loaded = begun.elapsed();

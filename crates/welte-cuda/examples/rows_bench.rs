@@ -62,7 +62,7 @@ fn bench(
     };
     let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
     let mut options = DeviceOptions::default();
-    options.replay = replay;
+    options.replay = Some(replay);
     let program = CudaDevice::open(0, &options)?.load_program(program, &checkpoint)?;
     let mut context = program.cuda_context()?;
     let replaying = ReplayTools::replaying(&context);

@@ -156,13 +156,26 @@ template <u32 ID, u32 COUNT> __device__ __forceinline__ int bar_count(bool yes) 
     return n;
 }
 
+// Whether one thread can request a copy of any length into shared memory. mbarriers then count its bytes.
+#if __CUDA_ARCH__ >= 900
+#define BULK_COPIES 1
+#else
+#define BULK_COPIES 0
+#endif
+
 // Initialises an mbarrier (8 bytes of shared memory). A phase ends after `count` arrivals and all announced bytes.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
 // Makes initialised mbarriers visible to other threads and to copies.
-__device__ __forceinline__ void mbarriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void mbarriers_ready() {
+#if BULK_COPIES
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+    __threadfence_block();
+#endif
+}
 
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 
@@ -174,7 +187,11 @@ __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
 // Whether the phase of that parity has ended. May wait briefly before it returns false.
 __device__ __forceinline__ bool mbarrier_passed(u32 barrier, u32 parity) {
     u32 yes;
+#if BULK_COPIES
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(yes) : "r"(barrier), "r"(parity) : "memory");
+#else
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(yes) : "r"(barrier), "r"(parity) : "memory");
+#endif
     return yes;
 }
 
@@ -200,6 +217,16 @@ __device__ __forceinline__ void copy_bulk_by(u64 policy, u32 to, const void *fro
                  : "memory");
 }
 
+// Copies 16 bytes asynchronously, with a cache policy.
+__device__ __forceinline__ void copy_async_by(u64 policy, u32 to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+}
+
+// This thread arrives at an mbarrier once all its asynchronous copies so far are complete. The barrier counts it like other arrivals.
+__device__ __forceinline__ void arrive_after_copies(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Copies 4, 8 or 16 bytes asynchronously.
 template <u32 BYTES> __device__ __forceinline__ void copy_async(u32 to, const void *from) {
     if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -220,7 +247,11 @@ __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_gr
 template <u32 PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 // Makes writes to shared memory visible to bulk copies and asynchronous products, which use the asynchronous proxy.
-__device__ __forceinline__ void show_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void show_to_async() {
+#if BULK_COPIES
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 __device__ __forceinline__ void store_shared(u32 to, uint4 v) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");

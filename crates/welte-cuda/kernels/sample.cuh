@@ -259,8 +259,8 @@ __device__ __forceinline__ bool keeps(const Threshold &t, u32 order, u32 index) 
 }
 
 // The measure of an element: 1, or its probability relative to the largest.
-template <bool MASS> __device__ __forceinline__ u64 measure(const SampleArgs &a, u32 order) {
-    if constexpr (!MASS) return 1;
+__device__ __forceinline__ u64 measure(const SampleArgs &a, bool mass, u32 order) {
+    if (!mass) return 1;
     float z = back(order);
     return z < -50.0f ? 0 : (u64)(exp((double)z) * (double)(1ull << a.shift));
 }
@@ -329,20 +329,21 @@ __device__ __forceinline__ void send_bins(Scratch &sh, u64 *sums) {
     }
 }
 
-// Finds the element at which the sum of measures reaches `wanted`, or a share of the total.
-template <bool MASS>
-__device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders, u32 from, u32 count, Threshold kept, double share, u64 wanted, u32 barrier) {
+// Finds the element at which the sum of measures reaches `wanted`, or a share of the total. `mass` tells probabilities from counts.
+__device__ __forceinline__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders, u32 from, u32 count, Threshold kept, bool mass, double share,
+                                            u64 wanted, u32 barrier) {
     u32 prefix = 0, shift = 20; // three digits, of 11, 10 and 10 bits
+#pragma unroll 1
     for (u32 digit = 0; digit < 3; ++digit) {
         u32 bits = digit ? 10 : 11;
         clear_bins(sh);
         for (u32 i = threadIdx.x; i < count; i += THREADS) {
             u32 o = orders[i];
             if (o == NOT || (digit && o >> (shift + bits) != prefix) || !keeps(kept, o, from + i)) continue;
-            u64 m = measure<MASS>(a, o);
+            u64 m = measure(a, mass, o);
             if (m) add_to_bin(sh, o >> shift & ((1u << bits) - 1), m);
         }
-        u64 *sums = a.meeting->sums[(MASS ? 3 : 0) + digit];
+        u64 *sums = a.meeting->sums[(mass ? 3 : 0) + digit];
         send_bins(sh, sums);
         meet(a, barrier + digit);
         find_bin(sh, sums, digit ? -1.0 : share, wanted);
@@ -352,7 +353,7 @@ __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders,
         shift = shift >= 10 ? shift - 10 : 0;
     }
     Threshold t = {prefix, NOT};
-    u64 each = measure<MASS>(a, prefix);
+    u64 each = measure(a, mass, prefix);
     u64 needed = (wanted + each - 1) / each; // of the elements with this order
     if (needed * each == sh.found) {
         t.index = prefix == kept.order ? kept.index : NOT;
@@ -406,7 +407,7 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
     clear_bins(sh);
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
         u32 o = orders[i];
-        u64 m = o == NOT ? 0 : by_count ? 1 : measure<true>(a, o);
+        u64 m = o == NOT ? 0 : by_count ? 1 : measure(a, true, o);
         if (m) add_to_bin(sh, bin_of(o), m);
     }
     send_bins(sh, meeting->sums[6]);
@@ -458,7 +459,7 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i) {
             u32 at = threadIdx.x * EACH + i;
-            mine += m[i] = at < kept ? measure<true>(a, (u32)(list[at] >> 32)) : 0;
+            mine += m[i] = at < kept ? measure(a, true, (u32)(list[at] >> 32)) : 0;
         }
         u64 run = mine;
 #pragma unroll
@@ -567,8 +568,13 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
             }
             if (!gathers) {
                 Threshold kept = {NOT - 1, NOT};
-                if (some) kept = select<false>(a, sh, orders, from, count, kept, -1.0, s.top_k, 1);
-                if (s.top_p < 1.0f) kept = select<true>(a, sh, orders, from, count, kept, fmax((double)s.top_p, 0.0), 0, 5);
+                // By count, then by probability. In a loop the code is compiled once.
+#pragma unroll 1
+                for (u32 mass = 0; mass < 2; ++mass) {
+                    if (!(mass ? s.top_p < 1.0f : some)) continue;
+                    double share = mass ? fmax((double)s.top_p, 0.0) : -1.0;
+                    kept = select(a, sh, orders, from, count, kept, mass, share, mass ? 0 : s.top_k, mass ? 5 : 1);
+                }
                 if (some || s.top_p < 1.0f) used |= 63;
                 winner = 0;
                 for (u32 i = t; i < count; i += THREADS) {

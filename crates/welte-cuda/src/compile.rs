@@ -11,6 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use welte_device::Phases;
 
 /// Files in `kernels/`, by the names that `#include` and [`Unit`] use.
 macro_rules! sources {
@@ -209,8 +210,18 @@ pub fn compile_alone(source: &str, arch: &str) -> Result<Compiled, Error> {
     })
 }
 
-/// The cubin of each unit for an architecture, from the cache or from the compiler.
-pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<u8>>, Error> {
+/// Takes the cubin of a unit, on any thread.
+type Load<'a> = dyn Fn(&Unit, Vec<u8>) -> Result<(), Error> + Sync + 'a;
+
+/// Gives `load` the cubin of each unit for an architecture, from the cache or from the compiler, on several threads and in any order.
+/// Compiling is noted in `phases`.
+pub(crate) fn images(
+    units: &[Unit],
+    arch: &str,
+    driver: u32,
+    phases: &Phases,
+    load: &Load<'_>,
+) -> Result<(), Error> {
     let compiler = Compiler::find();
     let version = compiler.as_ref().map_or((0, 0), |c| c.version);
     let folder = cache_folder();
@@ -219,17 +230,20 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
             .as_ref()
             .map(|folder| folder.join(cache_name(unit, arch, driver, version)));
         if let Some(image) = path.as_ref().and_then(|path| read_cached(path)) {
-            return Ok(image);
+            return load(unit, image);
         }
         let compiler = compiler
             .as_ref()
             .map_err(|e| Error::NoCompiler(e.to_string()))?;
-        let (image, _) = compiler.compile(unit, arch, false)?;
+        let compiled = phases.time(format!("compiling {}", title(unit)), || {
+            compiler.compile(unit, arch, false)
+        });
+        let (image, _) = compiled?;
         if let Some(path) = path {
             // Without a writable cache the next load compiles again.
             let _ = write_cached(&path, &image);
         }
-        Ok(image)
+        load(unit, image)
     });
     results.into_iter().collect()
 }
@@ -475,19 +489,32 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
 }
 
 fn cache_name(unit: &Unit, arch: &str, driver: u32, version: (i32, i32)) -> String {
+    // Headers are shared, so any file may change the result.
+    let name = hashed(&(unit, arch, driver, version, SOURCES));
+    format!("{name}.cubin")
+}
+
+/// A file name for a key.
+fn hashed(key: &impl Hash) -> String {
     let hash = |salt: u64| {
         let mut hasher = DefaultHasher::new();
-        (salt, unit, arch, driver, version).hash(&mut hasher);
-        // Headers are shared, so any file may change the result.
-        SOURCES.hash(&mut hasher);
+        (salt, key).hash(&mut hasher);
         hasher.finish()
     };
-    format!("{:016x}{:016x}.cubin", hash(1), hash(2))
+    format!("{:016x}{:016x}", hash(1), hash(2))
+}
+
+/// The file for the algorithms that were chosen on a GPU for the products of `key`, by comparison with our kernels.
+pub(crate) fn algorithms(key: &impl Hash, gpu: &GpuInfo) -> Option<PathBuf> {
+    let kernels = kernels_version(gpu.driver);
+    let library = ops::library::version();
+    let name = hashed(&(key, &gpu.name, gpu.sms, gpu.clock_khz, library, kernels));
+    Some(cache_folder()?.join(name).with_extension("algorithms"))
 }
 
 /// The file for a kernel's tuning result on a GPU.
 pub(crate) fn choice(unit: &Unit, gpu: &GpuInfo) -> Option<PathBuf> {
-    let name = cache_name(unit, &gpu.name, gpu.sms, (gpu.clock_khz as i32, 0));
+    let name = hashed(&(unit, &gpu.name, gpu.sms, gpu.clock_khz, SOURCES));
     Some(cache_folder()?.join(name).with_extension("choice"))
 }
 

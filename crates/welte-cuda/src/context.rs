@@ -91,6 +91,8 @@ pub struct CudaContext {
     last: (usize, usize),
     /// They are in device memory only.
     stays: bool,
+    /// Nobody needs the results of what is enqueued.
+    warming_up: bool,
     replay: Replay,
     profile: Option<Vec<Profile>>,
     last_step: Timeline,
@@ -124,21 +126,25 @@ impl CudaContext {
     /// Allocates everything that replay needs.
     pub(crate) fn new(loaded: &Arc<LoadedProgram>) -> Result<CudaContext, Error> {
         let program = &*loaded.program;
-        let gpu = Arc::new(Gpu::open(loaded.gpu.info.device)?);
+        let phases = &loaded.phases;
+        let gpu = Arc::new(loaded.gpu.with_own_stream()?);
         let sizes = loaded.sizes;
         let mut allocated = BTreeMap::new();
         let mut count = |class: Class, bytes: u64| *allocated.entry(class).or_insert(0) += bytes;
         count(Class::Weights, loaded.arena.bytes());
         let mut buffers = Vec::with_capacity(program.buffers.len());
-        for spec in &program.buffers {
-            buffers.push(DeviceBlock::zeroed(&gpu, spec.bytes, &spec.name)?);
-            count(spec.class, spec.bytes);
-        }
         let mut extra = Vec::new();
-        for (name, class, bytes) in sizes.entries() {
-            extra.push(DeviceBlock::zeroed(&gpu, bytes, name)?);
-            count(class, bytes);
-        }
+        phases.time("memory of a context", || {
+            for spec in &program.buffers {
+                buffers.push(DeviceBlock::zeroed(&gpu, spec.bytes, &spec.name)?);
+                count(spec.class, spec.bytes);
+            }
+            for (name, class, bytes) in sizes.entries() {
+                extra.push(DeviceBlock::zeroed(&gpu, bytes, name)?);
+                count(class, bytes);
+            }
+            Ok::<_, Error>(())
+        })?;
         let [
             scratch,
             counters,
@@ -150,12 +156,16 @@ impl CudaContext {
             rows,
         ] = <[DeviceBlock; 8]>::try_from(extra)
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
-        let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
-        let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);
-        let masks = HostBlock::new(&gpu, MaskBoard::words(slots, vocab) * 4, "masks")?;
-        let outputs = sizes.outputs as usize + FAULT_BYTES;
-        let outputs = HostBlock::new(&gpu, outputs, "outputs on the host")?;
+        let pinned = |bytes: usize, what: &str| HostBlock::new(&gpu, bytes, what);
+        let [mailbox, cancel_word, masks, outputs] = phases.time("pinned memory", || {
+            Ok::<_, Error>([
+                pinned(MAILBOX_SLOTS as usize * 8, "the mailbox")?,
+                pinned(8, "the cancel word")?,
+                pinned(MaskBoard::words(slots, vocab) * 4, "masks")?,
+                pinned(sizes.outputs as usize + FAULT_BYTES, "outputs on the host")?,
+            ])
+        })?;
         let mut table = page_tables.start();
         let tables = program.caches.iter().map(|cache| {
             let bytes = 4 * u64::from(cache.entries(program)) * u64::from(program.slots);
@@ -185,7 +195,7 @@ impl CudaContext {
             &places,
             loaded.decode,
         );
-        let passes = ready_passes(loaded, &cx)?;
+        let passes = phases.time("kernels of a context", || ready_passes(loaded, &cx))?;
         let decode = passes.iter().find(|pass| pass.kind == PassKind::Decode);
         let sample = decode.map(|decode| SampleKernel::new(loaded, &cx, decode));
         let logprobs = decode.map(|decode| LogprobKernels::new(loaded, &cx, decode));
@@ -227,6 +237,7 @@ impl CudaContext {
             serial: 0,
             last: (DECODE, 0),
             stays: false,
+            warming_up: false,
             replay: Replay::Launches,
             profile: None,
             last_step: Timeline::default(),
@@ -239,16 +250,24 @@ impl CudaContext {
             let pages = Checks::first_pages(program, cache);
             context.upload_pages(cache, 0, &pages)?;
         }
-        context.use_replay(loaded.replay)?;
-        context.choose_algorithms()?;
-        context.warm_up()?;
+        phases.time("replay of chains", || context.use_replay(loaded.replay))?;
+        phases.time("algorithms of cuBLASLt", || context.choose_algorithms())?;
+        phases.time("warm-up", || context.warm_up())?;
         context.set_tuning(&loaded.tuning());
         Ok(context)
     }
 
     /// Enqueues everything once, with kernels that return at once because the chain has ended. The driver then loads code
-    /// now, and not when the first token is requested.
+    /// now, and not when the first token is requested. A product of cuBLASLt does not return at once, so each runs only if it never
+    /// did.
     fn warm_up(&mut self) -> Result<(), Error> {
+        self.warming_up = true;
+        let done = self.enqueue_everything();
+        self.warming_up = false;
+        done
+    }
+
+    fn enqueue_everything(&mut self) -> Result<(), Error> {
         for pass in 0..self.passes.len() {
             let most = self.passes[pass].rows as usize;
             let outputs = self.loaded.program.passes[pass].outputs;
@@ -423,6 +442,7 @@ impl CudaContext {
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
+            Ready::Gemm(gemm) if self.warming_up && gemm.plan.has_run() => Ok(()),
             Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
             Ready::Either(either) => {
                 let mut nodes = either.chosen().iter();

@@ -2,7 +2,8 @@
 
 use crate::load::CudaProgram;
 use crate::plan::Planned;
-use crate::{Error, GpuInfo, floor, info};
+use crate::upload::Staging;
+use crate::{Error, GpuInfo, floor, info, libraries};
 use std::sync::Arc;
 use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
@@ -18,6 +19,14 @@ pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, 
     let opened = CudaDevice::open(ordinal, options);
     let opened = opened.map_err(|error| error.on(DeviceId::numbered("cuda", ordinal)))?;
     Ok(Arc::new(opened))
+}
+
+/// Starts a GPU and opens cuBLASLt, as far as they exist. A load would do so too, but only after it has read the model's
+/// description. Errors are left to the load.
+pub fn start(ordinal: u32) {
+    if info::free_memory(ordinal).is_ok() {
+        info::STARTED.time("opening cuBLASLt", libraries::has_cublaslt);
+    }
 }
 
 /// An H200 that may not exist, for planning.
@@ -108,7 +117,13 @@ impl Device for CudaDevice {
         Ok(Plan {
             program: planned.program.clone(),
             memory: planned.memory(),
-            facts: vec![("replay".to_string(), planned.explain())],
+            facts: vec![
+                ("replay".to_string(), planned.explain()),
+                (
+                    "upload".to_string(),
+                    Staging::of(&planned.program).explain(),
+                ),
+            ],
             private: Box::new(planned),
         })
     }

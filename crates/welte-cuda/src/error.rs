@@ -57,6 +57,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same with the weight that was being uploaded, where the error does not name it.
+    pub(crate) fn about(self, weight: &str) -> Error {
+        match self {
+            Error::Driver { what, name, text } => Error::Driver {
+                what: format!("{weight}: {what}"),
+                name,
+                text,
+            },
+            other => other,
+        }
+    }
+
     /// The error as the device contract has it.
     pub(crate) fn on(self, device: DeviceId) -> welte_device::Error {
         use welte_device::Error as Contract;

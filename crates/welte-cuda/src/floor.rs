@@ -4,8 +4,9 @@
 use crate::gpu::{DeviceBlock, Event, Gpu, Module};
 use crate::launch::{Listed, Unit, args};
 use crate::{Error, compile};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use welte_device::Phases;
 
 /// Bytes per piece and pieces in flight per block, as in `read.cu`.
 const CHUNK: u64 = 32 << 10;
@@ -48,9 +49,14 @@ pub(crate) fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
     let bytes = (gpu.free_memory()? / 4).clamp(LEAST, MOST) / CHUNK * CHUNK;
     let block = DeviceBlock::zeroed(&gpu, bytes + 8, "measuring the read bandwidth")?;
     let arch = compile::arch_name(gpu.info.arch);
-    let images = compile::images(&[unit()], &arch, gpu.info.driver)?;
-    let image = images.first().map_or(&[][..], Vec::as_slice);
-    let module = Module::new(&gpu, image, "loading read.cu")?;
+    let module = OnceLock::new();
+    let load = |_: &Unit, image: Vec<u8>| {
+        let _ = module.set(Module::new(&gpu, &image, "loading read.cu")?);
+        Ok(())
+    };
+    compile::images(&[unit()], &arch, gpu.info.driver, &Phases::new(), &load)?;
+    let module = module.get();
+    let module = module.ok_or_else(|| Error::Program("read.cu was not compiled".to_string()))?;
     let shared = if gpu.info.arch >= 90 {
         STAGES * CHUNK as u32
     } else {

@@ -41,8 +41,8 @@ pub(crate) struct Gpu {
     handle: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// cuBLASLt, opened at its first use; `None` inside where it is not installed.
-    pub(crate) library: OnceLock<Option<Library>>,
+    /// cuBLASLt, opened at its first use; `None` inside where it is not installed. All streams share it.
+    pub(crate) library: Arc<OnceLock<Option<Library>>>,
 }
 
 // SAFETY: driver handles may be used from any thread. Every user makes the context current on its thread first.
@@ -53,13 +53,22 @@ unsafe impl Sync for Gpu {}
 impl Gpu {
     /// Opens a GPU's primary context and creates a stream of its own.
     pub(crate) fn open(device: u32) -> Result<Gpu, Error> {
-        let info = info::info(device)?;
+        Gpu::new(info::info(device)?, Arc::default())
+    }
+
+    /// The same GPU with another stream.
+    pub(crate) fn with_own_stream(&self) -> Result<Gpu, Error> {
+        Gpu::new(self.info.clone(), self.library.clone())
+    }
+
+    fn new(info: GpuInfo, library: Arc<OnceLock<Option<Library>>>) -> Result<Gpu, Error> {
+        let device = info.device;
         let mut gpu = Gpu {
             info,
             handle: 0,
             context: std::ptr::null_mut(),
             stream: std::ptr::null_mut(),
-            library: OnceLock::new(),
+            library,
         };
         // SAFETY: the device exists. The driver writes handles to valid places; drop releases them.
         unsafe {
@@ -297,8 +306,8 @@ impl Drop for Gpu {
         unsafe {
             if self.current().is_ok() && !self.stream.is_null() {
                 let _ = sys::cuStreamSynchronize(self.stream);
-                // Destroying cuBLASLt's handle needs the context.
-                self.library.take();
+                // Destroying cuBLASLt's handle needs the context. The last stream destroys it.
+                self.library = Arc::default();
                 let _ = sys::cuStreamDestroy_v2(self.stream);
             }
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.handle);

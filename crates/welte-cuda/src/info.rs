@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as A};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Mutex, PoisonError};
+use welte_device::Phases;
 
 /// The oldest supported driver. It must have conditional graph nodes.
 const OLDEST_DRIVER: i32 = 12080;
@@ -140,12 +141,17 @@ pub(crate) fn info(device: u32) -> Result<GpuInfo, Error> {
 /// usually follows.
 static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
 
+/// What opening GPUs and libraries has taken.
+pub(crate) static STARTED: Phases = Phases::new();
+
 /// Bytes of device memory that are free now.
 pub(crate) fn free_memory(device: u32) -> Result<u64, Error> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let gpu = match open.entry(device) {
         Entry::Occupied(entry) => entry.into_mut(),
-        Entry::Vacant(entry) => entry.insert(Gpu::open(device)?),
+        Entry::Vacant(entry) => {
+            entry.insert(STARTED.time("starting the GPU", || Gpu::open(device))?)
+        }
     };
     gpu.free_memory()
 }

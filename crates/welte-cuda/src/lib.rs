@@ -23,10 +23,11 @@ mod persistent;
 mod plan;
 mod reports;
 mod sizes;
+mod upload;
 
 pub use compile::{Compiled, compile_all, compile_alone};
 pub use context::CudaContext;
-pub use device::{CudaDevice, assumed_device, device};
+pub use device::{CudaDevice, assumed_device, device, start};
 pub use error::Error;
 pub use info::{GpuInfo, h200};
 pub use load::CudaProgram;

@@ -1,9 +1,7 @@
-//! Loading: several threads pass weights through pinned memory to the GPU, which regroups them. Meanwhile the kernels are
-//! compiled.
-#![allow(unsafe_code)]
+//! Loading: kernels are compiled while weights are uploaded (`upload.rs`).
 
 use crate::context::{CudaContext, turn_unit};
-use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
+use crate::gpu::{DeviceBlock, Gpu, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredPass, Lowering, Places};
 use crate::ops::Role;
@@ -12,18 +10,16 @@ use crate::ops::sample::sample_unit;
 use crate::persistent::{Recording, Tuning};
 use crate::plan::Planned;
 use crate::sizes::Sizes;
-use crate::{Error, compile, layout};
+use crate::upload::Staging;
+use crate::{Error, compile, info, layout};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use welte_device::{Context, DeviceId, Error as DeviceError, Loaded, Progress, Replay};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use welte_device::{
+    Context, DeviceId, Error as DeviceError, Loaded, Phase, Phases, Progress, Replay,
+};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{PassKind, Program, Usage, WeightSpec};
-
-/// Bytes of one piece of a weight in flight.
-const PIECE: usize = 8 << 20;
-/// The most threads that fill pieces; each has two pieces.
-const MOST_THREADS: usize = 8;
 
 /// A program's weights and kernels on a GPU. Cheap to clone; contexts share it.
 #[derive(Clone)]
@@ -47,6 +43,8 @@ pub(crate) struct LoadedProgram {
     /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
     rows_agree: AtomicBool,
     modules: Mutex<BTreeMap<Unit, Module>>,
+    /// What the load and contexts spent their time on.
+    pub(crate) phases: Phases,
     // Freed after everything that lives in its context.
     pub(crate) arena: DeviceBlock,
     pub(crate) gpu: Arc<Gpu>,
@@ -86,7 +84,9 @@ impl CudaProgram {
             mut recording,
             mut rows,
         } = planned;
-        let gpu = Arc::new(Gpu::open(gpu.device)?);
+        let phases = Phases::default();
+        let gpu = phases.time("a stream on the GPU", || Gpu::open(gpu.device));
+        let gpu = Arc::new(gpu?);
         let mut weights = Vec::with_capacity(program.weights.len());
         let mut total = 0u64;
         for spec in &program.weights {
@@ -99,7 +99,10 @@ impl CudaProgram {
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
         }
-        let needed = total.saturating_add(sizes.context_bytes(&program));
+        // Staging memory is gone when a context is made.
+        let staging = Staging::of(&program);
+        let later = sizes.context_bytes(&program).max(staging.gpu_bytes());
+        let needed = total.saturating_add(later);
         let free = gpu.free_memory()?;
         if needed > free {
             return Err(Error::OutOfMemory {
@@ -108,7 +111,9 @@ impl CudaProgram {
                 free,
             });
         }
-        let arena = DeviceBlock::new(&gpu, total, "weights")?;
+        let arena = phases.time("memory for weights", || {
+            DeviceBlock::new(&gpu, total, "weights")
+        })?;
         for weight in &mut weights {
             weight.start += arena.start();
         }
@@ -126,17 +131,20 @@ impl CudaProgram {
             tuning: Mutex::default(),
             rows_agree: AtomicBool::new(true),
             modules: Mutex::default(),
+            phases,
             arena,
             gpu,
         };
-        let needed = loaded.units()?;
         std::thread::scope(|scope| {
-            let compiling = scope.spawn(|| loaded.add_modules(&needed));
+            let compiling = scope.spawn(|| {
+                let units = loaded.phases.time("lowering", || loaded.units())?;
+                loaded.add_modules(&units)
+            });
             // If one of these does not compile, contexts do without it and say why.
             for recording in [&loaded.recording, &loaded.rows] {
                 scope.spawn(|| loaded.add_persistent(recording).ok());
             }
-            let uploaded = loaded.upload(checkpoint, progress);
+            let uploaded = loaded.upload(&staging, checkpoint, progress);
             let compiled = compiling.join().unwrap_or_else(|_| {
                 Err(Error::NoCompiler("a compiling thread panicked".to_string()))
             });
@@ -145,7 +153,7 @@ impl CudaProgram {
         loaded.gpu.synchronise()?;
         let made = CudaProgram(Arc::new(loaded));
         if made.0.needs_tuning(retune) {
-            made.tune(progress)?;
+            made.0.phases.time("tuning", || made.tune(progress))?;
         }
         Ok(made)
     }
@@ -184,16 +192,11 @@ impl Loaded for CudaProgram {
     fn context(&self) -> Result<Box<dyn Context>, DeviceError> {
         Ok(Box::new(self.cuda_context()?))
     }
-}
 
-/// A piece of a weight.
-#[derive(Clone, Copy)]
-struct Piece {
-    weight: usize,
-    first: usize,
-    count: usize,
-    /// Bytes in the checkpoint.
-    bytes: usize,
+    fn phases(&self) -> Vec<Phase> {
+        let started = info::STARTED.list().into_iter();
+        started.chain(self.0.phases.list()).collect()
+    }
 }
 
 impl LoadedProgram {
@@ -274,12 +277,15 @@ impl LoadedProgram {
             missing.cloned().collect()
         };
         let arch = compile::arch_name(self.gpu.info.arch);
-        let images = compile::images(&missing, &arch, self.gpu.info.driver)?;
-        for (unit, image) in missing.into_iter().zip(images) {
-            let module = Module::new(&self.gpu, &image, &format!("loading {}", unit.file))?;
-            self.modules().insert(unit, module);
-        }
-        Ok(())
+        let load = |unit: &Unit, image: Vec<u8>| {
+            let what = format!("loading {}", unit.file);
+            let module = self
+                .phases
+                .time(&what, || Module::new(&self.gpu, &image, &what))?;
+            self.modules().insert(unit.clone(), module);
+            Ok(())
+        };
+        compile::images(&missing, &arch, self.gpu.info.driver, &self.phases, &load)
     }
 
     /// The loaded function of a launch.
@@ -301,203 +307,6 @@ impl LoadedProgram {
             .ok_or_else(|| Error::Program(format!("{} was not compiled", unit.file)))?;
         module.kernel(function, block, shared)
     }
-
-    fn pieces(&self, checkpoint: &dyn Checkpoint) -> Result<Vec<Piece>, Error> {
-        let mut pieces = Vec::new();
-        for (weight, spec) in self.program.weights.iter().enumerate() {
-            let rows = WeightRows { spec, checkpoint };
-            let n = spec.n as usize;
-            if spec.usage == Usage::Vector {
-                pieces.push(Piece {
-                    weight,
-                    first: 0,
-                    count: n,
-                    bytes: n * spec.k as usize * 4,
-                });
-                continue;
-            }
-            let row = spec
-                .format
-                .bytes(spec.k as usize)
-                .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
-            let most = (PIECE / row.max(1)).max(1);
-            for first in (0..n).step_by(most) {
-                let count = most.min(n - first);
-                pieces.push(Piece {
-                    weight,
-                    first,
-                    count,
-                    bytes: count * row,
-                });
-            }
-        }
-        Ok(pieces)
-    }
-
-    fn upload(
-        &self,
-        checkpoint: &dyn Checkpoint,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), Error> {
-        let total = self.arena.bytes();
-        let mut told = |done: u64| {
-            progress(Progress::Weights {
-                done: done.min(total),
-                total,
-            });
-        };
-        let pieces = self.pieces(checkpoint)?;
-        self.add_modules(&self.repack_units())?;
-        let room = pieces.iter().map(|p| p.bytes).max().unwrap_or(0);
-        let threads = std::thread::available_parallelism()
-            .map_or(1, usize::from)
-            .min(MOST_THREADS)
-            .min(pieces.len().max(1));
-        let next = AtomicUsize::new(0);
-        let (sender, receiver) = mpsc::channel::<u64>();
-        told(0);
-        let mut done = 0;
-        std::thread::scope(|scope| {
-            let mut workers = Vec::with_capacity(threads);
-            for _ in 0..threads {
-                let sender = sender.clone();
-                let (pieces, next) = (&pieces, &next);
-                workers.push(scope.spawn(move || {
-                    let result = self.upload_pieces(checkpoint, pieces, next, room, &sender);
-                    if result.is_err() {
-                        next.store(pieces.len(), Ordering::Relaxed);
-                    }
-                    result
-                }));
-            }
-            drop(sender);
-            for bytes in receiver {
-                done += bytes;
-                told(done);
-            }
-            workers.into_iter().try_for_each(|worker| {
-                worker.join().unwrap_or_else(|_| {
-                    Err(Error::Program(
-                        "a thread that reads the checkpoint panicked".to_string(),
-                    ))
-                })
-            })
-        })?;
-        self.gpu.synchronise()?;
-        told(total);
-        Ok(())
-    }
-
-    /// The units that regroup weights.
-    fn repack_units(&self) -> Vec<Unit> {
-        let matrices = self
-            .program
-            .weights
-            .iter()
-            .filter(|w| w.usage != Usage::Vector);
-        let units: BTreeSet<Unit> = matrices
-            .filter_map(|w| layout::repack_launch(w.format, w.n, w.k, 0, 1, 0, 0))
-            .map(|launch| launch.unit)
-            .collect();
-        units.into_iter().collect()
-    }
-
-    /// The work of one thread: takes pieces until none are left.
-    fn upload_pieces(
-        &self,
-        checkpoint: &dyn Checkpoint,
-        pieces: &[Piece],
-        next: &AtomicUsize,
-        room: usize,
-        done: &mpsc::Sender<u64>,
-    ) -> Result<(), Error> {
-        self.gpu.current()?;
-        let slot = || -> Result<Slot, Error> {
-            Ok(Slot {
-                host: HostBlock::new(&self.gpu, room, "staging memory")?,
-                raw: DeviceBlock::new(&self.gpu, room as u64, "staging memory")?,
-                free: Event::new(&self.gpu)?,
-            })
-        };
-        let mut slots = [slot()?, slot()?];
-        for turn in 0.. {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(piece) = pieces.get(index) else {
-                break;
-            };
-            let slot = &mut slots[turn % 2];
-            // An event that was never recorded counts as passed.
-            slot.free.wait()?;
-            self.upload_piece(checkpoint, piece, slot)?;
-            slot.free.record()?;
-            // The receiver is gone only if the load has failed.
-            let _ = done.send(piece.bytes as u64);
-        }
-        for slot in &slots {
-            slot.free.wait()?;
-        }
-        Ok(())
-    }
-
-    fn upload_piece(
-        &self,
-        checkpoint: &dyn Checkpoint,
-        piece: &Piece,
-        slot: &mut Slot,
-    ) -> Result<(), Error> {
-        let spec = &self.program.weights[piece.weight];
-        let rows = WeightRows { spec, checkpoint };
-        let start = self.weights[piece.weight].start;
-        let staged = &mut slot.host.as_mut_slice()[..piece.bytes];
-        if spec.usage == Usage::Vector {
-            for (bytes, value) in staged.chunks_exact_mut(4).zip(rows.values()?) {
-                bytes.copy_from_slice(&value.to_ne_bytes());
-            }
-            // SAFETY: the weight has these bytes. The slot is not reused until its event has passed.
-            return unsafe { self.gpu.upload(start, staged) };
-        }
-        let mut at = 0;
-        for part in rows.encoded(piece.first, piece.count)? {
-            let Some(room) = staged.get_mut(at..at + part.len()) else {
-                return Err(rows
-                    .wrong("the checkpoint gave more bytes than its rows have")
-                    .into());
-            };
-            room.copy_from_slice(&part);
-            at += part.len();
-        }
-        if at != piece.bytes {
-            return Err(rows
-                .wrong("the checkpoint gave fewer bytes than its rows have")
-                .into());
-        }
-        let (first, count) = (piece.first as u32, piece.count as u32);
-        let raw = slot.raw.start();
-        match layout::repack_launch(spec.format, spec.n, spec.k, first, count, raw, start) {
-            None => {
-                let row = piece.bytes / piece.count.max(1);
-                // SAFETY: as above; rows that are not regrouped are contiguous.
-                unsafe { self.gpu.upload(start + (piece.first * row) as u64, staged) }
-            }
-            Some(launch) => {
-                let kernel = self.kernel(&launch)?;
-                // SAFETY: the staging memory has room for any piece, the layout writes inside the weight, and the stream
-                // keeps the order.
-                unsafe {
-                    self.gpu.upload(raw, staged)?;
-                    self.gpu.launch(&kernel, launch.grid, &launch.args)
-                }
-            }
-        }
-    }
-}
-
-/// Staging memory for one piece.
-struct Slot {
-    host: HostBlock,
-    raw: DeviceBlock,
-    /// Has passed when the slot may be refilled.
-    free: Event,
 }
 
 /// The units of a lowered pass.

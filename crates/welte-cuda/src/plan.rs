@@ -70,13 +70,17 @@ impl Planned {
             Err(why) => (Err(why.clone()), Err(why)),
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
-        let decode = match recording.is_ok() && options.replay == Replay::Persistent {
+        let replay = options.replay.unwrap_or(match persistent::has_run(gpu) {
+            true => Replay::Persistent,
+            false => Replay::Graph,
+        });
+        let decode = match recording.is_ok() && replay == Replay::Persistent {
             false if program.slots >= BATCHED_SLOTS => Role::Batched,
             _ => Role::Generated,
         };
         Ok(Planned {
             gpu: gpu.clone(),
-            replay: options.replay,
+            replay,
             retune: options.retune,
             sizes: Sizes::of(&program, gpu, decode, bytes),
             decode,
@@ -115,15 +119,25 @@ impl Planned {
     /// How chains will be replayed, and whether the persistent kernel could run the program.
     pub(crate) fn explain(&self) -> String {
         let replaying = self.replaying();
+        let (major, minor) = (self.gpu.arch / 10, self.gpu.arch % 10);
+        let (never, request) = match persistent::has_run(&self.gpu) {
+            true => (String::new(), ""),
+            false => (
+                format!(", but has not run on GPUs of compute capability {major}.{minor}"),
+                ": --replay persistent requests it",
+            ),
+        };
         if self.program.pass(PassKind::Decode).is_none() {
             return replaying.to_string();
         }
         match (&self.recording, replaying.replay) {
             (_, Replay::Persistent) => match &self.rows {
-                Ok(rows) => format!("{replaying}; up to {} rows per launch", rows.rows),
-                Err(_) => format!("{replaying}; one row per launch"),
+                Ok(rows) => format!("{replaying}; up to {} rows per launch{never}", rows.rows),
+                Err(_) => format!("{replaying}; one row per launch{never}"),
             },
-            (Ok(_), _) => format!("{replaying}; the persistent kernel supports this model"),
+            (Ok(_), _) => {
+                format!("{replaying}; the persistent kernel supports this model{never}{request}")
+            }
             (Err(_), _) if replaying.note.is_some() => replaying.to_string(),
             (Err(why), _) => format!("{replaying}; {why}"),
         }
@@ -160,7 +174,7 @@ mod tests {
 
     fn options(replay: Replay) -> DeviceOptions {
         let mut options = DeviceOptions::default();
-        options.replay = replay;
+        options.replay = Some(replay);
         options
     }
 
@@ -279,13 +293,51 @@ mod tests {
     fn a_gpu_that_is_too_old_has_the_other_ways() {
         let (ways, why) = replays(&h200());
         assert!(ways.contains(&Replay::Persistent) && why.is_none());
-        let old = GpuInfo { arch: 89, ..h200() };
+        let old = GpuInfo { arch: 75, ..h200() };
         let (ways, why) = replays(&old);
         assert_eq!(ways, [Replay::Graph, Replay::Loop, Replay::Launches]);
         let why = why.unwrap();
-        assert!(why.contains("9.0") && why.contains("8.9"), "{why}");
+        assert!(why.contains("8.0") && why.contains("7.5"), "{why}");
         // The same reason as for a program.
-        let planned = Planned::of(example(Format::F16), &old, &DeviceOptions::default()).unwrap();
-        assert_eq!(planned.replaying().note, Some(why));
+        let planned = Planned::of(example(Format::F16), &old, &options(Replay::Persistent));
+        assert_eq!(planned.unwrap().replaying().note, Some(why));
+    }
+
+    /// The kernels' geometry follows the GPU. Where they have never run, they must be requested.
+    #[test]
+    fn gpus_on_which_the_kernel_never_ran_replay_the_graph_unless_asked() {
+        let kinds = [
+            (80, 108, 163),
+            (86, 84, 99),
+            (89, 128, 99),
+            (100, 148, 227),
+            (120, 170, 99),
+        ];
+        for (arch, sms, kib) in kinds {
+            let shared_per_block = kib << 10;
+            #[rustfmt::skip]
+            let gpu = GpuInfo { arch, sms, shared_per_block, ..h200() };
+            let asked =
+                Planned::of(example(Format::F16), &gpu, &options(Replay::Persistent)).unwrap();
+            assert_eq!(asked.replaying().replay, Replay::Persistent);
+            let never = "has not run on GPUs of compute capability";
+            assert!(asked.explain().contains(never), "{}", asked.explain());
+            let recording = asked.recording.unwrap();
+            assert_eq!(recording.blocks, sms);
+            assert!(recording.shared <= shared_per_block);
+            let usual = Planned::of(example(Format::F16), &gpu, &DeviceOptions::default()).unwrap();
+            assert_eq!(
+                usual.replaying(),
+                Replaying {
+                    replay: Replay::Graph,
+                    note: None
+                }
+            );
+            assert!(
+                usual.explain().contains("--replay persistent"),
+                "{}",
+                usual.explain()
+            );
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! Reports on the GPUs of this machine and on the libraries that the device uses.
-#![allow(unsafe_code)]
 
-use crate::{GpuInfo, compile, info, libraries, plan};
-use cudarc::cublaslt::sys as cublaslt;
+use crate::ops::library;
+use crate::{GpuInfo, compile, info, plan};
 use welte_device::{DeviceId, DeviceReport, Error as DeviceError};
 
 /// A report for every GPU, or one that says why no GPU can be used.
@@ -92,17 +91,16 @@ fn libraries_and_cache() -> Vec<(String, String)> {
 }
 
 fn cublaslt_version() -> Option<String> {
-    if !libraries::has_cublaslt() {
-        return None;
-    }
-    // SAFETY: the library is open; the call only returns a number.
-    let version = unsafe { cublaslt::cublasLtGetVersion() };
-    Some(format!(
-        "{}.{}.{}",
-        version / 10000,
-        version / 100 % 100,
-        version % 100
-    ))
+    let version = library::version();
+    let text = || {
+        format!(
+            "{}.{}.{}",
+            version / 10000,
+            version / 100 % 100,
+            version % 100
+        )
+    };
+    (version > 0).then(text)
 }
 
 #[cfg(test)]

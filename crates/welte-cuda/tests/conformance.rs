@@ -6,12 +6,12 @@ use welte_device::{Device, DeviceOptions, Replay, conformance};
 /// The first GPU. `WELTE_TEST_REPLAY` names the way of replaying chains, the persistent kernel unless set.
 fn device() -> Arc<dyn Device> {
     let named = std::env::var("WELTE_TEST_REPLAY").ok();
-    device_with(named.map_or(Replay::default(), |name| Replay::from_name(&name).unwrap()))
+    device_with(named.map_or(Replay::Persistent, |name| Replay::from_name(&name).unwrap()))
 }
 
 fn device_with(replay: Replay) -> Arc<dyn Device> {
     let mut options = DeviceOptions::default();
-    options.replay = replay;
+    options.replay = Some(replay);
     welte_cuda::device(0, &options).unwrap()
 }
 

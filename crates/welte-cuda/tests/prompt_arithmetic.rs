@@ -25,7 +25,7 @@ fn open(shape: &str, kv_format: Format) -> CudaContext {
     };
     let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
     let mut options = DeviceOptions::default();
-    options.replay = Replay::Graph;
+    options.replay = Some(Replay::Graph);
     let device = CudaDevice::open(0, &options).unwrap();
     let loaded = device.load_program(Arc::new(program), &checkpoint);
     loaded.unwrap().cuda_context().unwrap()

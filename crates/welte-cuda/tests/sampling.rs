@@ -125,7 +125,7 @@ fn tokens(context: &mut dyn Context, values: &[f32], state: &SlotState<'_>) -> V
 #[ignore = "needs a GPU"]
 fn the_device_chooses_as_the_reference_does() {
     let mut options = DeviceOptions::default();
-    options.replay = Replay::Graph;
+    options.replay = Some(Replay::Graph);
     let device = welte_cuda::device(0, &options).unwrap();
     let n = &mut Numbers(5);
     let mut wrong = Vec::new();

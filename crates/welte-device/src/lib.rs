@@ -18,6 +18,7 @@ mod logprobs;
 mod mask;
 mod noise;
 mod options;
+mod phases;
 mod plan;
 mod profile;
 mod report;
@@ -32,6 +33,7 @@ pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
 pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying};
+pub use phases::{Phase, Phases};
 pub use plan::{Plan, Progress};
 pub use profile::Profile;
 pub use report::DeviceReport;
@@ -84,6 +86,11 @@ pub trait Loaded: Send + Sync {
 
     /// Allocates everything that replay changes.
     fn context(&self) -> Result<Box<dyn Context>, Error>;
+
+    /// What loading and contexts have spent their time on so far, for a person. Devices that do not note it return nothing.
+    fn phases(&self) -> Vec<Phase> {
+        Vec::new()
+    }
 }
 
 /// Everything that replay changes: buffers, caches, page lists, slots. No method allocates on the device; on the host

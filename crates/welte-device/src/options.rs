@@ -10,14 +10,14 @@ pub struct DeviceOptions {
     pub threads: Option<usize>,
     /// Name of the CPU's instruction set; `None`: the best of this machine.
     pub instructions: Option<String>,
-    /// How a GPU replays chains.
-    pub replay: Replay,
+    /// How a GPU replays chains; `None`: in the fastest way that has run on this kind of GPU.
+    pub replay: Option<Replay>,
     /// Measure tuning parameters at load even if stored ones exist.
     pub retune: bool,
 }
 
 /// How a chain is replayed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replay {
     /// As `Launches`, with an allocation and a release per command besides: what an engine without a memory plan does.
     /// For comparisons.
@@ -30,7 +30,6 @@ pub enum Replay {
     Loop,
     /// One kernel reads the decode pass on the GPU for a whole chain. A model that it does not support is replayed as a
     /// graph.
-    #[default]
     Persistent,
 }
 

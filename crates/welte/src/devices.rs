@@ -1,6 +1,6 @@
 //! The devices of this build. No other file of the engine names a device crate: a new device is one more entry here.
 
-use crate::Error;
+use crate::{DeviceChoice, Error};
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, DeviceReport};
 
@@ -21,6 +21,8 @@ pub(crate) struct Kind {
     automatic: Option<Open>,
     /// A typical device of this kind, for planning on a machine without one.
     assumed: Option<Assume>,
+    /// Starts the device of this number, if that takes long. A load then need not wait for it.
+    start: Option<fn(u32)>,
 }
 
 /// Every kind. An automatic choice tries them in this order.
@@ -38,6 +40,7 @@ pub(crate) const KINDS: &[Kind] = &[
             Ok(device)
         }),
         assumed: Some(welte_cuda::assumed_device),
+        start: Some(welte_cuda::start),
     },
     #[cfg(feature = "gpu")]
     Kind {
@@ -67,6 +70,7 @@ pub(crate) const KINDS: &[Kind] = &[
         reports: welte_cpu::reports,
         automatic: Some(|_, options| welte_cpu::device(options)),
         assumed: None,
+        start: None,
     },
     Kind {
         name: "reference",
@@ -75,6 +79,7 @@ pub(crate) const KINDS: &[Kind] = &[
         reports: Vec::new,
         automatic: None,
         assumed: None,
+        start: None,
     },
 ];
 
@@ -88,6 +93,7 @@ const fn portable(api: welte_wgpu::Api, open: Open) -> Kind {
         reports: Vec::new,
         automatic: None,
         assumed: None,
+        start: None,
     }
 }
 
@@ -123,6 +129,16 @@ impl Kind {
     fn open(&self, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         Ok((self.open)(ordinal, options)?)
     }
+}
+
+/// What starts the device of a choice while a model's description is read; `None` if no device of the choice takes long to start.
+pub(crate) fn starter(choice: DeviceChoice) -> Option<impl FnOnce() + Send> {
+    let (kind, ordinal) = match choice {
+        DeviceChoice::Named(id) => (KINDS.iter().find(|kind| kind.name == id.kind)?, id.ordinal),
+        DeviceChoice::Auto => (KINDS.iter().find(|kind| kind.is_automatic())?, 0),
+    };
+    let start = kind.start?;
+    Some(move || start(ordinal))
 }
 
 /// Opens a device by itself, for tools. [`Model::load`](crate::Model::load) opens the device of its options.

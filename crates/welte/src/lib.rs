@@ -59,8 +59,8 @@ pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{
-    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Profile,
-    Progress, Replay, ReplayTools, Replaying, timeline,
+    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Phase,
+    Profile, Progress, Replay, ReplayTools, Replaying, timeline,
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Sampling};

@@ -2,7 +2,7 @@
 
 use crate::cache::fingerprint;
 use crate::constraint::Grammars;
-use crate::devices::{KINDS, Kind, open_device};
+use crate::devices::{self, KINDS, Kind, open_device};
 use crate::engine::Handle;
 use crate::{
     DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
@@ -11,7 +11,9 @@ use crate::{
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use web_time::{Duration, Instant};
-use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
+use welte_device::{
+    Device, DeviceInfo, DeviceOptions, Loaded, Phase, Phases, Plan, Progress, Replay,
+};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec, Pooling, Survey, VectorSettings};
@@ -59,8 +61,8 @@ pub struct LoadOptions {
     pub prefix_store: bool,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
-    /// How a GPU replays chains.
-    pub replay: Replay,
+    /// How a GPU replays chains; `None`: in the fastest way that has run on this kind of GPU.
+    pub replay: Option<Replay>,
     /// Measure a device's tuning parameters at load even if stored ones exist.
     pub retune: bool,
     /// Load even if the plan exceeds the memory that the device reports as available.
@@ -86,7 +88,7 @@ impl Default for LoadOptions {
             score_tokens: None,
             prefix_store: false,
             max_chain: 256,
-            replay: Replay::default(),
+            replay: None,
             retune: false,
             ignore_memory: false,
         }
@@ -240,6 +242,8 @@ pub(crate) struct Inner {
     pub(crate) fingerprint: Option<[u8; 32]>,
     engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
+    /// What loading spent its time on outside the device.
+    phases: Phases,
 }
 
 /// Opens a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`.
@@ -278,7 +282,9 @@ impl Model {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
-        Model::from_checkpoint(open(source)?, options, progress)
+        let phases = Phases::default();
+        let checkpoint = phases.time("opening the file", || open(source))?;
+        Model::prepared(checkpoint, options, phases, progress)
     }
 
     /// Loads a model from a checkpoint that is already open.
@@ -287,8 +293,34 @@ impl Model {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
+        Model::prepared(checkpoint, options, Phases::default(), progress)
+    }
+
+    /// Loads while the device starts.
+    fn prepared(
+        checkpoint: Box<dyn Checkpoint>,
+        options: &LoadOptions,
+        phases: Phases,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Model, Error> {
+        std::thread::scope(|scope| {
+            if let Some(start) = devices::starter(options.device) {
+                scope.spawn(start);
+            }
+            Model::of(checkpoint, options, phases, progress)
+        })
+    }
+
+    fn of(
+        checkpoint: Box<dyn Checkpoint>,
+        options: &LoadOptions,
+        phases: Phases,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Model, Error> {
         let start = Instant::now();
-        let side = text::TextSide::of(checkpoint.as_ref())?;
+        let side = phases.time("vocabulary and template", || {
+            text::TextSide::of(checkpoint.as_ref())
+        })?;
         let scores = options.scores
             || options.embeddings && welte_models::vector_settings(checkpoint.as_ref())?.scores;
         let options = &LoadOptions {
@@ -306,11 +338,13 @@ impl Model {
             device,
             plan,
             ..
-        } = inspect(checkpoint, options)?;
+        } = phases.time("opening the device, plan", || inspect(checkpoint, options))?;
         if !options.ignore_memory {
-            check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
-                let options = options.with_context(context);
-                plan_on(device.as_ref(), checkpoint.as_ref(), &spec, &options)
+            phases.time("free memory", || {
+                check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
+                    let options = options.with_context(context);
+                    plan_on(device.as_ref(), checkpoint.as_ref(), &spec, &options)
+                })
             })?;
         }
         let pass = |kind: PassKind| {
@@ -328,7 +362,8 @@ impl Model {
         let segments = spec.segments(options.scores);
         let vectors = welte_models::vector_settings(checkpoint.as_ref())?;
         let prefix_store = options.prefix_store;
-        let fingerprint = prefix_store.then(|| fingerprint(checkpoint.as_ref(), &spec));
+        let fingerprint = prefix_store
+            .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         Ok(Model {
@@ -354,6 +389,7 @@ impl Model {
                 fingerprint,
                 engine: Mutex::default(),
                 load_time: start.elapsed(),
+                phases,
             }),
         })
     }
@@ -460,6 +496,15 @@ impl Model {
     /// How long loading took.
     pub fn load_time(&self) -> Duration {
         self.inner.load_time
+    }
+
+    /// What loading spent its time on, and the first context too: phases in the order in which they began. Some happened at the
+    /// same time.
+    pub fn phases(&self) -> Vec<Phase> {
+        let mut phases = self.inner.phases.list();
+        phases.extend(self.inner.loaded.phases());
+        phases.sort_by_key(|phase| phase.begun);
+        phases
     }
 
     /// Tokens that end a text: from the metadata, the generation configuration and the vocabulary.
@@ -839,149 +884,4 @@ fn check_memory(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use welte_device::DeviceId;
-    use welte_table::{Command, Op};
-
-    /// The reference device with limits.
-    struct Limited {
-        device: Arc<dyn Device>,
-        missing: Option<&'static str>,
-        without: Option<Op>,
-        memory: Option<u64>,
-    }
-
-    impl Limited {
-        fn new() -> Limited {
-            Limited {
-                device: open_device(DeviceId::only("reference"), &DeviceOptions::default())
-                    .unwrap(),
-                missing: None,
-                without: None,
-                memory: None,
-            }
-        }
-    }
-
-    impl Device for Limited {
-        fn info(&self) -> &DeviceInfo {
-            self.device.info()
-        }
-        fn supports(&self, command: &Command) -> bool {
-            self.without != Some(command.op)
-        }
-        fn missing(&self, _: &Program) -> Option<String> {
-            self.missing.map(str::to_string)
-        }
-        fn plan(&self, program: Arc<Program>) -> Result<Plan, welte_device::Error> {
-            self.device.plan(program)
-        }
-        fn available_memory(&self) -> Option<u64> {
-            self.memory
-        }
-        fn load(
-            &self,
-            plan: Plan,
-            checkpoint: &dyn Checkpoint,
-            progress: &mut dyn FnMut(Progress),
-        ) -> Result<Arc<dyn Loaded>, welte_device::Error> {
-            self.device.load(plan, checkpoint, progress)
-        }
-        fn read_bandwidth(&self, _: f64) -> Result<f64, welte_device::Error> {
-            Ok(1.0)
-        }
-    }
-
-    fn plan_tiny(device: &dyn Device, options: &LoadOptions) -> Result<Plan, Error> {
-        let checkpoint = open("synthetic:tiny:q8_0").unwrap();
-        let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
-        plan_on(device, checkpoint.as_ref(), &spec, options)
-    }
-
-    fn context(context: u32) -> LoadOptions {
-        LoadOptions::default().with_context(context)
-    }
-
-    #[test]
-    fn what_a_device_lacks_is_named() {
-        let lacks = |device: &Limited| match plan_tiny(device, &context(64)) {
-            Err(Error::Unsupported { device, what, .. }) => (device, what),
-            other => panic!("{:?}", other.err()),
-        };
-        let mut device = Limited::new();
-        device.missing = Some("a third hand");
-        let reference = DeviceId::only("reference");
-        assert_eq!(lacks(&device), (reference, "a third hand".to_string()));
-        device.missing = None;
-        device.without = Some(Op::Attention);
-        let (id, what) = lacks(&device);
-        assert_eq!(id, reference);
-        assert!(what.contains("no attention"), "{what}");
-        // A fused op is split.
-        device.without = Some(Op::NormMatmul);
-        let plan = plan_tiny(&device, &context(64)).unwrap();
-        let commands = plan.program.passes.iter().flat_map(|pass| &pass.commands);
-        assert!(commands.into_iter().all(|c| c.op != Op::NormMatmul));
-    }
-
-    #[test]
-    fn a_plan_must_fit_in_the_available_memory() {
-        let mut device = Limited::new();
-        let plan = plan_tiny(&device, &context(4096)).unwrap();
-        let need = plan.memory.total();
-        let plan_for = |length| plan_tiny(&Limited::new(), &context(length));
-        let position = (need - plan_for(2048).unwrap().memory.total()) / 2048;
-        let check = |device: &Limited| check_memory("tiny", &plan, device, plan_for);
-        assert!(check(&device).is_ok());
-        device.memory = Some(need);
-        assert!(check(&device).is_ok());
-        // Bytes that lack, and the context that fits.
-        for (lack, fits) in [
-            (1, Some(3840)),
-            (256 * position, Some(3840)),
-            (256 * position + 1, Some(3584)),
-            (3840 * position, Some(256)),
-            (3840 * position + 1, None),
-            (need, None),
-        ] {
-            device.memory = Some(need - lack);
-            let Err(Error::Memory {
-                need: said,
-                have,
-                fits_context,
-                ..
-            }) = check(&device)
-            else {
-                panic!("{lack} bytes too few are enough")
-            };
-            assert_eq!((said, have, fits_context), (need, need - lack, fits));
-        }
-    }
-
-    #[test]
-    fn rows_and_context_follow_the_options() {
-        let device = Limited::new();
-        let sizes = |options: &LoadOptions| {
-            let program = plan_tiny(&device, options).unwrap().program;
-            let rows = |kind| program.passes[program.pass(kind).unwrap()].rows;
-            let (decode, prompt) = (rows(PassKind::Decode), rows(PassKind::Prompt));
-            (program.context, decode, prompt)
-        };
-        let own = device.info().prompt_rows;
-        let all = context(4096);
-        assert_eq!(sizes(&all), (4096, 16, own));
-        let some = LoadOptions {
-            decode_rows: 3,
-            prompt_rows: 7,
-            ..all.clone()
-        };
-        assert_eq!(sizes(&some), (4096, 3, 7));
-        let wide = LoadOptions {
-            decode_rows: 0,
-            prompt_rows: 7,
-            ..context(5)
-        };
-        assert_eq!(sizes(&wide), (5, 1, 5));
-    }
-}
+mod tests;

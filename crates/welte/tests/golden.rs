@@ -153,7 +153,7 @@ fn cpu() -> Vec<Target> {
 /// The first GPU. Steps are replayed as a graph, so the persistent kernel is not compiled.
 fn cuda() -> Vec<Target> {
     let mut options = DeviceOptions::default();
-    options.replay = Replay::Graph;
+    options.replay = Some(Replay::Graph);
     vec![Target::new(
         DeviceId::numbered("cuda", 0),
         &options,

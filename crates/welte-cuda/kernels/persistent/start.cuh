@@ -17,7 +17,7 @@ __device__ __forceinline__ void init_ring(Shared *s) {
     s->bookkeeping.handed = s->bookkeeping.recorded = 0;
     s->scores.handed = s->scores.done = 0;
     for (u32 i = 0; i < SLOTS; i++) {
-        mbarrier_init(shared_address(&s->full[i]), 1);
+        mbarrier_init(shared_address(&s->full[i]), COPYING_LANES);
         mbarrier_init(shared_address(&s->empty[i]), WARPS);
     }
 #if CHOSEN
@@ -28,7 +28,7 @@ __device__ __forceinline__ void init_ring(Shared *s) {
 }
 
 template <class Args> __device__ __forceinline__ void stream_weights(Shared *s, const Args &a, u32 turns) {
-    if (threadIdx.x % 32) return;
+    if (threadIdx.x % 32 >= COPYING_LANES) return;
     Streamer streamer;
     streamer.begin(s, a.params.pause);
     bool more = true;

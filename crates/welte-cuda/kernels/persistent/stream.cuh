@@ -13,6 +13,10 @@ enum class Output : u32 {
     Logits,
 };
 
+// Lanes of the streaming warp that copy. With bulk copies one lane does all the work: no time may pass between a free slot and its
+// copies. Without, every lane copies, and the first one does everything else.
+constexpr u32 COPYING_LANES = BULK_COPIES ? 1 : 32;
+
 // Slots in flight while the block waits for attention, where weights pause for it.
 constexpr u32 SLOTS_WHILE_ATTENDING = 2;
 
@@ -68,7 +72,7 @@ __device__ __forceinline__ Signals load_signals(u32 signals) {
 // Slots are placed one after the other, and at the start of the ring where its end is too short.
 __device__ __forceinline__ u32 slot_offset(u32 at, u32 bytes, u32 size) { return at + bytes > size ? 0 : at; }
 
-// The streaming warp. One lane does all the work: no time may pass between a free slot and its copies.
+// The streaming warp. Only the first lane knows the state of the ring.
 struct Streamer {
     Shared *s;
     u64 policy; // read_once()
@@ -139,20 +143,40 @@ struct Streamer {
 
     // Waits until the next slot, which gets so many bytes, may be requested. Returns false when the chain is over.
     template <class V> __device__ __forceinline__ bool open_slot(u32 bytes, u32 max_in_flight, Place &place) {
+        if (BULK_COPIES) return claim_slot<V>(bytes, max_in_flight, place);
+        bool open = threadIdx.x % 32 == 0 && claim_slot<V>(bytes, max_in_flight, place);
+        place.to = __shfl_sync(~0u, place.to, 0), place.barrier = __shfl_sync(~0u, place.barrier, 0);
+        return __shfl_sync(~0u, (u32)open, 0);
+    }
+
+    // The same, for one lane.
+    template <class V> __device__ __forceinline__ bool claim_slot(u32 bytes, u32 max_in_flight, Place &place) {
         constexpr u32 BYTES = Slot<V>::BYTES;
         place.barrier = full + number % SLOTS * 8;
         place.to = slot_offset(at, BYTES, size), place.start = place.to == at ? end_unwrapped : end_unwrapped + size - at;
         if (!wait_for_room(place.start + BYTES)) return false;
         if (released == number) oldest_start = place.start;
         // Only the copies come after this wait: until they are issued too little is in flight.
-        mbarrier_expect(place.barrier, bytes);
+        if (BULK_COPIES) mbarrier_expect(place.barrier, bytes);
         s->slot_starts[number % SLOTS] = place.start;
         throttle(max_in_flight);
         return true;
     }
 
+    // Copies part of a slot: multiples of 16 bytes.
+    __device__ __forceinline__ void copy(const Place &place, u32 to, u64 from, u32 bytes) {
+        to += ring + place.to;
+#if BULK_COPIES
+        copy_bulk_by(policy, to, (const void *)from, bytes, place.barrier);
+#else
+#pragma unroll 1
+        for (u32 i = threadIdx.x % 32 * 16; i < bytes; i += 32 * 16) copy_async_by(policy, to + i, (const void *)(from + i));
+#endif
+    }
+
     // Called after the copies of a slot.
     template <class V> __device__ __forceinline__ void close_slot(const Place &place) {
+        if (!BULK_COPIES) arrive_after_copies(place.barrier);
         at = place.to + Slot<V>::BYTES, end_unwrapped = place.start + Slot<V>::BYTES;
         number++, in_flight++;
     }
@@ -177,7 +201,7 @@ struct Streamer {
 #pragma unroll
             for (u32 i = 0; i < COPIES; i++) {
                 u32 to = V::rows * (L::SETS * L::before(i / L::SETS) + i % L::SETS * L::stride(i / L::SETS)), bytes = rows * L::stride(i / L::SETS);
-                copy_bulk_by(policy, ring + place.to + to, (const void *)from[i], bytes, place.barrier);
+                copy(place, to, from[i], bytes);
                 from[i] += bytes;
             }
             close_slot<V>(place);
@@ -188,12 +212,18 @@ struct Streamer {
 #if CHOSEN
     // Waits for the next choice of experts. Returns false when the chain is over.
     __device__ __forceinline__ bool await_choice() {
-        while (!mbarrier_passed(shared_address(&s->chosen), choices & 1)) {
+        bool there = threadIdx.x % 32 != 0;
+        while (!there) {
+            there = mbarrier_passed(shared_address(&s->chosen), choices & 1);
             Signals now = load_signals(signals);
-            if (now.done || now.gave_up) return false;
+            if (!there && (now.done || now.gave_up)) break;
+        }
+        if (!BULK_COPIES) {
+            __syncwarp(); // the other lanes read the choice too
+            there = __shfl_sync(~0u, (u32)there, 0);
         }
         choices++;
-        return true;
+        return there;
     }
 
     // The same, with the matrices of the chosen experts.
@@ -214,7 +244,7 @@ struct Streamer {
 #pragma unroll
                 for (u32 c = 0; c < COPIES; c++) {
                     u32 to = V::rows * (L::SETS * L::before(c / L::SETS) + c % L::SETS * L::stride(c / L::SETS));
-                    copy_bulk_by(policy, ring + place.to + to, (const void *)from[c], rows * L::stride(c / L::SETS), place.barrier);
+                    copy(place, to, from[c], rows * L::stride(c / L::SETS));
                 }
                 close_slot<V>(place);
                 done += rows;
@@ -238,7 +268,7 @@ struct Streamer {
 #pragma unroll
                     for (u32 i = 0; i < L::SETS * V::rows; i++)
                         if (i % V::rows < rows)
-                            copy_bulk_by(policy, ring + place.to + i * L::ROW, (const void *)(from + (u64)(i / V::rows * V::n + i % V::rows) * L::stride(0)), bytes, place.barrier);
+                            copy(place, i * L::ROW, from + (u64)(i / V::rows * V::n + i % V::rows) * L::stride(0), bytes);
                     from += (u64)rows * L::stride(0);
                     close_slot<V>(place);
                 }
@@ -249,7 +279,9 @@ struct Streamer {
 
     // No copy may be in flight to the memory of a block that has left.
     __device__ __forceinline__ void drain() {
-        while (in_flight) await_oldest();
+        if (threadIdx.x % 32 == 0)
+            while (in_flight) await_oldest();
+        if (!BULK_COPIES) __syncwarp();
     }
 };
 

@@ -187,25 +187,20 @@ impl CudaContext {
                 self.forward_graph = Some(forward);
             }
             Replay::Persistent => {
-                // The graph replays chains after the kernel gave up.
-                self.use_replay(Replay::Graph)?;
                 if let Err(why) = &self.loaded.recording {
-                    self.note = Some(why.clone());
-                    return Ok(());
+                    return self.fall_back(why.clone());
                 }
                 if let Some(why) = self.rows_refused() {
-                    self.note = Some(why);
-                    return Ok(());
+                    return self.fall_back(why);
                 }
                 let prepared = self.prepare_persistent();
                 match prepared.and_then(|()| self.prepare_rows()) {
                     Err(Error::Compile { log, .. }) => {
                         let why = log.lines().find(|line| line.contains("error"));
                         let why = why.unwrap_or("the compiler does not say why");
-                        self.note = Some(format!(
+                        return self.fall_back(format!(
                             "not the persistent kernel: it did not compile, which is a bug in Welte: {why}"
                         ));
-                        return Ok(());
                     }
                     other => other?,
                 }

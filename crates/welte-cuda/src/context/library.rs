@@ -1,12 +1,14 @@
 //! Choosing between cuBLASLt's algorithms and our own kernels when a context is made. Measured times decide, but an algorithm
-//! is used only if its bits are those of our kernels. The choice therefore changes speed, and never results.
+//! is used only if its bits are those of our kernels. The choice therefore changes speed, and never results. It is kept on disk.
 #![allow(unsafe_code)]
 
 use super::CudaContext;
 use super::ready::Ready;
-use crate::Error;
 use crate::gpu::{Event, Gpu};
 use crate::launch::{Either, Probe, bytes_of_all};
+use crate::ops::library::{Algorithm, Plan, Product};
+use crate::{Error, compile};
+use std::sync::Arc;
 use welte_table::Row;
 
 /// Values of the pattern that fills activations.
@@ -17,8 +19,62 @@ const COMPARED: u32 = 8;
 const SHORT: u64 = 100_000;
 
 impl CudaContext {
-    /// Decides for every product of cuBLASLt which algorithm runs, if any.
+    /// Decides for every product of cuBLASLt which algorithm runs, if any: as an earlier load did, or by timing.
     pub(super) fn choose_algorithms(&mut self) -> Result<(), Error> {
+        let open = self.open_plans();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let key: Vec<(&Product, u32)> = open
+            .iter()
+            .map(|(plan, least)| (plan.product(), *least))
+            .collect();
+        let file = compile::algorithms(&key, &self.gpu.info);
+        let plans = || open.iter().map(|(plan, _)| &**plan);
+        let kept = file.as_deref().and_then(compile::read_cached);
+        let kept = kept.and_then(|bytes| of_bytes(&bytes));
+        if kept.is_some_and(|kept| recall(plans(), &kept)) {
+            return Ok(());
+        }
+        self.time_algorithms()?;
+        let chosen: Vec<Option<Algorithm>> = plans()
+            .map(|plan| plan.chosen().flatten().map(|one| plan.algorithm(one)))
+            .collect();
+        if let Some(file) = file {
+            // What cannot be written is timed again at the next load.
+            let _ = compile::write_cached(&file, &to_bytes(&chosen));
+        }
+        Ok(())
+    }
+
+    /// The plans that have not been decided, each once, with the fewest rows that they are used for.
+    fn open_plans(&self) -> Vec<(Arc<Plan>, u32)> {
+        let mut open: Vec<(Arc<Plan>, u32)> = Vec::new();
+        for node in self
+            .passes
+            .iter()
+            .flat_map(|pass| pass.commands.iter().flatten())
+        {
+            let Ready::ForRows { least, nodes, .. } = node else {
+                continue;
+            };
+            let [Ready::Either(either)] = &nodes[..] else {
+                continue;
+            };
+            for gemm in either
+                .products()
+                .filter(|gemm| gemm.plan.chosen().is_none())
+            {
+                if !open.iter().any(|(plan, _)| Arc::ptr_eq(plan, &gemm.plan)) {
+                    open.push((gemm.plan.clone(), *least));
+                }
+            }
+        }
+        open
+    }
+
+    /// Times the candidates of every product that has not been decided.
+    fn time_algorithms(&mut self) -> Result<(), Error> {
         let mut pattern = None;
         for pass in 0..self.passes.len() {
             let commands = std::mem::take(&mut self.passes[pass].commands);
@@ -166,6 +222,58 @@ impl CudaContext {
     }
 }
 
+/// Decides plans as they were decided before. False, and nothing is decided, if the library has no such algorithm for one of them.
+fn recall<'a>(plans: impl Iterator<Item = &'a Plan> + Clone, kept: &[Option<Algorithm>]) -> bool {
+    if plans.clone().count() != kept.len() {
+        return false;
+    }
+    let candidates = plans.clone().zip(kept).map(|(plan, kept)| match kept {
+        Some(algorithm) => plan.candidate_with(algorithm).map(Some),
+        None => Some(None),
+    });
+    let Some(candidates) = candidates.collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    plans
+        .zip(candidates)
+        .for_each(|(plan, one)| plan.choose(one));
+    true
+}
+
+/// Bytes of an entry: whether there is an algorithm, and the algorithm.
+const ENTRY: usize = 1 + size_of::<Algorithm>();
+
+/// Choices as they are kept on disk.
+fn to_bytes(chosen: &[Option<Algorithm>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(chosen.len() * ENTRY);
+    for one in chosen {
+        bytes.push(u8::from(one.is_some()));
+        let words = one.unwrap_or_default();
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+    bytes
+}
+
+/// What [`to_bytes`] wrote; `None` if it did not.
+fn of_bytes(bytes: &[u8]) -> Option<Vec<Option<Algorithm>>> {
+    let (entries, []) = bytes.as_chunks::<ENTRY>() else {
+        return None;
+    };
+    let entry = |entry: &[u8; ENTRY]| {
+        let (words, _) = entry[1..].as_chunks();
+        let mut algorithm = Algorithm::default();
+        for (to, from) in algorithm.iter_mut().zip(words) {
+            *to = u64::from_le_bytes(*from);
+        }
+        match entry[0] {
+            0 => Some(None),
+            1 => Some(Some(algorithm)),
+            _ => None,
+        }
+    };
+    entries.iter().map(entry).collect()
+}
+
 /// Whether a product of it has not been decided.
 fn is_open(either: &Either<Ready>) -> bool {
     either.products().any(|gemm| gemm.plan.chosen().is_none())
@@ -227,10 +335,21 @@ fn result(gpu: &Gpu, probe: &Probe, live: u32) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
     use crate::CudaDevice;
-    use std::sync::Arc;
     use welte_device::{DeviceOptions, Replay};
     use welte_formats::synthetic::Synthetic;
     use welte_models::CompileOptions;
+
+    #[test]
+    fn choices_are_read_as_they_were_written() {
+        let chosen = [Some([1, 2, 3, 4, 5, 6, 7, u64::MAX]), None, Some([0; 8])];
+        let bytes = to_bytes(&chosen);
+        assert_eq!(of_bytes(&bytes).unwrap(), chosen);
+        assert_eq!(of_bytes(&bytes[1..]), None);
+        let mut other = bytes.clone();
+        other[0] = 2;
+        assert_eq!(of_bytes(&other), None);
+        assert_eq!(of_bytes(&[]).unwrap(), []);
+    }
 
     fn open(shape: &str) -> CudaContext {
         let checkpoint = Synthetic::parse(shape).unwrap();
@@ -242,7 +361,7 @@ mod tests {
         };
         let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
         let mut options = DeviceOptions::default();
-        options.replay = Replay::Graph;
+        options.replay = Some(Replay::Graph);
         let device = CudaDevice::open(0, &options).unwrap();
         let loaded = device.load_program(Arc::new(program), &checkpoint);
         loaded.unwrap().cuda_context().unwrap()

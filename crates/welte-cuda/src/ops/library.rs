@@ -9,6 +9,7 @@ use crate::gpu::Gpu;
 use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The most algorithms that are compared for a product.
@@ -108,6 +109,16 @@ impl<T> Drop for Described<T> {
     }
 }
 
+/// What the library calls an algorithm: opaque numbers.
+pub(crate) type Algorithm = [u64; 8];
+
+/// The library's version; 0 if there is none.
+pub(crate) fn version() -> u64 {
+    // SAFETY: the library is open.
+    let ask = || unsafe { sys::cublasLtGetVersion() } as u64;
+    crate::libraries::has_cublaslt().then(ask).unwrap_or(0)
+}
+
 /// An algorithm, with the bytes of its workspace.
 struct Candidate {
     algorithm: sys::cublasLtMatmulAlgo_t,
@@ -127,6 +138,8 @@ pub(crate) struct Plan {
     chosen: OnceLock<Option<usize>>,
     /// The number of rows in the current descriptions of x and y.
     rows: Mutex<u32>,
+    /// It was run, so the library has loaded its code.
+    has_run: AtomicBool,
 }
 
 // SAFETY: plain descriptors. The only part that changes, the number of rows, is accessed under a lock.
@@ -187,6 +200,7 @@ impl Plan {
             candidates: candidates.collect(),
             chosen: OnceLock::new(),
             rows: Mutex::new(p.rows),
+            has_run: AtomicBool::new(false),
         })
     }
 }
@@ -199,6 +213,27 @@ impl Plan {
     /// The candidate in use. The outer `None`: it has not been decided.
     pub(crate) fn chosen(&self) -> Option<Option<usize>> {
         self.chosen.get().copied()
+    }
+
+    /// Whether it was run before.
+    pub(crate) fn has_run(&self) -> bool {
+        self.has_run.load(Ordering::Relaxed)
+    }
+
+    /// What the product computes.
+    pub(crate) fn product(&self) -> &Product {
+        &self.product
+    }
+
+    /// The library's description of a candidate's algorithm. It is the same in every process.
+    pub(crate) fn algorithm(&self, candidate: usize) -> Algorithm {
+        self.candidates[candidate].algorithm.data
+    }
+
+    /// The candidate with an algorithm.
+    pub(crate) fn candidate_with(&self, algorithm: &Algorithm) -> Option<usize> {
+        let mut candidates = self.candidates.iter();
+        candidates.position(|candidate| candidate.algorithm.data == *algorithm)
     }
 
     /// Decides for a candidate, or for none. The first decision stays.
@@ -353,6 +388,7 @@ impl Gemm {
                 gpu.stream().cast(),
             )
         };
+        plan.has_run.store(true, Ordering::Relaxed);
         check(status, "a product")
     }
 }

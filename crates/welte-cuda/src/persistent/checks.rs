@@ -4,8 +4,15 @@ use super::MAX_CACHES;
 use crate::GpuInfo;
 use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program, WeightSpec};
 
-/// The oldest architecture with bulk copies into shared memory.
-const OLDEST_ARCH: u32 = 90;
+/// The oldest architecture with asynchronous copies into shared memory and with barriers that wait for them.
+const OLDEST_ARCH: u32 = 80;
+/// Architectures on which the kernels have run.
+const PROVEN_ARCHS: [u32; 1] = [90];
+
+/// Whether the kernels have run on this kind of GPU. They are used elsewhere only if they are requested.
+pub(crate) fn has_run(gpu: &GpuInfo) -> bool {
+    PROVEN_ARCHS.contains(&gpu.arch)
+}
 
 /// Whether a GPU can run the kernels; the error says what it lacks.
 pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {

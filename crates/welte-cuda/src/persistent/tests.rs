@@ -439,8 +439,8 @@ fn addresses_take_the_place_of_numbers() {
 #[test]
 fn what_cannot_be_recorded_is_named() {
     let made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
-    let old = GpuInfo { arch: 89, ..h200() };
-    assert!(one_row(&made, &old).unwrap_err().contains("8.9"));
+    let old = GpuInfo { arch: 75, ..h200() };
+    assert!(one_row(&made, &old).unwrap_err().contains("7.5"));
     let mut bytes = made.clone();
     let CacheKind::Attention { format, .. } = &mut bytes.caches[0].kind else {
         panic!("an attention cache");

@@ -16,7 +16,7 @@ use welte_table::{Format, PassKind, Program, Row, Sampling};
 /// Whether the GPU can run the persistent kernels. Says why, if not.
 pub fn gpu() -> bool {
     let gpu = device(Replay::Persistent);
-    let can = gpu.gpu().arch >= 90;
+    let can = gpu.gpu().arch >= 80;
     if !can {
         eprintln!("skipped: {} is too old", gpu.gpu().name);
     }
@@ -26,7 +26,7 @@ pub fn gpu() -> bool {
 /// The first GPU.
 pub fn device(replay: Replay) -> CudaDevice {
     let mut options = DeviceOptions::default();
-    options.replay = replay;
+    options.replay = Some(replay);
     CudaDevice::open(0, &options).unwrap()
 }
 

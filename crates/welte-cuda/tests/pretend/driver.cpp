@@ -251,7 +251,7 @@ API cuDeviceTotalMem_v2(size_t *to, int) { return *to = TOTAL, SUCCESS; }
 API cuDeviceGetAttribute(int *to, int which, int) {
     unsigned arch = setting("WELTE_PRETEND_ARCH", 90);
     const std::map<int, int> values = {{13, 1000000}, {16, (int)multiprocessors()}, {36, 1000000}, {37, 64}, {38, 32 << 20},
-                                       {75, (int)arch / 10}, {76, (int)arch % 10}, {81, 228 << 10}, {97, MOST_SHARED}};
+                                       {75, (int)arch / 10}, {76, (int)arch % 10}, {81, 228 << 10}, {97, (int)most_shared(arch)}};
     auto found = values.find(which);
     if (found == values.end()) return INVALID_VALUE;
     return *to = found->second, SUCCESS;

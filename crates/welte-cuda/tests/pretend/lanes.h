@@ -114,5 +114,6 @@ void mbarrier_arrive(unsigned at, unsigned bytes);
 bool mbarrier_passed(unsigned at, unsigned parity);
 void copy_bulk(unsigned to, const void *from, unsigned bytes, unsigned barrier);
 void copy_async(unsigned to, const void *from, unsigned bytes, unsigned taken);
+void arrive_after_copies(unsigned barrier);
 void copy_commit();
 void copy_wait(unsigned pending);

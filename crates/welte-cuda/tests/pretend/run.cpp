@@ -146,7 +146,7 @@ void grid_release() {
 static long long now() { return (long long)ticks; }
 
 const Services services = {meet, barrier, grid_wait, grid_release, yield, dynamic_shared, shared_address, shared, mbarrier_init, mbarrier_arrive, mbarrier_passed,
-                           copy_bulk, copy_async, copy_commit, copy_wait, set_condition, now, die};
+                           copy_bulk, copy_async, arrive_after_copies, copy_commit, copy_wait, set_condition, now, die};
 
 // ---- scheduling ----
 

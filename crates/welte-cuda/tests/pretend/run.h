@@ -37,6 +37,8 @@ struct Launch {
 };
 
 const unsigned MOST_SHARED = 227 << 10; // of a block
+// The same on a GPU of an architecture.
+inline unsigned most_shared(unsigned arch) { return arch == 80 ? 163 << 10 : arch < 90 || arch >= 120 ? 99 << 10 : MOST_SHARED; }
 const unsigned USUAL_SHARED = 48 << 10; // without asking
 
 unsigned setting(const char *name, unsigned otherwise);

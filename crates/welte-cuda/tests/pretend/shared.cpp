@@ -111,6 +111,19 @@ void copy_async(unsigned to, const void *from, unsigned bytes, unsigned taken) {
     current->copies.push_back({to, bytes, taken, current->committed, from});
 }
 
+// The lane's copies arrive like bulk copies from now on: as late as possible, and the barrier waits for their bytes.
+void arrive_after_copies(unsigned at) {
+    Block &block = *current->warp->block;
+    unsigned bytes = 0;
+    for (const Copy &copy : current->copies) {
+        if (copy.taken != copy.bytes) die("a copy of fewer bytes than it writes, before an arrival at an mbarrier");
+        block.bulk.push_back({copy.to, copy.bytes, at, copy.from});
+        bytes += copy.bytes;
+    }
+    current->copies.clear();
+    mbarrier_arrive(at, bytes);
+}
+
 void copy_commit() { current->committed++; }
 
 void copy_wait(unsigned pending) {

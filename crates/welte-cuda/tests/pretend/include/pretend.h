@@ -39,6 +39,7 @@ struct Services {
     bool (*mbarrier_passed)(unsigned barrier, unsigned parity);
     void (*copy_bulk)(unsigned to, const void *from, unsigned bytes, unsigned barrier);
     void (*copy_async)(unsigned to, const void *from, unsigned bytes, unsigned taken);
+    void (*arrive_after_copies)(unsigned barrier);
     void (*copy_commit)();
     void (*copy_wait)(unsigned pending);
     void (*set_condition)(unsigned long long handle, unsigned value);

@@ -89,6 +89,7 @@ inline void store_system(u64 *to, u64 v) { __atomic_store_n(to, v, __ATOMIC_RELE
 
 template <u32 ID, u32 COUNT> inline void bar_sync() { pretend->barrier(ID, COUNT, false); }
 template <u32 ID, u32 COUNT> inline int bar_count(bool yes) { return pretend->barrier(ID, COUNT, yes); }
+#define BULK_COPIES (__CUDA_ARCH__ >= 900)
 inline void mbarrier_init(u32 barrier, u32 arrivals) { pretend->mbarrier_init(barrier, arrivals); }
 inline void mbarriers_ready() {}
 inline void mbarrier_arrive(u32 barrier) { pretend->mbarrier_arrive(barrier, 0); }
@@ -99,6 +100,8 @@ inline void wait_ticks(u32, u32) {}
 inline u64 read_once() { return 0; }
 inline void copy_bulk_by(u64, u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
 inline void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
+inline void copy_async_by(u64, u32 to, const void *from) { pretend->copy_async(to, from, 16, 16); }
+inline void arrive_after_copies(u32 barrier) { pretend->arrive_after_copies(barrier); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from) { pretend->copy_async(to, from, BYTES, BYTES); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from, bool wanted) { pretend->copy_async(to, from, BYTES, wanted ? BYTES : 0); }
 inline void copy_commit() { pretend->copy_commit(); }
