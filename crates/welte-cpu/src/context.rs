@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
-    Profile, SKIPPED, SlotState, is_token,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
+    MixedStep, Pick, Profile, SKIPPED, SlotState, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -28,6 +28,8 @@ pub(crate) struct CpuContext {
     buffers: Vec<Block>,
     scratch: Scratch,
     passes: Vec<LoweredPass>,
+    /// Whether generated rows and prompt rows can share a step.
+    mixes: bool,
     state: State,
     checks: Checks,
     /// Chunks of each phase in the step at hand.
@@ -71,6 +73,7 @@ impl CpuContext {
         };
         let passes: Result<Vec<_>, _> = program.passes.iter().map(|p| lowering.pass(p)).collect();
         let passes = passes?;
+        let mixes = lowering.mixes();
         let slots = program.slots as usize;
         let (vocab, context) = (program.vocab as usize, program.context as usize);
         let caches = 0..program.caches.len();
@@ -78,6 +81,7 @@ impl CpuContext {
             step: 0,
             rows: vec![Row::default(); sizes.rows],
             live: 0,
+            generated: 0,
             outputs: Vec::with_capacity(sizes.rows),
             pages: caches
                 .flat_map(|cache| Checks::first_pages(program, cache))
@@ -92,6 +96,7 @@ impl CpuContext {
             buffers,
             scratch,
             passes,
+            mixes,
             state,
             last_pass: DECODE,
             logits: 0,
@@ -105,14 +110,21 @@ impl CpuContext {
     /// Checks a step and makes it the one at hand.
     fn begin(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
         self.checks.step(&self.inner.program, pass, rows, outputs)?;
+        self.place(pass, rows, 0, outputs);
+        Ok(())
+    }
+
+    /// Makes a checked step the one at hand. The first `generated` rows are outputs besides those that are chosen.
+    fn place(&mut self, pass: usize, rows: &[Row], generated: usize, outputs: &[u32]) {
+        self.state.generated = generated;
         self.state.outputs.clear();
+        self.state.outputs.extend(0..generated as u32);
         self.state.outputs.extend_from_slice(outputs);
         self.state.rows[..rows.len()].copy_from_slice(rows);
         self.state.live = rows.len();
         self.write_tokens();
         self.last_pass = pass;
         self.logits = 0;
-        Ok(())
     }
 
     /// Output rows of the step at hand.
@@ -290,6 +302,23 @@ impl Context for CpuContext {
         Ok(self.results(pass, rows))
     }
 
+    fn mixes(&self) -> bool {
+        self.mixes
+    }
+
+    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
+        if !self.mixes {
+            return Err(Error::request(
+                "a mixed step; prompts of this program have another arithmetic",
+            ));
+        }
+        self.checks.mixed_step(&self.inner.program, step)?;
+        self.place(step.pass, step.rows, step.generated, step.outputs);
+        self.replay(usize::MAX, false)?;
+        self.logits = self.output_rows();
+        Ok(self.results(step.pass, self.logits))
+    }
+
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
         self.checks.slot_state(&self.inner.program, slot, state)?;
         self.state.samplers.set(slot as usize, state);
@@ -346,6 +375,7 @@ impl Context for CpuContext {
         self.live.extend(begins);
         self.last_pass = DECODE;
         self.logits = 0;
+        self.state.generated = 0;
         self.state.outputs.clear();
         while !self.live.is_empty() && !control.is_stopped() {
             self.state.live = self.live.len();

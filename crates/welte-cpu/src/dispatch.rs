@@ -124,8 +124,8 @@ impl Phase {
             Phase::Prepare(_) if prepared_by_each(rows) => 0,
             Phase::Matmul(p) => p.chunks(rows),
             Phase::RopeAppend(p) => rows * p.chunks_per_row(rows),
-            Phase::Attention(p) => match p.items(rows) {
-                Some(items) => items,
+            Phase::Attention(p) => match p.items(state, rows) {
+                Some(items) => items + state.generated * p.kv_heads,
                 None => p.kv_heads * p.shared_splits(state, rows).unwrap_or(rows),
             },
             Phase::Merge(p) => match p.shared_splits(state, rows) {
@@ -189,8 +189,12 @@ impl Phase {
                 Phase::Combine(p) => some.for_each(|row| p.run(row)),
                 Phase::Matmul(p) => p.run(state, rows, chunk, thread),
                 Phase::RopeAppend(p) => p.run(state, rows, chunk),
-                Phase::Attention(p) if p.items(rows).is_some() => {
-                    p.item(state, rows, chunk, scratch)
+                Phase::Attention(p) if let Some(items) = p.items(state, rows) => {
+                    // Items come first, since most of them are more work than a generated row.
+                    match chunk.checked_sub(items) {
+                        None => p.item(state, rows, chunk, scratch),
+                        Some(rest) => p.whole(state, rest / p.kv_heads, rest % p.kv_heads, scratch),
+                    }
                 }
                 Phase::Attention(p) if p.shared_splits(state, rows).is_some() => {
                     p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);

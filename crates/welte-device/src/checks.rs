@@ -1,7 +1,7 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
-use crate::{ChainStart, Error, LogprobQuery, Logprobs, Pick, SlotState};
-use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, PassKind, Program, Row};
+use crate::{ChainStart, Error, LogprobQuery, Logprobs, MixedStep, Pick, SlotState};
+use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, Pass, PassKind, Program, Row};
 
 /// Checks requests against a program, with room for its largest step.
 #[derive(Debug)]
@@ -44,16 +44,59 @@ impl Checks {
         rows: &[Row],
         outputs: &[u32],
     ) -> Result<StepPlan, Error> {
+        let spec = self.rows(program, pass, rows)?;
+        if spec.kind == PassKind::Decode {
+            if !outputs.is_empty() {
+                return Err(Error::request("a decode pass yields all rows; choose none"));
+            }
+            return Ok(StepPlan {
+                rows: rows.len(),
+                outputs: rows.len(),
+            });
+        }
+        chosen(spec, rows.len(), 0, outputs)
+    }
+
+    /// Checks a mixed step.
+    pub fn mixed_step(
+        &mut self,
+        program: &Program,
+        step: &MixedStep<'_>,
+    ) -> Result<StepPlan, Error> {
+        let spec = self.rows(program, step.pass, step.rows)?;
+        if spec.kind != PassKind::Prompt {
+            return Err(Error::request(format!(
+                "a mixed step of the {} pass; only the prompt pass has them",
+                spec.kind.name()
+            )));
+        }
+        if step.generated > step.rows.len() {
+            return Err(Error::request(format!(
+                "{} generated rows among {}",
+                step.generated,
+                step.rows.len()
+            )));
+        }
+        chosen(spec, step.rows.len(), step.generated, step.outputs)
+    }
+
+    /// Checks the rows of a step.
+    fn rows<'p>(
+        &mut self,
+        program: &'p Program,
+        pass: usize,
+        rows: &[Row],
+    ) -> Result<&'p Pass, Error> {
         let known = program.passes.len();
         let spec = program
             .passes
             .get(pass)
             .ok_or_else(|| Error::request(format!("pass {pass}; the program has {known}")))?;
-        let name = spec.kind.name();
         if rows.is_empty() || rows.len() > spec.rows as usize {
             return Err(Error::request(format!(
-                "{} rows; the {name} pass takes 1 to {}",
+                "{} rows; the {} pass takes 1 to {}",
                 rows.len(),
+                spec.kind.name(),
                 spec.rows
             )));
         }
@@ -64,37 +107,7 @@ impl Checks {
         if self.recurrent {
             follow_each_other(rows)?;
         }
-        if spec.kind == PassKind::Decode {
-            if !outputs.is_empty() {
-                return Err(Error::request("a decode pass yields all rows; choose none"));
-            }
-            return Ok(StepPlan {
-                rows: rows.len(),
-                outputs: rows.len(),
-            });
-        }
-        if outputs.len() > spec.outputs as usize {
-            return Err(Error::request(format!(
-                "{} outputs; the {name} pass yields at most {}",
-                outputs.len(),
-                spec.outputs
-            )));
-        }
-        let ascending = outputs.windows(2).all(|pair| pair[0] < pair[1]);
-        if !ascending
-            || outputs
-                .last()
-                .is_some_and(|last| *last as usize >= rows.len())
-        {
-            return Err(Error::request(format!(
-                "outputs must be ascending row numbers below {}",
-                rows.len()
-            )));
-        }
-        Ok(StepPlan {
-            rows: rows.len(),
-            outputs: outputs.len(),
-        })
+        Ok(spec)
     }
 
     fn row(&self, program: &Program, row: &Row) -> Result<(), Error> {
@@ -339,6 +352,26 @@ impl Checks {
         let pages = u64::from(spec.pages.max(1));
         (0..all).map(|i| (i % pages) as u32).collect()
     }
+}
+
+/// Checks the chosen outputs of a step, the first `generated` rows of which are outputs anyway.
+fn chosen(spec: &Pass, rows: usize, generated: usize, outputs: &[u32]) -> Result<StepPlan, Error> {
+    let all = generated + outputs.len();
+    if all > spec.outputs as usize {
+        return Err(Error::request(format!(
+            "{all} outputs; the {} pass yields at most {}",
+            spec.kind.name(),
+            spec.outputs
+        )));
+    }
+    let ascending = outputs.windows(2).all(|pair| pair[0] < pair[1]);
+    let within = |row: &u32| (generated..rows).contains(&(*row as usize));
+    if !ascending || !outputs.iter().all(within) {
+        return Err(Error::request(format!(
+            "outputs must be ascending row numbers from {generated} to below {rows}"
+        )));
+    }
+    Ok(StepPlan { rows, outputs: all })
 }
 
 /// Checks the number of an output row.

@@ -16,6 +16,7 @@ mod host;
 mod id;
 mod logprobs;
 mod mask;
+mod mixed;
 mod noise;
 mod options;
 mod phases;
@@ -31,6 +32,7 @@ pub use host::{HostScratch, HostSlot, argmax};
 pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
+pub use mixed::{MixedStep, same_commands};
 pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying};
 pub use phases::{Phase, Phases};
@@ -129,6 +131,19 @@ pub trait Context: Send {
     /// Runs a pass over rows, without sampling. Returns the output rows: of a decode pass those of all rows (`outputs`
     /// is then empty); of other passes those of the rows that `outputs` names in ascending order, which may be none.
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error>;
+
+    /// Whether [`Context::step_mixed`] can be asked: the same for the context's life.
+    fn mixes(&self) -> bool {
+        false
+    }
+
+    /// Computes generated rows of some sequences and prompt rows of others in one pass over the weights. Every row has the bits
+    /// that it has in a step of its own pass. Returns the output rows: those of all generated rows, then those of the prompt
+    /// rows that are chosen. [`Context::sample`] and [`Context::logprobs`] follow as after [`Context::step`].
+    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
+        let _ = step;
+        Err(Error::request("a mixed step; this device has none"))
+    }
 
     /// Sets a slot's sampling state and takes its masks away. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
     /// refused, so that nothing is allocated. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.

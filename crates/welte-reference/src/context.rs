@@ -7,8 +7,8 @@ use std::sync::Arc;
 use web_time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
-    Profile, SKIPPED, SlotState, StepPlan, is_token,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
+    MixedStep, Pick, Profile, SKIPPED, SlotState, StepPlan, is_token, same_commands,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -217,6 +217,19 @@ impl Context for ReferenceContext {
         let plan = self.checks.step(&self.program, pass, rows, outputs)?;
         let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
         self.replay_to_end(pass, rows, &outputs, Part::WithoutSampling);
+        Ok(&self.last.values)
+    }
+
+    fn mixes(&self) -> bool {
+        same_commands(&self.program)
+    }
+
+    /// Both roles have the same arithmetic here.
+    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
+        self.checks.mixed_step(&self.program, step)?;
+        let generated = 0..step.generated as u32;
+        let outputs: Vec<u32> = generated.chain(step.outputs.iter().copied()).collect();
+        self.replay_to_end(step.pass, step.rows, &outputs, Part::WithoutSampling);
         Ok(&self.last.values)
     }
 

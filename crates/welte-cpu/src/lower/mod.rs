@@ -12,9 +12,9 @@ use crate::load::Inner;
 use crate::memory::Block;
 use crate::ops::cache::{KvCache, StateCache};
 use crate::ops::{Bytes, FloatRows, Floats};
-use crate::scratch::{PHASES, RopeKind, Scratch, first_list};
+use crate::scratch::{PHASES, RopeKind, Scratch, first_list, matrix_of};
 use crate::unsupported;
-use welte_device::Error;
+use welte_device::{Error, same_commands};
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId,
 };
@@ -76,6 +76,23 @@ impl Lowering<'_> {
             result: self.float_rows(pass.result, pass.width, width, pass.outputs as usize)?,
             width,
         })
+    }
+
+    /// Whether generated rows and prompt rows can share a step: the products of layers have the same arithmetic. Attention,
+    /// which has not, is computed by role; output rows have the arithmetic of decode passes anyway.
+    pub(crate) fn mixes(&self) -> bool {
+        let isa = self.inner.isa;
+        let same = |c: &Command| {
+            let prompt = Kernel::for_prompt(c.format, isa);
+            matrix_of(c).is_none() || prompt.isa == Kernel::for_format(c.format, isa).isa
+        };
+        let mut prompts = self.program().passes.iter();
+        let layers = |pass: &Pass| {
+            let count = pass.outputs_from().unwrap_or(pass.commands.len());
+            pass.commands[..count].iter().all(same)
+        };
+        same_commands(self.program())
+            && prompts.all(|pass| pass.kind != PassKind::Prompt || layers(pass))
     }
 
     fn command(&self, l: &mut Lowered<'_>, pass: &Pass) -> Result<(), Error> {

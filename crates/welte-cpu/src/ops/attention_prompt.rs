@@ -82,9 +82,10 @@ impl Attention {
         (rows / (each * blocks)).clamp(1, STRIPS) * each
     }
 
-    /// The number of items for this many rows; `None` if this is not a prompt, or no function supports it.
-    pub(crate) fn items(&self, rows: usize) -> Option<usize> {
+    /// The number of items of a step's prompt rows; `None` if this is not a prompt, or no function supports it.
+    pub(crate) fn items(&self, state: &State, rows: usize) -> Option<usize> {
         let prompt = self.prompt.as_ref()?;
+        let rows = rows - state.generated;
         Some(rows.div_ceil(self.item_rows(prompt, rows)) * self.kv_heads)
     }
 
@@ -94,13 +95,14 @@ impl Attention {
     /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own.
     pub(crate) unsafe fn item(&self, state: &State, rows: usize, item: usize, scratch: *mut f32) {
         let Some(prompt) = &self.prompt else { return };
-        let count = self.item_rows(prompt, rows);
+        let all = rows - state.generated;
+        let count = self.item_rows(prompt, all);
         let (block, kv_head) = (
-            rows.div_ceil(count) - 1 - item / self.kv_heads,
+            all.div_ceil(count) - 1 - item / self.kv_heads,
             item % self.kv_heads,
         );
         let group = self.heads / self.kv_heads;
-        let mut from = block * count;
+        let mut from = state.generated + block * count;
         let follows = |a: &Row, b: &Row| a.slot == b.slot && a.position + 1 == b.position;
         for run in state.rows[from..rows.min(from + count)].chunk_by(follows) {
             // As long as narrow strips have fewer lanes in all.

@@ -18,12 +18,12 @@ const DECODED: u32 = 5;
 const BATCHES: [usize; 6] = [2, 3, 64, 7, 5, 4];
 
 /// Rows of a prompt program's steps.
-const PROMPT_ROWS: u32 = 64;
+pub(super) const PROMPT_ROWS: u32 = 64;
 /// Positions of its sequences.
 const PROMPTS: [u32; 3] = [100, 33, 9];
 
 /// A model for each format (of the affine and super-block ones only some), each with other layers.
-fn models() -> impl Iterator<Item = Model> {
+pub(super) fn models() -> impl Iterator<Item = Model> {
     let formats = Format::ALL.into_iter().enumerate();
     let formats = formats.filter(|(i, f)| match f {
         Format::Affine(_) => i.is_multiple_of(9),
@@ -96,10 +96,10 @@ fn model(i: usize, format: Format) -> Model {
 }
 
 /// Random tokens for every position of every slot.
-struct Texts(Vec<Vec<u32>>);
+pub(super) struct Texts(Vec<Vec<u32>>);
 
 impl Texts {
-    fn new(program: &Program) -> Texts {
+    pub(super) fn new(program: &Program) -> Texts {
         let mut n = Numbers(u64::from(program.slots));
         let mut text = |_| {
             (0..program.context)
@@ -109,7 +109,7 @@ impl Texts {
         Texts((0..program.slots).map(&mut text).collect())
     }
 
-    fn row(&self, slot: u32, position: u32) -> Row {
+    pub(super) fn row(&self, slot: u32, position: u32) -> Row {
         Row {
             token: self.0[slot as usize][position as usize],
             position,
@@ -117,13 +117,13 @@ impl Texts {
         }
     }
 
-    fn rows(&self, slot: u32, from: u32, count: u32) -> Vec<Row> {
+    pub(super) fn rows(&self, slot: u32, from: u32, count: u32) -> Vec<Row> {
         (from..from + count).map(|at| self.row(slot, at)).collect()
     }
 }
 
 /// The logits' bits of a row, by slot and position.
-type Logits = BTreeMap<(u32, u32), Vec<u32>>;
+pub(super) type Logits = BTreeMap<(u32, u32), Vec<u32>>;
 
 /// Runs a step and checks its outputs against `wanted`.
 fn check(
@@ -146,7 +146,12 @@ fn check(
 }
 
 /// Runs a step. Returns its outputs; those of a decode step are all rows.
-fn logits(context: &mut dyn Context, kind: PassKind, rows: &[Row], outputs: &[u32]) -> Logits {
+pub(super) fn logits(
+    context: &mut dyn Context,
+    kind: PassKind,
+    rows: &[Row],
+    outputs: &[u32],
+) -> Logits {
     let program = context.program().clone();
     let pass = program.pass(kind).expect("the program has the pass");
     let values = context.step(pass, rows, outputs).expect("a valid step");
@@ -162,7 +167,7 @@ fn logits(context: &mut dyn Context, kind: PassKind, rows: &[Row], outputs: &[u3
 }
 
 /// The buffers of all caches with their bytes.
-fn caches(context: &mut dyn Context) -> Vec<(BufferId, Vec<u8>)> {
+pub(super) fn caches(context: &mut dyn Context) -> Vec<(BufferId, Vec<u8>)> {
     let program = context.program().clone();
     let ids = program.caches.iter().map(|cache| cache.buffer);
     ids.map(|id| (id, context.read_buffer(id).expect("a known buffer")))
@@ -406,7 +411,7 @@ fn cuts(n: &mut Numbers) -> Vec<Vec<u32>> {
 }
 
 /// Some of a step's rows, in half of the cases none.
-fn chosen(n: &mut Numbers, rows: usize) -> Vec<u32> {
+pub(super) fn chosen(n: &mut Numbers, rows: usize) -> Vec<u32> {
     match n.below(2) {
         0 => Vec::new(),
         _ => super::case::some_outputs(n, rows, rows as u32),

@@ -17,6 +17,7 @@ mod lifecycle;
 mod logprobs;
 pub mod made;
 mod masks;
+mod mixed;
 pub mod model;
 mod ops;
 pub mod program;
@@ -31,6 +32,7 @@ pub use encoders::encoders;
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::{logprobs, logprobs_of_chains};
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
+pub use mixed::mixed_arithmetic;
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, sampling};
@@ -48,7 +50,7 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats experts contexts unfused
             batches outputs pooled encoders
-            decode_arithmetic prompt_arithmetic
+            decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
             sampling extended_sampling choices drafts masks masks_in_chains masks_of_guesses
