@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 16] = [
+const IMPORTS: [(&str, &[&str]); 17] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -13,6 +13,7 @@ const IMPORTS: [(&str, &[&str]); 16] = [
     ("welte-cpu", DEVICE),
     ("welte-cuda", DEVICE),
     ("welte-wgpu", DEVICE),
+    ("welte-split", DEVICE),
     ("welte-report", &["welte-table", "welte-device"]),
     ("welte-text", &[]),
     ("welte-hub", &[]),
@@ -27,6 +28,7 @@ const IMPORTS: [(&str, &[&str]); 16] = [
             "welte-cpu",
             "welte-cuda",
             "welte-wgpu",
+            "welte-split",
             "welte-text",
             "welte-hub",
         ],
@@ -64,7 +66,7 @@ const IMPORTS: [(&str, &[&str]); 16] = [
 const DEVICE: &[&str] = &["welte-table", "welte-formats", "welte-device"];
 
 /// What the tests of a device may import besides.
-const DEVICE_TESTS: &[&str] = &["welte-models", "welte-reference"];
+const DEVICE_TESTS: &[&str] = &["welte-models", "welte-reference", "welte-split"];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
 const UNSAFE: [&str; 9] = [

@@ -120,6 +120,9 @@ pub(crate) struct PlaceArgs {
     /// Load even if the memory plan exceeds the available memory
     #[arg(long)]
     pub(crate) ignore_memory: bool,
+    /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
+    #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
+    pub(crate) cpu_experts: u32,
 }
 
 impl PlaceArgs {
@@ -145,6 +148,7 @@ impl PlaceArgs {
         options.kv_format = kv_format;
         options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.ignore_memory = self.ignore_memory;
+        options.cpu_experts = self.cpu_experts;
         Ok(options)
     }
 }
@@ -163,6 +167,15 @@ fn instructions(name: &str) -> anyhow::Result<String> {
         format!("--isa {name}: not available on this machine; use one of {all}")
     })?;
     Ok(known.to_string())
+}
+
+fn cpu_experts(layers: &str) -> Result<u32, String> {
+    match layers {
+        "all" => Ok(u32::MAX),
+        number => number
+            .parse()
+            .map_err(|_| "use a number of layers, or all".to_string()),
+    }
 }
 
 fn kv_format(name: &str) -> Result<Format, String> {
@@ -696,6 +709,7 @@ impl BenchArgs {
                 isa: self.isa.clone(),
                 reference: false,
                 ignore_memory: false,
+                cpu_experts: 0,
             },
         }
     }

@@ -1,18 +1,24 @@
 //! The figures beside an answer, on standard error: where it runs, how fast, and where the start went.
 
 use crate::floor;
+use crate::remedy::remedy;
 use std::time::Duration;
 
-use welte::{Model, Outcome, Session, StopReason};
+use welte::{Error, Model, Outcome, Session, StopReason};
 use welte_report::{count, human};
 use welte_table::Class;
 
 /// The device and how it replays: `cuda:0, persistent`.
 fn place(session: &Session) -> String {
     let device = session.model().device().id;
-    match session.engine().replaying() {
-        Some(replaying) => format!("{device}, {replaying}"),
-        None => device.to_string(),
+    let mut facts = session.model().device_facts().iter();
+    match (
+        session.engine().replaying(),
+        facts.find(|fact| fact.0 == "experts"),
+    ) {
+        (Some(replaying), _) => format!("{device}, {replaying}"),
+        (None, Some((_, experts))) => format!("{device}, experts: {experts}"),
+        (None, None) => device.to_string(),
     }
 }
 
@@ -21,7 +27,11 @@ fn why_here(model: &Model) -> Option<String> {
     model
         .skipped()
         .first()
-        .map(|skipped| skipped.why.to_string())
+        .map(|skipped| match (&skipped.why, remedy(&skipped.why)) {
+            // The model would fit there another way.
+            (Error::Memory { .. }, Some(remedy)) => format!("{}; {remedy}", skipped.why),
+            (why, _) => why.to_string(),
+        })
 }
 
 /// For the first line of a chat: `m.gguf on cpu (cuda: no driver), context of 4096 tokens`

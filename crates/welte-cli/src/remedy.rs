@@ -21,16 +21,25 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
     }
 }
 
-fn remedy(error: &Error) -> Option<String> {
+/// What a user can do about an error of the engine.
+pub(crate) fn remedy(error: &Error) -> Option<String> {
     let text = match error {
         Error::Device(error) => return device_remedy(error),
         Error::Fault(error) => return device_remedy(error),
         Error::UnknownDevice { .. } => "choose one with --device",
         Error::Unsupported { device, .. } if device.kind != "cpu" => "try --device cpu",
         Error::Memory {
-            fits_context: Some(context),
+            fits_context,
+            fits_cpu_experts,
             ..
-        } => return Some(format!("try -c {context}")),
+        } if fits_context.is_some() || fits_cpu_experts.is_some() => {
+            let experts = fits_cpu_experts.map(|layers| format!("--cpu-experts {layers}"));
+            let context = fits_context.map(|context| format!("-c {context}"));
+            let flags: Vec<String> = context.into_iter().chain(experts).collect();
+            return Some(format!("try {}", flags.join(" or ")));
+        }
+        Error::NoExperts { .. } => "leave --cpu-experts out",
+        Error::ExpertsOnCpu => "leave --cpu-experts out, or name a GPU with --device",
         Error::Memory { .. } => "use a smaller quantisation, or --ignore-memory to load it anyway",
         Error::CacheFormat { .. } => "use -ctk and -ctv with f16 or q8_0",
         Error::Sampling { field, .. } => {
@@ -114,13 +123,14 @@ mod tests {
         remedy.strip_prefix("; ").unwrap_or(remedy).to_string()
     }
 
-    fn memory(fits_context: Option<u32>) -> Error {
+    fn memory(fits_context: Option<u32>, fits_cpu_experts: Option<u32>) -> Error {
         Error::Memory {
             origin: "m.gguf".into(),
             device: CPU,
             need: 9 << 30,
             have: 8 << 30,
             fits_context,
+            fits_cpu_experts,
         }
     }
 
@@ -162,9 +172,22 @@ mod tests {
                 },
                 "",
             ),
-            (memory(Some(2048)), "try -c 2048"),
+            (memory(Some(2048), None), "try -c 2048"),
+            (memory(None, Some(23)), "try --cpu-experts 23"),
             (
-                memory(None),
+                memory(Some(2048), Some(23)),
+                "try -c 2048 or --cpu-experts 23",
+            ),
+            (
+                Error::NoExperts { origin: origin() },
+                "leave --cpu-experts out",
+            ),
+            (
+                Error::ExpertsOnCpu,
+                "leave --cpu-experts out, or name a GPU with --device",
+            ),
+            (
+                memory(None, None),
                 "use a smaller quantisation, or --ignore-memory to load it anyway",
             ),
             (

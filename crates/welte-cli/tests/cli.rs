@@ -216,6 +216,53 @@ fn inspect_shows_rows_and_caches() {
 }
 
 #[test]
+fn experts_may_be_on_the_cpu() {
+    let source = "synthetic:custom,arch=qwen3moe,layers=3:q8_0";
+    let on = |device| ["--device", device, "--cpu-experts"];
+    let inspect = |layers| {
+        out(&welte(
+            &[&["inspect", source][..], &on("reference"), &[layers]].concat(),
+        ))
+    };
+    let two = inspect("2");
+    assert!(
+        two.contains("2 of 3 layers on cpu, the rest on reference"),
+        "{two}"
+    );
+    assert!(two.contains("weights on cpu"), "{two}");
+    let all = inspect("all");
+    assert!(
+        all.contains("all 3 layers on cpu, the rest on reference"),
+        "{all}"
+    );
+    assert_eq!(inspect("99"), all);
+    let refused = |source: &str, device, layers, code, says: &[&str]| {
+        self::refused(
+            &[&["inspect", source][..], &on(device), &[layers]].concat(),
+            code,
+            says,
+        );
+    };
+    let leave = "leave --cpu-experts out";
+    refused(
+        "synthetic:tiny:q8_0",
+        "reference",
+        "1",
+        1,
+        &["has no experts", leave],
+    );
+    refused(source, "cpu", "1", 1, &["the device is the CPU", leave]);
+    refused(
+        source,
+        "reference",
+        "some",
+        2,
+        &["a number of layers, or all"],
+    );
+    refused(source, "reference", "-1", 2, &[]);
+}
+
+#[test]
 fn inspect_says_how_a_gpu_would_replay() {
     let source = "synthetic:qwen3-8b:q4_k";
     let output = welte(&[

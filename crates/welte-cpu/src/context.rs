@@ -10,6 +10,7 @@ use crate::ops::sample::Samplers;
 use crate::panicked;
 use crate::scratch::{Scratch, Sizes, chain_slots, first_list, most_phases};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
@@ -107,15 +108,8 @@ impl CpuContext {
         })
     }
 
-    /// Checks a step and makes it the one at hand.
-    fn begin(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        self.checks.step(&self.inner.program, pass, rows, outputs)?;
-        self.place(pass, rows, 0, outputs);
-        Ok(())
-    }
-
-    /// Makes a checked step the one at hand. The first `generated` rows are outputs besides those that are chosen.
-    fn place(&mut self, pass: usize, rows: &[Row], generated: usize, outputs: &[u32]) {
+    /// Makes a step that was checked the one at hand. The first `generated` rows are outputs besides those that are chosen.
+    fn begin(&mut self, pass: usize, rows: &[Row], generated: usize, outputs: &[u32]) {
         self.state.generated = generated;
         self.state.outputs.clear();
         self.state.outputs.extend(0..generated as u32);
@@ -127,9 +121,20 @@ impl CpuContext {
         self.logits = 0;
     }
 
+    /// Ends the step at hand: tokens may be chosen from its output rows.
+    fn end(&mut self) -> &[f32] {
+        let rows = self.output_rows();
+        if self.inner.program.passes[self.last_pass].kind != PassKind::Embed {
+            self.logits = rows;
+        }
+        self.results(self.last_pass, rows)
+    }
+
     /// Output rows of the step at hand.
     fn output_rows(&self) -> usize {
-        match self.inner.program.passes[self.last_pass].kind {
+        let pass = &self.inner.program.passes[self.last_pass];
+        match pass.kind {
+            PassKind::Decode if pass.is_middle() => 0,
             PassKind::Decode => self.state.live,
             PassKind::Prompt | PassKind::Embed => self.state.outputs.len(),
         }
@@ -166,8 +171,8 @@ impl CpuContext {
         Logprobs::of(&self.results(pass, rows)[first..][..vocab], query)
     }
 
-    /// Runs the first `commands` commands of the step at hand.
-    fn replay(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
+    /// Runs commands of the step at hand.
+    fn replay(&mut self, commands: Range<usize>, sample: bool) -> Result<(), Error> {
         let (input_rows, output_rows) = (self.state.live, self.output_rows());
         if sample {
             let rows = &self.state.rows[..input_rows];
@@ -182,7 +187,8 @@ impl CpuContext {
         self.chunks.clear();
         for phase in &lowered.phases {
             let index = phase.command as usize;
-            let runs = index < commands && (sample || pass.commands[index].op != Op::Sample);
+            let runs =
+                commands.contains(&index) && (sample || pass.commands[index].op != Op::Sample);
             let chunks = match runs {
                 true => phase.chunks(&self.state, input_rows, output_rows),
                 false => 0,
@@ -293,13 +299,10 @@ impl Context for CpuContext {
     }
 
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
-        self.begin(pass, rows, outputs)?;
-        self.replay(usize::MAX, false)?;
-        let rows = self.output_rows();
-        if self.inner.program.passes[pass].kind != PassKind::Embed {
-            self.logits = rows;
-        }
-        Ok(self.results(pass, rows))
+        self.checks.step(&self.inner.program, pass, rows, outputs)?;
+        self.begin(pass, rows, 0, outputs);
+        self.replay(0..usize::MAX, false)?;
+        Ok(self.end())
     }
 
     fn mixes(&self) -> bool {
@@ -313,10 +316,9 @@ impl Context for CpuContext {
             ));
         }
         self.checks.mixed_step(&self.inner.program, step)?;
-        self.place(step.pass, step.rows, step.generated, step.outputs);
-        self.replay(usize::MAX, false)?;
-        self.logits = self.output_rows();
-        Ok(self.results(step.pass, self.logits))
+        self.begin(step.pass, step.rows, step.generated, step.outputs);
+        self.replay(0..usize::MAX, false)?;
+        Ok(self.end())
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -387,7 +389,7 @@ impl Context for CpuContext {
                 };
             }
             self.write_tokens();
-            self.replay(usize::MAX, true)?;
+            self.replay(0..usize::MAX, true)?;
             let mut kept = 0;
             for row in 0..self.live.len() {
                 let (start, token) = (self.live[row], self.token(row));
@@ -419,25 +421,36 @@ impl Context for CpuContext {
         Ok(())
     }
 
-    fn step_until(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-        commands: usize,
-    ) -> Result<(), Error> {
-        self.begin(pass, rows, outputs)?;
+    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
+        self.checks
+            .begin(&self.inner.program, pass, rows, outputs)?;
+        self.begin(pass, rows, 0, outputs);
+        Ok(())
+    }
+
+    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
+        self.checks.begun()?;
         self.replay(commands, false)
     }
 
-    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
-        let spec = self.checks.buffer(&self.inner.program, id, 0)?;
-        Ok(self.buffers[id as usize].as_slice()[..spec.bytes as usize].to_vec())
+    fn end_step(&mut self) -> Result<&[f32], Error> {
+        self.checks.end()?;
+        Ok(self.end())
     }
 
-    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
-        self.checks.buffer(&self.inner.program, id, bytes.len())?;
-        self.buffers[id as usize].as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+    fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let program = &self.inner.program;
+        self.checks.buffer(program, id, first, bytes.len())?;
+        let from = &self.buffers[id as usize].as_slice()[first as usize..];
+        bytes.copy_from_slice(&from[..bytes.len()]);
+        Ok(())
+    }
+
+    fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        let program = &self.inner.program;
+        self.checks.buffer(program, id, first, bytes.len())?;
+        let to = &mut self.buffers[id as usize].as_mut_slice()[first as usize..];
+        to[..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 

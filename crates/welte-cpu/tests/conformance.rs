@@ -24,3 +24,19 @@ mod avx2 {
 mod scalar {
     super::conformance_tests!(super::device("scalar"), welte_reference::device());
 }
+
+/// This device with the experts on another one.
+mod near {
+    super::conformance_tests!(
+        welte_split::device(super::device("best"), welte_reference::device(), u32::MAX),
+        welte_reference::device()
+    );
+}
+
+/// Another device with the experts on this one.
+mod far {
+    super::conformance_tests!(
+        welte_split::device(welte_reference::device(), super::device("best"), u32::MAX),
+        welte_reference::device()
+    );
+}

@@ -32,6 +32,7 @@ use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
 use slots::Running;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{Checks, HostScratch, MaskBoard, Pick, Profile, Replay};
@@ -85,6 +86,8 @@ pub struct CudaContext {
     running: Vec<Running>,
     chained: Vec<Row>,
     picked: Vec<Row>,
+    /// The rows of the step that was begun, and how many outputs it has.
+    begun: (Vec<Row>, usize),
     /// Numbers that the device may have given to tokens so far.
     serial: u32,
     /// Pass and number of output rows of the last step.
@@ -234,6 +237,7 @@ impl CudaContext {
             running: Vec::with_capacity(decode_rows),
             chained: Vec::with_capacity(decode_rows),
             picked: Vec::with_capacity(decode_rows),
+            begun: (Vec::with_capacity(most_rows), 0),
             serial: 0,
             last: (DECODE, 0),
             stays: false,
@@ -276,7 +280,7 @@ impl CudaContext {
                 let rows = vec![Row::default(); count];
                 let outputs = &outputs[..outputs.len().min(count)];
                 self.upload_ended(pass, &rows, outputs)?;
-                self.replay(pass, usize::MAX, pass == DECODE, &rows, outputs.len())?;
+                self.replay(pass, 0..usize::MAX, pass == DECODE, &rows, outputs.len())?;
                 self.launch_rows(pass, count)?;
             }
         }
@@ -340,7 +344,7 @@ impl CudaContext {
             Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
                 graph.launch()?;
             }
-            _ => self.replay(pass, usize::MAX, false, rows, outputs)?,
+            _ => self.replay(pass, 0..usize::MAX, false, rows, outputs)?,
         }
         Ok(false)
     }
@@ -360,24 +364,32 @@ impl CudaContext {
         }
         self.last = (pass, count);
         self.stays = false;
-        let ready = &self.passes[pass];
-        let (source, values) = (ready.result, count * ready.width as usize);
+        let values = count * self.passes[pass].width as usize;
         loop {
             let together = self.launch_step(pass, rows, count)?;
             if together {
                 self.fetch_rows_fault(values * 4)?;
             }
-            // SAFETY: checking the program has found the output rows inside their buffer; we wait for the copy.
-            unsafe {
-                let out = &mut self.outputs.as_mut_slice()[..values * 4];
-                self.gpu.download(source, out)?;
-            }
-            self.gpu.synchronise()?;
+            self.fetch_outputs()?;
             // If the persistent kernel gave up, other kernels compute the step again. They write the same places.
             if !together || !self.rows_gave_up(values * 4)? {
                 return Ok(values);
             }
         }
+    }
+
+    /// Waits for the last step, and copies its output rows to the host. Returns the number of their floats.
+    fn fetch_outputs(&mut self) -> Result<usize, Error> {
+        let (pass, count) = self.last;
+        let ready = &self.passes[pass];
+        let (source, values) = (ready.result, count * ready.width as usize);
+        // SAFETY: checking the program has found the output rows inside their buffer; we wait for the copy.
+        unsafe {
+            let out = &mut self.outputs.as_mut_slice()[..values * 4];
+            self.gpu.download(source, out)?;
+        }
+        self.gpu.synchronise()?;
+        Ok(values)
     }
 
     /// Output rows that a step has copied to the host.
@@ -467,11 +479,11 @@ impl CudaContext {
         }
     }
 
-    /// Enqueues the first `commands` commands of a pass.
+    /// Enqueues commands of a pass.
     fn replay(
         &mut self,
         pass: usize,
-        commands: usize,
+        commands: Range<usize>,
         sample: bool,
         rows: &[Row],
         outputs: usize,
@@ -479,12 +491,13 @@ impl CudaContext {
         let ready = &self.passes[pass];
         let ops = &self.loaded.program.passes[pass].commands;
         let all = ready.commands(rows.len());
-        for (index, nodes) in all.iter().enumerate().take(commands) {
+        for (index, nodes) in all.iter().enumerate() {
             let live = match index < ready.outputs_from {
                 true => rows.len(),
                 false => outputs,
             };
-            if (ops[index].op == Op::Sample && !sample) || live == 0 {
+            let runs = commands.contains(&index) && (sample || ops[index].op != Op::Sample);
+            if !runs || live == 0 {
                 continue;
             }
             if self.profile.is_some() {
@@ -499,7 +512,7 @@ impl CudaContext {
                 self.events[index + 1].record()?;
             }
         }
-        self.read_events(pass, commands, sample, rows, outputs)
+        self.read_events(pass, &commands, sample, rows, outputs)
     }
 
     /// Memory for the output of a command, where every command allocates. Only the time counts: kernels write to the

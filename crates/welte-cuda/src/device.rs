@@ -9,7 +9,7 @@ use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
 };
 use welte_formats::Checkpoint;
-use welte_table::{Command, Program};
+use welte_table::{Command, Pass, Program};
 
 /// Rows of a prompt that keep a GPU's tensor cores busy.
 const PROMPT_ROWS: u32 = 2048;
@@ -108,8 +108,9 @@ impl Device for CudaDevice {
         true
     }
 
-    fn missing(&self, _: &Program) -> Option<String> {
-        None
+    fn missing(&self, program: &Program) -> Option<String> {
+        let middle = program.passes.iter().any(Pass::is_middle);
+        middle.then(|| "the middle of a pass by itself".to_string())
     }
 
     fn plan(&self, program: Arc<Program>) -> Result<Plan, DeviceError> {

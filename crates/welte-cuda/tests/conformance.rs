@@ -21,6 +21,18 @@ fn oracle() -> Arc<dyn Device> {
 
 welte_device::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
 
+/// The first GPU with the experts on another device.
+mod near {
+    use super::{device_with, oracle};
+    use welte_device::Replay;
+
+    welte_device::conformance_tests!(
+        [#[ignore = "needs a GPU"]]
+        welte_split::device(device_with(Replay::Launches), oracle(), u32::MAX),
+        oracle()
+    );
+}
+
 #[test]
 #[ignore = "needs a GPU"]
 fn every_way_of_replaying_decodes_alike() {

@@ -10,6 +10,8 @@ pub struct Checks {
     keys: Vec<u64>,
     /// Any cache is recurrent: the rows of a slot must follow each other.
     recurrent: bool,
+    /// The pass whose step was begun.
+    begun: Option<usize>,
 }
 
 /// What a valid step comes to.
@@ -28,12 +30,39 @@ impl Checks {
         Checks {
             keys: Vec::with_capacity(program.most_rows().max(program.slots) as usize),
             recurrent: program.caches.iter().any(|cache| recurrent(cache.kind)),
+            begun: None,
         }
     }
 
     /// Bytes that the checks of a program take.
     pub fn bytes(program: &Program) -> usize {
         program.most_rows().max(program.slots) as usize * 8
+    }
+
+    /// Checks a step that is run part by part, and remembers it.
+    pub fn begin(
+        &mut self,
+        program: &Program,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+    ) -> Result<StepPlan, Error> {
+        let plan = self.step(program, pass, rows, outputs)?;
+        self.begun = Some(pass);
+        Ok(plan)
+    }
+
+    /// The pass of the step that was begun. Another step or a chain ends it.
+    pub fn begun(&self) -> Result<usize, Error> {
+        self.begun
+            .ok_or_else(|| Error::request("no step was begun"))
+    }
+
+    /// Ends the step that was begun, and returns its pass.
+    pub fn end(&mut self) -> Result<usize, Error> {
+        let pass = self.begun()?;
+        self.begun = None;
+        Ok(pass)
     }
 
     /// Checks the rows and chosen outputs of a step.
@@ -51,7 +80,10 @@ impl Checks {
             }
             return Ok(StepPlan {
                 rows: rows.len(),
-                outputs: rows.len(),
+                outputs: match spec.is_middle() {
+                    true => 0,
+                    false => rows.len(),
+                },
             });
         }
         chosen(spec, rows.len(), 0, outputs)
@@ -87,6 +119,7 @@ impl Checks {
         pass: usize,
         rows: &[Row],
     ) -> Result<&'p Pass, Error> {
+        self.begun = None;
         let known = program.passes.len();
         let spec = program
             .passes
@@ -155,6 +188,10 @@ impl Checks {
         starts: &[ChainStart],
         most: usize,
     ) -> Result<(), Error> {
+        self.begun = None;
+        if program.passes.first().is_some_and(Pass::is_middle) {
+            return Err(Error::request("the middle of a pass yields no tokens"));
+        }
         if starts.is_empty() || starts.len() > most {
             return Err(Error::request(format!(
                 "a chain of {} slots; this device takes 1 to {most}",
@@ -323,21 +360,22 @@ impl Checks {
         }
     }
 
-    /// Checks a buffer's number, and that it has room for so many bytes.
+    /// Checks a buffer's number, and that it has so many bytes from byte `first` on.
     pub fn buffer<'p>(
         &self,
         program: &'p Program,
         id: BufferId,
+        first: u64,
         bytes: usize,
     ) -> Result<&'p BufferSpec, Error> {
         let known = program.buffers.len();
         let spec = program.buffers.get(id as usize);
         let spec =
             spec.ok_or_else(|| Error::request(format!("buffer {id}; the program has {known}")))?;
-        match bytes as u64 <= spec.bytes {
-            true => Ok(spec),
-            false => Err(Error::request(format!(
-                "{bytes} bytes for buffer '{}', which has {}",
+        match first.checked_add(bytes as u64) {
+            Some(end) if end <= spec.bytes => Ok(spec),
+            _ => Err(Error::request(format!(
+                "{bytes} bytes from byte {first} of buffer '{}', which has {}",
                 spec.name, spec.bytes
             ))),
         }

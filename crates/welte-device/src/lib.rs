@@ -36,12 +36,13 @@ pub use mixed::{MixedStep, same_commands};
 pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying};
 pub use phases::{Phase, Phases};
-pub use plan::{Plan, Progress};
+pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;
 pub use report::DeviceReport;
 pub use slot::{ChainStart, Control, Emitted, Pick, SlotState};
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use timeline::Timeline;
 use welte_formats::Checkpoint;
@@ -63,6 +64,15 @@ pub trait Device: Send + Sync {
 
     /// Memory that can be allocated now, if the system tells.
     fn available_memory(&self) -> Option<u64>;
+
+    /// What a plan of this device takes of each memory: of its own, unless it consists of several devices.
+    fn demands(&self, plan: &Plan) -> Vec<Demand> {
+        vec![Demand {
+            device: self.info().id,
+            need: plan.memory.total(),
+            have: self.available_memory(),
+        }]
+    }
 
     /// Reads the weights from the checkpoint into the device's own layout, compiles kernels and tunes them.
     fn load(
@@ -188,6 +198,18 @@ pub trait Context: Send {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error>;
 
+    /// Begins a step of a pass over rows and runs none of its commands. [`Context::run_commands`] and [`Context::end_step`]
+    /// follow; together they are a [`Context::step`].
+    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error>;
+
+    /// Runs some commands of the step that was begun, in the order of the pass, without sampling. Numbers beyond the pass's
+    /// end are ignored. The device may still be at work when this returns; [`Context::read_bytes`] and
+    /// [`Context::end_step`] wait for it.
+    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error>;
+
+    /// Ends the step whose commands have all run. Returns the output rows, as [`Context::step`] does.
+    fn end_step(&mut self) -> Result<&[f32], Error>;
+
     /// As [`Context::step`], but only the first `commands` commands: for finding the first one that differs.
     fn step_until(
         &mut self,
@@ -195,13 +217,29 @@ pub trait Context: Send {
         rows: &[Row],
         outputs: &[u32],
         commands: usize,
-    ) -> Result<(), Error>;
+    ) -> Result<(), Error> {
+        self.begin_step(pass, rows, outputs)?;
+        self.run_commands(0..commands)
+    }
+
+    /// Copies bytes of a buffer, from byte `first` on, to the host.
+    fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// Overwrites bytes of a buffer, from byte `first` on.
+    fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error>;
 
     /// A copy of a buffer: for tests and tools.
-    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error>;
+    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
+        let spec = self.program().buffers.get(id as usize);
+        let mut bytes = vec![0; spec.map_or(0, |spec| spec.bytes as usize)];
+        self.read_bytes(id, 0, &mut bytes)?;
+        Ok(bytes)
+    }
 
     /// Overwrites the start of a buffer: for tests and tools.
-    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error>;
+    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
+        self.write_bytes(id, 0, bytes)
+    }
 
     /// Switches profiling on, from zero, or off. Profiled steps are slower: every command is timed on its own.
     fn set_profiling(&mut self, on: bool) -> Result<(), Error>;
@@ -209,7 +247,7 @@ pub trait Context: Send {
     /// What each op did since profiling was switched on; empty if it is off.
     fn profile(&self) -> Vec<Profile>;
 
-    /// When the commands of the last profiled step ran.
+    /// When the commands of the last profiled step ran, or those that [`Context::run_commands`] ran last.
     fn last_step(&self) -> Timeline;
 
     /// Further ways to replay, if the device has them: for benchmarks and tools.

@@ -1,5 +1,6 @@
 //! A program planned for a device.
 
+use crate::DeviceId;
 use std::any::Any;
 use std::sync::Arc;
 use welte_table::{MemoryPlan, Program};
@@ -14,6 +15,17 @@ pub struct Plan {
     pub facts: Vec<(String, String)>,
     /// What the device worked out while planning and needs again when it loads.
     pub private: Box<dyn Any + Send + Sync>,
+}
+
+/// What a plan takes of one memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Whose memory.
+    pub device: DeviceId,
+    /// Bytes that the plan takes.
+    pub need: u64,
+    /// Bytes that can be allocated now, if the system tells.
+    pub have: Option<u64>,
 }
 
 /// How far loading has come.

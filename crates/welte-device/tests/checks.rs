@@ -1,7 +1,9 @@
 //! Every refusal of [`Checks`], with the words that a person reads.
 
 use welte_device::{ChainStart, Checks, Error, Pick, SlotState, StepPlan};
-use welte_table::{BufferRef, CacheKind, CacheSpec, Format, Pass, PassKind, Program, Row};
+use welte_table::{
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, Pass, PassKind, Program, Row,
+};
 
 /// A vocabulary of 10, a context of 8 in pages of 3, 2 slots; passes of 2, 4 and 4 rows; a cache of 5 pages.
 fn program() -> Program {
@@ -323,6 +325,60 @@ fn pages_are_read_and_written_whole() {
     );
     assert_eq!(refusal(page(0, 5, 24)), "page 5 of cache 'kv', which has 5");
     assert_eq!(refusal(page(2, 0, 24)), "cache 2; the program has 2");
+}
+
+#[test]
+fn a_step_that_is_run_in_parts_begins_and_ends_once() {
+    let program = program();
+    let mut checks = Checks::new(&program);
+    let rows = [row(0, 0)];
+    assert_eq!(refusal(checks.begun()), "no step was begun");
+    assert_eq!(refusal(checks.end()), "no step was begun");
+    checks.begin(&program, 1, &rows, &[]).unwrap();
+    assert_eq!(checks.begun().unwrap(), 1);
+    assert_eq!(checks.end().unwrap(), 1);
+    assert_eq!(refusal(checks.begun()), "no step was begun");
+    // A step or a chain ends it, refused or not.
+    checks.begin(&program, 1, &rows, &[]).unwrap();
+    checks.step(&program, 9, &rows, &[]).unwrap_err();
+    assert_eq!(refusal(checks.begun()), "no step was begun");
+    checks.begin(&program, 1, &rows, &[]).unwrap();
+    checks.chain(&program, &[start(0, 0, 1)], 1).unwrap();
+    assert_eq!(refusal(checks.begun()), "no step was begun");
+    checks.begin(&program, 3, &rows, &[]).unwrap_err();
+    assert_eq!(refusal(checks.begun()), "no step was begun");
+}
+
+#[test]
+fn the_middle_of_a_pass_yields_nothing() {
+    let mut middle = program();
+    middle.passes[0].outputs = 0;
+    let mut checks = Checks::new(&middle);
+    let plan = checks.begin(&middle, 0, &[row(0, 0)], &[]).unwrap();
+    let (rows, outputs) = (1, 0);
+    assert_eq!(plan, StepPlan { rows, outputs });
+    assert_eq!(
+        refusal(checks.chain(&middle, &[start(0, 0, 1)], 1)),
+        "the middle of a pass yields no tokens"
+    );
+}
+
+#[test]
+fn bytes_of_buffers_lie_inside_them() {
+    let mut program = program();
+    program.buffers.push(BufferSpec {
+        name: "x".into(),
+        class: Class::ScratchDecode,
+        bytes: 8,
+    });
+    let checks = Checks::new(&program);
+    let buffer = |id, first, bytes| checks.buffer(&program, id, first, bytes).map(|b| &b.name);
+    assert_eq!(buffer(0, 0, 8).unwrap(), "x");
+    assert_eq!(buffer(0, 8, 0).unwrap(), "x");
+    assert_eq!(refusal(buffer(1, 0, 0)), "buffer 1; the program has 1");
+    let beyond = "4 bytes from byte 5 of buffer 'x', which has 8";
+    assert_eq!(refusal(buffer(0, 5, 4)), beyond);
+    assert!(refusal(buffer(0, u64::MAX, 1)).contains("which has 8"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::ops::{Execution, Memory, floats};
 use crate::sample::{Slot, log_softmax};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use web_time::Instant;
 use welte_device::timeline::Timeline;
@@ -29,22 +30,14 @@ pub(crate) struct ReferenceContext {
 struct LastStep {
     pass: usize,
     rows: Vec<Row>,
+    /// The chosen rows, of a decode pass all of them.
+    outputs: Vec<u32>,
     /// The output rows.
     values: Vec<f32>,
     /// Output rows that are logits.
     logits: usize,
     /// Number, begin and end of each command, if the step was profiled.
     ran: Vec<(u32, u64, u64)>,
-}
-
-/// Which commands of a pass run.
-#[derive(Clone, Copy)]
-enum Part {
-    /// All of them. Tokens are chosen by the caller, after `sample` has had its turn.
-    All,
-    WithoutSampling,
-    /// The first ones, without sampling.
-    First(usize),
 }
 
 impl ReferenceContext {
@@ -70,29 +63,31 @@ impl ReferenceContext {
         }
     }
 
-    /// Runs commands of a pass over checked rows. `outputs` are the chosen rows, of a decode pass all of them.
-    fn replay(&mut self, pass: usize, rows: &[Row], outputs: &[u32], part: Part) {
-        let program = self.program.clone();
-        let spec = &program.passes[pass];
+    /// Makes a step over checked rows the last one. `outputs` are the chosen rows, of a decode pass all of them.
+    fn begin(&mut self, pass: usize, rows: &[Row], outputs: Vec<u32>) {
         self.last = LastStep {
             pass,
             rows: rows.to_vec(),
+            outputs,
             ..LastStep::default()
         };
         let tokens = rows.iter().flat_map(|row| row.token.to_ne_bytes());
         let tokens: Vec<u8> = tokens.collect();
-        self.memory.buffers[program.tokens as usize][..tokens.len()].copy_from_slice(&tokens);
+        self.memory.buffers[self.program.tokens as usize][..tokens.len()].copy_from_slice(&tokens);
+    }
+
+    /// Runs commands of the last step. If `sample`, the caller chooses tokens after the command has had its turn.
+    fn replay(&mut self, commands: Range<usize>, sample: bool) {
+        let program = self.program.clone();
+        let spec = &program.passes[self.last.pass];
         let outputs_from = spec.outputs_from().unwrap_or(usize::MAX);
+        self.last.ran.clear();
         let begun = Instant::now();
         for (index, command) in spec.commands.iter().enumerate() {
-            let runs = match part {
-                Part::All => true,
-                Part::WithoutSampling => command.op != Op::Sample,
-                Part::First(commands) => command.op != Op::Sample && index < commands,
-            };
-            if !runs {
+            if !commands.contains(&index) || command.op == Op::Sample && !sample {
                 continue;
             }
+            let (rows, outputs) = (&self.last.rows, &self.last.outputs);
             let live = match index >= outputs_from {
                 true => outputs.len(),
                 false => rows.len(),
@@ -116,15 +111,17 @@ impl ReferenceContext {
         }
     }
 
-    /// Runs a pass to its end, with or without sampling, and keeps its output rows.
-    fn replay_to_end(&mut self, pass: usize, rows: &[Row], outputs: &[u32], part: Part) {
-        self.replay(pass, rows, outputs, part);
-        let spec = &self.program.passes[pass];
-        let bytes = outputs.len() * spec.width as usize * 4;
-        let buffer = &self.memory.buffers[spec.result.buffer as usize];
-        self.last.values = floats(&buffer[spec.result.offset as usize..][..bytes]);
+    /// Keeps the output rows of the last step, whose commands have run.
+    fn end(&mut self) {
+        let spec = &self.program.passes[self.last.pass];
+        let outputs = self.last.outputs.len();
+        let bytes = outputs * spec.width as usize * 4;
+        if bytes > 0 {
+            let buffer = &self.memory.buffers[spec.result.buffer as usize];
+            self.last.values = floats(&buffer[spec.result.offset as usize..][..bytes]);
+        }
         if spec.kind != PassKind::Embed {
-            self.last.logits = outputs.len();
+            self.last.logits = outputs;
         }
     }
 
@@ -216,7 +213,9 @@ impl Context for ReferenceContext {
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
         let plan = self.checks.step(&self.program, pass, rows, outputs)?;
         let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
-        self.replay_to_end(pass, rows, &outputs, Part::WithoutSampling);
+        self.begin(pass, rows, outputs);
+        self.replay(0..usize::MAX, false);
+        self.end();
         Ok(&self.last.values)
     }
 
@@ -229,7 +228,9 @@ impl Context for ReferenceContext {
         self.checks.mixed_step(&self.program, step)?;
         let generated = 0..step.generated as u32;
         let outputs: Vec<u32> = generated.chain(step.outputs.iter().copied()).collect();
-        self.replay_to_end(step.pass, step.rows, &outputs, Part::WithoutSampling);
+        self.begin(step.pass, step.rows, outputs);
+        self.replay(0..usize::MAX, false);
+        self.end();
         Ok(&self.last.values)
     }
 
@@ -288,8 +289,9 @@ impl Context for ReferenceContext {
                 slot: start.slot,
             };
             let rows: Vec<Row> = live.iter().map(row).collect();
-            let outputs: Vec<u32> = (0..rows.len() as u32).collect();
-            self.replay_to_end(0, &rows, &outputs, Part::All);
+            self.begin(0, &rows, (0..rows.len() as u32).collect());
+            self.replay(0..usize::MAX, true);
+            self.end();
             let mut next = Vec::new();
             for (output, start) in live.into_iter().enumerate() {
                 let position = start.position + 1;
@@ -326,27 +328,36 @@ impl Context for ReferenceContext {
         Ok(())
     }
 
-    fn step_until(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-        commands: usize,
-    ) -> Result<(), Error> {
-        let plan = self.checks.step(&self.program, pass, rows, outputs)?;
+    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
+        let plan = self.checks.begin(&self.program, pass, rows, outputs)?;
         let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
-        self.replay(pass, rows, &outputs, Part::First(commands));
+        self.begin(pass, rows, outputs);
         Ok(())
     }
 
-    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
-        self.checks.buffer(&self.program, id, 0)?;
-        Ok(self.memory.buffers[id as usize].clone())
+    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
+        self.checks.begun()?;
+        self.replay(commands, false);
+        Ok(())
     }
 
-    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
-        self.checks.buffer(&self.program, id, bytes.len())?;
-        self.memory.buffers[id as usize][..bytes.len()].copy_from_slice(bytes);
+    fn end_step(&mut self) -> Result<&[f32], Error> {
+        self.checks.end()?;
+        self.end();
+        Ok(&self.last.values)
+    }
+
+    fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.checks.buffer(&self.program, id, first, bytes.len())?;
+        let from = &self.memory.buffers[id as usize][first as usize..];
+        bytes.copy_from_slice(&from[..bytes.len()]);
+        Ok(())
+    }
+
+    fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.checks.buffer(&self.program, id, first, bytes.len())?;
+        let to = &mut self.memory.buffers[id as usize][first as usize..];
+        to[..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 

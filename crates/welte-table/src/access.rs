@@ -261,3 +261,19 @@ pub fn accesses(c: &Command) -> Vec<Access> {
         })
         .collect()
 }
+
+/// Whether two operands cover different columns of the same rows. Each lies within its row, which `verify` checks.
+pub(crate) fn apart(a: &Access, b: &Access) -> bool {
+    let columns = |access: &Access| match access.extent {
+        Extent::Rows { width, stride } if stride > 0 => {
+            let first = u64::from(access.at.offset) / 4;
+            Some((first / stride, first % stride, width, stride))
+        }
+        _ => None,
+    };
+    let (Some(a), Some(b)) = (columns(a), columns(b)) else {
+        return false;
+    };
+    let disjoint = a.1.saturating_add(a.2) <= b.1 || b.1.saturating_add(b.2) <= a.1;
+    a.3 == b.3 && a.0 == b.0 && disjoint
+}

@@ -13,6 +13,7 @@ mod legalize;
 mod lines;
 mod op;
 mod plan;
+mod split;
 mod table;
 mod verify;
 
@@ -24,5 +25,6 @@ pub use legalize::legalize;
 pub use lines::{from_lines, to_lines};
 pub use op::{Op, Params, Word, params};
 pub use plan::{MemoryPlan, PlanEntry, human};
+pub use split::{Half, Region, Side, Split, Stretch};
 pub use table::*;
 pub use verify::verify;

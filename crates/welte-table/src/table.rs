@@ -147,7 +147,8 @@ pub struct Pass {
     pub kind: PassKind,
     /// The most rows of a step.
     pub rows: u32,
-    /// The most output rows of a step. A decode pass yields one output per row.
+    /// The most output rows of a step. A decode pass yields one output per row. 0: the pass is the middle of another one
+    /// and yields nothing ([`Split`](crate::Split)); its width is 0 then, and it has no result.
     pub outputs: u32,
     /// Floats of one output row; output rows are adjacent.
     pub width: u32,
@@ -160,6 +161,11 @@ pub struct Pass {
 }
 
 impl Pass {
+    /// True if it is the middle of another pass: it neither samples nor yields anything.
+    pub fn is_middle(&self) -> bool {
+        self.outputs == 0
+    }
+
     /// The first command that runs on output rows instead of input rows: the one after `select_rows` or `pool`.
     /// `None` if all commands run on input rows.
     pub fn outputs_from(&self) -> Option<usize> {

@@ -1,5 +1,6 @@
 //! Checks that a program is sound: operands in range, shapes consistent, every row inside its buffer.
 
+use crate::access::apart;
 use crate::{
     Access, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format, NO_BUFFER, NO_WEIGHT,
     Op, Pass, PassKind, Program, Source, Usage, WeightSpec, accesses, cost, params as p,
@@ -158,12 +159,13 @@ fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
     })?;
     ensure(program.vocab > 0, || "no vocabulary".into())?;
     ensure(pass.rows > 0, || "no rows".into())?;
-    ensure(pass.outputs > 0 && pass.outputs <= pass.rows, || {
+    ensure(pass.outputs <= pass.rows, || {
         format!("{} outputs of {} rows", pass.outputs, pass.rows)
     })?;
     let count = |op: Op| pass.commands.iter().filter(|c| c.op == op).count();
     let (samples, selects, pools) = (count(Op::Sample), count(Op::SelectRows), count(Op::Pool));
     let wanted = match pass.kind {
+        _ if pass.is_middle() => (0, 0, 0),
         PassKind::Decode => (1, 0, 0),
         PassKind::Prompt => (0, 1, 0),
         PassKind::Embed => (0, 0, 1),
@@ -171,6 +173,11 @@ fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
     ensure((samples, selects, pools) == wanted, || {
         format!("{samples} sample, {selects} select_rows and {pools} pool commands")
     })?;
+    if pass.is_middle() {
+        return ensure(pass.width == 0 && pass.result == BufferRef::NONE, || {
+            "without outputs it has no result".into()
+        });
+    }
     if pass.kind == PassKind::Decode {
         ensure(
             pass.commands.last().is_some_and(|c| c.op == Op::Sample),
@@ -278,22 +285,6 @@ fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Whether two operands cover different columns of the same rows. Each lies within its row (`check_ranges`).
-fn apart(a: &Access, b: &Access) -> bool {
-    let columns = |access: &Access| match access.extent {
-        Extent::Rows { width, stride } if stride > 0 => {
-            let first = u64::from(access.at.offset) / 4;
-            Some((first / stride, first % stride, width, stride))
-        }
-        _ => None,
-    };
-    let (Some(a), Some(b)) = (columns(a), columns(b)) else {
-        return false;
-    };
-    let disjoint = a.1.saturating_add(a.2) <= b.1 || b.1.saturating_add(b.2) <= a.1;
-    a.3 == b.3 && a.0 == b.0 && disjoint
 }
 
 fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Result<(), String> {

@@ -616,7 +616,9 @@ fn passes_take_and_yield_what_their_kind_says() {
         ("prompt: no rows", |p| {
             (p.passes[1].rows, p.passes[1].outputs) = (0, 0)
         }),
-        ("prompt: 0 outputs of 3 rows", |p| p.passes[1].outputs = 0),
+        ("prompt: 0 sample, 1 select_rows and 0 pool commands", |p| {
+            p.passes[1].outputs = 0
+        }),
         ("prompt: 4 outputs of 3 rows", |p| p.passes[1].outputs = 4),
         ("decode: 2 outputs of 3 rows", |p| p.passes[0].outputs = 2),
         ("prompt: 9 logits, the vocabulary has 10", |p| {

@@ -8,6 +8,7 @@ use crate::load::Weights;
 use crate::lower::{LoweredPass, Lowering};
 use crate::plan::{IN_FLIGHT, STATE_HEAD, Sizes};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use web_time::Instant;
 use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard, Profile};
@@ -189,14 +190,14 @@ impl WgpuContext {
         }
     }
 
-    /// Records the first `commands` commands of the step at hand.
-    fn record(&self, encoder: &mut CommandEncoder, commands: usize, sample: bool) {
+    /// Records commands of the step at hand.
+    fn record(&self, encoder: &mut CommandEncoder, commands: &Range<usize>, sample: bool) {
         let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
         let pass = &self.program().passes[self.step.pass];
         let outputs_from = pass.outputs_from();
         for launch in &self.passes[self.step.pass].launches {
             let index = launch.command as usize;
-            if index >= commands || !sample && pass.commands[index].op == Op::Sample {
+            if !commands.contains(&index) || !sample && pass.commands[index].op == Op::Sample {
                 continue;
             }
             let rows = self.rows_of(outputs_from, index);
@@ -218,19 +219,33 @@ impl WgpuContext {
         }
     }
 
-    /// Runs the first `commands` commands of the step at hand, and reads its output rows if it runs to the end.
-    fn replay(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
+    /// Runs commands of the step at hand but `sample`. Does not wait for them, unless they are timed.
+    fn run(&mut self, commands: Range<usize>) -> Result<(), Error> {
         if self.profile.is_some() {
-            self.replay_timed(commands, sample)?;
+            return self.replay_timed(commands, false);
         }
         let mut encoder = self.encoder();
-        if self.profile.is_none() {
-            self.record(&mut encoder, commands, sample);
+        self.record(&mut encoder, &commands, false);
+        self.gpu().submit(encoder);
+        self.gpu().check()
+    }
+
+    /// Runs all commands of the step at hand, and reads its output rows.
+    fn replay(&mut self, sample: bool) -> Result<(), Error> {
+        let all = 0..usize::MAX;
+        let mut encoder = self.encoder();
+        match self.profile.is_some() {
+            true => self.replay_timed(all, sample)?,
+            false => self.record(&mut encoder, &all, sample),
         }
+        self.read_outputs(encoder)
+    }
+
+    /// Submits what was recorded, waits, and reads the output rows of the step at hand.
+    fn read_outputs(&mut self, mut encoder: CommandEncoder) -> Result<(), Error> {
         let pass = &self.program().passes[self.step.pass];
         let bytes = (self.step.outputs * pass.width as usize * 4) as u64;
-        let to_end = commands >= pass.commands.len();
-        if !to_end || bytes == 0 {
+        if bytes == 0 {
             let index = self.gpu().submit(encoder);
             return self.gpu().wait(index);
         }
@@ -250,15 +265,15 @@ impl WgpuContext {
     }
 
     /// Runs the commands one by one, with a clock.
-    fn replay_timed(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
+    fn replay_timed(&mut self, commands: Range<usize>, sample: bool) -> Result<(), Error> {
         let program = self.weights.program.clone();
         let pass = &program.passes[self.step.pass];
         let outputs_from = pass.outputs_from();
         self.step.ran.clear();
         let begun = Instant::now();
-        for (index, command) in pass.commands.iter().enumerate().take(commands) {
+        for (index, command) in pass.commands.iter().enumerate() {
             let rows = self.rows_of(outputs_from, index);
-            if !sample && command.op == Op::Sample {
+            if !commands.contains(&index) || !sample && command.op == Op::Sample {
                 continue;
             }
             let mut encoder = self.encoder();

@@ -5,7 +5,7 @@ use crate::kernels::MOST_EXPERTS;
 use crate::layout::{Stored, together};
 use crate::lower;
 use welte_device::{HostScratch, HostSlot, MaskBoard};
-use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, PassKind, Program, params};
+use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, Pass, PassKind, Program, params};
 
 /// Bytes from one command's parameters to the next: the largest alignment that a GPU may ask for.
 pub(crate) const COMMAND_BYTES: u64 = 256;
@@ -144,6 +144,9 @@ pub(crate) fn memory(program: &Program, gpu: &Gpu) -> MemoryPlan {
 /// What the program needs that the GPU lacks, in words.
 pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     let human = welte_table::human;
+    if program.passes.iter().any(Pass::is_middle) {
+        return Some("the middle of a pass by itself".to_string());
+    }
     let sizes = Sizes::of(program, gpu.binding);
     if sizes.arena > gpu.binding {
         return Some(format!(

@@ -21,3 +21,12 @@ static DEVICE: LazyLock<Arc<dyn Device>> =
     );
 
 welte_device::conformance_tests!(DEVICE.clone(), welte_reference::device());
+
+/// This device with the experts on another one.
+mod near {
+    welte_device::conformance_tests!(
+        welte_split::device(super::DEVICE.clone(), welte_reference::device(), u32::MAX),
+        welte_reference::device(),
+        only experts chains slots_in_a_chain masks_in_chains logprobs_of_chains drafts allocated profiles
+    );
+}

@@ -111,6 +111,11 @@ impl Kind {
         self.automatic.is_some()
     }
 
+    /// Whether it is the CPU.
+    pub(crate) fn is_cpu(&self) -> bool {
+        self.name == "cpu"
+    }
+
     /// Opens its first device for an automatic choice.
     pub(crate) fn open_first(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         Ok(self.automatic.unwrap_or(self.open)(0, options)?)
@@ -146,6 +151,20 @@ pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Devi
     let kind = KINDS.iter().find(|kind| kind.name == id.kind);
     let kind = kind.ok_or_else(|| Error::unknown_device(&id.to_string()))?;
     kind.open(id.ordinal, options)
+}
+
+/// A device with the experts of the first `layers` layers on the CPU.
+pub(crate) fn with_experts_on_cpu(
+    device: Arc<dyn Device>,
+    layers: u32,
+    options: &DeviceOptions,
+) -> Result<Arc<dyn Device>, Error> {
+    let cpu = KINDS.iter().find(|kind| kind.is_cpu());
+    let cpu = cpu.ok_or_else(|| Error::unknown_device("cpu"))?;
+    match device.info().id.kind == cpu.name {
+        true => Err(Error::ExpertsOnCpu),
+        false => Ok(welte_split::device(device, cpu.open(0, options)?, layers)),
+    }
 }
 
 /// Every device of this machine, in the order in which an automatic choice tries them. A kind that cannot be used here

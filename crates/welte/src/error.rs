@@ -122,7 +122,19 @@ pub enum Error {
         have: u64,
         /// The longest context that would fit, in steps of 256 positions; `None` if none does.
         fits_context: Option<u32>,
+        /// The fewest layers whose experts must be on the CPU ([`LoadOptions::cpu_experts`](crate::LoadOptions)) for the
+        /// rest to fit; `None` if that does not help.
+        fits_cpu_experts: Option<u32>,
     },
+    /// Experts shall be on the CPU, and the model has none.
+    #[error("{origin}: has no experts that could be on the CPU")]
+    NoExperts {
+        /// Which model.
+        origin: String,
+    },
+    /// Experts shall be on the CPU, and all else is there too.
+    #[error("the experts are on the CPU already: the device is the CPU")]
+    ExpertsOnCpu,
     /// The cache cannot have this format.
     #[error("the cache cannot be in {}; it can be in F16 or Q8_0", .format.name())]
     CacheFormat {

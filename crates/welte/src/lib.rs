@@ -27,6 +27,7 @@ mod devices;
 mod divergence;
 mod engine;
 mod error;
+mod fit;
 mod generate;
 mod model;
 mod perplexity;

@@ -5,8 +5,8 @@ use crate::constraint::Grammars;
 use crate::devices::{self, KINDS, Kind, open_device};
 use crate::engine::Handle;
 use crate::{
-    DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
-    text,
+    DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, fit,
+    rerank, text,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -67,6 +67,9 @@ pub struct LoadOptions {
     pub retune: bool,
     /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
+    /// The experts of so many layers, from the first one on, run on the CPU, and all else on the device. 0: none;
+    /// `u32::MAX`, or more than there are: all. Then a GPU runs kernel by kernel, whatever `replay` says.
+    pub cpu_experts: u32,
 }
 
 impl Default for LoadOptions {
@@ -91,6 +94,7 @@ impl Default for LoadOptions {
             replay: None,
             retune: false,
             ignore_memory: false,
+            cpu_experts: 0,
         }
     }
 }
@@ -103,11 +107,14 @@ impl LoadOptions {
         }
     }
 
-    fn for_device(&self) -> DeviceOptions {
+    pub(crate) fn for_device(&self) -> DeviceOptions {
         let mut options = DeviceOptions::default();
         options.threads = self.threads;
         options.instructions = self.instructions.clone();
-        options.replay = self.replay;
+        options.replay = match self.cpu_experts {
+            0 => self.replay,
+            _ => Some(Replay::Launches),
+        };
         options.retune = self.retune;
         options
     }
@@ -185,9 +192,12 @@ impl Inspection {
         &self.plan.memory
     }
 
-    /// Memory that the device could allocate now, if it is known.
+    /// Memory that the device could allocate now, if it is known and the plan takes no other memory besides.
     pub fn available(&self) -> Option<u64> {
-        self.device.available_memory()
+        match self.device.demands(&self.plan)[..] {
+            [demand] => demand.have,
+            _ => None,
+        }
     }
 
     /// The device on which the model would run.
@@ -340,11 +350,9 @@ impl Model {
             ..
         } = phases.time("opening the device, plan", || inspect(checkpoint, options))?;
         if !options.ignore_memory {
+            let checkpoint = checkpoint.as_ref();
             phases.time("free memory", || {
-                check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
-                    let options = options.with_context(context);
-                    plan_on(device.as_ref(), checkpoint.as_ref(), &spec, &options)
-                })
+                check_fit(&plan, device.as_ref(), checkpoint, &spec, options)
             })?;
         }
         let pass = |kind: PassKind| {
@@ -671,35 +679,45 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         });
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
-    let plan_on = |device: &dyn Device, options: &LoadOptions| {
-        plan_on(device, checkpoint.as_ref(), &spec, options)
-    };
-    let mut skipped = Vec::new();
+    if options.cpu_experts > 0 && spec.experts.is_none() {
+        return Err(Error::NoExperts {
+            origin: checkpoint.origin().to_string(),
+        });
+    }
+    let plan_on = |device: &dyn Device| plan_on(device, checkpoint.as_ref(), &spec, options);
+    let mut skipped: Vec<Skipped> = Vec::new();
     let (device, plan) = match options.device {
         DeviceChoice::Named(id) => {
-            let device = open_device(id, &options.for_device())?;
-            let plan = plan_on(device.as_ref(), options)?;
+            let device = fit::placed(open_device(id, &options.for_device())?, options)?;
+            let plan = plan_on(device.as_ref())?;
             (device, plan)
         }
         DeviceChoice::Auto => {
-            let mut kinds = KINDS.iter().filter(|kind| kind.is_automatic()).peekable();
+            // With experts on the CPU, all else needs another device.
+            let fits =
+                |kind: &&Kind| kind.is_automatic() && (options.cpu_experts == 0 || !kind.is_cpu());
+            let mut kinds = KINDS.iter().filter(fits).peekable();
             loop {
                 let Some(kind) = kinds.next() else {
-                    return Err(Error::unknown_device("auto"));
+                    return Err(Error::ExpertsOnCpu);
                 };
                 let last = kinds.peek().is_none();
                 let found = kind.open_first(&options.for_device()).and_then(|device| {
-                    let plan = plan_on(device.as_ref(), options)?;
+                    let device = fit::placed(device, options)?;
+                    let plan = plan_on(device.as_ref())?;
                     if !last && !options.ignore_memory {
-                        check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
-                            plan_on(device.as_ref(), &options.with_context(context))
-                        })?;
+                        let checkpoint = checkpoint.as_ref();
+                        check_fit(&plan, device.as_ref(), checkpoint, &spec, options)?;
                     }
                     Ok((device, plan))
                 });
                 match found {
                     Ok(found) => break found,
-                    Err(why) if last => return Err(why),
+                    // With experts on the CPU, the device that is tried first counts.
+                    Err(why) if last => match skipped.into_iter().next() {
+                        Some(first) if options.cpu_experts > 0 => return Err(first.why),
+                        _ => return Err(why),
+                    },
                     Err(why) => skipped.push(Skipped {
                         device: kind.id(0),
                         why,
@@ -716,6 +734,24 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         device,
         plan,
     })
+}
+
+/// Refuses a plan that exceeds the available memory.
+fn check_fit(
+    plan: &Plan,
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+    spec: &ModelSpec,
+    options: &LoadOptions,
+) -> Result<(), Error> {
+    let plan_for = |context| plan_on(device, checkpoint, spec, &options.with_context(context));
+    let on =
+        |device: &dyn Device, options: &LoadOptions| plan_on(device, checkpoint, spec, options);
+    let fewest = || {
+        spec.experts?;
+        fit::fewest_on_cpu(device.info().id, spec.layers, options, on)
+    };
+    fit::check_memory(checkpoint.origin(), plan, device, plan_for, fewest)
 }
 
 /// The program for a device and everything that the device will allocate for it.
@@ -849,37 +885,6 @@ fn embed_pass(
         Pooling::Last => (prompt_rows, pooling),
         // All rows of a text must be in one step.
         _ => (context, pooling),
-    })
-}
-
-/// Refuses a plan that exceeds the available memory, and says how long a context would fit. `plan_for` plans another
-/// context.
-fn check_memory(
-    origin: &str,
-    plan: &Plan,
-    device: &dyn Device,
-    plan_for: impl Fn(u32) -> Result<Plan, Error>,
-) -> Result<(), Error> {
-    let need = plan.memory.total();
-    let have = match device.available_memory() {
-        Some(have) if need > have => have,
-        _ => return Ok(()),
-    };
-    // Memory grows linearly with the context, so two plans give the slope.
-    let (context, half) = (plan.program.context, plan.program.context / 2);
-    let per_half = need.saturating_sub(match half {
-        0 => need,
-        half => plan_for(half)?.memory.total(),
-    });
-    let per_position = (per_half / u64::from(context - half).max(1)).max(1);
-    let excess = (need - have).div_ceil(per_position);
-    let fits = u64::from(context).saturating_sub(excess) / 256 * 256;
-    Err(Error::Memory {
-        origin: origin.to_string(),
-        device: device.info().id,
-        need,
-        have,
-        fits_context: u32::try_from(fits).ok().filter(|fits| *fits > 0),
     })
 }
 

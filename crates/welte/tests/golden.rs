@@ -196,6 +196,24 @@ fn persistent() -> Vec<Target> {
     vec![target]
 }
 
+/// A device with the experts of all layers on another one, or of the first layer.
+fn split(near: &[Target], far: &Arc<dyn Device>) -> Vec<Target> {
+    let both = near.iter().flat_map(|near| {
+        [u32::MAX, 1].map(|layers| Target {
+            name: format!("{} with experts on {}", near.name, far.info().id),
+            device: welte_split::device(near.device.clone(), far.clone(), layers),
+            tolerance: bf16_activations,
+            replay: None,
+        })
+    });
+    both.collect()
+}
+
+/// The CPU with its best instruction set.
+fn best_cpu() -> Vec<Target> {
+    cpu().into_iter().last().into_iter().collect()
+}
+
 const PROMPT_ROWS: usize = 32;
 
 /// The program for a device, or what the device lacks.
@@ -368,6 +386,46 @@ mod persistent {
         };
     }
     families!(gemma2 2, gemma3 2, qwen3moe 2, mixtral 2, gpt_oss 4);
+}
+
+/// Experts on another device: of layers with and without a shared expert, biases, latent widths, a dense part beside them.
+mod experts_elsewhere {
+    use super::{best_cpu, check_all, cuda, gpu, reference, split};
+
+    macro_rules! families {
+        ($($name:ident $count:literal),*) => {
+            $(
+                #[test]
+                fn $name() {
+                    let (plain, fast) = (reference(), best_cpu());
+                    let mut targets = split(&plain, &fast[0].device);
+                    targets.extend(split(&fast, &plain[0].device));
+                    check_all(stringify!($name), $count, &targets);
+                }
+            )*
+            mod on_portable {
+                use super::*;
+                $(
+                    #[test]
+                    #[ignore = "slow on a software adapter: CI runs one"]
+                    fn $name() {
+                        check_all(stringify!($name), $count, &split(&gpu(), &best_cpu()[0].device));
+                    }
+                )*
+            }
+            mod on_nvidia {
+                use super::*;
+                $(
+                    #[test]
+                    #[ignore = "needs a GPU"]
+                    fn $name() {
+                        check_all(stringify!($name), $count, &split(&cuda(), &best_cpu()[0].device));
+                    }
+                )*
+            }
+        };
+    }
+    families!(qwen3moe 2, gpt_oss 4, qwen3next 2, deepseek_v2 2, nemotron3 2, lfm2moe 2, gemma4 7);
 }
 
 /// Tests of each architecture: on the reference, on the CPU, on the portable GPU device, and on CUDA. A directory and a file per format: 14; a directory and one

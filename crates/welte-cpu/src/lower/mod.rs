@@ -73,7 +73,10 @@ impl Lowering<'_> {
         let width = pass.width as usize;
         Ok(LoweredPass {
             phases,
-            result: self.float_rows(pass.result, pass.width, width, pass.outputs as usize)?,
+            result: match pass.outputs as usize {
+                0 => FloatRows::NONE,
+                outputs => self.float_rows(pass.result, pass.width, width, outputs)?,
+            },
             width,
         })
     }

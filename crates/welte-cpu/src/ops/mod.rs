@@ -48,6 +48,12 @@ unsafe impl Send for FloatRows {}
 unsafe impl Sync for FloatRows {}
 
 impl FloatRows {
+    /// No rows.
+    pub(crate) const NONE: FloatRows = FloatRows {
+        start: std::ptr::dangling_mut(),
+        stride: 0,
+    };
+
     /// # Safety
     /// The row lies in the buffer, and nobody writes it while the slice lives.
     pub(crate) unsafe fn row<'a>(&self, row: usize, len: usize) -> &'a [f32] {

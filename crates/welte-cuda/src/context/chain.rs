@@ -120,7 +120,7 @@ impl CudaContext {
                             position: row.position + launched as u32,
                             ..row
                         };
-                        self.replay(DECODE, usize::MAX, true, &[row], 1)?;
+                        self.replay(DECODE, 0..usize::MAX, true, &[row], 1)?;
                     }
                 }
                 self.launch_chain_logprobs(&[row])?;
@@ -248,7 +248,7 @@ impl CudaContext {
         for _ in 0..times {
             match (&self.decode_graph, self.mode()) {
                 (Some(graph), Replay::Graph) => graph.launch()?,
-                _ => self.replay(pass, usize::MAX, true, &[row], 1)?,
+                _ => self.replay(pass, 0..usize::MAX, true, &[row], 1)?,
             }
         }
         end.record()?;

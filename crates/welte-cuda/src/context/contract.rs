@@ -208,52 +208,73 @@ impl Context for CudaContext {
         self.done(made)
     }
 
-    fn step_until(
+    fn begin_step(
         &mut self,
         pass: usize,
         rows: &[Row],
         outputs: &[u32],
-        commands: usize,
     ) -> Result<(), DeviceError> {
         let program = &self.loaded.program;
-        let plan = self.checks.step(program, pass, rows, outputs)?;
+        let plan = self.checks.begin(program, pass, rows, outputs)?;
         self.last = (pass, 0);
+        self.begun.0.clear();
+        self.begun.0.extend_from_slice(rows);
+        self.begun.1 = plan.outputs;
+        let uploaded = self
+            .gpu
+            .current()
+            .and_then(|()| self.upload_step(pass, rows, outputs, 0));
+        self.done(uploaded)
+    }
+
+    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), DeviceError> {
+        let pass = self.checks.begun()?;
+        let rows = std::mem::take(&mut self.begun.0);
+        let outputs = self.begun.1;
         let ran = self
             .gpu
             .current()
-            .and_then(|()| self.upload_step(pass, rows, outputs, 0))
-            .and_then(|()| self.replay(pass, commands, false, rows, plan.outputs))
-            .and_then(|()| self.gpu.synchronise());
+            .and_then(|()| self.replay(pass, commands, false, &rows, outputs));
+        self.begun.0 = rows;
         self.done(ran)
     }
 
-    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, DeviceError> {
-        let block = self.block(id)?;
-        let mut bytes = vec![0; block.bytes() as usize];
+    fn end_step(&mut self) -> Result<&[f32], DeviceError> {
+        let pass = self.checks.end()?;
+        self.last = (pass, self.begun.1);
+        self.stays = false;
+        let fetched = self.gpu.current().and_then(|()| self.fetch_outputs());
+        let values = self.done(fetched)?;
+        Ok(self.outputs(values))
+    }
+
+    fn read_bytes(
+        &mut self,
+        id: BufferId,
+        first: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        self.checks.buffer(program, id, first, bytes.len())?;
+        let at = self.block(id)?.start() + first;
         let copied = self.gpu.current().and_then(|()| {
             // SAFETY: the block has these bytes; we wait before they are used.
             unsafe {
-                self.gpu.download(block.start(), &mut bytes)?;
+                self.gpu.download(at, bytes)?;
             }
             self.gpu.synchronise()
         });
-        self.done(copied)?;
-        Ok(bytes)
+        self.done(copied)
     }
 
-    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), DeviceError> {
-        let block = self.block(id)?;
-        if bytes.len() as u64 > block.bytes() {
-            return Err(DeviceError::request(format!(
-                "{} bytes; buffer {id} has {}",
-                bytes.len(),
-                block.bytes()
-            )));
-        }
+    fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        self.checks.buffer(program, id, first, bytes.len())?;
+        let at = self.block(id)?.start() + first;
         let copied = self.gpu.current().and_then(|()| {
             // SAFETY: the block has room, and we wait.
             unsafe {
-                self.gpu.upload(block.start(), bytes)?;
+                self.gpu.upload(at, bytes)?;
             }
             self.gpu.synchronise()
         });

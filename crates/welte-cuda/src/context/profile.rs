@@ -3,6 +3,7 @@
 use super::CudaContext;
 use crate::Error;
 use crate::gpu::Event;
+use std::ops::Range;
 use welte_device::Profile;
 use welte_device::timeline::Timeline;
 use welte_table::{Op, Row};
@@ -24,7 +25,7 @@ impl CudaContext {
     pub(super) fn read_events(
         &mut self,
         pass: usize,
-        commands: usize,
+        commands: &Range<usize>,
         sample: bool,
         rows: &[Row],
         outputs: usize,
@@ -35,18 +36,13 @@ impl CudaContext {
         let program = &self.loaded.program;
         let outputs_from = self.passes[pass].outputs_from;
         let mut ran: Vec<(u32, u64, u64)> = Vec::with_capacity(self.events.len());
-        for (index, command) in program.passes[pass]
-            .commands
-            .iter()
-            .enumerate()
-            .take(commands)
-        {
+        for (index, command) in program.passes[pass].commands.iter().enumerate() {
             let live = if index < outputs_from {
                 rows.len()
             } else {
                 outputs
             };
-            if (command.op == Op::Sample && !sample) || live == 0 {
+            if !commands.contains(&index) || (command.op == Op::Sample && !sample) || live == 0 {
                 continue;
             }
             let [before, after] = &self.events[index..index + 2] else {

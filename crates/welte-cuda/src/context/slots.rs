@@ -180,7 +180,7 @@ impl CudaContext {
             let logits = self.passes[DECODE].result;
             self.launch_sample(0, rows.len() as u32, logits, self.rows_fault())?;
         } else {
-            self.replay(DECODE, usize::MAX, true, rows, rows.len())?;
+            self.replay(DECODE, 0..usize::MAX, true, rows, rows.len())?;
         }
         self.launch_chain_logprobs(rows)
     }

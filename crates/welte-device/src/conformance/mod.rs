@@ -36,20 +36,21 @@ pub use mixed::mixed_arithmetic;
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, sampling};
-pub use steps::{batches, outputs, pooled};
+pub use steps::{batches, outputs, parts, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.
 ///
 /// ```ignore
 /// welte_device::conformance_tests!(device(), oracle());
 /// welte_device::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
+/// welte_device::conformance_tests!(device(), oracle(), only experts chains);
 /// ```
 #[macro_export]
 macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats experts contexts unfused
-            batches outputs pooled encoders
+            batches outputs parts pooled encoders
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
@@ -67,6 +68,9 @@ macro_rules! conformance_tests {
         fn $name() {
             $crate::conformance::$name(&*$device, &*$oracle);
         }
+    };
+    ($device:expr, $oracle:expr, only $($name:ident)*) => {
+        $crate::conformance_tests!(@each [] ($device) ($oracle) $($name)*);
     };
     ($device:expr, $oracle:expr) => {
         $crate::conformance_tests!([] $device, $oracle);

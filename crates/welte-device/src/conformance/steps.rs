@@ -1,10 +1,88 @@
 //! Steps of several rows: batches, chosen outputs, pooled states.
 
-use super::case::{Case, Commands, bits, difference, mixed_rows, rows, some_outputs, tolerance};
+use super::case::{
+    Case, Commands, bits, chain, difference, mixed_rows, refused, rows, some_outputs, start,
+    tolerance,
+};
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, DENSE, Dense, EXPERTS, Experts, Layer, Model};
-use crate::{Context, Device};
+use crate::{Context, Device, Pick};
 use welte_table::{Format, Op, PassKind, Row};
+
+/// A step that is run part by part gives the bits of one that is run at once, however it is cut, and tokens may be chosen
+/// from it. Without a step that was begun, there is nothing to run or to end.
+pub fn parts(device: &dyn Device, oracle: &dyn Device) {
+    let small = Model::small(25);
+    let model = Model {
+        layers: [small.layers.clone(), vec![Layer::Experts(EXPERTS)]].concat(),
+        ..small
+    };
+    let case = Case::required(device, &model);
+    let mut pair = case.pair(device, oracle);
+    let mut context = case.open(device);
+    let mut n = Numbers(9);
+    let prompt = rows(&mut n, model.vocab, 0, 0, 9);
+    let next = rows(&mut n, model.vocab, 0, 9, 2);
+    for (kind, rows, outputs) in [
+        (PassKind::Prompt, &prompt[..], &[3, 8][..]),
+        (PassKind::Decode, &next[..1], &[][..]),
+        (PassKind::Decode, &next[1..], &[][..]),
+    ] {
+        let pass = case.pass(kind);
+        let all = case.program.passes[pass].commands.len();
+        let whole = pair.step(kind, rows, outputs, tolerance(&model, rows.len()));
+        let mut at_once: Vec<f32> = Vec::new();
+        for length in [all, 1, 2, 5] {
+            context.begin_step(pass, rows, outputs).expect("a step");
+            refused(context.sample(&[pick(0)], &mut [0]), "a step that goes on");
+            for first in (0..all).step_by(length) {
+                // The last part may reach beyond the end.
+                let part = context.run_commands(first..first + length);
+                part.expect("a part of a step");
+            }
+            let got = context.end_step().expect("the end of a step").to_vec();
+            if at_once.is_empty() {
+                at_once.clone_from(&got);
+            }
+            assert!(
+                bits(&got) == bits(&at_once),
+                "{kind:?}, {length} commands each"
+            );
+            let off = difference(&got, &whole);
+            assert!(
+                off <= tolerance(&model, rows.len()),
+                "off by {off} from a step"
+            );
+            // The greedy choice.
+            let mut token = [0];
+            let chosen = context.sample(&[pick(0)], &mut token);
+            chosen.expect("a pick of the step");
+            let first = &got[..model.vocab as usize];
+            assert_eq!(token[0], crate::argmax(first).1);
+        }
+    }
+    refused(context.run_commands(0..1), "parts of no step");
+    refused(context.end_step().map(|_| ()), "the end of no step");
+    let decode = case.pass(PassKind::Decode);
+    for end in [0, 1] {
+        context.begin_step(decode, &next[..1], &[]).expect("a step");
+        if end == 0 {
+            chain(context.as_mut(), &[start(0, 0, 9, 1)]);
+        } else {
+            context.step(decode, &next[..1], &[]).expect("a step");
+        }
+        refused(context.run_commands(0..1), "parts of a step that is over");
+    }
+}
+
+fn pick(output: u32) -> Pick {
+    Pick {
+        output,
+        slot: 0,
+        position: 20,
+        draft: None,
+    }
+}
 
 /// Rows of a step do not change each other: the same row has the same bits beside any others, in any order.
 pub fn batches(device: &dyn Device, oracle: &dyn Device) {

@@ -28,7 +28,7 @@ impl WgpuContext {
             {
                 self.steps_ahead(control, emit)?;
             } else {
-                self.replay(usize::MAX, true)?;
+                self.replay(true)?;
                 for row in 0..self.live.len() {
                     let start = self.live[row];
                     let token = self.choose(row, start.slot, start.position + 1);
@@ -122,7 +122,7 @@ impl WgpuContext {
     /// Submits a step whose tokens the GPU feeds back.
     fn submit_step(&self, place: usize) -> SubmissionIndex {
         let mut encoder = self.encoder();
-        self.record(&mut encoder, usize::MAX, true);
+        self.record(&mut encoder, &(0..usize::MAX), true);
         let tokens = self.sizes.places[self.program().tokens as usize].unwrap_or(0);
         let bytes = self.live.len() as u64 * 4;
         encoder.copy_buffer_to_buffer(&self.arena, tokens, &self.tokens[place], 0, bytes);

@@ -2,6 +2,7 @@
 
 use super::WgpuContext;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
@@ -53,6 +54,14 @@ impl WgpuContext {
         words[(at - first) as usize..][..bytes.len()].copy_from_slice(bytes);
         self.gpu().queue.write_buffer(buffer, first, &words);
         Ok(())
+    }
+
+    /// Ends the step at hand, whose output rows were read: tokens may be chosen from them.
+    fn end(&mut self) -> &[f32] {
+        if self.program().passes[self.step.pass].kind != PassKind::Embed {
+            self.step.logits = self.step.outputs;
+        }
+        &self.step.values
     }
 
     /// Submits what was written, so that the driver can take back the memory it lies in.
@@ -148,11 +157,8 @@ impl Context for WgpuContext {
         self.checks
             .step(&self.weights.program, pass, rows, outputs)?;
         self.begin(pass, rows, outputs);
-        self.replay(usize::MAX, false)?;
-        if self.program().passes[pass].kind != PassKind::Embed {
-            self.step.logits = self.step.outputs;
-        }
-        Ok(&self.step.values)
+        self.replay(false)?;
+        Ok(self.end())
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -204,34 +210,37 @@ impl Context for WgpuContext {
         self.run_chain(starts, control, emit)
     }
 
-    fn step_until(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-        commands: usize,
-    ) -> Result<(), Error> {
+    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
         self.checks
-            .step(&self.weights.program, pass, rows, outputs)?;
+            .begin(&self.weights.program, pass, rows, outputs)?;
         self.begin(pass, rows, outputs);
-        self.replay(commands, false)
+        Ok(())
     }
 
-    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
-        let program = self.weights.program.clone();
-        let spec = self.checks.buffer(&program, id, 0)?;
-        let mut bytes = vec![0; spec.bytes as usize];
-        let (buffer, at) = self.place(id);
-        self.read(buffer, at, &mut bytes)?;
-        Ok(bytes)
+    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
+        self.checks.begun()?;
+        self.run(commands)
     }
 
-    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
-        let program = self.weights.program.clone();
-        self.checks.buffer(&program, id, bytes.len())?;
+    fn end_step(&mut self) -> Result<&[f32], Error> {
+        self.checks.end()?;
+        self.read_outputs(self.encoder())?;
+        Ok(self.end())
+    }
+
+    fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.checks
+            .buffer(&self.weights.program, id, first, bytes.len())?;
         let (buffer, at) = self.place(id);
-        self.write(buffer, at, bytes)?;
-        self.settle()
+        self.read(buffer, at + first, bytes)
+    }
+
+    /// The next submission takes the bytes along.
+    fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.checks
+            .buffer(&self.weights.program, id, first, bytes.len())?;
+        let (buffer, at) = self.place(id);
+        self.write(buffer, at + first, bytes)
     }
 
     fn set_profiling(&mut self, on: bool) -> Result<(), Error> {

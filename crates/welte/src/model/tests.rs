@@ -91,7 +91,7 @@ fn a_plan_must_fit_in_the_available_memory() {
     let need = plan.memory.total();
     let plan_for = |length| plan_tiny(&Limited::new(), &context(length));
     let position = (need - plan_for(2048).unwrap().memory.total()) / 2048;
-    let check = |device: &Limited| check_memory("tiny", &plan, device, plan_for);
+    let check = |device: &Limited| fit::check_memory("tiny", &plan, device, plan_for, || None);
     assert!(check(&device).is_ok());
     device.memory = Some(need);
     assert!(check(&device).is_ok());

@@ -6,6 +6,7 @@
 use super::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
@@ -278,22 +279,24 @@ impl Context for Spy {
         Ok(())
     }
 
-    fn step_until(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-        commands: usize,
-    ) -> Result<(), Error> {
-        self.inner.step_until(pass, rows, outputs, commands)
+    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
+        self.inner.begin_step(pass, rows, outputs)
     }
 
-    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
-        self.inner.read_buffer(id)
+    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
+        self.inner.run_commands(commands)
     }
 
-    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
-        self.inner.write_buffer(id, bytes)
+    fn end_step(&mut self) -> Result<&[f32], Error> {
+        self.inner.end_step()
+    }
+
+    fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.inner.read_bytes(id, first, bytes)
+    }
+
+    fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.inner.write_bytes(id, first, bytes)
     }
 
     fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
