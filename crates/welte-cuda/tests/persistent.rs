@@ -503,7 +503,7 @@ fn end_tokens_and_listeners_end_a_chain() {
     };
     some.extend(chain_of(&mut context, row, 80));
     assert_eq!(some, all[..100]);
-    // Stopped from elsewhere: the token of the step in flight is the last one.
+    // Stopped from elsewhere: the token of the step in flight is the last one. None is in flight if a launch has just ended.
     set_slot(&mut context, 0, &settings, &[]);
     let control = Control::default();
     let some = chain_while(&mut context, start, count, &control, &mut |t| {
@@ -512,7 +512,8 @@ fn end_tokens_and_listeners_end_a_chain() {
         }
         true
     });
-    assert_eq!(some, all[..32]);
+    assert!((31..=32).contains(&some.len()), "{} tokens", some.len());
+    assert_eq!(some, all[..some.len()]);
 }
 
 #[test]
