@@ -640,7 +640,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         });
     }
     let plan_on = |device: &dyn Device| plan_on(device, checkpoint.as_ref(), &spec, options);
-    let mut skipped = Vec::new();
+    let mut skipped: Vec<Skipped> = Vec::new();
     let (device, plan) = match options.device {
         DeviceChoice::Named(id) => {
             let device = fit::placed(open_device(id, &options.for_device())?, options)?;
@@ -704,7 +704,7 @@ fn check_fit(
         |device: &dyn Device, options: &LoadOptions| plan_on(device, checkpoint, spec, options);
     let fewest = || {
         spec.experts?;
-        let layers = spec.layers.len() as u32;
+        let layers = spec.layers;
         fit::fewest_on_cpu(device.info().id, layers, options, on)
     };
     fit::check_memory(checkpoint.origin(), plan, device, plan_for, fewest)
