@@ -38,12 +38,15 @@ pub fn device_by(
     })
 }
 
+/// Whether a pass's command is far.
+type IsFar = dyn Fn(&Pass, usize) -> bool + Send + Sync;
+
 struct SplitDevice {
     near: Arc<dyn Device>,
     far: Arc<dyn Device>,
     /// Which commands are far, in words.
     chosen: String,
-    is_far: Box<dyn Fn(&Pass, usize) -> bool + Send + Sync>,
+    is_far: Box<IsFar>,
     /// Bytes that a token of the last plan moves at least: near and far.
     token_bytes: [AtomicU64; 2],
 }

@@ -150,15 +150,19 @@ fn is_on_inputs(pass: &Pass, index: usize) -> bool {
     pass.outputs_from().is_none_or(|from| index < from)
 }
 
-/// True if a command can run apart from its neighbours: it runs on input rows, and takes and yields rows of floats.
+/// True if a command can run apart from its neighbours: it runs on input rows, takes and yields rows of floats, and does not
+/// write the result of the pass.
 fn can_move(pass: &Pass, index: usize) -> bool {
-    let of_rows = |access: &Access| matches!(access.extent, Extent::Rows { .. });
+    let of_rows = |access: &Access| {
+        let is_result = access.writes && access.at.buffer == pass.result.buffer;
+        matches!(access.extent, Extent::Rows { .. }) && !is_result
+    };
     is_on_inputs(pass, index) && accesses(&pass.commands[index]).iter().all(of_rows)
 }
 
 impl Split {
     /// Splits a program. `is_far` chooses commands by their pass and number there. A command that touches tokens or a
-    /// cache, or runs on output rows, stays near.
+    /// cache, runs on output rows or writes the result of its pass stays near.
     pub fn of(program: &Program, is_far: &dyn Fn(&Pass, usize) -> bool) -> Split {
         let sides: Vec<Vec<Side>> = program
             .passes
@@ -270,8 +274,7 @@ fn find_outputs(pass: &Pass, stretches: &mut [Stretch], near: &Half) {
             if known || near.buffers[region.at.buffer as usize] == NO_BUFFER {
                 continue;
             }
-            region.needed =
-                is_needed(pass, &region, later) || region.at.buffer == pass.result.buffer;
+            region.needed = is_needed(pass, &region, later);
             stretch.outputs.push(region);
         }
     }
