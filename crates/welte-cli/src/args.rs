@@ -102,9 +102,12 @@ pub(crate) struct PlaceArgs {
     /// Context size in tokens (0: the model's own, at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
-    /// CPU threads [default: all cores]
+    /// CPU threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
+    #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
+    pub(crate) cpus: Option<Cpus>,
     /// Format of cached keys: f16 or q8_0 (also -ctk)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_k: Option<Format>,
@@ -145,11 +148,22 @@ impl PlaceArgs {
         options.replay = self.replay;
         options.context = self.ctx_size;
         options.threads = self.threads.map(usize::from);
+        options.cpus = self.cpus.as_ref().map(|cpus| cpus.0.clone());
         options.kv_format = kv_format;
         options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.ignore_memory = self.ignore_memory;
         options.cpu_experts = self.cpu_experts;
         Ok(options)
+    }
+}
+
+/// A list of processors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cpus(pub(crate) Vec<usize>);
+
+impl Cpus {
+    fn parse(text: &str) -> Result<Cpus, String> {
+        welte::cpu_list(text).map(Cpus)
     }
 }
 
@@ -677,9 +691,12 @@ pub(crate) struct BenchArgs {
     /// Repetitions
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
-    /// CPU threads, comma-separated [default: all cores]
+    /// CPU threads, comma-separated [default: one for each core]
     #[arg(short, long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Vec<u16>,
+    /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
+    #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
+    pub(crate) cpus: Option<Cpus>,
     /// Format of keys and values: f16 or q8_0 (also -ctk)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_k: Option<Format>,
@@ -704,6 +721,7 @@ impl BenchArgs {
                 replay: self.replay,
                 ctx_size: context,
                 threads,
+                cpus: self.cpus.clone(),
                 cache_type_k: self.cache_type_k,
                 cache_type_v: self.cache_type_v,
                 isa: self.isa.clone(),

@@ -105,11 +105,14 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     };
     for threads in threads {
         let options = args.load_args(threads, context).options()?;
-        let count = threads.map_or_else(
-            || std::thread::available_parallelism().map_or(1, usize::from),
-            usize::from,
-        );
         let model = source::load_with(&named, &options)?;
+        let planned = model
+            .device_facts()
+            .iter()
+            .find(|(name, _)| name == "threads");
+        let planned = planned.and_then(|(_, count)| count.parse().ok());
+        // A GPU plans no threads.
+        let count = planned.or(threads.map(usize::from)).unwrap_or(1);
         let speed = model.read_bandwidth(SECONDS)?;
         if threads.is_none() {
             floor::raise(model.device().id, &model.device().name, speed);

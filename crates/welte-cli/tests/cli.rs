@@ -541,6 +541,12 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
         1,
         &["--isa mmx", "use one of"],
     );
+    refused(&["run", "hi", "--cpus", "0-x"], 2, &["'x'", "0-3,8"]);
+    refused(
+        &["run", "hi", "--device", "cpu", "--cpus", "65000"],
+        1,
+        &["there is no CPU 65000", "this machine has"],
+    );
     refused(
         &["run", "hi", "--replay", "tape"],
         2,

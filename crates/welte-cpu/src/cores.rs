@@ -5,6 +5,7 @@
 //! swaps cores with the one that it waits for. Affinity masks are narrowed only for the swap and then restored.
 #![allow(unsafe_code)]
 
+use crate::machine::Place;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32,
     Ordering::{Relaxed, SeqCst},
@@ -25,20 +26,42 @@ struct ThreadCore {
 /// The cores of the threads of a team.
 pub(crate) struct Cores {
     threads: Vec<ThreadCore>,
+    /// By thread: the processors that it is bound to, if it is.
+    masks: Vec<Option<system::Mask>>,
     /// A swap is in progress. Only one may be: another would save the narrowed mask and restore it for good.
     swapping: AtomicBool,
 }
 
 impl Cores {
-    pub(crate) fn new(threads: usize) -> Cores {
+    pub(crate) fn new(places: &[Place]) -> Cores {
         let thread = |_| ThreadCore {
             thread: AtomicI32::new(0),
             core: AtomicU32::new(IDLE),
         };
         Cores {
-            threads: (0..threads).map(thread).collect(),
+            threads: (0..places.len()).map(thread).collect(),
+            masks: places
+                .iter()
+                .map(|place| system::mask_of(&place.cpus))
+                .collect(),
             swapping: AtomicBool::new(false),
         }
+    }
+
+    /// Binds the calling thread, number `own` of the team, for good.
+    pub(crate) fn settle(&self, own: usize) {
+        if let Some(mask) = &self.masks[own] {
+            system::set(0, mask);
+        }
+    }
+
+    /// Binds the calling thread as the first of the team until the result is dropped: it belongs to the caller, and threads
+    /// that it starts have its mask.
+    pub(crate) fn bind(&self) -> Option<Bound> {
+        let mask = self.masks[0].as_ref()?;
+        let before = system::mask(0)?;
+        system::set(0, mask);
+        Some(Bound(before))
     }
 
     /// Registers the calling thread as number `own` of the team.
@@ -83,9 +106,34 @@ impl Cores {
     }
 }
 
+/// The affinity mask that a thread had before it was bound.
+pub(crate) struct Bound(system::Mask);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        system::set(0, &self.0);
+    }
+}
+
 #[cfg(target_os = "linux")]
 mod system {
     use std::mem::{size_of, zeroed};
+
+    pub(super) type Mask = libc::cpu_set_t;
+
+    /// The mask of these processors; `None` if there are none, or one that masks of this size do not have.
+    pub(super) fn mask_of(cpus: &[usize]) -> Option<Mask> {
+        let fits = |cpu: &usize| *cpu < libc::CPU_SETSIZE as usize;
+        if cpus.is_empty() || !cpus.iter().all(fits) {
+            return None;
+        }
+        // SAFETY: an empty set is zeroes, and every number lies inside it.
+        unsafe {
+            let mut set: Mask = zeroed();
+            cpus.iter().for_each(|cpu| libc::CPU_SET(*cpu, &mut set));
+            Some(set)
+        }
+    }
 
     pub(super) fn thread() -> i32 {
         // SAFETY: a call without arguments.
@@ -97,20 +145,20 @@ mod system {
         unsafe { libc::sched_getcpu() as u32 }
     }
 
-    fn mask(thread: i32) -> Option<libc::cpu_set_t> {
+    pub(super) fn mask(thread: i32) -> Option<Mask> {
         // SAFETY: an empty set is zeroes, and the call writes no more than its size.
         unsafe {
-            let mut set: libc::cpu_set_t = zeroed();
-            let size = size_of::<libc::cpu_set_t>();
+            let mut set: Mask = zeroed();
+            let size = size_of::<Mask>();
             (libc::sched_getaffinity(thread, size, &mut set) == 0).then_some(set)
         }
     }
 
     /// A refusal affects only speed.
-    fn set(thread: i32, mask: &libc::cpu_set_t) {
+    pub(super) fn set(thread: i32, mask: &Mask) {
         // SAFETY: the set is read only.
         unsafe {
-            libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), mask);
+            libc::sched_setaffinity(thread, size_of::<Mask>(), mask);
         }
     }
 
@@ -128,7 +176,7 @@ mod system {
             {
                 return;
             }
-            let mut only: libc::cpu_set_t = zeroed();
+            let mut only: Mask = zeroed();
             libc::CPU_SET(here, &mut only);
             set(other, &only);
             set(other, &others);
@@ -142,6 +190,21 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
+    /// There are no masks.
+    pub(super) enum Mask {}
+
+    pub(super) fn mask_of(_: &[usize]) -> Option<Mask> {
+        None
+    }
+
+    pub(super) fn mask(_: i32) -> Option<Mask> {
+        None
+    }
+
+    pub(super) fn set(_: i32, mask: &Mask) {
+        match *mask {}
+    }
+
     pub(super) fn thread() -> i32 {
         0
     }
@@ -160,7 +223,7 @@ mod tests {
     #[test]
     fn masks_are_as_before() {
         let threads = 3;
-        let cores = Cores::new(threads);
+        let cores = Cores::new(&vec![Place::default(); threads]);
         let before = allowed();
         let all = std::sync::Barrier::new(threads);
         let after: Vec<_> = std::thread::scope(|scope| {
@@ -182,6 +245,29 @@ mod tests {
         });
         assert_eq!(after, vec![before.clone(); threads]);
         assert_eq!(allowed(), before);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_thread_is_bound_for_a_step() {
+        let before = allowed();
+        let own = system::core() as usize;
+        let cores = Cores::new(&[Place {
+            cpus: vec![own],
+            node: 0,
+        }]);
+        let bound = cores.bind();
+        let within = allowed().unwrap();
+        drop(bound);
+        assert_eq!(allowed(), before);
+        // The mask is printed in hexadecimal words.
+        let digits: String = within
+            .chars()
+            .skip_while(|c| *c != '\t')
+            .filter(|c| c.is_ascii_hexdigit())
+            .collect();
+        assert_eq!(u128::from_str_radix(&digits, 16), Ok(1 << own));
+        assert!(Cores::new(&[Place::default()]).bind().is_none());
     }
 
     /// The cores that this thread may use, as the system prints them.

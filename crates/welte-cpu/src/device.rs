@@ -3,6 +3,7 @@
 use crate::context::CpuContext;
 use crate::kernels::{Isa, Kernel};
 use crate::load::{Inner, weight_bytes};
+use crate::machine::{Machine, Place};
 use crate::ops::attention;
 use crate::scratch::{Sizes, experts_of};
 use crate::{ID, available, info, unsupported};
@@ -23,7 +24,7 @@ pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         None => Isa::best(),
         Some(name) => isa(name)?,
     };
-    let threads = options.threads.unwrap_or_else(info::cores);
+    let places = places(options)?;
     Ok(Arc::new(Cpu {
         info: DeviceInfo {
             id: ID,
@@ -31,9 +32,27 @@ pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
             prompt_rows: 512,
             cache_bytes: info::cache_bytes(),
         },
-        threads: threads.clamp(1, MOST_THREADS),
+        places,
         isa,
     }))
+}
+
+/// Where the threads run.
+fn places(options: &DeviceOptions) -> Result<Arc<[Place]>, Error> {
+    let unavailable = |why: String| Error::Unavailable { device: ID, why };
+    let threads = options
+        .threads
+        .map(|threads| threads.clamp(1, MOST_THREADS));
+    let Some(machine) = Machine::here() else {
+        if options.cpus.is_some() {
+            let why = "this system does not say which CPUs it has; leave out --cpus";
+            return Err(unavailable(why.to_string()));
+        }
+        let default = std::thread::available_parallelism().map_or(1, usize::from);
+        return Ok(vec![Place::default(); threads.unwrap_or(default)].into());
+    };
+    let places = machine.places(threads, options.cpus.as_deref());
+    Ok(places.map_err(unavailable)?.into())
 }
 
 /// The instruction set of that name, if this machine has it.
@@ -50,7 +69,7 @@ fn isa(name: &str) -> Result<Isa, Error> {
 
 struct Cpu {
     info: DeviceInfo,
-    threads: usize,
+    places: Arc<[Place]>,
     isa: Isa,
 }
 
@@ -105,14 +124,14 @@ impl Device for Cpu {
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         self.check(&program)?;
         let mut memory = MemoryPlan::of(&program, &|weight| weight_bytes(weight, self.isa));
-        for (name, class, bytes) in Sizes::of(&program, self.threads, self.isa).entries() {
+        for (name, class, bytes) in Sizes::of(&program, self.places.len(), self.isa).entries() {
             memory.add(name, class, bytes);
         }
         Ok(Plan {
             program,
             memory,
             facts: vec![
-                ("threads".to_string(), self.threads.to_string()),
+                ("threads".to_string(), self.places.len().to_string()),
                 ("instructions".to_string(), self.isa.name().to_string()),
             ],
             private: Box::new(()),
@@ -131,12 +150,12 @@ impl Device for Cpu {
     ) -> Result<Arc<dyn Loaded>, Error> {
         // A plan is plain data that anybody can make; lowering relies on the checks.
         self.check(&plan.program)?;
-        let inner = Inner::load(plan.program, checkpoint, self.threads, self.isa, progress)?;
+        let inner = Inner::load(plan.program, checkpoint, &self.places, self.isa, progress)?;
         Ok(Arc::new(LoadedCpu(Arc::new(inner))))
     }
 
     fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error> {
-        info::read_bandwidth(self.threads, seconds)
+        info::read_bandwidth(&self.places, seconds)
     }
 }
 

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use crate::kernels::{Isa, fetch_ahead};
+use crate::machine::{Machine, Place};
 use crate::memory::Block;
+use crate::nodes::{self, Stretch};
 use crate::team::Team;
 use crate::{ID, available, panicked, total};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use welte_device::{DeviceReport, Error};
@@ -15,36 +16,6 @@ pub(crate) fn name() -> Option<String> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = cpu.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_string())
-}
-
-/// Cores that this process may use. Two threads of one core count once: they share its units and its way to memory.
-pub(crate) fn cores() -> usize {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    physical_cores().map_or(threads, |cores| cores.clamp(1, threads))
-}
-
-/// The cores that the threads of the processor which this process may use belong to; `None` if the system does not tell.
-fn physical_cores() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let allowed = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let siblings = |cpu: usize| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        std::fs::read_to_string(path).ok()
-    };
-    let cores: Option<BTreeSet<String>> = list(allowed)?.into_iter().map(siblings).collect();
-    Some(cores?.len())
-}
-
-/// The numbers of a list such as `0-3,8`.
-fn list(text: &str) -> Option<Vec<usize>> {
-    let mut numbers = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        numbers.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
-    }
-    Some(numbers)
 }
 
 /// Bytes of the last-level cache that the first core uses; 0 if the system does not report it.
@@ -81,13 +52,9 @@ pub fn instruction_sets() -> Vec<&'static str> {
 
 /// This machine's processor.
 pub fn reports() -> Vec<DeviceReport> {
-    let mut facts = vec![
-        ("cores".to_string(), cores().to_string()),
-        (
-            "instruction sets".to_string(),
-            instruction_sets().join(", "),
-        ),
-    ];
+    let mut facts = Machine::here().map_or(Vec::new(), |machine| machine.facts());
+    let sets = instruction_sets().join(", ");
+    facts.push(("instruction sets".to_string(), sets));
     facts.extend(huge_pages().map(|pages| ("huge pages".to_string(), pages)));
     vec![DeviceReport {
         id: ID,
@@ -100,15 +67,23 @@ pub fn reports() -> Vec<DeviceReport> {
     }]
 }
 
-/// Bytes per second that `threads` threads read from memory together, the best round of about `seconds`. The buffer is
+/// Bytes per second that threads at these places read from memory together, the best round of about `seconds`. The buffer is
 /// 1 GiB if a quarter of the available memory allows it, and never below 64 MiB.
-pub(crate) fn read_bandwidth(threads: usize, seconds: f64) -> Result<f64, Error> {
+pub(crate) fn read_bandwidth(places: &[Place], seconds: f64) -> Result<f64, Error> {
     const CHUNK: usize = 1 << 20;
     let available = available().unwrap_or(4 << 30);
     let bytes = (available / 4).clamp(64 << 20, 1 << 30) as usize / CHUNK * CHUNK;
-    let mut block = Block::new(bytes as u64, "measuring the read bandwidth")?;
-    block.as_mut_slice().fill(1);
-    let team = Team::new(threads, 1);
+    let block = Block::new(bytes as u64, "measuring the read bandwidth")?;
+    let team = Team::new(places, 1);
+    let stretches = [Stretch::whole(0, CHUNK, bytes / CHUNK)];
+    nodes::bind(&block, &stretches, places);
+    let chunks = [(bytes / CHUNK) as u32];
+    let start = block.ptr() as usize;
+    team.run(&chunks, &|_, chunk, _| {
+        // SAFETY: each chunk fills its own part of the block, which nobody reads yet.
+        unsafe { (start as *mut u8).add(chunk * CHUNK).write_bytes(1, CHUNK) };
+    })
+    .map_err(|_| panicked())?;
     let read = reader();
     let sink = AtomicU64::new(0);
     let slice = block.as_slice();
@@ -118,7 +93,7 @@ pub(crate) fn read_bandwidth(threads: usize, seconds: f64) -> Result<f64, Error>
     let mut best = 0.0f64;
     loop {
         let start = Instant::now();
-        team.run(&[(bytes / CHUNK) as u32], &|_, chunk, _| {
+        team.run(&chunks, &|_, chunk, _| {
             // SAFETY: `reader` chose a function that the processor has.
             let sum = unsafe { read(&slice[chunk * CHUNK..(chunk + 1) * CHUNK]) };
             sink.fetch_add(sum, Ordering::Relaxed);
@@ -196,15 +171,8 @@ mod tests {
 
     #[test]
     fn the_machine_has_cores_and_plain_instructions() {
-        assert!(cores() > 0 && instruction_sets().contains(&"scalar"));
+        assert!(instruction_sets().contains(&"scalar"));
         assert_eq!(reports().len(), 1);
-    }
-
-    #[test]
-    fn lists_of_processors() {
-        assert_eq!(list(" 0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
-        assert_eq!(list("5"), Some(vec![5]));
-        assert_eq!(list("none"), None);
     }
 
     #[test]

@@ -12,7 +12,9 @@ mod info;
 pub mod kernels;
 mod load;
 mod lower;
+mod machine;
 mod memory;
+mod nodes;
 mod ops;
 
 mod scratch;

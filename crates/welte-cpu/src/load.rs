@@ -2,13 +2,16 @@
 #![allow(unsafe_code)]
 
 use crate::kernels::{Isa, Kernel};
+use crate::machine::Place;
 use crate::memory::{Block, round_up};
+use crate::nodes::{self, Stretch};
 use crate::team::Team;
 use crate::{panicked, scratch};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
-use welte_table::{Program, Usage, WeightSpec};
+use welte_table::{Op, Program, Usage, WeightSpec};
 
 /// Output bytes of one chunk of packing, and of one run of the team. After each run, progress is reported, and the parts of
 /// the file that were read are released: a model is never twice in memory.
@@ -135,7 +138,7 @@ impl Inner {
     pub(crate) fn load(
         program: Arc<Program>,
         checkpoint: &dyn Checkpoint,
-        threads: usize,
+        places: &[Place],
         isa: Isa,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Inner, Error> {
@@ -150,7 +153,8 @@ impl Inner {
             layouts.push(layout);
         }
         let arena = Block::new(total as u64, "weights")?;
-        let team = Team::new(threads, scratch::most_phases(&program));
+        let team = Team::new(places, scratch::most_phases(&program));
+        nodes::bind(&arena, &stretches(&program, &layouts, isa), places);
         let mut done = 0u64;
         let mut advance = |bytes: usize| {
             done = (done + bytes as u64).min(total as u64);
@@ -189,6 +193,30 @@ impl Inner {
             layouts,
         })
     }
+}
+
+/// The tiles of all matrices, as threads share them. A chunk of gate and up takes tiles from both halves of the matrix.
+fn stretches(program: &Program, layouts: &[Layout], isa: Isa) -> Vec<Stretch> {
+    let commands = program.passes.iter().flat_map(|pass| &pass.commands);
+    let of = |op: Op| commands.clone().filter(move |command| command.op == op);
+    let halved: BTreeSet<u32> = of(Op::NormMatmulActMul)
+        .map(|command| command.weights[0])
+        .collect();
+    let chosen = of(Op::ExpertsActMul).chain(of(Op::ExpertsAdd));
+    // Which of an expert's tiles a thread takes depends on the experts that are chosen.
+    let chosen: BTreeSet<u32> = chosen.map(|command| command.weights[0]).collect();
+    let weights = program.weights.iter().zip(layouts).zip(0u32..);
+    let stretches = weights.filter_map(|((spec, layout), id)| {
+        let at = layout.matrix.filter(|_| !chosen.contains(&id))?;
+        let kernel = Kernel::for_format(spec.format, isa);
+        let tiles = (spec.n as usize).div_ceil(kernel.tile_rows);
+        let whole = Stretch::whole(at, kernel.tile_bytes(spec.k as usize), tiles);
+        Some(match halved.contains(&id) {
+            true => whole.halves(),
+            false => vec![whole],
+        })
+    });
+    stretches.flatten().collect()
 }
 
 /// How a weight is packed; `None` if it is a vector.

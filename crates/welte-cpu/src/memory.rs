@@ -11,7 +11,7 @@ pub(crate) const ALIGN: usize = 64;
 /// From this size on memory is mapped, so that the system may back it with huge pages.
 const MAP_FROM: usize = 1 << 20;
 /// Size of a huge page.
-const HUGE: usize = 2 << 20;
+pub(crate) const HUGE: usize = 2 << 20;
 
 /// Rounds up to a whole number of cache lines.
 pub(crate) fn round_up(bytes: usize) -> usize {

@@ -7,8 +7,7 @@ use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Samplers};
 use crate::ops::{
-    MANY_ROWS, ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention,
-    matmul_prompt,
+    ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention, matmul_prompt,
 };
 use welte_device::{ChainStart, Checks, Error};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
@@ -176,9 +175,11 @@ impl Sizes {
                     let acts = kernel.acts_bytes(k).max(many.acts_bytes(k));
                     sizes.acts = sizes.acts.max(rows * acts);
                     sizes.own_row = sizes.own_row.max(ROW_AFTER + acts);
-                    if rows >= MANY_ROWS {
-                        let scratch = matmul_prompt::scratch_bytes(&many, k);
-                        sizes.per_thread = sizes.per_thread.max(scratch);
+                    for kernel in [&kernel, &many] {
+                        if rows >= kernel.many_rows {
+                            let scratch = matmul_prompt::scratch_bytes(kernel, k);
+                            sizes.per_thread = sizes.per_thread.max(scratch);
+                        }
                     }
                     sizes.per_thread = sizes.per_thread.max(k * 4);
                     if command.op == Op::NormMatmulActMul && (n / 2) % kernel.tile_rows != 0 {

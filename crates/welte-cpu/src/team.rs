@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::cores::Cores;
+use crate::machine::Place;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,8 @@ struct Shared {
     /// By thread: step, phase, and how many chunks of its share of that phase are taken. No chunk of its share of a later
     /// phase is taken.
     taken: Vec<Line<AtomicU64>>,
+    /// By thread: the threads whose shares it takes from, in order.
+    helps: Vec<Vec<u16>>,
     /// First chunk of each phase, and the end of the last. They change only while no chunk of the step at hand is left.
     starts: Vec<AtomicU32>,
     phases: AtomicUsize,
@@ -96,6 +99,22 @@ impl Waiting {
         self.changed = now - since > LOST + LOST_CHUNKS * self.chunk;
         self.changed
     }
+}
+
+/// Of `chunks` chunks, the first of the share of thread `nth`. The share ends where the next one begins.
+pub(crate) fn share(chunks: u32, nth: usize, threads: usize) -> u32 {
+    (chunks as usize * nth / threads) as u32
+}
+
+/// The threads whose shares thread `own` takes from, in order: its own, then those of its node, then the others.
+fn helps(own: usize, places: &[Place]) -> Vec<u16> {
+    let others = (0..places.len()).map(|nth| (own + nth) % places.len());
+    let (near, far): (Vec<usize>, Vec<usize>) =
+        others.partition(|other| places[*other].node == places[own].node);
+    near.into_iter()
+        .chain(far)
+        .map(|other| other as u16)
+        .collect()
 }
 
 /// Threads that live as long as the team; the caller of `run` is one of them.
@@ -157,11 +176,11 @@ impl Shared {
             self.starts[phase + 1].load(Acquire),
         );
         let threads = self.taken.len();
-        let share = |nth: usize| first + (end.wrapping_sub(first) as usize * nth / threads) as u32;
+        let share = |nth: usize| first + share(end.wrapping_sub(first), nth, threads);
         let mut finished = 0;
         let mut begun = None;
-        for nth in 0..threads {
-            let owner = (thread + nth) % threads;
+        for &owner in &self.helps[thread] {
+            let owner = usize::from(owner);
             let (from, to) = (share(owner), share(owner + 1));
             while let Some(chunk) = self.take(owner, step, phase, to.wrapping_sub(from)) {
                 if begun.is_none() {
@@ -253,15 +272,18 @@ impl Shared {
 }
 
 impl Team {
-    /// A team of `threads`, the caller included, for steps of up to `max_phases` phases. The team has fewer threads if the
-    /// system refuses some.
-    pub(crate) fn new(threads: usize, max_phases: usize) -> Team {
+    /// A team with a thread at each of these places, the caller of `run` at the first of them, for steps of up to
+    /// `max_phases` phases. The team has fewer threads if the system refuses some.
+    pub(crate) fn new(places: &[Place], max_phases: usize) -> Team {
+        let threads = places.len();
+        assert!(!places.is_empty(), "a team has threads");
         assert!(max_phases < OVER, "a phase's number fits its bits");
         let taken = |_| Line(AtomicU64::new(pack(0, 0, 0)));
         let shared = Arc::new(Shared {
             open: Line(AtomicU64::new(pack(0, OVER, 0))),
             done: Line(AtomicU32::new(0)),
-            taken: (0..threads.max(1)).map(taken).collect(),
+            taken: (0..threads).map(taken).collect(),
+            helps: (0..threads).map(|own| helps(own, places)).collect(),
             starts: (0..=max_phases).map(|_| AtomicU32::new(0)).collect(),
             phases: AtomicUsize::new(0),
             job: AtomicPtr::new(std::ptr::null_mut()),
@@ -271,7 +293,7 @@ impl Team {
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             started: AtomicUsize::new(0),
-            cores: Cores::new(threads.max(1)),
+            cores: Cores::new(places),
         });
         let mut workers = Vec::new();
         for thread in 1..threads {
@@ -279,6 +301,7 @@ impl Team {
             let spawned = std::thread::Builder::new()
                 .name(format!("welte-{thread}"))
                 .spawn(move || {
+                    shared.cores.settle(thread);
                     shared.cores.enter(thread);
                     shared.started.fetch_add(1, SeqCst);
                     shared.work(&mut Waiting::new(thread), |_| shared.stop.load(SeqCst));
@@ -308,6 +331,7 @@ impl Team {
     /// thread. Allocates nothing.
     pub(crate) fn run(&self, counts: &[u32], work: Work<'_>) -> Result<(), Panicked> {
         if self.workers.is_empty() {
+            let _bound = self.shared.cores.bind();
             return catch_unwind(AssertUnwindSafe(|| {
                 for (phase, &count) in counts.iter().enumerate() {
                     for chunk in 0..count as usize {
@@ -342,11 +366,13 @@ impl Team {
         let job = (&raw const job).cast_mut().cast::<Job<'static>>();
         shared.job.store(job, Release);
         shared.done.0.store(0, SeqCst);
+        let bound = shared.cores.bind();
         shared.cores.enter(0);
         shared.open_next(step, 0, 0);
         let over = pack(step, OVER, 0);
         shared.work(&mut Waiting::new(0), |open| open == over);
         shared.cores.leave(0);
+        drop(bound);
         if shared.panicked.load(SeqCst) {
             Err(Panicked)
         } else {
@@ -373,7 +399,7 @@ mod tests {
     #[test]
     fn every_chunk_runs_once_and_phases_in_order() {
         for threads in [1, 2, 3, 7] {
-            let team = Team::new(threads, 40);
+            let team = Team::new(&vec![Place::default(); threads], 40);
             for round in 0..300 {
                 let counts: Vec<u32> = (0..(round % 40)).map(|p| (p * 7 + round) % 5).collect();
                 let finished: Vec<AtomicU32> = counts.iter().map(|_| AtomicU32::new(0)).collect();
@@ -395,7 +421,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_and_the_team_lives_on() {
         for threads in [1, 3] {
-            let team = Team::new(threads, 4);
+            let team = Team::new(&vec![Place::default(); threads], 4);
             assert!(
                 team.run(&[8, 8], &|p, c, _| assert!((p, c) != (0, 5), "on purpose"))
                     .is_err()
@@ -405,8 +431,21 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_the_own_node_come_first() {
+        let place = |node| Place {
+            cpus: Vec::new(),
+            node,
+        };
+        let places = [0, 0, 0, 1, 1].map(place);
+        assert_eq!(helps(1, &places), [1, 2, 0, 3, 4]);
+        assert_eq!(helps(4, &places), [4, 3, 0, 1, 2]);
+        let shares: Vec<u32> = (0..=5).map(|nth| share(12, nth, 5)).collect();
+        assert_eq!(shares, [0, 2, 4, 7, 9, 12]);
+    }
+
+    #[test]
     fn sleeping_threads_wake() {
-        let team = Team::new(3, 4);
+        let team = Team::new(&vec![Place::default(); 3], 4);
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(15));
             let count = AtomicU32::new(0);

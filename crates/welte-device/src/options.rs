@@ -6,14 +6,42 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceOptions {
-    /// CPU threads; `None`: as many as the process may use cores, of which several hardware threads count once.
+    /// CPU threads; `None`: one for each core that the process may use, or for each of `cpus`. Hardware threads of a core
+    /// count once. Of a hybrid processor the performance cores count.
     pub threads: Option<usize>,
+    /// The processors that CPU threads are pinned to, as the system numbers them; `None`: the system chooses.
+    pub cpus: Option<Vec<usize>>,
     /// Name of the CPU's instruction set; `None`: the best of this machine.
     pub instructions: Option<String>,
     /// How a GPU replays chains; `None`: in the fastest way that has run on this kind of GPU.
     pub replay: Option<Replay>,
     /// Measure tuning parameters at load even if stored ones exist.
     pub retune: bool,
+}
+
+/// The numbers of a list of processors such as `0-3,8`, sorted, each once.
+pub fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
+    /// More than any system numbers. It keeps a mistyped range from filling the memory.
+    const MOST: usize = 1 << 16;
+    let number = |digits: &str| {
+        let number = digits
+            .trim()
+            .parse::<usize>()
+            .ok()
+            .filter(|number| *number < MOST);
+        number
+            .ok_or_else(|| format!("'{digits}' is no CPU number; a list of CPUs looks like 0-3,8"))
+    };
+    let mut numbers = std::collections::BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first {
+            return Err(format!("the range {part} of CPUs ends before it begins"));
+        }
+        numbers.extend(first..=last);
+    }
+    Ok(numbers.into_iter().collect())
 }
 
 /// How a chain is replayed.
@@ -76,5 +104,30 @@ impl fmt::Display for Replaying {
             Some(why) => write!(f, " ({why})"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpu_list("0-3,8,10-11"), Ok(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(cpu_list("5,4,5"), Ok(vec![4, 5]));
+        for wrong in [
+            "",
+            "none",
+            "1,",
+            "-1",
+            "3-",
+            "1.5",
+            "0-99999999999",
+            "0-70000",
+        ] {
+            let error = cpu_list(wrong).unwrap_err();
+            assert!(error.contains("is no CPU number"), "{wrong}: {error}");
+        }
+        assert!(cpu_list("3-1").unwrap_err().contains("3-1"));
     }
 }

@@ -61,7 +61,7 @@ pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{
     ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Phase,
-    Profile, Progress, Replay, ReplayTools, Replaying, timeline,
+    Profile, Progress, Replay, ReplayTools, Replaying, cpu_list, timeline,
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Sampling};

@@ -31,8 +31,12 @@ pub struct LoadOptions {
     pub device: DeviceChoice,
     /// Positions that a sequence can have; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
     pub context: u32,
-    /// Threads of the CPU device; `None`: as many as the machine has cores.
+    /// Threads of the CPU device; `None`: one for each core that the process may use, or for each core of `cpus`. Of a hybrid
+    /// processor the performance cores count.
     pub threads: Option<usize>,
+    /// The processors that threads of the CPU device are pinned to, as the system numbers them; `None`: the system chooses.
+    /// [`cpu_list`](crate::cpu_list) reads a list such as `0-7,16`.
+    pub cpus: Option<Vec<usize>>,
     /// Format of keys and values: F16 or Q8_0.
     pub kv_format: Format,
     /// Name of the CPU's instruction set; `None`: the best of this machine.
@@ -78,6 +82,7 @@ impl Default for LoadOptions {
             device: DeviceChoice::Auto,
             context: 0,
             threads: None,
+            cpus: None,
             kv_format: Format::F16,
             instructions: None,
             prompt_rows: 0,
@@ -110,6 +115,7 @@ impl LoadOptions {
     pub(crate) fn for_device(&self) -> DeviceOptions {
         let mut options = DeviceOptions::default();
         options.threads = self.threads;
+        options.cpus = self.cpus.clone();
         options.instructions = self.instructions.clone();
         options.replay = match self.cpu_experts {
             0 => self.replay,

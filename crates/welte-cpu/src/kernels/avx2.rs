@@ -176,7 +176,7 @@ pub(super) unsafe fn floats<const F: usize>(call: &Call) {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load(at: *const u8) -> __m256i {
+pub(super) unsafe fn load(at: *const u8) -> __m256i {
     // SAFETY: the caller's.
     unsafe { _mm256_loadu_si256(at.cast()) }
 }
@@ -211,7 +211,7 @@ unsafe fn float(at: *const u8) -> __m256 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn word(at: *const u8) -> __m256i {
+pub(super) unsafe fn word(at: *const u8) -> __m256i {
     // SAFETY: the caller's.
     unsafe { _mm256_set1_epi32(at.cast::<i32>().read_unaligned()) }
 }
@@ -230,7 +230,7 @@ fn field(v: __m256i, at: usize, bits: usize, to: usize) -> __m256i {
 /// The `d` of 8 rows, from a block's part of a head. `half` selects the rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) -> __m256 {
+pub(super) unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) -> __m256 {
     // SAFETY: the caller's.
     unsafe {
         if let Scales::Powers = const { Layout::of(Format::ALL[F]).scales } {
@@ -251,7 +251,7 @@ unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) ->
 /// The `dmin` of 8 rows with these `d`, from a block's part of a head. `half` selects the rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn minima<const F: usize>(
+pub(super) unsafe fn minima<const F: usize>(
     layout: Layout,
     head: *const u8,
     half: usize,
@@ -317,7 +317,7 @@ unsafe fn unpack<const F: usize, const G: usize>(q: *const u8) -> __m256i {
 /// The first or the second four groups of a chunk.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u8) -> [__m256i; 4] {
+pub(super) unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u8) -> [__m256i; 4] {
     // SAFETY: the caller's.
     unsafe {
         match SECOND {
@@ -339,22 +339,22 @@ unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u8) -> [__m2
 
 /// The scales of one chunk. Their meaning depends on the format: see `chunk`.
 #[derive(Clone, Copy)]
-struct ChunkScales {
+pub(super) struct ChunkScales {
     /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
-    d: [__m256; 2],
+    pub(super) d: [__m256; 2],
     /// Minima, in the same way.
-    m: __m256,
+    pub(super) m: __m256,
     /// i16 pairs of sub-scales by row.
-    pairs: __m256i,
+    pub(super) pairs: __m256i,
     /// i16 pairs of sub-minima by row.
-    pair_minima: __m256i,
+    pub(super) pair_minima: __m256i,
 }
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`. `half` selects the 8
 /// rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn scales<const F: usize>(
+pub(super) unsafe fn scales<const F: usize>(
     subs: *const u8,
     half: usize,
     d: __m256,
@@ -430,7 +430,7 @@ unsafe fn scales<const F: usize>(
 /// the sign moves from the weight to the activation: |w| x (sign(w) a), and no offset remains.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn products<const F: usize>(w: __m256i, a: __m256i) -> __m256i {
+pub(super) fn products<const F: usize>(w: __m256i, a: __m256i) -> __m256i {
     if const { Layout::of(Format::ALL[F]).value_bits() == 8 } {
         let w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
         _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(a, w))
@@ -580,7 +580,7 @@ fn paired(low: __m256i, high: __m256i) -> __m256i {
 /// Adds one chunk's dot products, by half, to the sums of one activation row.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn chunk<const F: usize>(
+pub(super) unsafe fn chunk<const F: usize>(
     dots: [__m256i; 2],
     scales: &ChunkScales,
     act: *const u8,

@@ -61,6 +61,8 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_many;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod float8;
 mod layout;
@@ -86,6 +88,10 @@ pub(crate) fn fetch_ahead(at: *const u8) {
     // SAFETY: it reads nothing.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
 }
+
+/// From this many rows on, work is cut for many rows: a matrix's tiles are unpacked once for all of them. The bits are the
+/// same. (AMX begins earlier: see [`Kernel::many_rows`].)
+pub(crate) const MANY_ROWS: usize = 17;
 
 /// An instruction set with kernels of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -239,6 +245,8 @@ pub struct Kernel {
     pub tile_rows: usize,
     /// The rows of a group, if there are many rows: their activations stay in the L1 cache.
     pub group_rows: usize,
+    /// From this many rows on, tiles are unpacked once for all of them.
+    pub(crate) many_rows: usize,
     run: Matmul,
     many: Option<prompt::Many>,
 }
@@ -252,6 +260,7 @@ impl Kernel {
             .filter(|isa| isa.is_available())
             .find_map(|isa| Some((*isa, kernel(format, *isa)?)))
             .unwrap_or((Isa::Scalar, scalar_kernel(format)));
+        let many = prompt::many(format, isa);
         Kernel {
             format,
             isa: own,
@@ -261,8 +270,9 @@ impl Kernel {
                 Isa::Amx | Isa::AmxBf16 => amx::GROUP,
                 _ => 8,
             },
+            many_rows: many.map_or(MANY_ROWS, |many| many.from),
             run,
-            many: prompt::many(format, isa),
+            many,
         }
     }
 

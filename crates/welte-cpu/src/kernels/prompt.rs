@@ -7,9 +7,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
+#[cfg(target_arch = "x86_64")]
+use super::avx2_many;
 use super::float8;
 use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
-use super::{Isa, Matmul};
+use super::{Isa, MANY_ROWS, Matmul};
 use welte_table::Format;
 
 /// Turns a tile of k columns into its unpacked form.
@@ -21,7 +23,13 @@ pub(super) struct Many {
     pub(super) unpack: Unpack,
     /// As a kernel's `run`, but the tiles are unpacked.
     pub(super) run: Matmul,
+    /// The fewest rows for which this takes less time than `run` of the packed tiles.
+    pub(super) from: usize,
 }
+
+/// AMX multiplies 16 rows at once. A step takes about as long with nine rows as AVX-512 needs for them.
+#[cfg(target_arch = "x86_64")]
+const AMX_ROWS: usize = 9;
 
 /// Bytes of the quants of an unpacked chunk.
 pub(super) const QUANTS: usize = CHUNK * ROWS;
@@ -58,6 +66,7 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
             Some(Many {
                 unpack: float8::unpack,
                 run: float8::rounded_unpacked,
+                from: MANY_ROWS,
             })
         }
         _ if !format.rounds_activations() => None,
@@ -66,11 +75,19 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
         Isa::Amx if isa.is_available() && !Layout::of(format).by_halves() => Some(Many {
             unpack: by_format!(format, wide::unpack_tile),
             run: by_format!(format, amx::blocks),
+            from: AMX_ROWS,
         }),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni | Isa::Amx => Some(Many {
             unpack: by_format!(format, wide::unpack_tile),
             run: by_format!(format, wide::blocks),
+            from: MANY_ROWS,
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 if isa.is_available() && avx2_many::pays_off(format) => Some(Many {
+            unpack: by_format!(format, avx2_many::unpack_tile),
+            run: by_format!(format, avx2_many::blocks),
+            from: MANY_ROWS,
         }),
         _ => None,
     }

@@ -9,7 +9,7 @@ use crate::ops::experts::{
 };
 use crate::ops::matmul::{Epilogue, FUSED_COLUMNS, Matmul, Prepare};
 use crate::ops::matmul_prompt;
-use crate::ops::{Bytes, Floats, MANY_ROWS};
+use crate::ops::{Bytes, Floats};
 use crate::scratch::{experts_of, matrix_of};
 use crate::unsupported;
 use welte_device::Error;
@@ -53,7 +53,7 @@ impl Lowering<'_> {
         let many_scratch = matmul_prompt::scratch_bytes(&kernel, k);
         if l.rows * kernel.acts_bytes(k) > self.scratch.acts.len()
             || (norm.is_some() && k * 4 > self.scratch.per_thread)
-            || (l.rows >= MANY_ROWS && many_scratch > self.scratch.per_thread)
+            || (l.rows >= kernel.many_rows && many_scratch > self.scratch.per_thread)
         {
             return Err(scratch_too_small());
         }

@@ -3,7 +3,7 @@
 
 use super::basic::normalise;
 use super::matmul_prompt::Plan;
-use super::{Bytes, FloatRows, Floats, MANY_ROWS, State, ThreadMemory, activate_and_multiply};
+use super::{Bytes, FloatRows, Floats, State, ThreadMemory, activate_and_multiply};
 use crate::kernels::Kernel;
 
 /// Rows of one kernel call: few enough for their activations to stay in cache.
@@ -129,7 +129,7 @@ impl Matmul {
     }
 
     pub(crate) fn chunks(&self, rows: usize) -> usize {
-        if rows >= MANY_ROWS {
+        if rows >= self.kernel.many_rows {
             return self.plan.items(rows);
         }
         self.n
@@ -153,7 +153,7 @@ impl Matmul {
         thread: ThreadMemory,
     ) {
         let scratch = thread.scratch;
-        if rows >= MANY_ROWS {
+        if rows >= self.kernel.many_rows {
             // SAFETY: the caller's promise.
             return unsafe { self.item(&self.plan, rows, chunk, scratch) };
         }

@@ -28,11 +28,8 @@ pub(crate) mod short_conv;
 pub(crate) mod streams;
 mod vectors;
 
+pub(crate) use crate::kernels::MANY_ROWS;
 use welte_table::Row;
-
-/// From this many rows on, work is cut for many rows: a matrix's tiles are unpacked once for all of them. The bits are the
-/// same.
-pub(crate) const MANY_ROWS: usize = 17;
 
 /// Rows of floats in a buffer.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,289 @@
+//! AVX2 for many rows: tiles in the unpacked form of `prompt.rs`. A load of 4 activations serves both halves of a tile, and
+//! the sums of 4 rows stay in registers.
+
+use super::Call;
+use super::avx2::{
+    ChunkScales, Out, chunk, heads, load, minima, products, scales, store, unpack_four, word,
+};
+use super::layout::{ACT, CHUNK, Layout, ROWS, Scales, acts_bytes, layout_of};
+use super::prompt::{QUANTS, chunk_bytes, scale_vectors, unpacked_bytes};
+use std::arch::x86_64::*;
+use welte_table::Format;
+
+/// Halves of a tile: a vector is 8 of its 16 rows.
+const HALVES: usize = 2;
+
+/// Whether unpacking once takes less time than unpacking for every four rows. It does for formats with scales of chunks or
+/// half chunks, and for bytes.
+pub(super) fn pays_off(format: Format) -> bool {
+    let layout = Layout::of(format);
+    let by_chunk = matches!(
+        layout.scales,
+        Scales::Super | Scales::SuperMin | Scales::Halves
+    );
+    by_chunk || layout.value_bits() == 8
+}
+
+/// # Safety
+/// `tile` is one of k columns, `out` has room for its unpacked form, and the processor has AVX2 and F16C.
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn unpack_tile<const F: usize>(
+    member: Format,
+    tile: *const u8,
+    k: usize,
+    out: *mut u8,
+) {
+    let layout = layout_of::<F>(member);
+    let chunk_bytes = chunk_bytes(const { Layout::of(Format::ALL[F]) });
+    let mut out = out;
+    // SAFETY: the blocks and chunks lie in the tile, and 8 vectors and the scales of each in the unpacked form.
+    unsafe {
+        for b in 0..k / CHUNK / layout.chunks {
+            let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
+            for c in 0..layout.chunks {
+                for half in 0..HALVES {
+                    let d = heads::<F>(layout, head, half);
+                    let dmin = match layout.has_minima() {
+                        true => minima::<F>(layout, head, half, d),
+                        false => d,
+                    };
+                    let quants = at.add(layout.quants_at(c) + half * 32);
+                    let out = out.add(half * 32);
+                    let groups = [
+                        unpack_four::<F, false>(quants),
+                        unpack_four::<F, true>(quants),
+                    ];
+                    for (g, group) in groups.into_iter().flatten().enumerate() {
+                        _mm256_storeu_si256(out.add(64 * g).cast(), group);
+                    }
+                    let s = scales::<F>(at.add(layout.sub_at(c)), half, d, dmin);
+                    let bits = |v| _mm256_castps_si256(v);
+                    let all = match layout.scales {
+                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
+                        Scales::Halves | Scales::Floats => {
+                            [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs]
+                        }
+                        Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
+                        _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
+                    };
+                    let count = const { scale_vectors(Layout::of(Format::ALL[F])) };
+                    for (i, v) in all[..count].iter().enumerate() {
+                        let at = out.add(QUANTS + 64 * i);
+                        _mm256_storeu_si256(at.cast(), *v);
+                    }
+                }
+                out = out.add(chunk_bytes);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::Kernel::matmul`] with unpacked tiles, on a processor with AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
+    let bytes = unpacked_bytes(call.format, call.k);
+    let stride = acts_bytes(call.format, call.k, false);
+    // SAFETY: tiles, rows and outputs are walked as the caller promised them.
+    unsafe {
+        for t in 0..call.n.div_ceil(ROWS) {
+            let tile = call.tiles.add(t * bytes);
+            let mut r = 0;
+            while r < call.rows {
+                let acts = call.acts.add(r * stride);
+                r += match call.rows - r {
+                    4.. => step::<F, 4>(call, t, r, tile, acts, stride),
+                    2..4 => step::<F, 2>(call, t, r, tile, acts, stride),
+                    _ => step::<F, 1>(call, t, r, tile, acts, stride),
+                };
+            }
+        }
+    }
+}
+
+/// M rows from `r` on with tile `t`. Returns M.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn step<const F: usize, const M: usize>(
+    call: &Call,
+    t: usize,
+    r: usize,
+    tile: *const u8,
+    acts: *const u8,
+    stride: usize,
+) -> usize {
+    let bytes = chunk_bytes(const { Layout::of(Format::ALL[F]) });
+    let mut sums = [[_mm256_setzero_ps(); M]; HALVES];
+    // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
+    unsafe {
+        for c in 0..call.k / CHUNK {
+            one_chunk::<F, M>(tile.add(c * bytes), acts.add(c * ACT), stride, &mut sums);
+        }
+        let [low, high] = sums;
+        store(Out::new(call, t, 0, r), low);
+        store(Out::new(call, t, 1, r), high)
+    }
+}
+
+/// Adds one chunk with M rows, whose chunks begin at `act`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn one_chunk<const F: usize, const M: usize>(
+    at: *const u8,
+    act: *const u8,
+    stride: usize,
+    sums: &mut [[__m256; M]; HALVES],
+) {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let zero = _mm256_setzero_si256();
+    // SAFETY: the caller's.
+    unsafe {
+        let fit = layout.value_bits() <= 4 && !layout.by_halves();
+        let (first, second) = match fit {
+            true => (small_dots::<M, 0, 8>(at, act, stride), [[zero; M]; HALVES]),
+            false => (
+                dots::<F, M, 0>(at, act, stride),
+                dots::<F, M, 4>(at, act, stride),
+            ),
+        };
+        for half in 0..HALVES {
+            let scales = chunk_scales::<F>(at.add(half * 32));
+            for (r, sum) in sums[half].iter_mut().enumerate() {
+                let dots = [first[half][r], second[half][r]];
+                *sum = chunk::<F>(dots, &scales, act.add(r * stride), *sum);
+            }
+        }
+    }
+}
+
+/// The halves of a group of an unpacked chunk.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn group(quants: *const u8, g: usize) -> [__m256i; HALVES] {
+    let at = quants.wrapping_add(64 * g);
+    // SAFETY: the caller's.
+    unsafe { [load(at), load(at.wrapping_add(32))] }
+}
+
+/// The halves of a group of an unpacked chunk.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn group(quants: *const u8, g: usize) -> [__m256i; HALVES] {
+    let at = quants.wrapping_add(64 * g);
+    // SAFETY: the caller's.
+    unsafe { [load(at), load(at.wrapping_add(32))] }
+}
+
+/// The dot products of COUNT groups from FIRST on of a chunk with M rows, if all their sums fit into i16: 8 groups of at
+/// most 15 x 127 x 2, or 4 groups of at most 31 x 127 x 2.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[allow(clippy::needless_range_loop)]
+unsafe fn small_dots<const M: usize, const FIRST: usize, const COUNT: usize>(
+    quants: *const u8,
+    act: *const u8,
+    stride: usize,
+) -> [[__m256i; M]; HALVES] {
+    let ones = _mm256_set1_epi16(1);
+    let mut sums = [[_mm256_setzero_si256(); M]; HALVES];
+    // SAFETY: the caller's.
+    unsafe {
+        for g in FIRST..FIRST + COUNT {
+            let w = group(quants, g);
+            for r in 0..M {
+                let a = word(act.add(r * stride + 4 * g));
+                for half in 0..HALVES {
+                    let p = _mm256_maddubs_epi16(w[half], a);
+                    sums[half][r] = _mm256_add_epi16(sums[half][r], p);
+                }
+            }
+        }
+    }
+    for half in &mut sums {
+        for sum in half {
+            *sum = _mm256_madd_epi16(*sum, ones);
+        }
+    }
+    sums
+}
+
+/// The dot products of 4 groups from FIRST on of a chunk with M rows.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[allow(clippy::needless_range_loop)]
+unsafe fn dots<const F: usize, const M: usize, const FIRST: usize>(
+    quants: *const u8,
+    act: *const u8,
+    stride: usize,
+) -> [[__m256i; M]; HALVES] {
+    let bits = const { Layout::of(Format::ALL[F]).value_bits() };
+    let ones = _mm256_set1_epi16(1);
+    // SAFETY: the caller's.
+    unsafe {
+        if bits <= 5 {
+            return small_dots::<M, FIRST, 4>(quants, act, stride);
+        }
+        let mut sums = [[_mm256_setzero_si256(); M]; HALVES];
+        for g in [FIRST, FIRST + 2] {
+            let (w0, w1) = (group(quants, g), group(quants, g + 1));
+            for r in 0..M {
+                let at = act.add(r * stride + 4 * g);
+                let (a0, a1) = (word(at), word(at.add(4)));
+                for half in 0..HALVES {
+                    let p0 = products::<F>(w0[half], a0);
+                    let p1 = products::<F>(w1[half], a1);
+                    let both = match bits <= 6 {
+                        // Two groups of at most 63 x 127 x 2 fit into i16.
+                        true => _mm256_madd_epi16(_mm256_add_epi16(p0, p1), ones),
+                        false => _mm256_add_epi32(
+                            _mm256_madd_epi16(p0, ones),
+                            _mm256_madd_epi16(p1, ones),
+                        ),
+                    };
+                    sums[half][r] = _mm256_add_epi32(sums[half][r], both);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// The scales of half of an unpacked chunk.
+///
+/// # Safety
+/// `at` is the half of an unpacked chunk of the format.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn chunk_scales<const F: usize>(at: *const u8) -> ChunkScales {
+    // SAFETY: a chunk has the scale vectors of its layout.
+    let scale = |i: usize| unsafe { load(at.add(QUANTS + 64 * i)) };
+    let float = |i: usize| _mm256_castsi256_ps(scale(i));
+    let none = _mm256_setzero_si256();
+    let plain = ChunkScales {
+        d: [float(0); 2],
+        m: float(0),
+        pairs: none,
+        pair_minima: none,
+    };
+    match const { Layout::of(Format::ALL[F]).scales } {
+        Scales::Plain | Scales::Powers | Scales::Super => plain,
+        Scales::PlainMin | Scales::SuperMin => ChunkScales {
+            m: float(1),
+            ..plain
+        },
+        Scales::Halves | Scales::Floats => ChunkScales {
+            d: [float(0), float(1)],
+            ..plain
+        },
+        Scales::Pairs => ChunkScales {
+            pairs: scale(1),
+            ..plain
+        },
+        Scales::PairsMin => ChunkScales {
+            m: float(1),
+            pairs: scale(2),
+            pair_minima: scale(3),
+            ..plain
+        },
+    }
+}
