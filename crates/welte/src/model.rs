@@ -755,12 +755,7 @@ fn check_fit(
         |device: &dyn Device, options: &LoadOptions| plan_on(device, checkpoint, spec, options);
     let fewest = || {
         spec.experts?;
-<<<<<<< HEAD
         fit::fewest_on_cpu(device.info().id, spec.layers, options, on)
-=======
-        let layers = spec.layers;
-        fit::fewest_on_cpu(device.info().id, layers, options, on)
->>>>>>> offload
     };
     fit::check_memory(checkpoint.origin(), plan, device, plan_for, fewest)
 }
