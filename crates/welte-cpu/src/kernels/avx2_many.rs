@@ -165,15 +165,6 @@ unsafe fn group(quants: *const u8, g: usize) -> [__m256i; HALVES] {
     unsafe { [load(at), load(at.wrapping_add(32))] }
 }
 
-/// The halves of a group of an unpacked chunk.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn group(quants: *const u8, g: usize) -> [__m256i; HALVES] {
-    let at = quants.wrapping_add(64 * g);
-    // SAFETY: the caller's.
-    unsafe { [load(at), load(at.wrapping_add(32))] }
-}
-
 /// The dot products of COUNT groups from FIRST on of a chunk with M rows, if all their sums fit into i16: 8 groups of at
 /// most 15 x 127 x 2, or 4 groups of at most 31 x 127 x 2.
 #[inline]
