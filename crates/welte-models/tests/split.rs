@@ -140,7 +140,8 @@ fn regions_are_runs_of_rows() {
         needed: true,
     };
     let runs = |width, stride, rows| region(width, stride).runs(rows).collect::<Vec<_>>();
-    assert_eq!(runs(4, 4, 3), [16..64]);
+    assert_eq!(runs(4, 4, 3).first(), Some(&(16..64)));
+    assert_eq!(runs(4, 4, 3).len(), 1);
     assert_eq!(runs(2, 4, 3), [16..24, 32..40, 48..56]);
     assert!(runs(4, 4, 0).is_empty());
     assert_eq!(region(2, 4).bytes(3), 24);
