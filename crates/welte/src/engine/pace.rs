@@ -3,11 +3,16 @@
 use crate::average::moving_average;
 use std::time::Duration;
 
-/// Rows that a piece has at least: fewer cost hardly less.
+/// Rows that a piece in a step of its own has at least: fewer cost hardly less.
 const LEAST: usize = 16;
+/// Rows that a piece in a mixed step has at least.
+const LEAST_MIXED: usize = 4;
 /// The time of a piece as a share of a decode step's. A running stream then waits about one and a half times its usual
-/// time for a token, and the slowest tokens stay below twice that time.
+/// time for a token, and the slowest tokens stay below twice that time. A mixed step takes as long as a decode step and so much
+/// more.
 const SHARE: f64 = 0.5;
+/// After so many mixed steps the time of a decode step is measured again.
+const MEASURED_FOR: usize = 32;
 
 /// Cuts prompts so that a piece takes a fixed share of a decode step. The rows follow every piece, because rows deep in a
 /// prompt take longer. The cut changes no bit of a result.
@@ -16,6 +21,12 @@ pub(crate) struct Pace {
     rows: usize,
     /// A decode step, as a moving average in seconds; 0: none was measured.
     decode: f64,
+    /// Sequences of that step.
+    sequences: usize,
+    /// Mixed steps since it was measured.
+    mixed: usize,
+    /// A step was asked for, to be measured.
+    asked: bool,
 }
 
 impl Pace {
@@ -25,6 +36,9 @@ impl Pace {
             most,
             rows: LEAST.min(most),
             decode: 0.0,
+            sequences: 0,
+            mixed: 0,
+            asked: false,
         }
     }
 
@@ -33,9 +47,26 @@ impl Pace {
         self.rows
     }
 
-    /// A decode step took so long.
-    pub(crate) fn decoded(&mut self, each: Duration) {
+    /// A decode step of so many sequences took so long.
+    pub(crate) fn decoded(&mut self, sequences: usize, each: Duration) {
+        if self.is_other(sequences) {
+            self.decode = 0.0;
+            self.sequences = sequences;
+        }
         self.decode = moving_average(self.decode, each.as_secs_f64(), 0.2);
+        self.mixed = 0;
+    }
+
+    /// True if the next step should be a decode step because its time is not known, or not any more. Never twice in a row.
+    pub(crate) fn measures(&mut self, sequences: usize) -> bool {
+        let due = self.is_other(sequences) || self.mixed >= MEASURED_FOR;
+        self.asked = due && !self.asked;
+        self.asked
+    }
+
+    /// True if the time of a decode step was measured with another number of sequences.
+    fn is_other(&self, sequences: usize) -> bool {
+        sequences.abs_diff(self.sequences) * 8 > self.sequences
     }
 
     /// A piece of so many rows took so long.
@@ -43,9 +74,23 @@ impl Pace {
         if self.decode == 0.0 || rows < self.rows.min(LEAST) {
             return;
         }
-        let fitting = rows as f64 * SHARE * self.decode / took.as_secs_f64().max(1e-9);
+        self.follow(rows, took.as_secs_f64(), LEAST);
+    }
+
+    /// A mixed step with a piece of so many rows took so long.
+    pub(crate) fn mixed(&mut self, rows: usize, took: Duration) {
+        self.mixed += 1;
+        if self.decode == 0.0 || rows < self.rows.min(LEAST_MIXED) {
+            return;
+        }
+        self.follow(rows, took.as_secs_f64() - self.decode, LEAST_MIXED);
+    }
+
+    /// A piece of so many rows took so many seconds. The next one has at most twice as many rows, and at least half of them.
+    fn follow(&mut self, rows: usize, took: f64, least: usize) {
+        let fitting = rows as f64 * SHARE * self.decode / took.max(1e-9);
         let wanted = fitting.clamp(0.5 * self.rows as f64, 2.0 * self.rows as f64) as usize;
-        self.rows = wanted.clamp(LEAST.min(self.most), self.most);
+        self.rows = wanted.clamp(least.min(self.most), self.most);
     }
 }
 
@@ -57,7 +102,7 @@ mod tests {
     fn settled(decode: u64, fixed: u64, row: u64) -> usize {
         let mut pace = Pace::new(512);
         for _ in 0..50 {
-            pace.decoded(Duration::from_micros(decode));
+            pace.decoded(16, Duration::from_micros(decode));
             let rows = pace.rows();
             pace.prompted(rows, Duration::from_micros(fixed + row * rows as u64));
         }
@@ -75,7 +120,7 @@ mod tests {
     #[test]
     fn rows_follow_the_depth() {
         let mut pace = Pace::new(512);
-        pace.decoded(Duration::from_millis(10));
+        pace.decoded(16, Duration::from_millis(10));
         let mut slowest = Duration::ZERO;
         for piece in 0..200u64 {
             let rows = pace.rows();
@@ -91,8 +136,46 @@ mod tests {
     #[test]
     fn short_pieces_do_not_count() {
         let mut pace = Pace::new(512);
-        pace.decoded(Duration::from_millis(1));
+        pace.decoded(16, Duration::from_millis(1));
         pace.prompted(3, Duration::from_nanos(1));
         assert_eq!(pace.rows(), LEAST);
+    }
+
+    /// The rows after many mixed steps, which take as long as a decode step and a time per row.
+    fn settled_mixed(decode: u64, row: u64) -> usize {
+        let mut pace = Pace::new(512);
+        for _ in 0..100 {
+            if pace.measures(16) {
+                pace.decoded(16, Duration::from_micros(decode));
+            }
+            let rows = pace.rows();
+            pace.mixed(rows, Duration::from_micros(decode + row * rows as u64));
+        }
+        pace.rows()
+    }
+
+    #[test]
+    fn a_mixed_step_takes_half_as_long_again() {
+        assert!((122..=125).contains(&settled_mixed(10_000, 40)));
+        assert_eq!(settled_mixed(10_000, 0), 512);
+        assert_eq!(settled_mixed(1_000, 1_000), LEAST_MIXED);
+    }
+
+    #[test]
+    fn decode_steps_are_measured_again() {
+        let mut pace = Pace::new(512);
+        assert!(pace.measures(1) && !pace.measures(1) && pace.measures(1));
+        pace.decoded(1, Duration::from_millis(1));
+        assert!(!pace.measures(1) && pace.measures(2));
+        pace.decoded(16, Duration::from_millis(4));
+        // The time of one sequence is forgotten.
+        assert_eq!(pace.decode, 4e-3);
+        assert!(!pace.measures(18) && pace.measures(19) && !pace.measures(19));
+        pace.decoded(19, Duration::from_millis(5));
+        for _ in 0..MEASURED_FOR {
+            assert!(!pace.measures(19));
+            pace.mixed(8, Duration::from_millis(6));
+        }
+        assert!(pace.measures(19));
     }
 }

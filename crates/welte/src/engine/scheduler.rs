@@ -6,6 +6,7 @@
 mod decode;
 mod embed;
 mod guided;
+mod mixed;
 mod publish;
 mod recovery;
 mod verify;
@@ -54,6 +55,8 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     decode: PassSpec,
     prompt: PassSpec,
+    /// The prompt pass has room for a row of every slot.
+    rows_for_all: bool,
     embed: Option<PassSpec>,
     /// All rows of a text are in one embed step.
     whole_texts: bool,
@@ -99,6 +102,7 @@ impl Scheduler {
         Scheduler {
             decode,
             prompt,
+            rows_for_all: slots <= prompt.outputs && slots < prompt.rows,
             embed: embed.map(pass),
             whole_texts: embed.is_some_and(|embed| pools_several(&program.passes[embed])),
             pages: Pages::new(program, disk),
@@ -131,11 +135,17 @@ impl Scheduler {
         // The first prompt and its chain may take long.
         self.publish_status();
         self.restore(context)?;
-        self.compute_prompts(context)?;
+        let mixes = self.mixes(context);
+        if !mixes {
+            self.compute_prompts(context)?;
+        }
         self.compute_embeddings(context)?;
         self.follow_guides(context)?;
         self.compute_generated(context)?;
-        self.decode(context)?;
+        match mixes {
+            true => self.compute_mixed(context)?,
+            false => self.decode(context, false)?,
+        }
         self.publish();
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -251,6 +261,7 @@ impl Scheduler {
 
     /// One step over prompts, and the first tokens of those that are complete.
     fn compute_prompts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.rows.clear();
         self.plan_rows(false, self.budget());
         if self.rows.is_empty() {
             return Ok(());
@@ -261,34 +272,56 @@ impl Scheduler {
             return self.fault(context, error);
         }
         let took = begun.elapsed();
-        self.pace.prompted(self.rows.len(), took);
-        self.totals.prompt_tokens += self.rows.len() as u64;
+        if !self.can_mix(context) {
+            self.pace.prompted(self.rows.len(), took);
+        }
         if let Some(disk) = &mut self.pages.disk {
             disk.computed(self.rows.len(), took);
         }
-        self.score_prompts(context)?;
+        self.finish_prompts(context, 0)
+    }
+
+    /// After a step over prompts, with `generated` rows of sequences that decode before them: chooses tokens for the latter, and for
+    /// the prompts that are complete.
+    fn finish_prompts(
+        &mut self,
+        context: &mut dyn Context,
+        generated: usize,
+    ) -> Result<(), ContextLost> {
+        self.totals.prompt_tokens += (self.rows.len() - generated) as u64;
+        self.score_prompts(context, generated)?;
         self.picks.clear();
-        let mut outputs = 0;
+        let (mut decoded, mut outputs) = (0, generated);
         for sequence in &mut self.running {
             let rows = std::mem::take(&mut sequence.planned);
             if rows == 0 {
                 continue;
             }
-            outputs += sequence.outputs;
+            let decodes = !sequence.is_filling();
             sequence.computed += rows;
-            if sequence.is_filling() || sequence.generated() > 0 {
-                continue;
-            }
-            if sequence.remaining() == 0 {
-                sequence.end = Some(Ok(Finish::Length));
-                continue;
-            }
-            if !sequence.begins_by_choice() {
-                continue;
-            }
+            let output = match decodes {
+                true => {
+                    decoded += 1;
+                    decoded - 1
+                }
+                false => {
+                    outputs += sequence.outputs;
+                    if sequence.is_filling() || sequence.generated() > 0 {
+                        continue;
+                    }
+                    if sequence.remaining() == 0 {
+                        sequence.end = Some(Ok(Finish::Length));
+                        continue;
+                    }
+                    if !sequence.begins_by_choice() {
+                        continue;
+                    }
+                    outputs - 1
+                }
+            };
             sequence.planned = 1;
             self.picks.push(Pick {
-                output: outputs as u32 - 1,
+                output: output as u32,
                 slot: sequence.slot,
                 position: sequence.computed as u32,
                 draft: None,
@@ -300,11 +333,15 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Reports the probabilities of the prompts' tokens that the step's output rows give, where they are wanted.
-    fn score_prompts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+    /// Reports the probabilities of the prompts' tokens that the step's output rows give from `outputs` on, where they are wanted.
+    fn score_prompts(
+        &mut self,
+        context: &mut dyn Context,
+        mut outputs: usize,
+    ) -> Result<(), ContextLost> {
         self.logprobs.clear();
-        let mut outputs = 0;
-        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+        let computed = |s: &&Sequence| s.planned > 0 && s.is_filling();
+        for sequence in self.running.iter().filter(computed) {
             if let Some(top) = sequence.prompt_top.filter(|_| sequence.is_scoring()) {
                 for (output, token) in (outputs..).zip(sequence.scored()) {
                     self.logprobs.ask(output, *token, top);
@@ -316,7 +353,7 @@ impl Scheduler {
             Ok(answers) => answers.iter(),
             Err(error) => return self.fault(context, error),
         };
-        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+        for sequence in self.running.iter().filter(computed) {
             let scored = match sequence.is_scoring() {
                 true => sequence.scored().len(),
                 false => 0,
@@ -331,6 +368,7 @@ impl Scheduler {
 
     /// One step over generated tokens of sequences that were preempted: they get the bits that they had.
     fn compute_generated(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.rows.clear();
         self.plan_rows(true, self.decode.rows);
         if self.rows.is_empty() {
             return Ok(());
@@ -346,9 +384,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Rows of one role, at most `budget`, in the order of admission. Rows that complete a prompt are outputs.
+    /// Adds rows of one role, up to `budget` in all, in the order of admission. Rows that complete a prompt are outputs.
     fn plan_rows(&mut self, generated: bool, budget: usize) {
-        self.rows.clear();
+        let before = self.rows.len();
         self.outputs.clear();
         let mut behind = self.running.iter().filter(|s| s.is_filling()).count();
         for sequence in &mut self.running {
@@ -366,7 +404,7 @@ impl Scheduler {
             let left = match scores {
                 // Each sequence behind it may need an output row.
                 true => {
-                    let taken = self.outputs.len() + behind;
+                    let taken = before + self.outputs.len() + behind;
                     left.min(self.prompt.outputs.saturating_sub(taken).max(1))
                 }
                 false => left,

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
 use welte_device::{
-    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, SKIPPED, SlotState,
-    is_token,
+    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, MixedStep, Pick, SKIPPED,
+    SlotState, is_token,
 };
 use welte_table::{BufferId, Class, PassKind, Program, Row};
 
@@ -33,6 +33,8 @@ pub struct Watch {
     pub contexts: AtomicUsize,
     /// Tokens that chains and steps have emitted.
     pub emitted: AtomicUsize,
+    /// Steps with both generated rows and rows of prompts.
+    pub mixed: AtomicUsize,
 }
 
 impl Watch {
@@ -75,6 +77,8 @@ pub struct Spy {
     plain: bool,
     /// Slots of a chain.
     chain_slots: usize,
+    /// Mixes rows if the device does.
+    mixes: bool,
     seeds: Vec<u64>,
     /// Positions and logits of the last step's outputs, until it is known which rows were wrong guesses.
     stepped: Vec<(u64, u32, Vec<f32>)>,
@@ -94,6 +98,7 @@ impl Spy {
             random: seed.map(Random),
             plain,
             chain_slots: slots,
+            mixes: true,
             seeds: vec![0; slots],
             stepped: Vec::new(),
             ends: vec![Vec::new(); slots],
@@ -107,6 +112,12 @@ impl Spy {
         for (seed, position, logits) in self.stepped.drain(..) {
             self.watch.see(seed, position, &logits);
         }
+    }
+
+    /// Has no mixed steps.
+    pub fn without_mixed_steps(mut self) -> Spy {
+        self.mixes = false;
+        self
     }
 
     /// Takes chains of at most so many slots.
@@ -168,8 +179,29 @@ impl Context for Spy {
             PassKind::Decode => &all,
             _ => outputs,
         };
-        for (row, logits) in chosen.iter().zip(logits.chunks(program.vocab as usize)) {
-            let row = rows[*row as usize];
+        let chosen = chosen.iter().map(|row| rows[*row as usize]);
+        for (row, logits) in chosen.zip(logits.chunks(program.vocab as usize)) {
+            let seed = self.seeds[row.slot as usize];
+            self.stepped.push((seed, row.position, logits.to_vec()));
+        }
+        Ok(logits)
+    }
+
+    fn mixes(&self) -> bool {
+        self.mixes && self.inner.mixes()
+    }
+
+    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
+        self.watch.fail(&mut self.broken)?;
+        self.record();
+        let both = step.generated > 0 && step.generated < step.rows.len();
+        let mixed = &self.watch.mixed;
+        mixed.fetch_add(usize::from(both), Ordering::SeqCst);
+        let vocab = self.inner.program().vocab as usize;
+        let logits = self.inner.step_mixed(step)?;
+        let (generated, prompts) = (&step.rows[..step.generated], step.outputs);
+        let prompts = prompts.iter().map(|row| &step.rows[*row as usize]);
+        for (row, logits) in generated.iter().chain(prompts).zip(logits.chunks(vocab)) {
             let seed = self.seeds[row.slot as usize];
             self.stepped.push((seed, row.position, logits.to_vec()));
         }

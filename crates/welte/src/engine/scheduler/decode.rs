@@ -7,9 +7,14 @@ use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::Row;
 
 impl Scheduler {
-    /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting, else a chain.
-    pub(super) fn decode(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
-        let drafts = self.plan_chain(context)?;
+    /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting or if `one` says so, else a
+    /// chain.
+    pub(super) fn decode(
+        &mut self,
+        context: &mut dyn Context,
+        one: bool,
+    ) -> Result<(), ContextLost> {
+        let drafts = self.plan_chain(context, one)?;
         if self.starts.is_empty() {
             return Ok(());
         }
@@ -29,7 +34,10 @@ impl Scheduler {
             let step = begun.elapsed() / steps as u32;
             self.totals.generated_tokens += tokens as u64;
             self.totals.decode_steps += steps as u64;
-            self.pace.decoded(step);
+            // Mixed steps are compared with steps without guesses.
+            if !drafts || !self.can_mix(context) {
+                self.pace.decoded(sequences, step);
+            }
             if let Some(speculator) = self.speculator.as_mut().filter(|_| !drafts) {
                 speculator.decoded(sequences, tokens, step);
             }
@@ -39,8 +47,13 @@ impl Scheduler {
     }
 
     /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
-    /// step, the newest sequence is preempted. True if the chain consists of guesses to verify: it has a step for each.
-    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<bool, ContextLost> {
+    /// step, the newest sequence is preempted. True if the chain consists of guesses to verify: it has a step for each. With
+    /// `one`, the chain has one step and no guesses.
+    pub(super) fn plan_chain(
+        &mut self,
+        context: &mut dyn Context,
+        one: bool,
+    ) -> Result<bool, ContextLost> {
         self.renew_slots(context)?;
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
@@ -59,9 +72,9 @@ impl Scheduler {
             }
         }
         self.starts.clear();
-        let drafts = self.plan_drafts();
+        let drafts = !one && self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
-        let single = filling || !self.guides_keep_up();
+        let single = one || filling || !self.guides_keep_up();
         let speculator = self.speculator.as_ref();
         let mut common = match single {
             _ if drafts => usize::MAX,
@@ -156,21 +169,15 @@ impl Scheduler {
 
     /// Decodes one token of every start by a step, for devices whose chains take fewer slots. Returns the tokens made.
     fn decode_once(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
-        self.rows.clear();
+        self.rows_of_starts();
         self.picks.clear();
-        for (output, start) in self.starts.iter().enumerate() {
-            self.rows.push(Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            });
-            self.picks.push(Pick {
-                output: output as u32,
-                slot: start.slot,
-                position: start.position + 1,
-                draft: None,
-            });
-        }
+        let pick = |(output, start): (u32, &ChainStart)| Pick {
+            output,
+            slot: start.slot,
+            position: start.position + 1,
+            draft: None,
+        };
+        self.picks.extend((0..).zip(&self.starts).map(pick));
         if let Err(error) = self.step_and_sample(context) {
             return self.fault(context, error).map(|()| 0);
         }
@@ -179,6 +186,17 @@ impl Scheduler {
         }
         self.hand_out(context)?;
         Ok(self.picks.len())
+    }
+
+    /// A row for each start.
+    pub(super) fn rows_of_starts(&mut self) {
+        self.rows.clear();
+        let row = |start: &ChainStart| Row {
+            token: start.token,
+            position: start.position,
+            slot: start.slot,
+        };
+        self.rows.extend(self.starts.iter().map(row));
     }
 
     /// Runs the planned rows through the decode pass, and chooses a token for each pick.
