@@ -24,7 +24,8 @@ struct Place {
     // Of a context: how many there are, and their positions.
     splits: u32,
     split: u32,
-    spare: u32,
+    // Which word of `state` has the number of the rows at hand.
+    live: u32,
 }
 
 struct Command {

@@ -1,8 +1,10 @@
 //! A context: buffers and launches, all made once; then replay.
 
 mod chain;
+mod clock;
 mod contract;
 
+use self::clock::Clock;
 use crate::gpu::Gpu;
 use crate::load::Weights;
 use crate::lower::{LoweredPass, Lowering};
@@ -39,6 +41,7 @@ pub(crate) struct WgpuContext {
     /// The slots of the chain at hand that have not stopped.
     live: Vec<ChainStart>,
     profile: Option<Vec<Profile>>,
+    clock: Option<Clock>,
     allocated: BTreeMap<Class, u64>,
 }
 
@@ -128,6 +131,7 @@ impl WgpuContext {
             checks: Checks::new(program),
             live: Vec::with_capacity(program.slots as usize),
             profile: None,
+            clock: None,
             tokens: tokens?,
             arena,
             state,
@@ -189,8 +193,14 @@ impl WgpuContext {
         }
     }
 
-    /// Records the first `commands` commands of the step at hand.
-    fn record(&self, encoder: &mut CommandEncoder, commands: usize, sample: bool) {
+    /// Positions that the longest row of the step at hand sees.
+    fn positions(&self) -> u32 {
+        let rows = self.step.rows.iter();
+        rows.map(|row| row.position + 1).max().unwrap_or(0)
+    }
+
+    /// Records the first `commands` commands of the step at hand, or of one with more positions.
+    fn record(&self, encoder: &mut CommandEncoder, commands: usize, sample: bool, positions: u32) {
         let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
         let pass = &self.program().passes[self.step.pass];
         let outputs_from = pass.outputs_from();
@@ -199,22 +209,10 @@ impl WgpuContext {
             if index >= commands || !sample && pass.commands[index].op == Op::Sample {
                 continue;
             }
-            let rows = self.rows_of(outputs_from, index);
+            let rows = rows_of(&self.step, outputs_from, index);
             if rows > 0 {
-                let [x, y] = launch.grid;
-                recording.set_pipeline(&launch.pipeline);
-                recording.set_bind_group(0, &launch.bind, &[]);
-                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
+                launch.record(&mut recording, rows as u32, positions);
             }
-        }
-    }
-
-    /// Rows that a command of the step at hand runs over.
-    fn rows_of(&self, outputs_from: Option<usize>, index: usize) -> usize {
-        // `select_rows` and `pool` take all rows and make the outputs.
-        match outputs_from {
-            Some(from) if index + 1 >= from => self.step.outputs,
-            _ => self.step.rows.len(),
         }
     }
 
@@ -225,7 +223,7 @@ impl WgpuContext {
         }
         let mut encoder = self.encoder();
         if self.profile.is_none() {
-            self.record(&mut encoder, commands, sample);
+            self.record(&mut encoder, commands, sample, self.positions());
         }
         let pass = &self.program().passes[self.step.pass];
         let bytes = (self.step.outputs * pass.width as usize * 4) as u64;
@@ -249,37 +247,50 @@ impl WgpuContext {
             })
     }
 
-    /// Runs the commands one by one, with a clock.
+    /// Runs the commands one by one and measures them: by the GPU's clock, or if it has none, by ours from a submission to its end.
     fn replay_timed(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
         let program = self.weights.program.clone();
         let pass = &program.passes[self.step.pass];
         let outputs_from = pass.outputs_from();
+        let runs = pass.commands.iter().enumerate().take(commands);
+        let runs = runs.filter(|(_, command)| sample || command.op != Op::Sample);
         self.step.ran.clear();
+        let positions = self.positions();
         let begun = Instant::now();
-        for (index, command) in pass.commands.iter().enumerate().take(commands) {
-            let rows = self.rows_of(outputs_from, index);
-            if !sample && command.op == Op::Sample {
-                continue;
-            }
-            let mut encoder = self.encoder();
-            let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        let mut encoder = self.encoder();
+        for (nth, (index, _)) in runs.clone().enumerate() {
+            let rows = rows_of(&self.step, outputs_from, index);
+            let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor {
+                label: None,
+                timestamp_writes: self.clock.as_ref().map(|clock| clock.of(nth)),
+            });
             let launches = self.passes[self.step.pass].launches.iter();
             for launch in launches.filter(|l| l.command as usize == index && rows > 0) {
-                let [x, y] = launch.grid;
-                recording.set_pipeline(&launch.pipeline);
-                recording.set_bind_group(0, &launch.bind, &[]);
-                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
+                launch.record(&mut recording, rows as u32, positions);
             }
             drop(recording);
-            let begin = begun.elapsed().as_nanos() as u64;
-            let submitted = self.gpu().submit(encoder);
-            self.gpu().wait(submitted)?;
-            let end = begun.elapsed().as_nanos() as u64;
-            self.step.ran.push((index as u32, begin, end));
-            if let Some(profile) = &mut self.profile {
+            let mut times = (0, 0);
+            if self.clock.is_none() {
+                let one = std::mem::replace(&mut encoder, self.encoder());
+                times.0 = begun.elapsed().as_nanos() as u64;
+                let submitted = self.gpu().submit(one);
+                self.gpu().wait(submitted)?;
+                times.1 = begun.elapsed().as_nanos() as u64;
+            }
+            self.step.ran.push((index as u32, times.0, times.1));
+        }
+        if let Some(clock) = self.clock.as_ref().filter(|_| !self.step.ran.is_empty()) {
+            let times = clock.submit(self.gpu(), encoder, self.step.ran.len())?;
+            for (ran, (begin, end)) in self.step.ran.iter_mut().zip(times) {
+                (ran.1, ran.2) = (begin, end);
+            }
+        }
+        if let Some(profile) = &mut self.profile {
+            for ((index, command), (_, begin, end)) in runs.zip(&self.step.ran) {
+                let rows = rows_of(&self.step, outputs_from, index);
                 let entry = &mut profile[command.op as usize];
                 entry.count(&program, command, &self.step.rows, rows);
-                entry.ns += end - begin;
+                entry.ns += end.saturating_sub(*begin);
             }
         }
         Ok(())
@@ -303,5 +314,14 @@ impl WgpuContext {
             self.slots[slot as usize].remember(token);
         }
         token
+    }
+}
+
+/// Rows that a command of a step runs over.
+fn rows_of(step: &Step, outputs_from: Option<usize>, index: usize) -> usize {
+    // `select_rows` and `pool` take all rows and make the outputs.
+    match outputs_from {
+        Some(from) if index + 1 >= from => step.outputs,
+        _ => step.rows.len(),
     }
 }
