@@ -229,7 +229,7 @@ fn experts_may_be_on_the_cpu() {
         two.contains("2 of 3 layers on cpu, the rest on reference"),
         "{two}"
     );
-    assert!(two.contains("weights on cpu"), "{two}");
+    assert!(two.contains("memory on cpu"), "{two}");
     let all = inspect("all");
     assert!(
         all.contains("all 3 layers on cpu, the rest on reference"),
