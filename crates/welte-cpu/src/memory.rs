@@ -9,6 +9,7 @@ use welte_device::Error;
 /// Every block starts on a cache line.
 pub(crate) const ALIGN: usize = 64;
 /// From this size on memory is mapped, so that the system may back it with huge pages.
+#[cfg(any(unix, test))]
 const MAP_FROM: usize = 1 << 20;
 /// Size of a huge page.
 pub(crate) const HUGE: usize = 2 << 20;

@@ -6,12 +6,14 @@
 //! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
 #[cfg(target_arch = "x86_64")]
+use super::MANY_ROWS;
+#[cfg(target_arch = "x86_64")]
 use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::avx2_many;
 use super::float8;
 use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
-use super::{Isa, MANY_ROWS, Matmul};
+use super::{Isa, Matmul};
 use welte_table::Format;
 
 /// Turns a tile of k columns into its unpacked form.
