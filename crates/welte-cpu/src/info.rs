@@ -1,7 +1,9 @@
 //! This machine: its processor, and how fast it reads memory.
 #![allow(unsafe_code)]
 
-use crate::kernels::{Isa, fetch_ahead};
+use crate::kernels::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::fetch_ahead;
 use crate::machine::{Machine, Place};
 use crate::memory::Block;
 use crate::nodes::{self, Stretch};

@@ -444,6 +444,7 @@ impl Layout {
     }
 
     /// Whether the halves of a chunk have scales, so that dot products end after 16 k.
+    #[cfg(target_arch = "x86_64")]
     pub(super) const fn by_halves(self) -> bool {
         matches!(
             self.scales,

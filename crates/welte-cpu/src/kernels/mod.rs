@@ -89,10 +89,6 @@ pub(crate) fn fetch_ahead(at: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
 }
 
-/// Only kernels of x86-64 fetch ahead.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn fetch_ahead(_: *const u8) {}
-
 /// From this many rows on, work is cut for many rows: a matrix's tiles are unpacked once for all of them. The bits are the
 /// same. (AMX begins earlier: see [`Kernel::many_rows`].)
 pub(crate) const MANY_ROWS: usize = 17;
