@@ -142,19 +142,19 @@ fn impossible_steps_are_refused() {
             1,
             &two,
             &[2],
-            "outputs must be ascending row numbers below 2",
+            "outputs must be ascending row numbers from 0 to below 2",
         ),
         (
             1,
             &two,
             &[1, 0],
-            "outputs must be ascending row numbers below 2",
+            "outputs must be ascending row numbers from 0 to below 2",
         ),
         (
             2,
             &two,
             &[1, 1],
-            "outputs must be ascending row numbers below 2",
+            "outputs must be ascending row numbers from 0 to below 2",
         ),
     ];
     for (pass, rows, outputs, text) in cases {
