@@ -705,7 +705,10 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
             let mut kinds = KINDS.iter().filter(fits).peekable();
             loop {
                 let Some(kind) = kinds.next() else {
-                    return Err(Error::ExpertsOnCpu);
+                    return Err(match options.cpu_experts {
+                        0 => Error::unknown_device("auto"),
+                        _ => Error::ExpertsOnCpu,
+                    });
                 };
                 let last = kinds.peek().is_none();
                 let found = kind.open_first(&options.for_device()).and_then(|device| {
