@@ -382,11 +382,7 @@ impl Context for CpuContext {
         while !self.live.is_empty() && !control.is_stopped() {
             self.state.live = self.live.len();
             for (row, start) in self.state.rows.iter_mut().zip(&self.live) {
-                *row = Row {
-                    token: start.token,
-                    position: start.position,
-                    slot: start.slot,
-                };
+                *row = start.row();
             }
             self.write_tokens();
             self.replay(0..usize::MAX, true)?;

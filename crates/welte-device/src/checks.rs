@@ -199,11 +199,7 @@ impl Checks {
             )));
         }
         for start in starts {
-            let row = Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            };
+            let row = start.row();
             self.row(program, &row)?;
             let end = u64::from(start.position) + u64::from(start.steps);
             if end > u64::from(program.context) {

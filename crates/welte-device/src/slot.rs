@@ -2,7 +2,7 @@
 
 use crate::{Logprobs, SKIPPED};
 use std::sync::atomic::{AtomicBool, Ordering};
-use welte_table::Sampling;
+use welte_table::{Row, Sampling};
 
 /// How a slot's tokens are chosen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +70,27 @@ pub struct ChainStart {
     pub position: u32,
     /// Tokens to make at most.
     pub steps: u32,
+}
+
+impl ChainStart {
+    /// The row of the step that reads its token.
+    pub fn row(&self) -> Row {
+        Row {
+            token: self.token,
+            position: self.position,
+            slot: self.slot,
+        }
+    }
+
+    /// The choice of the token after it, from an output row of that step.
+    pub fn pick(&self, output: u32) -> Pick {
+        Pick {
+            output,
+            slot: self.slot,
+            position: self.position + 1,
+            draft: None,
+        }
+    }
 }
 
 /// A token that a chain has made.

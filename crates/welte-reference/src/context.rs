@@ -283,12 +283,7 @@ impl Context for ReferenceContext {
         let mut live: Vec<ChainStart> = starts.to_vec();
         live.retain(|start| start.steps > 0);
         while !live.is_empty() && !control.is_stopped() {
-            let row = |start: &ChainStart| Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            };
-            let rows: Vec<Row> = live.iter().map(row).collect();
+            let rows: Vec<Row> = live.iter().map(ChainStart::row).collect();
             self.begin(0, &rows, (0..rows.len() as u32).collect());
             self.replay(0..usize::MAX, true);
             self.end();

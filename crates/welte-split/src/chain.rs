@@ -1,8 +1,7 @@
 //! Chains: the host begins each step when it has the tokens of the last one.
 
 use crate::context::SplitContext;
-use welte_device::{ChainStart, Control, Emitted, Error, Logprobs, Pick, is_token};
-use welte_table::Row;
+use welte_device::{ChainStart, Control, Emitted, Error, Logprobs, is_token};
 
 impl SplitContext {
     /// Decodes checked slots until all have stopped.
@@ -17,20 +16,12 @@ impl SplitContext {
             .extend(starts.iter().filter(|start| start.steps > 0));
         while !self.live.is_empty() && !control.is_stopped() {
             self.rows.clear();
-            self.rows.extend(self.live.iter().map(|start| Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            }));
+            self.rows.extend(self.live.iter().map(ChainStart::row));
             self.decode()?;
             self.picks.clear();
-            self.picks
-                .extend((0..).zip(&self.live).map(|(output, start)| Pick {
-                    output,
-                    slot: start.slot,
-                    position: start.position + 1,
-                    draft: None,
-                }));
+            let numbered = (0..).zip(&self.live);
+            let picks = numbered.map(|(output, start)| start.pick(output));
+            self.picks.extend(picks);
             self.tokens.clear();
             self.tokens.resize(self.picks.len(), 0);
             self.choose()?;

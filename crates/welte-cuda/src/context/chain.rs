@@ -31,11 +31,7 @@ impl CudaContext {
     ) -> Result<usize, Error> {
         self.gpu.current()?;
         let steps = start.steps as usize;
-        let mut row = Row {
-            token: start.token,
-            position: start.position,
-            slot: start.slot,
-        };
+        let mut row = start.row();
         let mut emitted = 0;
         while emitted < steps && !control.is_stopped() {
             // A loop on the device may not overtake the mailbox.

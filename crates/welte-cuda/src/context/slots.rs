@@ -21,11 +21,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(start: &ChainStart) -> Running {
         Running {
-            row: Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            },
+            row: start.row(),
             left: start.steps,
         }
     }

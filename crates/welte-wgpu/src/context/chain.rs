@@ -4,7 +4,7 @@ use super::{DECODE, WgpuContext};
 use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;
 use welte_device::{ChainStart, Control, Emitted, Error, Logprobs, is_token};
-use welte_table::{CacheKind, Row};
+use welte_table::CacheKind;
 use wgpu::SubmissionIndex;
 
 type Emit<'a> = &'a mut dyn FnMut(Emitted) -> bool;
@@ -48,11 +48,7 @@ impl WgpuContext {
     fn begin_live(&mut self) {
         let mut rows = std::mem::take(&mut self.step.rows);
         rows.clear();
-        rows.extend(self.live.iter().map(|start| Row {
-            token: start.token,
-            position: start.position,
-            slot: start.slot,
-        }));
+        rows.extend(self.live.iter().map(ChainStart::row));
         self.begin(DECODE, &rows, &[]);
         self.step.rows = rows;
     }

@@ -3,8 +3,7 @@
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
 use web_time::Instant;
-use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
-use welte_table::Row;
+use welte_device::{ChainStart, Context, Error as DeviceError, is_token};
 
 impl Scheduler {
     /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting or if `one` says so, else a
@@ -171,12 +170,7 @@ impl Scheduler {
     fn decode_once(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
         self.rows_of_starts();
         self.picks.clear();
-        let pick = |(output, start): (u32, &ChainStart)| Pick {
-            output,
-            slot: start.slot,
-            position: start.position + 1,
-            draft: None,
-        };
+        let pick = |(output, start): (u32, &ChainStart)| start.pick(output);
         self.picks.extend((0..).zip(&self.starts).map(pick));
         if let Err(error) = self.step_and_sample(context) {
             return self.fault(context, error).map(|()| 0);
@@ -191,12 +185,7 @@ impl Scheduler {
     /// A row for each start.
     pub(super) fn rows_of_starts(&mut self) {
         self.rows.clear();
-        let row = |start: &ChainStart| Row {
-            token: start.token,
-            position: start.position,
-            slot: start.slot,
-        };
-        self.rows.extend(self.starts.iter().map(row));
+        self.rows.extend(self.starts.iter().map(ChainStart::row));
     }
 
     /// Runs the planned rows through the decode pass, and chooses a token for each pick.
