@@ -706,6 +706,9 @@ pub(crate) struct BenchArgs {
     /// Instruction set of the CPU [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
+    /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
+    #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
+    pub(crate) cpu_experts: u32,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Rows::Md)]
     pub(crate) output: Rows,
@@ -727,7 +730,7 @@ impl BenchArgs {
                 isa: self.isa.clone(),
                 reference: false,
                 ignore_memory: false,
-                cpu_experts: 0,
+                cpu_experts: self.cpu_experts,
             },
         }
     }

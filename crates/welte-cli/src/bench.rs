@@ -114,7 +114,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         // A GPU plans no threads.
         let count = planned.or(threads.map(usize::from)).unwrap_or(1);
         let speed = model.read_bandwidth(SECONDS)?;
-        if threads.is_none() {
+        // The speed of two devices together depends on the model.
+        if threads.is_none() && args.cpu_experts == 0 {
             floor::raise(model.device().id, &model.device().name, speed);
         }
         let facts = facts(&named, &model, floor::of(&model, speed));
@@ -185,7 +186,14 @@ fn facts(named: &str, model: &Model, floor: Floor) -> Facts {
             .map(|w| u64::from(w.n) * u64::from(w.k))
             .sum(),
         floor,
-        backend: model.device().id.kind.to_uppercase(),
+        backend: match model
+            .device_facts()
+            .iter()
+            .any(|(name, _)| name == "experts")
+        {
+            true => format!("{}+CPU", model.device().id.kind.to_uppercase()),
+            false => model.device().id.kind.to_uppercase(),
+        },
     }
 }
 

@@ -242,6 +242,11 @@ fn experts_may_be_on_the_cpu() {
         "{all}"
     );
     assert_eq!(inspect("99"), all);
+    let bench = ["bench", source, "-p", "0", "-n", "2", "-r", "1"];
+    let rows = out(&welte(
+        &[&bench[..], &on("reference"), &["2", "-o", "csv"]].concat(),
+    ));
+    assert!(rows.contains(",REFERENCE+CPU,"), "{rows}");
     let refused = |source: &str, device, layers, code, says: &[&str]| {
         self::refused(
             &[&["inspect", source][..], &on(device), &[layers]].concat(),

@@ -25,11 +25,12 @@ mod scalar {
     super::conformance_tests!(super::device("scalar"), welte_reference::device());
 }
 
-/// This device with the experts on another one.
+/// This device with the experts on another one: the tests that reach the work between the parts of a step.
 mod near {
     super::conformance_tests!(
         welte_split::device(super::device("best"), welte_reference::device(), u32::MAX),
-        welte_reference::device()
+        welte_reference::device(),
+        only experts batches outputs parts mixed_arithmetic slots_in_a_chain recurrent faults shared profiles
     );
 }
 
@@ -37,6 +38,7 @@ mod near {
 mod far {
     super::conformance_tests!(
         welte_split::device(welte_reference::device(), super::device("best"), u32::MAX),
-        welte_reference::device()
+        welte_reference::device(),
+        only experts batches outputs parts mixed_arithmetic slots_in_a_chain recurrent faults shared profiles
     );
 }

@@ -29,7 +29,12 @@ pub fn device_by(
     chosen: &str,
     is_far: impl Fn(&Pass, usize) -> bool + Send + Sync + 'static,
 ) -> Arc<dyn Device> {
+    let info = DeviceInfo {
+        name: format!("{} with {}", near.info().name, far.info().name),
+        ..near.info().clone()
+    };
     Arc::new(SplitDevice {
+        info,
         near,
         far,
         chosen: chosen.to_string(),
@@ -42,6 +47,8 @@ pub fn device_by(
 type IsFar = dyn Fn(&Pass, usize) -> bool + Send + Sync;
 
 struct SplitDevice {
+    /// That of `near`, with the names of both.
+    info: DeviceInfo,
     near: Arc<dyn Device>,
     far: Arc<dyn Device>,
     /// Which commands are far, in words.
@@ -108,7 +115,7 @@ impl SplitDevice {
 
 impl Device for SplitDevice {
     fn info(&self) -> &DeviceInfo {
-        self.near.info()
+        &self.info
     }
 
     /// Experts may be on either device.
