@@ -5,7 +5,7 @@
 //! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
 //! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::MANY_ROWS;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
@@ -13,6 +13,8 @@ use super::amx;
 use super::avx2_many;
 use super::float8;
 use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::{Isa, Matmul};
 use welte_table::Format;
 
@@ -89,6 +91,24 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
         Isa::Avx2 if isa.is_available() && avx2_many::pays_off(format) => Some(Many {
             unpack: by_format!(format, avx2_many::unpack_tile),
             run: by_format!(format, avx2_many::blocks),
+            from: MANY_ROWS,
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => Some(Many {
+            unpack: by_format!(format, neon::unpack),
+            run: by_format!(format, neon::plain::unpacked),
+            from: MANY_ROWS,
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot if isa.is_available() => Some(Many {
+            unpack: by_format!(format, neon::unpack),
+            run: by_format!(format, neon::dot::unpacked),
+            from: MANY_ROWS,
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm if isa.is_available() => Some(Many {
+            unpack: by_format!(format, neon::unpack_pairs),
+            run: by_format!(format, neon::unpacked_pairs),
             from: MANY_ROWS,
         }),
         _ => None,
