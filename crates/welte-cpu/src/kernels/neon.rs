@@ -20,6 +20,23 @@ const QUARTERS: usize = ROWS / LANES;
 /// Sums of M activation rows with Q quarters of a tile.
 type Sums<const M: usize, const Q: usize> = [[float32x4_t; M]; Q];
 
+/// Runs code for each number below a constant of at most four. Loops as large are not unrolled by the compiler, and what a loop
+/// indexes does not stay in registers.
+macro_rules! each {
+    ($i:ident below $count:expr, $code:block) => {{
+        each!(@one $i 0, $count, $code);
+        each!(@one $i 1, $count, $code);
+        each!(@one $i 2, $count, $code);
+        each!(@one $i 3, $count, $code);
+    }};
+    (@one $i:ident $value:literal, $count:expr, $code:block) => {
+        if $value < $count {
+            let $i: usize = $value;
+            $code
+        }
+    };
+}
+
 /// A kernel's inner loop.
 trait Step {
     /// Bytes of a tile.
@@ -625,15 +642,16 @@ impl<B: Bytes, const F: usize> Step for Blocks<B, F> {
                 };
                 for c in 0..layout.chunks {
                     let (quants, act) = (at.add(layout.quants_at(c)), acts.add(c * ACT));
-                    for (q, sums) in sums.iter_mut().enumerate() {
+                    each!(q below Q, {
                         let v = quarter + q;
                         let w = groups::<F>(quants.add(16 * v));
                         let scales = scales::<F>(at.add(layout.sub_at(c)), v, d[q], dmin[q]);
-                        for (r, sum) in sums.iter_mut().enumerate() {
+                        each!(r below M, {
                             let act = act.add(r * stride);
-                            *sum = add_chunk::<F>(dots::<B, F>(&w, act), &scales, act, *sum);
-                        }
-                    }
+                            let dots = dots::<B, F>(&w, act);
+                            sums[q][r] = add_chunk::<F>(dots, &scales, act, sums[q][r]);
+                        });
+                    });
                 }
             }
             sums
@@ -780,14 +798,15 @@ impl<B: Bytes, const F: usize> Step for Unpacked<B, F> {
             let mut sums = [[vdupq_n_f32(0.0); M]; Q];
             for c in 0..call.k / CHUNK {
                 let (chunk, act) = (tile.add(c * bytes), acts.add(c * ACT));
-                for (q, sums) in sums.iter_mut().enumerate() {
+                each!(q below Q, {
                     let w = unpacked_vectors::<false>(chunk, quarter + q);
                     let scales = unpacked_scales::<F>(chunk, quarter + q);
-                    for (r, sum) in sums.iter_mut().enumerate() {
+                    each!(r below M, {
                         let act = act.add(r * stride);
-                        *sum = add_chunk::<F>(dots::<B, F>(&w, act), &scales, act, *sum);
-                    }
-                }
+                        let dots = dots::<B, F>(&w, act);
+                        sums[q][r] = add_chunk::<F>(dots, &scales, act, sums[q][r]);
+                    });
+                });
             }
             sums
         }
@@ -816,18 +835,20 @@ impl<const F: usize> Step for UnpackedPairs<F> {
             let mut sums = [[vdupq_n_f32(0.0); M]; Q];
             for c in 0..call.k / CHUNK {
                 let (chunk, act) = (tile.add(c * bytes), acts.add(c * ACT));
-                for (q, sums) in sums.iter_mut().enumerate() {
+                each!(q below Q, {
                     let w = unpacked_vectors::<true>(chunk, quarter + q);
                     let scales = unpacked_scales::<F>(chunk, quarter + q);
-                    // A row that is alone is multiplied twice.
-                    for r in (0..M).step_by(2) {
-                        let rows = [r, (r + 1).min(M - 1)].map(|r| act.add(r * stride));
+                    each!(pair below M.div_ceil(2), {
+                        // A row that is alone is multiplied twice.
+                        let (a, b) = (2 * pair, (2 * pair + 1).min(M - 1));
+                        let rows = [act.add(a * stride), act.add(b * stride)];
                         let dots = dots_of_two::<F>(&w, rows);
-                        for (i, dots) in dots.into_iter().enumerate().take(M - r) {
-                            sums[r + i] = add_chunk::<F>(dots, &scales, rows[i], sums[r + i]);
+                        if b > a {
+                            sums[q][b] = add_chunk::<F>(dots[1], &scales, rows[1], sums[q][b]);
                         }
-                    }
-                }
+                        sums[q][a] = add_chunk::<F>(dots[0], &scales, rows[0], sums[q][a]);
+                    });
+                });
             }
             sums
         }
@@ -846,16 +867,24 @@ unsafe fn dots_of_two<const F: usize>(
         // By half: rows 0 and 1 of the weights, then rows 2 and 3.
         let mut sums = [[zero; 2]; 2];
         let halves = const { Layout::of(Format::ALL[F]).by_halves() };
-        for pair in 0..4 {
-            let [a, b] = acts.map(|act| vld1_s8(act.add(8 * pair).cast()));
+        each!(pair below 4, {
+            let a = vld1_s8(acts[0].add(8 * pair).cast());
+            let b = vld1_s8(acts[1].add(8 * pair).cast());
             let both = vcombine_s8(a, b);
             let sums = &mut sums[if halves { pair / 2 } else { 0 }];
             sums[0] = two_by_two(sums[0], w[2 * pair], both);
             sums[1] = two_by_two(sums[1], w[2 * pair + 1], both);
-        }
+        });
+        let [first, second] = sums;
         [
-            sums.map(|[low, high]| vuzp1q_s32(low, high)),
-            sums.map(|[low, high]| vuzp2q_s32(low, high)),
+            [
+                vuzp1q_s32(first[0], first[1]),
+                vuzp1q_s32(second[0], second[1]),
+            ],
+            [
+                vuzp2q_s32(first[0], first[1]),
+                vuzp2q_s32(second[0], second[1]),
+            ],
         ]
     }
 }
@@ -879,25 +908,38 @@ impl<const F: usize> Step for Floats<F> {
         // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
         unsafe {
             let mut sums = [[[vdupq_n_f32(0.0); M]; Q]; 2];
-            let mut add = |odd: usize, i: usize| {
-                for (q, sums) in sums[odd].iter_mut().enumerate() {
-                    let w = column::<F>(tile, quarter + q, i);
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = vfmaq_f32(*sum, w, float(acts.add(r * stride + i * 4)));
+            for i in (0..call.k).step_by(2) {
+                // An odd k ends with an even column.
+                each!(odd below 2, {
+                    if odd == 1 && i + 1 == call.k {
+                        break;
                     }
-                }
-            };
-            for i in (0..call.k & !1).step_by(2) {
-                add(0, i);
-                add(1, i + 1);
+                    let i = i + odd;
+                    each!(q below Q, {
+                        let w = column::<F>(tile, quarter + q, i);
+                        each!(r below M, {
+                            let x = float(acts.add(r * stride + i * 4));
+                            sums[odd][q][r] = vfmaq_f32(sums[odd][q][r], w, x);
+                        });
+                    });
+                });
             }
-            if !call.k.is_multiple_of(2) {
-                add(0, call.k - 1);
-            }
-            let [even, odd] = sums;
-            from_fn(|q| from_fn(|r| vaddq_f32(even[q][r], odd[q][r])))
+            joined(sums)
         }
     }
+}
+
+/// The sums of even and of odd columns together.
+#[inline(always)]
+unsafe fn joined<const M: usize, const Q: usize>([even, odd]: [Sums<M, Q>; 2]) -> Sums<M, Q> {
+    let mut sums = even;
+    each!(q below Q, {
+        each!(r below M, {
+            // SAFETY: NEON is part of every such processor.
+            sums[q][r] = unsafe { vaddq_f32(even[q][r], odd[q][r]) };
+        });
+    });
+    sums
 }
 
 /// The weights of a quarter's rows at column i.
@@ -942,24 +984,27 @@ impl Step for Float8 {
             for b in 0..call.k / F8_BLOCK {
                 let (block, acts) = (tile.add(b * F8_BYTES), acts.add(b * F8_BLOCK * 4));
                 let mut parts = [zero; 2];
-                for pair in 0..F8_BLOCK / 2 {
-                    for (odd, parts) in parts.iter_mut().enumerate() {
-                        let i = 2 * pair + odd;
+                for i in (0..F8_BLOCK).step_by(2) {
+                    each!(odd below 2, {
+                        let i = i + odd;
                         let at = block.add(4 * ROWS + i * ROWS + quarter * LANES);
-                        for (w, parts) in small_floats::<Q>(at).into_iter().zip(parts) {
-                            for (r, part) in parts.iter_mut().enumerate() {
-                                *part = vfmaq_f32(*part, w, float(acts.add(r * stride + i * 4)));
-                            }
-                        }
-                    }
+                        let w = small_floats::<Q>(at);
+                        each!(q below Q, {
+                            each!(r below M, {
+                                let x = float(acts.add(r * stride + i * 4));
+                                parts[odd][q][r] = vfmaq_f32(parts[odd][q][r], w[q], x);
+                            });
+                        });
+                    });
                 }
-                for (q, sums) in sums.iter_mut().enumerate() {
+                let parts = joined(parts);
+                each!(q below Q, {
                     let scale = vld1q_f32(block.add((quarter + q) * 16).cast());
                     let scale = vmulq_n_f32(scale, float8::UNIT);
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = vfmaq_f32(*sum, vaddq_f32(parts[0][q][r], parts[1][q][r]), scale);
-                    }
-                }
+                    each!(r below M, {
+                        sums[q][r] = vfmaq_f32(sums[q][r], parts[q][r], scale);
+                    });
+                });
             }
             sums
         }
