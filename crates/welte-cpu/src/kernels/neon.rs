@@ -6,7 +6,9 @@ use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, F8_BLOCK, F8_BYTES, HALVES, Head, Layout, Piece,
     ROWS, Scales, acts_bytes, layout_of, pieces, place, tile_bytes,
 };
-use super::prompt::{QUANTS, chunk_bytes, scale_vectors, unpacked_bytes};
+use super::prompt::{
+    QUANTS, chunk_bytes, kept_scales, loaded_scales, scale_vectors, unpacked_bytes,
+};
 use std::arch::aarch64::*;
 use std::arch::asm;
 use std::array::from_fn;
@@ -388,18 +390,8 @@ unsafe fn minima<const F: usize>(
     }
 }
 
-/// The scales of one chunk. Their meaning depends on the format: see [`add_chunk`].
-#[derive(Clone, Copy)]
-struct ChunkScales {
-    /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
-    d: [float32x4_t; 2],
-    /// Minima, in the same way.
-    m: float32x4_t,
-    /// i16 pairs of sub-scales by row.
-    pairs: int32x4_t,
-    /// i16 pairs of sub-minima by row.
-    pair_minima: int32x4_t,
-}
+/// The scales of one chunk in vectors.
+type ChunkScales = super::prompt::ChunkScales<float32x4_t, int32x4_t>;
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`.
 #[inline(always)]
@@ -693,14 +685,7 @@ unsafe fn unpack_tile<const F: usize, const PAIRS: bool>(
                     }
                     let s = scales::<F>(at.add(layout.sub_at(c)), v, d, dmin);
                     let bits = |v| vreinterpretq_s32_f32(v);
-                    let all = match layout.scales {
-                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
-                        Scales::Halves | Scales::Floats => {
-                            [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs]
-                        }
-                        Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
-                        _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
-                    };
+                    let all = kept_scales!(layout, s, bits);
                     for (i, vector) in all[..scale_vectors(layout)].iter().enumerate() {
                         vst1q_s32(out.add(QUANTS + 64 * i + 16 * v).cast(), *vector);
                     }
@@ -745,34 +730,7 @@ unsafe fn unpacked_scales<const F: usize>(chunk: *const u8, quarter: usize) -> C
     unsafe {
         let scale = |i: usize| vld1q_s32(chunk.add(QUANTS + 64 * i + 16 * quarter).cast());
         let float = |i: usize| vreinterpretq_f32_s32(scale(i));
-        let none = vdupq_n_s32(0);
-        let plain = ChunkScales {
-            d: [float(0); 2],
-            m: float(0),
-            pairs: none,
-            pair_minima: none,
-        };
-        match const { Layout::of(Format::ALL[F]).scales } {
-            Scales::Plain | Scales::Powers | Scales::Super => plain,
-            Scales::PlainMin | Scales::SuperMin => ChunkScales {
-                m: float(1),
-                ..plain
-            },
-            Scales::Halves | Scales::Floats => ChunkScales {
-                d: [float(0), float(1)],
-                ..plain
-            },
-            Scales::Pairs => ChunkScales {
-                pairs: scale(1),
-                ..plain
-            },
-            Scales::PairsMin => ChunkScales {
-                m: float(1),
-                pairs: scale(2),
-                pair_minima: scale(3),
-                ..plain
-            },
-        }
+        loaded_scales!(Layout::of(Format::ALL[F]), float, scale, vdupq_n_s32(0))
     }
 }
 
