@@ -48,11 +48,19 @@ fn places(options: &DeviceOptions) -> Result<Arc<[Place]>, Error> {
             let why = "this system does not say which CPUs it has; leave out --cpus";
             return Err(unavailable(why.to_string()));
         }
-        let default = std::thread::available_parallelism().map_or(1, usize::from);
-        return Ok(vec![Place::default(); threads.unwrap_or(default)].into());
+        return Ok(vec![Place::default(); threads.unwrap_or(default_threads())].into());
     };
     let places = machine.places(threads, options.cpus.as_deref());
     Ok(places.map_err(unavailable)?.into())
+}
+
+/// How many threads a team has on a system that does not say which processors it has.
+fn default_threads() -> usize {
+    #[cfg(target_os = "macos")]
+    if let Some(cores) = crate::macos::performance_cores() {
+        return cores;
+    }
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The instruction set of that name, if this machine has it.

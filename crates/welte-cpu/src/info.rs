@@ -15,6 +15,14 @@ use welte_device::{DeviceReport, Error};
 
 /// The processor's name, if the system reports it.
 pub(crate) fn name() -> Option<String> {
+    #[cfg(target_os = "macos")]
+    return crate::macos::name();
+    #[cfg(not(target_os = "macos"))]
+    name_in_proc()
+}
+
+#[cfg(not(target_os = "macos"))]
+fn name_in_proc() -> Option<String> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = cpu.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_string())
@@ -22,6 +30,14 @@ pub(crate) fn name() -> Option<String> {
 
 /// Bytes of the last-level cache that the first core uses; 0 if the system does not report it.
 pub(crate) fn cache_bytes() -> u64 {
+    #[cfg(target_os = "macos")]
+    return crate::macos::cache_bytes().unwrap_or(0);
+    #[cfg(not(target_os = "macos"))]
+    cache_bytes_in_sys()
+}
+
+#[cfg(not(target_os = "macos"))]
+fn cache_bytes_in_sys() -> u64 {
     let read = |index: u32, file: &str| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
         std::fs::read_to_string(path).ok()
@@ -34,6 +50,7 @@ pub(crate) fn cache_bytes() -> u64 {
 }
 
 /// The bytes of a size such as `32768K`.
+#[cfg(any(test, not(target_os = "macos")))]
 fn kib(size: &str) -> Option<u64> {
     let kib: u64 = size.trim().strip_suffix('K')?.parse().ok()?;
     kib.checked_mul(1024)

@@ -13,6 +13,8 @@ pub mod kernels;
 mod load;
 mod lower;
 mod machine;
+#[cfg(target_os = "macos")]
+mod macos;
 mod memory;
 mod nodes;
 mod ops;

@@ -17,6 +17,12 @@ mod best {
     super::conformance_tests!(super::device("best"), welte_reference::device());
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    super::conformance_tests!(super::device("neon"), welte_reference::device());
+}
+
+#[cfg(target_arch = "x86_64")]
 mod avx2 {
     super::conformance_tests!(super::device("avx2"), welte_reference::device());
 }

@@ -19,7 +19,10 @@ fn oracle() -> Arc<dyn Device> {
     welte_reference::device()
 }
 
-welte_device::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
+/// In a module, so that its tests can be named apart from those of other devices.
+mod cuda {
+    welte_device::conformance_tests!([#[ignore = "needs a GPU"]] super::device(), super::oracle());
+}
 
 /// The first GPU with the experts on another device.
 mod near {

@@ -20,7 +20,10 @@ static DEVICE: LazyLock<Arc<dyn Device>> =
         },
     );
 
-welte_device::conformance_tests!(DEVICE.clone(), welte_reference::device());
+/// In a module, so that its tests can be named apart from those of other devices.
+mod gpu {
+    welte_device::conformance_tests!(super::DEVICE.clone(), welte_reference::device());
+}
 
 /// This device with the experts on another one.
 mod near {

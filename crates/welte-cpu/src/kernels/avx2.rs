@@ -337,18 +337,8 @@ pub(super) unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u
     }
 }
 
-/// The scales of one chunk. Their meaning depends on the format: see `chunk`.
-#[derive(Clone, Copy)]
-pub(super) struct ChunkScales {
-    /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
-    pub(super) d: [__m256; 2],
-    /// Minima, in the same way.
-    pub(super) m: __m256,
-    /// i16 pairs of sub-scales by row.
-    pub(super) pairs: __m256i,
-    /// i16 pairs of sub-minima by row.
-    pub(super) pair_minima: __m256i,
-}
+/// The scales of one chunk in vectors.
+pub(super) type ChunkScales = super::prompt::ChunkScales<__m256, __m256i>;
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`. `half` selects the 8
 /// rows.

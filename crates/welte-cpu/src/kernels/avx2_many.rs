@@ -6,7 +6,9 @@ use super::avx2::{
     ChunkScales, Out, chunk, heads, load, minima, products, scales, store, unpack_four, word,
 };
 use super::layout::{ACT, CHUNK, Layout, ROWS, Scales, acts_bytes, layout_of};
-use super::prompt::{QUANTS, chunk_bytes, scale_vectors, unpacked_bytes};
+use super::prompt::{
+    QUANTS, chunk_bytes, kept_scales, loaded_scales, scale_vectors, unpacked_bytes,
+};
 use std::arch::x86_64::*;
 use welte_table::Format;
 
@@ -58,14 +60,7 @@ pub(super) unsafe fn unpack_tile<const F: usize>(
                     }
                     let s = scales::<F>(at.add(layout.sub_at(c)), half, d, dmin);
                     let bits = |v| _mm256_castps_si256(v);
-                    let all = match layout.scales {
-                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
-                        Scales::Halves | Scales::Floats => {
-                            [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs]
-                        }
-                        Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
-                        _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
-                    };
+                    let all = kept_scales!(layout, s, bits);
                     let count = const { scale_vectors(Layout::of(Format::ALL[F])) };
                     for (i, v) in all[..count].iter().enumerate() {
                         let at = out.add(QUANTS + 64 * i);
@@ -249,32 +244,10 @@ unsafe fn chunk_scales<const F: usize>(at: *const u8) -> ChunkScales {
     // SAFETY: a chunk has the scale vectors of its layout.
     let scale = |i: usize| unsafe { load(at.add(QUANTS + 64 * i)) };
     let float = |i: usize| _mm256_castsi256_ps(scale(i));
-    let none = _mm256_setzero_si256();
-    let plain = ChunkScales {
-        d: [float(0); 2],
-        m: float(0),
-        pairs: none,
-        pair_minima: none,
-    };
-    match const { Layout::of(Format::ALL[F]).scales } {
-        Scales::Plain | Scales::Powers | Scales::Super => plain,
-        Scales::PlainMin | Scales::SuperMin => ChunkScales {
-            m: float(1),
-            ..plain
-        },
-        Scales::Halves | Scales::Floats => ChunkScales {
-            d: [float(0), float(1)],
-            ..plain
-        },
-        Scales::Pairs => ChunkScales {
-            pairs: scale(1),
-            ..plain
-        },
-        Scales::PairsMin => ChunkScales {
-            m: float(1),
-            pairs: scale(2),
-            pair_minima: scale(3),
-            ..plain
-        },
-    }
+    loaded_scales!(
+        Layout::of(Format::ALL[F]),
+        float,
+        scale,
+        _mm256_setzero_si256()
+    )
 }

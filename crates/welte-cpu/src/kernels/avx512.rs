@@ -353,18 +353,8 @@ unsafe fn dot(sum: __m512i, w: &[__m512i], act: *const u8) -> __m512i {
     }
 }
 
-/// The scales of one chunk. Their meaning depends on the format: see `chunk`.
-#[derive(Clone, Copy)]
-pub(super) struct ChunkScales {
-    /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
-    pub(super) d: [__m512; 2],
-    /// Minima, in the same way.
-    pub(super) m: __m512,
-    /// i16 pairs of sub-scales by row.
-    pub(super) pairs: __m512i,
-    /// i16 pairs of sub-minima by row.
-    pub(super) pair_minima: __m512i,
-}
+/// The scales of one chunk in vectors.
+pub(super) type ChunkScales = super::prompt::ChunkScales<__m512, __m512i>;
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`.
 #[inline]

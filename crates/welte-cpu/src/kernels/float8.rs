@@ -11,7 +11,7 @@ use super::layout::{F8_BLOCK, F8_BYTES, ROWS};
 use super::scalar::word;
 
 /// The factor from widened elements to their values.
-const UNIT: f32 = 256.0;
+pub(super) const UNIT: f32 = 256.0;
 
 /// Bytes of an unpacked block of 16 rows.
 pub(super) const UNPACKED: usize = 4 * ROWS + 2 * F8_BLOCK * ROWS;

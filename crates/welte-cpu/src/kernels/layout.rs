@@ -105,7 +105,7 @@ pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
 }
 
 /// The pieces of one group, none if it is not split.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) const fn pieces(bits: usize, group: usize) -> [Option<Piece>; 3] {
     let (all, mut own, mut count, mut i) = (leftovers(bits), [None; 3], 0, 0);
     while i < all.len() {
@@ -341,7 +341,7 @@ impl Layout {
     }
 
     /// Bits of the values that the quants encode.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) const fn value_bits(self) -> usize {
         let Some(codes) = self.codes else {
             return self.bits;
@@ -444,7 +444,7 @@ impl Layout {
     }
 
     /// Whether the halves of a chunk have scales, so that dot products end after 16 k.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) const fn by_halves(self) -> bool {
         matches!(
             self.scales,

@@ -67,6 +67,8 @@ mod avx512;
 mod float8;
 mod layout;
 mod lookup;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pack;
 mod prompt;
 mod scalar;
@@ -98,6 +100,12 @@ pub(crate) const MANY_ROWS: usize = 17;
 pub enum Isa {
     /// Plain code, on every processor.
     Scalar,
+    /// NEON of 64-bit ARM.
+    Neon,
+    /// NEON with the dot products of bytes.
+    NeonDot,
+    /// NEON with dot products and, for many rows of block formats, products of small matrices of bytes.
+    NeonI8mm,
     /// AVX2 with FMA and F16C.
     Avx2,
     /// AVX2 with the VEX-coded VNNI.
@@ -117,8 +125,11 @@ pub enum Isa {
 
 impl Isa {
     /// Every instruction set, the simplest first.
-    pub const ALL: [Isa; 8] = [
+    pub const ALL: [Isa; 11] = [
         Isa::Scalar,
+        Isa::Neon,
+        Isa::NeonDot,
+        Isa::NeonI8mm,
         Isa::Avx2,
         Isa::Avx2Vnni,
         Isa::Avx512,
@@ -149,6 +160,9 @@ impl Isa {
     pub fn name(self) -> &'static str {
         [
             "scalar",
+            "neon",
+            "neon-dot",
+            "neon-i8mm",
             "avx2",
             "avx2-vnni",
             "avx512",
@@ -180,6 +194,7 @@ impl Isa {
             let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl");
             match self {
                 Isa::Scalar => true,
+                Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => false,
                 Isa::Avx2 => avx2,
                 Isa::Avx2Vnni => avx2 && has!("avxvnni"),
                 Isa::Avx512 => avx512,
@@ -189,7 +204,17 @@ impl Isa {
                 Isa::AmxBf16 => Isa::Avx512Bf16.is_available() && amx::is_available(),
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::is_aarch64_feature_detected as has;
+            match self {
+                Isa::Scalar | Isa::Neon => true,
+                Isa::NeonDot => has!("dotprod"),
+                Isa::NeonI8mm => has!("dotprod") && has!("i8mm"),
+                _ => false,
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         {
             self == Isa::Scalar
         }
@@ -474,6 +499,14 @@ fn scalar_kernel(format: Format) -> Matmul {
 fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
     match isa {
         Isa::Scalar => Some(scalar_kernel(format)),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if format == Format::F8_E4M3 => Some(neon::float8),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if !format.is_quantised() => Some(by_format!(format, neon::floats)),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => Some(by_format!(format, neon::plain::blocks)),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot if format.rounds_activations() => Some(by_format!(format, neon::dot::blocks)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if format == Format::F8_E4M3 => Some(float8::avx2),
         #[cfg(target_arch = "x86_64")]

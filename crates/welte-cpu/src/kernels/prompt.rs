@@ -5,7 +5,7 @@
 //! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
 //! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::MANY_ROWS;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
@@ -13,6 +13,8 @@ use super::amx;
 use super::avx2_many;
 use super::float8;
 use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::{Isa, Matmul};
 use welte_table::Format;
 
@@ -44,6 +46,68 @@ pub(super) const fn scale_vectors(layout: Layout) -> usize {
         Scales::PairsMin => 4,
     }
 }
+
+/// The scales of one chunk in vectors of floats and of integers. Their meaning depends on the format: see how the
+/// instruction sets add a chunk.
+#[derive(Clone, Copy)]
+pub(super) struct ChunkScales<V, I> {
+    /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
+    pub(super) d: [V; 2],
+    /// Minima, in the same way.
+    pub(super) m: V,
+    /// i16 pairs of sub-scales by row.
+    pub(super) pairs: I,
+    /// i16 pairs of sub-minima by row.
+    pub(super) pair_minima: I,
+}
+
+/// The vectors of scales that an unpacked chunk keeps: the first [`scale_vectors`]. A closure gives the bits of floats.
+macro_rules! kept_scales {
+    ($layout:expr, $scales:expr, $bits:expr) => {{
+        let s = $scales;
+        match $layout.scales {
+            Scales::Plain | Scales::Powers | Scales::Super => [$bits(s.d[0]); 4],
+            Scales::Halves | Scales::Floats => [$bits(s.d[0]), $bits(s.d[1]), s.pairs, s.pairs],
+            Scales::Pairs => [$bits(s.d[0]), s.pairs, s.pairs, s.pairs],
+            _ => [$bits(s.d[0]), $bits(s.m), s.pairs, s.pair_minima],
+        }
+    }};
+}
+
+/// The [`ChunkScales`] of an unpacked chunk. Closures load a vector of floats and one of integers.
+macro_rules! loaded_scales {
+    ($layout:expr, $float:expr, $integers:expr, $none:expr) => {{
+        let plain = ChunkScales {
+            d: [$float(0); 2],
+            m: $float(0),
+            pairs: $none,
+            pair_minima: $none,
+        };
+        match const { $layout.scales } {
+            Scales::Plain | Scales::Powers | Scales::Super => plain,
+            Scales::PlainMin | Scales::SuperMin => ChunkScales {
+                m: $float(1),
+                ..plain
+            },
+            Scales::Halves | Scales::Floats => ChunkScales {
+                d: [$float(0), $float(1)],
+                ..plain
+            },
+            Scales::Pairs => ChunkScales {
+                pairs: $integers(1),
+                ..plain
+            },
+            Scales::PairsMin => ChunkScales {
+                m: $float(1),
+                pairs: $integers(2),
+                pair_minima: $integers(3),
+                ..plain
+            },
+        }
+    }};
+}
+
+pub(super) use {kept_scales, loaded_scales};
 
 /// Bytes of an unpacked chunk.
 pub(super) const fn chunk_bytes(layout: Layout) -> usize {
@@ -91,6 +155,24 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
             run: by_format!(format, avx2_many::blocks),
             from: MANY_ROWS,
         }),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => Some(Many {
+            unpack: by_format!(format, neon::unpack),
+            run: by_format!(format, neon::plain::unpacked),
+            from: MANY_ROWS,
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot if isa.is_available() => Some(Many {
+            unpack: by_format!(format, neon::unpack),
+            run: by_format!(format, neon::dot::unpacked),
+            from: MANY_ROWS,
+        }),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm if isa.is_available() => Some(Many {
+            unpack: by_format!(format, neon::unpack_pairs),
+            run: by_format!(format, neon::unpacked_pairs),
+            from: MANY_ROWS,
+        }),
         _ => None,
     }
 }
@@ -134,14 +216,7 @@ pub(super) mod wide {
                     }
                     let s = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                     let bits = |v| _mm512_castps_si512(v);
-                    let all = match layout.scales {
-                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
-                        Scales::Halves | Scales::Floats => {
-                            [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs]
-                        }
-                        Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
-                        _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
-                    };
+                    let all = kept_scales!(layout, s, bits);
                     for v in &all[..const { scale_vectors(Layout::of(Format::ALL[F])) }] {
                         _mm512_storeu_si512(out, *v);
                         out = out.add(1);
@@ -203,33 +278,11 @@ pub(super) mod wide {
         // SAFETY: a chunk has the scale vectors of its layout.
         let scale = |i: usize| unsafe { load(at.add(QUANTS + 64 * i)) };
         let float = |i: usize| _mm512_castsi512_ps(scale(i));
-        let none = _mm512_setzero_si512();
-        let plain = ChunkScales {
-            d: [float(0); 2],
-            m: float(0),
-            pairs: none,
-            pair_minima: none,
-        };
-        match const { Layout::of(Format::ALL[F]).scales } {
-            Scales::Plain | Scales::Powers | Scales::Super => plain,
-            Scales::PlainMin | Scales::SuperMin => ChunkScales {
-                m: float(1),
-                ..plain
-            },
-            Scales::Halves | Scales::Floats => ChunkScales {
-                d: [float(0), float(1)],
-                ..plain
-            },
-            Scales::Pairs => ChunkScales {
-                pairs: scale(1),
-                ..plain
-            },
-            Scales::PairsMin => ChunkScales {
-                m: float(1),
-                pairs: scale(2),
-                pair_minima: scale(3),
-                ..plain
-            },
-        }
+        loaded_scales!(
+            Layout::of(Format::ALL[F]),
+            float,
+            scale,
+            _mm512_setzero_si512()
+        )
     }
 }

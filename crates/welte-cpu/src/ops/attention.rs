@@ -238,7 +238,7 @@ fn widen_q8_0(row: &[u8], out: &mut [f32]) {
 pub(crate) fn run_for(format: Format, head_dim: usize, isa: Isa) -> Run {
     #[cfg(target_arch = "x86_64")]
     {
-        use super::attention_x86 as x86;
+        use super::attention_vectors as x86;
         let wide = isa >= Isa::Avx512 && head_dim.is_multiple_of(16);
         let vectors = isa >= Isa::Avx2 && head_dim.is_multiple_of(8);
         match format {
@@ -246,6 +246,16 @@ pub(crate) fn run_for(format: Format, head_dim: usize, isa: Isa) -> Run {
             Format::Q8_0 if vectors => return x86::q8_0_avx2,
             Format::F16 if wide => return x86::f16_avx512,
             Format::F16 if vectors => return x86::f16_avx2,
+            _ => {}
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        use super::attention_vectors as arm;
+        let vectors = isa >= Isa::Neon && head_dim.is_multiple_of(8);
+        match format {
+            Format::Q8_0 if vectors => return arm::q8_0_neon,
+            Format::F16 if vectors => return arm::f16_neon,
             _ => {}
         }
     }

@@ -8,7 +8,10 @@
 //! Queries, keys, weights and values are words of 32 bits: a float each, or a pair of bf16 ([`Products`]).
 
 // Other processors have no such functions yet.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 
 use super::attention::Attention;
 use super::vectors::Lanes;
@@ -61,7 +64,17 @@ pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize, rounds: bool) -
         };
         (group <= WIDE * prompt.lanes).then_some(prompt)
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        let _ = rounds;
+        let prompt = match (format, isa) {
+            (_, Isa::Scalar) => return None,
+            (Format::Q8_0, _) => arm::Q8_0_NEON,
+            (_, _) => arm::F16_NEON,
+        };
+        (group <= WIDE * prompt.lanes).then_some(prompt)
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
         let _ = (format, isa, group, rounds);
         None
@@ -590,6 +603,45 @@ unsafe fn heads_of(
     heads
 }
 
+/// The functions of an instruction set.
+macro_rules! prompt {
+    ($name:ident, $lanes:ty, $products:ty, $deep:literal, $q8_0:literal, $features:literal) => {
+        pub(super) const $name: Prompt = {
+            /// # Safety
+            /// As [`attend`]; the processor has the features.
+            #[target_feature(enable = $features)]
+            unsafe fn run<const WIDE: usize>(
+                a: &Attention,
+                state: &State,
+                rows: Range<usize>,
+                kv_head: usize,
+                scratch: *mut f32,
+            ) {
+                // SAFETY: promised by the caller.
+                unsafe {
+                    attend::<$lanes, $products, WIDE, $deep, $q8_0>(
+                        a, state, rows, kv_head, scratch,
+                    )
+                }
+            }
+            Prompt {
+                run: run::<WIDE>,
+                narrow: run::<1>,
+                lanes: <$lanes as Lanes>::N,
+            }
+        };
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::super::vectors::Neon;
+    use super::*;
+
+    prompt!(F16_NEON, Neon, Exact, 4, false, "neon");
+    prompt!(Q8_0_NEON, Neon, Exact, 4, true, "neon");
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::vectors::{Avx2, Avx512};
@@ -631,35 +683,6 @@ mod x86 {
                 _mm512_castsi512_ps(_mm512_permutexvar_epi16(turns, halves))
             }
         }
-    }
-
-    macro_rules! prompt {
-        ($name:ident, $lanes:ty, $products:ty, $deep:literal, $q8_0:literal, $features:literal) => {
-            pub(super) const $name: Prompt = {
-                /// # Safety
-                /// As [`attend`]; the processor has the features.
-                #[target_feature(enable = $features)]
-                unsafe fn run<const WIDE: usize>(
-                    a: &Attention,
-                    state: &State,
-                    rows: Range<usize>,
-                    kv_head: usize,
-                    scratch: *mut f32,
-                ) {
-                    // SAFETY: promised by the caller.
-                    unsafe {
-                        attend::<$lanes, $products, WIDE, $deep, $q8_0>(
-                            a, state, rows, kv_head, scratch,
-                        )
-                    }
-                }
-                Prompt {
-                    run: run::<WIDE>,
-                    narrow: run::<1>,
-                    lanes: <$lanes as Lanes>::N,
-                }
-            };
-        };
     }
 
     prompt!(F16_AVX2, Avx2, Exact, 4, false, "avx2,fma,f16c");

@@ -52,6 +52,10 @@ pub(crate) fn kernel_for(isa: Isa) -> Kernel {
         Isa::Avx2 | Isa::Avx2Vnni => return x86::AVX2,
         _ => return x86::AVX512,
     }
+    #[cfg(target_arch = "aarch64")]
+    if isa >= Isa::Neon {
+        return arm::NEON;
+    }
     let _ = isa;
     Kernel {
         run: attend::<Single>,
@@ -231,34 +235,43 @@ unsafe fn attend<L: Lanes>(
     }
 }
 
+/// The kernel of an instruction set.
+macro_rules! kernel {
+    ($name:ident, $lanes:ty, $features:literal) => {
+        pub(super) const $name: Kernel = {
+            /// # Safety
+            /// As [`attend`]; the processor has the features.
+            #[target_feature(enable = $features)]
+            unsafe fn run(
+                a: &EncodeAttention,
+                rows: Range<usize>,
+                run: Range<usize>,
+                head: usize,
+                scratch: *mut f32,
+            ) {
+                // SAFETY: promised by the caller.
+                unsafe { attend::<$lanes>(a, rows, run, head, scratch) }
+            }
+            Kernel {
+                run,
+                lanes: WIDE * <$lanes as Lanes>::N,
+            }
+        };
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::super::vectors::Neon;
+    use super::*;
+
+    kernel!(NEON, Neon, "neon");
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::vectors::{Avx2, Avx512};
     use super::*;
-
-    macro_rules! kernel {
-        ($name:ident, $lanes:ty, $features:literal) => {
-            pub(super) const $name: Kernel = {
-                /// # Safety
-                /// As [`attend`]; the processor has the features.
-                #[target_feature(enable = $features)]
-                unsafe fn run(
-                    a: &EncodeAttention,
-                    rows: Range<usize>,
-                    run: Range<usize>,
-                    head: usize,
-                    scratch: *mut f32,
-                ) {
-                    // SAFETY: promised by the caller.
-                    unsafe { attend::<$lanes>(a, rows, run, head, scratch) }
-                }
-                Kernel {
-                    run,
-                    lanes: WIDE * <$lanes as Lanes>::N,
-                }
-            };
-        };
-    }
 
     kernel!(AVX2, Avx2, "avx2,fma,f16c");
     kernel!(AVX512, Avx512, "avx512f,avx512bw,avx512vl,avx2,fma,f16c");

@@ -9,8 +9,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_prompt;
-#[cfg(target_arch = "x86_64")]
-mod attention_x86;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod attention_vectors;
 pub(crate) mod basic;
 pub(crate) mod cache;
 pub(crate) mod encode_attention;

@@ -1,7 +1,10 @@
 //! Vectors of floats, so that attention is written once for all instruction sets.
 #![allow(unsafe_code)]
 // Other processors have no vectors yet.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 
 use half::f16;
 
@@ -155,6 +158,32 @@ impl Lanes for Single {
     unsafe fn fetch(_: *const u8) {}
 }
 
+macro_rules! lanes {
+    ($name:ident, $n:literal, $v:ident, $($own:tt)*) => {
+        // SAFETY of each: only used inside functions that the processor has the instructions for; addresses are
+        // the caller's.
+        impl Lanes for $name {
+            const N: usize = $n;
+            type V = $v;
+            $($own)*
+        }
+    };
+}
+
+macro_rules! plain {
+    ($($name:ident($($arg:ident: $t:ty),*) $(-> $r:ty)? = $body:expr;)*) => {
+        $(
+            #[inline(always)]
+            unsafe fn $name($($arg: $t),*) $(-> $r)? {
+                // SAFETY: the caller's.
+                unsafe { $body }
+            }
+        )*
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(super) use arm::Neon;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512};
 
@@ -165,30 +194,6 @@ mod x86 {
 
     pub(in crate::ops) struct Avx512;
     pub(in crate::ops) struct Avx2;
-
-    macro_rules! lanes {
-        ($name:ident, $n:literal, $v:ident, $($own:tt)*) => {
-            // SAFETY of each: only used inside functions that the processor has the instructions for; addresses are
-            // the caller's.
-            impl Lanes for $name {
-                const N: usize = $n;
-                type V = $v;
-                $($own)*
-            }
-        };
-    }
-
-    macro_rules! plain {
-        ($($name:ident($($arg:ident: $t:ty),*) $(-> $r:ty)? = $body:expr;)*) => {
-            $(
-                #[inline(always)]
-                unsafe fn $name($($arg: $t),*) $(-> $r)? {
-                    // SAFETY: the caller's.
-                    unsafe { $body }
-                }
-            )*
-        };
-    }
 
     lanes! { Avx512, 16, __m512,
         plain! {
@@ -318,5 +323,120 @@ mod x86 {
             };
             fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T1>(at.cast());
         }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::Lanes;
+    use std::arch::aarch64::*;
+
+    /// Two vectors of four floats: so the bits are those of AVX2.
+    pub(in crate::ops) struct Neon;
+
+    type V = float32x4x2_t;
+
+    #[inline(always)]
+    fn both(a: V, b: V, op: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> V {
+        float32x4x2_t(op(a.0, b.0), op(a.1, b.1))
+    }
+
+    #[inline(always)]
+    fn same(v: float32x4_t) -> V {
+        float32x4x2_t(v, v)
+    }
+
+    /// The sums of the neighbours of 4 vectors of 4 floats.
+    #[inline(always)]
+    unsafe fn four_sums(v: [float32x4_t; 4]) -> float32x4_t {
+        // SAFETY: NEON is part of every such processor.
+        unsafe { vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])) }
+    }
+
+    /// Transposes 4 by 4 floats.
+    #[inline(always)]
+    unsafe fn turn(v: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        // SAFETY: NEON is part of every such processor.
+        unsafe {
+            let pairs = |a, b| {
+                let (low, high) = (vzip1q_f32(a, b), vzip2q_f32(a, b));
+                (vreinterpretq_f64_f32(low), vreinterpretq_f64_f32(high))
+            };
+            let ((a, b), (c, d)) = (pairs(v[0], v[1]), pairs(v[2], v[3]));
+            [
+                vzip1q_f64(a, c),
+                vzip2q_f64(a, c),
+                vzip1q_f64(b, d),
+                vzip2q_f64(b, d),
+            ]
+            .map(|v| vreinterpretq_f32_f64(v))
+        }
+    }
+
+    lanes! { Neon, 8, V,
+        plain! {
+            load(at: *const f32) -> V = float32x4x2_t(vld1q_f32(at), vld1q_f32(at.add(4)));
+            store(at: *mut f32, v: V) = {
+                vst1q_f32(at, v.0);
+                vst1q_f32(at.add(4), v.1);
+            };
+            splat(x: f32) -> V = same(vdupq_n_f32(x));
+            add(a: V, b: V) -> V = both(a, b, |a, b| vaddq_f32(a, b));
+            sub(a: V, b: V) -> V = both(a, b, |a, b| vsubq_f32(a, b));
+            mul(a: V, b: V) -> V = both(a, b, |a, b| vmulq_f32(a, b));
+            div(a: V, b: V) -> V = both(a, b, |a, b| vdivq_f32(a, b));
+            max(a: V, b: V) -> V = both(a, b, |a, b| vbslq_f32(vcgtq_f32(a, b), a, b));
+            fma(a: V, b: V, c: V) -> V =
+                float32x4x2_t(vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1));
+            within(at: V, low: V, high: V, x: V, other: V) -> V = {
+                let inside = |at, low, high| vandq_u32(vcleq_f32(low, at), vcleq_f32(at, high));
+                float32x4x2_t(
+                    vbslq_f32(inside(at.0, low.0, high.0), x.0, other.0),
+                    vbslq_f32(inside(at.1, low.1, high.1), x.1, other.1),
+                )
+            };
+            power(sum: V) -> V = {
+                let each = |sum| {
+                    let n = vsubq_s32(vreinterpretq_s32_f32(sum), vdupq_n_s32(0x4b40_0000 - 127));
+                    vreinterpretq_f32_s32(vshlq_n_s32::<23>(n))
+                };
+                float32x4x2_t(each(sum.0), each(sum.1))
+            };
+            widen_f16(at: *const u8) -> V = {
+                let halves = vreinterpretq_f16_u16(vld1q_u16(at.cast()));
+                float32x4x2_t(vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves))
+            };
+            widen_i8(at: *const u8) -> V = {
+                let words = vmovl_s8(vld1_s8(at.cast()));
+                float32x4x2_t(
+                    vcvtq_f32_s32(vmovl_s16(vget_low_s16(words))),
+                    vcvtq_f32_s32(vmovl_high_s16(words)),
+                )
+            };
+            splat_f16(at: *const u8) -> V = {
+                let half = vdup_n_u16(at.cast::<u16>().read_unaligned());
+                same(vcvt_f32_f16(vreinterpret_f16_u16(half)))
+            };
+            sums(of: &[V]) -> V = {
+                let quad = |i: usize| [of[i], of[i + 1], of[i + 2], of[i + 3]];
+                let halves = |v: [V; 4]| both(
+                    same(four_sums(v.map(|v| v.0))), same(four_sums(v.map(|v| v.1))), |a, b| vaddq_f32(a, b),
+                ).0;
+                float32x4x2_t(halves(quad(0)), halves(quad(4)))
+            };
+            transpose(square: &mut [V]) = {
+                let quad = |i: usize| [square[i], square[i + 1], square[i + 2], square[i + 3]];
+                let (top, bottom) = (quad(0), quad(4));
+                let left = [turn(top.map(|v| v.0)), turn(bottom.map(|v| v.0))];
+                let right = [turn(top.map(|v| v.1)), turn(bottom.map(|v| v.1))];
+                for i in 0..4 {
+                    square[i] = float32x4x2_t(left[0][i], left[1][i]);
+                    square[i + 4] = float32x4x2_t(right[0][i], right[1][i]);
+                }
+            };
+        }
+        // Not measured, so left to the processor.
+        #[inline(always)]
+        unsafe fn fetch(_: *const u8) {}
     }
 }

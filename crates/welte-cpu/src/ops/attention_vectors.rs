@@ -9,7 +9,11 @@
 
 use super::State;
 use super::attention::{Attention, SPLIT, Span, partial_floats};
-use super::vectors::{Avx2, Avx512, Lanes};
+use super::vectors::Lanes;
+#[cfg(target_arch = "aarch64")]
+use super::vectors::Neon;
+#[cfg(target_arch = "x86_64")]
+use super::vectors::{Avx2, Avx512};
 
 /// The most query heads that share one pass.
 const MOST_HEADS: usize = 8;
@@ -410,14 +414,22 @@ macro_rules! run {
     };
 }
 
+#[cfg(target_arch = "aarch64")]
+run!(f16_neon, Neon, F16, "neon");
+#[cfg(target_arch = "aarch64")]
+run!(q8_0_neon, Neon, Q8_0, "neon");
+#[cfg(target_arch = "x86_64")]
 run!(f16_avx2, Avx2, F16, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
 run!(q8_0_avx2, Avx2, Q8_0, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
 run!(
     f16_avx512,
     Avx512,
     F16,
     "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
 );
+#[cfg(target_arch = "x86_64")]
 run!(
     q8_0_avx512,
     Avx512,
