@@ -209,11 +209,11 @@ fn columns<const N: usize>(rows: &Rows<'_>, s: &mut [f32], stride: usize, from: 
         let next = (row + 1 < rows.gates.len()).then(|| rows.vectors(row + 1).0);
         let vectors = key.iter().zip(query).zip(next.unwrap_or(key));
         for (s, ((key, query), next)) in s.chunks_mut(stride).zip(vectors) {
-            let s = &mut s[..N];
-            for i in 0..N {
-                s[i] = key.mul_add(change[i], kept * s[i]);
-                answer[i] = s[i].mul_add(*query, answer[i]);
-                recalled[i] = s[i].mul_add(*next, recalled[i]);
+            let sums = answer.iter_mut().zip(&mut recalled);
+            for ((s, change), (answer, recalled)) in s[..N].iter_mut().zip(&change).zip(sums) {
+                *s = key.mul_add(*change, kept * *s);
+                *answer = s.mul_add(*query, *answer);
+                *recalled = s.mul_add(*next, *recalled);
             }
         }
         // SAFETY: the head's outputs lie in the row, and only this chunk writes them.

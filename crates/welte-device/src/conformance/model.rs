@@ -164,7 +164,7 @@ pub const DELTA: Delta = Delta {
     key_heads: 2,
     heads: 4,
     key_dim: 32,
-    value_dim: 40,
+    value_dim: 24,
     tiled: 0,
     act: 0,
     shared: 1,
