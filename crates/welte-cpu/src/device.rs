@@ -13,7 +13,7 @@ use welte_formats::Checkpoint;
 use welte_table::{CacheKind, Command, MemoryPlan, Program, verify};
 
 /// Raised with every change that gives other bits.
-const ARITHMETIC: u32 = 1;
+const ARITHMETIC: u32 = 2;
 
 /// The most threads of a team.
 const MOST_THREADS: usize = 1024;

@@ -7,7 +7,8 @@ use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Samplers};
 use crate::ops::{
-    ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention, matmul_prompt,
+    ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention, gated_delta, heads,
+    matmul_prompt,
 };
 use welte_device::{ChainStart, Checks, Error};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
@@ -184,6 +185,18 @@ impl Sizes {
                     sizes.per_thread = sizes.per_thread.max(k * 4);
                     if command.op == Op::NormMatmulActMul && (n / 2) % kernel.tile_rows != 0 {
                         sizes.wide = sizes.wide.max(rows * n * 4);
+                    }
+                }
+                if command.op == Op::GatedDelta {
+                    let key_dim = params::GatedDelta::of(&command.params).key_dim as usize;
+                    let scratch = gated_delta::scratch_floats(key_dim) * 4;
+                    sizes.per_thread = sizes.per_thread.max(scratch);
+                }
+                if command.op == Op::HeadsMatmul {
+                    let k = params::HeadsMatmul::of(&command.params).k as usize;
+                    for kernel in [Kernel::for_format, Kernel::for_prompt] {
+                        let scratch = heads::scratch_bytes(&kernel(command.format, isa), k);
+                        sizes.per_thread = sizes.per_thread.max(scratch);
                     }
                 }
                 if let Some(e) = experts_of(command) {

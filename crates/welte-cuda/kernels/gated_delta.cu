@@ -21,6 +21,7 @@ struct DeltaArgs {
     u32 y_stride;
 };
 
+// Generated rows.
 extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_constant__ DeltaArgs a) {
     __shared__ float key[KEY_DIM], query[KEY_DIM], sums[2][THREADS / 32];
     grid_release();
@@ -83,6 +84,113 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
         }
         answer = column_sum(answer);
         if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = answer;
+    }
+    if (own && held) store_column(s, state, a.value_dim, part);
+}
+
+// ---- prompt rows: the operands of some rows ahead are in shared memory ----
+
+struct Operands {
+    float keys[AHEAD][VECTOR], queries[AHEAD][VECTOR];
+    float values[AHEAD][COLUMNS], gates[AHEAD][2];
+};
+
+// Multiplies a vector by `factor` over its size. The lanes of a warp share it.
+__device__ __forceinline__ void normalise(float (&vector)[VECTOR], float factor, float eps) {
+    float sum = 0;
+    for (u32 i = threadIdx.x % 32; i < VECTOR; i += 32) sum = fmaf(vector[i], vector[i], sum);
+    factor /= sqrtf(warp_sum(sum) + eps);
+    for (u32 i = threadIdx.x % 32; i < VECTOR; i += 32) vector[i] *= factor;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rows(const __grid_constant__ DeltaArgs a) {
+    __shared__ __align__(16) Operands operands[2];
+    __shared__ u32 chosen[2][AHEAD]; // rows of this slot
+    __shared__ float keeps[AHEAD], rates[AHEAD];
+    grid_release();
+    u32 t = threadIdx.x, part = t % PARTS, head = blockIdx.y, slot = blockIdx.z;
+    u32 column = blockIdx.x * COLUMNS + t / PARTS;
+    u32 key_head = a.tiled ? head % a.key_heads : head / (a.heads / a.key_heads);
+    // Elements beyond the key stay zero.
+    for (u32 i = t; i < sizeof(operands) / 4; i += THREADS) ((float *)operands)[i] = 0.0f;
+    float decay = a.decay[head], dt_bias = a.dt_bias[head];
+    grid_wait();
+    if (a.step->ended) return;
+    bool own = column < a.value_dim, held = false;
+    float *state = a.state + ((u64)a.pages[slot] * a.heads + head) * KEY_DIM * a.value_dim + column;
+    u32 seen = 0; // rows that were looked at
+    // Starts copying the operands of the next rows of this slot. Returns their number, the same in all threads.
+    auto fetch = [&](u32 buffer) {
+        u32 count = choose_rows(a.step, slot, seen, chosen[buffer]);
+        __syncthreads();
+        Operands &to = operands[buffer];
+        for (u32 n = 0; n < count; ++n) {
+            u32 r = chosen[buffer][n];
+            const float *x = a.x + (u64)r * a.x_stride, *query = x + (u64)key_head * KEY_DIM, *key = query + (u64)a.key_heads * KEY_DIM;
+            const float *value = x + 2 * (u64)a.key_heads * KEY_DIM + (u64)head * a.value_dim, *gates = a.gates + (u64)r * a.gates_stride;
+            for (u32 e = t; e < KEY_DIM; e += THREADS) {
+                u32 place = vector_place(e);
+                copy_async<4>(shared_address(&to.keys[n][place]), key + e);
+                copy_async<4>(shared_address(&to.queries[n][place]), query + e);
+            }
+            u32 first = blockIdx.x * COLUMNS;
+            if (t < COLUMNS && first + t < a.value_dim) copy_async<4>(shared_address(&to.values[n][t]), value + first + t);
+            if (t / 2 == COLUMNS / 2) copy_async<4>(shared_address(&to.gates[n][t % 2]), gates + t % 2 * a.heads + head);
+        }
+        copy_commit();
+        return count;
+    };
+    float s[EACH4];
+#pragma unroll
+    for (u32 i = 0; i < EACH4; ++i) s[i] = 0;
+    u32 count = fetch(0);
+    for (u32 buffer = 0; count > 0; buffer ^= 1) {
+        u32 following = fetch(buffer ^ 1);
+        copy_wait<1>();
+        __syncthreads();
+        Operands &from = operands[buffer];
+        for (u32 n = t / 32; n < count; n += THREADS / 32) {
+            normalise(from.keys[n], 1.0f, a.eps);
+            normalise(from.queries[n], 1.0f / sqrtf((float)KEY_DIM), a.eps);
+        }
+        if (t < count) {
+            rates[t] = 1.0f / (1.0f + expf(-from.gates[t][0]));
+            keeps[t] = expf(decay * softplus(from.gates[t][1] + dt_bias));
+        }
+        __syncthreads();
+        for (u32 n = 0; n < count; ++n) {
+            u32 r = chosen[buffer][n];
+            // The state before position 0 is zero, whatever the page holds.
+            bool zero = a.step->rows[r].position == 0;
+            if (zero || !held) {
+                load_column(s, state, a.value_dim, part, own && !zero);
+                held = true;
+            }
+            // Four sums each: a row waits for the sum of the row before.
+            float recalled[4] = {}, answer[4] = {}, key[4], query[4];
+#pragma unroll
+            for (u32 i = 0; i < EACH4; i += 4) {
+                four_of(from.keys[n], part, i, key);
+#pragma unroll
+                for (u32 j = 0; j < 4; ++j) recalled[j] = fmaf(s[i + j], key[j], recalled[j]);
+            }
+            float known = column_sum((recalled[0] + recalled[1]) + (recalled[2] + recalled[3])), kept = keeps[n];
+            float change = rates[n] * (from.values[n][t / PARTS] - kept * known);
+#pragma unroll
+            for (u32 i = 0; i < EACH4; i += 4) {
+                four_of(from.keys[n], part, i, key);
+                four_of(from.queries[n], part, i, query);
+#pragma unroll
+                for (u32 j = 0; j < 4; ++j) {
+                    s[i + j] = fmaf(key[j], change, kept * s[i + j]);
+                    answer[j] = fmaf(s[i + j], query[j], answer[j]);
+                }
+            }
+            float all = column_sum((answer[0] + answer[1]) + (answer[2] + answer[3]));
+            if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = all;
+        }
+        count = following;
+        __syncthreads(); // before the operands are replaced
     }
     if (own && held) store_column(s, state, a.value_dim, part);
 }

@@ -60,11 +60,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
 
 // ---- prompt rows: the same sums, with the operands of some rows ahead in shared memory ----
 
-constexpr u32 AHEAD = KEY_DIM <= 128 ? 16 : KEY_DIM <= 256 ? 8 : 4; // rows
-constexpr u32 EACH4 = (EACH + 3) / 4 * 4;     // a thread's elements of a key, in whole loads
-constexpr u32 PART_FLOATS = EACH4 + 4;        // no two threads of a column access the same bank
-constexpr u32 VECTOR = PARTS * PART_FLOATS;   // of a key or a query: each thread's elements together
-
 struct Operands {
     float keys[AHEAD][VECTOR], queries[AHEAD][VECTOR];
     float inputs[AHEAD][COLUMNS], dts[AHEAD];
@@ -75,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
     __shared__ u32 chosen[2][AHEAD]; // rows of this slot
     __shared__ float times[AHEAD], keeps[AHEAD];
     grid_release();
-    u32 t = threadIdx.x, lane = t % 32, part = t % PARTS, head = blockIdx.y, slot = blockIdx.z;
+    u32 t = threadIdx.x, part = t % PARTS, head = blockIdx.y, slot = blockIdx.z;
     u32 column = blockIdx.x * COLUMNS + t / PARTS, values = a.heads * a.value_dim;
     // Elements beyond the key stay zero.
     for (u32 i = t; i < sizeof(operands) / 4; i += THREADS) ((float *)operands)[i] = 0.0f;
@@ -84,22 +79,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
     if (a.step->ended) return;
     bool own = column < a.value_dim, held = false;
     float *state = a.state + ((u64)a.pages[slot] * a.heads + head) * KEY_DIM * a.value_dim + column;
-    u32 live = a.step->live, seen = 0; // rows that were looked at
-    // Chooses the next rows of this slot and starts copying their operands. Returns their number, the same in all threads.
+    u32 seen = 0; // rows that were looked at
+    // Starts copying the operands of the next rows of this slot. Returns their number, the same in all threads.
     auto fetch = [&](u32 buffer) {
-        u32 count = 0;
-        while (seen < live && count < AHEAD) {
-            u32 r = seen + lane;
-            u32 mine = __ballot_sync(~0u, r < live && a.step->rows[r].slot == slot);
-            u32 place = count + __popc(mine & ((1u << lane) - 1));
-            bool taken = (mine >> lane & 1) && place < AHEAD;
-            if (t < 32 && taken) chosen[buffer][place] = r;
-            u32 took = __ballot_sync(~0u, taken);
-            // Up to the first row of this slot that has no place.
-            u32 left = mine & ~took;
-            seen += left ? __ffs(left) - 1 : 32;
-            count += __popc(took);
-        }
+        u32 count = choose_rows(a.step, slot, seen, chosen[buffer]);
         __syncthreads();
         Operands &to = operands[buffer];
         for (u32 n = 0; n < count; ++n) {
@@ -107,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
             const float *x = a.x + (u64)r * a.x_stride, *key = x + values + (u64)(head / (a.heads / a.groups)) * KEY_DIM;
             const float *query = key + (u64)a.groups * KEY_DIM;
             for (u32 e = t; e < KEY_DIM; e += THREADS) {
-                u32 place = e % PARTS * PART_FLOATS + e / PARTS;
+                u32 place = vector_place(e);
                 copy_async<4>(shared_address(&to.keys[n][place]), key + e);
                 copy_async<4>(shared_address(&to.queries[n][place]), query + e);
             }
@@ -144,8 +127,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
             float time = times[n], kept = keeps[n], input = from.inputs[n][t / PARTS], answer = 0;
 #pragma unroll
             for (u32 i = 0; i < EACH4; i += 4) {
-                float4 keys = *(const float4 *)&from.keys[n][part * PART_FLOATS + i], queries = *(const float4 *)&from.queries[n][part * PART_FLOATS + i];
-                float key[4] = {keys.x, keys.y, keys.z, keys.w}, query[4] = {queries.x, queries.y, queries.z, queries.w};
+                float key[4], query[4];
+                four_of(from.keys[n], part, i, key);
+                four_of(from.queries[n], part, i, query);
 #pragma unroll
                 for (u32 j = 0; j < 4; ++j) {
                     s[i + j] = fmaf(s[i + j], kept, key[j] * (time * input));

@@ -33,3 +33,38 @@ __device__ __forceinline__ float column_sum(float v) {
 
 // ln(1 + e^x)
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+// ---- operands of prompt rows, copied to shared memory while the rows before are computed ----
+
+constexpr u32 AHEAD = KEY_DIM <= 128 ? 16 : KEY_DIM <= 256 ? 8 : 4; // rows
+constexpr u32 EACH4 = (EACH + 3) / 4 * 4;   // a thread's elements of a key, in whole loads
+constexpr u32 PART_FLOATS = EACH4 + 4;      // no two threads of a column access the same bank
+constexpr u32 VECTOR = PARTS * PART_FLOATS; // of a key or a query: each thread's elements together
+
+// The place of an element of a key or a query.
+__device__ __forceinline__ u32 vector_place(u32 e) { return e % PARTS * PART_FLOATS + e / PARTS; }
+
+// Four elements of this thread's part of a vector.
+__device__ __forceinline__ void four_of(const float (&vector)[VECTOR], u32 part, u32 i, float (&to)[4]) {
+    float4 v = *(const float4 *)&vector[part * PART_FLOATS + i];
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+
+// Chooses the next rows of a slot, at most AHEAD, of those from `seen` on. Returns their number, the same in all threads. The
+// threads meet before `chosen` may be read.
+__device__ __forceinline__ u32 choose_rows(const Step *step, u32 slot, u32 &seen, u32 (&chosen)[AHEAD]) {
+    u32 lane = threadIdx.x % 32, count = 0;
+    while (seen < step->live && count < AHEAD) {
+        u32 r = seen + lane;
+        u32 mine = __ballot_sync(~0u, r < step->live && step->rows[r].slot == slot);
+        u32 place = count + __popc(mine & ((1u << lane) - 1));
+        bool taken = (mine >> lane & 1) && place < AHEAD;
+        if (threadIdx.x < 32 && taken) chosen[place] = r;
+        u32 took = __ballot_sync(~0u, taken);
+        // Up to the first row of this slot that has no place.
+        u32 left = mine & ~took;
+        seen += left ? __ffs(left) - 1 : 32;
+        count += __popc(took);
+    }
+    return count;
+}

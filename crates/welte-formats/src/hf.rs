@@ -380,11 +380,8 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
             Ok(metadata)
         }
         Some(_) => Err(Error::malformed(&path, "model_type", "is not text")),
-        None => Err(Error::malformed(
-            &path,
-            "model_type",
-            "is missing; it must name the architecture",
-        )),
+        // Its contents can be listed still.
+        None => Ok(metadata),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Checkpoint, Error, TensorInfo, quant};
 use std::borrow::Cow;
-use welte_table::{Format, Source, WeightSpec};
+use welte_table::{Format, Part, Source, WeightSpec};
 
 /// The rows of a weight in the spec's format.
 pub struct WeightRows<'a> {
@@ -32,6 +32,10 @@ impl WeightRows<'_> {
             .ok_or_else(|| self.wrong("its rows are not whole blocks"))?;
         let parts = match &self.spec.source {
             Source::Parts(parts) => parts,
+            Source::Transposed(parts) => {
+                let values = self.transposed(parts, first, count)?;
+                return Ok(vec![Cow::Owned(self.encode(values, count * row_bytes))]);
+            }
             Source::Constant(values) => {
                 let values = values
                     .get(first * k..(first + count) * k)
@@ -85,6 +89,7 @@ impl WeightRows<'_> {
         let mut all = Vec::new();
         match &spec.source {
             Source::Constant(values) => all.extend_from_slice(values),
+            Source::Transposed(parts) => all = self.transposed(parts, 0, spec.n as usize)?,
             Source::Parts(parts) => {
                 for part in parts {
                     let info =
@@ -102,6 +107,39 @@ impl WeightRows<'_> {
         }
         for value in &mut all {
             *value += spec.add;
+        }
+        Ok(all)
+    }
+
+    /// Rows of matrices that are stored transposed: columns of the parts.
+    fn transposed(&self, parts: &[Part], first: usize, count: usize) -> Result<Vec<f32>, Error> {
+        let (n, k) = (self.spec.n as usize, self.spec.k as usize);
+        let each = n / parts.len().max(1);
+        let mut all = vec![0.0; count * k];
+        for (part, start) in parts.iter().zip((0..n).step_by(each.max(1))) {
+            let (from, to) = (first.max(start), (first + count).min(start + each));
+            if from >= to {
+                continue;
+            }
+            let info = self.tensor(&part.tensor, part.first_row as usize, k)?;
+            if info.k != each {
+                return Err(self.wrong(format!(
+                    "{} has rows of {} elements, not {each}",
+                    info.name, info.k
+                )));
+            }
+            let bytes = self.bytes(info, part.first_row as usize, k)?;
+            let columns = decode(info.format, &bytes, k * each);
+            for (i, column) in columns.chunks_exact(each).enumerate() {
+                for row in from..to {
+                    all[(row - first) * k + i] = column[row - start];
+                }
+            }
+        }
+        // A float format of the file holds its own values. Those of a block format may be too large for F16.
+        let largest = all.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        if self.spec.format == Format::F16 && largest > 65504.0 && largest.is_finite() {
+            return Err(self.wrong(format!("its value {largest} is too large for F16")));
         }
         Ok(all)
     }

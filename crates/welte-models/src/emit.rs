@@ -4,24 +4,21 @@ mod altup;
 mod conv;
 mod delta;
 mod encoder;
+mod experts;
 mod gemma4;
 mod latent;
 mod mamba;
 
-use crate::weights::{
-    ExpertWeights, Layer, NormWeights, Piece, RopeConstants, SharedWeights, Weights,
-};
-use crate::{
-    Experts, LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope,
-    SharedExpert,
-};
+use crate::weights::{Layer, NormWeights, Piece, RopeConstants, Weights};
+use crate::{LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope};
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
 };
 
-/// Activations of `gate` beyond those of [`Act`](crate::Act).
+/// Activations of `gate`: that of SiLU, and two beyond those of [`Act`](crate::Act).
+const SILU: u32 = 0;
 const SIGMOID: u32 = 4;
 const NO_ACT: u32 = 5;
 
@@ -660,197 +657,6 @@ impl<'a> Emitter<'a> {
             y_stride: n,
         };
         self.push(what, Op::Act, &[], &[self.set.h], act.words());
-    }
-
-    /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
-    fn experts(&mut self, index: usize, layer: &Layer, weights: &ExpertWeights, e: Experts) {
-        let (spec, set) = (self.spec, self.set);
-        if let Some(beside) = &weights.beside {
-            return self.experts_beside(index, layer, weights, beside, e);
-        }
-        let Some(normed) = set.norm else { return };
-        if let Some(norm) = layer.ffn_norm {
-            self.norm("experts' norm", norm, set.x, normed);
-        }
-        self.router(weights, e, 1.0, NO_WEIGHT);
-        match (weights.latent, set.latent_expert) {
-            (Some([to, back]), Some([narrow, sum])) => {
-                let width = e.latent.unwrap_or(spec.dim);
-                let params = p::Matmul {
-                    n: width,
-                    k: spec.dim,
-                    x_stride: spec.dim,
-                    y_stride: width,
-                };
-                let buffers = [normed, narrow];
-                self.push(
-                    "experts' latent",
-                    Op::Matmul,
-                    &[to],
-                    &buffers,
-                    params.words(),
-                );
-                self.clear("no experts yet", sum, width);
-                self.chosen_experts(weights, e, (narrow, sum));
-                self.add_to_stream("experts' latent back", (back, &[], None), sum, width);
-            }
-            _ => self.chosen_experts(weights, e, (normed, set.x)),
-        }
-        if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
-            self.shared_expert(weights, shared, normed);
-        }
-    }
-
-    /// y = 0
-    fn clear(&mut self, what: &str, y: BufferRef, n: u32) {
-        let zero = p::Scale {
-            n,
-            scale: 0.0,
-            cap: 0.0,
-            y_stride: n,
-        };
-        self.push(what, Op::Scale, &[], &[y], zero.words());
-    }
-
-    /// Chooses experts by the router's product with the normed row, times `scale`. The choice's shares are multiplied by
-    /// the experts' `scales`, if given.
-    fn router(&mut self, weights: &ExpertWeights, e: Experts, scale: f32, scales: WeightId) {
-        let (dim, set) = (self.spec.dim, self.set);
-        let (Some(normed), Some(router), Some(choice)) = (set.norm, set.router, set.choice) else {
-            return;
-        };
-        let params = p::Matmul {
-            n: e.count,
-            k: dim,
-            x_stride: dim,
-            y_stride: e.count,
-        };
-        let buffers = [normed, router];
-        let matrix = [weights.router];
-        self.push("router", Op::Matmul, &matrix, &buffers, params.words());
-        self.biases("router bias", &weights.router_bias, router, e.count);
-        if scale != 1.0 {
-            let params = p::Scale {
-                n: e.count,
-                scale,
-                cap: 0.0,
-                y_stride: e.count,
-            };
-            self.push("router scale", Op::Scale, &[], &[router], params.words());
-        }
-        let params = p::Route {
-            experts: e.count,
-            used: e.used,
-            renormalise: e.renormalise.into(),
-            scale: e.scale,
-            x_stride: e.count,
-            y_stride: 2 * e.used,
-            scoring: e.scoring as u32,
-            groups: e.groups.map_or(1, |g| g.count),
-            used_groups: e.groups.map_or(1, |g| g.used),
-            group_top: e.groups.map_or(1, |g| g.top),
-            margin: e.margin,
-        };
-        let buffers = [router, choice];
-        let vectors = [weights.choice_bias.unwrap_or(NO_WEIGHT), scales];
-        self.push("route", Op::Route, &vectors, &buffers, params.words());
-    }
-
-    /// y += the chosen experts' outputs for x.
-    fn chosen_experts(
-        &mut self,
-        weights: &ExpertWeights,
-        e: Experts,
-        (x, y): (BufferRef, BufferRef),
-    ) {
-        let (width, set) = (e.latent.unwrap_or(self.spec.dim), self.set);
-        let Some(choice) = set.choice else {
-            return;
-        };
-        let params = p::ExpertsActMul {
-            n: e.ffn,
-            k: width,
-            experts: e.count,
-            used: e.used,
-            act: self.spec.act.word(),
-            x_stride: width,
-            choice_stride: 2 * e.used,
-            y_stride: e.used * e.ffn,
-        };
-        self.push(
-            "experts' gate and up",
-            Op::ExpertsActMul,
-            &[weights.gate_up, weights.gate_up_bias.unwrap_or(NO_WEIGHT)],
-            &[x, choice, set.h],
-            params.words(),
-        );
-        let params = p::ExpertsAdd {
-            n: width,
-            k: e.ffn,
-            experts: e.count,
-            used: e.used,
-            x_stride: e.used * e.ffn,
-            choice_stride: 2 * e.used,
-            y_stride: width,
-        };
-        self.push(
-            "experts' down",
-            Op::ExpertsAdd,
-            &[weights.down, weights.down_bias.unwrap_or(NO_WEIGHT)],
-            &[set.h, choice, y],
-            params.words(),
-        );
-    }
-
-    /// x += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
-    fn shared_expert(&mut self, weights: &SharedWeights, e: SharedExpert, normed: BufferRef) {
-        let (spec, set) = (self.spec, self.set);
-        let dim = spec.dim;
-        let matmul = |n: u32, y_stride: u32| p::Matmul {
-            n,
-            k: dim,
-            x_stride: dim,
-            y_stride,
-        };
-        let (gate_up, stride) = match set.gate_up.filter(|_| spec.gated) {
-            Some(gate_up) => (gate_up, 2 * e.ffn),
-            None => (set.h, e.ffn),
-        };
-        for piece in &weights.gate_up {
-            let params = matmul(piece.n, stride);
-            let buffers = [normed, at(gate_up, piece.at)];
-            let what = "shared expert's gate and up";
-            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
-        }
-        let what = "shared expert's activation";
-        if spec.gated {
-            let params = p::ActMul {
-                n: e.ffn,
-                act: spec.act.word(),
-                x_stride: stride,
-                y_stride: e.ffn,
-            };
-            let buffers = [gate_up, set.h];
-            self.push(what, Op::ActMul, &[], &buffers, params.words());
-        } else {
-            self.activation(what, e.ffn, [0.0; 4]);
-        }
-        if let (Some(score), Some(to)) = (weights.gate, set.shared_gate) {
-            let params = matmul(1, 1).words();
-            let what = "shared expert's score";
-            self.push(what, Op::Matmul, &[score], &[normed, to], params);
-            let params = p::Gate {
-                n: e.ffn,
-                gates: 1,
-                act: SIGMOID,
-                x_stride: 1,
-                y_stride: e.ffn,
-            };
-            let what = "shared expert's gate";
-            self.push(what, Op::Gate, &[], &[to, set.h], params.words());
-        }
-        let down = (weights.down, [].as_slice(), None);
-        self.add_to_stream("shared expert's down", down, set.h, e.ffn);
     }
 
     /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`. Without a norm: y = W x + bias.

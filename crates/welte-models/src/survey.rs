@@ -19,8 +19,8 @@ pub struct Survey {
     pub keys: Vec<(String, String)>,
     /// Tensors by the pattern of their names.
     pub tensors: Vec<Pattern>,
-    /// The most similar architecture.
-    pub nearest: Nearest,
+    /// The most similar architecture; `None` if the checkpoint has no tensor of any.
+    pub nearest: Option<Nearest>,
 }
 
 /// Tensors whose names differ only in numbers.
@@ -54,29 +54,34 @@ pub fn survey(checkpoint: &dyn Checkpoint) -> Survey {
         _ => String::new(),
     };
     let mut tensors = patterns(checkpoint);
-    let found: BTreeSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    let found: BTreeSet<String> = tensors.iter().map(|t| t.name.clone()).collect();
     let mut best: Option<((usize, u8), &Architecture, Option<Error>)> = None;
     for one in Architecture::all() {
         let names = templates(one, checkpoint.dialect());
-        let known = found.iter().filter(|name| names.contains(**name)).count();
+        let known = found.iter().filter(|name| names.contains(*name)).count();
+        if known == 0 {
+            continue;
+        }
         let (stage, obstacle) = read_as(one, checkpoint, &said);
         let rank = (known, stage);
         if best.as_ref().is_none_or(|(most, ..)| rank > *most) {
             best = Some((rank, one, obstacle));
         }
     }
-    let (_, one, obstacle) = best.expect("there are architectures");
-    let names = templates(one, checkpoint.dialect());
-    let weights = names.iter().filter(|name| !name.ends_with(".bias"));
-    let missing = weights.filter(|name| !found.contains(name.as_str()));
-    let nearest = Nearest {
-        name: one.name,
-        missing: missing.cloned().collect(),
-        obstacle: obstacle.map(|error| cut(&error.to_string(), 5 * SHOWN)),
-    };
-    for pattern in &mut tensors {
-        pattern.known = names.contains(&pattern.name);
-    }
+    let nearest = best.map(|(_, one, obstacle)| {
+        let names = templates(one, checkpoint.dialect());
+        let weights = names.iter().filter(|name| !name.ends_with(".bias"));
+        let missing = weights.filter(|name| !found.contains(*name));
+        let nearest = Nearest {
+            name: one.name,
+            missing: missing.cloned().collect(),
+            obstacle: obstacle.map(|error| cut(&error.to_string(), 5 * SHOWN)),
+        };
+        for pattern in &mut tensors {
+            pattern.known = names.contains(&pattern.name);
+        }
+        nearest
+    });
     Survey {
         keys: keys(checkpoint, &said),
         architecture: said,
@@ -101,18 +106,20 @@ fn read_as(
     }
 }
 
-/// Keys of the model itself: in GGUF those of its architecture, else all that do not describe text or quantisation.
+/// Keys of the model itself: in GGUF those of its architecture, if it names one. Else all that do not describe text or
+/// quantisation.
 fn keys(checkpoint: &dyn Checkpoint, said: &str) -> Vec<(String, String)> {
     let prefix = Keys::new(checkpoint, said).name("", "");
     let other = [
         "general.",
+        "tokenizer.",
         "quantization",
         "_name_or_path",
         "transformers_version",
     ];
     let of_model = |key: &str| match checkpoint.dialect() {
-        Dialect::Gguf => key.starts_with(&prefix),
-        Dialect::HuggingFace => !other.iter().any(|start| key.starts_with(start)),
+        Dialect::Gguf if !said.is_empty() => key.starts_with(&prefix),
+        _ => !other.iter().any(|start| key.starts_with(start)),
     };
     let all = checkpoint
         .metadata()
@@ -209,47 +216,70 @@ fn templates(one: &Architecture, dialect: Dialect) -> BTreeSet<String> {
 
 impl fmt::Display for Survey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Nearest {
-            name,
-            missing,
-            obstacle,
-        } = &self.nearest;
-        writeln!(f, "architecture  {}", plain(&self.architecture))?;
-        writeln!(f, "most similar  {name}")?;
-        if let Some(obstacle) = obstacle {
-            writeln!(f, "read as {name}: {obstacle}")?;
-        }
-        writeln!(f, "\nkeys")?;
-        for (key, value) in &self.keys {
-            writeln!(f, "  {key} = {value}")?;
-        }
-        for (known, title) in [
-            (false, format!("tensors that {name} does not have")),
-            (true, format!("tensors that {name} has too")),
-        ] {
-            writeln!(f, "\n{title}")?;
-            for tensor in self.tensors.iter().filter(|t| t.known == known) {
-                let kinds: Vec<&str> = tensor.kinds.iter().take(3).map(String::as_str).collect();
-                let more = if tensor.kinds.len() > 3 { ", ..." } else { "" };
+        let named = match plain(&self.architecture) {
+            name if name.is_empty() => "(not named)".into(),
+            name => name,
+        };
+        writeln!(f, "architecture  {named}")?;
+        let (own, shared) = match &self.nearest {
+            Some(Nearest { name, obstacle, .. }) => {
+                writeln!(f, "most similar  {name}")?;
+                if let Some(obstacle) = obstacle {
+                    writeln!(f, "read as {name}: {obstacle}")?;
+                }
+                (format!("tensors that {name} does not have"), *name)
+            }
+            None => {
                 writeln!(
                     f,
-                    "  {:4} x {}  ({}{more})",
-                    tensor.count,
-                    tensor.name,
-                    kinds.join(", ")
+                    "most similar  none; no tensor has a name of a supported architecture"
                 )?;
+                ("tensors".into(), "")
             }
-        }
-        writeln!(
+        };
+        let keys = self
+            .keys
+            .iter()
+            .map(|(key, value)| format!("{key} = {value}"));
+        list(f, "keys", keys)?;
+        let tensors = |known| self.tensors.iter().filter(move |t| t.known == known);
+        list(f, &own, tensors(false).map(line))?;
+        list(
             f,
-            "\nnames of {name} that are not in this checkpoint (some are optional)"
+            &format!("tensors that {shared} has too"),
+            tensors(true).map(line),
         )?;
-        for name in missing {
-            writeln!(f, "  {name}")?;
+        if let Some(Nearest { name, missing, .. }) = &self.nearest {
+            let title =
+                format!("names of {name} that are not in this checkpoint (some are optional)");
+            list(f, &title, missing.iter().cloned())?;
+        }
+        if self.tensors.is_empty() {
+            writeln!(f, "\nIt has no tensors.")?;
         }
         write!(
             f,
             "\nTo add an architecture, see \"How to add\" in ARCHITECTURE.md: one file in crates/welte-models/src/arch/."
         )
     }
+}
+
+fn line(tensor: &Pattern) -> String {
+    let kinds: Vec<&str> = tensor.kinds.iter().take(3).map(String::as_str).collect();
+    let more = if tensor.kinds.len() > 3 { ", ..." } else { "" };
+    let (count, name) = (tensor.count, &tensor.name);
+    format!("{count:4} x {name}  ({}{more})", kinds.join(", "))
+}
+
+/// Lines under a title, or nothing if there are no lines.
+fn list(
+    f: &mut fmt::Formatter<'_>,
+    title: &str,
+    lines: impl Iterator<Item = String>,
+) -> fmt::Result {
+    let mut lines = lines.peekable();
+    if lines.peek().is_some() {
+        writeln!(f, "\n{title}")?;
+    }
+    lines.try_for_each(|line| writeln!(f, "  {line}"))
 }

@@ -75,7 +75,7 @@ impl<'a> Execution<'a> {
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
-                let (n, k, tail) = (p.n as usize, p.k as usize, p.tail as usize);
+                let (n, k) = (p.n as usize, p.k as usize);
                 for (head, matrix) in self.matrix().chunks(n * k).enumerate() {
                     let place = |at: BufferRef, distance: u32| BufferRef {
                         offset: at.offset + 4 * distance * head as u32,
@@ -84,18 +84,7 @@ impl<'a> Execution<'a> {
                     let x = self.read(place(a, p.x_head), p.x_stride, row, p.k + p.tail);
                     let (x, kept) = x.split_at(k);
                     let mut y = kept.to_vec();
-                    match p.transposed {
-                        0 => y.extend(multiply(matrix, x)),
-                        _ => {
-                            y.resize(tail + n, 0.0);
-                            for (x, from) in x.iter().zip(matrix.chunks(n)) {
-                                y[tail..]
-                                    .iter_mut()
-                                    .zip(from)
-                                    .for_each(|(y, w)| *y += x * w);
-                            }
-                        }
-                    }
+                    y.extend(multiply(matrix, x));
                     self.write(place(b, p.y_head), p.y_stride, row, &y);
                 }
             }

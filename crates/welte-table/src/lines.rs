@@ -28,6 +28,14 @@ pub fn to_lines(program: &Program) -> String {
     out
 }
 
+fn write_parts(out: &mut String, keyword: &str, parts: &[Part]) -> std::fmt::Result {
+    for part in parts {
+        let tensor = escape(&part.tensor);
+        writeln!(out, "{keyword} {tensor} {} {}", part.first_row, part.rows)?;
+    }
+    Ok(())
+}
+
 fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
     let Program {
         vocab,
@@ -59,17 +67,8 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
             w.add.to_bits()
         )?;
         match &w.source {
-            Source::Parts(parts) => {
-                for part in parts {
-                    writeln!(
-                        out,
-                        "part {} {} {}",
-                        escape(&part.tensor),
-                        part.first_row,
-                        part.rows
-                    )?;
-                }
-            }
+            Source::Parts(parts) => write_parts(out, "part", parts)?,
+            Source::Transposed(parts) => write_parts(out, "transposed", parts)?,
             Source::Constant(values) => {
                 write!(out, "constant")?;
                 for v in values {
@@ -237,14 +236,16 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
             source: Source::Parts(Vec::new()),
         }),
         "part" => match &mut program.weights.last_mut()?.source {
-            Source::Parts(parts) => {
-                parts.push(Part {
-                    tensor: f.text()?,
-                    first_row: f.number()?,
-                    rows: f.number()?,
-                });
+            Source::Parts(parts) => parts.push(read_part(f)?),
+            _ => return None,
+        },
+        "transposed" => match &mut program.weights.last_mut()?.source {
+            Source::Transposed(parts) => parts.push(read_part(f)?),
+            // Until its first part is read, every weight looks like this.
+            source if *source == Source::Parts(Vec::new()) => {
+                *source = Source::Transposed(vec![read_part(f)?]);
             }
-            Source::Constant(_) => return None,
+            _ => return None,
         },
         "constant" => {
             let values: Option<Vec<f32>> =
@@ -273,6 +274,14 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
         }
     }
     Some(())
+}
+
+fn read_part(f: &mut Fields<'_>) -> Option<Part> {
+    Some(Part {
+        tensor: f.text()?,
+        first_row: f.number()?,
+        rows: f.number()?,
+    })
 }
 
 fn read_command(op: Op, f: &mut Fields<'_>) -> Option<Command> {

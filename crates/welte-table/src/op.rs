@@ -117,8 +117,8 @@ ops! {
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
     /// A matrix for each of `heads` heads. Head `h` of a row of `x` begins at `h * x_head` with `k` values, then `tail` values;
     /// head `h` of `y` begins at `h * y_head` with the tail, then `W_h` times the `k` values. `matrices` holds `n` rows of `k` for
-    /// each head or, if `transposed`, `k` rows of `n`.
-    HeadsMatmul "heads_matmul": weights ["matrices"] reads ["x"] writes ["y"] { heads: u32, n: u32, k: u32, tail: u32, transposed: u32, x_head: u32, y_head: u32, x_stride: u32, y_stride: u32 }
+    /// each head, one head below the other.
+    HeadsMatmul "heads_matmul": weights ["matrices"] reads ["x"] writes ["y"] { heads: u32, n: u32, k: u32, tail: u32, x_head: u32, y_head: u32, x_stride: u32, y_stride: u32 }
     /// `y[r] += bias`
     Bias "bias": weights ["bias"] reads [] writes ["y"] { n: u32, y_stride: u32 }
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant

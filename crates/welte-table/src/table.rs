@@ -93,6 +93,9 @@ pub enum Source {
     /// Rows of checkpoint tensors, one part after the other. A matrix's parts all have its format; a vector's parts
     /// have whatever format the checkpoint gives them, are widened to F32, and join end to end to make `k` values.
     Parts(Vec<Part>),
+    /// Matrices that the checkpoint stores transposed, one below the other. Each part has `k` rows, whose columns are the
+    /// weight's rows; the weight's format is one of whole floats.
+    Transposed(Vec<Part>),
     /// Values known at compile time (rope frequencies), as F32.
     Constant(Vec<f32>),
 }

@@ -140,6 +140,21 @@ fn check_weight(w: &WeightSpec) -> Result<(), String> {
                 format!("its parts have {rows} rows, it has {}", w.n)
             })
         }
+        Source::Transposed(parts) => {
+            let each = w.n / (parts.len() as u32).max(1);
+            let whole = u64::from(each) * parts.len() as u64 == u64::from(w.n) && each > 0;
+            ensure(whole && parts.iter().all(|p| p.rows == w.k), || {
+                format!(
+                    "transposed, its {} parts do not make {} rows of {}",
+                    parts.len(),
+                    w.n,
+                    w.k
+                )
+            })?;
+            ensure(w.usage == Usage::Matrix && !w.format.is_quantised(), || {
+                "what is transposed is no matrix of floats".into()
+            })
+        }
         Source::Constant(values) => {
             ensure(
                 values.len() as u64 == u64::from(w.n) * u64::from(w.k),
@@ -363,12 +378,9 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         }
         Op::HeadsMatmul => {
             let q = p::HeadsMatmul::of(words);
-            let all = q.heads.checked_mul(q.n).and_then(|n| n.checked_mul(q.k));
-            vector(program, c, 0, all.ok_or("n is too large")?)?;
+            let rows = q.heads.checked_mul(q.n).ok_or("n is too large")?;
+            matrix(program, c, rows, q.k)?;
             ensure(q.heads > 0, || "no heads".into())?;
-            ensure(q.transposed <= 1, || {
-                format!("transposed is {}", q.transposed)
-            })?;
             let apart = |values: u32, distance: u32| {
                 u64::from(values) + u64::from(q.tail) <= u64::from(distance)
             };

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ATTN, CHOICE, KV, QKV, STATE, T, X, at, every_op};
+use common::{ATTN, CHOICE, KV, MATRICES, QKV, STATE, T, X, at, every_op};
 use welte_table::{
     BufferRef, CacheKind, Class, Command, Format, NO_WEIGHT, Op, Part, PassKind, Program, Source,
     Usage, cost, verify,
@@ -269,9 +269,6 @@ fn parameters_at_their_limits() {
             // One segment.
             command(p, Op::AddPosition).weights[1] = NO_WEIGHT;
         }),
-        ("transposed is 2", |p| {
-            set(p, Op::HeadsMatmul, "transposed", 2)
-        }),
         ("heads of 2 and 3 values and a tail of 1 overlap", |p| {
             set(p, Op::HeadsMatmul, "x_head", 2)
         }),
@@ -463,7 +460,16 @@ fn weights_are_sound() {
         p.weights[2].source = Source::Parts(vec![part(0, 4), part(0, 12)]);
         // Parts of a vector have lengths of their own.
         p.weights[1].source = Source::Parts(vec![part(0, 1), part(0, 1)]);
+        p.weights[MATRICES as usize].source = Source::Transposed(vec![part(0, 2), part(4, 2)]);
     })]);
+    fn transposed(p: &mut Program, rows: &[u32]) {
+        let parts = rows.iter().map(|rows| Part {
+            tensor: "a".into(),
+            first_row: 0,
+            rows: *rows,
+        });
+        p.weights[MATRICES as usize].source = Source::Transposed(parts.collect());
+    }
     refused(&[
         ("weight 'qkv': 0 x 8 is empty", |p| p.weights[2].n = 0),
         ("weight 'qkv': 16 x 0 is empty", |p| p.weights[2].k = 0),
@@ -495,6 +501,19 @@ fn weights_are_sound() {
                 return;
             };
             parts[0].rows = 15;
+        }),
+        ("its 4 parts do not make 6 rows of 2", |p| {
+            transposed(p, &[2; 4])
+        }),
+        ("its 2 parts do not make 6 rows of 2", |p| {
+            transposed(p, &[2, 3])
+        }),
+        ("its 0 parts do not make 6 rows of 2", |p| {
+            transposed(p, &[])
+        }),
+        ("what is transposed is no matrix of floats", |p| {
+            transposed(p, &[2; 3]);
+            p.weights[MATRICES as usize].usage = Usage::Lookup;
         }),
         ("1 values for 1 x 2", |p| {
             p.weights[4].source = Source::Constant(vec![1.0])

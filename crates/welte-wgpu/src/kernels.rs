@@ -213,6 +213,10 @@ pub(crate) fn experts_add(format: Format, k: u32) -> Kernel {
     product("experts_add", shader!("experts_add"), format, false, k)
 }
 
+pub(crate) fn heads_matmul(format: Format) -> Kernel {
+    Kernel::each("heads_matmul", shader!("heads_matmul")).loading(format)
+}
+
 pub(crate) fn embed(format: Format) -> Kernel {
     Kernel::each("embed", shader!("embed")).loading(format)
 }
@@ -357,7 +361,6 @@ pub(crate) fn every() -> Vec<Kernel> {
         ("add_position", ADD_POSITION),
         ("bias", BIAS),
         ("gate", GATE),
-        ("heads_matmul", HEADS_MATMUL),
         ("multiply", MULTIPLY),
         ("position_scale", POSITION_SCALE),
         ("scale", SCALE),
@@ -375,7 +378,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.push(recurrent("mamba2", MAMBA2));
     all.push(recurrent("short_conv", SHORT_CONV));
     for format in Format::ALL {
-        all.push(embed(format));
+        all.extend([embed(format), heads_matmul(format)]);
         all.push(experts_act_mul(format, 256));
         all.push(experts_add(format, 2048));
         for wide in [false, true] {
@@ -416,7 +419,6 @@ pub(crate) mod source {
     pub(crate) const ALTUP_PREDICT: &str = shader!("altup_predict");
     pub(crate) const BIAS: &str = shader!("bias");
     pub(crate) const GATE: &str = shader!("gate");
-    pub(crate) const HEADS_MATMUL: &str = shader!("heads_matmul");
     pub(crate) const MAMBA2: &str = shader!("mamba2");
     pub(crate) const MULTIPLY: &str = shader!("multiply");
     pub(crate) const POSITION_SCALE: &str = shader!("position_scale");

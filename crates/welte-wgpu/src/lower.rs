@@ -485,7 +485,8 @@ impl Lowering<'_> {
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
-                each(name, source::HEADS_MATMUL, p.heads * (p.n + p.tail))
+                let width = p.heads * (p.n + p.tail);
+                (kernels::heads_matmul(format), across(width))
             }
             Op::Bias => each(name, source::BIAS, params::Bias::of(words).n),
             Op::Rope => {

@@ -5,7 +5,7 @@ use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
 use crate::ops::encode_attention::{self, EncodeAttention};
-use crate::ops::gated_delta::GatedDelta;
+use crate::ops::gated_delta::{self, GatedDelta};
 use crate::ops::mamba2::Mamba2;
 use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
@@ -193,6 +193,9 @@ impl Lowering<'_> {
         let values = heads * value_dim;
         let [x, gates, y, _] = l.command.buffers;
         let width = 2 * key_heads * key_dim + values;
+        if gated_delta::scratch_floats(key_dim) * 4 > self.scratch.per_thread {
+            return Err(scratch_too_small());
+        }
         l.phases.push(Phase::GatedDelta(GatedDelta {
             x: self.float_rows(x, p.x_stride, width, l.rows)?,
             gates: self.float_rows(gates, p.gates_stride, 2 * heads, l.rows)?,

@@ -1,14 +1,14 @@
 //! Embedding, norms and elementwise ops; choice of rows and sampling.
 #![allow(unsafe_code)]
 
-use super::{Lowered, Lowering};
+use super::{Lowered, Lowering, scratch_too_small};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::Bytes;
 use crate::ops::basic::{
     Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
-use crate::ops::heads::HeadsMatmul;
+use crate::ops::heads::{self, HeadsMatmul};
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::sample::{self, Sample};
 use crate::unsupported;
@@ -101,15 +101,22 @@ impl Lowering<'_> {
             return Err(unsupported("heads that overlap"));
         }
         let width = |values: usize, distance: usize| (heads - 1) * distance + values + tail;
+        let (mut kernel, tiles) = self.tiles(l.command, heads * n, k)?;
+        if l.prompt {
+            kernel = Kernel::for_prompt(kernel.format, self.inner.isa);
+        }
+        if heads::scratch_bytes(&kernel, k) > self.scratch.per_thread {
+            return Err(scratch_too_small());
+        }
         l.phases.push(Phase::HeadsMatmul(HeadsMatmul {
+            kernel,
             x: self.float_rows(x, p.x_stride, width(k, x_head), l.rows)?,
             y: self.float_rows(y, p.y_stride, width(n, y_head), l.rows)?,
-            matrices: self.floats(l.command.weights[0], heads * n * k)?,
+            tiles,
             heads,
             n,
             k,
             tail,
-            transposed: p.transposed == 1,
             x_head,
             y_head,
         }));

@@ -87,7 +87,8 @@ impl Lowering<'_> {
         let isa = self.inner.isa;
         let same = |c: &Command| {
             let prompt = Kernel::for_prompt(c.format, isa);
-            matrix_of(c).is_none() || prompt.isa == Kernel::for_format(c.format, isa).isa
+            let product = matrix_of(c).is_some() || c.op == Op::HeadsMatmul;
+            !product || prompt.isa == Kernel::for_format(c.format, isa).isa
         };
         let mut prompts = self.program().passes.iter();
         let layers = |pass: &Pass| {

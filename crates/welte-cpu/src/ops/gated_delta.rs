@@ -21,6 +21,17 @@ pub(crate) struct GatedDelta {
     pub(crate) cache: StateCache,
 }
 
+/// Rows of a sequence that a thread computes before it goes to other columns of the state.
+const TOGETHER: usize = 32;
+/// Columns of the state that are copied to the thread's scratch for several rows: 16 KiB of 128 key elements, which stay in
+/// the L1 cache. In the state itself, the rows of so few columns would share few of the cache's sets.
+const PANEL: usize = 32;
+
+/// Floats of a thread's scratch: keys and queries of the rows, then columns of the state.
+pub(crate) fn scratch_floats(key_dim: usize) -> usize {
+    (2 * TOGETHER + PANEL) * key_dim
+}
+
 impl GatedDelta {
     /// A chunk is a value head: the rows of a sequence depend on each other, heads do not.
     pub(crate) fn chunks(&self) -> usize {
@@ -28,42 +39,92 @@ impl GatedDelta {
     }
 
     /// # Safety
-    /// See `super`; rows of a slot come in the order of their positions.
-    pub(crate) unsafe fn run(&self, state: &State, rows: usize, head: usize) {
-        let (keys, values) = (self.key_heads * self.key_dim, self.heads * self.value_dim);
+    /// See `super`; rows of a slot come in the order of their positions. `scratch` holds [`scratch_floats`] of this thread's
+    /// own.
+    pub(crate) unsafe fn run(&self, state: &State, rows: usize, head: usize, scratch: *mut f32) {
+        let mut row = 0;
+        while row < rows {
+            let slot = state.rows[row].slot;
+            let follow = state.rows[row + 1..rows].iter();
+            let follow = follow.take_while(|next| next.slot == slot && next.position > 0);
+            let count = 1 + follow.take(TOGETHER - 1).count();
+            // SAFETY: promised by the caller; the rows are of one slot.
+            unsafe { self.advance(state, row, count, head, scratch) };
+            row += count;
+        }
+    }
+
+    /// Advances one head of a slot's state by `count` rows.
+    ///
+    /// # Safety
+    /// As for `run`.
+    unsafe fn advance(
+        &self,
+        state: &State,
+        first: usize,
+        count: usize,
+        head: usize,
+        scratch: *mut f32,
+    ) {
+        let (key_dim, value_dim) = (self.key_dim, self.value_dim);
+        let keys = self.key_heads * key_dim;
+        let values = 2 * keys + head * value_dim;
         let key_head = match self.tiled {
             true => head % self.key_heads,
             false => head / (self.heads / self.key_heads),
         };
-        let cells = self.key_dim * self.value_dim;
-        for row in 0..rows {
-            let at = state.rows[row];
-            // SAFETY: rows lie in their buffers, the state in its cache; chunks use different heads.
-            unsafe {
-                let x = self.x.row(row, 2 * keys + values);
-                let gates = self.gates.row(row, 2 * self.heads);
-                let y = self
-                    .y
-                    .start
-                    .add(row * self.y.stride + head * self.value_dim);
-                let y = std::slice::from_raw_parts_mut(y, self.value_dim);
-                let s = self.cache.at(state, self.layer, at.slot as usize);
-                let s = std::slice::from_raw_parts_mut(s.add(head * cells), cells);
-                // The state before position 0 is zero, whatever the page held before.
-                if at.position == 0 {
-                    s.fill(0.0);
+        let at = state.rows[first];
+        // SAFETY: rows lie in their buffers, the state in its cache; chunks use different heads. The scratch has room.
+        unsafe {
+            let s = self.cache.at(state, self.layer, at.slot as usize);
+            let s = s.add(head * key_dim * value_dim);
+            let s = std::slice::from_raw_parts_mut(s, key_dim * value_dim);
+            // The state before position 0 is zero, whatever the page held before.
+            if at.position == 0 {
+                s.fill(0.0);
+            }
+            let decay = self.decay.get(self.heads).map_or(0.0, |d| d[head]);
+            let dt = self.dt_bias.get(self.heads).map_or(0.0, |d| d[head]);
+            let vectors = std::slice::from_raw_parts_mut(scratch, 2 * count * key_dim);
+            let mut gates = [(0.0, 0.0); TOGETHER];
+            for (i, vectors) in vectors.chunks_exact_mut(2 * key_dim).enumerate() {
+                let x = self.x.row(first + i, 2 * keys + self.heads * value_dim);
+                let (key, query) = vectors.split_at_mut(key_dim);
+                let own = key_head * key_dim;
+                normalise(&x[keys + own..][..key_dim], 1.0, self.eps, key);
+                let scale = 1.0 / (key_dim as f32).sqrt();
+                normalise(&x[own..][..key_dim], scale, self.eps, query);
+                let of_row = self.gates.row(first + i, 2 * self.heads);
+                let kept = (decay * softplus(of_row[self.heads + head] + dt)).exp();
+                gates[i] = (kept, sigmoid(of_row[head]));
+            }
+            let at = |rows: FloatRows, column: usize| FloatRows {
+                start: rows.start.add(first * rows.stride + column),
+                stride: rows.stride,
+            };
+            let rows = Rows {
+                vectors,
+                key_dim,
+                gates: &gates[..count],
+                values: at(self.x, values),
+                y: at(self.y, head * value_dim),
+            };
+            if count == 1 {
+                return walk(&rows, s, value_dim, 0, value_dim);
+            }
+            let panel = std::slice::from_raw_parts_mut(
+                scratch.add(2 * TOGETHER * key_dim),
+                PANEL * key_dim,
+            );
+            for from in (0..value_dim).step_by(PANEL) {
+                let width = PANEL.min(value_dim - from);
+                for (to, s) in panel.chunks_exact_mut(width).zip(s.chunks_exact(value_dim)) {
+                    to.copy_from_slice(&s[from..from + width]);
                 }
-                let decay = self.decay.get(self.heads).map_or(0.0, |d| d[head]);
-                let dt = self.dt_bias.get(self.heads).map_or(0.0, |d| d[head]);
-                let step = Step {
-                    query: &x[key_head * self.key_dim..][..self.key_dim],
-                    key: &x[keys + key_head * self.key_dim..][..self.key_dim],
-                    value: &x[2 * keys + head * self.value_dim..][..self.value_dim],
-                    kept: (decay * softplus(gates[self.heads + head] + dt)).exp(),
-                    rate: sigmoid(gates[head]),
-                    eps: self.eps,
-                };
-                advance(&step, s, y);
+                walk(&rows, panel, width, from, width);
+                for (s, panel) in s.chunks_exact_mut(value_dim).zip(panel.chunks_exact(width)) {
+                    s[from..from + width].copy_from_slice(panel);
+                }
             }
         }
     }
@@ -74,69 +135,89 @@ pub(super) fn softplus(x: f32) -> f32 {
     x.max(0.0) + exp_not_positive(-x.abs()).ln_1p()
 }
 
-/// One position of one head.
-pub(crate) struct Step<'a> {
-    query: &'a [f32],
-    key: &'a [f32],
-    value: &'a [f32],
-    /// The part of the state that is kept.
-    kept: f32,
-    /// The part of the error that is corrected.
-    rate: f32,
-    eps: f32,
+/// Consecutive rows of one head.
+pub(crate) struct Rows<'a> {
+    /// Key and query of each row, normed.
+    vectors: &'a [f32],
+    key_dim: usize,
+    /// Of each row: the part of the state that is kept, and the part of the error that is corrected.
+    gates: &'a [(f32, f32)],
+    /// This head's part of each row.
+    values: FloatRows,
+    y: FloatRows,
+}
+
+impl Rows<'_> {
+    /// Key and query of a row.
+    #[inline(always)]
+    fn vectors(&self, row: usize) -> (&[f32], &[f32]) {
+        self.vectors[2 * row * self.key_dim..][..2 * self.key_dim].split_at(self.key_dim)
+    }
 }
 
 widest! {
-    /// Advances the state `s` (a row per element of the key) by one position and answers the query.
-    fn advance(step: &Step<'_>, s: &mut [f32], y: &mut [f32]) {
-        let inverse = |x: &[f32]| 1.0 / (x.iter().map(|x| x * x).sum::<f32>() + step.eps).sqrt();
-        let key = inverse(step.key);
-        let query = inverse(step.query) / (step.key.len() as f32).sqrt();
-        let mut from = 0;
-        while from < y.len() {
-            from += match y.len() - from {
-                64.. => columns::<64>(step, key, query, s, y, from),
-                16.. => columns::<16>(step, key, query, s, y, from),
-                _ => columns::<1>(step, key, query, s, y, from),
+    /// `to = x / |x| * scale`.
+    fn normalise(x: &[f32], scale: f32, eps: f32, to: &mut [f32]) {
+        let mut lanes = [0.0f32; 16];
+        for x in x.chunks(lanes.len()) {
+            for (lane, x) in lanes.iter_mut().zip(x) {
+                *lane = x.mul_add(*x, *lane);
+            }
+        }
+        let scale = scale / (lanes.iter().sum::<f32>() + eps).sqrt();
+        for (to, x) in to.iter_mut().zip(x) {
+            *to = x * scale;
+        }
+    }
+}
+
+widest! {
+    /// Advances columns of the state by rows and answers the rows' queries. `s` has `stride` columns (a row per element of the
+    /// key), of which the first `width` are columns `from..` of the head.
+    fn walk(rows: &Rows<'_>, s: &mut [f32], stride: usize, from: usize, width: usize) {
+        let mut at = 0;
+        while at < width {
+            at += match width - at {
+                32.. => columns::<32>(rows, &mut s[at..], stride, from + at),
+                8.. => columns::<8>(rows, &mut s[at..], stride, from + at),
+                _ => columns::<1>(rows, &mut s[at..], stride, from + at),
             };
         }
     }
 }
 
-/// `N` columns of the state from `from` on. Returns `N`.
+/// `N` columns. Returns `N`. The sums of a column do not depend on the number of columns or rows.
 #[inline(always)]
-fn columns<const N: usize>(
-    step: &Step<'_>,
-    key_scale: f32,
-    query_scale: f32,
-    s: &mut [f32],
-    y: &mut [f32],
-    from: usize,
-) -> usize {
-    let stride = y.len();
+fn columns<const N: usize>(rows: &Rows<'_>, s: &mut [f32], stride: usize, from: usize) -> usize {
     let mut recalled = [0.0f32; N];
-    for (i, key) in step.key.iter().enumerate() {
-        let key = key * key_scale;
-        let row = &mut s[i * stride + from..][..N];
-        for (s, recalled) in row.iter_mut().zip(&mut recalled) {
-            *s *= step.kept;
-            *recalled += *s * key;
+    for (s, key) in s.chunks(stride).zip(rows.vectors(0).0) {
+        for (s, recalled) in s[..N].iter().zip(&mut recalled) {
+            *recalled = s.mul_add(*key, *recalled);
         }
     }
-    let mut change = [0.0f32; N];
-    let values = &step.value[from..][..N];
-    for ((change, value), recalled) in change.iter_mut().zip(values).zip(&recalled) {
-        *change = step.rate * (value - recalled);
-    }
-    let mut answer = [0.0f32; N];
-    for (i, (key, query)) in step.key.iter().zip(step.query).enumerate() {
-        let (key, query) = (key * key_scale, query * query_scale);
-        let row = &mut s[i * stride + from..][..N];
-        for ((s, change), answer) in row.iter_mut().zip(&change).zip(&mut answer) {
-            *s += key * change;
-            *answer += *s * query;
+    for (row, (kept, rate)) in rows.gates.iter().enumerate() {
+        // SAFETY: the head's values lie in the row, and nobody writes them.
+        let values = unsafe { rows.values.row(row, from + N) };
+        let mut change = [0.0f32; N];
+        for ((change, value), recalled) in change.iter_mut().zip(&values[from..]).zip(&recalled) {
+            *change = rate * (value - kept * recalled);
         }
+        let mut answer = [0.0f32; N];
+        recalled = [0.0; N];
+        let (key, query) = rows.vectors(row);
+        // While an element of the state is at hand, it is recalled for the next row too.
+        let next = (row + 1 < rows.gates.len()).then(|| rows.vectors(row + 1).0);
+        let vectors = key.iter().zip(query).zip(next.unwrap_or(key));
+        for (s, ((key, query), next)) in s.chunks_mut(stride).zip(vectors) {
+            let sums = answer.iter_mut().zip(&mut recalled);
+            for ((s, change), (answer, recalled)) in s[..N].iter_mut().zip(&change).zip(sums) {
+                *s = key.mul_add(*change, kept * *s);
+                *answer = s.mul_add(*query, *answer);
+                *recalled = s.mul_add(*next, *recalled);
+            }
+        }
+        // SAFETY: the head's outputs lie in the row, and only this chunk writes them.
+        unsafe { rows.y.row_mut(row, from + N)[from..].copy_from_slice(&answer) };
     }
-    y[from..][..N].copy_from_slice(&answer);
     N
 }

@@ -186,7 +186,7 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 /// Compiles a function for several vector widths and calls the widest one that the processor supports. The bits are the
-/// same for all: the compiler neither reorders sums nor fuses multiply and add.
+/// same for all: the compiler neither reorders sums nor fuses multiply and add where the code does not say `mul_add`.
 macro_rules! widest {
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$meta])*
@@ -200,7 +200,7 @@ macro_rules! widest {
                 fn avx512($($arg: $type),*) $(-> $out)? {
                     each($($arg),*)
                 }
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $type),*) $(-> $out)? {
                     each($($arg),*)
                 }

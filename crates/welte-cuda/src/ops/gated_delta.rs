@@ -1,6 +1,6 @@
 //! The gated delta rule over a recurrent state.
 
-use super::kv;
+use super::{Role, kv};
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
@@ -43,7 +43,10 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let page = u64::from(p.heads) * u64::from(p.key_dim) * u64::from(p.value_dim) * 4;
     Ok(vec![Node::Kernel(Launch {
         unit: unit(p.key_dim),
-        function: "gated_delta",
+        function: match cx.role {
+            Role::Prompt => "gated_delta_rows",
+            _ => "gated_delta",
+        },
         grid: [p.value_dim.div_ceil(COLUMNS), p.heads, cx.program.slots],
         by_rows: ByRows::Fixed,
         block: THREADS,

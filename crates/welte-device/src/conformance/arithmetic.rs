@@ -4,7 +4,7 @@
 use super::case::{Case, Commands, bits, chain, poison, start, tokens_of};
 use super::made::Numbers;
 use super::model::{
-    ATTENTION, Attention, CONV, DELTA, DENSE, Delta, Dense, EXPERTS, Experts, Layer, Model,
+    ATTENTION, Attention, CONV, DELTA, DENSE, Delta, Dense, EXPERTS, Experts, Heads, Layer, Model,
 };
 use crate::{Context, Device};
 use std::collections::BTreeMap;
@@ -68,6 +68,8 @@ fn model(i: usize, format: Format) -> Model {
         1 => Layer::Attention(windowed),
         _ if i.is_multiple_of(2) => Layer::Delta(Delta {
             mamba: i.is_multiple_of(4),
+            // More than a device takes together.
+            value_dim: 40,
             ..DELTA
         }),
         _ => Layer::Conv(CONV),
@@ -80,6 +82,16 @@ fn model(i: usize, format: Format) -> Model {
     ];
     // Large matrices take long on slow devices.
     layers.truncate(if dim > 128 { 2 } else { 4 });
+    // One format of each kind that devices decode in their own way.
+    use Format::{BF16, F8_E4M3, F16, F32, Q4_K, Q8_0};
+    if matches!(format, F32 | F16 | BF16 | F8_E4M3 | Q8_0 | Q4_K) {
+        layers.push(Layer::Heads(Heads {
+            heads: 3,
+            n: 37,
+            k: dim,
+            tail: 5,
+        }));
+    }
     Model {
         format,
         kv_format: [Format::F16, Format::Q8_0][i % 2],

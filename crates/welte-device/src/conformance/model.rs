@@ -83,7 +83,6 @@ pub struct Heads {
     pub n: u32,
     pub k: u32,
     pub tail: u32,
-    pub transposed: bool,
 }
 
 /// A projection to several streams, which predict each other and are corrected by a sparse vector.
@@ -233,9 +232,8 @@ impl Model {
                 (_, 6) => Layer::Heads(Heads {
                     heads: n.pick(&[1, 3, 8]),
                     n: n.pick(&[1, 37, 130]),
-                    k: n.pick(&[1, 20, 33]),
+                    k: n.pick(&[1, 20, 33, 64]),
                     tail: n.pick(&[0, 0, 6]),
-                    transposed: n.pick(&[false, true]),
                 }),
                 (_, 4) => Layer::Experts(Experts::ugly(n)),
                 (_, 5) => Layer::Ungated(Ungated {

@@ -5,7 +5,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{
-    ATTENTION, Attention, DENSE, Delta, Dense, EXPERTS, Experts, Layer, Model, Streams,
+    ATTENTION, Attention, DENSE, Delta, Dense, EXPERTS, Experts, Heads, Layer, Model, Streams,
 };
 use crate::{Device, DeviceInfo, Error, Loaded, Plan, Progress};
 use std::sync::Arc;
@@ -147,6 +147,41 @@ pub fn formats(device: &dyn Device, oracle: &dyn Device) {
             };
             pair.step(kind, &rows, &outputs, tolerance(&model, rows.len()));
             at += count;
+        }
+    }
+}
+
+/// Matrices per head in every format: heads that begin inside a tile, one row and many.
+pub fn heads(device: &dyn Device, oracle: &dyn Device) {
+    for format in Format::ALL {
+        let heads = Heads {
+            heads: 3,
+            n: 37,
+            k: 256,
+            tail: 5,
+        };
+        let model = Model {
+            format,
+            vocab: 31,
+            layers: vec![Layer::Heads(heads)],
+            prompt_rows: 67,
+            ..Model::small(format.index() as u64)
+        };
+        let case = Case::required(device, &model);
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(8);
+        for (kind, count) in [
+            (PassKind::Prompt, 67),
+            (PassKind::Prompt, 5),
+            (PassKind::Decode, 1),
+            (PassKind::Decode, 8),
+        ] {
+            let rows = rows(&mut n, model.vocab, 1, 0, count);
+            let outputs = match kind {
+                PassKind::Prompt => vec![0, count - 1],
+                _ => Vec::new(),
+            };
+            pair.step(kind, &rows, &outputs, tolerance(&model, rows.len()));
         }
     }
 }

@@ -656,13 +656,12 @@ impl Emit<'_> {
         };
         let (x_head, y_head) = h.distances();
         self.project("heads in", h.heads * x_head, from);
-        let matrices = self.vector("heads", h.heads * h.n * h.k);
+        let matrices = self.weight("heads", h.heads * h.n, h.k);
         let p = params::HeadsMatmul {
             heads: h.heads,
             n: h.n,
             k: h.k,
             tail: h.tail,
-            transposed: h.transposed.into(),
             x_head,
             y_head,
             x_stride: from.stride,

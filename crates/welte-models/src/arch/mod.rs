@@ -138,9 +138,14 @@ impl Architecture {
     pub(crate) fn of(
         checkpoint: &dyn Checkpoint,
     ) -> Result<(&'static Architecture, String), Error> {
-        let said = Keys::new(checkpoint, "")
-            .text("general.architecture")?
-            .unwrap_or("(none)");
+        let keys = Keys::new(checkpoint, "");
+        let Some(said) = keys.text("general.architecture")? else {
+            let key = match checkpoint.dialect() {
+                Dialect::Gguf => "general.architecture",
+                Dialect::HuggingFace => "model_type in config.json",
+            };
+            return Err(keys.error(key, "is missing; it must name the architecture"));
+        };
         let found = ALL.into_iter().find(|a| match checkpoint.dialect() {
             Dialect::Gguf => a.gguf.contains(&said),
             Dialect::HuggingFace => a.hugging_face.contains(&said),

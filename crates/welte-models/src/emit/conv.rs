@@ -1,10 +1,51 @@
 //! Layers with a short convolution between two gates.
 
-use super::{Emitter, NO_ACT, at};
+use super::{Emitter, NO_ACT, SILU, at};
 use crate::weights::Layer;
-use welte_table::{Op, WeightId, params as p};
+use welte_table::{BufferRef, Op, WeightId, params as p};
 
 impl Emitter<'_> {
+    /// y = act(convolution of each channel of x with its last inputs), for the cache of a layer.
+    pub(super) fn convolution(
+        &mut self,
+        index: usize,
+        kernel: &[WeightId],
+        (x, x_stride): (BufferRef, u32),
+        y: BufferRef,
+        (n, taps, act): (u32, u32, u32),
+    ) {
+        let cache = self.places.caches[index];
+        let params = p::ShortConv {
+            layer: cache.layer,
+            n,
+            taps,
+            act,
+            x_stride,
+            y_stride: n,
+        };
+        let buffers = [x, y, cache.buffer];
+        let what = "convolution";
+        self.push(what, Op::ShortConv, kernel, &buffers, params.words());
+    }
+
+    /// y *= silu(x)
+    pub(super) fn silu_gate(
+        &mut self,
+        what: &str,
+        (x, x_stride): (BufferRef, u32),
+        y: BufferRef,
+        n: u32,
+    ) {
+        let params = p::Gate {
+            n,
+            gates: n,
+            act: SILU,
+            x_stride,
+            y_stride: n,
+        };
+        self.push(what, Op::Gate, &[], &[x, y], params.words());
+    }
+
     /// x += output(c * conv(b * v)), where b, c and v are projections of norm(x).
     pub(super) fn conv(&mut self, index: usize, layer: &Layer, kernel: WeightId) {
         let (set, dim) = (self.set, self.spec.dim);
@@ -23,23 +64,8 @@ impl Emitter<'_> {
             y_stride,
         };
         self.push("gate before", Op::Gate, &[], &[b, v], gate(stride).words());
-        let cache = self.places.caches[index];
-        let conv = p::ShortConv {
-            layer: cache.layer,
-            n: dim,
-            taps: self.spec.conv_taps,
-            act: 0,
-            x_stride: stride,
-            y_stride: dim,
-        };
-        let buffers = [v, convolved, cache.buffer];
-        self.push(
-            "convolution",
-            Op::ShortConv,
-            &[kernel],
-            &buffers,
-            conv.words(),
-        );
+        let sizes = (dim, self.spec.conv_taps, 0);
+        self.convolution(index, &[kernel], (v, stride), convolved, sizes);
         let buffers = [c, convolved];
         self.push("gate after", Op::Gate, &[], &buffers, gate(dim).words());
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);

@@ -7,7 +7,6 @@ use welte_table::{Op, params as p};
 
 /// Added to the sum of squares of queries and keys.
 const LENGTH_EPS: f32 = 1e-6;
-pub(super) const SILU: u32 = 0;
 
 impl Emitter<'_> {
     /// x += output(norm(delta rule(conv(q, k, v), b, a)) * silu(gate)), all of norm(x).
@@ -21,23 +20,8 @@ impl Emitter<'_> {
         let input = (set.x, layer.attn_norm);
         self.projections("delta in", pieces, bias, input, set.qkv, stride);
         let cache = self.places.caches[index];
-        let conv = p::ShortConv {
-            layer: cache.layer,
-            n: channels,
-            taps: d.taps,
-            act: 1,
-            x_stride: stride,
-            y_stride: channels,
-        };
-        let buffers = [set.qkv, convolved, cache.buffer];
-        let kernel = [weights.kernel];
-        self.push(
-            "convolution",
-            Op::ShortConv,
-            &kernel,
-            &buffers,
-            conv.words(),
-        );
+        let (kernel, sizes) = ([weights.kernel], (channels, d.taps, 1));
+        self.convolution(index, &kernel, (set.qkv, stride), convolved, sizes);
         let rule = p::GatedDelta {
             layer: cache.layer,
             key_heads: d.key_heads,
@@ -75,15 +59,8 @@ impl Emitter<'_> {
             &buffers,
             norm.words(),
         );
-        let gate = p::Gate {
-            n: values,
-            gates: values,
-            act: SILU,
-            x_stride: stride,
-            y_stride: values,
-        };
-        let buffers = [at(set.qkv, channels), set.attn];
-        self.push("delta gate", Op::Gate, &[], &buffers, gate.words());
+        let gate = (at(set.qkv, channels), stride);
+        self.silu_gate("delta gate", gate, set.attn, values);
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("delta out", out, set.attn, values);
     }

@@ -1,6 +1,5 @@
 //! Layers with the state space model of Mamba-2.
 
-use super::delta::SILU;
 use super::{Emitter, at};
 use crate::Mamba;
 use crate::weights::{Layer, MambaWeights};
@@ -17,23 +16,9 @@ impl Emitter<'_> {
         let input = (set.x, layer.attn_norm);
         self.projections("mamba in", &layer.qkv, &[], input, set.qkv, stride);
         let cache = self.places.caches[index];
-        let conv = p::ShortConv {
-            layer: cache.layer,
-            n: channels,
-            taps: m.taps,
-            act: 1,
-            x_stride: stride,
-            y_stride: channels,
-        };
-        let buffers = [at(set.qkv, values), convolved, cache.buffer];
         let kernel = [weights.kernel, weights.conv_bias.unwrap_or(NO_WEIGHT)];
-        self.push(
-            "convolution",
-            Op::ShortConv,
-            &kernel,
-            &buffers,
-            conv.words(),
-        );
+        let (inputs, sizes) = ((at(set.qkv, values), stride), (channels, m.taps, 1));
+        self.convolution(index, &kernel, inputs, convolved, sizes);
         let model = p::Mamba2 {
             layer: cache.layer,
             groups: m.groups,
@@ -52,15 +37,7 @@ impl Emitter<'_> {
         ];
         let factors = [weights.decay, weights.dt_bias, weights.skip];
         self.push("state space", Op::Mamba2, &factors, &buffers, model.words());
-        let gate = p::Gate {
-            n: values,
-            gates: values,
-            act: SILU,
-            x_stride: stride,
-            y_stride: values,
-        };
-        let buffers = [set.qkv, set.attn];
-        self.push("mamba gate", Op::Gate, &[], &buffers, gate.words());
+        self.silu_gate("mamba gate", (set.qkv, stride), set.attn, values);
         let norm = p::Norm {
             dim: values / m.groups,
             groups: m.groups,

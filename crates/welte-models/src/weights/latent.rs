@@ -16,8 +16,6 @@ pub(crate) struct LatentWeights {
     pub(crate) norm: WeightId,
     /// For each head, from the plain part of a query to the latent.
     pub(crate) absorb: WeightId,
-    /// Each matrix of `absorb` is stored transposed.
-    pub(crate) transposed: bool,
     /// For each head, from the latent to values.
     pub(crate) values: WeightId,
 }
@@ -105,21 +103,19 @@ pub(crate) fn collect(
     let norm = c.vector(&label("norm of the latent"), &norm, 0.0)?;
     let [keys, values] = names.split_up.map(w);
     let what = [label("keys from latent"), label("values from latent")];
-    let (absorb, values, transposed) = match c.has(&keys) {
-        true => {
-            let of_keys = [(0, heads * l.rank)];
-            let of_values = [(0, heads * l.value)];
-            let absorb = c.matrices(&what[0], &keys, heads * l.rank, &of_keys, l.plain)?;
-            let values = c.matrices(&what[1], &values, heads * l.value, &of_values, l.rank)?;
-            (absorb, values, false)
-        }
+    let (absorb, values) = match c.has(&keys) {
+        true => (
+            c.matrix(&what[0], Usage::Matrix, &keys, heads * l.rank, l.plain)?,
+            c.matrix(&what[1], Usage::Matrix, &values, heads * l.value, l.rank)?,
+        ),
         false => {
             let (up, each) = (w(names.up), l.plain + l.value);
             let of_keys: Vec<_> = (0..heads).map(|h| (h * each, l.plain)).collect();
             let of_values: Vec<_> = (0..heads).map(|h| (h * each + l.plain, l.value)).collect();
-            let absorb = c.matrices(&what[0], &up, heads * each, &of_keys, l.rank)?;
-            let values = c.matrices(&what[1], &up, heads * each, &of_values, l.rank)?;
-            (absorb, values, true)
+            (
+                c.transposed(&what[0], &up, heads * each, &of_keys, l.rank)?,
+                c.rows(&what[1], &up, heads * each, &of_values, l.rank)?,
+            )
         }
     };
     Ok(LatentWeights {
@@ -127,7 +123,6 @@ pub(crate) fn collect(
         queries,
         norm,
         absorb,
-        transposed,
         values,
     })
 }
@@ -150,12 +145,13 @@ impl Collector<'_> {
             k,
             usage: Usage::Matrix,
             add: 0.0,
-            source: parts(&info.name, runs),
+            source: Source::Parts(parts(&info.name, runs)),
         }))
     }
 
-    /// Runs of rows of a tensor of `n` rows of `k`, as floats.
-    fn matrices(
+    /// Runs of rows of a tensor of `n` rows of `k`: each is a transposed matrix. Block formats become F16, because
+    /// an element of a block would move to another block.
+    fn transposed(
         &mut self,
         label: &str,
         tensor: &str,
@@ -166,21 +162,24 @@ impl Collector<'_> {
         let info = self.tensor(tensor, n, k)?;
         Ok(self.push(WeightSpec {
             name: label.into(),
-            format: Format::F32,
-            n: 1,
-            k: runs.iter().map(|run| run.1).sum::<u32>() * k,
-            usage: Usage::Vector,
+            format: match info.format.is_quantised() {
+                true => Format::F16,
+                false => info.format,
+            },
+            n: runs.len() as u32 * k,
+            k: runs.first().map_or(0, |run| run.1),
+            usage: Usage::Matrix,
             add: 0.0,
-            source: parts(&info.name, runs),
+            source: Source::Transposed(parts(&info.name, runs)),
         }))
     }
 }
 
-fn parts(tensor: &str, runs: &[(u32, u32)]) -> Source {
+fn parts(tensor: &str, runs: &[(u32, u32)]) -> Vec<Part> {
     let part = |&(first_row, rows): &(u32, u32)| Part {
         tensor: tensor.into(),
         first_row,
         rows,
     };
-    Source::Parts(runs.iter().map(part).collect())
+    runs.iter().map(part).collect()
 }

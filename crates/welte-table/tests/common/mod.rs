@@ -46,7 +46,7 @@ const EXPERTS_DOWN_BIAS: u32 = 13;
 const HEAD_NORM: u32 = 14;
 const DECAY: u32 = 15;
 const ROUTE_BIAS: u32 = 16;
-const MATRICES: u32 = 17;
+pub(crate) const MATRICES: u32 = 17;
 const POSITIONS: u32 = 18;
 const SEGMENTS: u32 = 19;
 
@@ -82,7 +82,7 @@ fn weights() -> Vec<WeightSpec> {
         ("head norm", 1, 4, Usage::Vector),
         ("decay", 1, 2, Usage::Vector),
         ("route bias", 1, 4, Usage::Vector),
-        ("matrices", 1, 12, Usage::Vector),
+        ("matrices", 6, 2, Usage::Matrix),
         ("positions", 1, 136, Usage::Vector),
         ("segments", 1, 16, Usage::Vector),
     ]
@@ -175,7 +175,6 @@ fn decode() -> Vec<Command> {
         n: 3,
         k: 2,
         tail: 1,
-        transposed: 1,
         x_head: 4,
         y_head: 4,
         x_stride: 16,

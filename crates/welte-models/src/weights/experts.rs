@@ -1,0 +1,230 @@
+//! The weights of mixtures of experts.
+
+use super::{Beside, Collector, Piece};
+use crate::names::{self, Names, bias, weight};
+use crate::{Error, Experts, ModelSpec, SharedExpert};
+use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+
+/// The weights of a layer's experts. Each matrix contains all experts. Without gates `gate_up` is up alone.
+pub(crate) struct ExpertWeights {
+    /// To the width in which the experts compute, and back.
+    pub(crate) latent: Option<[WeightId; 2]>,
+    pub(crate) router: WeightId,
+    pub(crate) router_bias: Vec<Piece>,
+    /// Of the choice.
+    pub(crate) choice_bias: Option<WeightId>,
+    pub(crate) gate_up: WeightId,
+    pub(crate) gate_up_bias: Option<WeightId>,
+    pub(crate) down: WeightId,
+    pub(crate) down_bias: Option<WeightId>,
+    pub(crate) beside: Option<Beside>,
+    pub(crate) shared: Option<SharedWeights>,
+}
+
+/// The weights of the expert that every token uses.
+pub(crate) struct SharedWeights {
+    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) down: WeightId,
+    /// The row that scores its gate.
+    pub(crate) gate: Option<WeightId>,
+}
+
+impl Collector<'_> {
+    /// The experts of a layer. Each expert's up rows follow its gate rows.
+    pub(super) fn experts(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        spec: &ModelSpec,
+        e: Experts,
+    ) -> Result<ExpertWeights, Error> {
+        let (dim, biases) = (spec.dim, spec.biases);
+        let router = self.matrix(
+            &label("router"),
+            Usage::Matrix,
+            &weight(names.router, layer),
+            e.count,
+            dim,
+        )?;
+        let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
+        let router_bias = [(biases.router, bias(names.router, layer), e.count)];
+        let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
+        let pair = &pair[usize::from(!spec.gated)..];
+        let width = e.latent.unwrap_or(dim);
+        let one = [(down.as_str(), width)];
+        let mut vectors = |what: &str, vectors: &[(&str, u32)]| match biases.experts {
+            true => self
+                .stacked_biases(&label(what), layer, vectors, e.count)
+                .map(Some),
+            false => Ok(None),
+        };
+        let gate_up_bias = vectors("experts' gate and up bias", pair)?;
+        let down_bias = vectors("experts' down bias", &one)?;
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
+        let shared = match e.shared {
+            Some(shared) => Some(self.shared_expert(label, names, layer, spec, shared)?),
+            None => None,
+        };
+        let latent = match e.latent {
+            Some(width) => {
+                let [down, up] = names.expert_latent.map(|name| weight(name, layer));
+                let (to, back) = (label("experts' latent"), label("experts' latent back"));
+                Some([
+                    self.matrix(&to, Usage::Matrix, &down, width, dim)?,
+                    self.matrix(&back, Usage::Matrix, &up, dim, width)?,
+                ])
+            }
+            None => None,
+        };
+        Ok(ExpertWeights {
+            latent,
+            router,
+            router_bias: self.biases(&label("router bias"), &router_bias)?,
+            choice_bias: match e.choice_bias {
+                true => {
+                    let name = names.choice_bias.replace("{}", &layer.to_string());
+                    Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
+                }
+                false => None,
+            },
+            gate_up: match &fused {
+                Some([name, _]) => {
+                    let n = pair.len() as u32 * e.ffn * e.count;
+                    let what = label("experts' gate and up");
+                    self.matrix(&what, Usage::Matrix, name, n, width)?
+                }
+                None => {
+                    self.stacked(&label("experts' gate and up"), layer, pair, width, e.count)?
+                }
+            },
+            gate_up_bias,
+            down: match &fused {
+                Some([_, name]) => {
+                    let what = label("experts' down");
+                    self.matrix(&what, Usage::Matrix, name, width * e.count, e.ffn)?
+                }
+                None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            },
+            down_bias,
+            beside: match e.beside {
+                true => Some(self.beside(label, layer, spec, e)?),
+                false => None,
+            },
+            shared,
+        })
+    }
+
+    /// The expert that every token uses. Gate and up may be one tensor.
+    pub(super) fn shared_expert(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        spec: &ModelSpec,
+        shared: SharedExpert,
+    ) -> Result<SharedWeights, Error> {
+        let dim = spec.dim;
+        let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
+        let pair = match self.has(&gate) {
+            _ if !spec.gated => vec![(up, shared.ffn)],
+            false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
+            true => vec![(gate, shared.ffn), (up, shared.ffn)],
+        };
+        let score = weight(names.shared_gate, layer);
+        let what = label("shared expert's down");
+        Ok(SharedWeights {
+            gate_up: self.joined(&label("shared expert's gate and up"), &pair, dim)?,
+            down: self.matrix(&what, Usage::Matrix, &down, dim, shared.ffn)?,
+            gate: match shared.gated {
+                true => {
+                    let what = label("shared expert's score");
+                    Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
+                }
+                false => None,
+            },
+        })
+    }
+
+    /// The biases of all experts, each expert's rows of the tensors one after another.
+    pub(super) fn stacked_biases(
+        &mut self,
+        label: &str,
+        layer: u32,
+        vectors: &[(&str, u32)],
+        experts: u32,
+    ) -> Result<WeightId, Error> {
+        let mut tensors = Vec::new();
+        for (template, k) in vectors {
+            tensors.push(self.tensor(&bias(template, layer), experts, *k)?.name);
+        }
+        let parts = (0..experts).flat_map(|expert| {
+            tensors.iter().map(move |tensor| Part {
+                tensor: tensor.clone(),
+                first_row: expert,
+                rows: 1,
+            })
+        });
+        let parts = parts.collect();
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: Format::F32,
+            n: 1,
+            k: vectors.iter().map(|v| v.1).sum::<u32>() * experts,
+            usage: Usage::Vector,
+            add: 0.0,
+            source: Source::Parts(parts),
+        }))
+    }
+
+    /// The matrices of all experts, from one tensor for all experts or one per expert.
+    pub(super) fn stacked(
+        &mut self,
+        label: &str,
+        layer: u32,
+        matrices: &[(&str, u32)],
+        k: u32,
+        experts: u32,
+    ) -> Result<WeightId, Error> {
+        let mut parts = Vec::new();
+        let mut stored = None;
+        for expert in 0..experts {
+            for (template, rows) in matrices {
+                let own = template.contains("[]");
+                let (all, first_row) = match own {
+                    true => (*rows, 0),
+                    false => (rows * experts, rows * expert),
+                };
+                let name = weight(&template.replace("[]", &expert.to_string()), layer);
+                let info = self.tensor(&name, all, k)?;
+                let format = *stored.get_or_insert(info.format);
+                if format != info.format {
+                    let problem = format!(
+                        "is {}, its neighbours are {}: experts of mixed formats are not supported",
+                        info.format.name(),
+                        format.name()
+                    );
+                    return Err(self.fault(&name, problem));
+                }
+                parts.push(Part {
+                    tensor: info.name,
+                    first_row,
+                    rows: *rows,
+                });
+            }
+        }
+        let n = matrices.iter().map(|m| m.1).sum::<u32>() * experts;
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: stored.unwrap_or(Format::F32),
+            n,
+            k,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: Source::Parts(parts),
+        }))
+    }
+}

@@ -1,0 +1,198 @@
+//! Every golden model with something missing or wrong: each reader refuses it, and none panics.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use welte_formats::checkpoint::{self, Checkpoint, Dialect, Metadata, TensorInfo, Value};
+use welte_models::{CompileOptions, Error, compile, spec};
+use welte_table::{Program, Source};
+
+/// Tensors that a model may lack: the table of tokens is then the output too; biases of all layers; values of Gemma 4, which
+/// are then the keys.
+fn is_optional(model: &str, tensor: &str) -> bool {
+    let output = ["lm_head.weight", "output.weight"].contains(&tensor);
+    output
+        || tensor.contains("bias")
+        || model.starts_with("gemma4") && tensor.ends_with("attn_v.weight")
+}
+
+/// A file whose names, shapes and keys are changed.
+struct Changed<'a> {
+    file: &'a dyn Checkpoint,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+}
+
+impl Changed<'_> {
+    fn of(file: &dyn Checkpoint) -> Changed<'_> {
+        Changed {
+            file,
+            metadata: file.metadata().clone(),
+            tensors: file.tensors().to_vec(),
+        }
+    }
+
+    /// Compiles it for few positions: some encoders know no more.
+    fn program(&self) -> Result<Program, Error> {
+        let options = CompileOptions {
+            context: 32,
+            ..CompileOptions::default()
+        };
+        compile(&spec(self)?, self, &options)
+    }
+}
+
+/// Whether a program reads a tensor.
+fn reads(program: &Program, name: &str) -> bool {
+    let mut sources = program.weights.iter().map(|w| &w.source);
+    sources.any(|source| match source {
+        Source::Parts(parts) | Source::Transposed(parts) => parts.iter().any(|p| p.tensor == name),
+        Source::Constant(_) => false,
+    })
+}
+
+impl Checkpoint for Changed<'_> {
+    fn origin(&self) -> &str {
+        "changed"
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.file.dialect()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.iter().find(|info| info.name == name)
+    }
+
+    fn rows(
+        &self,
+        info: &TensorInfo,
+        first: usize,
+        rows: usize,
+    ) -> Result<Cow<'_, [u8]>, checkpoint::Error> {
+        let bytes = info.format.bytes(info.k).unwrap_or(0) * rows;
+        match self.file.tensor(&info.name) {
+            Some(own) if own == info => self.file.rows(info, first, rows),
+            _ => Ok(Cow::Owned(vec![0; bytes])),
+        }
+    }
+}
+
+/// All golden models: GGUF files and directories, one of each kind and family.
+fn goldens() -> Vec<(String, Box<dyn Checkpoint>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../welte/tests/goldens");
+    let mut found = Vec::new();
+    let mut open: Vec<PathBuf> = vec![folder.clone()];
+    while let Some(path) = open.pop() {
+        let weights = ["model.safetensors", "model.safetensors.index.json"];
+        let is_model = weights.iter().any(|name| path.join(name).is_file())
+            || path.extension().is_some_and(|e| e == "gguf");
+        if is_model {
+            let name = path.strip_prefix(&folder).unwrap().display().to_string();
+            let file = welte_formats::open(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+            found.push((name, file));
+        } else if path.is_dir() {
+            let list = std::fs::read_dir(&path).expect("a folder of goldens");
+            open.extend(list.map(|entry| entry.unwrap().path()));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    assert!(found.len() > 100, "{} goldens", found.len());
+    found
+}
+
+#[test]
+fn a_missing_tensor_is_refused() {
+    let mut silent = Vec::new();
+    for (name, file) in goldens() {
+        let all = Changed::of(&*file);
+        let program = all.program().unwrap_or_else(|e| panic!("{name}: {e}"));
+        for i in 0..all.tensors.len() {
+            let mut changed = Changed::of(&*file);
+            let gone = changed.tensors.remove(i).name;
+            match changed.program() {
+                Ok(_) if !reads(&program, &gone) || is_optional(&name, &gone) => {}
+                // Another one may be missing then: one matrix in place of two.
+                Err(Error::Tensor { .. }) => {}
+                Err(e) if e.to_string().contains(&gone) => {}
+                Ok(_) => silent.push(format!("{name}: without {gone}")),
+                Err(e) => silent.push(format!("{name}: without {gone}: {e}")),
+            }
+        }
+    }
+    assert!(silent.is_empty(), "{}", silent.join("\n"));
+}
+
+#[test]
+fn a_tensor_of_a_wrong_shape_is_refused() {
+    let mut silent = Vec::new();
+    for (name, file) in goldens() {
+        for i in 0..file.tensors().len() {
+            let own = &file.tensors()[i];
+            let wider = TensorInfo {
+                k: own.k + own.format.block(),
+                ..own.clone()
+            };
+            let longer = TensorInfo {
+                n: own.n + 1,
+                ..own.clone()
+            };
+            for info in [wider, longer] {
+                let mut changed = Changed::of(&*file);
+                // The tables of tokens say how many there are.
+                let counts = info.n > own.n && info.name.contains("emb");
+                changed.tensors[i] = info.clone();
+                match changed.program() {
+                    Ok(program) if counts || !reads(&program, &info.name) => {}
+                    Ok(_) => silent.push(format!("{name}: {info:?}")),
+                    Err(Error::Tensor { .. }) => {}
+                    Err(e) if e.to_string().contains(&info.name) => {}
+                    Err(e) => silent.push(format!("{name}: {info:?}: {e}")),
+                }
+            }
+        }
+    }
+    assert!(silent.is_empty(), "{}", silent.join("\n"));
+}
+
+/// A wrong value may be allowed, or may make another key or tensor wrong. No value makes a reader panic, or blame the options.
+#[test]
+fn a_wrong_key_is_an_error_of_the_contents() {
+    let mut silent = Vec::new();
+    for (name, file) in goldens() {
+        for key in file.metadata().keys() {
+            if key.starts_with("tokenizer.") {
+                continue;
+            }
+            let wrong = [
+                None,
+                Some(Value::U64(0)),
+                Some(Value::U64(u64::MAX)),
+                Some(Value::I64(-1)),
+                Some(Value::F64(f64::NAN)),
+                Some(Value::String("wrong".into())),
+                Some(Value::Array(Vec::new())),
+            ];
+            for value in wrong {
+                let mut changed = Changed::of(&*file);
+                match value.clone() {
+                    Some(value) => changed.metadata.insert(key.clone(), value),
+                    None => changed.metadata.remove(key),
+                };
+                match changed.program() {
+                    Ok(_) => {}
+                    Err(e) if e.is_of_contents() => {}
+                    Err(e) => silent.push(format!("{name}: {key} = {value:?}: {e}")),
+                }
+            }
+        }
+    }
+    assert!(silent.is_empty(), "{}", silent.join("\n"));
+}
