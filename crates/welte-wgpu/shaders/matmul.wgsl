@@ -85,8 +85,10 @@ fn multiply(input: Inputs, bases: vec4<u32>, ready: bool, t: u32) {
     //for s
     sums[$s] = vec4(0.0);
     //end s
-    // Weights are on their way while the vectors are prepared.
-    fetch(input.k, bases, t % TEAM);
+    if AHEAD {
+        // Weights are on their way while the vectors are prepared.
+        fetch(input.k, bases, t % TEAM);
+    }
     for (var chunk = 0u; chunk < input.k; chunk += CHUNK) {
         if !ready {
             workgroupBarrier();

@@ -32,10 +32,15 @@ fn accumulate(input: Inputs, chunk: u32, bases: vec4<u32>, lane: u32) {
     let end = (min(input.k, chunk + CHUNK) + 7u) / 8u;
     for (var unit = chunk / 8u + lane; unit < end; unit += TEAM) {
         let places = (quads(unit) - chunk) / 4u;
+        if !AHEAD {
+            fetch(input.k, bases, unit);
+        }
         //for r
         let w$r = next$r;
         //end r
-        fetch(input.k, bases, unit + TEAM);
+        if AHEAD {
+            fetch(input.k, bases, unit + TEAM);
+        }
         //for m
         if ROWS == 1u || $mu < input.rows {
             let xa = inputs[$mu * QUADS + places.x];

@@ -84,10 +84,15 @@ fn accumulate(input: Inputs, chunk: u32, bases: vec4<u32>, lane: u32) {
     let end = min(input.k, chunk + CHUNK) / 32u;
     for (var unit = chunk / 32u + lane; unit < end; unit += TEAM) {
         let groups = groups_of(unit) - chunk / 16u;
+        if !AHEAD {
+            fetch(input.k, bases, unit);
+        }
         //for r
         let w$r = next$r;
         //end r
-        fetch(input.k, bases, unit + TEAM);
+        if AHEAD {
+            fetch(input.k, bases, unit + TEAM);
+        }
         //for m
         if ROWS == 1u || $mu < input.rows {
             let a = $mu * GROUPS + groups.x;

@@ -185,8 +185,8 @@ fn unit_loader(format: Format) -> &'static [&'static str] {
 pub(crate) struct Geometry {
     /// Invocations of a workgroup.
     workgroup: u32,
-    /// The fewest and the most of a team. A row of few units has a small team. A team has at most four outputs at a time and at least
-    /// as many invocations, because kernels of experts store one output per invocation.
+    /// The fewest and the most of a team. A row of few units has a small team. A team has no more
+    /// outputs at a time than invocations, because an invocation of an experts' kernel stores one.
     teams: (u32, u32),
     /// A matrix of so many rows gives a team four at a time, others two: fewer rows are spread over more workgroups.
     many: u32,
@@ -194,6 +194,8 @@ pub(crate) struct Geometry {
     rows: u32,
     /// Steps of one row have a kernel of their own. Otherwise one kernel is compiled for both.
     single: bool,
+    /// Weights are loaded a unit ahead, which needs the code for it twice.
+    ahead: bool,
     /// Every workgroup of a product computes the norm before it. Otherwise the norm is a launch of its own.
     pub(crate) norms: bool,
 }
@@ -205,16 +207,18 @@ impl Geometry {
         many: 8192,
         rows: 8,
         single: true,
+        ahead: true,
         norms: true,
     };
     /// Every invocation that meets a barrier costs time here, so few do. Compiling a kernel takes longer than running it, so kernels
     /// are small and few.
     pub(crate) const SOFTWARE: Geometry = Geometry {
         workgroup: 64,
-        teams: (4, 4),
-        many: 0,
+        teams: (2, 2),
+        many: u32::MAX,
         rows: 2,
         single: false,
+        ahead: false,
         norms: false,
     };
 
@@ -310,6 +314,7 @@ impl Product {
         for (name, number) in numbers {
             kernel.constants += &format!("const {name} = {number}u;\n");
         }
+        kernel.constants += &format!("const AHEAD = {};\n", self.geometry.ahead);
         // Rows of floats need not be whole units.
         kernel.constants += &format!("const PADDED = {};\n", !self.format.is_quantised());
         kernel.loading(self.format)
