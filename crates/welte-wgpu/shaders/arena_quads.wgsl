@@ -8,3 +8,12 @@ fn float_at(i: u32) -> f32 {
 fn put(i: u32, value: f32) {
     mem[i / 4u][i % 4u] = value;
 }
+
+// i is a multiple of four.
+fn quad_at(i: u32) -> vec4<f32> {
+    return mem[i / 4u];
+}
+
+fn put_quad(i: u32, value: vec4<f32>) {
+    mem[i / 4u] = value;
+}

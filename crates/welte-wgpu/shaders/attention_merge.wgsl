@@ -6,6 +6,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let p = command.p;
     let row = id.z;
     let head = id.x;
+    if is_whole(row) {
+        return;
+    }
     var sink = LOWEST;
     if has(0u) {
         sink = vector0(head);

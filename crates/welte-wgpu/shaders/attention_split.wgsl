@@ -15,6 +15,11 @@ fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
     return vec2(max(first, split * at.split), min(end, (split + 1u) * at.split));
 }
 
+// True if the first split has all positions that the row sees: then nothing is joined.
+fn is_whole(row: u32) -> bool {
+    return command.at.splits == 1u || position_of(row) < command.at.split;
+}
+
 fn partial_place(row: u32, head: u32, split: u32, head_dim: u32) -> u32 {
     return command.at.scratch + ((row * command.p.heads + head) * command.at.splits + split) * (head_dim + 2u);
 }

@@ -88,8 +88,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         sink = vector0(head);
     }
     let partial = partial_place(row, head, id.y, HEAD_DIM);
+    let whole = is_whole(row);
     var factor = 1.0;
-    if at.splits == 1u {
+    if whole {
         let most = max(largest, sink);
         factor = exp(largest - most);
         var all = total * factor;
@@ -102,7 +103,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         put(partial + 1u, total);
     }
     var y = at.c + row * p.y_stride + head * HEAD_DIM;
-    if at.splits > 1u {
+    if !whole {
         y = partial + 2u;
     }
     for (var i = t; i < 2u * OCTETS; i += WG) {

@@ -24,7 +24,8 @@ struct Place {
     // Of a context: how many there are, and their positions.
     splits: u32,
     split: u32,
-    spare: u32,
+    // Which word of `state` has the number of the rows at hand.
+    live: u32,
 }
 
 struct Command {
@@ -68,7 +69,11 @@ fn is_nan(value: f32) -> bool {
     return (bitcast<u32>(value) & 0x7fffffffu) > 0x7f800000u;
 }
 
+// Some drivers give NaN for large numbers, and `clamp` may lose a NaN.
 fn safe_tanh(x: f32) -> f32 {
+    if is_nan(x) {
+        return x;
+    }
     return tanh(clamp(x, -15.0, 15.0));
 }
 

@@ -1,13 +1,15 @@
-// `y[i] = act(gate x) * up x` of each chosen expert, or `relu(up x)^2` without a gate (activation 4): two outputs per
-// workgroup.
+// `y[i] = act(gate x) * up x` of each chosen expert, or `relu(up x)^2` without a gate (activation 4). A workgroup has OUTPUTS outputs
+// of one expert.
 struct Params { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
+
+const OUTPUTS = TEAMS * OWN;
 
 var<workgroup> chosen: u32;
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let p = command.p;
-    let first = id.x * 2u;
+    let first = id.x * OUTPUTS;
     if t == 0u {
         chosen = mem[command.at.b + id.z * p.choice_stride + id.y];
     }
@@ -16,16 +18,17 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     if expert - command.at.first >= command.at.count {
         return;
     }
-    let second = min(first + 1u, p.n - 1u);
     // Without a gate both halves are up.
     let up_rows = select(p.n, 0u, p.act == 4u);
     let each = p.n + up_rows;
-    let rows = vec4(first, second, up_rows + first, up_rows + second) + (expert - command.at.first) * each;
-    let x = command.at.a + id.z * p.x_stride;
-    var sum = sum_of_partials(t, products(rows, x, p.k, t));
-    if t < 2u && first + t < p.n {
-        var gate = sum[t];
-        var up = sum[t + 2u];
+    let own = min(vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN), vec4(p.n - 1u));
+    let rows = own + vec4(0u, 1u, 2u, 3u) / vec4(OWN) * up_rows + (expert - command.at.first) * each;
+    multiply(Inputs(command.at.a + id.z * p.x_stride, 0u, 1u, p.k), rows * row_words(p.k), false, t);
+    add_partials(t, sums[0], TEAM);
+    if t < OUTPUTS && first + t < p.n {
+        let team = partial[t / OWN * TEAM];
+        var gate = team[t % OWN];
+        var up = team[t % OWN + OWN];
         if has(1u) {
             let bias = expert * each + first + t;
             gate += weight1[bias];

@@ -1,5 +1,43 @@
-// `y = W x`, or `y += W x` if ADDS.
-struct Params { n: u32, k: u32, x_stride: u32, y_stride: u32 }
+// `y = W x` of up to ROWS rows: `y += W x` if ADDS, `y = act(gate x) * up x` if PAIRED, of the normed x if NORM. A workgroup takes every
+// so many groups of outputs, and keeps vectors that fit into one chunk.
+struct Params { n: u32, k: u32, x_stride: u32, y_stride: u32, eps: f32, act: u32 }
+
+// Outputs of a workgroup at a time, and vectors whose outputs lie in one slot.
+const OUTPUTS = TEAMS * OWN;
+const TOGETHER = min(ROWS, 4u / EACH);
+
+// Output o of vector m, whose slot was added up.
+fn output(slot: u32, m: u32, o: u32) -> f32 {
+    let team = partial[o / OWN * TEAM];
+    let c = m * EACH + o % OWN - 4u * slot;
+    if PAIRED {
+        return gated(command.p.act, team[c], team[c + OWN]);
+    }
+    return team[c];
+}
+
+fn store(slot: u32, base: u32, first: u32, count: u32, rows: u32, t: u32) {
+    let m = slot * TOGETHER + t / (OUTPUTS / 4u);
+    let o = t % (OUTPUTS / 4u) * 4u;
+    if t >= OUTPUTS / 4u * TOGETHER || m >= rows || first + o >= count {
+        return;
+    }
+    let y = command.at.b + base + m * command.p.y_stride + command.at.first + first + o;
+    var values = vec4(output(slot, m, o), output(slot, m, o + 1u), output(slot, m, o + 2u), output(slot, m, o + 3u));
+    if first + o + 4u <= count {
+        if ADDS {
+            values += quad_at(y);
+        }
+        put_quad(y, values);
+        return;
+    }
+    for (var i = 0u; i < count - first - o; i++) {
+        if ADDS {
+            values[i] += float_at(y + i);
+        }
+        put(y + i, values[i]);
+    }
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -8,21 +46,23 @@ fn main(
     @builtin(local_invocation_index) t: u32,
 ) {
     let p = command.p;
-    let first = (id.x + id.y * grid.x) * 4u;
-    if first >= command.at.count {
-        return;
+    let first_row = id.z * ROWS;
+    let input = Inputs(command.at.a + first_row * p.x_stride, p.x_stride, min(ROWS, state[command.at.live] - first_row), p.k);
+    let y = first_row * p.y_stride;
+    let count = select(command.at.count, p.n, PAIRED);
+    if NORM {
+        find_norms(input, p.eps, t);
     }
-    let rows = min(vec4(first) + vec4(0u, 1u, 2u, 3u), vec4(command.at.count - 1u));
-    let x = command.at.a + id.z * p.x_stride;
-    let sum = sum_of_partials(t, products(rows, x, p.k, t));
-    if t == 0u {
-        let y = command.at.b + id.z * p.y_stride + command.at.first + first;
-        for (var i = 0u; i < min(4u, command.at.count - first); i++) {
-            var value = sum[i];
-            if ADDS {
-                value += float_at(y + i);
-            }
-            put(y + i, value);
+    for (var first = id.x * OUTPUTS; first < count; first += grid.x * OUTPUTS) {
+        let own = vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN);
+        var rows = min(own, vec4(count - 1u));
+        if PAIRED {
+            rows += vec4(0u, 1u, 2u, 3u) / vec4(OWN) * p.n;
         }
+        multiply(input, rows * row_words(p.k), first != id.x * OUTPUTS && p.k <= CHUNK, t);
+        //for s
+        add_partials(t, sums[$s], TEAM);
+        store($su, y, first, count, input.rows, t);
+        //end s
     }
 }

@@ -1,8 +1,10 @@
 //! A context: buffers and launches, all made once; then replay.
 
 mod chain;
+mod clock;
 mod contract;
 
+use self::clock::Clock;
 use crate::gpu::Gpu;
 use crate::load::Weights;
 use crate::lower::{LoweredPass, Lowering};
@@ -40,6 +42,7 @@ pub(crate) struct WgpuContext {
     /// The slots of the chain at hand that have not stopped.
     live: Vec<ChainStart>,
     profile: Option<Vec<Profile>>,
+    clock: Option<Clock>,
     allocated: BTreeMap<Class, u64>,
 }
 
@@ -129,6 +132,7 @@ impl WgpuContext {
             checks: Checks::new(program),
             live: Vec::with_capacity(program.slots as usize),
             profile: None,
+            clock: None,
             tokens: tokens?,
             arena,
             state,
@@ -190,8 +194,20 @@ impl WgpuContext {
         }
     }
 
-    /// Records commands of the step at hand.
-    fn record(&self, encoder: &mut CommandEncoder, commands: &Range<usize>, sample: bool) {
+    /// Positions that the longest row of the step at hand sees.
+    fn positions(&self) -> u32 {
+        let rows = self.step.rows.iter();
+        rows.map(|row| row.position + 1).max().unwrap_or(0)
+    }
+
+    /// Records commands of the step at hand, or of one with more positions.
+    fn record(
+        &self,
+        encoder: &mut CommandEncoder,
+        commands: &Range<usize>,
+        sample: bool,
+        positions: u32,
+    ) {
         let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
         let pass = &self.program().passes[self.step.pass];
         let outputs_from = pass.outputs_from();
@@ -200,22 +216,10 @@ impl WgpuContext {
             if !commands.contains(&index) || !sample && pass.commands[index].op == Op::Sample {
                 continue;
             }
-            let rows = self.rows_of(outputs_from, index);
+            let rows = rows_of(&self.step, outputs_from, index);
             if rows > 0 {
-                let [x, y] = launch.grid;
-                recording.set_pipeline(&launch.pipeline);
-                recording.set_bind_group(0, &launch.bind, &[]);
-                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
+                launch.record(&mut recording, rows as u32, positions);
             }
-        }
-    }
-
-    /// Rows that a command of the step at hand runs over.
-    fn rows_of(&self, outputs_from: Option<usize>, index: usize) -> usize {
-        // `select_rows` and `pool` take all rows and make the outputs.
-        match outputs_from {
-            Some(from) if index + 1 >= from => self.step.outputs,
-            _ => self.step.rows.len(),
         }
     }
 
@@ -225,7 +229,7 @@ impl WgpuContext {
             return self.replay_timed(commands, false);
         }
         let mut encoder = self.encoder();
-        self.record(&mut encoder, &commands, false);
+        self.record(&mut encoder, &commands, false, self.positions());
         self.gpu().submit(encoder);
         self.gpu().check()
     }
@@ -236,7 +240,7 @@ impl WgpuContext {
         let mut encoder = self.encoder();
         match self.profile.is_some() {
             true => self.replay_timed(all, sample)?,
-            false => self.record(&mut encoder, &all, sample),
+            false => self.record(&mut encoder, &all, sample, self.positions()),
         }
         self.read_outputs(encoder)
     }
@@ -264,37 +268,51 @@ impl WgpuContext {
             })
     }
 
-    /// Runs the commands one by one, with a clock.
+    /// Runs the commands one by one and measures them: by the GPU's clock, or if it has none, by ours from a submission to its end.
     fn replay_timed(&mut self, commands: Range<usize>, sample: bool) -> Result<(), Error> {
         let program = self.weights.program.clone();
         let pass = &program.passes[self.step.pass];
         let outputs_from = pass.outputs_from();
+        let runs = pass.commands.iter().enumerate().filter(|(index, command)| {
+            commands.contains(index) && (sample || command.op != Op::Sample)
+        });
         self.step.ran.clear();
+        let positions = self.positions();
         let begun = Instant::now();
-        for (index, command) in pass.commands.iter().enumerate() {
-            let rows = self.rows_of(outputs_from, index);
-            if !commands.contains(&index) || !sample && command.op == Op::Sample {
-                continue;
-            }
-            let mut encoder = self.encoder();
-            let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        let mut encoder = self.encoder();
+        for (nth, (index, _)) in runs.clone().enumerate() {
+            let rows = rows_of(&self.step, outputs_from, index);
+            let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor {
+                label: None,
+                timestamp_writes: self.clock.as_ref().map(|clock| clock.of(nth)),
+            });
             let launches = self.passes[self.step.pass].launches.iter();
             for launch in launches.filter(|l| l.command as usize == index && rows > 0) {
-                let [x, y] = launch.grid;
-                recording.set_pipeline(&launch.pipeline);
-                recording.set_bind_group(0, &launch.bind, &[]);
-                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
+                launch.record(&mut recording, rows as u32, positions);
             }
             drop(recording);
-            let begin = begun.elapsed().as_nanos() as u64;
-            let submitted = self.gpu().submit(encoder);
-            self.gpu().wait(submitted)?;
-            let end = begun.elapsed().as_nanos() as u64;
-            self.step.ran.push((index as u32, begin, end));
-            if let Some(profile) = &mut self.profile {
+            let mut times = (0, 0);
+            if self.clock.is_none() {
+                let one = std::mem::replace(&mut encoder, self.encoder());
+                times.0 = begun.elapsed().as_nanos() as u64;
+                let submitted = self.gpu().submit(one);
+                self.gpu().wait(submitted)?;
+                times.1 = begun.elapsed().as_nanos() as u64;
+            }
+            self.step.ran.push((index as u32, times.0, times.1));
+        }
+        if let Some(clock) = self.clock.as_ref().filter(|_| !self.step.ran.is_empty()) {
+            let times = clock.submit(self.gpu(), encoder, self.step.ran.len())?;
+            for (ran, (begin, end)) in self.step.ran.iter_mut().zip(times) {
+                (ran.1, ran.2) = (begin, end);
+            }
+        }
+        if let Some(profile) = &mut self.profile {
+            for ((index, command), (_, begin, end)) in runs.zip(&self.step.ran) {
+                let rows = rows_of(&self.step, outputs_from, index);
                 let entry = &mut profile[command.op as usize];
                 entry.count(&program, command, &self.step.rows, rows);
-                entry.ns += end - begin;
+                entry.ns += end.saturating_sub(*begin);
             }
         }
         Ok(())
@@ -318,5 +336,14 @@ impl WgpuContext {
             self.slots[slot as usize].remember(token);
         }
         token
+    }
+}
+
+/// Rows that a command of a step runs over.
+fn rows_of(step: &Step, outputs_from: Option<usize>, index: usize) -> usize {
+    // `select_rows` and `pool` take all rows and make the outputs.
+    match outputs_from {
+        Some(from) if index + 1 >= from => step.outputs,
+        _ => step.rows.len(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::adapter::{self, Api};
 use crate::context::WgpuContext;
-use crate::gpu::{Gpu, binding};
+use crate::gpu::{Abilities, Gpu, binding};
 use crate::kernels::{self, WORKGROUP};
 use crate::load::Weights;
 use crate::plan;
@@ -16,33 +16,33 @@ use welte_table::{Command, Program, verify};
 use wgpu::{Adapter, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Raised with every change that gives other bits.
-const ARITHMETIC: u32 = 1;
+const ARITHMETIC: u32 = 2;
 
 /// Rows of a prompt that are computed together by default.
 const PROMPT_ROWS: u32 = 256;
 
 /// Opens a GPU by its number among those of an API.
 pub fn device(api: Api, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
-    device_of_bindings(api, ordinal, options, u64::MAX)
+    device_with(api, ordinal, options, Abilities::ALL)
 }
 
-/// A GPU whose kernels see at most so many bytes of a buffer, as if it had such a limit: for tests.
-pub fn device_of_bindings(
+/// A GPU as if it had these abilities at most: for tests.
+pub fn device_with(
     api: Api,
     ordinal: u32,
     options: &DeviceOptions,
-    most_binding: u64,
+    abilities: Abilities,
 ) -> Result<Arc<dyn Device>, Error> {
     let id = api.id(ordinal);
     check_options(id, options)?;
-    of_adapter(id, adapter::open(api, ordinal)?, most_binding)
+    of_adapter(id, adapter::open(api, ordinal)?, abilities)
 }
 
 /// The first GPU, unless it is software: for an automatic choice.
 pub fn hardware(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     let id = Api::Gpu.id(0);
     check_options(id, options)?;
-    of_adapter(id, adapter::open_hardware()?, u64::MAX)
+    of_adapter(id, adapter::open_hardware()?, Abilities::ALL)
 }
 
 fn check_options(id: DeviceId, options: &DeviceOptions) -> Result<(), Error> {
@@ -55,8 +55,12 @@ fn check_options(id: DeviceId, options: &DeviceOptions) -> Result<(), Error> {
     }
 }
 
-fn of_adapter(id: DeviceId, adapter: Adapter, most_binding: u64) -> Result<Arc<dyn Device>, Error> {
-    let gpu = Arc::new(Gpu::open(id, adapter, most_binding)?);
+fn of_adapter(
+    id: DeviceId,
+    adapter: Adapter,
+    abilities: Abilities,
+) -> Result<Arc<dyn Device>, Error> {
+    let gpu = Arc::new(Gpu::open(id, adapter, abilities)?);
     Ok(Arc::new(WgpuDevice {
         info: DeviceInfo {
             id: gpu.id,

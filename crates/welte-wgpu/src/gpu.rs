@@ -1,7 +1,7 @@
 //! An open GPU: buffers, pipelines, submissions, errors.
 #![allow(unsafe_code)]
 
-use crate::kernels::Kernel;
+use crate::kernels::{Geometry, Kernel};
 use crate::plan::COMMAND_BYTES;
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use welte_device::{DeviceId, Error};
 use wgpu::{
-    Adapter, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
+    Adapter, Backend, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer,
     BufferBindingType, BufferDescriptor, BufferUsages, CommandEncoder, ComputePipeline,
-    ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, MapMode,
+    ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, Features, MapMode,
     PipelineCompilationOptions, PipelineLayout, PipelineLayoutDescriptor, ShaderModuleDescriptor,
     ShaderRuntimeChecks, ShaderSource, ShaderStages, SubmissionIndex,
 };
@@ -42,6 +42,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[error("{0}")]
 struct Failure(String);
 
+/// Abilities of a GPU that are used where it has them. Tests take some away.
+#[derive(Clone, Copy, Debug)]
+pub struct Abilities {
+    /// Bytes of a buffer that a kernel sees.
+    pub binding: u64,
+    /// Products of packed integers.
+    pub packed: bool,
+    /// Cheap barriers, and with them products in large workgroups. None: software lacks them, hardware has them.
+    pub barriers: Option<bool>,
+}
+
+impl Abilities {
+    /// Whatever the GPU has.
+    pub const ALL: Abilities = Abilities {
+        binding: u64::MAX,
+        packed: true,
+        barriers: None,
+    };
+}
+
 /// An open GPU.
 pub(crate) struct Gpu {
     pub(crate) id: DeviceId,
@@ -51,6 +71,9 @@ pub(crate) struct Gpu {
     /// The largest part of a buffer that a kernel can see.
     pub(crate) binding: u64,
     pub(crate) software: bool,
+    /// Products of packed integers of 8 bits are fast. Metal has no instruction for them.
+    pub(crate) packed: bool,
+    pub(crate) geometry: Geometry,
     layout: BindGroupLayout,
     pipeline_layout: PipelineLayout,
     pipelines: Mutex<HashMap<String, ComputePipeline>>,
@@ -61,8 +84,8 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Opens an adapter. Bindings have at most `most_binding` bytes.
-    pub(crate) fn open(id: DeviceId, adapter: Adapter, most_binding: u64) -> Result<Gpu, Error> {
+    /// Opens an adapter.
+    pub(crate) fn open(id: DeviceId, adapter: Adapter, within: Abilities) -> Result<Gpu, Error> {
         let unavailable = |why: String| Error::Unavailable { device: id, why };
         let (info, limits) = (adapter.get_info(), adapter.limits());
         let most = limits.max_storage_buffers_per_shader_stage;
@@ -71,12 +94,15 @@ impl Gpu {
             let why = format!("its kernels may have {most} buffers; {needed} are needed");
             return Err(unavailable(why));
         }
+        let software = info.device_type == DeviceType::Cpu;
         let binding = limits
             .max_storage_buffer_binding_size
             .min(limits.max_buffer_size)
-            .min(most_binding);
+            .min(within.binding);
         let opened = block_on(adapter.request_device(&DeviceDescriptor {
             label: Some("welte"),
+            // Kernels use nothing optional; profiles use the clock.
+            required_features: adapter.features() & Features::TIMESTAMP_QUERY,
             required_limits: limits,
             ..DeviceDescriptor::default()
         }));
@@ -112,7 +138,12 @@ impl Gpu {
             id,
             name: info.name,
             binding,
-            software: info.device_type == DeviceType::Cpu,
+            software,
+            geometry: match within.barriers.unwrap_or(!software) {
+                true => Geometry::HARDWARE,
+                false => Geometry::SOFTWARE,
+            },
+            packed: within.packed && info.backend != Backend::Metal,
             layout,
             pipeline_layout,
             pipelines: Mutex::default(),
@@ -319,7 +350,8 @@ mod tests {
     /// None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
     fn gpu() -> Option<Gpu> {
         let id = Api::Gpu.id(0);
-        match adapter::open(Api::Gpu, 0).and_then(|adapter| Gpu::open(id, adapter, u64::MAX)) {
+        match adapter::open(Api::Gpu, 0).and_then(|adapter| Gpu::open(id, adapter, Abilities::ALL))
+        {
             Ok(gpu) => Some(gpu),
             Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
                 eprintln!("skipped: {why}");
@@ -367,8 +399,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_optional_is_asked_of_an_adapter() {
+    fn only_the_clock_is_asked_of_an_adapter() {
         let Some(gpu) = gpu() else { return };
-        assert!(gpu.device.features().is_empty());
+        let features = gpu.device.features();
+        assert!(Features::TIMESTAMP_QUERY.contains(features), "{features:?}");
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Kernel {
     pub(crate) name: String,
     constants: String,
     pieces: Vec<&'static str>,
+    /// Loops that are written out: their names and turns.
+    loops: Vec<(&'static str, u32)>,
 }
 
 macro_rules! shader {
@@ -34,6 +36,7 @@ impl Kernel {
             name: name.to_string(),
             constants: format!("const WG = {size}u;\n"),
             pieces: all,
+            loops: Vec::new(),
         }
     }
 
@@ -76,8 +79,28 @@ impl Kernel {
             source += "\n";
             source += piece;
         }
-        source
+        self.loops.iter().fold(source, |source, (name, turns)| {
+            written_out(&source, name, *turns)
+        })
     }
+}
+
+/// What stands between the lines `//for NAME` and `//end NAME` appears so many times, with the turn's number for `$NAME`. A driver
+/// that keeps a loop would keep arrays of registers in memory.
+fn written_out(source: &str, name: &str, turns: u32) -> String {
+    let (begin, end) = (format!("//for {name}\n"), format!("//end {name}\n"));
+    let variable = format!("${name}");
+    let mut out = String::new();
+    let mut rest = source;
+    while let Some((before, from)) = rest.split_once(&begin) {
+        let (body, after) = from.split_once(&end).expect("a loop ends");
+        out += before;
+        for turn in 0..turns {
+            out += &body.replace(&variable, &turn.to_string());
+        }
+        rest = after;
+    }
+    out + rest
 }
 
 /// What loads weights of a format.
@@ -142,75 +165,182 @@ pub(crate) fn norm_before(dim: u32) -> Kernel {
 pub(crate) const TILE_ROWS: u32 = 32;
 pub(crate) const TILE_OUTPUTS: u32 = 64;
 
-/// What multiplies 32 weights at once.
-fn wide_loader(format: Format) -> Option<&'static str> {
-    Some(match format {
-        Format::F16 => shader!("wide/f16"),
-        Format::BF16 => shader!("wide/bf16"),
-        Format::Q4_0 => shader!("wide/q4_0"),
-        Format::Q8_0 => shader!("wide/q8_0"),
-        Format::Q4_K => shader!("wide/q4_k"),
-        Format::Q6_K => shader!("wide/q6_k"),
-        _ => return None,
-    })
-}
-
-/// True if products of rows of `k` weights load 32 at once. Activations and outputs must begin at multiples of 16 bytes.
-pub(crate) fn is_wide(format: Format, k: u32) -> bool {
-    k.is_multiple_of(32) && wide_loader(format).is_some()
-}
-
-/// A product of rows of `k` weights. Where these are few, so are the invocations of a workgroup.
-fn product(name: &str, source: &'static str, format: Format, wide: bool, k: u32) -> Kernel {
-    let wide = wide_loader(format).filter(|_| wide);
-    let units = match wide {
-        Some(_) => k / 32,
-        None => k.div_ceil(8),
-    };
-    let size = units.next_power_of_two().clamp(8, WORKGROUP);
-    let name = &format!("{name} of {size}");
-    // Rows of floats need not be whole units.
-    let padded = flag(!format.is_quantised());
-    let mut kernel = Kernel::of_workgroup(size, name, &[shader!("matmul"), source]);
-    match wide {
-        Some(loader) => {
-            kernel.name += " wide";
-            kernel.pieces[1] = shader!("arena_quads");
-            kernel.pieces.extend([shader!("matmul_wide"), loader]);
-        }
-        None => kernel.pieces.push(shader!("matmul_units")),
+/// What loads 32 weights as integers of 8 bits, if something does.
+fn unit_loader(format: Format) -> &'static [&'static str] {
+    match format {
+        Format::Q4_0 => &[shader!("unit/halves"), shader!("unit/q4_0")],
+        Format::Q4_1 => &[shader!("unit/halves"), shader!("unit/q4_1")],
+        Format::Q5_0 => &[shader!("unit/halves"), shader!("unit/q5_0")],
+        Format::Q5_1 => &[shader!("unit/halves"), shader!("unit/q5_1")],
+        Format::Q8_0 => &[shader!("unit/halves"), shader!("unit/q8_0")],
+        Format::Q4_K => &[shader!("unit/scale_min"), shader!("unit/q4_k")],
+        Format::Q5_K => &[shader!("unit/scale_min"), shader!("unit/q5_k")],
+        Format::Q6_K => &[shader!("unit/q6_k")],
+        _ => &[],
     }
-    kernel.with("PADDED", padded).loading(format)
 }
 
-/// `matmul`, or `matmul_add`.
-pub(crate) fn matmul(format: Format, adds: bool, wide: bool, k: u32) -> Kernel {
-    product("matmul", shader!("matmul_row"), format, wide, k).with("ADDS", flag(adds))
+/// How products are laid out on an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Invocations of a workgroup.
+    workgroup: u32,
+    /// The fewest and the most of a team. A row of few units has a small team. A team has no more
+    /// outputs at a time than invocations, because an invocation of an experts' kernel stores one.
+    teams: (u32, u32),
+    /// A matrix of so many rows gives a team four at a time, others two: fewer rows are spread over more workgroups.
+    many: u32,
+    /// Vectors that a product takes at once in steps of several rows.
+    rows: u32,
+    /// Steps of one row have a kernel of their own. Otherwise one kernel is compiled for both.
+    single: bool,
+    /// Weights are loaded a unit ahead, which needs the code for it twice.
+    ahead: bool,
+    /// Every workgroup of a product computes the norm before it. Otherwise the norm is a launch of its own.
+    pub(crate) norms: bool,
 }
 
-/// The same over many rows.
+impl Geometry {
+    pub(crate) const HARDWARE: Geometry = Geometry {
+        workgroup: 256,
+        teams: (8, 32),
+        many: 8192,
+        rows: 8,
+        single: true,
+        ahead: true,
+        norms: true,
+    };
+    /// Every invocation that meets a barrier costs time here, so few do. Compiling a kernel takes longer than running it, so kernels
+    /// are small and few.
+    pub(crate) const SOFTWARE: Geometry = Geometry {
+        workgroup: 64,
+        teams: (2, 2),
+        many: u32::MAX,
+        rows: 2,
+        single: false,
+        ahead: false,
+        norms: false,
+    };
+
+    /// Vectors that the kernel of a product takes at once: in steps of one row, and in others if they have another kernel. The pass
+    /// has at most `most` rows.
+    pub(crate) fn rows(&self, most: u32) -> (u32, Option<u32>) {
+        match (most, self.single) {
+            (1, _) => (1, None),
+            (_, true) => (1, Some(self.rows)),
+            (_, false) => (self.rows, None),
+        }
+    }
+}
+
+/// A product of matrix rows of `k` weights with few vectors.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) geometry: Geometry,
+    pub(crate) format: Format,
+    pub(crate) k: u32,
+    /// Rows of the matrix.
+    pub(crate) n: u32,
+    /// Vectors are rounded to integers of 8 bits, if the format has a loader for that.
+    pub(crate) packed: bool,
+    /// Vectors and outputs begin at multiples of 16 bytes.
+    pub(crate) aligned: bool,
+    /// Two rows of the matrix make an output.
+    pub(crate) paired: bool,
+}
+
+impl Product {
+    fn team(&self) -> u32 {
+        let unit = if self.is_packed() { 32 } else { 8 };
+        let units = self.k.div_ceil(unit);
+        let (fewest, most) = self.geometry.teams;
+        units.next_power_of_two().clamp(fewest, most)
+    }
+
+    /// Matrix rows of a team at a time.
+    fn each(&self, rows: u32) -> u32 {
+        match rows == 1 && self.n >= self.geometry.many {
+            true => 4,
+            false => 2,
+        }
+    }
+
+    fn is_packed(&self) -> bool {
+        self.packed && self.k.is_multiple_of(32) && !unit_loader(self.format).is_empty()
+    }
+
+    /// Outputs of a workgroup at a time.
+    pub(crate) fn outputs(&self, rows: u32) -> u32 {
+        let own = self.each(rows) / if self.paired { 2 } else { 1 };
+        self.geometry.workgroup / self.team() * own
+    }
+
+    /// `rows` vectors at a time: the bits of an output do not depend on them.
+    fn kernel(&self, name: &str, source: &'static str, rows: u32) -> Kernel {
+        let (each, team) = (self.each(rows), self.team());
+        let slots = (each * rows).div_ceil(4);
+        let own = if self.paired { each / 2 } else { each };
+        let size = self.geometry.workgroup;
+        let name = format!("{name} of {size}, {rows} rows, {each} each, teams of {team}");
+        let mut kernel = Kernel::of_workgroup(size, &name, &[shader!("matmul")]);
+        if self.aligned {
+            kernel.name += " aligned";
+            kernel.pieces[1] = shader!("arena_quads");
+        }
+        // Workgroup memory for all vectors stays below 16 KiB.
+        let chunk = match (self.is_packed(), rows) {
+            (true, 1) => 4096,
+            (true, _) => 1024,
+            (false, 1) => 2048,
+            (false, _) => 256,
+        };
+        if self.is_packed() {
+            kernel.name += " packed";
+            kernel.pieces.push(shader!("matmul_packed"));
+            kernel.pieces.extend_from_slice(unit_loader(self.format));
+        } else {
+            kernel.pieces.push(shader!("matmul_float"));
+        }
+        kernel.pieces.push(source);
+        kernel.loops = vec![("m", rows), ("r", each), ("s", slots), ("e", 8)];
+        let numbers = [
+            ("ROWS", rows),
+            ("EACH", each),
+            ("OWN", own),
+            ("TEAM", team),
+            ("SLOTS", slots),
+            ("CHUNK", chunk),
+        ];
+        for (name, number) in numbers {
+            kernel.constants += &format!("const {name} = {number}u;\n");
+        }
+        kernel.constants += &format!("const AHEAD = {};\n", self.geometry.ahead);
+        // Rows of floats need not be whole units.
+        kernel.constants += &format!("const PADDED = {};\n", !self.format.is_quantised());
+        kernel.loading(self.format)
+    }
+
+    /// `matmul` and its relatives, for `rows` rows at a time.
+    pub(crate) fn of_rows(&self, rows: u32, normed: bool, adds: bool) -> Kernel {
+        let kernel = self.kernel("matmul", shader!("matmul_row"), rows);
+        let kernel = kernel.with("NORM", flag(normed)).with("ADDS", flag(adds));
+        kernel.with("PAIRED", flag(self.paired))
+    }
+
+    /// `experts_act_mul`, whose product is paired, or `experts_add`.
+    pub(crate) fn of_experts(&self) -> Kernel {
+        let kernel = match self.paired {
+            true => self.kernel("experts_act_mul", shader!("experts_act_mul"), 1),
+            false => self.kernel("experts_add", shader!("experts_add"), 1),
+        };
+        kernel.with("NORM", flag(false))
+    }
+}
+
+/// A product with many rows.
 pub(crate) fn matmul_tile(format: Format, adds: bool) -> Kernel {
     let kernel = Kernel::new("matmul_tile", &[shader!("matmul_tile")]).loading(format);
     kernel.with("ADDS", flag(adds))
-}
-
-/// The product of `norm_matmul_act_mul`.
-pub(crate) fn matmul_act_mul(format: Format, wide: bool, k: u32) -> Kernel {
-    product("matmul_act_mul", shader!("matmul_act_mul"), format, wide, k)
-}
-
-pub(crate) fn experts_act_mul(format: Format, k: u32) -> Kernel {
-    product(
-        "experts_act_mul",
-        shader!("experts_act_mul"),
-        format,
-        false,
-        k,
-    )
-}
-
-pub(crate) fn experts_add(format: Format, k: u32) -> Kernel {
-    product("experts_add", shader!("experts_add"), format, false, k)
 }
 
 pub(crate) fn heads_matmul(format: Format) -> Kernel {
@@ -254,14 +384,15 @@ pub(crate) fn attention(format: Format, head_dim: u32) -> Kernel {
     kernel.with("HEAD_DIM", &format!("{head_dim}u"))
 }
 
-/// Attention over an F16 cache, for heads of whole octets.
-pub(crate) fn attention_wide(head_dim: u32) -> Kernel {
+/// Attention over an F16 cache, for heads of whole octets. It takes `size` positions in a step.
+pub(crate) fn attention_wide(head_dim: u32, size: u32) -> Kernel {
     let pieces = [
         shader!("reduce"),
         shader!("attention_split"),
         shader!("attention_wide"),
     ];
-    let kernel = Kernel::new("attention_wide", &pieces).caching(Format::F16);
+    let name = format!("attention_wide of {size}");
+    let kernel = Kernel::of_workgroup(size, &name, &pieces).caching(Format::F16);
     kernel.with("HEAD_DIM", &format!("{head_dim}u"))
 }
 
@@ -347,6 +478,7 @@ pub(crate) fn read() -> Kernel {
         name: "read".to_string(),
         constants: format!("const WG = {WORKGROUP}u;\n"),
         pieces: vec![shader!("read")],
+        loops: Vec::new(),
     }
 }
 
@@ -379,13 +511,29 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.push(recurrent("short_conv", SHORT_CONV));
     for format in Format::ALL {
         all.extend([embed(format), heads_matmul(format)]);
-        all.push(experts_act_mul(format, 256));
-        all.push(experts_add(format, 2048));
-        for wide in [false, true] {
-            if !wide || wide_loader(format).is_some() {
-                all.push(matmul_act_mul(format, wide, 256));
-                all.extend([false, true].map(|adds| matmul(format, adds, wide, 2048)));
+        for packed in [false, true] {
+            if packed && unit_loader(format).is_empty() {
+                continue;
             }
+            let product = |k: u32, n: u32, paired: bool| Product {
+                geometry: Geometry::HARDWARE,
+                format,
+                k,
+                n,
+                packed,
+                aligned: n > 8192,
+                paired,
+            };
+            all.extend([true, false].map(|paired| product(256, 512, paired).of_experts()));
+            all.push(product(2048, 16384, true).of_rows(1, true, false));
+            all.push(product(2048, 1024, false).of_rows(1, false, true));
+            all.push(product(256, 16384, false).of_rows(8, true, false));
+            all.push(product(2048, 1024, true).of_rows(8, true, false));
+            let on_software = Product {
+                geometry: Geometry::SOFTWARE,
+                ..product(256, 1024, true)
+            };
+            all.extend([1, 2].map(|rows| on_software.of_rows(rows, false, false)));
         }
         all.extend([false, true].map(|adds| matmul_tile(format, adds)));
     }
@@ -395,7 +543,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     }
     for size in [32, 64, 80, 128, 256] {
         all.extend([Format::F16, Format::Q8_0].map(|format| attention(format, size)));
-        all.push(attention_wide(size));
+        all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
         all.push(encode_attention(size));
         all.push(gated_delta(size));
     }
@@ -425,4 +573,58 @@ pub(crate) mod source {
     pub(crate) const SCALE: &str = shader!("scale");
     pub(crate) const SELECT_ROWS: &str = shader!("select_rows");
     pub(crate) const SHORT_CONV: &str = shader!("short_conv");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_are_written_out() {
+        let source = "a\n//for r\nb$r $m\n//end r\nc\n";
+        assert_eq!(written_out(source, "r", 2), "a\nb0 $m\nb1 $m\nc\n");
+        for kernel in every() {
+            let source = kernel.source();
+            assert!(
+                !source.contains("//for ") && !source.contains('$'),
+                "{}",
+                kernel.name
+            );
+        }
+    }
+
+    #[test]
+    fn an_invocation_stores_at_most_one_output_of_experts() {
+        for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
+            for (k, n, paired) in [
+                (8, 5, true),
+                (8, 5, false),
+                (256, 512, true),
+                (4096, 9000, false),
+            ] {
+                let product = Product {
+                    geometry,
+                    format: Format::F32,
+                    k,
+                    n,
+                    packed: false,
+                    aligned: false,
+                    paired,
+                };
+                let outputs = product.outputs(1);
+                assert!(outputs <= geometry.workgroup, "{outputs}: {geometry:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_say_everything_that_sources_depend_on() {
+        let mut sources = std::collections::HashMap::new();
+        for kernel in every() {
+            let source = kernel.source();
+            if let Some(other) = sources.insert(kernel.name.clone(), source.clone()) {
+                assert!(other == source, "two kernels are '{}'", kernel.name);
+            }
+        }
+    }
 }

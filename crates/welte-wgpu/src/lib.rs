@@ -17,5 +17,6 @@ mod translations;
 mod wait;
 
 pub use adapter::{Api, reports};
-pub use device::{device, device_of_bindings, hardware};
+pub use device::{device, device_with, hardware};
+pub use gpu::Abilities;
 pub use wait::block_on;

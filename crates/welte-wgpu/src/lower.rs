@@ -1,7 +1,7 @@
 //! A command becomes launches: a pipeline, a bind group, a grid, and parameters in a buffer.
 
 use crate::gpu::{Gpu, binding};
-use crate::kernels::{self, Kernel, WORKGROUP, source};
+use crate::kernels::{self, Kernel, Product, WORKGROUP, source};
 use crate::load::Weights;
 use crate::plan::{COMMAND_BYTES, STATE_HEAD, Sizes};
 use welte_device::Error;
@@ -9,18 +9,64 @@ use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
     params,
 };
-use wgpu::{BindGroup, BindingResource, Buffer, BufferBinding, ComputePipeline};
+use wgpu::{BindGroup, BindingResource, Buffer, BufferBinding, ComputePass, ComputePipeline};
 
 /// One dispatch.
 pub(crate) struct Launch {
     /// The command's number in its pass.
     pub(crate) command: u32,
-    pub(crate) pipeline: ComputePipeline,
     pub(crate) bind: BindGroup,
+    /// For one live row, or any number of them.
+    pub(crate) shape: Shape,
+    /// For several, if they are computed together.
+    pub(crate) several: Option<Shape>,
+    divided: Option<Divided>,
+}
+
+/// A launch of attention whose context is divided into splits of so many positions.
+#[derive(Clone, Copy)]
+struct Divided {
+    part: Part,
+    split: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    /// The second dimension of the grid has the splits.
+    Splits,
+    /// Only contexts of several splits have something to join.
+    Merge,
+}
+
+/// How a launch computes its rows.
+pub(crate) struct Shape {
+    pipeline: ComputePipeline,
     /// Workgroups in two dimensions; the third has the live rows.
-    pub(crate) grid: [u32; 2],
+    grid: [u32; 2],
     /// Rows of a workgroup.
-    pub(crate) rows: u32,
+    rows: u32,
+}
+
+impl Launch {
+    /// Records the launch for so many live rows, the longest of which sees so many positions.
+    pub(crate) fn record(&self, pass: &mut ComputePass<'_>, rows: u32, positions: u32) {
+        let shape = match &self.several {
+            Some(several) if rows > 1 => several,
+            _ => &self.shape,
+        };
+        let [x, mut y] = shape.grid;
+        if let Some(Divided { part, split }) = self.divided {
+            let splits = positions.div_ceil(split);
+            match part {
+                Part::Splits => y = y.min(splits),
+                Part::Merge if splits <= 1 => return,
+                Part::Merge => {}
+            }
+        }
+        pass.set_pipeline(&shape.pipeline);
+        pass.set_bind_group(0, &self.bind, &[]);
+        pass.dispatch_workgroups(x, y, rows.div_ceil(shape.rows));
+    }
 }
 
 /// A pass whose commands are lowered.
@@ -54,7 +100,7 @@ struct Place {
     scratch: u32,
     splits: u32,
     split: u32,
-    spare: u32,
+    live: u32,
 }
 
 impl Place {
@@ -77,7 +123,7 @@ impl Place {
             self.scratch,
             self.splits,
             self.split,
-            self.spare,
+            self.live,
         ];
         let words = place.iter().chain(params);
         words.flat_map(|word| word.to_ne_bytes()).collect()
@@ -89,11 +135,62 @@ struct Run {
     kernel: Kernel,
     grid: [u32; 2],
     rows: u32,
+    /// Kernel, grid and rows for several live rows.
+    several: Option<(Kernel, [u32; 2], u32)>,
     place: Place,
     params: [u32; 16],
     /// Of the first weight.
     piece: usize,
+    divided: Option<Divided>,
 }
+
+impl Run {
+    /// A launch whose workgroups have one row each.
+    fn new(kernel: Kernel, grid: [u32; 2], place: Place, params: [u32; 16]) -> Run {
+        Run {
+            kernel,
+            grid,
+            rows: 1,
+            several: None,
+            place,
+            params,
+            piece: 0,
+            divided: None,
+        }
+    }
+}
+
+/// What a product multiplies.
+#[derive(Clone, Copy)]
+struct Multiply {
+    n: u32,
+    k: u32,
+    x_stride: u32,
+    y_stride: u32,
+    /// The epsilon of the norm before it.
+    norm: Option<f32>,
+}
+
+impl Multiply {
+    /// The parameters of `matmul_row.wgsl`; `matmul_tile.wgsl` has the first of them.
+    fn words(&self, act: Option<u32>) -> [u32; 16] {
+        let eps = self.norm.unwrap_or(0.0).to_bits();
+        let used = [
+            self.n,
+            self.k,
+            self.x_stride,
+            self.y_stride,
+            eps,
+            act.unwrap_or(0),
+        ];
+        let mut words = [0; 16];
+        words[..used.len()].copy_from_slice(&used);
+        words
+    }
+}
+
+/// Workgroups of a product that share its outputs. Each prepares the vectors once.
+const MOST_GROUPS: u32 = 1024;
 
 /// The command that is lowered, with what its kernels depend on.
 #[derive(Clone, Copy)]
@@ -103,6 +200,8 @@ struct Task<'a> {
     rows: u32,
     /// Products have many rows, as those of prompts before their outputs are chosen.
     tiled: bool,
+    /// The rows at hand are the chosen ones.
+    chosen: bool,
     cache: Option<&'a CacheSpec>,
     splits: bool,
 }
@@ -126,6 +225,7 @@ impl Lowering<'_> {
                 command,
                 rows: pass.rows_at(index),
                 tiled: !decodes && !chosen,
+                chosen,
                 cache: self.program().cache_of(command),
                 splits: decodes,
             };
@@ -179,12 +279,22 @@ impl Lowering<'_> {
             size: std::num::NonZero::new(bytes.len() as u64),
         };
         bound.push((binding::COMMAND, BindingResource::Buffer(parameters)));
+        let shape = |kernel: &Kernel, grid, rows| -> Result<Shape, Error> {
+            Ok(Shape {
+                pipeline: gpu.pipeline(kernel)?,
+                grid,
+                rows,
+            })
+        };
+        let several = run.several.as_ref();
         Ok(Launch {
             command: index,
-            pipeline: gpu.pipeline(&run.kernel)?,
             bind: gpu.bind(&bound),
-            grid: run.grid,
-            rows: run.rows,
+            shape: shape(&run.kernel, run.grid, run.rows)?,
+            divided: run.divided,
+            several: several
+                .map(|(kernel, grid, rows)| shape(kernel, *grid, *rows))
+                .transpose()?,
         })
     }
 
@@ -197,6 +307,7 @@ impl Lowering<'_> {
             page: self.program().page,
             scratch: (self.sizes.scratch / 4) as u32,
             splits: 1,
+            live: u32::from(task.chosen),
             ..Place::default()
         };
         for (role, id) in command.weights.into_iter().enumerate() {
@@ -265,100 +376,57 @@ impl Lowering<'_> {
         match command.op {
             Op::NormMatmul => {
                 let p = params::NormMatmul::of(words);
-                runs.push(self.norm_to_scratch(task, p.k, p.eps, p.x_stride));
-                let product = params::Matmul {
+                let product = Multiply {
                     n: p.n,
                     k: p.k,
-                    x_stride: p.k,
+                    x_stride: p.x_stride,
                     y_stride: p.y_stride,
+                    norm: Some(p.eps),
                 };
-                runs.extend((0..pieces).map(|piece| {
-                    let mut place = self.place(task, piece);
-                    place.operands[0] = place.scratch;
-                    self.product(task, place, piece, product)
-                }));
+                self.products(task, product, |place| place, &mut runs);
             }
-            Op::NormMatmulActMul => {
-                let p = params::NormMatmulActMul::of(words);
-                runs.push(self.norm_to_scratch(task, p.k, p.eps, p.x_stride));
-                let mut place = self.place(task, 0);
-                if !task.tiled && pieces == 1 {
-                    let aligned = [place.scratch, place.operands[1], p.y_stride];
-                    let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
-                    let wide = aligned && kernels::is_wide(command.format, p.k);
-                    runs.push(Run {
-                        kernel: kernels::matmul_act_mul(command.format, wide, p.k),
-                        grid: plane(p.n.div_ceil(4)),
-                        rows: 1,
-                        place,
-                        params: *words,
-                        piece: 0,
-                    });
-                    return runs;
-                }
-                let both = place.scratch + task.rows * p.k;
-                let product = params::Matmul {
-                    n: 2 * p.n,
-                    k: p.k,
-                    x_stride: p.k,
-                    y_stride: 2 * p.n,
-                };
-                runs.extend((0..pieces).map(|piece| {
-                    let mut place = self.place(task, piece);
-                    (place.operands[0], place.operands[1]) = (place.scratch, both);
-                    self.product(task, place, piece, product)
-                }));
-                let act = params::ActMul {
-                    n: p.n,
-                    act: p.act,
-                    x_stride: 2 * p.n,
-                    y_stride: p.y_stride,
-                };
-                place.operands[0] = both;
-                let kernel = Kernel::each(Op::ActMul.name(), source::ACT_MUL);
-                runs.push(Run {
-                    kernel,
-                    grid: [p.n.div_ceil(WORKGROUP), 1],
-                    rows: 1,
-                    place,
-                    params: act.words(),
-                    piece: 0,
-                });
-            }
+            Op::NormMatmulActMul => self.gated_product(task, pieces, &mut runs),
             Op::Matmul | Op::MatmulAdd => {
                 let p = params::Matmul::of(words);
-                runs.extend(
-                    (0..pieces).map(|piece| self.product(task, self.place(task, piece), piece, p)),
-                );
+                let product = Multiply {
+                    n: p.n,
+                    k: p.k,
+                    x_stride: p.x_stride,
+                    y_stride: p.y_stride,
+                    norm: None,
+                };
+                self.products(task, product, |place| place, &mut runs);
             }
             Op::Attention => self.attention(task, &mut runs),
             Op::Sample => {
                 let parts = (kernels::argmax_part(), [kernels::ARGMAX_PARTS, 1]);
                 runs.extend(
-                    [parts, (kernels::argmax(), [1, 1])].map(|(kernel, grid)| Run {
-                        kernel,
-                        grid,
-                        rows: 1,
-                        place: self.place(task, 0),
-                        params: *words,
-                        piece: 0,
-                    }),
+                    [parts, (kernels::argmax(), [1, 1])]
+                        .map(|(kernel, grid)| Run::new(kernel, grid, self.place(task, 0), *words)),
                 );
             }
             _ => runs.extend((0..pieces).map(|piece| {
                 let mut place = self.place(task, piece);
                 let (kernel, grid) = self.simple(command, task.cache, &mut place);
                 Run {
-                    kernel,
-                    grid,
-                    rows: 1,
-                    place,
-                    params: *words,
                     piece,
+                    ..Run::new(kernel, grid, place, *words)
                 }
             })),
         }
         runs
+    }
+
+    /// Makes the norm before a product a launch of its own, if the product's kernel does not compute it. True if the product then
+    /// takes the scratch.
+    fn norm_apart(&self, task: Task<'_>, p: &mut Multiply, runs: &mut Vec<Run>) -> bool {
+        let apart = |_: &f32| task.tiled || !self.gpu().geometry.norms;
+        let Some(eps) = p.norm.filter(apart) else {
+            return false;
+        };
+        runs.push(self.norm_to_scratch(task, p.k, eps, p.x_stride));
+        (p.x_stride, p.norm) = (p.k, None);
+        true
     }
 
     /// The RMS norm of a row of `k` values, to the scratch; its weight is the command's second one.
@@ -372,43 +440,127 @@ impl Lowering<'_> {
         };
         let mut place = self.place(task, 0);
         place.operands[1] = place.scratch;
-        Run {
-            kernel: kernels::norm_before(k),
-            grid: [1, 1],
-            rows: 1,
-            place,
-            params: norm.words(),
-            piece: 0,
+        Run::new(kernels::norm_before(k), [1, 1], place, norm.words())
+    }
+
+    /// The products of a command's matrix with its rows. `moved` gives the place of a piece other operands.
+    fn products(
+        &self,
+        task: Task<'_>,
+        mut p: Multiply,
+        moved: impl Fn(Place) -> Place,
+        runs: &mut Vec<Run>,
+    ) {
+        let normed = self.norm_apart(task, &mut p, runs);
+        let weight = &self.weights.weights[task.command.weights[0] as usize];
+        for piece in 0..weight.pieces.len() {
+            let mut place = moved(self.place(task, piece));
+            if normed {
+                place.operands[0] = place.scratch;
+            }
+            runs.push(match task.tiled {
+                true => self.tile(task, place, piece, p),
+                false => self.product(task, place, piece, p, None),
+            });
         }
     }
 
-    /// A product of a piece of the command's matrix with the rows at the first operand.
-    fn product(&self, task: Task<'_>, place: Place, piece: usize, p: params::Matmul) -> Run {
+    fn tile(&self, task: Task<'_>, place: Place, piece: usize, p: Multiply) -> Run {
         let adds = task.command.op == Op::MatmulAdd;
-        let format = task.command.format;
+        let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
+        let kernel = kernels::matmul_tile(task.command.format, adds);
+        Run {
+            rows: kernels::TILE_ROWS,
+            piece,
+            ..Run::new(kernel, plane(outputs), place, p.words(None))
+        }
+    }
+
+    /// A product of a piece of the command's matrix with the rows at the first operand; with `act`, one of gate and up.
+    fn product(
+        &self,
+        task: Task<'_>,
+        place: Place,
+        piece: usize,
+        p: Multiply,
+        act: Option<u32>,
+    ) -> Run {
+        let adds = task.command.op == Op::MatmulAdd;
         let [x, y, ..] = place.operands;
         let aligned = [x, p.x_stride, y, p.y_stride, place.first];
-        let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
-        let (kernel, grid, rows) = match task.tiled {
-            true => {
-                let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
-                let kernel = kernels::matmul_tile(format, adds);
-                (kernel, plane(outputs), kernels::TILE_ROWS)
-            }
-            false => {
-                let wide = aligned && kernels::is_wide(format, p.k);
-                let kernel = kernels::matmul(format, adds, wide, p.k);
-                (kernel, plane(place.count.div_ceil(4)), 1)
-            }
+        let outputs = if act.is_some() { p.n } else { place.count };
+        let product = Product {
+            aligned: aligned.iter().all(|word| word.is_multiple_of(4)),
+            paired: act.is_some(),
+            ..self.product_of(task.command, p.k, place.count)
         };
+        let normed = p.norm.is_some();
+        let shape = |rows: u32| {
+            let groups = outputs.div_ceil(product.outputs(rows));
+            (
+                product.of_rows(rows, normed, adds),
+                [groups.min(MOST_GROUPS), 1],
+                rows,
+            )
+        };
+        let (one, several) = product.geometry.rows(task.rows);
+        let (kernel, grid, rows) = shape(one);
         Run {
-            kernel,
-            grid,
             rows,
-            place,
-            params: p.words(),
+            several: several.map(shape),
             piece,
+            ..Run::new(kernel, grid, place, p.words(act))
         }
+    }
+
+    /// A product of rows in the command's format.
+    fn product_of(&self, command: &Command, k: u32, n: u32) -> Product {
+        Product {
+            geometry: self.gpu().geometry,
+            format: command.format,
+            k,
+            n,
+            packed: self.gpu().packed,
+            aligned: false,
+            paired: false,
+        }
+    }
+
+    /// `act(gate x) * up x` of the normed x.
+    fn gated_product(&self, task: Task<'_>, pieces: usize, runs: &mut Vec<Run>) {
+        let p = params::NormMatmulActMul::of(&task.command.params);
+        let mut place = self.place(task, 0);
+        let mut product = Multiply {
+            n: p.n,
+            k: p.k,
+            x_stride: p.x_stride,
+            y_stride: p.y_stride,
+            norm: Some(p.eps),
+        };
+        if !task.tiled && pieces == 1 {
+            if self.norm_apart(task, &mut product, runs) {
+                place.operands[0] = place.scratch;
+            }
+            runs.push(self.product(task, place, 0, product, Some(p.act)));
+            return;
+        }
+        let both = place.scratch + task.rows * p.k;
+        (product.n, product.y_stride) = (2 * p.n, 2 * p.n);
+        let moved = |mut place: Place| {
+            place.operands[1] = both;
+            place
+        };
+        self.products(task, product, moved, runs);
+        let act = params::ActMul {
+            n: p.n,
+            act: p.act,
+            x_stride: 2 * p.n,
+            y_stride: p.y_stride,
+        };
+        place.operands[0] = both;
+        let kernel = Kernel::each(Op::ActMul.name(), source::ACT_MUL);
+        let grid = [p.n.div_ceil(WORKGROUP), 1];
+        runs.push(Run::new(kernel, grid, place, act.words()));
     }
 
     fn attention(&self, task: Task<'_>, runs: &mut Vec<Run>) {
@@ -416,27 +568,36 @@ impl Lowering<'_> {
         let mut place = self.place(task, 0);
         let (format, head_dim) = attention_cache(task.cache);
         let wide = format == Format::F16 && head_dim.is_multiple_of(8) && head_dim <= 8 * WORKGROUP;
-        let run = |kernel, grid, place| Run {
-            kernel,
-            grid,
-            rows: 1,
-            place,
-            params: task.command.params,
-            piece: 0,
-        };
+        let params = task.command.params;
         if !wide {
             let kernel = kernels::attention(format, head_dim);
-            runs.push(run(kernel, [p.heads, 1], place));
+            runs.push(Run::new(kernel, [p.heads, 1], place, params));
             return;
         }
         if task.splits {
             (place.splits, place.split) = splits(self.program());
         }
-        let kernel = kernels::attention_wide(head_dim);
-        runs.push(run(kernel, [p.heads, place.splits], place));
-        if place.splits > 1 {
-            runs.push(run(kernels::attention_merge(), [p.heads, 1], place));
+        // Long contexts take a whole split in a step.
+        let positions = match place.splits > 4 {
+            true => LEAST_SPLIT,
+            false => WORKGROUP,
+        };
+        let kernel = kernels::attention_wide(head_dim, positions);
+        let parts = Run::new(kernel, [p.heads, place.splits], place, params);
+        if place.splits == 1 {
+            runs.push(parts);
+            return;
         }
+        let merge = Run::new(kernels::attention_merge(), [p.heads, 1], place, params);
+        runs.extend(
+            [(parts, Part::Splits), (merge, Part::Merge)].map(|(run, part)| Run {
+                divided: Some(Divided {
+                    part,
+                    split: place.split,
+                }),
+                ..run
+            }),
+        );
     }
 
     /// The kernel and grid of a command that is one launch for each piece of its weight.
@@ -446,7 +607,7 @@ impl Lowering<'_> {
         cache: Option<&CacheSpec>,
         place: &mut Place,
     ) -> (Kernel, [u32; 2]) {
-        let (words, format) = (&command.params, command.format);
+        let words = &command.params;
         let across = |width: u32| [width.div_ceil(WORKGROUP), 1];
         let each = |name: &str, source: &'static str, width: u32| {
             (Kernel::each(name, source), across(width))
@@ -473,15 +634,16 @@ impl Lowering<'_> {
                 let p = params::ExpertsActMul::of(words);
                 let each = p.matrices() * p.n;
                 (place.first, place.count) = (place.first / each, rows / each);
-                (
-                    kernels::experts_act_mul(format, p.k),
-                    [p.n.div_ceil(2), p.used],
-                )
+                let mut product = self.product_of(command, p.k, each);
+                product.paired = true;
+                let groups = p.n.div_ceil(product.outputs(1));
+                (product.of_experts(), [groups, p.used])
             }
             Op::ExpertsAdd => {
                 let p = params::ExpertsAdd::of(words);
                 (place.first, place.count) = (place.first / p.n, rows / p.n);
-                (kernels::experts_add(format, p.k), [p.n.div_ceil(4), 1])
+                let product = self.product_of(command, p.k, p.n);
+                (product.of_experts(), [p.n.div_ceil(product.outputs(1)), 1])
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
@@ -582,11 +744,13 @@ fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
     }
 }
 
+/// The fewest positions of a split.
+const LEAST_SPLIT: u32 = 256;
+
 /// How many splits a context has when it is decoded, and their positions.
 pub(crate) fn splits(program: &Program) -> (u32, u32) {
-    const LEAST: u32 = 256;
     const MOST: u32 = 64;
-    let split = program.context.div_ceil(MOST).next_multiple_of(LEAST);
+    let split = program.context.div_ceil(MOST).next_multiple_of(LEAST_SPLIT);
     (program.context.div_ceil(split).max(1), split)
 }
 

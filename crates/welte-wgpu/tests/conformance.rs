@@ -2,23 +2,22 @@
 
 use std::sync::{Arc, LazyLock};
 use welte_device::{Device, DeviceOptions};
-use welte_wgpu::Api;
+use welte_wgpu::{Abilities, Api};
 
 /// All tests share it, and so its compiled kernels. On a machine without an adapter the suite runs on the reference device instead,
 /// unless `WELTE_GPU_REQUIRED` is set.
-static DEVICE: LazyLock<Arc<dyn Device>> =
-    LazyLock::new(
-        || match welte_wgpu::device(Api::Gpu, 0, &DeviceOptions::default()) {
-            Ok(device) => device,
-            Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
-                eprintln!(
-                    "{why}; without a GPU, Mesa's lavapipe is an adapter. Nothing is tested."
-                );
-                welte_reference::device()
-            }
-            Err(why) => panic!("{why}"),
-        },
-    );
+static DEVICE: LazyLock<Arc<dyn Device>> = LazyLock::new(|| with(Abilities::ALL));
+
+fn with(abilities: Abilities) -> Arc<dyn Device> {
+    match welte_wgpu::device_with(Api::Gpu, 0, &DeviceOptions::default(), abilities) {
+        Ok(device) => device,
+        Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
+            eprintln!("{why}; without a GPU, Mesa's lavapipe is an adapter. Nothing is tested.");
+            welte_reference::device()
+        }
+        Err(why) => panic!("{why}"),
+    }
+}
 
 /// In a module, so that its tests can be named apart from those of other devices.
 mod gpu {
@@ -32,4 +31,18 @@ mod near {
         welte_reference::device(),
         only experts chains slots_in_a_chain masks_in_chains logprobs_of_chains drafts allocated profiles
     );
+}
+
+/// Products laid out as on hardware, also where the adapter is software. Their kernels take long to compile there, so few tests run.
+mod on_hardware {
+    use super::*;
+
+    static HARDWARE: LazyLock<Arc<dyn Device>> = LazyLock::new(|| {
+        with(Abilities {
+            barriers: Some(true),
+            ..Abilities::ALL
+        })
+    });
+
+    welte_device::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only batches outputs);
 }

@@ -1,16 +1,25 @@
-//! Adapters that have less: small bindings, which cut matrices into pieces, and too little for a program.
+//! Adapters that have less: small bindings, which cut matrices into pieces, too little for a program, and no products of packed
+//! integers.
 
 use std::sync::Arc;
 use welte_device::conformance::made::Made;
 use welte_device::conformance::model::Model;
 use welte_device::conformance::program::make;
-use welte_device::{Device, DeviceOptions, Error};
-use welte_table::{Format, PassKind, Program, Row, legalize};
-use welte_wgpu::{Api, device_of_bindings};
+use welte_device::{Context, Device, DeviceOptions, Error};
+use welte_table::{Class, Format, PassKind, Program, Row, legalize};
+use welte_wgpu::{Abilities, Api, device_with};
 
 /// A device whose bindings have at most so many bytes. None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
 fn of_bindings(most: u64) -> Option<Arc<dyn Device>> {
-    match device_of_bindings(Api::Gpu, 0, &DeviceOptions::default(), most) {
+    let abilities = Abilities {
+        binding: most,
+        ..Abilities::ALL
+    };
+    with(abilities)
+}
+
+fn with(abilities: Abilities) -> Option<Arc<dyn Device>> {
+    match device_with(Api::Gpu, 0, &DeviceOptions::default(), abilities) {
         Ok(device) => Some(device),
         Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
             eprintln!("skipped: {why}");
@@ -30,15 +39,20 @@ fn with_long_vocabulary(format: Format) -> Model {
     }
 }
 
-/// The logits of a prompt's last row and of the step after it.
-fn logits(device: &dyn Device, mut program: Program, made: &Made) -> Vec<f32> {
+/// A context of a program.
+fn context(device: &dyn Device, mut program: Program, made: &Made) -> Box<dyn Context> {
     assert_eq!(device.missing(&program), None);
     legalize(&mut program, &|command| device.supports(command)).expect("a program for the device");
-    let of = |kind| program.pass(kind).expect("the pass");
-    let (prompt, decode) = (of(PassKind::Prompt), of(PassKind::Decode));
     let plan = device.plan(Arc::new(program)).expect("a plan");
     let loaded = device.load(plan, made, &mut |_| ()).expect("loaded");
-    let mut context = loaded.context().expect("a context");
+    loaded.context().expect("a context")
+}
+
+/// The logits of a prompt's last row and of the step after it.
+fn logits(device: &dyn Device, program: Program, made: &Made) -> Vec<f32> {
+    let mut context = context(device, program, made);
+    let of = |kind| context.program().pass(kind).expect("the pass");
+    let (prompt, decode) = (of(PassKind::Prompt), of(PassKind::Decode));
     let row = |position| Row {
         token: 40 * position + 1,
         position,
@@ -90,4 +104,100 @@ fn a_program_that_needs_more_is_refused_with_both_sizes() {
         panic!("{error:?}");
     };
     assert_eq!(*why, missing);
+}
+
+#[test]
+fn vectors_are_floats_without_products_of_packed_integers() {
+    let without = Abilities {
+        packed: false,
+        ..Abilities::ALL
+    };
+    let (Some(floats), Some(packed)) = (with(without), with(Abilities::ALL)) else {
+        return;
+    };
+    let packed_formats = [
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q5_0,
+        Format::Q5_1,
+        Format::Q8_0,
+        Format::Q4_K,
+        Format::Q5_K,
+        Format::Q6_K,
+    ];
+    for format in packed_formats {
+        let (program, made) = make(&with_long_vocabulary(format));
+        let got = logits(&*floats, program.clone(), &made);
+        let rounded = logits(&*packed, program, &made);
+        let largest = got.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        let off = got.iter().zip(&rounded).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0f32, f32::max) / largest;
+        assert!(off > 0.0, "{}: nothing was rounded", format.name());
+        assert!(off < 0.04, "{}: off by {off}", format.name());
+    }
+}
+
+#[test]
+fn products_laid_out_for_software_are_the_same() {
+    let laid_out = |barriers| {
+        with(Abilities {
+            barriers: Some(barriers),
+            ..Abilities::ALL
+        })
+    };
+    let (Some(software), Some(hardware)) = (laid_out(false), laid_out(true)) else {
+        return;
+    };
+    for format in [Format::F32, Format::Q8_0, Format::Q4_K] {
+        let (program, made) = make(&with_long_vocabulary(format));
+        let got = logits(&*software, program.clone(), &made);
+        let want = logits(&*hardware, program, &made);
+        let largest = want.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        // Other orders of sums may round an activation to the other side.
+        let most = if format == Format::F32 { 1e-5 } else { 0.02 };
+        let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0f32, f32::max) / largest;
+        assert!(off < most, "{}: off by {off}", format.name());
+    }
+}
+
+/// The programs of the suite end with a softcap, which must not make numbers of such logits.
+#[test]
+fn a_nan_in_the_cache_reaches_every_logit() {
+    let Some(device) = with(Abilities::ALL) else {
+        return;
+    };
+    let model = Model {
+        format: Format::Q8_0,
+        ..Model::small(7)
+    };
+    let (program, made) = make(&model);
+    let mut context = context(&*device, program, &made);
+    let program = context.program().clone();
+    let row = |position| Row {
+        token: 3,
+        position,
+        slot: 0,
+    };
+    let rows: Vec<Row> = (20..25).map(row).collect();
+    for (byte, nans) in [(0xff, true), (0, false)] {
+        for (id, spec) in program.buffers.iter().enumerate() {
+            if spec.class == Class::Cache {
+                let bytes = vec![byte; spec.bytes as usize];
+                let written = context.write_buffer(id as u32, &bytes);
+                written.expect("a known buffer");
+            }
+        }
+        for (kind, rows, outputs) in [
+            (PassKind::Prompt, &rows[..], &[4][..]),
+            (PassKind::Decode, &rows[..1], &[]),
+            (PassKind::Decode, &rows[..], &[]),
+        ] {
+            let pass = program.pass(kind).expect("the pass");
+            let logits = context.step(pass, rows, outputs).expect("a step");
+            assert!(!logits.is_empty());
+            let all = logits.iter().all(|logit| logit.is_nan() == nans);
+            assert!(all, "{kind:?}, {} rows, cache of {byte:#x}", rows.len());
+        }
+    }
 }

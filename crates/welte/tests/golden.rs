@@ -178,7 +178,7 @@ fn gpu() -> Vec<Target> {
     let target = |device: &Arc<dyn Device>| Target {
         name: "gpu".to_string(),
         device: device.clone(),
-        tolerance: exact,
+        tolerance: int8_activations,
         replay: None,
     };
     DEVICE.iter().map(target).collect()

@@ -7,6 +7,6 @@ fn pair(word: u32) -> vec2<f32> {
 }
 
 fn load(row: u32, unit: u32, k: u32) -> Eight {
-    let at = row + 4u * unit;
-    return Eight(vec4(pair(weight0[at]), pair(weight0[at + 1u])), vec4(pair(weight0[at + 2u]), pair(weight0[at + 3u])));
+    let w = weight4[row / 4u + unit];
+    return Eight(vec4(pair(w.x), pair(w.y)), vec4(pair(w.z), pair(w.w)));
 }

@@ -1,3 +1,6 @@
+// The first weight as words of 16 bytes.
+@group(0) @binding(8) var<storage, read> weight4: array<vec4<u32>>;
+
 // A unit of a matrix row: two quads of elements that are loaded together. A format says which elements they are (`quads`) and
 // loads them (`load`). A row has whole blocks of WORDS words, then the scales that are stored apart, TAIL bytes each, and is
 // padded to 16 bytes.

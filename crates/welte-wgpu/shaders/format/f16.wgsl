@@ -3,9 +3,9 @@ fn quads(unit: u32) -> vec2<u32> {
 }
 
 fn load(row: u32, unit: u32, k: u32) -> Eight {
-    let at = row + 4u * unit;
+    let w = weight4[row / 4u + unit];
     return Eight(
-        vec4(unpack2x16float(weight0[at]), unpack2x16float(weight0[at + 1u])),
-        vec4(unpack2x16float(weight0[at + 2u]), unpack2x16float(weight0[at + 3u])),
+        vec4(unpack2x16float(w.x), unpack2x16float(w.y)),
+        vec4(unpack2x16float(w.z), unpack2x16float(w.w)),
     );
 }

@@ -95,7 +95,7 @@ impl WgpuContext {
             last = last || control.is_stopped();
             while !last && submitted < fewest && flying.len() < ahead {
                 let place = submitted as usize % IN_FLIGHT;
-                flying.push_back((place, self.submit_step(place)));
+                flying.push_back((place, self.submit_step(place, submitted)));
                 submitted += 1;
             }
             let Some((place, index)) = flying.pop_front() else {
@@ -115,10 +115,11 @@ impl WgpuContext {
         }
     }
 
-    /// Submits a step whose tokens the GPU feeds back.
-    fn submit_step(&self, place: usize) -> SubmissionIndex {
+    /// Submits a step whose tokens the GPU feeds back, so many steps after the one at hand.
+    fn submit_step(&self, place: usize, after: u32) -> SubmissionIndex {
         let mut encoder = self.encoder();
-        self.record(&mut encoder, &(0..usize::MAX), true);
+        let positions = self.positions() + after;
+        self.record(&mut encoder, &(0..usize::MAX), true, positions);
         let tokens = self.sizes.places[self.program().tokens as usize].unwrap_or(0);
         let bytes = self.live.len() as u64 * 4;
         encoder.copy_buffer_to_buffer(&self.arena, tokens, &self.tokens[place], 0, bytes);

@@ -1,6 +1,7 @@
 //! The contract's methods.
 
 use super::WgpuContext;
+use super::clock::Clock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -244,6 +245,11 @@ impl Context for WgpuContext {
     }
 
     fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
+        self.clock = None;
+        if on {
+            let commands = self.program().passes.iter().map(|p| p.commands.len());
+            self.clock = Clock::new(self.gpu(), commands.max().unwrap_or(0))?;
+        }
         self.profile = on.then(Profile::zeros);
         self.step.ran.clear();
         Ok(())

@@ -1,9 +1,0 @@
-fn dot32(row: u32, block: u32, k: u32, x: ptr<function, array<vec4<f32>, 8>>) -> f32 {
-    var sum = 0.0;
-    for (var i = 0u; i < 4u; i++) {
-        let w = weight4[row + 4u * block + i];
-        sum += dot(vec4(unpack2x16float(w.x), unpack2x16float(w.y)), (*x)[2u * i])
-            + dot(vec4(unpack2x16float(w.z), unpack2x16float(w.w)), (*x)[2u * i + 1u]);
-    }
-    return sum;
-}
