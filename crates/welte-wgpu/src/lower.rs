@@ -648,7 +648,7 @@ impl Lowering<'_> {
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
                 let width = p.heads * (p.n + p.tail);
-                (kernels::heads_matmul(format), across(width))
+                (kernels::heads_matmul(self.stored(command)), across(width))
             }
             Op::Bias => each(name, source::BIAS, params::Bias::of(words).n),
             Op::Rope => {

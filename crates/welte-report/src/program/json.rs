@@ -3,8 +3,8 @@
 use super::{Header, buffer_name, format_name};
 use serde_json::{Map, Value, json};
 use welte_table::{
-    Access, BufferSpec, CacheKind, CacheSpec, Class, Command, NO_WEIGHT, Pass, Program, Source,
-    WeightSpec, accesses,
+    Access, BufferSpec, CacheKind, CacheSpec, Class, Command, NO_WEIGHT, Part, Pass, Program,
+    Source, WeightSpec, accesses,
 };
 
 /// The program and its header as one object, on one line.
@@ -72,11 +72,10 @@ fn buffer_value(buffer: &BufferSpec) -> Value {
 }
 
 fn weight_value(weight: &WeightSpec) -> Value {
+    let part = |part: &Part| json!({"tensor": part.tensor, "first_row": part.first_row, "rows": part.rows});
     let source = match &weight.source {
-        Source::Parts(parts) => list(
-            parts,
-            |part| json!({"tensor": part.tensor, "first_row": part.first_row, "rows": part.rows}),
-        ),
+        Source::Parts(parts) => list(parts, part),
+        Source::Transposed(parts) => json!({"transposed": list(parts, part)}),
         Source::Constant(_) => "constant".into(),
     };
     json!({
