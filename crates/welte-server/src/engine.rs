@@ -362,8 +362,8 @@ fn branches(snapshot: &Snapshot) -> Vec<Value> {
 /// Weights of matrices and vectors, counted once.
 pub(crate) fn parameters(program: &Program) -> u64 {
     let count = |weight: &welte_table::WeightSpec| match weight.source {
-        Source::Parts(_) => u64::from(weight.n) * u64::from(weight.k),
         Source::Constant(_) => 0,
+        _ => u64::from(weight.n) * u64::from(weight.k),
     };
     program.weights.iter().map(count).sum()
 }
