@@ -419,9 +419,9 @@ mod arm {
             };
             sums(of: &[V]) -> V = {
                 let quad = |i: usize| [of[i], of[i + 1], of[i + 2], of[i + 3]];
-                let halves = |v: [V; 4]| both(
-                    same(four_sums(v.map(|v| v.0))), same(four_sums(v.map(|v| v.1))), |a, b| vaddq_f32(a, b),
-                ).0;
+                let halves = |v: [V; 4]| {
+                    vaddq_f32(four_sums(v.map(|v| v.0)), four_sums(v.map(|v| v.1)))
+                };
                 float32x4x2_t(halves(quad(0)), halves(quad(4)))
             };
             transpose(square: &mut [V]) = {
