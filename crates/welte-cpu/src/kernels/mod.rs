@@ -350,6 +350,24 @@ impl Kernel {
         }
     }
 
+    /// Unpacks `count` adjacent tiles.
+    ///
+    /// # Safety
+    /// As [`Kernel::unpack`] for each.
+    pub(crate) unsafe fn unpack_tiles(
+        &self,
+        tiles: *const u8,
+        count: usize,
+        k: usize,
+        out: *mut u8,
+    ) {
+        let (packed, unpacked) = (self.tile_bytes(k), self.unpacked_bytes(k).unwrap_or(0));
+        for t in 0..count {
+            // SAFETY: the caller's.
+            unsafe { self.unpack(tiles.add(t * packed), k, out.add(t * unpacked)) }
+        }
+    }
+
     /// Packs encoded rows of `k` elements (a multiple of the format's block) into a tile; missing rows become zero.
     ///
     /// # Panics

@@ -113,15 +113,9 @@ impl HeadsMatmul {
             };
             let columns = own.end - all.start;
             let packed = self.tiles.0.add(tiles.start * kernel.tile_bytes(k));
-            match kernel
-                .unpacked_bytes(k)
-                .filter(|_| rows >= kernel.many_rows)
-            {
-                Some(bytes) => {
-                    for t in 0..tiles.len() {
-                        let tile = packed.add(t * kernel.tile_bytes(k));
-                        kernel.unpack(tile, k, unpacked.add(t * bytes));
-                    }
+            match kernel.unpacked_bytes(k).is_some() && rows >= kernel.many_rows {
+                true => {
+                    kernel.unpack_tiles(packed, tiles.len(), k, unpacked);
                     for row in (0..count).step_by(kernel.group_rows) {
                         let group = kernel.group_rows.min(count - row);
                         let (acts, out) = (acts.add(row * acts_bytes), out.add(row * stride));
@@ -129,7 +123,7 @@ impl HeadsMatmul {
                             .matmul_unpacked(unpacked, columns, k, acts, group, out, stride, false);
                     }
                 }
-                None => kernel.matmul(packed, columns, k, acts, count, out, stride, false),
+                false => kernel.matmul(packed, columns, k, acts, count, out, stride, false),
             }
             if skipped > 0 {
                 for row in 0..count {

@@ -133,9 +133,7 @@ impl Matmul {
             let Some(bytes) = kernel.unpacked_bytes(self.k) else {
                 return (packed, room);
             };
-            for t in 0..tiles {
-                kernel.unpack(packed.add(t * self.tile_bytes), self.k, room.add(t * bytes));
-            }
+            kernel.unpack_tiles(packed, tiles, self.k, room);
             (room, room.add(tiles * bytes))
         }
     }
