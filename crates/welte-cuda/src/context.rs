@@ -296,7 +296,8 @@ impl CudaContext {
         // The driver's functions for copies are found at their first use, which allocates.
         // SAFETY: the step state has two steps, of which nothing is needed any more; we wait for the copies.
         unsafe {
-            self.gpu.copy(source + self.loaded.sizes.step_rows, source, 4)?;
+            self.gpu
+                .copy(source + self.loaded.sizes.step_rows, source, 4)?;
             let out = &mut self.outputs.as_mut_slice()[..4];
             self.gpu.download(source, out)?;
         }

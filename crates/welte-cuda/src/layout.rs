@@ -83,6 +83,17 @@ pub(crate) fn planes(format: Format) -> &'static [Plane] {
     }
 }
 
+/// Bytes of scales and sums that are kept beside a block of rounded activations: more for formats with a scale per 16 elements
+/// (`HALVES` in `kernels/format/`), because each half needs a sum of its own.
+pub(crate) fn side_bytes(format: Format) -> u32 {
+    match format {
+        Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
+        Format::IQ1_M | Format::IQ2_XS | Format::IQ2_S => 16,
+        Format::NVFP4 | Format::NVFP4_F32 => 16,
+        _ => 8,
+    }
+}
+
 /// Bytes of a matrix in device memory; `None` if `k` is not a multiple of the block, or on overflow.
 pub(crate) fn bytes(format: Format, n: u32, k: u32) -> Option<u64> {
     format.bytes(k as usize)?;
@@ -237,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_have_the_same_planes() {
+    fn kernels_have_the_same_planes_and_sides() {
         let list = |values: Vec<u32>| {
             let words: Vec<String> = values.iter().map(u32::to_string).collect();
             format!("{{{}}}", words.join(", "))
@@ -287,6 +298,8 @@ mod tests {
                 source.contains(&elements) && source.contains(&bytes),
                 "{format:?}"
             );
+            let halves = source.contains("HALVES = true");
+            assert_eq!(side_bytes(format) == 16, halves, "{format:?}");
         }
         let source = include_str!("../kernels/format/affine.cuh");
         for affine in Affine::ALL {

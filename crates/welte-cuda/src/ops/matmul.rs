@@ -131,12 +131,10 @@ impl Product {
             1
         };
         let padded = self.padded() * u64::from(each);
-        let side = match self.format {
-            _ if !self.format.rounds_activations() => return 4 * padded,
-            Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
-            _ => 8,
-        };
-        padded + padded / 32 * side
+        if !self.format.rounds_activations() {
+            return 4 * padded;
+        }
+        padded + padded / 32 * u64::from(layout::side_bytes(self.format))
     }
 
     /// Bytes of a warp's stage.

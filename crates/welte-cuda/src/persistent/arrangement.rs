@@ -63,16 +63,6 @@ pub(super) fn staged_bytes(units: u32, unit: u32) -> u32 {
     (units.next_multiple_of(4) * unit + 63) / 128 * 128 + 64
 }
 
-/// Bytes that are kept beside a block of activations in a step of several rows: more where its halves have scales of their own.
-pub(super) fn block_meta_bytes(format: Format) -> u32 {
-    match format {
-        Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
-        Format::IQ1_M | Format::IQ2_XS | Format::IQ2_S => 16,
-        Format::NVFP4 | Format::NVFP4_F32 => 16,
-        _ => 8,
-    }
-}
-
 /// Rows (of each set) of a slot, and slots that are multiplied together: the lines of a tile, unless these have more bytes
 /// than `bytes_at_once`.
 pub(super) fn tiles(line: u32, sets: u32, slot: u32, bytes_at_once: u32) -> (u32, u32) {

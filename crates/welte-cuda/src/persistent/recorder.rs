@@ -4,8 +4,8 @@ mod add_normed;
 mod experts;
 
 use super::arrangement::{
-    AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES,
-    block_meta_bytes, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
+    AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES, row_bytes,
+    slot_limit, slots_in_flight, staged_bytes, tiles,
 };
 use super::checks::{Checked, check_program, possible};
 use super::instruction::{Instruction, REUSES_INPUT};
@@ -13,6 +13,7 @@ use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryN
 use super::share::{RowDivider, Share};
 use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
+use crate::layout;
 use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
 use experts::is_router;
@@ -452,7 +453,7 @@ impl Recorder<'_> {
             scale,
             cap,
             span,
-            block_meta: block_meta_bytes(format),
+            block_meta: layout::side_bytes(format),
             chunks: chunks.map_or(0, |chunks| chunks.count),
             staged,
             partial,
@@ -501,7 +502,7 @@ impl Recorder<'_> {
         let chunks = Chunks::of(format, p.k);
         let arrangement = match chunks {
             Some(chunks) => chunks.count,
-            None if self.budget.is_step && blocks => block_meta_bytes(format),
+            None if self.budget.is_step && blocks => layout::side_bytes(format),
             None => 0,
         };
         let staged = StagedInput {
@@ -565,7 +566,7 @@ impl Recorder<'_> {
             (false, true) => most(&mut scratchpad.any, units * 48),
             (false, false) => most(&mut scratchpad.any, units * 32),
             (true, true) => {
-                let unit = 64 + 2 * block_meta_bytes(format);
+                let unit = 64 + 2 * layout::side_bytes(format);
                 most(&mut scratchpad.pair, staged_bytes(units, unit));
             }
             (true, false) => most(&mut scratchpad.row, staged_bytes(units, 32)),

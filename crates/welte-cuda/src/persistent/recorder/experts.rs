@@ -1,11 +1,12 @@
 //! Mixtures of experts: the choice, and the products with the chosen experts (`kernels/persistent/route.cuh`, `experts.cuh`).
 
 use super::super::WARPS;
-use super::super::arrangement::{ProductShape, block_meta_bytes, row_bytes, slot_limit};
+use super::super::arrangement::{ProductShape, row_bytes, slot_limit};
 use super::super::instruction::{AWAITS_CHOICE, Instruction};
 use super::super::memory::MAX_OUTPUTS;
 use super::super::variants::{self, Output, Variant};
 use super::{Recorder, rows_of};
+use crate::layout;
 use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
 
 /// A product with the matrices of the chosen experts.
@@ -176,7 +177,7 @@ impl Recorder<'_> {
             scale: 1.0,
             cap: 0.0,
             span: 1,
-            block_meta: block_meta_bytes(format),
+            block_meta: layout::side_bytes(format),
             chunks: 0,
             staged: 0,
             partial: false,
