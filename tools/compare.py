@@ -55,7 +55,8 @@ def main():
             common = ["-m", path, "-t", a.threads, "-p", a.prompt, "-n", a.gen, "-d", a.depth, "-r", "1", "-o", "json"]
             ours, theirs = {}, {}
             for _ in range(a.pairs):
-                for command, into in (([a.welte, "bench"] + common, ours), ([a.llama_bench] + common, theirs)):
+                welte = [a.welte, "bench", "--device", "cpu"]
+                for command, into in ((welte + common, ours), ([a.llama_bench] + common, theirs)):
                     for row in rows(command):
                         into.setdefault(label(row), []).append(row["avg_ts"])
             for test in ours:
