@@ -6,7 +6,7 @@ use super::CudaContext;
 use super::ready::Ready;
 use crate::gpu::{Event, Gpu};
 use crate::launch::{Either, Probe, bytes_of_all};
-use crate::ops::library::{Algorithm, Plan, Product};
+use crate::ops::library::{Algorithm, Candidate, Plan, Product};
 use crate::{Error, compile};
 use std::sync::Arc;
 use welte_table::Row;
@@ -33,12 +33,12 @@ impl CudaContext {
         let plans = || open.iter().map(|(plan, _)| &**plan);
         let kept = file.as_deref().and_then(compile::read_cached);
         let kept = kept.and_then(|bytes| of_bytes(&bytes));
-        if kept.is_some_and(|kept| recall(plans(), &kept)) {
+        if kept.is_some_and(|kept| recall(&self.gpu, plans(), &kept)) {
             return Ok(());
         }
         self.time_algorithms()?;
         let chosen: Vec<Option<Algorithm>> = plans()
-            .map(|plan| plan.chosen().flatten().map(|one| plan.algorithm(one)))
+            .map(|plan| plan.chosen().flatten().map(|one| one.algorithm()))
             .collect();
         if let Some(file) = file {
             // What cannot be written is timed again at the next load.
@@ -110,7 +110,7 @@ impl CudaContext {
         self.prepare_trial(pass, command, &either.probe, most, pattern)?;
         let own_time = self.time(|| self.run_own(either, most))?;
         let mut faster = Vec::new();
-        for candidate in 0..candidates(either) {
+        for candidate in 0..self.candidates(either) {
             // An algorithm that does not run is left out.
             if let Ok(time) = self.time(|| self.run_candidate(either, most, candidate)) {
                 faster.push((time, candidate));
@@ -126,8 +126,8 @@ impl CudaContext {
             }
         }
         for gemm in either.products() {
-            let last = gemm.plan.candidates() - 1;
-            gemm.plan.choose(agreeing.map(|one| one.min(last)));
+            let chosen = agreeing.map(|one| self.candidate(&gemm.plan, one));
+            gemm.plan.choose(chosen.transpose()?);
         }
         Ok(())
     }
@@ -187,11 +187,25 @@ impl CudaContext {
     ) -> Result<(), Error> {
         either.library.iter().try_for_each(|node| match node {
             Ready::Gemm(gemm) => {
-                let last = gemm.plan.candidates() - 1;
-                gemm.run_by(&self.gpu, live, candidate.min(last))
+                let candidate = self.candidate(&gemm.plan, candidate)?;
+                gemm.run_by(&self.gpu, live, candidate)
             }
             node => self.enqueue(node, live),
         })
+    }
+
+    /// The most candidates of a product of it.
+    fn candidates(&self, either: &Either<Ready>) -> usize {
+        let products = either.products();
+        let each = products.map(|gemm| gemm.plan.candidates(&self.gpu).len());
+        each.max().unwrap_or(0)
+    }
+
+    /// The nth candidate of a product, or its last one if it has fewer.
+    fn candidate(&self, plan: &Plan, nth: usize) -> Result<Candidate, Error> {
+        let all = plan.candidates(&self.gpu);
+        let found = all.get(nth).or(all.last()).copied();
+        found.ok_or_else(|| Error::Library("it has no algorithm for a product".to_string()))
     }
 
     /// Uploads the step state and fills what the product reads, and what it may add to.
@@ -223,12 +237,16 @@ impl CudaContext {
 }
 
 /// Decides plans as they were decided before. False, and nothing is decided, if the library has no such algorithm for one of them.
-fn recall<'a>(plans: impl Iterator<Item = &'a Plan> + Clone, kept: &[Option<Algorithm>]) -> bool {
+fn recall<'a>(
+    gpu: &Gpu,
+    plans: impl Iterator<Item = &'a Plan> + Clone,
+    kept: &[Option<Algorithm>],
+) -> bool {
     if plans.clone().count() != kept.len() {
         return false;
     }
     let candidates = plans.clone().zip(kept).map(|(plan, kept)| match kept {
-        Some(algorithm) => plan.candidate_with(algorithm).map(Some),
+        Some(algorithm) => plan.candidate_with(gpu, algorithm).map(Some),
         None => Some(None),
     });
     let Some(candidates) = candidates.collect::<Option<Vec<_>>>() else {
@@ -277,12 +295,6 @@ fn of_bytes(bytes: &[u8]) -> Option<Vec<Option<Algorithm>>> {
 /// Whether a product of it has not been decided.
 fn is_open(either: &Either<Ready>) -> bool {
     either.products().any(|gemm| gemm.plan.chosen().is_none())
-}
-
-/// The most candidates of a product of it.
-fn candidates(either: &Either<Ready>) -> usize {
-    let each = either.products().map(|gemm| gemm.plan.candidates());
-    each.max().unwrap_or(0)
 }
 
 /// Values from the first row to the end of the last one.
@@ -429,7 +441,7 @@ mod tests {
                                 &format!(" {live} rows: own {own:.1} us, chosen {chosen:.1} us;");
                         }
                         let rows = [*most, *least];
-                        let all = 0..candidates(ways);
+                        let all = 0..context.candidates(ways);
                         let agree: Vec<usize> = all
                             .filter(|one| {
                                 let agrees =
@@ -437,11 +449,13 @@ mod tests {
                                 agrees.unwrap()
                             })
                             .collect();
-                        let chosen: Vec<_> =
-                            ways.products().map(|gemm| gemm.plan.chosen()).collect();
+                        let chosen: Vec<_> = ways
+                            .products()
+                            .map(|gemm| Some(gemm.plan.chosen()??.algorithm()))
+                            .collect();
                         eprintln!(
                             "{what}{line} {agree:?} of {} agree, {chosen:?} chosen",
-                            candidates(ways)
+                            context.candidates(ways)
                         );
                         if agree.is_empty() {
                             disagree.push(what);

@@ -10,7 +10,7 @@ use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The most algorithms that are compared for a product.
 const MOST_CANDIDATES: usize = 8;
@@ -62,12 +62,12 @@ impl Drop for Library {
 }
 
 impl Gpu {
-    /// The library's plan for a product; `None` if the library is missing or supports no algorithm for it.
+    /// The library's plan for a product; `None` if the library is missing or cannot describe it.
     pub(crate) fn plan(&self, product: Product) -> Option<Arc<Plan>> {
         let library = self.cublaslt()?;
         self.current().ok()?;
         let mut plans = library.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Plan::of(library, product).ok().map(Arc::new);
+        let make = || Plan::of(product).ok().map(Arc::new);
         plans.entry(product).or_insert_with(make).clone()
     }
 
@@ -120,9 +120,17 @@ pub(crate) fn version() -> u64 {
 }
 
 /// An algorithm, with the bytes of its workspace.
-struct Candidate {
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate {
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
+}
+
+impl Candidate {
+    /// The library's description. It is the same in every process.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithm.data
+    }
 }
 
 /// The library's descriptors and algorithms for a product.
@@ -132,10 +140,11 @@ pub(crate) struct Plan {
     w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
-    /// The library's order: the one that it expects to be fastest comes first.
-    candidates: Vec<Candidate>,
+    /// In the library's order: the one that it expects to be fastest comes first. The library takes long to answer, so it is
+    /// asked only if they are to be timed.
+    candidates: OnceLock<Vec<Candidate>>,
     /// The candidate in use; `None` inside if no candidate gives the bits of our kernels.
-    chosen: OnceLock<Option<usize>>,
+    chosen: OnceLock<Option<Candidate>>,
     /// The number of rows in the current descriptions of x and y.
     rows: Mutex<u32>,
     /// It was run, so the library has loaded its code.
@@ -148,7 +157,7 @@ unsafe impl Send for Plan {}
 unsafe impl Sync for Plan {}
 
 impl Plan {
-    fn of(library: &Library, p: Product) -> Result<Plan, Error> {
+    fn of(p: Product) -> Result<Plan, Error> {
         let half = if p.bfloat {
             sys::cudaDataType::CUDA_R_16BF
         } else {
@@ -159,8 +168,23 @@ impl Plan {
         let w = layout(half, p.k, p.n, p.w_stride)?;
         let x = layout(half, p.k, p.rows, p.x_stride)?;
         let y = layout(float, p.n, p.rows, p.y_stride)?;
-        let operation = operation()?;
-        let preference = preference(&p)?;
+        Ok(Plan {
+            product: p,
+            operation: operation()?,
+            w,
+            x,
+            y,
+            candidates: OnceLock::new(),
+            chosen: OnceLock::new(),
+            rows: Mutex::new(p.rows),
+            has_run: AtomicBool::new(false),
+        })
+    }
+
+    /// Asks the library for algorithms.
+    fn ask(&self, library: &Library) -> Result<Vec<Candidate>, Error> {
+        let preference = preference(&self.product)?;
+        let _rows = self.described(self.product.rows)?;
         // SAFETY: the results are plain data, which the library writes together with their count.
         let found = unsafe {
             let mut found =
@@ -169,11 +193,11 @@ impl Plan {
             check(
                 sys::cublasLtMatmulAlgoGetHeuristic(
                     library.handle,
-                    operation.0,
-                    w.0,
-                    x.0,
-                    y.0,
-                    y.0,
+                    self.operation.0,
+                    self.w.0,
+                    self.x.0,
+                    self.y.0,
+                    self.y.0,
                     preference.0,
                     MOST_CANDIDATES as i32,
                     found.as_mut_ptr(),
@@ -181,37 +205,29 @@ impl Plan {
                 ),
                 "choosing an algorithm",
             )?;
-            if count < 1 {
-                return Err(Error::Library("no algorithm".to_string()));
-            }
-            found.into_iter().take(count as usize)
+            found.into_iter().take(count.max(0) as usize)
         };
         let usable = found.filter(|one| one.state == Status::CUBLAS_STATUS_SUCCESS);
         let candidates = usable.map(|one| Candidate {
             algorithm: one.algo,
             workspace: one.workspaceSize,
         });
-        Ok(Plan {
-            product: p,
-            operation,
-            w,
-            x,
-            y,
-            candidates: candidates.collect(),
-            chosen: OnceLock::new(),
-            rows: Mutex::new(p.rows),
-            has_run: AtomicBool::new(false),
-        })
+        Ok(candidates.collect())
     }
 }
 
 impl Plan {
-    pub(crate) fn candidates(&self) -> usize {
-        self.candidates.len()
+    /// The library's algorithms; none if it supports none.
+    pub(crate) fn candidates(&self, gpu: &Gpu) -> &[Candidate] {
+        let ask = || {
+            let library = gpu.cublaslt();
+            library.and_then(|library| self.ask(library).ok())
+        };
+        self.candidates.get_or_init(|| ask().unwrap_or_default())
     }
 
     /// The candidate in use. The outer `None`: it has not been decided.
-    pub(crate) fn chosen(&self) -> Option<Option<usize>> {
+    pub(crate) fn chosen(&self) -> Option<Option<Candidate>> {
         self.chosen.get().copied()
     }
 
@@ -225,20 +241,46 @@ impl Plan {
         &self.product
     }
 
-    /// The library's description of a candidate's algorithm. It is the same in every process.
-    pub(crate) fn algorithm(&self, candidate: usize) -> Algorithm {
-        self.candidates[candidate].algorithm.data
-    }
-
-    /// The candidate with an algorithm.
-    pub(crate) fn candidate_with(&self, algorithm: &Algorithm) -> Option<usize> {
-        let mut candidates = self.candidates.iter();
-        candidates.position(|candidate| candidate.algorithm.data == *algorithm)
+    /// An algorithm as a candidate; `None` if the library does not have it for this product.
+    pub(crate) fn candidate_with(&self, gpu: &Gpu, algorithm: &Algorithm) -> Option<Candidate> {
+        let library = gpu.cublaslt()?;
+        let _rows = self.described(self.product.rows).ok()?;
+        let algorithm = sys::cublasLtMatmulAlgo_t { data: *algorithm };
+        // SAFETY: the library writes a result, which is plain data. It refuses numbers that it does not know.
+        let (status, result) = unsafe {
+            let mut result = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
+            let status = sys::cublasLtMatmulAlgoCheck(
+                library.handle,
+                self.operation.0,
+                self.w.0,
+                self.x.0,
+                self.y.0,
+                self.y.0,
+                &algorithm,
+                &mut result,
+            );
+            (status, result)
+        };
+        let fits = check(status, "").is_ok() && result.workspaceSize as u64 <= WORKSPACE;
+        fits.then_some(Candidate {
+            algorithm,
+            workspace: result.workspaceSize,
+        })
     }
 
     /// Decides for a candidate, or for none. The first decision stays.
-    pub(crate) fn choose(&self, candidate: Option<usize>) {
+    pub(crate) fn choose(&self, candidate: Option<Candidate>) {
         let _ = self.chosen.set(candidate);
+    }
+
+    /// The lock on the descriptions of x and y, which have `live` rows then.
+    fn described(&self, live: u32) -> Result<MutexGuard<'_, u32>, Error> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if *rows != live {
+            self.describe(live)?;
+            *rows = live;
+        }
+        Ok(rows)
     }
 
     /// Changes the descriptions of x and y to `rows` rows.
@@ -355,17 +397,12 @@ impl Gemm {
     }
 
     /// The same by a given candidate.
-    pub(crate) fn run_by(&self, gpu: &Gpu, live: u32, candidate: usize) -> Result<(), Error> {
+    pub(crate) fn run_by(&self, gpu: &Gpu, live: u32, by: Candidate) -> Result<(), Error> {
         let library = gpu
             .cublaslt()
             .ok_or_else(|| Error::Library("it is gone".to_string()))?;
         let plan = &*self.plan;
-        let by = &plan.candidates[candidate];
-        let mut rows = plan.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        if *rows != live {
-            plan.describe(live)?;
-            *rows = live;
-        }
+        let _rows = plan.described(live)?;
         let beta = if plan.product.add { 1.0f32 } else { 0.0 };
         // SAFETY: lowering passed addresses of matrices with the planned sizes. The scalars are read before the call returns.
         let status = unsafe {
