@@ -10,6 +10,7 @@
 #include "persistent/tensor.cuh"
 #include "persistent/experts.cuh"
 #include "persistent/attend.cuh"
+#include "persistent/recurrent.cuh"
 #include "persistent/scores.cuh"
 
 struct ChainArgs {
@@ -39,7 +40,7 @@ struct ChainArgs {
 
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
-#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, turn, parity, half, stalled)
+#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, sequence, turn, parity, half, stalled)
 // The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
 #define REPLAY_LOGITS(V)                                                                    \
     if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);      \
@@ -50,6 +51,8 @@ struct ChainArgs {
 #define REPLAY_ROUTE(V) route<V>(w, s, a.exchange, in, turn, routed++)
 #define REPLAY_EXPERTS_UP(V) experts_up<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], parity ^= 1, half, stalled)
 #define REPLAY_EXPERTS_DOWN(V) experts_down<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], half, stalled)
+#define REPLAY_RECURRENT(V) recurrent<V>(w, s, a.exchange, in, sequence, turn, parity ^= 1, stalled)
+#define REPLAY_GATED_CONV(V) gated_conv<V>(w, s, a.exchange, in, sequence, turn, stalled)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
 __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a, u32 row) {
@@ -82,6 +85,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
     bool greedy = wants_largest_logit(*sampler_of(a.sample)), scores = !a.order && sampler_of(a.sample)->logprobs, stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;
+        const Sequence sequence = {a.caches, position};
         u32 cancelled = 0;
         FILL_ROPES
         u64 best = 0;

@@ -12,9 +12,11 @@ mod profile;
 mod ready;
 mod rows;
 mod slots;
+mod states;
 mod tune;
 
 pub(crate) use ready::turn_unit;
+pub(crate) use states::saved_bytes;
 
 use crate::Error;
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel};
@@ -331,7 +333,10 @@ impl CudaContext {
     }
 
     /// Uploads page numbers to a cache's table, from entry `at` on.
-    fn upload_pages(&self, cache: usize, at: usize, pages: &[u32]) -> Result<(), Error> {
+    fn upload_pages(&mut self, cache: usize, at: usize, pages: &[u32]) -> Result<(), Error> {
+        if let (Some(persistent), 0, Some(first)) = (&mut self.persistent, at, pages.first()) {
+            persistent.set_state_page(cache, *first);
+        }
         let table = self.page_tables[cache];
         // SAFETY: the caller checked that the table has these entries.
         unsafe { self.gpu.upload(table + 4 * at as u64, bytes_of_all(pages)) }

@@ -190,8 +190,8 @@ mod tests {
         );
         let taken = of(Format::Q8_0, Replay::Persistent);
         assert_eq!(taken.explain(), "persistent; up to 8 rows per launch");
-        let recurrent = |replay| {
-            let checkpoint = Synthetic::parse("qwen3.5-small:q4_0").unwrap();
+        let latent = |replay| {
+            let checkpoint = Synthetic::parse("glm-flash-small:q4_0").unwrap();
             let spec = welte_models::spec(&checkpoint).unwrap();
             let compile = welte_models::CompileOptions {
                 context: 256,
@@ -200,12 +200,12 @@ mod tests {
             let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
             Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap()
         };
-        let refused = recurrent(Replay::Persistent);
+        let refused = latent(Replay::Persistent);
         let why = refused.replaying().note.unwrap();
         assert!(why.starts_with("not the persistent kernel: "), "{why}");
         assert_eq!(refused.explain(), format!("graph ({why})"));
         assert_eq!(refused.replaying().replay, Replay::Graph);
-        let refused = recurrent(Replay::Loop);
+        let refused = latent(Replay::Loop);
         assert_eq!(refused.explain(), format!("loop; {why}"));
     }
 
@@ -255,8 +255,12 @@ mod tests {
         };
         for (shape, why) in [
             ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
-            ("qwen3-30b-a3b,layers=1:q4_k", "a router"),
-            ("gpt-oss-20b,layers=2:mxfp4_moe", "a router"),
+            ("qwen3-30b-a3b,layers=1:q4_k", "few rows"),
+            ("gpt-oss-20b,layers=2:mxfp4_moe", "few rows"),
+            ("qwen3.5-small,layers=4:q4_k", "recurrent state"),
+            ("qwen3.5-moe-small:q4_k", "recurrent state"),
+            ("granite-4-small:q4_k", "recurrent state"),
+            ("lfm2-1.2b:q4_k", "recurrent state"),
         ] {
             let one = planned(shape, 1);
             assert_eq!(one.explain(), "persistent; one row per launch", "{shape}");
@@ -267,9 +271,11 @@ mod tests {
             let note = several.replaying().note.unwrap();
             assert!(note.contains(why), "{shape}: {note}");
         }
-        // The shared expert's input is the vector before the experts' sum.
-        let other = planned("qwen3.5-small,layers=4:q4_0", 1);
-        assert_eq!(other.replaying().replay, Replay::Graph);
+        // Latents, and a norm whose groups have their own factors.
+        for shape in ["glm-flash-small:q4_0", "nemotron-h-small:q4_0"] {
+            let other = planned(shape, 1);
+            assert_eq!(other.replaying().replay, Replay::Graph, "{shape}");
+        }
     }
 
     #[test]

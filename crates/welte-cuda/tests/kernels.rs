@@ -125,6 +125,31 @@ fn the_persistent_kernels_compile_for_other_gpus() {
     }
 }
 
+/// So do those of families with instructions of their own: recurrent layers, shared experts, gated attention, attention without rope.
+#[test]
+fn the_persistent_kernels_of_other_families_compile() {
+    let models = [
+        ("qwen3.5-moe-small,head_dim=128:q4_0", "sm_90a", 90, 227),
+        ("granite-4-small:q4_0", "sm_80", 80, 163),
+        ("lfm2-1.2b:q4_0", "sm_120", 120, 99),
+    ];
+    for (model, name, arch, kib) in models {
+        let gpu = GpuInfo {
+            arch,
+            shared_per_block: kib << 10,
+            ..h200()
+        };
+        match compile_alone(&persistent_source_for(&gpu, model, false), name) {
+            Ok(kernel) => {
+                assert!(kernel.bytes > 0, "{name}, {model}: no code");
+                assert!(kernel.spills <= 1024, "{name}, {model}: {}", kernel.log);
+            }
+            Err(Error::NoCompiler(why)) if !is_required() => eprintln!("skipped: {why}"),
+            Err(error) => panic!("{name}, {model}: {error}"),
+        }
+    }
+}
+
 /// A struct that differs from its Rust mirror does not compile.
 #[test]
 fn a_changed_struct_does_not_compile() {

@@ -6,10 +6,10 @@ use common::{
     chain_of, difference, gpu, load, logits, long, oracle, prompt, replaying, rows, set_slot, step,
 };
 use welte_cuda::CudaContext;
-use welte_device::Replay;
 use welte_device::conformance::made::Numbers;
 use welte_device::conformance::model::{self, Layer, Model};
 use welte_device::conformance::program;
+use welte_device::{Context, Control, Replay};
 use welte_formats::Checkpoint;
 use welte_formats::synthetic::Synthetic;
 use welte_models::CompileOptions;
@@ -446,5 +446,313 @@ fn a_chain_of_every_family_equals_its_parts() {
             all.push((tokens, bits(&logits(&mut context))));
         }
         assert!(all[0] == all[1], "{}", case.name);
+    }
+}
+
+const RECURRENT_SIZES: &str = "layers=4,dim=256,heads=4,kv_heads=2,head_dim=64,vocab=1003";
+
+fn recurrent(name: &'static str, shape: String, allowed: f32) -> Case {
+    Case {
+        name,
+        shape,
+        kv_format: Format::F16,
+        allowed,
+    }
+}
+
+/// The gated delta rule and gated attention, with dense parts or with experts beside a shared one.
+fn delta_rules() -> Vec<Case> {
+    let qwen = |arch: &str| format!("custom,arch={arch},{RECURRENT_SIZES}");
+    let dense = qwen("qwen35");
+    let sparse = qwen("qwen35moe");
+    // Heads of 128 x 128.
+    let large = "qwen3.5-small,dim=256,ffn=512,vocab=1003,heads=4,kv_heads=2";
+    vec![
+        recurrent("qwen3.5 f32", format!("{dense},ffn=512:f32"), 3e-3),
+        recurrent(
+            "qwen3.5 with experts f32",
+            format!("{sparse},ffn=96,experts=16,used=3:f32"),
+            6e-3,
+        ),
+        recurrent(
+            "qwen3.5 with experts q4_k_m",
+            format!("{sparse},ffn=256,experts=4,used=4:q4_k_m"),
+            1e-1,
+        ),
+        recurrent("qwen3.5 q4_k", format!("{large}:q4_k"), 4e-2),
+    ]
+}
+
+/// Mamba-2, attention without rope, and experts beside a shared one without a gate.
+fn state_space_models() -> Vec<Case> {
+    let granite = format!("granite-4-h-tiny,{RECURRENT_SIZES},layers=6");
+    vec![
+        recurrent(
+            "granite f32",
+            format!("{granite},ffn=96,experts=16,used=3:f32"),
+            6e-3,
+        ),
+        recurrent(
+            "granite q4_0",
+            format!("{granite},ffn=96,experts=4,used=4:q4_0"),
+            1e-1,
+        ),
+    ]
+}
+
+/// Convolutions between gates, and experts that a bias helps to choose.
+fn gated_convolutions() -> Vec<Case> {
+    let [dense, sparse] = ["lfm2-1.2b", "lfm2-8b-a1b"].map(|s| format!("{s},{RECURRENT_SIZES}"));
+    vec![
+        recurrent("lfm2 f32", format!("{dense}:f32"), 3e-3),
+        recurrent("lfm2 q4_0", format!("{dense}:q4_0"), 8e-2),
+        recurrent(
+            "lfm2 with experts f32",
+            format!("{sparse},ffn=96,experts=16,used=3:f32"),
+            6e-3,
+        ),
+    ]
+}
+
+/// The recurrent states of slot 0.
+fn states(context: &mut dyn Context) -> Vec<f32> {
+    let program = context.program().clone();
+    let mut all = Vec::new();
+    for (cache, spec) in program.caches.iter().enumerate() {
+        if matches!(spec.kind, CacheKind::Recurrent { .. }) {
+            let mut bytes = vec![0; spec.page_bytes(program.page).unwrap() as usize];
+            context.read_page(cache, 0, &mut bytes).unwrap();
+            let words = bytes.as_chunks().0.iter();
+            all.extend(words.map(|word| f32::from_ne_bytes(*word)));
+        }
+    }
+    all
+}
+
+/// Cuts the products whose results are convolved in three: inside of the channels, and before the last five rows.
+fn cut(mut program: Program) -> Program {
+    let pass = &mut program.passes[0];
+    let is_cut = |i: usize| {
+        pass.commands[i].op == Op::NormMatmul && pass.commands[i + 1].op == Op::ShortConv
+    };
+    let all: Vec<usize> = (0..pass.commands.len() - 1)
+        .filter(|i| is_cut(*i))
+        .collect();
+    assert!(!all.is_empty());
+    for at in all.into_iter().rev() {
+        let whole = pass.commands.remove(at);
+        let label = pass.labels.remove(at);
+        let p = params::NormMatmul::of(&whole.params);
+        let ends = [100, p.n - 5, p.n];
+        for (nth, (first, end)) in [0, ends[0], ends[1]].into_iter().zip(ends).enumerate() {
+            let mut weight = program.weights[whole.weights[0] as usize].clone();
+            weight.n = end - first;
+            let Source::Parts(parts) = &mut weight.source else {
+                panic!("rows of tensors");
+            };
+            // The part of each tensor that is between both rows.
+            let mut row = 0;
+            parts.retain_mut(|part| {
+                let (from, to) = (
+                    first.clamp(row, row + part.rows),
+                    end.clamp(row, row + part.rows),
+                );
+                part.first_row += from - row;
+                row += part.rows;
+                part.rows = to - from;
+                part.rows > 0
+            });
+            program.weights.push(weight);
+            let mut command = whole;
+            command.weights[0] = program.weights.len() as u32 - 1;
+            command.params = params::NormMatmul {
+                n: end - first,
+                ..p
+            }
+            .words();
+            command.buffers[1].offset += 4 * first;
+            pass.commands.insert(at + nth, command);
+            pass.labels.insert(at + nth, label.clone());
+        }
+    }
+    cost::fill(&mut program);
+    program
+}
+
+/// Parts of a recurrent layer's input as products of their own, one with fewer rows than there are blocks.
+#[test]
+#[ignore = "needs a GPU"]
+fn products_of_parts_agree_with_the_reference() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = delta_rules()[0].program();
+    let mut pair = Pair::of(&cut(program), &checkpoint, 3e-3);
+    pair.chain(3);
+    pair.prompt(20);
+    pair.chain(4);
+    assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+}
+
+/// A sequence on the persistent kernel and on the reference device. Both see the same tokens.
+struct Pair {
+    context: CudaContext,
+    plain: Box<dyn Context>,
+    next: Row,
+    allowed: f32,
+}
+
+impl Pair {
+    fn new(case: &Case) -> Pair {
+        let (program, checkpoint) = case.program();
+        Pair::of(&program, &checkpoint, case.allowed)
+    }
+
+    fn of(program: &Program, checkpoint: &dyn Checkpoint, allowed: f32) -> Pair {
+        Pair {
+            context: load_any(program, checkpoint),
+            plain: oracle(program, checkpoint),
+            next: Row {
+                token: 3,
+                position: 0,
+                slot: 0,
+            },
+            allowed,
+        }
+    }
+
+    /// The reference device follows the tokens that the kernel has made. Compares the logits of the last one, and all states.
+    fn follow(&mut self, tokens: &[u32]) {
+        let mut want = Vec::new();
+        for token in tokens {
+            want = step(self.plain.as_mut(), PassKind::Decode, &[self.next]);
+            self.next.token = *token;
+            self.next.position += 1;
+        }
+        let at = self.next.position;
+        let off = difference(&logits(&mut self.context), &want);
+        assert!(off <= self.allowed, "logits at {at} are off by {off}");
+        let off = difference(&states(&mut self.context), &states(self.plain.as_mut()));
+        assert!(off <= self.allowed, "states at {at} are off by {off}");
+    }
+
+    fn prompt(&mut self, count: u32) {
+        let vocab = self.context.program().vocab;
+        let rows = rows(&mut Numbers(9), vocab, self.next.position, count, 0);
+        prompt(&mut self.context, &rows);
+        prompt(self.plain.as_mut(), &rows);
+        self.next.position += count;
+    }
+
+    fn chain(&mut self, count: usize) -> Vec<u32> {
+        let tokens = chain_of(&mut self.context, self.next, count);
+        self.follow(&tokens);
+        tokens
+    }
+}
+
+/// Chains from the first position on and behind a prompt; one that follows another; with contexts that are split.
+fn check_recurrent(cases: &[Case]) {
+    if !gpu() {
+        return;
+    }
+    for case in cases {
+        eprintln!("{}", case.name);
+        let mut pair = Pair::new(case);
+        assert_eq!(pair.chain(1).len(), 1);
+        assert_eq!(pair.chain(5).len(), 5);
+        pair.prompt(30);
+        assert_eq!(pair.chain(3).len(), 3);
+        pair.prompt(110);
+        assert_eq!(pair.chain(2).len(), 2);
+        assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn delta_rules_agree_with_the_reference() {
+    check_recurrent(&delta_rules());
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn state_space_models_agree_with_the_reference() {
+    check_recurrent(&state_space_models());
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn gated_convolutions_agree_with_the_reference() {
+    check_recurrent(&gated_convolutions());
+}
+
+/// A chain that ends at an end token, or because the host wants no more of it, leaves the states of its last token. So does one in which
+/// the kernel gives up.
+#[test]
+#[ignore = "needs a GPU"]
+fn states_are_those_of_the_last_token_of_a_chain() {
+    if !gpu() {
+        return;
+    }
+    let all = [delta_rules(), state_space_models(), gated_convolutions()];
+    for case in [&all[0][0], &all[0][1], &all[1][0], &all[2][0]] {
+        eprintln!("{}", case.name);
+        let mut pair = Pair::new(case);
+        pair.prompt(10);
+        let (start, count) = (pair.next, 6);
+        let made = pair.chain(count);
+        // The first token that is not among those before it.
+        let end = (1..count)
+            .find(|i| !made[..*i].contains(&made[*i]))
+            .unwrap_or(0);
+        let again = |pair: &mut Pair| {
+            pair.next = Row {
+                token: 0,
+                position: 0,
+                slot: 0,
+            };
+            pair.prompt(10);
+            pair.next = start;
+        };
+        again(&mut pair);
+        set_slot(&mut pair.context, 0, &Sampling::default(), &[made[end]]);
+        assert_eq!(pair.chain(count), made[..=end]);
+        set_slot(&mut pair.context, 0, &Sampling::default(), &[]);
+        for wanted in [1, 3] {
+            again(&mut pair);
+            assert_eq!(pair.chain(wanted), made[..wanted]);
+            let bits_of = |pair: &mut Pair| {
+                let logits = bits(&logits(&mut pair.context));
+                (logits, bits(&states(&mut pair.context)))
+            };
+            let whole = bits_of(&mut pair);
+            again(&mut pair);
+            let tokens = common::chain_while(
+                &mut pair.context,
+                start,
+                30,
+                &Control::default(),
+                &mut |tokens| tokens.len() < wanted,
+            );
+            assert_eq!(tokens, made[..wanted]);
+            assert!(bits_of(&mut pair) == whole, "cut after {wanted}");
+            pair.follow(&tokens);
+            assert_eq!(pair.chain(count - wanted), made[wanted..]);
+        }
+        // Another sequence begins, whatever states the page holds.
+        pair.next = Row {
+            token: 5,
+            position: 0,
+            slot: 0,
+        };
+        pair.chain(2);
+        assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+        again(&mut pair);
+        pair.context.stall_block(1, 20_000);
+        let tokens = pair.chain(count);
+        assert_eq!(tokens.len(), count);
+        assert_eq!(replaying(&pair.context).0, Replay::Graph);
+        pair.chain(2);
     }
 }

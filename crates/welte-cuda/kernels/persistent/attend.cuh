@@ -503,6 +503,26 @@ __device__ __forceinline__ void publish4(float *to, float4 v, float factor, u32 
     store_relaxed4(to, make_uint4(tagged(v.x * factor, tag), tagged(v.y * factor, tag), tagged(v.z * factor, tag), tagged(v.w * factor, tag)));
 }
 
+// Publishes four results of attention, from `column` on, multiplied by a factor and, if V::gated, by the sigmoids of their gates. `gates`
+// was loaded by request_gates().
+template <class V>
+__device__ __forceinline__ void publish_result(WaitContext &w, float *exchange, const Instruction &in, u32 turn, u32 column, float4 v, float factor, uint4 gates) {
+    if constexpr (V::gated) {
+        const float *from = exchange + in.input + V::gate_at + column;
+        u32 tag = tag_of(turn, in.reads_per_turn, in.reads);
+        WaitState wait;
+        while (!fresh(gates, tag) && keep_waiting(w, wait, PLACE_INPUT)) gates = peek4(from);
+        v.x *= sigmoid(value(gates.x)), v.y *= sigmoid(value(gates.y)), v.z *= sigmoid(value(gates.z)), v.w *= sigmoid(value(gates.w));
+    }
+    publish4(exchange + in.output + column, v, factor, tag_of(turn, in.writes_per_turn, in.writes));
+}
+
+// Starts loading the gates of four results. They are part of the input.
+template <class V> __device__ __forceinline__ uint4 request_gates(const float *exchange, const Instruction &in, u32 column) {
+    if constexpr (V::gated) return peek4(exchange + in.input + V::gate_at + column);
+    return make_uint4(0, 0, 0, 0);
+}
+
 // Into how many splits a context is cut. A longer context never has fewer: so every split is written by each instruction or by
 // none, and never holds a result of an older one. Nor are there more splits than tiles.
 template <class V> __device__ __forceinline__ u32 split_count(u32 count, u32 most) {
@@ -520,16 +540,18 @@ __device__ __forceinline__ float sink_of(const Instruction &in, u32 head, float 
 
 // Publishes a job's result: the output, or this split's part of it.
 template <class V>
-__device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, JobWarps warps, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
+__device__ __forceinline__ void publish_job(WaitContext &w, Shared *s, const Job<V> &job, JobWarps warps, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
     using D = Scratchpad<V>;
     for (u32 i = opaque(threadIdx.x); i < job.queries() * (D::HD / 4); i += CONSUMERS) {
         u32 n = i / (D::HD / 4), d = i % (D::HD / 4) * 4;
+        u32 column = (job.query() + n) * D::HD + d;
+        uint4 gates = request_gates<V>(exchange, in, column);
         float largest, total;
         float4 sum = merge_warps<V>(s, warps, n, d, largest, total);
         if (stalled) continue;
         if (splits == 1) {
             if constexpr (V::sinks) total += sink_of(in, job.query() + n, largest);
-            publish4(exchange + in.output + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
+            publish_result<V>(w, exchange, in, turn, column, sum, __fdividef(1.0f, total), gates);
             continue;
         }
         float *mine = exchange + V::splits_start + ((job.query() + n) * V::splits + job.split()) * D::SUMS_STRIDE;
@@ -564,6 +586,7 @@ template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, 
         };
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) load_split(i);
+        uint4 gates = request_gates<V>(exchange, in, query * D::HD + d);
         WaitState wait;
         for (;;) {
             bool all = true;
@@ -597,8 +620,7 @@ template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, 
             for (u32 i = 0; i < 5; i++) v[i] += __shfl_xor_sync(~0u, v[i], o);
         if constexpr (V::sinks) v[4] += sink_of(in, query, most);
         if (split == 0 && mine < COLUMNS && !stalled)
-            publish4(exchange + in.output + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
-                     tag_of(turn, in.writes_per_turn, in.writes));
+            publish_result<V>(w, exchange, in, turn, query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]), gates);
     }
     return true;
 }
@@ -615,7 +637,7 @@ __device__ __forceinline__ void attention(WaitContext &w, Shared *s, Kv kv, floa
     for (u32 number = block; number < JOBS * splits; number += gridDim.x) {
         Job<V> job(kv, number, splits, position);
         attend_job<V>(w, s, kv, exchange, in, turn, job, position);
-        publish_job<V>(s, job, ALL_WARPS, exchange, in, turn, splits, stalled);
+        publish_job<V>(w, s, job, ALL_WARPS, exchange, in, turn, splits, stalled);
     }
     STAMP(2);
     bool had_part = block < JOBS * splits;

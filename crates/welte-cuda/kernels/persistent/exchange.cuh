@@ -22,6 +22,8 @@ __device__ __forceinline__ bool fresh(uint2 v, u32 tag) { return (((v.x ^ tag) |
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
 
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
+
 // Loads the quads (four floats) of `from` that belong to this lane: lane, lane + LANES, ... below `quads`. Each LANES lanes may have
 // another `from`.
 template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void request(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
@@ -59,6 +61,13 @@ template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void receive(Wa
     wait_ticks(w.product_end, w.poll_delay);
     request<ROUNDS, LANES>(from, tag, lane, quads, got);
     await_fresh<ROUNDS, LANES>(w, from, tag, lane, got);
+}
+
+// Waits until a float that was loaded as `got` is fresh. Lanes of a warp may wait for different floats.
+__device__ __forceinline__ float await_value(WaitContext &w, const float *from, u32 got, u32 tag) {
+    WaitState wait;
+    while (!fresh(got, tag) && keep_waiting(w, wait, PLACE_INPUT)) got = peek(from);
+    return value(got);
 }
 
 // ---- meeting ----

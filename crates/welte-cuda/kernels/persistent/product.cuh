@@ -1,6 +1,7 @@
 // Products of a matrix with one vector. Rows arrive in the ring, and each warp multiplies its slice of all of them (partition.cuh).
 // Then a thread per row adds the slices' sums and publishes the result.
 #pragma once
+#include "persistent/conv.cuh"
 #include "persistent/stage.cuh"
 
 // The unit of the row that a lane takes in each round. Past the end of its slice a lane takes the neighbouring unit and multiplies it
@@ -264,11 +265,30 @@ template <class V> __device__ __forceinline__ float result(const float (*parts)[
     return v;
 }
 
+// The convolution of a row that is a channel. `in` is the instruction behind the product's.
+template <class V, bool = V::taps != 0> struct RowConvolution {
+    __device__ __forceinline__ void load(const Shared *, const Sequence &, const Instruction &, u32) {}
+    __device__ __forceinline__ float next(float own) { return own; }
+};
+
+template <class V> struct RowConvolution<V, true> {
+    Channel<V> channel;
+    bool is_channel;
+
+    __device__ __forceinline__ void load(const Shared *s, const Sequence &sequence, const Instruction &in, u32 row) {
+        // Before the first channel the difference is large.
+        u32 c = row - V::conv_begin;
+        is_channel = c < V::conv_n;
+        if (is_channel) channel.load(s, sequence, in, c);
+    }
+    __device__ __forceinline__ float next(float own) { return is_channel ? channel.next(own) : own; }
+};
+
 // A whole product; `Multiplier` is LaneMultiplier or TensorMultiplier. The input comes from the exchange; the output goes to the exchange, or, if it is logits, to plain memory. Returns
 // the largest logit that this thread has seen.
 template <class V, class Multiplier>
 __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, float *exchange, float *logits, const Instruction &in, const Share &share,
-                                       u32 turn, u32 &parity, u32 &half, bool stalled) {
+                                       const Sequence &sequence, u32 turn, u32 &parity, u32 &half, bool stalled) {
     using L = Slot<V>;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
     u8 *slice = s->scratchpad + warp * Staging<V>::BYTES;
@@ -289,14 +309,21 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
     constexpr u32 SEGMENT = L::ROOM / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
     float *out = exchange + in.output + first;
+    // What the instruction behind this one adds: the place of the gate, or the weights of the convolution.
+    const Instruction &more = (&in)[1];
+    u32 gate = 0, gate_tag = 0;
+    if constexpr (V::gated) gate_tag = tag_of(turn, more.reads_per_turn, more.reads), gate = peek(exchange + more.input);
     u64 best = 0;
     float factor = 1.0f;
     for (u32 begin = 0; begin < count; begin += SEGMENT, half ^= 1) {
         u32 rows = min(SEGMENT, count - begin);
         float(*parts)[OUTPUTS] = s->parts[half];
         float before = 0.0f;
-        if (V::output == Output::Add && tid < rows) before = value(peek(out + begin + tid));
+        u32 sum = 0;
+        if (V::output == Output::Add && tid < rows) sum = peek(out + begin + tid);
         if (V::bias && tid < rows) before += __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
+        RowConvolution<V> convolution;
+        if (tid < rows) convolution.load(s, sequence, more, first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
             // The slot's address does not depend on its arrival.
             const u8 *slot = ring.slot<V>();
@@ -307,8 +334,11 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         consumers_meet();
         STAMP(2);
         if (begin == 0) factor = norm_factor<V>(s->squares[parity]);
+        if constexpr (V::gated)
+            if (begin == 0) factor *= sigmoid(await_value(w, exchange + more.input, gate, gate_tag));
         if (tid >= rows) continue;
-        float v = result<V>(parts, tid, factor, before);
+        if constexpr (V::output == Output::Add) before += V::follows ? await_value(w, out + begin + tid, sum, tag_of(turn, in.writes_per_turn, in.writes - 1u)) : value(sum);
+        float v = convolution.next(result<V>(parts, tid, factor, before));
         if constexpr (V::output == Output::Logits) {
             u32 id = first + begin + tid;
             logits[id] = v;

@@ -92,7 +92,7 @@ template <class V> __device__ __forceinline__ void attend_rows(WaitContext &w, S
 #pragma unroll 1
             for (u32 i = 0; i < at_once && split + i < parts; i++) {
                 Job<V> job(kv, (split + i) * JOBS + head, parts, position);
-                publish_job<V>(s, job, {i * warps, warps}, exchange_of(a, row), in, 0, parts, is_stalled(a));
+                publish_job<V>(w, s, job, {i * warps, warps}, exchange_of(a, row), in, 0, parts, is_stalled(a));
             }
             had_part = true;
         }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::ready::{Ready, ready_one};
+use super::states::MOST_TURNS;
 use super::{CudaContext, DECODE, turn_unit};
 use crate::Error;
 use crate::gpu::{Event, Gpu};
@@ -96,6 +97,8 @@ impl CudaContext {
             launched = n;
         }
         let by_kernel = persistent.is_some();
+        let rewinds = by_kernel && states;
+        let mut made = [0; MOST_TURNS];
         let begun = Instant::now();
         let mut wait = Wait::new();
         let mut cut = false;
@@ -105,7 +108,7 @@ impl CudaContext {
             if stops && seen == launched {
                 break Ok((seen, false));
             }
-            if stops && !states {
+            if stops && (!states || rewinds) {
                 self.cancel_word.set_flag(1);
             }
             if !stops && launched < n && launched - seen < ahead {
@@ -124,6 +127,9 @@ impl CudaContext {
             }
             let serial = first.wrapping_add(seen as u32);
             if let Some((token, logprobs)) = self.reported(row.slot, serial) {
+                if rewinds {
+                    made[seen] = token;
+                }
                 seen += 1;
                 wait = Wait::new();
                 let ends = !is_token(token) || self.slots[slot].ends_with(token);
@@ -147,6 +153,9 @@ impl CudaContext {
                 if by_kernel && let Some(why) = self.fault()? {
                     self.slots[slot].mark_changed();
                     self.fall_back(why)?;
+                    if rewinds {
+                        self.rewind(row, &made[..seen])?;
+                    }
                     return Ok((seen, true));
                 }
                 break Err(error);
@@ -160,6 +169,9 @@ impl CudaContext {
             self.cancel_word.set_flag(1);
             self.gpu.synchronise()?;
             self.slots[slot].mark_changed();
+            if rewinds {
+                self.rewind(row, &made[..seen])?;
+            }
         }
         result
     }

@@ -78,7 +78,8 @@ impl Context for CudaContext {
         let program = &self.loaded.program;
         let at = self.checks.pages(program, cache, slot, first, pages)?;
         let current = self.gpu.current();
-        self.done(current.and_then(|()| self.upload_pages(cache, at, pages)))
+        let uploaded = current.and_then(|()| self.upload_pages(cache, at, pages));
+        self.done(uploaded)
     }
 
     fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), DeviceError> {

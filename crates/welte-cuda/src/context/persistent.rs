@@ -1,6 +1,7 @@
 //! Chains by the persistent kernel: one launch for many tokens, and the way back to the graph when the kernel gives up.
 #![allow(unsafe_code)]
 
+use super::states::{MOST_TURNS, SavedStates};
 use super::{CudaContext, DECODE};
 use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
@@ -30,6 +31,8 @@ pub(super) struct Persistent {
     arguments: ChainArgs,
     /// Address of the order in which a step's rows are computed.
     order: u64,
+    /// Recurrent states before the last launch.
+    states: SavedStates,
     kernel: Option<Kernel>,
     /// The time of one turn, if it is known.
     turn: Option<Duration>,
@@ -69,12 +72,14 @@ impl Persistent {
             nth: 0,
             pad: 0,
         };
+        let states = SavedStates::new(&loaded.program, &cx.places.buffers, at(memory.states));
         Some(Persistent {
             block,
             memory,
             blocks: recording.blocks,
             arguments,
             order: cx.places.order,
+            states,
             kernel: None,
             turn: None,
         })
@@ -82,7 +87,10 @@ impl Persistent {
 
     /// Turns of the next launch.
     pub(super) fn turns(&self) -> usize {
-        let most = MAILBOX_SLOTS as usize / 2;
+        let most = match self.states.is_empty() {
+            true => MAILBOX_SLOTS as usize / 2,
+            false => MOST_TURNS,
+        };
         self.turn.map_or(FIRST_TURNS, |turn| {
             (LAUNCH.as_nanos() / turn.as_nanos().max(1)).clamp(1, most as u128) as usize
         })
@@ -99,12 +107,25 @@ impl Persistent {
     pub(super) fn launch(&self, gpu: &Gpu) -> Result<(), Error> {
         let kernel = self.kernel.as_ref();
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
+        self.states.save(gpu)?;
         // SAFETY: the block was made for `memory`; nothing else uses it, and the stream keeps the order. The arguments are
         // those of the kernel, and the context owns everything that they point to.
         unsafe {
             gpu.clear(self.block.start(), self.memory.program)?;
             gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
         }
+    }
+}
+
+impl Persistent {
+    /// The copy of recurrent states.
+    pub(super) fn states(&self) -> &SavedStates {
+        &self.states
+    }
+
+    /// Notes the page of the sequence in a cache.
+    pub(super) fn set_state_page(&mut self, cache: usize, page: u32) {
+        self.states.set_page(cache, page);
     }
 }
 
@@ -125,6 +146,7 @@ impl Persistent {
         let kernel = self.kernel.as_ref();
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
         let DeviceMemory { sync, program, .. } = self.memory;
+        self.states.save(gpu)?;
         for nth in 0..rows {
             let arguments = ChainArgs {
                 order: self.order,

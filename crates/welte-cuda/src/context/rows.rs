@@ -192,6 +192,10 @@ impl CudaContext {
             return Ok(false);
         };
         self.fall_back(format!("{what}, in a step; going on with the graph"))?;
+        // Some blocks may have changed their states.
+        if let Some(persistent) = &self.persistent {
+            persistent.states().restore(&self.gpu)?;
+        }
         Ok(true)
     }
 }

@@ -249,9 +249,11 @@ impl CudaContext {
     /// The logits of a decode step of `count` rows.
     fn logits_of_trial(&mut self, count: u32) -> Result<Vec<f32>, Error> {
         let vocab = self.loaded.program.vocab.max(1);
+        // Recurrent states begin at position 0, the same for both kinds of kernels.
+        let first = if self.has_states() { 0 } else { DEPTH };
         let row = |i| Row {
             token: (1 + 97 * i) % vocab,
-            position: DEPTH + i,
+            position: first + i,
             ..Row::default()
         };
         let rows: Vec<Row> = (0..count).map(row).collect();

@@ -64,7 +64,8 @@ pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<Checked, S
                     return Err("caches in different formats".to_string());
                 }
             }
-            CacheKind::Recurrent { .. } => return Err("recurrent state".to_string()),
+            // One page has the state of a sequence.
+            CacheKind::Recurrent { .. } => {}
         }
     }
     let sample = pass.commands.last().filter(|c| c.op == Op::Sample);

@@ -24,7 +24,8 @@ mirrored! {
         pub(crate) flags: u32,
         /// Address of the matrix, or of attention's sinks. Until [`Recording::place`](super::Recording::place) it is the weight's number, like `vectors`.
         pub(crate) weight: u64,
-        /// A product's norm and bias; of attention, the norms of queries and keys; of a choice, its bias and the experts' scales.
+        /// A product's norm and bias; of attention, the norms of queries and keys; of a choice, its bias and the experts' scales; of a
+        /// convolution, its bias; of a recurrent layer, whose `weight` is its decay, the bias of its time and its norm (or skipped part).
         pub(crate) vectors: [u64; 2],
     }
 }

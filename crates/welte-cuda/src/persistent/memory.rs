@@ -123,6 +123,8 @@ pub(crate) struct DeviceMemory {
     pub(crate) shares: u64,
     /// For probabilities: the likeliest tokens of each block, of two turns. Chains only.
     pub(crate) candidates: u64,
+    /// A copy of recurrent states.
+    pub(crate) states: u64,
     pub(crate) bytes: u64,
 }
 
@@ -138,13 +140,16 @@ impl DeviceMemory {
         } else {
             2 * recording.blocks
         };
+        let states = candidates + 8 * u64::from(lists) * Logprobs::MOST as u64;
+        let states = states.next_multiple_of(256);
         DeviceMemory {
             sync,
             exchange,
             program,
             shares,
             candidates,
-            bytes: candidates + 8 * u64::from(lists) * Logprobs::MOST as u64,
+            states,
+            bytes: states + recording.states,
         }
     }
 }

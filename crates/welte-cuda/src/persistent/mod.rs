@@ -88,6 +88,8 @@ pub(crate) struct Recording {
     pub(crate) in_flight: [u8; TUNED_VARIANTS],
     /// Floats of the exchange, for each row.
     pub(crate) exchange: u32,
+    /// Bytes of a sequence's recurrent states.
+    pub(crate) states: u64,
     /// Where the logits are.
     pub(crate) logits: BufferRef,
     /// Addresses of the ropes' frequencies; until [`Recording::place`] the weights' numbers.

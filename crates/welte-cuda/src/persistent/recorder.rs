@@ -1,11 +1,13 @@
 //! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
 
 mod add_normed;
+mod attention;
 mod experts;
+mod recurrent;
+mod shared;
 
 use super::arrangement::{
-    AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES, row_bytes,
-    slot_limit, slots_in_flight, staged_bytes, tiles,
+    Chunks, ProductShape, TENSOR_LINES, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
 };
 use super::checks::{Checked, check_program, possible};
 use super::instruction::{Instruction, REUSES_INPUT};
@@ -13,13 +15,16 @@ use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryN
 use super::share::{RowDivider, Share};
 use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
+use crate::context::saved_bytes;
 use crate::layout;
-use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
 use experts::is_router;
+use recurrent::{Convolved, is_small_part};
+use shared::{SharedExpert, gate_rows, is_score};
 use std::collections::BTreeMap;
 use welte_table::{
-    BufferId, BufferRef, Command, Extent, Format, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
+    BufferId, BufferRef, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Pass, WeightId,
+    accesses, params,
 };
 
 /// A vector of activations in the exchange.
@@ -78,7 +83,7 @@ struct Recorder<'a> {
     shares: Vec<Vec<Share>>,
     in_flight: [u8; TUNED_VARIANTS],
     freqs: Vec<WeightId>,
-    /// The rope whose attention comes next.
+    /// The append, with or without rope, whose attention comes next.
     rope: Option<usize>,
     /// The bias that the products before it have taken over.
     bias: Option<usize>,
@@ -88,6 +93,10 @@ struct Recorder<'a> {
     hidden: Option<BufferRef>,
     /// The last choice of experts, and whether a product has used it.
     choice: Option<(BufferRef, bool)>,
+    /// The shared expert beside the last choice.
+    shared: Option<SharedExpert>,
+    /// The last convolution that products have taken over.
+    convolved: Option<Convolved>,
     kv_format: Format,
 }
 
@@ -101,6 +110,8 @@ struct Product {
     act: u32,
     n: u32,
     k: u32,
+    /// The value whose sigmoid multiplies all results.
+    score: Option<BufferRef>,
 }
 
 /// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
@@ -109,9 +120,14 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
     possible(cx.gpu)?;
     let pass = cx.program.passes.first().ok_or("no pass")?;
     let checked = check_program(cx.program, pass)?;
-    // Every block must have rows of every product, except of routers (`persistent/route.cuh`).
-    let products = pass.commands.iter().filter(|c| !is_router(pass, c));
-    let rows = products.filter_map(rows_of).min();
+    let is_recurrent = |kind| matches!(kind, CacheKind::Recurrent { .. });
+    if budget.is_step && cx.program.caches.iter().any(|c| is_recurrent(c.kind)) {
+        return Err("recurrent state in steps of several rows".to_string());
+    }
+    // Every block must have rows of every product, except of the small ones (docs/persistent.md).
+    let products = (0..pass.commands.len()).filter(|index| !is_small(pass, *index));
+    let rows = products.filter_map(|i| gate_rows(pass, i).or_else(|| rows_of(&pass.commands[i])));
+    let rows = rows.min();
     let blocks = rows.unwrap_or(1).min(cx.gpu.sms).max(1);
     let mut recorder = Recorder {
         cx,
@@ -138,6 +154,8 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         next: 0,
         hidden: None,
         choice: None,
+        shared: None,
+        convolved: None,
         kv_format: checked.kv_format,
     };
     for (index, command) in pass.commands.iter().enumerate() {
@@ -146,6 +164,20 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
             .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
     }
     recorder.finish(checked)
+}
+
+/// Whether blocks may have no rows of a product.
+fn is_small(pass: &Pass, index: usize) -> bool {
+    is_router(pass, &pass.commands[index]) || is_score(pass, index) || is_small_part(pass, index)
+}
+
+/// The command after a product and those that fill other parts of the same vector.
+fn after_parts<'a>(pass: &'a Pass, index: usize, p: &Product) -> Option<(usize, &'a Command)> {
+    let mut rest = pass.commands.iter().enumerate().skip(index + 1);
+    rest.find(|(_, c)| {
+        let fills = matches!(c.op, Op::Matmul | Op::NormMatmul) && p.kind == Output::Store;
+        !(fills && c.buffers[1].buffer == p.output.buffer)
+    })
 }
 
 /// Floats of one row of each buffer that the pass reads or writes.
@@ -183,7 +215,7 @@ impl Recorder<'_> {
         let words = &command.params;
         let [first, second, ..] = command.buffers;
         let [matrix, vector, ..] = command.weights;
-        if index < self.next {
+        if index < self.next || self.is_begun(index) || self.is_convolved(index) {
             return Ok(());
         }
         if self.rope.is_some() && command.op != Op::Attention {
@@ -197,7 +229,7 @@ impl Recorder<'_> {
                 if let Some(sum) = self.sum_after_norm(index, &p) {
                     return self.add_normed(index, matrix, &p, &sum);
                 }
-                if p.groups != 1 || first == second {
+                if p.groups != 1 || (first == second && !self.is_normed_once(index, &p)) {
                     return Err("a norm that no product follows".to_string());
                 }
                 self.norm = Some(PendingNorm {
@@ -210,29 +242,33 @@ impl Recorder<'_> {
             }
             Op::Matmul => {
                 let p = params::Matmul::of(words);
-                let pending = self.norm.filter(|norm| norm.output == first);
+                let (input, norm) = self.before_norm(first);
                 Product {
                     matrix,
-                    input: pending.map_or(first, |norm| norm.input),
+                    input,
                     output: second,
-                    norm: pending.map(|norm| (norm.weight, norm.eps)),
+                    norm,
                     kind: Output::Store,
                     act: 0,
                     n: p.n,
                     k: p.k,
+                    score: None,
                 }
             }
             Op::MatmulAdd => {
                 let p = params::MatmulAdd::of(words);
+                let (input, norm) = self.before_norm(first);
+                let shared = self.shared_result(index);
                 Product {
                     matrix,
-                    input: first,
+                    input: shared.map_or(input, |(input, _)| input),
                     output: second,
-                    norm: None,
+                    norm,
                     kind: Output::Add,
                     act: 0,
                     n: p.n,
                     k: p.k,
+                    score: shared.and_then(|(_, score)| score),
                 }
             }
             Op::NormMatmul => {
@@ -251,6 +287,7 @@ impl Recorder<'_> {
                     act: 0,
                     n: p.n,
                     k: p.k,
+                    score: None,
                 }
             }
             Op::NormMatmulActMul => {
@@ -264,23 +301,52 @@ impl Recorder<'_> {
                     act: p.act,
                     n: p.n,
                     k: p.k,
+                    score: None,
                 }
             }
             // The products before it have taken it over.
             Op::Bias if self.bias == Some(index) => return Ok(()),
-            Op::RopeAppend => {
+            Op::RopeAppend | Op::KvAppend => {
                 self.rope = Some(index);
                 return Ok(());
             }
             Op::Attention => return self.attention(index, command),
-            Op::Route => return self.route(index, command),
+            Op::Route => {
+                self.begin_shared_expert(index)?;
+                return self.route(index, command);
+            }
+            Op::Gate => return self.gated_conv(index),
+            Op::GatedDelta => return self.gated_delta(index),
+            Op::Mamba2 => return self.mamba2(index),
             Op::ExpertsActMul | Op::ExpertsAdd => return self.experts(index, command),
             // The head takes it over.
             Op::Scale if command.buffers[0] == self.logits => return Ok(()),
             Op::Sample => return Ok(()),
             op => return Err(format!("{} is not among its instructions", op.name())),
         };
-        self.product(index, command, &product)
+        self.product(index, &product)
+    }
+
+    /// What a product reads in place of a vector, and the norm that it takes over.
+    fn before_norm(&self, at: BufferRef) -> (BufferRef, Option<(WeightId, f32)>) {
+        let pending = self.norm.filter(|norm| norm.output == at);
+        (
+            pending.map_or(at, |norm| norm.input),
+            pending.map(|norm| (norm.weight, norm.eps)),
+        )
+    }
+
+    /// Whether the product that follows a norm in place is all that reads its result.
+    fn is_normed_once(&self, index: usize, norm: &params::Norm) -> bool {
+        let at = self.pass.commands[index].buffers[0];
+        let Some([product, rest @ ..]) = self.pass.commands.get(index + 1..) else {
+            return false;
+        };
+        let whole = params::MatmulAdd::of(&product.params).k == norm.dim;
+        let mut uses = rest.iter().flat_map(accesses);
+        let next = uses.find(|access| access.at.buffer == at.buffer);
+        let reads = product.op == Op::MatmulAdd && product.buffers[0] == at && whole;
+        reads && next.is_none_or(|access| access.writes)
     }
 
     /// The vector of a buffer. The first use reserves its place in the exchange.
@@ -379,7 +445,7 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    fn product(&mut self, index: usize, command: &Command, p: &Product) -> Result<(), String> {
+    fn product(&mut self, index: usize, p: &Product) -> Result<(), String> {
         let format = self.cx.format(p.matrix);
         let sets = if p.kind == Output::ActMul { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
@@ -395,7 +461,9 @@ impl Recorder<'_> {
             true => (0, 0),
             false => self.read(p.input)?,
         };
+        let known = self.staged;
         let flags = self.stage(format, p);
+        let follows = p.kind == Output::Add && self.is_unread(p.output.buffer)?;
         let (output, writes) = match p.kind {
             Output::Logits => (0, 0),
             _ => self.write(p.output)?,
@@ -422,22 +490,23 @@ impl Recorder<'_> {
         let partial = p.n < self.blocks;
         if partial {
             if is_step {
-                return Err("a router in steps of several rows".to_string());
+                return Err("a product with few rows in steps of several rows".to_string());
             }
             // Blocks without rows stage nothing.
-            self.staged = None;
+            self.staged = known.filter(|_| flags == REUSES_INPUT);
         }
         let staged = self.staged_chunks(chunks, p);
         let slot = sets * rows * line;
         self.need(format, p, &shape, slot, rows, span);
         let bias = self.bias_of(index, p);
         let last = self.commands.last().map(|last| &self.pass.commands[*last]);
-        let attended = last.is_some_and(|c| c.op == Op::Attention && c.buffers[2] == p.input);
+        let attends = |op| matches!(op, Op::Attention | Op::GatedDelta | Op::Mamba2);
+        let attended = last.is_some_and(|c| attends(c.op) && c.buffers[2] == p.input);
         let (scale, cap) = match p.kind {
             Output::Logits => self.logits_scale(index),
             _ => (1.0, 0.0),
         };
-        let constants = variants::Product {
+        let mut constants = variants::Product {
             n: p.n,
             k: p.k,
             output: p.kind,
@@ -459,9 +528,26 @@ impl Recorder<'_> {
             partial,
             used: 0,
             experts: 0,
+            gated: p.score.is_some(),
+            follows,
+            taps: 0,
+            conv_cache: 0,
+            conv_n: 0,
+            conv_begin: 0,
+            conv_act: 0,
+        };
+        let more = match p.score {
+            None => self.conv_of(index, p, &mut constants)?,
+            Some(score) => {
+                let (input, reads) = self.read(score)?;
+                Some(Instruction {
+                    input,
+                    reads,
+                    ..self.more(0)
+                })
+            }
         };
         let variant = self.product_variant(format, constants, slot);
-        debug_assert_eq!(rows_of(command), Some(p.n));
         let shares = self.divider.divide(p.n);
         let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
         let added = bias.map_or(NO_WEIGHT, |(weight, _)| weight);
@@ -479,7 +565,17 @@ impl Recorder<'_> {
             vectors: [norm.into(), added.into()],
         };
         self.push(index, instruction, shares);
+        if let Some(more) = more {
+            let shares = self.no_share();
+            self.push(index, more, shares);
+        }
         Ok(())
+    }
+
+    /// Whether nothing has read a vector since it was last written. A sum that is added to it is another write.
+    fn is_unread(&mut self, buffer: BufferId) -> Result<bool, String> {
+        let vector = self.vector(buffer)?;
+        Ok(!std::mem::replace(&mut vector.read, true))
     }
 
     /// The number of a product's variant, whose slots have so many bytes.
@@ -584,11 +680,7 @@ impl Recorder<'_> {
     /// The bias that follows a product, or several that fill one vector together: its weights, and which of them belongs to
     /// this product's first row.
     fn bias_of(&mut self, index: usize, p: &Product) -> Option<(WeightId, u32)> {
-        let mut rest = self.pass.commands.iter().enumerate().skip(index + 1);
-        let (place, command) = rest.find(|(_, c)| {
-            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul) && p.kind == Output::Store;
-            !(fills && c.buffers[1].buffer == p.output.buffer)
-        })?;
+        let (place, command) = after_parts(self.pass, index, p)?;
         let y = command.buffers[0];
         let kinds = matches!(p.kind, Output::Store | Output::Add);
         if !kinds || command.op != Op::Bias || y.buffer != p.output.buffer {
@@ -600,125 +692,6 @@ impl Recorder<'_> {
             self.bias = Some(place);
             (command.weights[0], at)
         })
-    }
-
-    fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
-        let rope = self.rope.take().ok_or("attention without rope")?;
-        let rope = &self.pass.commands[rope];
-        let r = params::RopeAppend::of(&rope.params);
-        let a = params::Attention::of(&command.params);
-        let [qkv, _, out, _] = command.buffers;
-        if rope.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
-            return Err("attention over something else than what was appended".to_string());
-        }
-        let jobs = AttentionJobs::of(&a, r.rot, self.blocks)?;
-        let freqs = rope.weights[0];
-        let which = match self.freqs.iter().position(|known| *known == freqs) {
-            Some(which) => which,
-            None => {
-                self.freqs.push(freqs);
-                self.needs.angles += r.rot / 2;
-                self.freqs.len() - 1
-            }
-        };
-        if which >= MAX_ROPES {
-            return Err("more than four ropes".to_string());
-        }
-        let (input, reads) = self.read(qkv)?;
-        let (output, writes) = self.write(out)?;
-        let kind = self.attention_kind(index);
-        // Each kind has its own place for the results of its splits. A context that a window cuts off may have fewer splits than
-        // another; with a shared place, results that it does not overwrite would look fresh.
-        let split_floats = a.heads * jobs.splits * (a.head_dim + 4);
-        self.split_floats = self.split_floats.max((kind.before + 1) * split_floats);
-        let scratchpad = &mut self.needs.scratchpad;
-        // A key and a value before they are rounded.
-        let unrounded = match self.kv_format {
-            Format::Q8_0 => 2 * a.head_dim * 4,
-            _ => 0,
-        };
-        scratchpad.any = scratchpad.any.max(jobs.scratchpad + unrounded);
-        let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
-        let [Some(cache), Some(appended)] = caches else {
-            return Err("attention without a cache".to_string());
-        };
-        if cache != appended {
-            return Err("attention over another cache than what was appended".to_string());
-        }
-        let constants = variants::Attention {
-            cache: cache as u32,
-            heads: r.heads,
-            kv_heads: r.kv_heads,
-            head_dim: r.head_dim,
-            rot: r.rot,
-            interleaved: r.interleaved,
-            magnitude: r.magnitude,
-            eps: r.eps,
-            scale: a.scale,
-            window: a.window,
-            softcap: a.softcap,
-            sinks: command.weights[0] != NO_WEIGHT,
-            // Ropes of one model have the same width.
-            angles: which as u32 * (r.rot / 2),
-            // Relative to the end of all vectors, until that is known.
-            splits_start: kind.before * split_floats,
-            max_unsplit: MAX_UNSPLIT,
-            split_positions: SPLIT_ELEMENTS / a.head_dim,
-            splits: jobs.splits,
-            queries: jobs.queries,
-            query_groups: jobs.query_groups,
-        };
-        let variant = self.variants.add(Variant::Attention(constants));
-        self.variants.know_rope(which, variant);
-        let instruction = Instruction {
-            variant,
-            layer: a.layer,
-            input,
-            output,
-            reads,
-            reads_per_turn: 0,
-            writes,
-            writes_per_turn: 0,
-            flags: kind.count << 16 | kind.nth,
-            weight: command.weights[0].into(),
-            vectors: [rope.weights[1].into(), rope.weights[2].into()],
-        };
-        let shares = self.no_share();
-        self.staged = None;
-        self.push(index, instruction, shares);
-        Ok(())
-    }
-
-    /// Where the attention of a command stands among those with the same parameters.
-    fn attention_kind(&self, index: usize) -> AttentionKind {
-        let commands = self.pass.commands.windows(2).enumerate();
-        let all = commands.filter(|(_, pair)| pair[1].op == Op::Attention);
-        let all = all.map(|(i, pair)| {
-            let mut a = params::Attention::of(&pair[1].params);
-            let mut r = params::RopeAppend::of(&pair[0].params);
-            (a.layer, r.layer) = (0, 0);
-            (i + 1, (a.words(), r.words(), pair[0].weights[0]))
-        });
-        let all: Vec<_> = all.collect();
-        let mut before = Vec::new();
-        let Some((_, mine)) = all.iter().find(|(i, _)| *i == index) else {
-            return AttentionKind {
-                nth: 1,
-                count: 1,
-                before: 0,
-            };
-        };
-        for (_, kind) in all.iter().take_while(|(_, kind)| kind != mine) {
-            if !before.contains(&kind) {
-                before.push(kind);
-            }
-        }
-        let same = || all.iter().filter(|(_, kind)| kind == mine);
-        AttentionKind {
-            nth: same().filter(|(i, _)| *i <= index).count() as u32,
-            count: same().count() as u32,
-            before: before.len() as u32,
-        }
     }
 
     fn finish(mut self, checked: Checked) -> Result<Recording, String> {
@@ -799,20 +772,11 @@ impl Recorder<'_> {
             scratchpad: needs.scratchpad,
             in_flight: self.in_flight,
             exchange,
+            states: saved_bytes(program),
             logits: self.logits,
             freqs,
             variants: self.variants,
             defines,
         })
     }
-}
-
-/// Where the attention of a command stands among those with the same parameters.
-struct AttentionKind {
-    /// Its number among them, counted from 1.
-    nth: u32,
-    /// How many there are.
-    count: u32,
-    /// Other kinds that came before.
-    before: u32,
 }

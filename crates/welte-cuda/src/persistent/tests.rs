@@ -11,6 +11,7 @@ use super::variants::{Output, Product, Variant};
 use crate::GpuInfo;
 use crate::info::h200;
 use crate::load::Placed;
+use welte_formats::synthetic::Synthetic;
 use welte_table::*;
 
 /// For chains, and for steps of several rows.
@@ -457,11 +458,19 @@ fn what_cannot_be_recorded_is_named() {
     let why = one_row(&heads, &h200()).unwrap_err();
     assert!(why.contains("different sizes"), "{why}");
     let mut state = made.clone();
-    state.caches[0].kind = CacheKind::Recurrent {
-        layers: 1,
-        floats: 1,
-    };
-    assert!(one_row(&state, &h200()).unwrap_err().contains("recurrent"));
+    state.caches.push(CacheSpec {
+        kind: CacheKind::Recurrent {
+            layers: 1,
+            floats: 1,
+        },
+        ..made.caches[0].clone()
+    });
+    let why = several_rows(&state, &h200()).unwrap_err();
+    assert!(why.contains("recurrent"), "{why}");
+    let mut gate = made.clone();
+    gate.passes[0].commands[4].op = Op::Gate;
+    let why = one_row(&gate, &h200()).unwrap_err();
+    assert!(why.contains("a gate"), "{why}");
     let mut open = made.clone();
     open.passes[0].commands.remove(3);
     open.passes[0].labels.remove(3);
@@ -473,6 +482,88 @@ fn what_cannot_be_recorded_is_named() {
     let mut other = made;
     other.passes[0].commands[1].op = Op::Bias;
     assert!(one_row(&other, &h200()).unwrap_err().contains("bias"));
+}
+
+/// A made-up model's recording for chains on an H200.
+fn recorded(shape: &str) -> (Program, Recording) {
+    let checkpoint = Synthetic::parse(shape).unwrap();
+    let spec = welte_models::spec(&checkpoint).unwrap();
+    let options = welte_models::CompileOptions {
+        context: 256,
+        ..Default::default()
+    };
+    let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
+    let recording = one_row(&program, &h200()).unwrap();
+    (program, recording)
+}
+
+/// The first part of a shared expert comes before the choice, and its sum is a write of its own.
+#[test]
+fn a_shared_expert_begins_before_the_choice() {
+    let (program, recording) = recorded("qwen3.5-moe-small,layers=4:q4_k");
+    let commands = &program.passes[0].commands;
+    let ops: Vec<Op> = recording.commands.iter().map(|c| commands[*c].op).collect();
+    let layer = [
+        Op::Matmul,
+        Op::Matmul,
+        Op::Matmul,
+        Op::Route,
+        Op::ExpertsActMul,
+        Op::ExpertsAdd,
+        Op::MatmulAdd,
+        // What the one before has no place for.
+        Op::MatmulAdd,
+    ];
+    let found: Vec<usize> = (0..ops.len())
+        .filter(|i| ops[*i..].starts_with(&layer))
+        .collect();
+    assert_eq!(found.len(), 4, "{ops:?}");
+    for at in found {
+        let [router, gate_up, score, _, up, down, last, more] = &recording.program[at..at + 8]
+        else {
+            panic!("too few instructions");
+        };
+        assert_eq!((router.reads, gate_up.reads), (up.reads, score.reads));
+        assert_eq!((last.input, more.input), (gate_up.output, score.output));
+        assert_eq!((last.output, last.writes), (down.output, down.writes + 1));
+        assert_eq!((down.writes, more.reads), (up.reads + 1, score.writes));
+        let Variant::Product(_, product) = recording.variants.all[last.variant as usize] else {
+            panic!("a product");
+        };
+        assert!(product.gated && product.follows);
+        let rows = shares(&recording, at + 2);
+        assert_eq!(rows.iter().map(|share| share.rows).sum::<u32>(), 1);
+    }
+    assert_eq!(recording.blocks, h200().sms);
+}
+
+/// Parts of a layer's input may have different formats. Convolved channels begin anywhere in them.
+#[test]
+fn products_take_over_the_convolution_of_their_channels() {
+    let (program, recording) = recorded("granite-4-small:q4_k");
+    let convolved = recording
+        .variants
+        .all
+        .iter()
+        .filter_map(|variant| match variant {
+            Variant::Product(_, p) if p.taps > 0 => Some((p.conv_begin, p.conv_n, p.n)),
+            _ => None,
+        });
+    let conv = program.passes[0]
+        .commands
+        .iter()
+        .find(|c| c.op == Op::ShortConv);
+    let conv = conv.unwrap();
+    let n = params::ShortConv::of(&conv.params).n;
+    let begins = conv.buffers[0].offset / 4;
+    let convolved: Vec<_> = convolved.collect();
+    assert!(!convolved.is_empty());
+    assert!(
+        convolved
+            .iter()
+            .all(|(begin, of, rows)| *begin == begins && *of == n && *rows > begins + n)
+    );
+    assert!(recording.states > 0 && recording.memory().bytes > recording.states);
 }
 
 #[test]

@@ -145,6 +145,55 @@ constants! {
         /// Chosen experts, of how many (`persistent/experts.cuh`); 0 for other products. `n` is of one expert.
         used: u32,
         experts: u32,
+        /// Whether results are multiplied by the sigmoid of one value, whose place the next instruction has.
+        gated: bool,
+        /// Whether the output was written by the product before, so that blocks may not have read it.
+        follows: bool,
+        /// Taps of a convolution of some rows, whose weights the next instruction has (`persistent/conv.cuh`); 0: none.
+        taps: u32,
+        /// The index of its cache, its channels, the row of the first one (modulo 2^32), and whether SiLU follows (1).
+        conv_cache: u32,
+        conv_n: u32,
+        conv_begin: u32,
+        conv_act: u32,
+    }
+}
+
+constants! {
+    /// A convolution between two gates (`persistent/conv.cuh`). The places are relative to the input.
+    GatedConv {
+        taps: u32,
+        conv_cache: u32,
+        conv_n: u32,
+        conv_act: u32,
+        before_at: u32,
+        value_at: u32,
+        after_at: u32,
+    }
+}
+
+constants! {
+    /// A layer with a state per head (`persistent/recurrent.cuh`). The places are relative to the input.
+    Recurrent {
+        /// The index of the state's cache.
+        cache: u32,
+        /// The state space model of Mamba-2, and not the delta rule.
+        mamba: bool,
+        key_heads: u32,
+        heads: u32,
+        key_dim: u32,
+        value_dim: u32,
+        tiled: bool,
+        eps: f32,
+        /// Whether each head's result is normed.
+        norm: bool,
+        norm_eps: f32,
+        query_at: u32,
+        key_at: u32,
+        value_at: u32,
+        gate_at: u32,
+        rate_at: u32,
+        time_at: u32,
     }
 }
 
@@ -179,6 +228,9 @@ constants! {
         softcap: f32,
         /// Whether heads have a score without a value.
         sinks: bool,
+        /// Whether the result is multiplied by the sigmoids of gates, and where these begin in the input.
+        gated: bool,
+        gate_at: u32,
         /// Where this rope's angles begin.
         angles: u32,
         /// Where the results of this variant's splits begin, in floats of the exchange.
@@ -216,6 +268,10 @@ pub(crate) enum Variant {
     Attention(Attention),
     AddNormed(AddNormed),
     Route(Route),
+    GatedConv(GatedConv),
+    Recurrent(Recurrent),
+    /// What the instruction before it has no place for. No code runs it.
+    More,
 }
 
 /// The variants of a pass's instructions.
@@ -279,6 +335,9 @@ impl Variants {
                 Variant::Attention(attention) => ("ATTENTION", None, attention.members()),
                 Variant::AddNormed(sum) => ("ADD_NORMED", None, sum.members()),
                 Variant::Route(route) => ("ROUTE", None, route.members()),
+                Variant::GatedConv(conv) => ("GATED_CONV", None, conv.members()),
+                Variant::Recurrent(layer) => ("RECURRENT", None, layer.members()),
+                Variant::More => continue,
             };
             let format = format.map(|format| self.namespace(*format));
             let format = format.map_or_else(String::new, |f| {

@@ -821,13 +821,14 @@ impl Shape {
                     "qwen3moe" => Family::Qwen3Moe,
                     "gemma3" => Family::Gemma3,
                     "qwen35" => Family::Qwen35,
+                    "qwen35moe" => Family::Qwen35Moe,
                     "gpt-oss" => {
                         self.tied = false;
                         Family::GptOss
                     }
                     _ => {
                         return Err(format!(
-                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, qwen35, gemma3 or gpt-oss"
+                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, gemma3 or gpt-oss"
                         ));
                     }
                 }

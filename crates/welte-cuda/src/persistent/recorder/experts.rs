@@ -102,11 +102,11 @@ impl Recorder<'_> {
             };
         }
         let p = params::ExpertsActMul::of(&command.params);
-        let pending = self.norm.filter(|norm| norm.output == input);
+        let (input, norm) = self.before_norm(input);
         ExpertsProduct {
-            input: pending.map_or(input, |norm| norm.input),
+            input,
             output,
-            norm: pending.map(|norm| (norm.weight, norm.eps)),
+            norm,
             kind: Output::ActMul,
             act: p.act,
             n: p.n,
@@ -150,6 +150,9 @@ impl Recorder<'_> {
             true => (0, 0),
             false => self.read(p.input)?,
         };
+        if p.kind == Output::Add && self.is_unread(p.output.buffer)? {
+            return Err("experts' sum right after another one".to_string());
+        }
         let (output, writes) = self.write(p.output)?;
         // The input of each expert is staged, or one for all.
         let inputs = if p.kind == Output::Add { p.used } else { 1 };
@@ -183,6 +186,13 @@ impl Recorder<'_> {
             partial: false,
             used: p.used,
             experts: p.experts,
+            gated: false,
+            follows: false,
+            taps: 0,
+            conv_cache: 0,
+            conv_n: 0,
+            conv_begin: 0,
+            conv_act: 0,
         };
         let instruction = Instruction {
             variant: self.product_variant(format, constants, rows * row),

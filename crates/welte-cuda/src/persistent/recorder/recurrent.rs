@@ -1,0 +1,339 @@
+//! Layers with a state: short convolutions, the gated delta rule, and the state space model of Mamba-2 (`kernels/persistent/conv.cuh`,
+//! `recurrent.cuh`).
+
+use super::super::instruction::Instruction;
+use super::super::variants::{self, Variant};
+use super::{Product, Recorder, after_parts};
+use crate::ops::kv;
+use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
+
+/// Activations of gates: SiLU, and none.
+const SILU: u32 = 0;
+const NO_ACT: u32 = 5;
+/// Floats of a state that a thread can hold, and columns that the threads of a block take at once.
+const MOST_FLOATS: u32 = 64;
+const COLUMNS: u32 = 64;
+const PARTS: u32 = 4;
+
+/// A convolution that products before it have taken over: their results are convolved where the table has its input.
+#[derive(Clone, Copy)]
+pub(super) struct Convolved {
+    command: usize,
+    input: BufferRef,
+    output: BufferRef,
+}
+
+/// A layer with states, as its command says.
+struct States {
+    key_heads: u32,
+    heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+    layer: u32,
+}
+
+/// Whether a product fills a smaller part of a vector than another one that follows or precedes it, and is then convolved. Blocks may
+/// have no rows of it.
+pub(super) fn is_small_part(pass: &Pass, index: usize) -> bool {
+    let of = |command: &Command| match command.op {
+        Op::Matmul => Some((
+            command.buffers[1].buffer,
+            params::Matmul::of(&command.params).n,
+        )),
+        Op::NormMatmul => Some((
+            command.buffers[1].buffer,
+            params::NormMatmul::of(&command.params).n,
+        )),
+        _ => None,
+    };
+    let Some((buffer, n)) = of(&pass.commands[index]) else {
+        return false;
+    };
+    let mut largest = n;
+    let (before, from) = pass.commands.split_at(index);
+    let part = |command: &Command| of(command).filter(|(to, _)| *to == buffer);
+    for (_, n) in before.iter().rev().map_while(part) {
+        largest = largest.max(n);
+    }
+    let parts = from.iter().map_while(part);
+    let count = parts.inspect(|(_, n)| largest = largest.max(*n)).count();
+    let convolves = |c: &Command| c.op == Op::ShortConv && c.buffers[0].buffer == buffer;
+    n < largest && from.get(count).is_some_and(convolves)
+}
+
+impl Recorder<'_> {
+    /// The convolution of a product's results, if one follows: the constants, and the instruction that carries the weights.
+    pub(super) fn conv_of(
+        &mut self,
+        index: usize,
+        p: &Product,
+        constants: &mut variants::Product,
+    ) -> Result<Option<Instruction>, String> {
+        let Some((place, command)) = after_parts(self.pass, index, p) else {
+            return Ok(None);
+        };
+        let [x, y, ..] = command.buffers;
+        if command.op != Op::ShortConv || x.buffer != p.output.buffer {
+            return Ok(None);
+        }
+        let conv = params::ShortConv::of(&command.params);
+        let (first, begin) = (x.offset / 4, p.output.offset / 4);
+        self.convolved = Some(Convolved {
+            command: place,
+            input: x,
+            output: y,
+        });
+        if first >= begin + p.n || begin >= first + conv.n {
+            return Ok(None);
+        }
+        (constants.taps, constants.conv_n, constants.conv_act) = (conv.taps, conv.n, conv.act);
+        constants.conv_begin = first.wrapping_sub(begin);
+        constants.conv_cache = self.state_of(command)?;
+        Ok(Some(Instruction {
+            weight: command.weights[0].into(),
+            vectors: [command.weights[1].into(), NO_WEIGHT.into()],
+            ..self.more(conv.layer)
+        }))
+    }
+
+    /// An instruction that carries what the one before it has no place for.
+    pub(super) fn more(&mut self, layer: u32) -> Instruction {
+        Instruction {
+            variant: self.variants.add(Variant::More),
+            layer,
+            input: 0,
+            output: 0,
+            reads: 0,
+            reads_per_turn: 0,
+            writes: 0,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: NO_WEIGHT.into(),
+            vectors: [NO_WEIGHT.into(); 2],
+        }
+    }
+
+    /// The index of the cache of a command's state.
+    fn state_of(&self, command: &Command) -> Result<u32, String> {
+        let cache = kv::index(self.cx.program, command).ok_or("a state without a cache")?;
+        Ok(cache as u32)
+    }
+
+    /// Whether products have taken over a convolution.
+    pub(super) fn is_convolved(&self, index: usize) -> bool {
+        self.convolved.is_some_and(|conv| conv.command == index)
+    }
+
+    /// A convolution between two gates, which are parts of the same vector as its values.
+    pub(super) fn gated_conv(&mut self, index: usize) -> Result<(), String> {
+        let refused = || "a gate that nothing takes over".to_string();
+        let Some([before, conv, after]) = self.pass.commands.get(index..index + 3) else {
+            return Err(refused());
+        };
+        let ([b, v, ..], [x, y, ..]) = (before.buffers, conv.buffers);
+        let [c, gated, ..] = after.buffers;
+        let p = params::ShortConv::of(&conv.params);
+        let plain = |command: &Command| {
+            let gate = params::Gate::of(&command.params);
+            command.op == Op::Gate && gate.act == NO_ACT && gate.n == p.n && gate.gates == p.n
+        };
+        let one_vector = b.buffer == v.buffer && c.buffer == v.buffer;
+        let in_order = v == x && gated == y && one_vector;
+        if conv.op != Op::ShortConv || !plain(before) || !plain(after) || !in_order {
+            return Err(refused());
+        }
+        let constants = variants::GatedConv {
+            taps: p.taps,
+            conv_cache: self.state_of(conv)?,
+            conv_n: p.n,
+            conv_act: p.act,
+            before_at: b.offset / 4,
+            value_at: v.offset / 4,
+            after_at: c.offset / 4,
+        };
+        let variant = self.variants.add(Variant::GatedConv(constants));
+        let vectors = [conv.weights[1], NO_WEIGHT];
+        self.next = index + 3;
+        let step = (x.buffer, y);
+        self.with_state(index + 1, step, variant, p.layer, conv.weights[0], vectors)
+    }
+
+    /// Records an instruction with a state, which reads parts of a vector and writes another one.
+    fn with_state(
+        &mut self,
+        index: usize,
+        (from, to): (u32, BufferRef),
+        variant: u32,
+        layer: u32,
+        weight: WeightId,
+        vectors: [WeightId; 2],
+    ) -> Result<(), String> {
+        let whole = BufferRef {
+            buffer: from,
+            offset: 0,
+        };
+        let (input, reads) = self.read(whole)?;
+        let (output, writes) = self.write(to)?;
+        let instruction = Instruction {
+            variant,
+            layer,
+            input,
+            output,
+            reads,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: weight.into(),
+            vectors: vectors.map(u64::from),
+        };
+        let shares = self.no_share();
+        self.staged = None;
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    /// The gated delta rule, with the norm of each head and the gate that follow.
+    pub(super) fn gated_delta(&mut self, index: usize) -> Result<(), String> {
+        let refused = || "a delta rule whose results are not normed and gated".to_string();
+        let Some([rule, norm, gate]) = self.pass.commands.get(index..index + 3) else {
+            return Err(refused());
+        };
+        let p = params::GatedDelta::of(&rule.params);
+        let n = params::Norm::of(&norm.params);
+        let [x, gates, y, _] = rule.buffers;
+        let normed = norm.op == Op::Norm && norm.buffers[0] == y && norm.buffers[1] == y;
+        if !normed || (n.dim, n.groups) != (p.value_dim, p.heads) || norm.weights[0] == NO_WEIGHT {
+            return Err(refused());
+        }
+        let states = States {
+            key_heads: p.key_heads,
+            heads: p.heads,
+            key_dim: p.key_dim,
+            value_dim: p.value_dim,
+            layer: p.layer,
+        };
+        let start = self.convolved_input(x, gates)?;
+        let keys = p.key_heads * p.key_dim;
+        let constants = variants::Recurrent {
+            tiled: p.tiled != 0,
+            eps: p.eps,
+            norm: true,
+            norm_eps: n.eps,
+            query_at: start,
+            key_at: start + keys,
+            value_at: start + 2 * keys,
+            gate_at: self.silu_gate(gate, y, &states, x)?,
+            rate_at: gates.offset / 4,
+            time_at: gates.offset / 4 + p.heads,
+            ..self.states(rule, &states)?
+        };
+        let weights = [rule.weights[0], rule.weights[1], norm.weights[0]];
+        self.next = index + 3;
+        self.recurrent(index, constants, &states, weights)
+    }
+
+    /// The state space model of Mamba-2, with the gate that follows.
+    pub(super) fn mamba2(&mut self, index: usize) -> Result<(), String> {
+        let Some([model, gate]) = self.pass.commands.get(index..index + 2) else {
+            return Err("a state space model that is not gated".to_string());
+        };
+        let p = params::Mamba2::of(&model.params);
+        let [x, dt, y, _] = model.buffers;
+        let states = States {
+            key_heads: p.groups,
+            heads: p.heads,
+            key_dim: p.key_dim,
+            value_dim: p.value_dim,
+            layer: p.layer,
+        };
+        let start = self.convolved_input(x, dt)?;
+        let values = p.heads * p.value_dim;
+        let constants = variants::Recurrent {
+            mamba: true,
+            value_at: start,
+            key_at: start + values,
+            query_at: start + values + p.groups * p.key_dim,
+            gate_at: self.silu_gate(gate, y, &states, x)?,
+            time_at: dt.offset / 4,
+            ..self.states(model, &states)?
+        };
+        self.next = index + 2;
+        self.recurrent(index, constants, &states, model.weights)
+    }
+
+    /// Where the convolved input of a layer begins in the vector that products filled; its other input must be in that vector too.
+    fn convolved_input(&self, x: BufferRef, other: BufferRef) -> Result<u32, String> {
+        let conv = self.convolved.filter(|conv| conv.output == x);
+        let conv = conv.ok_or("a state whose input is not convolved by a product")?;
+        if other.buffer != conv.input.buffer {
+            return Err("a state whose inputs are not in one vector".to_string());
+        }
+        Ok(conv.input.offset / 4)
+    }
+
+    /// Where the gate of all heads begins in that vector.
+    fn silu_gate(
+        &self,
+        gate: &Command,
+        y: BufferRef,
+        states: &States,
+        x: BufferRef,
+    ) -> Result<u32, String> {
+        let p = params::Gate::of(&gate.params);
+        let values = states.heads * states.value_dim;
+        let [by, gated, ..] = gate.buffers;
+        let whole = (p.n, p.gates, p.act) == (values, values, SILU);
+        let conv = self.convolved.filter(|conv| conv.output == x);
+        let same = conv.is_some_and(|conv| conv.input.buffer == by.buffer);
+        match gate.op == Op::Gate && gated == y && whole && same {
+            true => Ok(by.offset / 4),
+            false => Err("a state whose results are not gated".to_string()),
+        }
+    }
+
+    /// What both kinds of layers have in common. The error names states that threads cannot hold.
+    fn states(&self, command: &Command, states: &States) -> Result<variants::Recurrent, String> {
+        let floats = states.key_dim.div_ceil(PARTS) * states.value_dim.div_ceil(COLUMNS);
+        if floats > MOST_FLOATS {
+            return Err(format!(
+                "states of {} x {}",
+                states.key_dim, states.value_dim
+            ));
+        }
+        Ok(variants::Recurrent {
+            cache: self.state_of(command)?,
+            mamba: false,
+            key_heads: states.key_heads,
+            heads: states.heads,
+            key_dim: states.key_dim,
+            value_dim: states.value_dim,
+            tiled: false,
+            eps: 0.0,
+            norm: false,
+            norm_eps: 0.0,
+            query_at: 0,
+            key_at: 0,
+            value_at: 0,
+            gate_at: 0,
+            rate_at: 0,
+            time_at: 0,
+        })
+    }
+
+    fn recurrent(
+        &mut self,
+        index: usize,
+        constants: variants::Recurrent,
+        states: &States,
+        [decay, bias, third]: [WeightId; 3],
+    ) -> Result<(), String> {
+        let conv = self.convolved.ok_or("a state without a convolution")?;
+        let operands = 2 * states.key_dim + 2 * states.value_dim + 2;
+        let scratchpad = &mut self.needs.scratchpad.any;
+        *scratchpad = (*scratchpad).max(4 * operands);
+        let variant = self.variants.add(Variant::Recurrent(constants));
+        let step = (conv.input.buffer, self.pass.commands[index].buffers[2]);
+        self.with_state(index, step, variant, states.layer, decay, [bias, third])
+    }
+}

@@ -1,0 +1,133 @@
+//! Shared experts: a dense feed-forward part beside the chosen experts. The table has it behind them; its first products are recorded
+//! right behind the router, so that their weights are streamed while the choice is awaited. They read the hidden vector before the
+//! experts' sum changes it.
+
+use super::super::variants::Output;
+use super::{Product, Recorder};
+use welte_table::{BufferRef, Command, Op, Pass, params};
+
+/// The activation of gates (`kernels/basic.cu`).
+pub(super) const SIGMOID: u32 = 4;
+
+/// Where its commands are in the pass.
+#[derive(Clone, Copy)]
+pub(super) struct SharedExpert {
+    /// Gate and up in one product. The activation follows.
+    gate_up: usize,
+    /// The product whose only result's sigmoid scales the expert. A gate follows.
+    score: Option<usize>,
+    pub(super) down: usize,
+}
+
+/// The shared expert behind the choice and the chosen experts of `route`.
+fn shared_expert(pass: &Pass, route: usize) -> Option<SharedExpert> {
+    let [_, chosen, sum, gate_up, act, rest @ ..] = pass.commands.get(route..)? else {
+        return None;
+    };
+    let ops = [chosen.op, sum.op, gate_up.op, act.op];
+    let wanted = [Op::ExpertsActMul, Op::ExpertsAdd, Op::Matmul, Op::ActMul];
+    let (normed, h) = (chosen.buffers[0], act.buffers[1]);
+    let n = params::ActMul::of(&act.params).n;
+    let fits = gate_up.buffers[0] == normed
+        && act.buffers[0] == gate_up.buffers[1]
+        && params::Matmul::of(&gate_up.params).n == 2 * n;
+    if ops != wanted || !fits {
+        return None;
+    }
+    let gate_up = route + 3;
+    let scored = match rest {
+        [score, gate, ..] if scores(score, gate) => {
+            score.buffers[0] == normed && gate.buffers[1] == h
+        }
+        _ => false,
+    };
+    let skipped = if scored { 2 } else { 0 };
+    let down = rest.get(skipped)?;
+    let sums = down.op == Op::MatmulAdd && down.buffers[0] == h;
+    (sums && down.buffers[1] == sum.buffers[2]).then(|| SharedExpert {
+        gate_up,
+        score: scored.then_some(gate_up + 2),
+        down: gate_up + 2 + skipped,
+    })
+}
+
+/// Whether a product has one result, and the gate multiplies a vector by its sigmoid.
+fn scores(score: &Command, gate: &Command) -> bool {
+    let one = score.op == Op::Matmul && params::Matmul::of(&score.params).n == 1;
+    let p = params::Gate::of(&gate.params);
+    let gates = gate.op == Op::Gate && gate.buffers[0] == score.buffers[1];
+    one && gates && p.gates == 1 && p.act == SIGMOID
+}
+
+/// Whether the command makes the score of a shared expert. Only one block has a row of it.
+pub(super) fn is_score(pass: &Pass, index: usize) -> bool {
+    let pair = pass.commands.get(index..index + 2);
+    pair.is_some_and(|pair| scores(&pair[0], &pair[1]))
+}
+
+/// Rows of a shared expert's gate, if the command is its product with gate and up.
+pub(super) fn gate_rows(pass: &Pass, index: usize) -> Option<u32> {
+    let expert = shared_expert(pass, index.checked_sub(3)?)?;
+    let act = pass.commands.get(expert.gate_up + 1)?;
+    Some(params::ActMul::of(&act.params).n)
+}
+
+impl Recorder<'_> {
+    /// Records the part of a shared expert that does not depend on the choice that `route` makes.
+    pub(super) fn begin_shared_expert(&mut self, route: usize) -> Result<(), String> {
+        let Some(expert) = shared_expert(self.pass, route) else {
+            return Ok(());
+        };
+        let commands = &self.pass.commands;
+        let (product, act) = (&commands[expert.gate_up], &commands[expert.gate_up + 1]);
+        let (p, a) = (
+            params::Matmul::of(&product.params),
+            params::ActMul::of(&act.params),
+        );
+        let (input, norm) = self.before_norm(product.buffers[0]);
+        let gate_up = Product {
+            matrix: product.weights[0],
+            input,
+            // The chosen experts' results are where the table has these.
+            output: product.buffers[1],
+            norm,
+            kind: Output::ActMul,
+            act: a.act,
+            n: a.n,
+            k: p.k,
+            score: None,
+        };
+        self.product(expert.gate_up, &gate_up)?;
+        if let Some(score) = expert.score {
+            let command = &commands[score];
+            let (input, norm) = self.before_norm(command.buffers[0]);
+            let product = Product {
+                matrix: command.weights[0],
+                input,
+                output: command.buffers[1],
+                norm,
+                kind: Output::Store,
+                act: 0,
+                n: 1,
+                k: params::Matmul::of(&command.params).k,
+                score: None,
+            };
+            self.product(score, &product)?;
+        }
+        self.shared = Some(expert);
+        Ok(())
+    }
+
+    /// Whether a command is recorded already, as the first part of a shared expert.
+    pub(super) fn is_begun(&self, index: usize) -> bool {
+        let shared = self.shared;
+        shared.is_some_and(|expert| (expert.gate_up..expert.down).contains(&index))
+    }
+
+    /// The input of a command that is a shared expert's last product, and where its score is.
+    pub(super) fn shared_result(&self, index: usize) -> Option<(BufferRef, Option<BufferRef>)> {
+        let expert = self.shared.filter(|expert| expert.down == index)?;
+        let output = |command: usize| self.pass.commands[command].buffers[1];
+        Some((output(expert.gate_up), expert.score.map(output)))
+    }
+}
