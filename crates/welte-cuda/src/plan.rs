@@ -70,9 +70,10 @@ impl Planned {
             Err(why) => (Err(why.clone()), Err(why)),
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
-        let replay = options.replay.unwrap_or(match persistent::has_run(gpu) {
-            true => Replay::Persistent,
-            false => Replay::Graph,
+        let never = persistent::never_ran(gpu, recording.as_ref().ok());
+        let replay = options.replay.unwrap_or(match never {
+            None => Replay::Persistent,
+            Some(_) => Replay::Graph,
         });
         let decode = match recording.is_ok() && replay == Replay::Persistent {
             false if program.slots >= BATCHED_SLOTS => Role::Batched,
@@ -119,11 +120,11 @@ impl Planned {
     /// How chains will be replayed, and whether the persistent kernel could run the program.
     pub(crate) fn explain(&self) -> String {
         let replaying = self.replaying();
-        let (major, minor) = (self.gpu.arch / 10, self.gpu.arch % 10);
-        let (never, request) = match persistent::has_run(&self.gpu) {
-            true => (String::new(), ""),
-            false => (
-                format!(", but has not run on GPUs of compute capability {major}.{minor}"),
+        let (never, request) = match persistent::never_ran(&self.gpu, self.recording.as_ref().ok())
+        {
+            None => (String::new(), ""),
+            Some(place) => (
+                format!(", but has not run {place}"),
                 ": --replay persistent requests it",
             ),
         };
@@ -253,17 +254,23 @@ mod tests {
             let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
             planned.unwrap()
         };
-        for (shape, why) in [
-            ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
-            ("qwen3-30b-a3b,layers=1:q4_k", "few rows"),
-            ("gpt-oss-20b,layers=2:mxfp4_moe", "few rows"),
-            ("qwen3.5-small,layers=4:q4_k", "recurrent state"),
-            ("qwen3.5-moe-small:q4_k", "recurrent state"),
-            ("granite-4-small:q4_k", "recurrent state"),
-            ("lfm2-1.2b:q4_k", "recurrent state"),
+        let unproven = ", but has not run with recurrent layers";
+        for (shape, why, never) in [
+            ("gemma-3-1b,layers=6:q8_0", "norms after a part", ""),
+            ("qwen3-30b-a3b,layers=1:q4_k", "few rows", ""),
+            ("gpt-oss-20b,layers=2:mxfp4_moe", "few rows", ""),
+            ("qwen3.5-small,layers=4:q4_k", "recurrent state", unproven),
+            ("qwen3.5-moe-small:q4_k", "recurrent state", unproven),
+            ("granite-4-small:q4_k", "recurrent state", unproven),
+            ("lfm2-1.2b:q4_k", "recurrent state", unproven),
         ] {
             let one = planned(shape, 1);
-            assert_eq!(one.explain(), "persistent; one row per launch", "{shape}");
+            let explained = format!("persistent; one row per launch{never}");
+            assert_eq!(one.explain(), explained, "{shape}");
+            // What has not run is used only if it is requested.
+            let usual = Planned::of(one.program.clone(), &h200(), &DeviceOptions::default());
+            let usual = usual.unwrap().replaying().replay;
+            assert_eq!(usual == Replay::Persistent, never.is_empty(), "{shape}");
             // A router's rows are fewer than the blocks.
             assert_eq!(one.recording.unwrap().blocks, h200().sms, "{shape}");
             let several = planned(shape, 4);

@@ -1,6 +1,7 @@
 //! What the persistent kernels need of a GPU and of a program.
 
-use super::MAX_CACHES;
+use super::variants::Variant;
+use super::{MAX_CACHES, Recording};
 use crate::GpuInfo;
 use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program, WeightSpec};
 
@@ -9,9 +10,21 @@ const OLDEST_ARCH: u32 = 80;
 /// Architectures on which the kernels have run.
 const PROVEN_ARCHS: [u32; 1] = [90];
 
-/// Whether the kernels have run on this kind of GPU. They are used elsewhere only if they are requested.
-pub(crate) fn has_run(gpu: &GpuInfo) -> bool {
-    PROVEN_ARCHS.contains(&gpu.arch)
+/// Where the kernels have not run, for a person: this kind of GPU, or a part of the model. There they are used only if they are
+/// requested.
+pub(crate) fn never_ran(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<String> {
+    if !PROVEN_ARCHS.contains(&gpu.arch) {
+        let (major, minor) = (gpu.arch / 10, gpu.arch % 10);
+        return Some(format!("on GPUs of compute capability {major}.{minor}"));
+    }
+    let unproven = |variant: &Variant| match variant {
+        Variant::Recurrent(_) | Variant::GatedConv(_) => Some("recurrent layers"),
+        Variant::Product(_, product) if product.follows => Some("shared experts"),
+        Variant::Attention(attention) if attention.gated => Some("gated attention"),
+        _ => None,
+    };
+    let part = recording?.variants.all.iter().find_map(unproven)?;
+    Some(format!("with {part}"))
 }
 
 /// Whether a GPU can run the kernels; the error says what it lacks.
