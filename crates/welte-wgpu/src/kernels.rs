@@ -1,5 +1,6 @@
 //! The kernels: WGSL in pieces, specialised by constants in front.
 
+use crate::context::samplers;
 use crate::layout::Layout;
 use welte_table::Format;
 
@@ -452,20 +453,53 @@ pub(crate) fn match_squares() -> Kernel {
     )
 }
 
-/// Workgroups that look for the largest logit of a row: one for each invocation of `argmax`.
-pub(crate) const ARGMAX_PARTS: u32 = WORKGROUP;
+/// The most parts into which the logits of a row are divided, each with a workgroup: one for each invocation of `argmax`.
+pub(crate) const MOST_PARTS: u32 = WORKGROUP;
 
-fn argmax_of(name: &str, size: u32, source: &'static str) -> Kernel {
-    let parts = format!("{ARGMAX_PARTS}u");
-    Kernel::of_workgroup(size, name, &[shader!("best"), source]).with("PARTS", &parts)
+/// The most tokens that a part of a row's logits lists for filters.
+pub(crate) const LIST_CAPACITY: u32 = 512;
+
+/// Words that a row of sampling takes for each part of its logits (`sampling.wgsl`).
+pub(crate) const PART_WORDS: u32 = 6 + LIST_CAPACITY;
+
+/// Parts of a row of `n` logits, and the elements of each.
+pub(crate) fn parts(n: u32) -> (u32, u32) {
+    let parts = n.div_ceil(256).clamp(1, MOST_PARTS);
+    (parts, n.div_ceil(parts))
 }
 
 pub(crate) fn argmax_part() -> Kernel {
-    argmax_of("argmax_part", 256, shader!("argmax_part"))
+    let pieces = [shader!("best"), shader!("argmax_part")];
+    Kernel::of_workgroup(256, "argmax_part", &pieces)
 }
 
 pub(crate) fn argmax() -> Kernel {
-    argmax_of("argmax", ARGMAX_PARTS, shader!("argmax"))
+    let pieces = [shader!("best"), shader!("argmax")];
+    Kernel::of_workgroup(MOST_PARTS, "argmax", &pieces)
+}
+
+fn sampling_of(name: &str, pieces: &[&'static str]) -> Kernel {
+    let mut all = vec![shader!("best"), shader!("sampling")];
+    all.extend_from_slice(pieces);
+    Kernel::of_workgroup(256, name, &all)
+        .with("PARTS", &format!("{MOST_PARTS}u"))
+        .with("CAPACITY", &format!("{LIST_CAPACITY}u"))
+        .with("SETTINGS", &format!("{}u", samplers::SETTINGS))
+        .with("SETTINGS_HEAD", &format!("{}u", samplers::HEAD))
+}
+
+pub(crate) fn sample_adjust() -> Kernel {
+    sampling_of("sample_adjust", &[shader!("sample_adjust")])
+}
+
+pub(crate) fn sample_gather() -> Kernel {
+    let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_gather")];
+    sampling_of("sample_gather", &pieces)
+}
+
+pub(crate) fn sample_choose() -> Kernel {
+    let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_choose")];
+    sampling_of("sample_choose", &pieces)
 }
 
 pub(crate) fn pool() -> Kernel {
@@ -503,6 +537,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.extend([norm(false, dim), norm(true, dim), norm_before(dim)]);
     }
     all.extend([argmax_part(), argmax(), rope(), route()]);
+    all.extend([sample_adjust(), sample_gather(), sample_choose()]);
     all.extend([pool(), read(), attention_merge()]);
     all.push(altup("altup_predict", ALTUP_PREDICT));
     all.push(altup("altup_correct", ALTUP_CORRECT));

@@ -166,6 +166,7 @@ impl Context for WgpuContext {
         self.checks.slot_state(&self.weights.program, slot, state)?;
         self.masks.clear(slot);
         self.slots[slot as usize].set(state);
+        self.samplers.forget(slot);
         Ok(())
     }
 

@@ -1,0 +1,173 @@
+//! Sampling on the GPU: its choices are the host's, and it leaves few to it.
+
+use super::samplers::{UNDECIDED, are_known};
+use super::{DECODE, WgpuContext};
+use crate::adapter::{self, Api};
+use crate::gpu::{Abilities, Gpu};
+use crate::load::Weights;
+use crate::lower::Choice;
+use std::sync::Arc;
+use welte_device::conformance::made::Numbers;
+use welte_device::conformance::model::Model;
+use welte_device::conformance::program::make;
+use welte_device::{ChainStart, Context as _, SlotState};
+use welte_table::{Op, Sampling};
+
+const SLOTS: u32 = 8;
+
+/// A context whose program does little but choose from so many logits. None on a machine without an adapter, unless
+/// `WELTE_GPU_REQUIRED` is set.
+fn context(vocab: u32) -> Option<WgpuContext> {
+    let opened = adapter::open(Api::Gpu, 0)
+        .and_then(|adapter| Gpu::open(Api::Gpu.id(0), adapter, Abilities::ALL));
+    let gpu = match opened {
+        Ok(gpu) => Arc::new(gpu),
+        Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+        Err(why) => panic!("{why}"),
+    };
+    let model = Model {
+        layers: Vec::new(),
+        dim: 32,
+        vocab,
+        slots: SLOTS,
+        decode_rows: SLOTS,
+        ..Model::small(1)
+    };
+    let (program, made) = make(&model);
+    let weights = Weights::load(gpu, Arc::new(program), &made, &mut |_| ()).expect("loaded");
+    Some(WgpuContext::new(Arc::new(weights)).expect("a context"))
+}
+
+impl WgpuContext {
+    /// What the GPU chooses for every slot from these logits, and what the host would choose.
+    fn choices(&mut self, logits: &[Vec<f32>], positions: &[u32]) -> [Vec<u32>; 2] {
+        let program = self.weights.program.clone();
+        let pass = &program.passes[DECODE];
+        self.live.clear();
+        self.live.extend((0..SLOTS).map(|slot| ChainStart {
+            slot,
+            token: 0,
+            position: positions[slot as usize],
+            steps: 1,
+        }));
+        self.begin_live();
+        self.update_samplers();
+        let bytes: Vec<u8> = logits.iter().flatten().flat_map(|v| v.to_ne_bytes()).collect();
+        let (buffer, first) = (pass.result.buffer, pass.result.offset);
+        self.write_bytes(buffer, first.into(), &bytes).expect("logits");
+        let sample = pass.commands.iter().position(|c| c.op == Op::Sample);
+        let sample = sample.expect("the pass chooses");
+        let mut encoder = self.encoder();
+        self.record(&mut encoder, &(sample..usize::MAX), Some(Choice::Sampler), 1);
+        let (report, bytes) = (self.sizes.scratch, u64::from(SLOTS) * 4);
+        encoder.copy_buffer_to_buffer(&self.arena, report, &self.tokens[0], 0, bytes);
+        let index = self.gpu().submit(encoder);
+        self.read_tokens(0, index).expect("tokens");
+        let chosen = self.step.tokens.clone();
+        let mut wanted = Vec::new();
+        for (slot, row) in (0..SLOTS).zip(0..) {
+            let (state, position) = (&self.slots[row], positions[row] + 1);
+            let token = self
+                .scratch
+                .choose(state, &self.masks, slot, &logits[row], position);
+            wanted.push(token);
+            // The GPU has appended the token by itself.
+            self.slots[row].remember(token);
+            if chosen[row] == UNDECIDED {
+                self.samplers.forget_history(slot);
+            }
+        }
+        [chosen, wanted]
+    }
+}
+
+/// Logits as models have them: most are far below the largest, and the likely ones are crowded in some places.
+fn logits_of_a_model(n: &mut Numbers, vocab: u32, spread: f32) -> Vec<f32> {
+    let mut values: Vec<f32> = (0..vocab)
+        .map(|_| spread * (n.float() + n.float() + n.float() + n.float()))
+        .collect();
+    let from = n.below(vocab) as usize;
+    for value in values.iter_mut().skip(from).take(30) {
+        *value += 3.0 * spread * n.float();
+    }
+    values
+}
+
+/// Settings that the kernels know.
+fn settings(n: &mut Numbers) -> Sampling {
+    Sampling {
+        temperature: n.pick(&[0.7, 0.0, 0.3, 1.0, 2.5, 1e-6]),
+        top_k: n.pick(&[0, 0, 1, 2, 40, 64, 300, 100_000]),
+        top_p: n.pick(&[1.0, 1.0, 0.95, 0.5, 0.0, 0.999]),
+        min_p: n.pick(&[0.0, 0.0, 0.05, 0.5, 2.0]),
+        repeat_penalty: n.pick(&[1.0, 1.3, 0.9]),
+        frequency_penalty: n.pick(&[0.0, 0.3, -0.2]),
+        presence_penalty: n.pick(&[0.0, 0.5]),
+        penalty_last_n: n.pick(&[0, 5, 64, 1000]),
+        seed: n.next() << 20 ^ n.next(),
+        ..Sampling::default()
+    }
+}
+
+/// So many steps of random settings. How many choices were left to the host, of how many.
+fn compare(context: &mut WgpuContext, turns: u32, seed: u64, made: bool) -> (usize, usize) {
+    let n = &mut Numbers(seed);
+    let vocab = context.weights.program.vocab;
+    let mut left = 0;
+    for turn in 0..turns {
+        let mut described = Vec::new();
+        let mut logits = Vec::new();
+        for slot in 0..SLOTS {
+            let sampling = settings(n);
+            let below = n.pick(&[4, vocab]);
+            let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(below)).collect();
+            let bias: Vec<(u32, f32)> = (0..n.pick(&[0, 0, 3, 60]))
+                .map(|_| (n.below(vocab.min(50)), n.pick(&[2.0, -1.5, f32::NEG_INFINITY])))
+                .collect();
+            let state = SlotState {
+                sampling,
+                bias: &bias,
+                history: &history,
+                ..SlotState::default()
+            };
+            context.set_slot(slot, &state).expect("a valid state");
+            assert!(are_known(&context.slots[slot as usize]), "{sampling:?}");
+            let spread = n.pick(&[0.5, 2.0, 6.0]);
+            logits.push(match made {
+                true => n.logits(vocab),
+                false => logits_of_a_model(n, vocab, spread),
+            });
+            described.push((sampling, bias, history));
+        }
+        let positions: Vec<u32> = (0..SLOTS).map(|_| n.below(100)).collect();
+        // The second step has the history of the first one.
+        for round in 0..2 {
+            let [chosen, wanted] = context.choices(&logits, &positions);
+            for (slot, (got, want)) in chosen.iter().zip(&wanted).enumerate() {
+                if *got == UNDECIDED {
+                    left += 1;
+                } else {
+                    let state = &described[slot];
+                    assert_eq!(got, want, "turn {turn}, round {round}, slot {slot}: {state:?}");
+                }
+            }
+        }
+    }
+    (left, (turns * SLOTS * 2) as usize)
+}
+
+#[test]
+fn choices_are_those_of_the_host() {
+    for (vocab, turns) in [(1, 4), (70, 40), (1000, 40), (40_001, 12)] {
+        let Some(mut context) = context(vocab) else {
+            return;
+        };
+        let (left, all) = compare(&mut context, turns, 7 + u64::from(vocab), false);
+        assert!(left * 100 <= all, "{left} of {all} are left to the host");
+        // Infinities, NaN, ties.
+        compare(&mut context, turns, 9, true);
+    }
+}
