@@ -468,9 +468,12 @@ pub(crate) fn parts(n: u32) -> (u32, u32) {
     (parts, n.div_ceil(parts))
 }
 
-pub(crate) fn argmax_part() -> Kernel {
-    let pieces = [shader!("best"), shader!("argmax_part")];
-    Kernel::of_workgroup(256, "argmax_part", &pieces)
+pub(crate) fn argmax_part(geometry: Geometry) -> Kernel {
+    let (size, pieces) = (
+        geometry.workgroup,
+        [shader!("best"), shader!("argmax_part")],
+    );
+    Kernel::of_workgroup(size, &format!("argmax_part of {size}"), &pieces)
 }
 
 pub(crate) fn argmax() -> Kernel {
@@ -478,28 +481,40 @@ pub(crate) fn argmax() -> Kernel {
     Kernel::of_workgroup(MOST_PARTS, "argmax", &pieces)
 }
 
-fn sampling_of(name: &str, pieces: &[&'static str]) -> Kernel {
+fn sampling_of(geometry: Geometry, name: &str, pieces: &[&'static str]) -> Kernel {
+    let size = geometry.workgroup;
     let mut all = vec![shader!("best"), shader!("sampling")];
     all.extend_from_slice(pieces);
-    Kernel::of_workgroup(256, name, &all)
+    Kernel::of_workgroup(size, &format!("{name} of {size}"), &all)
         .with("PARTS", &format!("{MOST_PARTS}u"))
         .with("CAPACITY", &format!("{LIST_CAPACITY}u"))
         .with("SETTINGS", &format!("{}u", samplers::SETTINGS))
         .with("SETTINGS_HEAD", &format!("{}u", samplers::HEAD))
 }
 
-pub(crate) fn sample_adjust() -> Kernel {
-    sampling_of("sample_adjust", &[shader!("sample_adjust")])
+pub(crate) fn sample_adjust(geometry: Geometry) -> Kernel {
+    sampling_of(geometry, "sample_adjust", &[shader!("sample_adjust")])
 }
 
-pub(crate) fn sample_gather() -> Kernel {
+pub(crate) fn sample_gather(geometry: Geometry) -> Kernel {
     let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_gather")];
-    sampling_of("sample_gather", &pieces)
+    sampling_of(geometry, "sample_gather", &pieces)
 }
 
-pub(crate) fn sample_choose() -> Kernel {
+pub(crate) fn sample_choose(geometry: Geometry) -> Kernel {
     let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_choose")];
-    sampling_of("sample_choose", &pieces)
+    sampling_of(geometry, "sample_choose", &pieces)
+}
+
+/// The noise of tokens: for tests.
+#[cfg(test)]
+pub(crate) fn noise() -> Kernel {
+    const MAIN: &str = "struct Params { n: u32 }
+        @compute @workgroup_size(WG)
+        fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            put(id.x, noise(noise_key(vec2(9u, 5u), 77u), id.x));
+        }";
+    Kernel::new("noise", &[shader!("best"), shader!("draw"), MAIN])
 }
 
 pub(crate) fn pool() -> Kernel {
@@ -536,8 +551,11 @@ pub(crate) fn every() -> Vec<Kernel> {
     for dim in [64, 1024] {
         all.extend([norm(false, dim), norm(true, dim), norm_before(dim)]);
     }
-    all.extend([argmax_part(), argmax(), rope(), route()]);
-    all.extend([sample_adjust(), sample_gather(), sample_choose()]);
+    all.extend([argmax(), rope(), route()]);
+    for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
+        all.push(argmax_part(geometry));
+        all.extend([sample_adjust, sample_gather, sample_choose].map(|kernel| kernel(geometry)));
+    }
     all.extend([pool(), read(), attention_merge()]);
     all.push(altup("altup_predict", ALTUP_PREDICT));
     all.push(altup("altup_correct", ALTUP_CORRECT));

@@ -626,13 +626,28 @@ impl Lowering<'_> {
         place.count = sampled_words(n);
         place.entries = self.program().context;
         place.lists = self.sizes.histories;
-        let parts = [place.splits, 1];
+        let (parts, geometry) = ([place.splits, 1], self.gpu().geometry);
         [
-            (Choice::Argmax, kernels::argmax_part(), parts, false),
+            (Choice::Argmax, kernels::argmax_part(geometry), parts, false),
             (Choice::Argmax, kernels::argmax(), [1, 1], true),
-            (Choice::Sampler, kernels::sample_adjust(), parts, false),
-            (Choice::Sampler, kernels::sample_gather(), parts, false),
-            (Choice::Sampler, kernels::sample_choose(), [1, 1], true),
+            (
+                Choice::Sampler,
+                kernels::sample_adjust(geometry),
+                parts,
+                false,
+            ),
+            (
+                Choice::Sampler,
+                kernels::sample_gather(geometry),
+                parts,
+                false,
+            ),
+            (
+                Choice::Sampler,
+                kernels::sample_choose(geometry),
+                [1, 1],
+                true,
+            ),
         ]
         .map(|(choice, kernel, grid, advances)| Run {
             choice: Some(choice),

@@ -189,7 +189,11 @@ impl WgpuContext {
     }
 
     /// Waits for a step in flight and reads its tokens.
-    pub(super) fn read_tokens(&mut self, place: usize, index: SubmissionIndex) -> Result<(), Error> {
+    pub(super) fn read_tokens(
+        &mut self,
+        place: usize,
+        index: SubmissionIndex,
+    ) -> Result<(), Error> {
         let (gpu, buffer) = (&self.weights.gpu, &self.tokens[place]);
         let bytes = self.live.len() as u64 * 4;
         let tokens = &mut self.step.tokens;

@@ -138,7 +138,9 @@ fn write_settings(slot: &HostSlot, out: &mut Vec<u8>) {
         biases.len() as u32,
         0,
     ];
-    let biases = biases.iter().flat_map(|(token, bias)| [*token, bias.to_bits()]);
+    let biases = biases
+        .iter()
+        .flat_map(|(token, bias)| [*token, bias.to_bits()]);
     let words = head.into_iter().chain(biases);
     out.extend(words.flat_map(u32::to_ne_bytes));
 }

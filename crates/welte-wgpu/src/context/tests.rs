@@ -3,31 +3,40 @@
 use super::samplers::{UNDECIDED, are_known};
 use super::{DECODE, WgpuContext};
 use crate::adapter::{self, Api};
-use crate::gpu::{Abilities, Gpu};
+use crate::gpu::{Abilities, Gpu, binding};
+use crate::kernels;
 use crate::load::Weights;
 use crate::lower::Choice;
 use std::sync::Arc;
 use welte_device::conformance::made::Numbers;
 use welte_device::conformance::model::Model;
 use welte_device::conformance::program::make;
-use welte_device::{ChainStart, Context as _, SlotState};
+use welte_device::{ChainStart, Context as _, SlotState, noise};
 use welte_table::{Op, Sampling};
+use wgpu::BufferUsages;
 
 const SLOTS: u32 = 8;
 
-/// A context whose program does little but choose from so many logits. None on a machine without an adapter, unless
-/// `WELTE_GPU_REQUIRED` is set.
-fn context(vocab: u32) -> Option<WgpuContext> {
+/// None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
+fn gpu(barriers: Option<bool>) -> Option<Arc<Gpu>> {
+    let abilities = Abilities {
+        barriers,
+        ..Abilities::ALL
+    };
     let opened = adapter::open(Api::Gpu, 0)
-        .and_then(|adapter| Gpu::open(Api::Gpu.id(0), adapter, Abilities::ALL));
-    let gpu = match opened {
-        Ok(gpu) => Arc::new(gpu),
+        .and_then(|adapter| Gpu::open(Api::Gpu.id(0), adapter, abilities));
+    match opened {
+        Ok(gpu) => Some(Arc::new(gpu)),
         Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
             eprintln!("skipped: {why}");
-            return None;
+            None
         }
         Err(why) => panic!("{why}"),
-    };
+    }
+}
+
+/// A context whose program does little but choose from so many logits.
+fn context(gpu: Arc<Gpu>, vocab: u32) -> WgpuContext {
     let model = Model {
         layers: Vec::new(),
         dim: 32,
@@ -38,7 +47,7 @@ fn context(vocab: u32) -> Option<WgpuContext> {
     };
     let (program, made) = make(&model);
     let weights = Weights::load(gpu, Arc::new(program), &made, &mut |_| ()).expect("loaded");
-    Some(WgpuContext::new(Arc::new(weights)).expect("a context"))
+    WgpuContext::new(Arc::new(weights)).expect("a context")
 }
 
 impl WgpuContext {
@@ -55,13 +64,23 @@ impl WgpuContext {
         }));
         self.begin_live();
         self.update_samplers();
-        let bytes: Vec<u8> = logits.iter().flatten().flat_map(|v| v.to_ne_bytes()).collect();
+        let bytes: Vec<u8> = logits
+            .iter()
+            .flatten()
+            .flat_map(|v| v.to_ne_bytes())
+            .collect();
         let (buffer, first) = (pass.result.buffer, pass.result.offset);
-        self.write_bytes(buffer, first.into(), &bytes).expect("logits");
+        self.write_bytes(buffer, first.into(), &bytes)
+            .expect("logits");
         let sample = pass.commands.iter().position(|c| c.op == Op::Sample);
         let sample = sample.expect("the pass chooses");
         let mut encoder = self.encoder();
-        self.record(&mut encoder, &(sample..usize::MAX), Some(Choice::Sampler), 1);
+        self.record(
+            &mut encoder,
+            &(sample..usize::MAX),
+            Some(Choice::Sampler),
+            1,
+        );
         let (report, bytes) = (self.sizes.scratch, u64::from(SLOTS) * 4);
         encoder.copy_buffer_to_buffer(&self.arena, report, &self.tokens[0], 0, bytes);
         let index = self.gpu().submit(encoder);
@@ -125,7 +144,12 @@ fn compare(context: &mut WgpuContext, turns: u32, seed: u64, made: bool) -> (usi
             let below = n.pick(&[4, vocab]);
             let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(below)).collect();
             let bias: Vec<(u32, f32)> = (0..n.pick(&[0, 0, 3, 60]))
-                .map(|_| (n.below(vocab.min(50)), n.pick(&[2.0, -1.5, f32::NEG_INFINITY])))
+                .map(|_| {
+                    (
+                        n.below(vocab.min(50)),
+                        n.pick(&[2.0, -1.5, f32::NEG_INFINITY]),
+                    )
+                })
                 .collect();
             let state = SlotState {
                 sampling,
@@ -151,7 +175,10 @@ fn compare(context: &mut WgpuContext, turns: u32, seed: u64, made: bool) -> (usi
                     left += 1;
                 } else {
                     let state = &described[slot];
-                    assert_eq!(got, want, "turn {turn}, round {round}, slot {slot}: {state:?}");
+                    assert_eq!(
+                        got, want,
+                        "turn {turn}, round {round}, slot {slot}: {state:?}"
+                    );
                 }
             }
         }
@@ -161,13 +188,51 @@ fn compare(context: &mut WgpuContext, turns: u32, seed: u64, made: bool) -> (usi
 
 #[test]
 fn choices_are_those_of_the_host() {
-    for (vocab, turns) in [(1, 4), (70, 40), (1000, 40), (40_001, 12)] {
-        let Some(mut context) = context(vocab) else {
-            return;
-        };
+    // Workgroups of this adapter, and those of hardware.
+    let cases = [
+        (None, 1, 4),
+        (None, 70, 40),
+        (None, 1000, 40),
+        (None, 40_001, 3),
+        (Some(true), 3000, 3),
+    ];
+    for (barriers, vocab, turns) in cases {
+        let Some(gpu) = gpu(barriers) else { return };
+        let mut context = context(gpu, vocab);
         let (left, all) = compare(&mut context, turns, 7 + u64::from(vocab), false);
         assert!(left * 100 <= all, "{left} of {all} are left to the host");
         // Infinities, NaN, ties.
         compare(&mut context, turns, 9, true);
     }
+}
+
+#[test]
+fn noise_is_the_hosts_within_the_margin() {
+    const COUNT: u32 = 1 << 20;
+    let Some(gpu) = gpu(None) else { return };
+    let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC;
+    let bytes = u64::from(COUNT) * 4;
+    let read = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+    let noises = gpu.buffer("noise", bytes, usage).expect("memory");
+    let staging = gpu.buffer("noise on the host", bytes, read);
+    let staging = staging.expect("memory");
+    let pipeline = gpu.pipeline(&kernels::noise()).expect("a kernel");
+    let bind = gpu.bind(&[(binding::MEM, noises.as_entire_binding())]);
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    pass.set_pipeline(&pipeline);
+    pass.set_bind_group(0, &bind, &[]);
+    pass.dispatch_workgroups(COUNT / kernels::WORKGROUP, 1, 1);
+    drop(pass);
+    encoder.copy_buffer_to_buffer(&noises, 0, &staging, 0, bytes);
+    let index = gpu.submit(encoder);
+    let check = |bytes: &[u8]| {
+        let (words, _) = bytes.as_chunks::<4>();
+        for (token, word) in (0..COUNT).zip(words) {
+            let (got, want) = (f32::from_ne_bytes(*word), noise(5 << 32 | 9, 77, token));
+            // A third of what `draw.wgsl` allows for a key.
+            assert!((got - want).abs() < 1e-5, "{token}: {got}, {want}");
+        }
+    };
+    gpu.mapped(&staging, bytes, index, check).expect("results");
 }
