@@ -2,37 +2,6 @@
 
 var<workgroup> odd: atomic<u32>;
 
-// `x * y`, rounded: no compiler can join it with what follows, because it does not know that ZERO is zero.
-fn product(slot: u32, x: f32, y: f32) -> f32 {
-    return fma(x, y, float_setting(slot, ZERO));
-}
-
-// `x / y` for positive numbers, rounded as on the host. GPUs may divide less precisely.
-fn quotient(x: f32, y: f32) -> f32 {
-    let a = bitcast<u32>(x);
-    let b = bitcast<u32>(y);
-    var rest = (a & 0x7fffffu) | 0x800000u;
-    let by = (b & 0x7fffffu) | 0x800000u;
-    var exponent = (a >> 23u) + 127u - (b >> 23u);
-    if rest < by {
-        rest <<= 1u;
-        exponent -= 1u;
-    }
-    var digits = 0u;
-    for (var i = 0u; i < 24u; i++) {
-        digits <<= 1u;
-        if rest >= by {
-            rest -= by;
-            digits |= 1u;
-        }
-        rest <<= 1u;
-    }
-    if rest > by || (rest == by && (digits & 1u) == 1u) {
-        digits++;
-    }
-    return bitcast<f32>((exponent << 23u) + digits - 0x800000u);
-}
-
 fn with_biases(slot: u32, bits: u32, token: u32) -> u32 {
     let biases = slot * SETTINGS + SETTINGS_HEAD;
     let count = setting(slot, BIASES);
@@ -60,13 +29,16 @@ fn with_biases(slot: u32, bits: u32, token: u32) -> u32 {
 }
 
 fn penalised(slot: u32, value: f32, count: u32) -> f32 {
+    let repeat = float_setting(slot, REPEAT);
+    let zero = float_setting(slot, ZERO);
     var repeated = value;
     if value > 0.0 && is_finite(value) {
-        repeated = quotient(value, float_setting(slot, REPEAT));
+        repeated = rounded_quotient(value, repeat);
     } else if is_finite(value) {
-        repeated = product(slot, value, float_setting(slot, REPEAT));
+        repeated = rounded_product(value, repeat, zero);
     }
-    return repeated - product(slot, f32(count), float_setting(slot, FREQUENCY)) - float_setting(slot, PRESENCE);
+    let frequency = rounded_product(f32(count), float_setting(slot, FREQUENCY), zero);
+    return repeated - frequency - float_setting(slot, PRESENCE);
 }
 
 // A token of the history: 0 is the last one.

@@ -493,7 +493,8 @@ fn sampling_of(geometry: Geometry, name: &str, pieces: &[&'static str]) -> Kerne
 }
 
 pub(crate) fn sample_adjust(geometry: Geometry) -> Kernel {
-    sampling_of(geometry, "sample_adjust", &[shader!("sample_adjust")])
+    let pieces = [shader!("rounded"), shader!("sample_adjust")];
+    sampling_of(geometry, "sample_adjust", &pieces)
 }
 
 pub(crate) fn sample_gather(geometry: Geometry) -> Kernel {
@@ -506,15 +507,22 @@ pub(crate) fn sample_choose(geometry: Geometry) -> Kernel {
     sampling_of(geometry, "sample_choose", &pieces)
 }
 
-/// The noise of tokens: for tests.
+/// Replaces each number of the arena by a function of it: for tests of what the sampler computes with.
 #[cfg(test)]
-pub(crate) fn noise() -> Kernel {
+pub(crate) fn mapped(function: &'static str) -> Kernel {
     const MAIN: &str = "struct Params { n: u32 }
         @compute @workgroup_size(WG)
         fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-            put(id.x, noise(noise_key(vec2(9u, 5u), 77u), id.x));
+            mem[id.x] = bitcast<u32>(function_of(mem[id.x]));
         }";
-    Kernel::new("noise", &[shader!("best"), shader!("draw"), MAIN])
+    let pieces = [
+        shader!("best"),
+        shader!("draw"),
+        shader!("rounded"),
+        function,
+        MAIN,
+    ];
+    Kernel::new(function, &pieces)
 }
 
 pub(crate) fn pool() -> Kernel {

@@ -7,6 +7,7 @@ use crate::gpu::{Abilities, Gpu, binding};
 use crate::kernels;
 use crate::load::Weights;
 use crate::lower::Choice;
+use crate::plan::STATE_HEAD;
 use std::sync::Arc;
 use welte_device::conformance::made::Numbers;
 use welte_device::conformance::model::Model;
@@ -108,6 +109,12 @@ fn logits_of_a_model(n: &mut Numbers, vocab: u32, spread: f32) -> Vec<f32> {
     let mut values: Vec<f32> = (0..vocab)
         .map(|_| spread * (n.float() + n.float() + n.float() + n.float()))
         .collect();
+    if n.below(4) == 0 {
+        // One likely token, and many far below it.
+        values.iter_mut().for_each(|value| *value *= 0.1);
+        values[n.below(vocab) as usize] += 13.5;
+        return values;
+    }
     let from = n.below(vocab) as usize;
     for value in values.iter_mut().skip(from).take(30) {
         *value += 3.0 * spread * n.float();
@@ -118,7 +125,7 @@ fn logits_of_a_model(n: &mut Numbers, vocab: u32, spread: f32) -> Vec<f32> {
 /// Settings that the kernels know.
 fn settings(n: &mut Numbers) -> Sampling {
     Sampling {
-        temperature: n.pick(&[0.7, 0.0, 0.3, 1.0, 2.5, 1e-6]),
+        temperature: n.pick(&[0.7, 0.0, 0.3, 1.0, 60.0, 1e-6]),
         top_k: n.pick(&[0, 0, 1, 2, 40, 64, 300, 100_000]),
         top_p: n.pick(&[1.0, 1.0, 0.95, 0.5, 0.0, 0.999]),
         min_p: n.pick(&[0.0, 0.0, 0.05, 0.5, 2.0]),
@@ -206,33 +213,99 @@ fn choices_are_those_of_the_host() {
     }
 }
 
-#[test]
-fn noise_is_the_hosts_within_the_margin() {
-    const COUNT: u32 = 1 << 20;
-    let Some(gpu) = gpu(None) else { return };
-    let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC;
-    let bytes = u64::from(COUNT) * 4;
+/// What the GPU makes of so many numbers, from 0 on. `function` is the source of `function_of`.
+fn mapped(gpu: &Gpu, function: &'static str, count: u32) -> Vec<f32> {
+    let (bytes, both) = (
+        u64::from(count) * 4,
+        BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+    );
+    let numbers = gpu.buffer("numbers", bytes, BufferUsages::STORAGE | both);
+    let numbers = numbers.expect("memory");
     let read = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-    let noises = gpu.buffer("noise", bytes, usage).expect("memory");
-    let staging = gpu.buffer("noise on the host", bytes, read);
-    let staging = staging.expect("memory");
-    let pipeline = gpu.pipeline(&kernels::noise()).expect("a kernel");
-    let bind = gpu.bind(&[(binding::MEM, noises.as_entire_binding())]);
+    let staging = gpu.buffer("results", bytes, read).expect("memory");
+    let given: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+    gpu.queue.write_buffer(&numbers, 0, &given);
+    let pipeline = gpu.pipeline(&kernels::mapped(function)).expect("a kernel");
+    let bind = gpu.bind(&[(binding::MEM, numbers.as_entire_binding())]);
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let mut pass = encoder.begin_compute_pass(&Default::default());
     pass.set_pipeline(&pipeline);
     pass.set_bind_group(0, &bind, &[]);
-    pass.dispatch_workgroups(COUNT / kernels::WORKGROUP, 1, 1);
+    pass.dispatch_workgroups(count.div_ceil(kernels::WORKGROUP), 1, 1);
     drop(pass);
-    encoder.copy_buffer_to_buffer(&noises, 0, &staging, 0, bytes);
+    encoder.copy_buffer_to_buffer(&numbers, 0, &staging, 0, bytes);
     let index = gpu.submit(encoder);
-    let check = |bytes: &[u8]| {
+    let floats = |bytes: &[u8]| {
         let (words, _) = bytes.as_chunks::<4>();
-        for (token, word) in (0..COUNT).zip(words) {
-            let (got, want) = (f32::from_ne_bytes(*word), noise(5 << 32 | 9, 77, token));
-            // A third of what `draw.wgsl` allows for a key.
-            assert!((got - want).abs() < 1e-5, "{token}: {got}, {want}");
-        }
+        words.iter().map(|word| f32::from_ne_bytes(*word)).collect()
     };
-    gpu.mapped(&staging, bytes, index, check).expect("results");
+    gpu.mapped(&staging, bytes, index, floats).expect("results")
+}
+
+#[test]
+fn noise_is_the_hosts_within_the_margin() {
+    let Some(gpu) = gpu(None) else { return };
+    let function =
+        "fn function_of(token: u32) -> f32 { return noise(noise_key(vec2(9u, 5u), 77u), token); }";
+    for (token, got) in (0..).zip(mapped(&gpu, function, 1 << 20)) {
+        let want = noise(5 << 32 | 9, 77, token);
+        // A third of what `draw.wgsl` allows for a key.
+        assert!((got - want).abs() < 1e-5, "{token}: {got}, {want}");
+    }
+}
+
+#[test]
+fn quotients_are_rounded_as_on_the_host() {
+    let Some(gpu) = gpu(None) else { return };
+    // Numerators of any digits, and all denominators between 0.5 and 2 in steps.
+    let function = "fn function_of(i: u32) -> f32 {
+        let x = bitcast<f32>(0x40000000u + ((i * 2654435761u) >> 4u) % 0x2000000u);
+        return rounded_quotient(x, 0.5 + f32(i) * 0.0000019073486328125);
+    }";
+    for (i, got) in (0u32..).zip(mapped(&gpu, function, 3 << 18)) {
+        let digits = (i.wrapping_mul(2_654_435_761) >> 4) % 0x200_0000;
+        let (x, y) = (
+            f32::from_bits(0x4000_0000 + digits),
+            0.5 + i as f32 / (1 << 19) as f32,
+        );
+        assert_eq!(got.to_bits(), (x / y).to_bits(), "{x} / {y}");
+    }
+}
+
+#[test]
+fn an_undecided_row_stays_and_the_others_go_on() {
+    let Some(gpu) = gpu(None) else { return };
+    let mut context = context(gpu, 300);
+    let sampling = Sampling {
+        temperature: 1.0,
+        presence_penalty: 0.5,
+        ..Sampling::default()
+    };
+    for slot in 0..SLOTS {
+        let state = SlotState {
+            sampling,
+            history: &[3, 5],
+            ..SlotState::default()
+        };
+        context.set_slot(slot, &state).expect("a valid state");
+    }
+    let mut logits = vec![vec![1.0; 300]; SLOTS as usize];
+    // Numbers that a GPU may flush to zero.
+    (logits[1][299], logits[4][7]) = (1e-40, -0.0);
+    let [chosen, wanted] = context.choices(&logits, &[20; SLOTS as usize]);
+    let histories = u64::from(context.sizes.histories);
+    for (row, (got, want)) in chosen.iter().zip(wanted).enumerate() {
+        let mut bytes = [0; 12];
+        let read = |at: u64, bytes: &mut [u8]| context.read(&context.state, 4 * at, bytes);
+        read(STATE_HEAD as u64 + 3 * row as u64, &mut bytes).expect("a row");
+        let words = bytes.as_chunks::<4>().0;
+        let [token, position, _] = [0, 1, 2].map(|i| u32::from_ne_bytes(words[i]));
+        let history = histories + row as u64 * (u64::from(context.program().context) + 2);
+        read(history, &mut bytes).expect("a history");
+        let kept = u32::from_ne_bytes(bytes.as_chunks::<4>().0[1]);
+        match row {
+            1 | 4 => assert_eq!((*got, token, position, kept), (UNDECIDED, 0, 20, 2)),
+            _ => assert_eq!((*got, token, position, kept), (want, want, 21, 3)),
+        }
+    }
 }
