@@ -457,7 +457,7 @@ pub fn extended_sampling(device: &dyn Device, oracle: &dyn Device) {
     }
 }
 
-/// Chains of several slots with common settings of their own, then chains that go on from them, against the oracle.
+/// Chains of several slots with common settings of their own, a single step, then chains that go on, against the oracle.
 pub fn sampled_chains(device: &dyn Device, oracle: &dyn Device) {
     let n = &mut Numbers(11);
     for vocab in [3u32, 70, 1000] {
@@ -497,6 +497,12 @@ pub fn sampled_chains(device: &dyn Device, oracle: &dyn Device) {
                     start.token = *tokens.last().expect("a token");
                     start.position += tokens.len() as u32;
                     start.steps = 5;
+                }
+                let [got, want] = [context.as_mut(), plain.as_mut()].map(|c| pick_all(c, &starts));
+                assert_eq!(got, want, "a step: {}", what());
+                for (start, token) in starts.iter_mut().zip(want) {
+                    start.token = token;
+                    start.position += 1;
                 }
             }
         }

@@ -213,6 +213,32 @@ fn choices_are_those_of_the_host() {
     }
 }
 
+#[test]
+fn top_p_reaches_elements_that_are_not_listed() {
+    const VOCAB: usize = 40_001;
+    let Some(gpu) = gpu(None) else { return };
+    let mut context = context(gpu, VOCAB as u32);
+    for slot in 0..SLOTS {
+        // The others have 5 % of the weight. So hot a choice takes any that is kept.
+        let sampling = Sampling {
+            temperature: 1e6,
+            top_p: 0.97,
+            seed: slot.into(),
+            ..Sampling::default()
+        };
+        let state = SlotState {
+            sampling,
+            ..SlotState::default()
+        };
+        context.set_slot(slot, &state).expect("a valid state");
+    }
+    let mut logits = vec![0.0; VOCAB];
+    logits[33] = 13.5;
+    let [chosen, wanted] = context.choices(&vec![logits; SLOTS as usize], &[5; SLOTS as usize]);
+    assert_eq!(chosen, wanted);
+    assert!(chosen.iter().all(|token| *token != 33), "{chosen:?}");
+}
+
 /// What the GPU makes of so many numbers, from 0 on. `function` is the source of `function_of`.
 fn mapped(gpu: &Gpu, function: &'static str, count: u32) -> Vec<f32> {
     let (bytes, both) = (
