@@ -128,13 +128,14 @@ impl WgpuContext {
                 return Ok(());
             };
             self.read_tokens(place, index)?;
-            if self.is_undecided() && !control.is_stopped() {
+            // Tokens that were made after the request to stop are left out.
+            let stopped = control.is_stopped();
+            if self.is_undecided() && !stopped {
                 return self.decide(emit);
             }
             for row in 0..self.live.len() {
                 let start = self.live[row];
-                // Tokens that were made after the request to stop are left out.
-                if start.steps > 0 && !control.is_stopped() {
+                if start.steps > 0 && !stopped {
                     let token = self.step.tokens[row];
                     self.slots[start.slot as usize].remember(token);
                     self.advance(row, token, None, emit);
