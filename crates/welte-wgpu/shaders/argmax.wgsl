@@ -1,5 +1,5 @@
 // The next token of each row: the best of the parts that argmax_part.wgsl has found. Then the row's token and position become those
-// of the next step.
+// of the next step, and the row reports the token.
 struct Params { n: u32, logits_stride: u32 }
 
 // The step state, which other kernels only read.
@@ -7,13 +7,20 @@ struct Params { n: u32, logits_stride: u32 }
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let x = command.at.scratch + 2u * (id.z * PARTS + t);
-    find_best(t, float_at(x), mem[x + 1u]);
+    var value = 0.0;
+    var place = NOWHERE;
+    if t < command.at.splits {
+        let x = command.at.scratch + 2u * (id.z * command.at.splits + t);
+        value = float_at(x);
+        place = mem[x + 1u];
+    }
+    find_best(t, value, place);
     if t == 0u {
         var token = places[0];
         if token == NOWHERE {
             token = 0u;
         }
+        mem[command.at.first + id.z] = token;
         mem[command.at.b + id.z] = token;
         next[ROWS_AT + 3u * id.z] = token;
         next[ROWS_AT + 3u * id.z + 1u] += 1u;

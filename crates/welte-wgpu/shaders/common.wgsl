@@ -7,21 +7,23 @@ struct Place {
     c: u32,
     d: u32,
     // Of a weight that is divided: the first row (token, expert) of this piece, and how many it has. Of a cache: where the
-    // layer begins in the binding, in units of 16 bits (attention) or 32 bits (recurrent state).
+    // layer begins in the binding, in units of 16 bits (attention) or 32 bits (recurrent state). Of a choice: where the chosen
+    // tokens are reported, and the words of a row in the scratch.
     first: u32,
     count: u32,
     // Bit i: optional weight i is there.
     flags: u32,
     // Where the numbers of the chosen rows begin in `state`.
     outputs: u32,
-    // The cache: its pages, positions of a page, entries of a slot's list, and where the lists begin in `pages`.
+    // The cache: its pages, positions of a page, entries of a slot's list, and where the lists begin in `pages`. Of a choice: entries
+    // of a slot's history, and where the histories begin in `state`.
     pages: u32,
     page: u32,
     entries: u32,
     lists: u32,
     // Intermediates of this command alone.
     scratch: u32,
-    // Of a context: how many there are, and their positions.
+    // Of a context or of a row of logits: how many parts there are, and their positions or elements.
     splits: u32,
     split: u32,
     // Which word of `state` has the number of the rows at hand.
@@ -34,7 +36,8 @@ struct Command {
 }
 
 @group(0) @binding(1) var<uniform> command: Command;
-// Rows, outputs, two free words; then token, position and slot of every row; then the numbers of the chosen rows.
+// Rows, outputs, two free words; then token, position and slot of every row; then the numbers of the chosen rows; then the histories of
+// all slots (sampling.wgsl).
 @group(0) @binding(2) var<storage, read> state: array<u32>;
 @group(0) @binding(3) var<storage, read> weight0: array<u32>;
 @group(0) @binding(4) var<storage, read> weight1: array<f32>;

@@ -3,11 +3,15 @@
 mod chain;
 mod clock;
 mod contract;
+pub(crate) mod samplers;
+#[cfg(test)]
+mod tests;
 
 use self::clock::Clock;
+use self::samplers::Samplers;
 use crate::gpu::Gpu;
 use crate::load::Weights;
-use crate::lower::{LoweredPass, Lowering};
+use crate::lower::{Choice, LoweredPass, Lowering};
 use crate::plan::{IN_FLIGHT, STATE_HEAD, Sizes};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,6 +39,7 @@ pub(crate) struct WgpuContext {
     tokens: Vec<Buffer>,
     passes: Vec<LoweredPass>,
     slots: Vec<HostSlot>,
+    samplers: Samplers,
     scratch: HostScratch,
     masks: Arc<MaskBoard>,
     checks: Checks,
@@ -96,12 +101,15 @@ impl WgpuContext {
         let tokens: Result<Vec<Buffer>, Error> = (0..IN_FLIGHT)
             .map(|_| gpu.buffer("tokens on the host", sizes.tokens, read))
             .collect();
+        let (vocab, context) = (program.vocab as usize, program.context as usize);
+        let samplers = Samplers::new(gpu, program.slots as usize, context, sizes.settings)?;
         let lowering = Lowering {
             weights: &weights,
             sizes: &sizes,
             arena: &arena,
             state: &state,
             pages: &pages,
+            settings: &samplers.settings,
             caches: &caches,
         };
         let mut passes = Vec::new();
@@ -114,19 +122,19 @@ impl WgpuContext {
         let lists: Vec<u8> = lists.flat_map(u32::to_ne_bytes).collect();
         gpu.queue.write_buffer(&pages, 0, &lists);
         gpu.check()?;
-        let (vocab, context) = (program.vocab as usize, program.context as usize);
         let slots = (0..program.slots).map(|_| HostSlot::new(vocab, context));
         let most = sizes.staging as usize / 4;
         let rows = program.most_rows() as usize;
         let step = Step {
             rows: Vec::with_capacity(rows),
             values: Vec::with_capacity(most),
-            words: Vec::with_capacity(sizes.state as usize),
+            words: Vec::with_capacity(4 * (STATE_HEAD + 4 * rows)),
             tokens: Vec::with_capacity(rows),
             ..Step::default()
         };
         Ok(WgpuContext {
             slots: slots.collect(),
+            samplers,
             scratch: HostScratch::new(vocab, context),
             masks: Arc::new(MaskBoard::new(program.slots as usize, vocab)),
             checks: Checks::new(program),
@@ -200,12 +208,12 @@ impl WgpuContext {
         rows.map(|row| row.position + 1).max().unwrap_or(0)
     }
 
-    /// Records commands of the step at hand, or of one with more positions.
+    /// Records commands of the step at hand, or of one with more positions; `sample` only with a choice.
     fn record(
         &self,
         encoder: &mut CommandEncoder,
         commands: &Range<usize>,
-        sample: bool,
+        choice: Option<Choice>,
         positions: u32,
     ) {
         let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
@@ -213,7 +221,7 @@ impl WgpuContext {
         let outputs_from = pass.outputs_from();
         for launch in &self.passes[self.step.pass].launches {
             let index = launch.command as usize;
-            if !commands.contains(&index) || !sample && pass.commands[index].op == Op::Sample {
+            if !commands.contains(&index) || launch.choice.is_some() && launch.choice != choice {
                 continue;
             }
             let rows = rows_of(&self.step, outputs_from, index);
@@ -229,18 +237,21 @@ impl WgpuContext {
             return self.replay_timed(commands, false);
         }
         let mut encoder = self.encoder();
-        self.record(&mut encoder, &commands, false, self.positions());
+        self.record(&mut encoder, &commands, None, self.positions());
         self.gpu().submit(encoder);
         self.gpu().check()
     }
 
-    /// Runs all commands of the step at hand, and reads its output rows.
+    /// Runs all commands of the step at hand, and reads its output rows. With `sample`, the GPU also takes their largest logits.
     fn replay(&mut self, sample: bool) -> Result<(), Error> {
         let all = 0..usize::MAX;
         let mut encoder = self.encoder();
         match self.profile.is_some() {
             true => self.replay_timed(all, sample)?,
-            false => self.record(&mut encoder, &all, sample, self.positions()),
+            false => {
+                let choice = sample.then_some(Choice::Argmax);
+                self.record(&mut encoder, &all, choice, self.positions());
+            }
         }
         self.read_outputs(encoder)
     }
@@ -287,7 +298,8 @@ impl WgpuContext {
                 timestamp_writes: self.clock.as_ref().map(|clock| clock.of(nth)),
             });
             let launches = self.passes[self.step.pass].launches.iter();
-            for launch in launches.filter(|l| l.command as usize == index && rows > 0) {
+            let launches = launches.filter(|l| l.command as usize == index && rows > 0);
+            for launch in launches.filter(|l| l.choice != Some(Choice::Sampler)) {
                 launch.record(&mut recording, rows as u32, positions);
             }
             drop(recording);
@@ -334,6 +346,7 @@ impl WgpuContext {
             .choose(state, &self.masks, slot, logits, position);
         if welte_device::is_token(token) {
             self.slots[slot as usize].remember(token);
+            self.samplers.forget_history(slot);
         }
         token
     }

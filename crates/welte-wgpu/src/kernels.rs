@@ -1,5 +1,6 @@
 //! The kernels: WGSL in pieces, specialised by constants in front.
 
+use crate::context::samplers;
 use crate::layout::Layout;
 use welte_table::Format;
 
@@ -452,20 +453,76 @@ pub(crate) fn match_squares() -> Kernel {
     )
 }
 
-/// Workgroups that look for the largest logit of a row: one for each invocation of `argmax`.
-pub(crate) const ARGMAX_PARTS: u32 = WORKGROUP;
+/// The most parts into which the logits of a row are divided, each with a workgroup: one for each invocation of `argmax`.
+pub(crate) const MOST_PARTS: u32 = WORKGROUP;
 
-fn argmax_of(name: &str, size: u32, source: &'static str) -> Kernel {
-    let parts = format!("{ARGMAX_PARTS}u");
-    Kernel::of_workgroup(size, name, &[shader!("best"), source]).with("PARTS", &parts)
+/// The most tokens that a part of a row's logits lists for filters.
+pub(crate) const LIST_CAPACITY: u32 = 512;
+
+/// Words that a row of sampling takes for each part of its logits (`sampling.wgsl`).
+pub(crate) const PART_WORDS: u32 = 6 + LIST_CAPACITY;
+
+/// Parts of a row of `n` logits, and the elements of each.
+pub(crate) fn parts(n: u32) -> (u32, u32) {
+    let parts = n.div_ceil(256).clamp(1, MOST_PARTS);
+    (parts, n.div_ceil(parts))
 }
 
-pub(crate) fn argmax_part() -> Kernel {
-    argmax_of("argmax_part", 256, shader!("argmax_part"))
+pub(crate) fn argmax_part(geometry: Geometry) -> Kernel {
+    let (size, pieces) = (
+        geometry.workgroup,
+        [shader!("best"), shader!("argmax_part")],
+    );
+    Kernel::of_workgroup(size, &format!("argmax_part of {size}"), &pieces)
 }
 
 pub(crate) fn argmax() -> Kernel {
-    argmax_of("argmax", ARGMAX_PARTS, shader!("argmax"))
+    let pieces = [shader!("best"), shader!("argmax")];
+    Kernel::of_workgroup(MOST_PARTS, "argmax", &pieces)
+}
+
+fn sampling_of(geometry: Geometry, name: &str, pieces: &[&'static str]) -> Kernel {
+    let size = geometry.workgroup;
+    let mut all = vec![shader!("best"), shader!("sampling")];
+    all.extend_from_slice(pieces);
+    Kernel::of_workgroup(size, &format!("{name} of {size}"), &all)
+        .with("PARTS", &format!("{MOST_PARTS}u"))
+        .with("CAPACITY", &format!("{LIST_CAPACITY}u"))
+        .with("SETTINGS", &format!("{}u", samplers::SETTINGS))
+        .with("SETTINGS_HEAD", &format!("{}u", samplers::HEAD))
+}
+
+pub(crate) fn sample_adjust(geometry: Geometry) -> Kernel {
+    let pieces = [shader!("rounded"), shader!("sample_adjust")];
+    sampling_of(geometry, "sample_adjust", &pieces)
+}
+
+pub(crate) fn sample_gather(geometry: Geometry) -> Kernel {
+    let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_gather")];
+    sampling_of(geometry, "sample_gather", &pieces)
+}
+
+pub(crate) fn sample_choose(geometry: Geometry) -> Kernel {
+    let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_choose")];
+    sampling_of(geometry, "sample_choose", &pieces)
+}
+
+/// Replaces each number of the arena by a function of it: for tests of what the sampler computes with.
+#[cfg(test)]
+pub(crate) fn mapped(function: &'static str) -> Kernel {
+    const MAIN: &str = "struct Params { n: u32 }
+        @compute @workgroup_size(WG)
+        fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            mem[id.x] = bitcast<u32>(function_of(mem[id.x]));
+        }";
+    let pieces = [
+        shader!("best"),
+        shader!("draw"),
+        shader!("rounded"),
+        function,
+        MAIN,
+    ];
+    Kernel::new(function, &pieces)
 }
 
 pub(crate) fn pool() -> Kernel {
@@ -502,7 +559,11 @@ pub(crate) fn every() -> Vec<Kernel> {
     for dim in [64, 1024] {
         all.extend([norm(false, dim), norm(true, dim), norm_before(dim)]);
     }
-    all.extend([argmax_part(), argmax(), rope(), route()]);
+    all.extend([argmax(), rope(), route()]);
+    for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
+        all.push(argmax_part(geometry));
+        all.extend([sample_adjust, sample_gather, sample_choose].map(|kernel| kernel(geometry)));
+    }
     all.extend([pool(), read(), attention_merge()]);
     all.push(altup("altup_predict", ALTUP_PREDICT));
     all.push(altup("altup_correct", ALTUP_CORRECT));

@@ -20,7 +20,18 @@ pub(crate) struct Launch {
     pub(crate) shape: Shape,
     /// For several, if they are computed together.
     pub(crate) several: Option<Shape>,
+    /// Of `sample`: who chooses.
+    pub(crate) choice: Option<Choice>,
     divided: Option<Divided>,
+}
+
+/// How the GPU chooses the tokens of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Each row's largest logit.
+    Argmax,
+    /// As the row's slot demands.
+    Sampler,
 }
 
 /// A launch of attention whose context is divided into splits of so many positions.
@@ -81,6 +92,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) arena: &'a Buffer,
     pub(crate) state: &'a Buffer,
     pub(crate) pages: &'a Buffer,
+    /// Of sampling, by slot.
+    pub(crate) settings: &'a Buffer,
     /// By buffer: a cache.
     pub(crate) caches: &'a [Option<Buffer>],
 }
@@ -142,6 +155,9 @@ struct Run {
     /// Of the first weight.
     piece: usize,
     divided: Option<Divided>,
+    choice: Option<Choice>,
+    /// Makes the step state of the next step.
+    advances: bool,
 }
 
 impl Run {
@@ -156,6 +172,8 @@ impl Run {
             params,
             piece: 0,
             divided: None,
+            choice: None,
+            advances: false,
         }
     }
 }
@@ -250,12 +268,14 @@ impl Lowering<'_> {
             (binding::MEM, self.arena.as_entire_binding()),
             (binding::PAGES, self.pages.as_entire_binding()),
         ];
-        // The last command of a decode step makes the state of the next one.
-        let state = match command.op {
-            Op::Sample => binding::CACHE,
-            _ => binding::STATE,
+        let state = match run.advances {
+            true => binding::CACHE,
+            false => binding::STATE,
         };
         bound.push((state, self.state.as_entire_binding()));
+        if run.choice == Some(Choice::Sampler) {
+            bound.push((binding::WEIGHTS, self.settings.as_entire_binding()));
+        }
         for (role, id) in command.weights.into_iter().enumerate() {
             if id == NO_WEIGHT {
                 continue;
@@ -291,6 +311,7 @@ impl Lowering<'_> {
             command: index,
             bind: gpu.bind(&bound),
             shape: shape(&run.kernel, run.grid, run.rows)?,
+            choice: run.choice,
             divided: run.divided,
             several: several
                 .map(|(kernel, grid, rows)| shape(kernel, *grid, *rows))
@@ -398,13 +419,7 @@ impl Lowering<'_> {
                 self.products(task, product, |place| place, &mut runs);
             }
             Op::Attention => self.attention(task, &mut runs),
-            Op::Sample => {
-                let parts = (kernels::argmax_part(), [kernels::ARGMAX_PARTS, 1]);
-                runs.extend(
-                    [parts, (kernels::argmax(), [1, 1])]
-                        .map(|(kernel, grid)| Run::new(kernel, grid, self.place(task, 0), *words)),
-                );
-            }
+            Op::Sample => runs.extend(self.sample(task)),
             _ => runs.extend((0..pieces).map(|piece| {
                 let mut place = self.place(task, piece);
                 let (kernel, grid) = self.simple(command, task.cache, &mut place);
@@ -600,6 +615,47 @@ impl Lowering<'_> {
         );
     }
 
+    /// The launches of either choice.
+    fn sample(&self, task: Task<'_>) -> [Run; 5] {
+        let words = task.command.params;
+        let n = params::Sample::of(&words).n;
+        let mut place = self.place(task, 0);
+        (place.splits, place.split) = kernels::parts(n);
+        place.first = place.scratch;
+        place.scratch += task.rows;
+        place.count = sampled_words(n);
+        place.entries = self.program().context;
+        place.lists = self.sizes.histories;
+        let (parts, geometry) = ([place.splits, 1], self.gpu().geometry);
+        [
+            (Choice::Argmax, kernels::argmax_part(geometry), parts, false),
+            (Choice::Argmax, kernels::argmax(), [1, 1], true),
+            (
+                Choice::Sampler,
+                kernels::sample_adjust(geometry),
+                parts,
+                false,
+            ),
+            (
+                Choice::Sampler,
+                kernels::sample_gather(geometry),
+                parts,
+                false,
+            ),
+            (
+                Choice::Sampler,
+                kernels::sample_choose(geometry),
+                [1, 1],
+                true,
+            ),
+        ]
+        .map(|(choice, kernel, grid, advances)| Run {
+            choice: Some(choice),
+            advances,
+            ..Run::new(kernel, grid, place, words)
+        })
+    }
+
     /// The kernel and grid of a command that is one launch for each piece of its weight.
     fn simple(
         &self,
@@ -759,9 +815,16 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
     match op {
         Op::NormMatmul => pieces + 1,
         Op::NormMatmulActMul => pieces + 2,
-        Op::Attention | Op::Sample => 2,
+        Op::Attention => 2,
+        Op::Sample => 5,
         _ => pieces,
     }
+}
+
+/// Words of scratch for a row of `n` logits from which a token is sampled.
+fn sampled_words(n: u32) -> u32 {
+    let (parts, _) = kernels::parts(n);
+    n + parts * kernels::PART_WORDS
 }
 
 /// Bytes of scratch that a command takes for `rows` rows.
@@ -773,7 +836,8 @@ pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows:
             let p = params::NormMatmulActMul::of(&command.params);
             floats(u64::from(p.k) + 2 * u64::from(p.n))
         }
-        Op::Sample => floats(2 * u64::from(kernels::ARGMAX_PARTS)),
+        // The chosen token of each row comes first.
+        Op::Sample => floats(1 + u64::from(sampled_words(params::Sample::of(&command.params).n))),
         Op::Attention if decodes => {
             let p = params::Attention::of(&command.params);
             let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);

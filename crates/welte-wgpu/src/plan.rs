@@ -1,5 +1,6 @@
 //! Everything that a program and a context of it allocate, known before anything is.
 
+use crate::context::samplers;
 use crate::gpu::Gpu;
 use crate::kernels::MOST_EXPERTS;
 use crate::layout::{Stored, together};
@@ -29,12 +30,17 @@ pub(crate) struct Sizes {
     pub(crate) lists: Vec<u32>,
     pub(crate) pages: u64,
     pub(crate) state: u64,
+    /// Where the histories of all slots begin in the step state, in words.
+    pub(crate) histories: u32,
     /// By pass: bytes of the commands' parameters.
     pub(crate) commands: Vec<u64>,
     /// What is read back at once.
     pub(crate) staging: u64,
     /// A step's tokens.
     pub(crate) tokens: u64,
+    /// Settings of sampling on the GPU.
+    pub(crate) settings: u64,
+    /// What choices on the host take.
     pub(crate) samplers: u64,
 }
 
@@ -89,7 +95,7 @@ impl Sizes {
         let results = results.map(|pass| 4 * u64::from(pass.outputs) * u64::from(pass.width));
         let slots = program.slots as usize;
         let (vocab, context) = (program.vocab as usize, program.context as usize);
-        let samplers = slots * HostSlot::bytes(vocab, context)
+        let on_host = slots * HostSlot::bytes(vocab, context)
             + HostScratch::bytes(vocab, context)
             + MaskBoard::words(slots, vocab) * 4;
         Sizes {
@@ -100,11 +106,13 @@ impl Sizes {
             scratch,
             lists,
             pages: 4 * u64::from(pages).max(4),
-            state: 4 * (STATE_HEAD + 4 * rows) as u64,
+            state: 4 * (STATE_HEAD + 4 * rows + slots * (context + 2)) as u64,
+            histories: (STATE_HEAD + 4 * rows) as u32,
             commands: commands.collect(),
             staging: results.max().unwrap_or(0).max(1 << 18),
             tokens: 4 * u64::from(program.passes.first().map_or(1, |pass| pass.rows)).max(4),
-            samplers: samplers as u64,
+            settings: 4 * u64::from(samplers::SETTINGS) * slots as u64,
+            samplers: on_host as u64,
         }
     }
 
@@ -120,7 +128,7 @@ impl Sizes {
             ("step state", Class::Tables, self.state),
             ("commands", Class::Tables, commands),
             ("results on the host", Class::Tables, reading),
-            ("samplers", Class::Tables, self.samplers),
+            ("samplers", Class::Tables, self.samplers + self.settings),
         ]
     }
 }

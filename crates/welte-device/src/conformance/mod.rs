@@ -35,7 +35,7 @@ pub use masks::{masks, masks_in_chains, masks_of_guesses};
 pub use mixed::mixed_arithmetic;
 pub use ops::{contexts, experts, formats, heads, ops, unfused};
 pub use requests::{faults, limits};
-pub use sampling::{choices, drafts, extended_sampling, sampling};
+pub use sampling::{choices, drafts, extended_sampling, sampled_chains, sampling};
 pub use steps::{batches, outputs, parts, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.
@@ -54,7 +54,7 @@ macro_rules! conformance_tests {
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
-            sampling extended_sampling choices drafts masks masks_in_chains masks_of_guesses
+            sampling sampled_chains extended_sampling choices drafts masks masks_in_chains masks_of_guesses
             logprobs logprobs_of_chains
             faults limits
             allocated shared profiles weights);

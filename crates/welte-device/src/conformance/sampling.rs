@@ -457,6 +457,58 @@ pub fn extended_sampling(device: &dyn Device, oracle: &dyn Device) {
     }
 }
 
+/// Chains of several slots with common settings of their own, a single step, then chains that go on, against the oracle.
+pub fn sampled_chains(device: &dyn Device, oracle: &dyn Device) {
+    let n = &mut Numbers(11);
+    for vocab in [3u32, 70, 1000] {
+        let positive = |v: f32| if v == 0.0 { 0.0 } else { v };
+        let mut row = || n.logits(vocab).into_iter().map(positive).collect();
+        let table: Vec<Vec<f32>> = (0..vocab).map(|_| row()).collect();
+        let case = Case::look_up(device, &table, 4, 400);
+        let (mut context, mut plain) = (case.open(device), case.open(oracle));
+        for turn in 0..20 {
+            let mut described = Vec::new();
+            let mut starts = Vec::new();
+            for slot in 0..1 + n.below(context.chain_slots().min(4) as u32) {
+                let (sampling, bias, history) = random_state(n, vocab);
+                let ends = [n.below(vocab), n.below(vocab)];
+                let state = SlotState {
+                    sampling,
+                    bias: &bias,
+                    history: &history,
+                    // A small vocabulary would have an end at once.
+                    ends: if vocab > 3 { &ends } else { &[] },
+                    ..SlotState::default()
+                };
+                set_slot(context.as_mut(), slot, state);
+                set_slot(plain.as_mut(), slot, state);
+                described.push((sampling, bias, history, ends));
+                starts.push(start(slot, n.below(vocab), n.below(300), 1 + n.below(14)));
+            }
+            let what = || format!("vocabulary {vocab}, turn {turn}: {described:?}");
+            for _ in 0..2 {
+                let [got, want] = [context.as_mut(), plain.as_mut()].map(|c| {
+                    let emitted = chain(c, &starts);
+                    let of = |s: &ChainStart| tokens_of(&emitted, s.slot, s.position + 1);
+                    starts.iter().map(of).collect::<Vec<_>>()
+                });
+                assert_eq!(got, want, "{}", what());
+                for (start, tokens) in starts.iter_mut().zip(&want) {
+                    start.token = *tokens.last().expect("a token");
+                    start.position += tokens.len() as u32;
+                    start.steps = 5;
+                }
+                let [got, want] = [context.as_mut(), plain.as_mut()].map(|c| pick_all(c, &starts));
+                assert_eq!(got, want, "a step: {}", what());
+                for (start, token) in starts.iter_mut().zip(want) {
+                    start.token = token;
+                    start.position += 1;
+                }
+            }
+        }
+    }
+}
+
 /// A token for each start, by a step.
 fn pick_all(context: &mut dyn Context, starts: &[ChainStart]) -> Vec<u32> {
     let row = |s: &ChainStart| Row {

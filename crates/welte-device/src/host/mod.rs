@@ -108,17 +108,36 @@ impl HostSlot {
         &self.settings
     }
 
+    /// What is added to the logits of tokens of the vocabulary, in this order.
+    pub fn biases(&self) -> &[(u32, f32)] {
+        &self.bias
+    }
+
+    /// True if only tokens are chosen that the slot's mask allows.
+    pub fn is_masked(&self) -> bool {
+        self.masked
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// The most tokens of the history.
+    pub fn capacity(&self) -> usize {
+        self.history.len()
+    }
+
     /// True if the slot's token is the argmax of the unchanged logits.
     pub fn is_plain_argmax(&self) -> bool {
         let s = &self.settings;
         is_greedy(s) && self.bias.is_empty() && !s.has_penalties() && !s.has_dry() && !self.masked
     }
 
-    /// The last token first.
-    fn recent(&self) -> impl Iterator<Item = u32> {
-        let (older, newer) = (&self.history[self.head..], &self.history[..self.head]);
-        let back = newer.iter().rev().chain(older.iter().rev());
-        back.take(self.len).copied()
+    /// The history, the last token first.
+    pub fn recent(&self) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator {
+        let size = self.history.len();
+        (0..self.len).map(move |back| self.history[(self.head + size - 1 - back) % size])
     }
 
     fn is_breaker(&self, token: u32) -> bool {

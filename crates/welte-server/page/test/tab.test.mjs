@@ -76,6 +76,22 @@ check("the bundled model tells a story, twice the same, beside its table", async
   if (process.env.WELTE_PICTURE) await page.screenshot({ path: process.env.WELTE_PICTURE });
 });
 
+check("a sampled story is its seed's, and another one for another seed", async (page) => {
+  await ready(page);
+  const stories = [];
+  for (const seed of ["1", "1", "2"]) {
+    await page.getByLabel("Temperature").fill("1");
+    await page.getByLabel("Seed").fill(seed);
+    await page.getByLabel("Tokens").fill("12");
+    await tell(page).click();
+    await page.locator("#speed", { hasText: /^12 tokens/ }).waitFor();
+    stories.push(await page.locator("#answer").innerText());
+    await ready(page);
+  }
+  assert.equal(stories[1], stories[0]);
+  assert.notEqual(stories[2], stories[0]);
+});
+
 check("an answer can be stopped, and another one follows", async (page) => {
   await ready(page);
   await page.getByLabel("Tokens").fill("1500");

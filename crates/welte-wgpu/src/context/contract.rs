@@ -23,7 +23,7 @@ impl WgpuContext {
     }
 
     /// Reads bytes of a buffer.
-    fn read(&self, buffer: &Buffer, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn read(&self, buffer: &Buffer, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let (mut done, all) = (0, bytes.len() as u64);
         while done < all {
             // Copies are of whole words.
@@ -166,6 +166,7 @@ impl Context for WgpuContext {
         self.checks.slot_state(&self.weights.program, slot, state)?;
         self.masks.clear(slot);
         self.slots[slot as usize].set(state);
+        self.samplers.forget(slot);
         Ok(())
     }
 

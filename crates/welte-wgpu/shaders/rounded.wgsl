@@ -1,0 +1,32 @@
+// Products and quotients that are rounded as on the host, whatever the driver makes of them.
+
+// `x * y`. No compiler can join it with a sum, because it does not know that `zero` is zero.
+fn rounded_product(x: f32, y: f32, zero: f32) -> f32 {
+    return fma(x, y, zero);
+}
+
+// `x / y` for positive numbers; neither they nor the result are tiny. GPUs may divide less precisely.
+fn rounded_quotient(x: f32, y: f32) -> f32 {
+    let a = bitcast<u32>(x);
+    let b = bitcast<u32>(y);
+    var rest = (a & 0x7fffffu) | 0x800000u;
+    let by = (b & 0x7fffffu) | 0x800000u;
+    var exponent = (a >> 23u) + 127u - (b >> 23u);
+    if rest < by {
+        rest <<= 1u;
+        exponent -= 1u;
+    }
+    var digits = 0u;
+    for (var i = 0u; i < 24u; i++) {
+        digits <<= 1u;
+        if rest >= by {
+            rest -= by;
+            digits |= 1u;
+        }
+        rest <<= 1u;
+    }
+    if rest > by || (rest == by && (digits & 1u) == 1u) {
+        digits++;
+    }
+    return bitcast<f32>((exponent << 23u) + digits - 0x800000u);
+}
