@@ -12,9 +12,9 @@ fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32,
     }
     workgroupBarrier();
     var largest = sink;
-    // Of this invocation's positions. The sink counts once.
+    // The sink counts once.
     var total = 0.0;
-    if sink > LOWEST && t == 0u {
+    if sink > LOWEST {
         total = 1.0;
     }
     for (var step = first; step < end; step += WG) {
@@ -40,8 +40,7 @@ fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32,
         }
         share[t] = weight;
         let kept = exp(before - largest);
-        total = total * kept + weight;
-        workgroupBarrier();
+        total = total * kept + sum_of_all(t, weight);
         let count = min(WG, end - step);
         for (var i = t; i < HEAD_DIM; i += WG) {
             var sum = value_sum[i] * kept;
@@ -52,7 +51,6 @@ fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32,
         }
         workgroupBarrier();
     }
-    total = sum_of_all(t, total);
     for (var i = t; i < HEAD_DIM; i += WG) {
         put(y + i, value_sum[i] / total);
     }

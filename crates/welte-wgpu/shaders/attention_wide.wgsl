@@ -37,7 +37,6 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let octet = t % OCTETS;
     let group = t / OCTETS;
     var largest = LOWEST;
-    // Of this invocation's positions.
     var total = 0.0;
     var a = vec4(0.0);
     var b = vec4(0.0);
@@ -66,8 +65,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         }
         share[t] = weight;
         let kept = exp(before - largest);
-        total = total * kept + weight;
-        workgroupBarrier();
+        total = total * kept + sum_of_all(t, weight);
         a *= kept;
         b *= kept;
         if group < GROUPS {
@@ -84,7 +82,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         sums[2u * t] = a;
         sums[2u * t + 1u] = b;
     }
-    total = sum_of_all(t, total);
+    workgroupBarrier();
     var sink = LOWEST;
     if has(0u) {
         sink = vector0(head);
