@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(256) position_scale(const __grid_co
 
 // Activations 0, 1 and 2, 4 sigmoid, 5 none.
 __device__ __forceinline__ float gate_value(u32 act, float x) {
-    if (act == 4) return 1.0f / (1.0f + __expf(-x));
+    if (act == 4) return sigmoid(x);
     return act == 5 ? x : activate(act, x);
 }
 

@@ -75,6 +75,17 @@ __device__ __forceinline__ float activate(u32 act, float x) {
     return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
 }
 
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
+
+// ln(1 + e^x)
+__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+// The sum over the threads that share a column of a state, four neighbours.
+__device__ __forceinline__ float column_sum(float v) {
+    v += __shfl_xor_sync(~0u, v, 1);
+    return v + __shfl_xor_sync(~0u, v, 2);
+}
+
 __device__ __forceinline__ float squared_relu(float v) { return __fmul_rn(fmaxf(v, 0.0f), fmaxf(v, 0.0f)); }
 
 // act(gate) * up. Explicit rounding keeps the compiler from fusing the product with an addition.

@@ -25,15 +25,6 @@ template <u32 N> __device__ __forceinline__ void store_column(const float (&s)[N
     }
 }
 
-// The sum over the threads that share a column.
-__device__ __forceinline__ float column_sum(float v) {
-    v += __shfl_xor_sync(~0u, v, 1);
-    return v + __shfl_xor_sync(~0u, v, 2);
-}
-
-// ln(1 + e^x)
-__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
-
 // ---- operands of prompt rows, copied to shared memory while the rows before are computed ----
 
 constexpr u32 AHEAD = KEY_DIM <= 128 ? 16 : KEY_DIM <= 256 ? 8 : 4; // rows

@@ -22,8 +22,6 @@ __device__ __forceinline__ bool fresh(uint2 v, u32 tag) { return (((v.x ^ tag) |
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
-
 // Loads the quads (four floats) of `from` that belong to this lane: lane, lane + LANES, ... below `quads`. Each LANES lanes may have
 // another `from`.
 template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void request(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {

@@ -10,15 +10,6 @@
 constexpr u32 STATE_PARTS = 4;
 constexpr u32 STATE_COLUMNS = CONSUMERS / STATE_PARTS; // at once
 
-// The sum over the threads that share a column.
-__device__ __forceinline__ float sum_of_parts(float v) {
-    v += __shfl_xor_sync(~0u, v, 1);
-    return v + __shfl_xor_sync(~0u, v, 2);
-}
-
-// ln(1 + e^x)
-__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
-
 // The operands of a head, in the scratchpad: query, key, value, the gate's values, then the delta rule's rate and both kinds' time.
 template <class V> struct HeadOperands {
     static constexpr u32 QUERY = 0, KEY = V::key_dim, VALUE = 2 * V::key_dim, GATE = VALUE + V::value_dim, RATE = GATE + V::value_dim, TIME = RATE + 1, COUNT = TIME + 1;
@@ -104,7 +95,7 @@ template <class V> __device__ __forceinline__ float next_state(float (&s)[HeadSt
             s[i] *= f.kept;
             if (S::has(i, part)) recalled = fmaf(s[i], keys[S::row(i, part)] * f.key, recalled);
         }
-        change = f.rate * (value_of - sum_of_parts(recalled));
+        change = f.rate * (value_of - column_sum(recalled));
     }
 #pragma unroll
     for (u32 i = 0; i < S::EACH; i++) {
@@ -113,7 +104,7 @@ template <class V> __device__ __forceinline__ float next_state(float (&s)[HeadSt
         s[i] = V::mamba ? fmaf(s[i], f.kept, key * change) : fmaf(key * f.key, change, s[i]);
         answer = fmaf(s[i], queries[S::row(i, part)] * f.query, answer);
     }
-    return sum_of_parts(answer);
+    return column_sum(answer);
 }
 
 // `in` has the decay and the bias of the time, per head, and the norm's weights (delta rule) or the skipped part per head (Mamba-2).

@@ -3,6 +3,7 @@
 use super::share::Share;
 use super::variants::TUNED_VARIANTS;
 use crate::mirror::{Layout, mirrored};
+use welte_table::NO_WEIGHT;
 
 mirrored! {
     /// One lowered command. A *turn* is one pass over all instructions: one token.
@@ -27,6 +28,25 @@ mirrored! {
         /// A product's norm and bias; of attention, the norms of queries and keys; of a choice, its bias and the experts' scales; of a
         /// convolution, its bias; of a recurrent layer, whose `weight` is its decay, the bias of its time and its norm (or skipped part).
         pub(crate) vectors: [u64; 2],
+    }
+}
+
+impl Instruction {
+    /// An instruction that reads and writes nothing. What is not set here is 0, or no weight. `finish` sets the writes of a turn.
+    pub(super) fn of(variant: u32) -> Instruction {
+        Instruction {
+            variant,
+            layer: 0,
+            input: 0,
+            output: 0,
+            reads: 0,
+            reads_per_turn: 0,
+            writes: 0,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: NO_WEIGHT.into(),
+            vectors: [NO_WEIGHT.into(); 2],
+        }
     }
 }
 

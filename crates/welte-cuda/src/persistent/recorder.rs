@@ -240,21 +240,7 @@ impl Recorder<'_> {
                 });
                 return Ok(());
             }
-            Op::Matmul => {
-                let p = params::Matmul::of(words);
-                let (input, norm) = self.before_norm(first);
-                Product {
-                    matrix,
-                    input,
-                    output: second,
-                    norm,
-                    kind: Output::Store,
-                    act: 0,
-                    n: p.n,
-                    k: p.k,
-                    score: None,
-                }
-            }
+            Op::Matmul => self.plain_product(command),
             Op::MatmulAdd => {
                 let p = params::MatmulAdd::of(words);
                 let (input, norm) = self.before_norm(first);
@@ -412,8 +398,32 @@ impl Recorder<'_> {
         self.shares.push(shares);
     }
 
-    fn no_share(&self) -> Vec<Share> {
-        vec![Share { first: 0, rows: 0 }; self.blocks as usize]
+    /// The product of a `matmul` command, with the norm before it.
+    fn plain_product(&self, command: &Command) -> Product {
+        let p = params::Matmul::of(&command.params);
+        let (input, norm) = self.before_norm(command.buffers[0]);
+        Product {
+            matrix: command.weights[0],
+            input,
+            output: command.buffers[1],
+            norm,
+            kind: Output::Store,
+            act: 0,
+            n: p.n,
+            k: p.k,
+            score: None,
+        }
+    }
+
+    /// Appends an instruction whose work the blocks do not share out by rows of a matrix.
+    fn push_unshared(&mut self, index: usize, instruction: Instruction) {
+        let shares = vec![Share { first: 0, rows: 0 }; self.blocks as usize];
+        self.push(index, instruction, shares);
+    }
+
+    /// An instruction that carries what the one before it has no place for.
+    fn more(&mut self) -> Instruction {
+        Instruction::of(self.variants.add(Variant::More))
     }
 
     fn embed(&mut self, index: usize, command: &Command) -> Result<(), String> {
@@ -427,21 +437,13 @@ impl Recorder<'_> {
         };
         let format = self.cx.format(table);
         let variant = self.variants.add(Variant::Embed(format, embedding));
-        let shares = self.no_share();
         let instruction = Instruction {
-            variant,
-            layer: 0,
-            input: 0,
             output,
-            reads: 0,
-            reads_per_turn: 0,
             writes,
-            writes_per_turn: 0,
-            flags: 0,
             weight: table.into(),
-            vectors: [NO_WEIGHT.into(); 2],
+            ..Instruction::of(variant)
         };
-        self.push(index, instruction, shares);
+        self.push_unshared(index, instruction);
         Ok(())
     }
 
@@ -543,7 +545,7 @@ impl Recorder<'_> {
                 Some(Instruction {
                     input,
                     reads,
-                    ..self.more(0)
+                    ..self.more()
                 })
             }
         };
@@ -552,22 +554,18 @@ impl Recorder<'_> {
         let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
         let added = bias.map_or(NO_WEIGHT, |(weight, _)| weight);
         let instruction = Instruction {
-            variant,
-            layer: 0,
             input,
             output,
             reads,
-            reads_per_turn: 0,
             writes,
-            writes_per_turn: 0,
             flags,
             weight: p.matrix.into(),
             vectors: [norm.into(), added.into()],
+            ..Instruction::of(variant)
         };
         self.push(index, instruction, shares);
         if let Some(more) = more {
-            let shares = self.no_share();
-            self.push(index, more, shares);
+            self.push_unshared(index, more);
         }
         Ok(())
     }

@@ -80,20 +80,14 @@ impl Recorder<'_> {
             local,
         };
         let instruction = Instruction {
-            variant: self.variants.add(Variant::AddNormed(constants)),
-            layer: 0,
             input,
             output,
             reads,
-            reads_per_turn: 0,
             writes,
-            writes_per_turn: 0,
-            flags: 0,
-            weight: NO_WEIGHT.into(),
             vectors: [weight.into(), NO_WEIGHT.into()],
+            ..Instruction::of(self.variants.add(Variant::AddNormed(constants)))
         };
-        let shares = self.no_share();
-        self.push(index, instruction, shares);
+        self.push_unshared(index, instruction);
         Ok(())
     }
 }

@@ -145,21 +145,18 @@ impl Recorder<'_> {
             self.variants.know_rope(which, variant);
         }
         let instruction = Instruction {
-            variant,
             layer: a.layer,
             input,
             output,
             reads,
-            reads_per_turn: 0,
             writes,
-            writes_per_turn: 0,
             flags: kind.count << 16 | kind.nth,
             weight: command.weights[0].into(),
             vectors: [rope.weights[1].into(), rope.weights[2].into()],
+            ..Instruction::of(variant)
         };
-        let shares = self.no_share();
         self.staged = None;
-        self.push(index, instruction, shares);
+        self.push_unshared(index, instruction);
         Ok(())
     }
 

@@ -66,20 +66,12 @@ impl Recorder<'_> {
             bias: bias != NO_WEIGHT,
         };
         let instruction = Instruction {
-            variant: self.variants.add(Variant::Route(constants)),
-            layer: 0,
             input,
-            output: 0,
             reads,
-            reads_per_turn: 0,
-            writes: 0,
-            writes_per_turn: 0,
-            flags: 0,
-            weight: NO_WEIGHT.into(),
             vectors: [bias.into(), scales.into()],
+            ..Instruction::of(self.variants.add(Variant::Route(constants)))
         };
-        let shares = self.no_share();
-        self.push(index, instruction, shares);
+        self.push_unshared(index, instruction);
         Ok(())
     }
 
@@ -195,20 +187,17 @@ impl Recorder<'_> {
             conv_act: 0,
         };
         let instruction = Instruction {
-            variant: self.product_variant(format, constants, rows * row),
-            layer: 0,
             input,
             output,
             reads,
-            reads_per_turn: 0,
             writes,
-            writes_per_turn: 0,
             flags,
             weight: matrix.into(),
             vectors: [
                 p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(),
                 bias.into(),
             ],
+            ..Instruction::of(self.product_variant(format, constants, rows * row))
         };
         let shares = self.divider.divide(p.rows);
         self.push(index, instruction, shares);

@@ -90,27 +90,11 @@ impl Recorder<'_> {
         constants.conv_begin = first.wrapping_sub(begin);
         constants.conv_cache = self.state_of(command)?;
         Ok(Some(Instruction {
+            layer: conv.layer,
             weight: command.weights[0].into(),
             vectors: [command.weights[1].into(), NO_WEIGHT.into()],
-            ..self.more(conv.layer)
+            ..self.more()
         }))
-    }
-
-    /// An instruction that carries what the one before it has no place for.
-    pub(super) fn more(&mut self, layer: u32) -> Instruction {
-        Instruction {
-            variant: self.variants.add(Variant::More),
-            layer,
-            input: 0,
-            output: 0,
-            reads: 0,
-            reads_per_turn: 0,
-            writes: 0,
-            writes_per_turn: 0,
-            flags: 0,
-            weight: NO_WEIGHT.into(),
-            vectors: [NO_WEIGHT.into(); 2],
-        }
     }
 
     /// The index of the cache of a command's state.
@@ -175,21 +159,17 @@ impl Recorder<'_> {
         let (input, reads) = self.read(whole)?;
         let (output, writes) = self.write(to)?;
         let instruction = Instruction {
-            variant,
             layer,
             input,
             output,
             reads,
-            reads_per_turn: 0,
             writes,
-            writes_per_turn: 0,
-            flags: 0,
             weight: weight.into(),
             vectors: vectors.map(u64::from),
+            ..Instruction::of(variant)
         };
-        let shares = self.no_share();
         self.staged = None;
-        self.push(index, instruction, shares);
+        self.push_unshared(index, instruction);
         Ok(())
     }
 

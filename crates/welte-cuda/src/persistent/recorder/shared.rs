@@ -79,39 +79,17 @@ impl Recorder<'_> {
             return Ok(());
         };
         let commands = &self.pass.commands;
-        let (product, act) = (&commands[expert.gate_up], &commands[expert.gate_up + 1]);
-        let (p, a) = (
-            params::Matmul::of(&product.params),
-            params::ActMul::of(&act.params),
-        );
-        let (input, norm) = self.before_norm(product.buffers[0]);
+        let a = params::ActMul::of(&commands[expert.gate_up + 1].params);
+        // The chosen experts' results are where the table has those of the activation, so these stay in the product's vector.
         let gate_up = Product {
-            matrix: product.weights[0],
-            input,
-            // The chosen experts' results are where the table has these.
-            output: product.buffers[1],
-            norm,
             kind: Output::ActMul,
             act: a.act,
             n: a.n,
-            k: p.k,
-            score: None,
+            ..self.plain_product(&commands[expert.gate_up])
         };
         self.product(expert.gate_up, &gate_up)?;
         if let Some(score) = expert.score {
-            let command = &commands[score];
-            let (input, norm) = self.before_norm(command.buffers[0]);
-            let product = Product {
-                matrix: command.weights[0],
-                input,
-                output: command.buffers[1],
-                norm,
-                kind: Output::Store,
-                act: 0,
-                n: 1,
-                k: params::Matmul::of(&command.params).k,
-                score: None,
-            };
+            let product = self.plain_product(&commands[score]);
             self.product(score, &product)?;
         }
         self.shared = Some(expert);
