@@ -26,7 +26,7 @@ const LEAST_TILES_BATCHED: u32 = 16;
 const MOST_SPLITS: u32 = 128;
 const MOST_SPLITS_BATCHED: u32 = 16;
 /// Wide heads: the fewest steps per split, with one slot and with several.
-const LEAST_STEPS: u32 = 2;
+const LEAST_STEPS: u32 = 1;
 const LEAST_STEPS_BATCHED: u32 = 4;
 /// Wide heads: one block merges the splits of a job, so the more heads it has, the fewer splits.
 const WIDE_SPLITS: u32 = 512;
@@ -84,7 +84,7 @@ fn kind(kv: &KvShape, p: &params::Attention, role: Role, room: u32) -> Kind {
     let tiles = fits && kv.page.is_multiple_of(TILE);
     let wide = match role {
         Role::Prompt => Wide::prompt(kv, room),
-        _ => Wide::decode(kv, p.heads / p.kv_heads.max(1), room),
+        _ => Wide::decode(kv, p.heads / p.kv_heads.max(1), role, room),
     };
     match (tiles, role) {
         (true, Role::Generated | Role::Batched) => Kind::Decode,
@@ -423,11 +423,14 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         let kv = layout(head_dim, format);
         // With little shared memory there is no kernel for prompts.
         for room in [ROOM, 163 << 10, 99 << 10] {
-            let decode = Wide::decode(&kv, group, room);
-            let decode = decode.map(|wide| (wide_unit(&kv, group, wide, LEAST_STEPS), group <= 8));
+            let one = Wide::decode(&kv, group, Role::Generated, room);
+            let one = one.map(|wide| (wide_unit(&kv, group, wide, LEAST_STEPS), true));
+            let several = Wide::decode(&kv, group, Role::Batched, room);
+            let several =
+                several.map(|wide| (wide_unit(&kv, group, wide, LEAST_STEPS_BATCHED), group <= 8));
             let prompt = Wide::prompt(&kv, room).map(|wide| (wide_prefill_unit(&kv, wide), false));
-            let both = [decode, prompt].into_iter().flatten();
-            list.extend(both.map(|(unit, hot)| Listed { unit, hot }));
+            let all = [one, several, prompt].into_iter().flatten();
+            list.extend(all.map(|(unit, hot)| Listed { unit, hot }));
         }
     }
     list

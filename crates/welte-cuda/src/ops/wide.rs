@@ -1,5 +1,6 @@
 //! Attention of heads of more than 256 elements: how the warps of a block divide the work (`wide.cuh`).
 
+use super::Role;
 use super::kv::KvShape;
 use crate::launch::Unit;
 
@@ -28,15 +29,19 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    /// The variant for generated rows, with `group` heads per head of keys. A tile for every eight heads, if possible.
-    pub(super) fn decode(kv: &KvShape, group: u32, room: u32) -> Option<Wide> {
+    /// The variant for generated rows, with `group` heads per head of keys. With several slots a job has a tile for every eight heads,
+    /// if possible, and reads keys once. A single row has too few jobs to fill the GPU, so there a job has one tile.
+    pub(super) fn decode(kv: &KvShape, group: u32, role: Role, room: u32) -> Option<Wide> {
         let needed = group.div_ceil(HEADS);
         let variants = DECODE.map(|(warps, step, most)| Wide {
             warps,
             step,
             teams: 1,
-            // Jobs of equal size.
-            tiles: needed.div_ceil(needed.div_ceil(most)),
+            tiles: match role {
+                // Jobs of equal size.
+                Role::Batched => needed.div_ceil(needed.div_ceil(most)),
+                _ => 1,
+            },
         });
         Wide::fitting(kv, &variants, room)
     }
