@@ -4,10 +4,12 @@ use crate::cache::fingerprint;
 use crate::constraint::Grammars;
 use crate::devices::{self, KINDS, Kind, open_device};
 use crate::engine::Handle;
+use crate::text::TextSide;
 use crate::{
     DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, fit,
     rerank, text,
 };
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use web_time::{Duration, Instant};
@@ -129,7 +131,7 @@ impl LoadOptions {
 /// A model that is compiled and planned but not loaded: what `welte inspect` shows.
 pub struct Inspection {
     /// The checkpoint.
-    pub checkpoint: Box<dyn Checkpoint>,
+    pub checkpoint: Arc<dyn Checkpoint>,
     /// What the model is.
     pub spec: ModelSpec,
     options: LoadOptions,
@@ -259,7 +261,7 @@ pub(crate) struct Inner {
     engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
     /// What loading spent its time on outside the device.
-    phases: Phases,
+    phases: Arc<Phases>,
 }
 
 /// Opens a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`.
@@ -273,7 +275,7 @@ pub fn open(source: &str) -> Result<Box<dyn Checkpoint>, Error> {
 impl Model {
     /// Compiles the model of a source and plans its memory, reading headers only.
     pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
-        inspect(open(source)?, options)
+        inspect(open(source)?.into(), options)
     }
 
     /// What a source contains, beside the tensors of the most similar architecture. It also works for models that cannot be
@@ -312,39 +314,56 @@ impl Model {
         Model::prepared(checkpoint, options, Phases::default(), progress)
     }
 
-    /// Loads while the device starts.
+    /// Loads while the device starts and the vocabulary is read.
     fn prepared(
         checkpoint: Box<dyn Checkpoint>,
         options: &LoadOptions,
         phases: Phases,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
+        let checkpoint: Arc<dyn Checkpoint> = checkpoint.into();
+        let phases = Arc::new(phases);
+        let read = || {
+            phases.time("vocabulary and template", || {
+                TextSide::of(checkpoint.as_ref())
+            })
+        };
         std::thread::scope(|scope| {
             if let Some(start) = devices::starter(options.device) {
                 scope.spawn(start);
             }
-            Model::of(checkpoint, options, phases, progress)
+            let reader = std::thread::Builder::new().spawn_scoped(scope, read);
+            let side = || match reader {
+                Ok(reader) => reader.join().unwrap_or_else(|e| resume_unwind(e)),
+                // A browser has no threads.
+                Err(_) => read(),
+            };
+            Model::of(checkpoint.clone(), side, options, &phases, progress)
         })
     }
 
+    /// Loads; `side` is called for the text side, which another thread reads.
     fn of(
-        checkpoint: Box<dyn Checkpoint>,
+        checkpoint: Arc<dyn Checkpoint>,
+        side: impl FnOnce() -> Result<TextSide, Error>,
         options: &LoadOptions,
-        phases: Phases,
+        phases: &Arc<Phases>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
         let start = Instant::now();
-        let side = phases.time("vocabulary and template", || {
-            text::TextSide::of(checkpoint.as_ref())
-        })?;
         let scores = options.scores
             || options.embeddings && welte_models::vector_settings(checkpoint.as_ref())?.scores;
+        // Scores need tokens before the plan, everything else only afterwards.
+        let (score_tokens, side) = match scores {
+            true => {
+                let side = side()?;
+                (rerank::score_tokens(side.tokenizer.as_ref()), Ok(side))
+            }
+            false => (None, Err(side)),
+        };
         let options = &LoadOptions {
             scores,
-            score_tokens: match scores {
-                true => rerank::score_tokens(side.tokenizer.as_ref()),
-                false => None,
-            },
+            score_tokens,
             ..options.clone()
         };
         let Inspection {
@@ -380,6 +399,7 @@ impl Model {
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
+        let side = side.or_else(|read| read())?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -403,7 +423,7 @@ impl Model {
                 fingerprint,
                 engine: Mutex::default(),
                 load_time: start.elapsed(),
-                phases,
+                phases: phases.clone(),
             }),
         })
     }
@@ -678,7 +698,7 @@ impl Model {
 }
 
 /// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
-fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
+fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
     if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
         return Err(Error::CacheFormat {
             format: options.kv_format,
