@@ -61,14 +61,8 @@ extern "C" __global__ void __launch_bounds__(256) act_mul(const __grid_constant_
 extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *, float *y, u32 i) {
         float v = y[i];
-        if (a.act == 4) {
-            v = fmaxf(v, 0.0f);
-            y[i] = v * v;
-        } else if (a.act == 5) {
-            y[i] = v > 0.0f ? a.a * v * v + a.c * v : a.b * (expm1f(fminf(v, a.d)) - v) + a.c * v;
-        } else {
-            y[i] = a.act == 6 ? tanhf(v) : activate(a.act, v);
-        }
+        if (a.act == 5) y[i] = v > 0.0f ? a.a * v * v + a.c * v : a.b * (expm1f(fminf(v, a.d)) - v) + a.c * v;
+        else y[i] = a.act == 6 ? tanhf(v) : activate(a.act, v);
     });
 }
 

@@ -66,10 +66,13 @@ constexpr float TINY = 1e-30f;
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf). `gated` knows a clamped one as well.
+__device__ __forceinline__ float squared_relu(float v) { return __fmul_rn(fmaxf(v, 0.0f), fmaxf(v, 0.0f)); }
+
+// Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf). `gated` knows a clamped one as well. 4, without a gate, is the square of ReLU.
 constexpr u32 CLAMPED = 3;
 
 __device__ __forceinline__ float activate(u32 act, float x) {
+    if (act == 4) return squared_relu(x);
     if (act == 0) return x / (1.0f + __expf(-x));
     if (act == 1) return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
     return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
@@ -85,8 +88,6 @@ __device__ __forceinline__ float column_sum(float v) {
     v += __shfl_xor_sync(~0u, v, 1);
     return v + __shfl_xor_sync(~0u, v, 2);
 }
-
-__device__ __forceinline__ float squared_relu(float v) { return __fmul_rn(fmaxf(v, 0.0f), fmaxf(v, 0.0f)); }
 
 // act(gate) * up. Explicit rounding keeps the compiler from fusing the product with an addition.
 __device__ __forceinline__ float gated(u32 act, float gate, float up) {

@@ -500,6 +500,34 @@ fn state_space_models() -> Vec<Case> {
     ]
 }
 
+/// Norms of groups of Mamba-2's results, and parts, experts and a shared expert without gates.
+fn ungated_models() -> Vec<Case> {
+    let [dense, sparse] =
+        ["nemotron-h-8b", "nemotron-3-nano"].map(|s| format!("{s},{RECURRENT_SIZES}"));
+    vec![
+        recurrent(
+            "nemotron-h f32",
+            format!("{dense},layers=8,ffn=512:f32"),
+            6e-3,
+        ),
+        recurrent(
+            "nemotron-h q4_0",
+            format!("{dense},layers=8,ffn=512:q4_0"),
+            1e-1,
+        ),
+        recurrent(
+            "nemotron 3 f32",
+            format!("{sparse},layers=6,ffn=96,experts=16,used=3:f32"),
+            6e-3,
+        ),
+        recurrent(
+            "nemotron 3 q8_0",
+            format!("{sparse},layers=6,ffn=96,experts=4,used=4:q8_0"),
+            8e-2,
+        ),
+    ]
+}
+
 /// Convolutions between gates, and experts that a bias helps to choose.
 fn gated_convolutions() -> Vec<Case> {
     let [dense, sparse] = ["lfm2-1.2b", "lfm2-8b-a1b"].map(|s| format!("{s},{RECURRENT_SIZES}"));
@@ -679,6 +707,12 @@ fn delta_rules_agree_with_the_reference() {
 #[ignore = "needs a GPU"]
 fn state_space_models_agree_with_the_reference() {
     check_recurrent(&state_space_models());
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn models_without_gates_agree_with_the_reference() {
+    check_recurrent(&ungated_models());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 #include "persistent/route.cuh"
 
 #if CHOSEN
-// Gate and up: h[i] = act(gate x) * up x for the i-th chosen expert. The results of all experts are one vector, whose values the blocks
+// Gate and up: h[i] = act(gate x) * up x for the i-th chosen expert; without a gate act(up x). The results of all experts are one vector, whose values the blocks
 // share out.
 template <class V>
 __device__ __forceinline__ void experts_up(WaitContext &w, Shared *s, Ring &ring, float *exchange, const Instruction &in, const Share &share, u32 turn,
@@ -23,14 +23,15 @@ __device__ __forceinline__ void experts_up(WaitContext &w, Shared *s, Ring &ring
     for (u32 begin = 0; begin < share.rows; begin += L::ROOM, half ^= 1) {
         u32 rows = min(L::ROOM, share.rows - begin), at = share.first + begin + tid;
         float(*parts)[OUTPUTS] = s->parts[half];
-        float gate_bias = 0.0f, up_bias = 0.0f;
+        float biases[L::SETS] = {};
         for (u32 done = 0, here; done < rows; done += here) {
             here = expert_rows<V>(share, begin + done);
             const u8 *slot = ring.slot<V>();
             ring.wait(w);
             if (V::bias && done == 0 && tid < rows) {
-                const float *bias = (const float *)in.vectors[1] + (u64)min(choice.experts[at / V::n], V::experts - 1) * (2 * V::n) + at % V::n;
-                gate_bias = __ldg(bias), up_bias = __ldg(bias + V::n);
+                const float *bias = (const float *)in.vectors[1] + (u64)min(choice.experts[at / V::n], V::experts - 1) * (L::SETS * V::n) + at % V::n;
+#pragma unroll
+                for (u32 i = 0; i < L::SETS; i++) biases[i] = __ldg(bias + i * V::n);
             }
             x.multiply(slot, parts[warp], done, here, lane);
             ring.release<V>(lane);
@@ -39,8 +40,10 @@ __device__ __forceinline__ void experts_up(WaitContext &w, Shared *s, Ring &ring
         STAMP(2);
         if (tid >= rows) continue;
         float factor = norm_factor<V>(s->squares[parity]);
-        float gate = fmaf(sum_slices(parts, tid), factor, gate_bias), up = fmaf(sum_slices(parts, OUTPUTS / 2 + tid), factor, up_bias);
-        if (!stalled) publish(exchange + in.output + at, gated(V::act, gate, up), tag);
+        float v = fmaf(sum_slices(parts, tid), factor, biases[0]);
+        if constexpr (L::SETS == 1) v = activate(V::act, v);
+        else v = gated(V::act, v, fmaf(sum_slices(parts, OUTPUTS / 2 + tid), factor, biases[1]));
+        if (!stalled) publish(exchange + in.output + at, v, tag);
     }
     STAMP(3);
     w.product_end = (u32)clock64();

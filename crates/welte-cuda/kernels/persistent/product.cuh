@@ -246,7 +246,7 @@ __device__ __forceinline__ float sum_slices(const float (*parts)[OUTPUTS], u32 r
 
 // The factor by which a norm scales all results of a row. `squares` are the slices' sums of squares.
 template <class V> __device__ __forceinline__ float norm_factor(const float (&squares)[WARPS]) {
-    if constexpr (!V::norm) return 1.0f;
+    if constexpr (!V::norm || V::grouped) return 1.0f;
     float sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < WARPS; i++) sum += squares[i];
@@ -258,6 +258,7 @@ template <class V> __device__ __forceinline__ float result(const float (*parts)[
     float v = sum_slices(parts, row) * factor;
     if constexpr (V::output == Output::ActMul) v = gated(V::act, v, sum_slices(parts, OUTPUTS / 2 + row) * factor);
     if constexpr (V::output == Output::Add || V::bias) v += before;
+    if constexpr (V::output == Output::Act) v = activate(V::act, v);
     if constexpr (V::output == Output::Logits) {
         v *= V::scale;
         if constexpr (V::cap != 0.0f) v = V::cap * tanhf(v / V::cap);

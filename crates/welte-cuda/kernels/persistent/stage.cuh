@@ -110,7 +110,8 @@ template <class V> struct SliceLoader {
         }
     }
 
-    // Multiplies the loaded values by the norm's weights; writes the sum of their squares to `squares`.
+    // Multiplies the loaded values by the norm's weights; writes the sum of their squares to `squares`. A norm of groups is complete
+    // then: the slice is one of its groups.
     __device__ __forceinline__ void apply_norm(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const {
         float sum = 0.0f;
 #pragma unroll
@@ -130,6 +131,13 @@ template <class V> struct SliceLoader {
         if constexpr (V::norm) {
             sum = warp_sum(sum);
             if (lane == 0) *squares = sum;
+            if constexpr (V::grouped) {
+                float factor = rsqrtf(sum * ((float)WARPS / (float)V::k) + V::eps);
+#pragma unroll
+                for (u32 r = 0; r < ROUNDS; r++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) v[r][i] *= factor;
+            }
         }
     }
 };

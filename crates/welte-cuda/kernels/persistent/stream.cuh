@@ -10,6 +10,7 @@ enum class Output : u32 {
     Store,  // they replace the output
     Add,    // they are added to the output
     ActMul, // the activation of the gate's results times those of `up`
+    Act,    // their activation replaces the output
     Logits,
 };
 

@@ -1,6 +1,6 @@
 //! What the persistent kernels need of a GPU and of a program.
 
-use super::variants::Variant;
+use super::variants::{Output, Variant};
 use super::{MAX_CACHES, Recording};
 use crate::GpuInfo;
 use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program, WeightSpec};
@@ -20,6 +20,9 @@ pub(crate) fn never_ran(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<
     let unproven = |variant: &Variant| match variant {
         Variant::Recurrent(_) | Variant::GatedConv(_) => Some("recurrent layers"),
         Variant::Product(_, product) if product.follows => Some("shared experts"),
+        Variant::Product(_, product) if product.output == Output::Act => {
+            Some("activations without gates")
+        }
         Variant::Attention(attention) if attention.gated => Some("gated attention"),
         _ => None,
     };

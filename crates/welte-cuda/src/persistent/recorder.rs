@@ -37,14 +37,25 @@ struct Vector {
     read: bool,
 }
 
-/// A norm that the next products take over: its output, its input, weights and epsilon.
+/// The norm of a product's input.
+#[derive(Clone, Copy)]
+struct InputNorm {
+    weight: WeightId,
+    eps: f32,
+    /// Whether it norms as many groups as there are slices, each by itself.
+    grouped: bool,
+}
+
+/// A norm that the next products take over, with its output and its input.
 #[derive(Clone, Copy)]
 struct PendingNorm {
     output: BufferRef,
     input: BufferRef,
-    weight: WeightId,
-    eps: f32,
+    norm: InputNorm,
 }
+
+/// Activations without a gate that products take over: SiLU, both kinds of GELU, and the square of ReLU.
+const ACTIVATIONS: [u32; 4] = [0, 1, 2, 4];
 
 /// What tells inputs in shared memory apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,8 +96,9 @@ struct Recorder<'a> {
     freqs: Vec<WeightId>,
     /// The append, with or without rope, whose attention comes next.
     rope: Option<usize>,
-    /// The bias that the products before it have taken over.
+    /// The bias and the activation that the products before them have taken over.
     bias: Option<usize>,
+    activation: Option<usize>,
     /// Commands before this one are part of an instruction already.
     next: usize,
     /// The vector that blocks have copies of, once they have.
@@ -105,7 +117,7 @@ struct Product {
     matrix: WeightId,
     input: BufferRef,
     output: BufferRef,
-    norm: Option<(WeightId, f32)>,
+    norm: Option<InputNorm>,
     kind: Output,
     act: u32,
     n: u32,
@@ -151,6 +163,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         freqs: Vec::new(),
         rope: None,
         bias: None,
+        activation: None,
         next: 0,
         hidden: None,
         choice: None,
@@ -164,6 +177,13 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
             .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
     }
     recorder.finish(checked)
+}
+
+/// Whether a warp's slice of a row is one of as many equal groups.
+fn slices_are_groups(format: Format, k: u32) -> bool {
+    let unit = if format.rounds_activations() { 32 } else { 8 };
+    let one_chunk = Chunks::of(format, k).is_none_or(|chunks| chunks.count == 1);
+    one_chunk && k.is_multiple_of(unit * WARPS)
 }
 
 /// Whether blocks may have no rows of a product.
@@ -221,7 +241,13 @@ impl Recorder<'_> {
         if self.rope.is_some() && command.op != Op::Attention {
             return Err("no attention follows the append".to_string());
         }
-        let norm = |eps: f32| (vector != NO_WEIGHT).then_some((vector, eps));
+        let norm = |eps: f32| {
+            (vector != NO_WEIGHT).then_some(InputNorm {
+                weight: vector,
+                eps,
+                grouped: false,
+            })
+        };
         let product = match command.op {
             Op::Embed => return self.embed(index, command),
             Op::Norm => {
@@ -229,14 +255,19 @@ impl Recorder<'_> {
                 if let Some(sum) = self.sum_after_norm(index, &p) {
                     return self.add_normed(index, matrix, &p, &sum);
                 }
-                if p.groups != 1 || (first == second && !self.is_normed_once(index, &p)) {
-                    return Err("a norm that no product follows".to_string());
-                }
+                let norm = match p.groups {
+                    1 if first != second || self.is_normed_once(index, p.dim) => Some(matrix),
+                    WARPS => self.weight_of_groups(index, &p),
+                    _ => None,
+                };
                 self.norm = Some(PendingNorm {
                     output: second,
                     input: first,
-                    weight: matrix,
-                    eps: p.eps,
+                    norm: InputNorm {
+                        weight: norm.ok_or("a norm that no product follows")?,
+                        eps: p.eps,
+                        grouped: p.groups != 1,
+                    },
                 });
                 return Ok(());
             }
@@ -292,6 +323,7 @@ impl Recorder<'_> {
             }
             // The products before it have taken it over.
             Op::Bias if self.bias == Some(index) => return Ok(()),
+            Op::Act if self.activation == Some(index) => return Ok(()),
             Op::RopeAppend | Op::KvAppend => {
                 self.rope = Some(index);
                 return Ok(());
@@ -314,21 +346,37 @@ impl Recorder<'_> {
     }
 
     /// What a product reads in place of a vector, and the norm that it takes over.
-    fn before_norm(&self, at: BufferRef) -> (BufferRef, Option<(WeightId, f32)>) {
+    fn before_norm(&self, at: BufferRef) -> (BufferRef, Option<InputNorm>) {
         let pending = self.norm.filter(|norm| norm.output == at);
         (
             pending.map_or(at, |norm| norm.input),
-            pending.map(|norm| (norm.weight, norm.eps)),
+            pending.map(|norm| norm.norm),
         )
     }
 
-    /// Whether the product that follows a norm in place is all that reads its result.
-    fn is_normed_once(&self, index: usize, norm: &params::Norm) -> bool {
+    /// The weights that multiply the result of a norm of groups in place, if one product is all that reads it afterwards.
+    fn weight_of_groups(&mut self, index: usize, norm: &params::Norm) -> Option<WeightId> {
+        let command = &self.pass.commands[index];
+        let multiply = self.pass.commands.get(index + 1)?;
+        let n = norm.dim.checked_mul(norm.groups)?;
+        let at = command.buffers[0];
+        let in_place = command.buffers[1] == at && command.weights[0] == NO_WEIGHT;
+        let whole = multiply.op == Op::Multiply && params::Multiply::of(&multiply.params).n == n;
+        let same = multiply.buffers[0] == at && multiply.buffers[1] == at;
+        let taken = in_place && whole && same && self.is_normed_once(index + 1, n);
+        taken.then(|| {
+            self.next = index + 2;
+            multiply.weights[0]
+        })
+    }
+
+    /// Whether the product that follows a norm of `n` values in place is all that reads its result.
+    fn is_normed_once(&self, index: usize, n: u32) -> bool {
         let at = self.pass.commands[index].buffers[0];
         let Some([product, rest @ ..]) = self.pass.commands.get(index + 1..) else {
             return false;
         };
-        let whole = params::MatmulAdd::of(&product.params).k == norm.dim;
+        let whole = params::MatmulAdd::of(&product.params).k == n;
         let mut uses = rest.iter().flat_map(accesses);
         let next = uses.find(|access| access.at.buffer == at.buffer);
         let reads = product.op == Op::MatmulAdd && product.buffers[0] == at && whole;
@@ -500,7 +548,17 @@ impl Recorder<'_> {
         let staged = self.staged_chunks(chunks, p);
         let slot = sets * rows * line;
         self.need(format, p, &shape, slot, rows, span);
+        if p.norm.is_some_and(|norm| norm.grouped) && !slices_are_groups(format, p.k) {
+            return Err(format!(
+                "a norm of groups before a product in {}",
+                format.name()
+            ));
+        }
         let bias = self.bias_of(index, p);
+        let (kind, act) = match self.activation_of(index, p) {
+            Some(act) => (Output::Act, act),
+            None => (p.kind, p.act),
+        };
         let last = self.commands.last().map(|last| &self.pass.commands[*last]);
         let attends = |op| matches!(op, Op::Attention | Op::GatedDelta | Op::Mamba2);
         let attended = last.is_some_and(|c| attends(c.op) && c.buffers[2] == p.input);
@@ -511,12 +569,13 @@ impl Recorder<'_> {
         let mut constants = variants::Product {
             n: p.n,
             k: p.k,
-            output: p.kind,
-            act: p.act,
+            output: kind,
+            act,
             lanes,
             rows,
             norm: p.norm.is_some(),
-            eps: p.norm.map_or(0.0, |(_, eps)| eps),
+            grouped: p.norm.is_some_and(|norm| norm.grouped),
+            eps: p.norm.map_or(0.0, |norm| norm.eps),
             attended,
             local,
             bias: bias.is_some(),
@@ -551,7 +610,7 @@ impl Recorder<'_> {
         };
         let variant = self.product_variant(format, constants, slot);
         let shares = self.divider.divide(p.n);
-        let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
+        let norm = p.norm.map_or(NO_WEIGHT, |norm| norm.weight);
         let added = bias.map_or(NO_WEIGHT, |(weight, _)| weight);
         let instruction = Instruction {
             input,
@@ -601,7 +660,7 @@ impl Recorder<'_> {
         };
         let staged = StagedInput {
             input: p.input,
-            norm: p.norm.map_or(NO_WEIGHT, |(weight, _)| weight),
+            norm: p.norm.map_or(NO_WEIGHT, |norm| norm.weight),
             blocks,
             k: p.k,
             arrangement,
@@ -689,6 +748,26 @@ impl Recorder<'_> {
         all.then(|| {
             self.bias = Some(place);
             (command.weights[0], at)
+        })
+    }
+
+    /// The activation that follows a product, or several that fill one vector together, and their bias.
+    fn activation_of(&mut self, index: usize, p: &Product) -> Option<u32> {
+        let (place, command) = after_parts(self.pass, index, p)?;
+        let (place, command) = match self.bias == Some(place) {
+            true => (place + 1, self.pass.commands.get(place + 1)?),
+            false => (place, command),
+        };
+        let y = command.buffers[0];
+        if p.kind != Output::Store || command.op != Op::Act || y.buffer != p.output.buffer {
+            return None;
+        }
+        let act = params::Act::of(&command.params);
+        let at = p.output.offset.checked_sub(y.offset)? / 4;
+        let all = at.checked_add(p.n)? <= act.n;
+        (all && ACTIVATIONS.contains(&act.act)).then(|| {
+            self.activation = Some(place);
+            act.act
         })
     }
 

@@ -32,6 +32,8 @@ pub(crate) enum Output {
     Add,
     /// The activation of one matrix's results times those of the other.
     ActMul,
+    /// Their activation replaces the output.
+    Act,
     /// They are logits.
     Logits,
 }
@@ -113,14 +115,15 @@ constants! {
         n: u32,
         k: u32,
         output: Output,
-        /// The activation of [`Output::ActMul`].
+        /// The activation of [`Output::ActMul`] and [`Output::Act`].
         act: u32,
         /// Lanes that share a row.
         lanes: u32,
         /// Rows of a slot of the ring.
         rows: u32,
-        /// Whether the input is normed.
+        /// Whether the input is normed, and whether each slice is normed by itself.
         norm: bool,
+        grouped: bool,
         eps: f32,
         /// Whether the input is the output of attention.
         attended: bool,
@@ -327,7 +330,7 @@ impl Variants {
                     let what = match (product.output, product.used) {
                         (Output::Logits, _) => "LOGITS",
                         (_, 0) => "PRODUCT",
-                        (Output::ActMul, _) => "EXPERTS_UP",
+                        (Output::ActMul | Output::Act, _) => "EXPERTS_UP",
                         _ => "EXPERTS_DOWN",
                     };
                     (what, Some(format), product.members())

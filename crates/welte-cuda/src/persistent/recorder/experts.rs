@@ -5,15 +5,15 @@ use super::super::arrangement::{ProductShape, row_bytes, slot_limit};
 use super::super::instruction::{AWAITS_CHOICE, Instruction};
 use super::super::memory::MAX_OUTPUTS;
 use super::super::variants::{self, Output, Variant};
-use super::{Recorder, rows_of};
+use super::{InputNorm, Recorder, rows_of};
 use crate::layout;
-use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
+use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, params};
 
 /// A product with the matrices of the chosen experts.
 struct ExpertsProduct {
     input: BufferRef,
     output: BufferRef,
-    norm: Option<(WeightId, f32)>,
+    norm: Option<InputNorm>,
     kind: Output,
     act: u32,
     /// Of one expert.
@@ -99,7 +99,10 @@ impl Recorder<'_> {
             input,
             output,
             norm,
-            kind: Output::ActMul,
+            kind: match p.matrices() {
+                1 => Output::Act,
+                _ => Output::ActMul,
+            },
             act: p.act,
             n: p.n,
             k: p.k,
@@ -111,11 +114,6 @@ impl Recorder<'_> {
 
     pub(super) fn experts(&mut self, index: usize, command: &Command) -> Result<(), String> {
         let p = self.experts_product(command);
-        if command.op == Op::ExpertsActMul
-            && params::ExpertsActMul::of(&command.params).matrices() == 1
-        {
-            return Err("experts without gates are not among its instructions".to_string());
-        }
         let [matrix, bias, ..] = command.weights;
         let flags = match self.choice {
             Some((choice, used)) if choice == command.buffers[1] => {
@@ -164,7 +162,8 @@ impl Recorder<'_> {
             lanes,
             rows,
             norm: p.norm.is_some(),
-            eps: p.norm.map_or(0.0, |(_, eps)| eps),
+            grouped: false,
+            eps: p.norm.map_or(0.0, |norm| norm.eps),
             attended: false,
             local,
             bias: bias != NO_WEIGHT,
@@ -194,7 +193,7 @@ impl Recorder<'_> {
             flags,
             weight: matrix.into(),
             vectors: [
-                p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(),
+                p.norm.map_or(NO_WEIGHT, |norm| norm.weight).into(),
                 bias.into(),
             ],
             ..Instruction::of(self.product_variant(format, constants, rows * row))

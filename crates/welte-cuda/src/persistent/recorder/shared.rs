@@ -3,17 +3,28 @@
 //! experts' sum changes it.
 
 use super::super::variants::Output;
-use super::{Product, Recorder};
-use welte_table::{BufferRef, Command, Op, Pass, params};
+use super::{ACTIVATIONS, Product, Recorder};
+use welte_table::{BufferId, BufferRef, Command, Op, Pass, params};
 
 /// The activation of gates (`kernels/basic.cu`).
 pub(super) const SIGMOID: u32 = 4;
 
+/// Where the result of its gate and up is. The table has it where the chosen experts' results are, which are needed at the same time here.
+const RESULT: BufferRef = BufferRef {
+    buffer: BufferId::MAX - 1,
+    offset: 0,
+};
+
 /// Where its commands are in the pass.
 #[derive(Clone, Copy)]
 pub(super) struct SharedExpert {
-    /// Gate and up in one product. The activation follows.
+    /// Gate and up in one product, or up alone. The activation follows.
     gate_up: usize,
+    /// Whether there is a gate.
+    gated: bool,
+    /// The activation, and its results.
+    act: u32,
+    n: u32,
     /// The product whose only result's sigmoid scales the expert. A gate follows.
     score: Option<usize>,
     pub(super) down: usize,
@@ -24,14 +35,27 @@ fn shared_expert(pass: &Pass, route: usize) -> Option<SharedExpert> {
     let [_, chosen, sum, gate_up, act, rest @ ..] = pass.commands.get(route..)? else {
         return None;
     };
-    let ops = [chosen.op, sum.op, gate_up.op, act.op];
-    let wanted = [Op::ExpertsActMul, Op::ExpertsAdd, Op::Matmul, Op::ActMul];
-    let (normed, h) = (chosen.buffers[0], act.buffers[1]);
-    let n = params::ActMul::of(&act.params).n;
+    if [chosen.op, sum.op, gate_up.op] != [Op::ExpertsActMul, Op::ExpertsAdd, Op::Matmul] {
+        return None;
+    }
+    let (gated, h, function, n) = match act.op {
+        Op::ActMul => {
+            let p = params::ActMul::of(&act.params);
+            (true, act.buffers[1], p.act, p.n)
+        }
+        Op::Act => {
+            let p = params::Act::of(&act.params);
+            (false, act.buffers[0], p.act, p.n)
+        }
+        _ => return None,
+    };
+    let rows = if gated { n.checked_mul(2)? } else { n };
+    let normed = chosen.buffers[0];
     let fits = gate_up.buffers[0] == normed
         && act.buffers[0] == gate_up.buffers[1]
-        && params::Matmul::of(&gate_up.params).n == 2 * n;
-    if ops != wanted || !fits {
+        && params::Matmul::of(&gate_up.params).n == rows
+        && (gated || ACTIVATIONS.contains(&function));
+    if !fits {
         return None;
     }
     let gate_up = route + 3;
@@ -46,6 +70,9 @@ fn shared_expert(pass: &Pass, route: usize) -> Option<SharedExpert> {
     let sums = down.op == Op::MatmulAdd && down.buffers[0] == h;
     (sums && down.buffers[1] == sum.buffers[2]).then(|| SharedExpert {
         gate_up,
+        gated,
+        act: function,
+        n,
         score: scored.then_some(gate_up + 2),
         down: gate_up + 2 + skipped,
     })
@@ -68,8 +95,7 @@ pub(super) fn is_score(pass: &Pass, index: usize) -> bool {
 /// Rows of a shared expert's gate, if the command is its product with gate and up.
 pub(super) fn gate_rows(pass: &Pass, index: usize) -> Option<u32> {
     let expert = shared_expert(pass, index.checked_sub(3)?)?;
-    let act = pass.commands.get(expert.gate_up + 1)?;
-    Some(params::ActMul::of(&act.params).n)
+    expert.gated.then_some(expert.n)
 }
 
 impl Recorder<'_> {
@@ -79,12 +105,15 @@ impl Recorder<'_> {
             return Ok(());
         };
         let commands = &self.pass.commands;
-        let a = params::ActMul::of(&commands[expert.gate_up + 1].params);
-        // The chosen experts' results are where the table has those of the activation, so these stay in the product's vector.
+        self.widths.insert(RESULT.buffer, expert.n.into());
         let gate_up = Product {
-            kind: Output::ActMul,
-            act: a.act,
-            n: a.n,
+            output: RESULT,
+            kind: match expert.gated {
+                true => Output::ActMul,
+                false => Output::Act,
+            },
+            act: expert.act,
+            n: expert.n,
             ..self.plain_product(&commands[expert.gate_up])
         };
         self.product(expert.gate_up, &gate_up)?;
@@ -106,6 +135,6 @@ impl Recorder<'_> {
     pub(super) fn shared_result(&self, index: usize) -> Option<(BufferRef, Option<BufferRef>)> {
         let expert = self.shared.filter(|expert| expert.down == index)?;
         let output = |command: usize| self.pass.commands[command].buffers[1];
-        Some((output(expert.gate_up), expert.score.map(output)))
+        Some((RESULT, expert.score.map(output)))
     }
 }
