@@ -42,17 +42,16 @@ impl Emitter<'_> {
         self.projections("queries and latent", inputs, &[], input, set.qkv, stride);
         let (queries, query_stride) = match weights.queries {
             Some((norm, up)) => {
-                let rank = stride - width;
-                self.latent_norm("norm of the queries' latent", norm, set.qkv, rank, stride);
                 let n = heads * l.query();
-                let params = p::Matmul {
+                let params = p::NormMatmul {
                     n,
-                    k: rank,
+                    k: stride - width,
+                    eps: EPS,
                     x_stride: stride,
                     y_stride: n,
                 };
                 let places = [set.qkv, buffers.heads];
-                self.push("queries", Op::Matmul, &[up], &places, params.words());
+                self.push("queries", Op::NormMatmul, &[up, norm], &places, params.words());
                 (buffers.heads, n)
             }
             None => (set.qkv, stride),

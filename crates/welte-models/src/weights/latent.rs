@@ -1,6 +1,6 @@
 //! The weights of attention over latent keys and values.
 
-use super::{Collector, Piece};
+use super::{Collector, Piece, Rows};
 use crate::names::weight;
 use crate::{Error, Latent, ModelSpec};
 use welte_formats::checkpoint::Dialect;
@@ -72,22 +72,17 @@ pub(crate) fn collect(
     let (dim, heads) = (spec.dim, spec.heads);
     let all = heads * l.query();
     let first = match l.query_rank {
-        Some(rank) => (w(names.query_down), rank),
-        None => (w(names.query), all),
+        Some(rank) => Rows::all(w(names.query_down), rank),
+        None => Rows::all(w(names.query), all),
     };
-    let mut inputs = c.joined(&label("queries"), std::slice::from_ref(&first), dim)?;
-    let down = w(names.down);
-    inputs.push(Piece {
-        weight: c.rows(
-            &label("latent"),
-            &down,
-            l.width(),
-            &[(l.rank, l.rope), (0, l.rank)],
-            dim,
-        )?,
-        n: l.width(),
-        at: first.1,
-    });
+    let down = |first: u32, rows: u32| Rows {
+        tensor: w(names.down),
+        of: l.width(),
+        first,
+        rows,
+    };
+    let rows = [first, down(l.rank, l.rope), down(0, l.rank)];
+    let inputs = c.joined_rows(&label("queries and latent"), &rows, dim)?;
     let queries = match l.query_rank {
         Some(rank) => {
             let norm = [(w(names.query_norm), rank)];
