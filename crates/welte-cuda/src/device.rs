@@ -21,12 +21,17 @@ pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, 
     Ok(Arc::new(opened))
 }
 
-/// Starts a GPU and opens cuBLASLt, as far as they exist. A load would do so too, but only after it has read the model's
-/// description. Errors are left to the load.
+/// Starts a GPU and opens the compiler and cuBLASLt, as far as they exist. A load would do so too, but one after the other, and only after
+/// it has read the model's description. Errors are left to the load.
 pub fn start(ordinal: u32) {
-    if info::free_memory(ordinal).is_ok() {
-        info::STARTED.time("opening cuBLASLt", libraries::has_cublaslt);
+    if !libraries::has_driver() {
+        return;
     }
+    std::thread::scope(|scope| {
+        scope.spawn(|| info::STARTED.time("opening the compiler", libraries::has_nvrtc));
+        scope.spawn(|| info::STARTED.time("opening cuBLASLt", libraries::has_cublaslt));
+        info::free_memory(ordinal).ok();
+    });
 }
 
 /// An H200 that may not exist, for planning.

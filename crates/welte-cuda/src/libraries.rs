@@ -18,24 +18,40 @@ pub(crate) fn homes() -> Vec<PathBuf> {
     named.chain(usual).chain(around).collect()
 }
 
-/// Whether the run-time compiler can be opened.
+/// Whether there is a driver for GPUs.
+pub(crate) fn has_driver() -> bool {
+    // SAFETY: only tries to open the library.
+    unsafe { cudarc::driver::sys::is_culib_present() }
+}
+
+/// Whether the run-time compiler can be opened. It then stays open, because opening it takes long.
 pub(crate) fn has_nvrtc() -> bool {
     // SAFETY: only tries to open the library.
     let present = || unsafe { cudarc::nvrtc::sys::is_culib_present() };
-    present() || {
+    let found = present() || {
         preload(&["libnvrtc-builtins.so.", "libnvrtc.so."]);
         present()
+    };
+    if found {
+        // SAFETY: opens the library, which was just found.
+        unsafe { cudarc::nvrtc::sys::culib() };
     }
+    found
 }
 
-/// Whether cuBLASLt can be opened.
+/// Whether cuBLASLt can be opened. It then stays open.
 pub(crate) fn has_cublaslt() -> bool {
     // SAFETY: only tries to open the library.
     let present = || unsafe { cudarc::cublaslt::sys::is_culib_present() };
-    present() || {
+    let found = present() || {
         preload(&["libcublas.so.", "libcublasLt.so."]);
         present()
+    };
+    if found {
+        // SAFETY: opens the library, which was just found.
+        unsafe { cudarc::cublaslt::sys::culib() };
     }
+    found
 }
 
 /// Opens a toolkit's libraries whose file names start with `names`, in that order. The loader then finds them by name,
