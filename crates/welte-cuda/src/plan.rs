@@ -263,6 +263,7 @@ mod tests {
             ("qwen3.5-moe-small:q4_k", "recurrent state", unproven),
             ("granite-4-small:q4_k", "recurrent state", unproven),
             ("lfm2-1.2b:q4_k", "recurrent state", unproven),
+            ("nemotron-h-small:q4_0", "recurrent state", unproven),
         ] {
             let one = planned(shape, 1);
             let explained = format!("persistent; one row per launch{never}");
@@ -278,8 +279,8 @@ mod tests {
             let note = several.replaying().note.unwrap();
             assert!(note.contains(why), "{shape}: {note}");
         }
-        // Latents, and a norm whose groups have their own factors.
-        for shape in ["glm-flash-small:q4_0", "nemotron-h-small:q4_0"] {
+        // Latents, and norms of groups before BF16 weights.
+        for shape in ["glm-flash-small:q4_0", "nemotron-h-small:bf16"] {
             let other = planned(shape, 1);
             assert_eq!(other.replaying().replay, Replay::Graph, "{shape}");
         }

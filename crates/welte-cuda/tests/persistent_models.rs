@@ -503,7 +503,7 @@ fn state_space_models() -> Vec<Case> {
 /// Norms of groups of Mamba-2's results, and parts, experts and a shared expert without gates.
 fn ungated_models() -> Vec<Case> {
     let [dense, sparse] =
-        ["nemotron-h-8b", "nemotron-3-nano"].map(|s| format!("{s},{RECURRENT_SIZES}"));
+        ["nemotron-h-small", "nemotron-3-small"].map(|s| format!("{s},{RECURRENT_SIZES}"));
     vec![
         recurrent(
             "nemotron-h f32",

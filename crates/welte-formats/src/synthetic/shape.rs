@@ -838,7 +838,15 @@ impl Shape {
             "heads" => self.heads = number(1024)?,
             "kv_heads" => self.kv_heads = number(1024)?,
             "head_dim" => self.head_dim = number(1024)?,
-            "ffn" => self.ffn = number(1 << 20)?,
+            "ffn" => {
+                self.ffn = number(1 << 20)?;
+                // Without experts it is the size of the dense parts.
+                if let Family::Hybrid(own) = &mut self.family
+                    && self.experts == 0
+                {
+                    own.dense = self.ffn;
+                }
+            }
             "experts" => self.experts = number(1024)?,
             "used" => self.used = number(1024)?,
             "window" => self.window = number(1 << 24)?,
