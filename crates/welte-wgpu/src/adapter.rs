@@ -1,5 +1,6 @@
 //! The GPUs of this machine, and which of them a choice means.
 
+use crate::kernels::cooperative::Cooperative;
 use crate::wait::block_on;
 use welte_device::{DeviceId, DeviceReport, Error};
 use wgpu::{Adapter, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor};
@@ -151,6 +152,10 @@ fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
         true => "yes",
         false => "no",
     };
+    let matrices = match Cooperative::of(adapter) {
+        Some(Cooperative { square, .. }) => format!("{square} x {square}"),
+        None => "none, prompts use plain tiles".to_string(),
+    };
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let driver = format!("{} {}", info.driver, info.driver_info);
     let facts = [
@@ -159,6 +164,7 @@ fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
         ("driver", driver.trim().to_string()),
         ("subgroups", subgroups),
         ("16-bit floats", f16.to_string()),
+        ("cooperative matrices", matrices),
         ("largest buffer", mib(limits.max_buffer_size)),
         (
             "largest binding",

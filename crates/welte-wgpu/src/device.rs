@@ -16,10 +16,12 @@ use welte_table::{Command, Program, verify};
 use wgpu::{Adapter, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Raised with every change that gives other bits.
-const ARITHMETIC: u32 = 2;
+const ARITHMETIC: u32 = 3;
 
 /// Rows of a prompt that are computed together by default.
 const PROMPT_ROWS: u32 = 256;
+/// The same on cooperative matrices, whose tiles are larger.
+const MANY_PROMPT_ROWS: u32 = 512;
 
 /// Opens a GPU by its number among those of an API.
 pub fn device(api: Api, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
@@ -65,7 +67,10 @@ fn of_adapter(
         info: DeviceInfo {
             id: gpu.id,
             name: gpu.name.clone(),
-            prompt_rows: PROMPT_ROWS,
+            prompt_rows: match gpu.cooperative {
+                Some(_) => MANY_PROMPT_ROWS,
+                None => PROMPT_ROWS,
+            },
             cache_bytes: 0,
         },
         gpu,

@@ -1,6 +1,7 @@
 //! An open GPU: buffers, pipelines, submissions, errors.
 #![allow(unsafe_code)]
 
+use crate::kernels::cooperative::{Cooperative, Tile};
 use crate::kernels::{Geometry, Kernel};
 use crate::plan::COMMAND_BYTES;
 use crate::wait::{Signal, block_on};
@@ -9,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::Duration;
 use welte_device::{DeviceId, Error};
+use welte_table::Format;
 use wgpu::{
     Adapter, Backend, BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout,
     BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingResource, BindingType, Buffer,
     BufferBindingType, BufferDescriptor, BufferUsages, CommandEncoder, ComputePipeline,
-    ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, Features, MapMode,
-    PipelineCompilationOptions, PipelineLayout, PipelineLayoutDescriptor, ShaderModuleDescriptor,
-    ShaderRuntimeChecks, ShaderSource, ShaderStages, SubmissionIndex,
+    ComputePipelineDescriptor, DeviceDescriptor, DeviceType, ErrorFilter, ExperimentalFeatures,
+    Features, MapMode, PipelineCompilationOptions, PipelineLayout, PipelineLayoutDescriptor,
+    ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages, SubmissionIndex,
 };
 
 /// Where the bindings of every kernel are.
@@ -24,6 +26,8 @@ pub(crate) mod binding {
     pub(crate) const COMMAND: u32 = 1;
     pub(crate) const STATE: u32 = 2;
     pub(crate) const WEIGHTS: u32 = 3;
+    /// In place of the third weight: the powers of two of the first one's rows.
+    pub(crate) const POWERS: u32 = 5;
     pub(crate) const CACHE: u32 = 6;
     pub(crate) const PAGES: u32 = 7;
     /// The first weight again, as words of 16 bytes.
@@ -51,6 +55,8 @@ pub struct Abilities {
     pub packed: bool,
     /// Cheap barriers, and with them products in large workgroups. None: software lacks them, hardware has them.
     pub barriers: Option<bool>,
+    /// Products of prompt rows on cooperative matrices. None: where hardware has them. True: an adapter without them does not open.
+    pub cooperative: Option<bool>,
 }
 
 impl Abilities {
@@ -59,6 +65,7 @@ impl Abilities {
         binding: u64::MAX,
         packed: true,
         barriers: None,
+        cooperative: None,
     };
 }
 
@@ -74,6 +81,8 @@ pub(crate) struct Gpu {
     /// Products of packed integers of 8 bits are fast. Metal has no instruction for them.
     pub(crate) packed: bool,
     pub(crate) geometry: Geometry,
+    /// For products of prompt rows.
+    pub(crate) cooperative: Option<Cooperative>,
     layout: BindGroupLayout,
     pipeline_layout: PipelineLayout,
     pipelines: Mutex<HashMap<String, ComputePipeline>>,
@@ -99,10 +108,25 @@ impl Gpu {
             .max_storage_buffer_binding_size
             .min(limits.max_buffer_size)
             .min(within.binding);
+        // Software multiplies no faster by them.
+        let wanted = within.cooperative.unwrap_or(!software);
+        let cooperative = Cooperative::of(&adapter).filter(|_| wanted);
+        if within.cooperative == Some(true) && cooperative.is_none() {
+            return Err(unavailable("it has no cooperative matrices".to_string()));
+        }
+        // Profiles use the clock.
+        let mut features = adapter.features() & Features::TIMESTAMP_QUERY;
+        let mut experimental = ExperimentalFeatures::disabled();
+        if cooperative.is_some() {
+            features |= Cooperative::FEATURES;
+            // SAFETY: of the experimental features, kernels use cooperative matrices alone. A kernel loads and stores them within
+            // arrays of workgroup memory, by whole subgroups and in uniform control flow.
+            experimental = unsafe { ExperimentalFeatures::enabled() };
+        }
         let opened = block_on(adapter.request_device(&DeviceDescriptor {
             label: Some("welte"),
-            // Kernels use nothing optional; profiles use the clock.
-            required_features: adapter.features() & Features::TIMESTAMP_QUERY,
+            required_features: features,
+            experimental_features: experimental,
             required_limits: limits,
             ..DeviceDescriptor::default()
         }));
@@ -134,11 +158,12 @@ impl Gpu {
                 mapped_at_creation: false,
             })
         });
-        Ok(Gpu {
+        let mut gpu = Gpu {
             id,
             name: info.name,
             binding,
             software,
+            cooperative,
             geometry: match within.barriers.unwrap_or(!software) {
                 true => Geometry::HARDWARE,
                 false => Geometry::SOFTWARE,
@@ -151,7 +176,18 @@ impl Gpu {
             nothing,
             device,
             queue,
-        })
+        };
+        // A driver may offer matrices and fail to compile them. Tiles serve without.
+        if let Some(cooperative) = cooperative {
+            let trial =
+                Tile::of(cooperative, 1024, 1 << 14).kernel(cooperative, Format::F16, true, false);
+            match gpu.pipeline(&trial) {
+                Ok(_) => {}
+                Err(why) if within.cooperative == Some(true) => return Err(why),
+                Err(_) => gpu.cooperative = None,
+            }
+        }
+        Ok(gpu)
     }
 
     /// An error of this GPU.
@@ -206,6 +242,7 @@ impl Gpu {
             return Ok(known.clone());
         }
         let errors = self.device.push_error_scope(ErrorFilter::Validation);
+        let failures = self.device.push_error_scope(ErrorFilter::Internal);
         let descriptor = ShaderModuleDescriptor {
             label: Some(&kernel.name),
             source: ShaderSource::Wgsl(kernel.source().into()),
@@ -227,7 +264,9 @@ impl Gpu {
                 },
                 cache: None,
             });
-        if let Some(Some(error)) = block_on(errors.pop()) {
+        let failure = block_on(failures.pop()).flatten();
+        let error = block_on(errors.pop()).flatten();
+        if let Some(error) = failure.or(error) {
             return Err(self.failed(format!("kernel {}: {error}", kernel.name)));
         }
         pipelines.insert(kernel.name.clone(), pipeline.clone());
@@ -399,9 +438,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_clock_is_asked_of_an_adapter() {
+    fn only_the_clock_and_matrices_are_asked_of_an_adapter() {
         let Some(gpu) = gpu() else { return };
         let features = gpu.device.features();
-        assert!(Features::TIMESTAMP_QUERY.contains(features), "{features:?}");
+        let known = Features::TIMESTAMP_QUERY | Cooperative::FEATURES;
+        assert!(known.contains(features), "{features:?}");
     }
 }

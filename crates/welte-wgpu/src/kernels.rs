@@ -21,9 +21,16 @@ pub(crate) struct Kernel {
 
 macro_rules! shader {
     ($name:literal) => {
-        include_str!(concat!("../shaders/", $name, ".wgsl"))
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/shaders/",
+            $name,
+            ".wgsl"
+        ))
     };
 }
+
+pub(crate) mod cooperative;
 
 impl Kernel {
     fn new(name: &str, pieces: &[&'static str]) -> Kernel {
@@ -597,6 +604,7 @@ pub(crate) fn every() -> Vec<Kernel> {
             all.extend([1, 2].map(|rows| on_software.of_rows(rows, false, false)));
         }
         all.extend([false, true].map(|adds| matmul_tile(format, adds)));
+        all.extend(cooperative::every(format).0);
     }
     for format in [Format::F16, Format::Q8_0] {
         all.push(kv_append(format));
@@ -609,6 +617,13 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.push(gated_delta(size));
     }
     all
+}
+
+/// Kernels with extensions of WGSL that only some adapters have.
+#[cfg(test)]
+pub(crate) fn extended() -> Vec<Kernel> {
+    let of = |format| cooperative::every(format).1;
+    Format::ALL.into_iter().flat_map(of).collect()
 }
 
 fn flag(is: bool) -> &'static str {
@@ -644,7 +659,7 @@ mod tests {
     fn loops_are_written_out() {
         let source = "a\n//for r\nb$r $m\n//end r\nc\n";
         assert_eq!(written_out(source, "r", 2), "a\nb0 $m\nb1 $m\nc\n");
-        for kernel in every() {
+        for kernel in every().into_iter().chain(extended()) {
             let source = kernel.source();
             assert!(
                 !source.contains("//for ") && !source.contains('$'),
@@ -681,7 +696,7 @@ mod tests {
     #[test]
     fn names_say_everything_that_sources_depend_on() {
         let mut sources = std::collections::HashMap::new();
-        for kernel in every() {
+        for kernel in every().into_iter().chain(extended()) {
             let source = kernel.source();
             if let Some(other) = sources.insert(kernel.name.clone(), source.clone()) {
                 assert!(other == source, "two kernels are '{}'", kernel.name);

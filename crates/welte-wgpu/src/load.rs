@@ -1,12 +1,16 @@
 //! Weights on the GPU.
 
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, binding};
+use crate::kernels::cooperative;
 use crate::layout::{Piece, Stored, together};
+use crate::lower;
+use crate::plan::COMMAND_BYTES;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
-use welte_table::{Program, WeightSpec};
-use wgpu::{Buffer, BufferUsages, CommandEncoderDescriptor};
+use welte_table::{Program, WeightId, WeightSpec};
+use wgpu::{Buffer, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Bytes that are written between two waits: what the driver holds in memory of its own.
 const AT_ONCE: u64 = 32 << 20;
@@ -14,6 +18,8 @@ const AT_ONCE: u64 = 32 << 20;
 /// A weight: a buffer for each of its pieces.
 pub(crate) struct Weight {
     pub(crate) pieces: Vec<(Piece, Buffer)>,
+    /// By piece, for products on cooperative matrices: the power of two of each row.
+    pub(crate) powers: Vec<Buffer>,
 }
 
 /// A program's weights on a GPU; contexts share them.
@@ -36,6 +42,7 @@ impl Weights {
             .map(|(id, spec)| Stored::of(spec, together(&program, id), gpu.binding))
             .collect();
         let total = stored.iter().map(Stored::bytes).sum();
+        let rounded = lower::rounded_weights(&program, &gpu);
         let mut upload = Upload {
             gpu: &gpu,
             checkpoint,
@@ -50,13 +57,57 @@ impl Weights {
             weights.push(upload.weight(spec, stored)?);
         }
         upload.flush()?;
+        for id in &rounded {
+            let spec = &program.weights[*id as usize];
+            let weight = &mut weights[*id as usize];
+            weight.powers = powers(&gpu, spec, &weight.pieces)?;
+        }
         Ok(Weights {
             weights,
-            bytes: total,
+            bytes: total + power_bytes(&program, &rounded),
             gpu,
             program,
         })
     }
+}
+
+/// Bytes of the powers of two of these matrices.
+pub(crate) fn power_bytes(program: &Program, rounded: &BTreeSet<WeightId>) -> u64 {
+    let rows = rounded.iter().map(|id| program.weights[*id as usize].n);
+    rows.map(|rows| 4 * u64::from(rows)).sum()
+}
+
+/// The powers of two that bring a matrix's rows into the range of F16, for each of its pieces.
+fn powers(gpu: &Gpu, spec: &WeightSpec, pieces: &[(Piece, Buffer)]) -> Result<Vec<Buffer>, Error> {
+    let pipeline = gpu.pipeline(&cooperative::row_powers(spec.format))?;
+    let mut encoder = gpu
+        .device
+        .create_command_encoder(&CommandEncoderDescriptor::default());
+    let mut all = Vec::new();
+    for (piece, weights) in pieces {
+        let bytes = 4 * u64::from(piece.rows);
+        let powers = gpu.buffer(&spec.name, bytes, BufferUsages::STORAGE)?;
+        let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+        let command = gpu.buffer("a command", COMMAND_BYTES, usage)?;
+        let parameters = lower::of_matrix(piece.rows, spec.k);
+        gpu.queue.write_buffer(&command, 0, &parameters);
+        let bind = gpu.bind(&[
+            (binding::MEM, powers.as_entire_binding()),
+            (binding::COMMAND, command.as_entire_binding()),
+            (binding::WEIGHTS, weights.as_entire_binding()),
+            (binding::WEIGHT4, weights.as_entire_binding()),
+        ]);
+        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        pass.set_pipeline(&pipeline);
+        pass.set_bind_group(0, &bind, &[]);
+        let [x, y] = lower::plane(piece.rows);
+        pass.dispatch_workgroups(x, y, 1);
+        drop(pass);
+        all.push(powers);
+    }
+    let index = gpu.submit(encoder);
+    gpu.wait(index)?;
+    Ok(all)
 }
 
 struct Upload<'a> {
@@ -110,7 +161,10 @@ impl Upload<'_> {
                 }
             }
         }
-        Ok(Weight { pieces })
+        Ok(Weight {
+            pieces,
+            powers: Vec::new(),
+        })
     }
 
     fn write(&mut self, buffer: &Buffer, at: u64, bytes: &[u8]) -> Result<(), Error> {

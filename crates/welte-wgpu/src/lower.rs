@@ -1,13 +1,15 @@
 //! A command becomes launches: a pipeline, a bind group, a grid, and parameters in a buffer.
 
 use crate::gpu::{Gpu, binding};
+use crate::kernels::cooperative::{Cooperative, Tile, round_rows, rounded_words};
 use crate::kernels::{self, Kernel, Product, WORKGROUP, source};
 use crate::load::Weights;
 use crate::plan::{COMMAND_BYTES, STATE_HEAD, Sizes};
+use std::collections::BTreeSet;
 use welte_device::Error;
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
-    params,
+    WeightId, params,
 };
 use wgpu::{BindGroup, BindingResource, Buffer, BufferBinding, ComputePass, ComputePipeline};
 
@@ -158,6 +160,8 @@ struct Run {
     choice: Option<Choice>,
     /// Makes the step state of the next step.
     advances: bool,
+    /// On cooperative matrices: of rounded rows and weights.
+    rounded: bool,
 }
 
 impl Run {
@@ -174,6 +178,7 @@ impl Run {
             divided: None,
             choice: None,
             advances: false,
+            rounded: false,
         }
     }
 }
@@ -287,6 +292,11 @@ impl Lowering<'_> {
             if role == 0 {
                 bound.push((binding::WEIGHT4, buffer.as_entire_binding()));
             }
+        }
+        if run.rounded {
+            let powers = &self.weights.weights[command.weights[0] as usize].powers;
+            bound.retain(|(number, _)| *number != binding::POWERS);
+            bound.push((binding::POWERS, powers[run.piece].as_entire_binding()));
         }
         if let Some(cache) = task.cache {
             bound.push((binding::CACHE, self.layer(command, cache).1));
@@ -432,9 +442,20 @@ impl Lowering<'_> {
         runs
     }
 
+    /// The adapter's cooperative matrices, if the command's products are computed on them.
+    fn cooperative(&self, task: Task<'_>) -> Option<Cooperative> {
+        let taken = task.tiled && Cooperative::takes(task.command.format);
+        self.gpu().cooperative.filter(|_| taken)
+    }
+
     /// Makes the norm before a product a launch of its own, if the product's kernel does not compute it. True if the product then
     /// takes the scratch.
     fn norm_apart(&self, task: Task<'_>, p: &mut Multiply, runs: &mut Vec<Run>) -> bool {
+        if self.cooperative(task).is_some() {
+            runs.push(self.rounded_to_scratch(task, *p));
+            (p.x_stride, p.norm) = (rounded_words(p.k), None);
+            return true;
+        }
         let apart = |_: &f32| task.tiled || !self.gpu().geometry.norms;
         let Some(eps) = p.norm.filter(apart) else {
             return false;
@@ -442,6 +463,21 @@ impl Lowering<'_> {
         runs.push(self.norm_to_scratch(task, p.k, eps, p.x_stride));
         (p.x_stride, p.norm) = (p.k, None);
         true
+    }
+
+    /// The rows of a product as cooperative matrices take them, to the scratch.
+    fn rounded_to_scratch(&self, task: Task<'_>, p: Multiply) -> Run {
+        let words = params::Norm {
+            dim: p.k,
+            groups: 1,
+            eps: p.norm.unwrap_or(0.0),
+            x_stride: p.x_stride,
+            y_stride: rounded_words(p.k),
+        };
+        let mut place = self.place(task, 0);
+        place.operands[1] = place.scratch;
+        let kernel = round_rows(task.command.format, p.k, p.norm.is_some());
+        Run::new(kernel, [1, 1], place, words.words())
     }
 
     /// The RMS norm of a row of `k` values, to the scratch; its weight is the command's second one.
@@ -482,6 +518,19 @@ impl Lowering<'_> {
 
     fn tile(&self, task: Task<'_>, place: Place, piece: usize, p: Multiply) -> Run {
         let adds = task.command.op == Op::MatmulAdd;
+        if let Some(on) = self.cooperative(task) {
+            let tile = Tile::of(on, task.rows, place.count);
+            let aligned = [place.operands[1], p.y_stride, place.first, place.count];
+            let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
+            let kernel = tile.kernel(on, task.command.format, aligned, adds);
+            let outputs = place.count.div_ceil(tile.outputs());
+            return Run {
+                rows: tile.rows(),
+                piece,
+                rounded: true,
+                ..Run::new(kernel, plane(outputs), place, p.words(None))
+            };
+        }
         let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
         let kernel = kernels::matmul_tile(task.command.format, adds);
         Run {
@@ -559,7 +608,7 @@ impl Lowering<'_> {
             runs.push(self.product(task, place, 0, product, Some(p.act)));
             return;
         }
-        let both = place.scratch + task.rows * p.k;
+        let both = place.scratch + task.rows * prepared_words(p.k);
         (product.n, product.y_stride) = (2 * p.n, 2 * p.n);
         let moved = |mut place: Place| {
             place.operands[1] = both;
@@ -782,7 +831,7 @@ impl Lowering<'_> {
 }
 
 /// So many workgroups in two dimensions, each below the limit of 65,535.
-fn plane(count: u32) -> [u32; 2] {
+pub(crate) fn plane(count: u32) -> [u32; 2] {
     const WIDE: u32 = 32768;
     match count > WIDE {
         true => [WIDE, count.div_ceil(WIDE)],
@@ -813,12 +862,47 @@ pub(crate) fn splits(program: &Program) -> (u32, u32) {
 /// The most launches of a command whose weight has so many pieces.
 pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
     match op {
-        Op::NormMatmul => pieces + 1,
+        Op::NormMatmul | Op::Matmul | Op::MatmulAdd => pieces + 1,
         Op::NormMatmulActMul => pieces + 2,
         Op::Attention => 2,
         Op::Sample => 5,
         _ => pieces,
     }
+}
+
+/// Words of scratch for a row of `k` values that is normed or rounded, whichever takes more.
+fn prepared_words(k: u32) -> u32 {
+    k.next_multiple_of(4).max(rounded_words(k))
+}
+
+/// The matrices that products on cooperative matrices take.
+pub(crate) fn rounded_weights(program: &Program, gpu: &Gpu) -> BTreeSet<WeightId> {
+    let mut all = BTreeSet::new();
+    let prompts = program.passes.iter();
+    let prompts = prompts.filter(|pass| gpu.cooperative.is_some() && pass.kind != PassKind::Decode);
+    for pass in prompts {
+        let before = pass.outputs_from().unwrap_or(pass.commands.len());
+        let products = pass.commands[..before].iter().filter(|command| {
+            let is_product = matches!(
+                command.op,
+                Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
+            );
+            is_product && Cooperative::takes(command.format)
+        });
+        all.extend(products.map(|command| command.weights[0]));
+    }
+    all
+}
+
+/// The parameters of a kernel over the rows of a matrix.
+pub(crate) fn of_matrix(rows: u32, k: u32) -> Vec<u8> {
+    let place = Place {
+        count: rows,
+        ..Place::default()
+    };
+    let mut params = [0; 16];
+    params[0] = k;
+    place.bytes(&params)
 }
 
 /// Words of scratch for a row of `n` logits from which a token is sampled.
@@ -831,10 +915,17 @@ fn sampled_words(n: u32) -> u32 {
 pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows: u32) -> u64 {
     let floats = |row: u64| 4 * u64::from(rows) * row;
     match command.op {
-        Op::NormMatmul => floats(params::NormMatmul::of(&command.params).k.into()),
+        Op::NormMatmul => {
+            let k = params::NormMatmul::of(&command.params).k;
+            floats(prepared_words(k).into())
+        }
+        Op::Matmul | Op::MatmulAdd if !decodes => {
+            let k = params::Matmul::of(&command.params).k;
+            floats(rounded_words(k).into())
+        }
         Op::NormMatmulActMul => {
             let p = params::NormMatmulActMul::of(&command.params);
-            floats(u64::from(p.k) + 2 * u64::from(p.n))
+            floats(u64::from(prepared_words(p.k)) + 2 * u64::from(p.n))
         }
         // The chosen token of each row comes first.
         Op::Sample => floats(1 + u64::from(sampled_words(params::Sample::of(&command.params).n))),

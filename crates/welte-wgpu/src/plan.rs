@@ -4,6 +4,7 @@ use crate::context::samplers;
 use crate::gpu::Gpu;
 use crate::kernels::MOST_EXPERTS;
 use crate::layout::{Stored, together};
+use crate::load::power_bytes;
 use crate::lower;
 use welte_device::{HostScratch, HostSlot, MaskBoard};
 use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, Pass, PassKind, Program, params};
@@ -142,7 +143,8 @@ pub(crate) fn memory(program: &Program, gpu: &Gpu) -> MemoryPlan {
         })
         .collect();
     let mut plan = MemoryPlan::of(program, &|_| 0);
-    plan.entries[0].bytes = bytes.iter().sum();
+    let rounded = lower::rounded_weights(program, gpu);
+    plan.entries[0].bytes = bytes.iter().sum::<u64>() + power_bytes(program, &rounded);
     for (name, class, bytes) in Sizes::of(program, gpu.binding).entries(program) {
         plan.add(name, class, bytes);
     }

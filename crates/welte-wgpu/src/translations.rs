@@ -1,19 +1,29 @@
 //! Every kernel in the languages of other systems' drivers, so that a change of a shader cannot break them unseen.
 
 use crate::gpu::binding;
-use crate::kernels::{Kernel, every};
+use crate::kernels::{Kernel, every, extended};
 use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 /// All that kernels need: `unpack2x16float`, which WebGPU guarantees.
 const NEEDED: Capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
 
+/// What kernels with extensions need besides.
+const EXTENDED: Capabilities = NEEDED
+    .union(Capabilities::SHADER_FLOAT16)
+    .union(Capabilities::SUBGROUP)
+    .union(Capabilities::COOPERATIVE_MATRIX);
+
 /// A kernel that Naga has read and checked, without any feature that an adapter may lack.
 fn parsed(kernel: &Kernel) -> (naga::Module, ModuleInfo) {
+    parsed_with(kernel, NEEDED)
+}
+
+fn parsed_with(kernel: &Kernel, abilities: Capabilities) -> (naga::Module, ModuleInfo) {
     let source = kernel.source();
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|error| panic!("{}: {}", kernel.name, error.emit_to_string(&source)));
-    let mut validator = Validator::new(ValidationFlags::all(), NEEDED);
+    let mut validator = Validator::new(ValidationFlags::all(), abilities);
     let info = validator.validate(&module);
     let info = info.unwrap_or_else(|error| panic!("{}: {error:?}", kernel.name));
     (module, info)
@@ -91,8 +101,10 @@ fn every_kernel_becomes_hlsl() {
 
 #[test]
 fn every_kernel_becomes_spirv() {
-    for kernel in every() {
-        let (module, info) = parsed(&kernel);
+    let plain = every().into_iter().map(|kernel| (kernel, NEEDED));
+    let extended = extended().into_iter().map(|kernel| (kernel, EXTENDED));
+    for (kernel, abilities) in plain.chain(extended) {
+        let (module, info) = parsed_with(&kernel, abilities);
         let words = spv::write_vec(&module, &info, &spv::Options::default(), None);
         let words = words.unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
         // The magic number, and more than a head.

@@ -1,0 +1,84 @@
+//! Products of prompts on cooperative matrices. Mesa's software driver has them from version 25 on; other adapters without them skip.
+
+use std::sync::Arc;
+use welte_device::conformance::made::Made;
+use welte_device::conformance::model::Model;
+use welte_device::conformance::program::make;
+use welte_device::{Context, Device, DeviceOptions};
+use welte_table::{Format, PassKind, Program, Row, legalize};
+use welte_wgpu::{Abilities, Api, device_with};
+
+fn device() -> Option<Arc<dyn Device>> {
+    let abilities = Abilities {
+        cooperative: Some(true),
+        ..Abilities::ALL
+    };
+    match device_with(Api::Gpu, 0, &DeviceOptions::default(), abilities) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn context(device: &dyn Device, mut program: Program, made: &Made) -> Box<dyn Context> {
+    legalize(&mut program, &|command| device.supports(command)).expect("a program for the device");
+    let plan = device.plan(Arc::new(program)).expect("a plan");
+    let loaded = device.load(plan, made, &mut |_| ()).expect("loaded");
+    loaded.context().expect("a context")
+}
+
+/// The logits of all rows of a prompt, computed in pieces of these sizes.
+fn logits(context: &mut dyn Context, pieces: &[u32]) -> Vec<f32> {
+    let pass = context.program().pass(PassKind::Prompt).expect("the pass");
+    let mut at = 0;
+    let mut all = Vec::new();
+    for count in pieces {
+        let rows: Vec<Row> = (at..at + count)
+            .map(|position| Row {
+                token: position % 17 + 1,
+                position,
+                slot: 0,
+            })
+            .collect();
+        let outputs: Vec<u32> = (0..*count).collect();
+        all.extend_from_slice(context.step(pass, &rows, &outputs).expect("a step"));
+        at += count;
+    }
+    all
+}
+
+/// Rows that are no whole slices (37 elements), outputs that are no whole quads (203), rows of several tiles.
+#[test]
+fn they_agree_with_the_reference_and_cuts_change_no_bit() {
+    let Some(device) = device() else { return };
+    for (format, dim, most) in [
+        (Format::F16, 37, 2e-3),
+        (Format::BF16, 96, 2e-3),
+        (Format::Q4_0, 96, 4e-2),
+        (Format::Q6_K, 256, 4e-2),
+    ] {
+        let model = Model {
+            format,
+            dim,
+            vocab: 203,
+            prompt_rows: 40,
+            prompt_outputs: 40,
+            ..Model::small(3)
+        };
+        let (program, made) = make(&model);
+        let reference = welte_reference::device();
+        let want = logits(context(&*reference, program.clone(), &made).as_mut(), &[40]);
+        let mut context = context(&*device, program, &made);
+        let got = logits(context.as_mut(), &[40]);
+        let largest = want.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0f32, f32::max) / largest;
+        eprintln!("{}: off by {off}", format.name());
+        assert!(off < most, "{}: off by {off}", format.name());
+        let bits = |logits: Vec<f32>| logits.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let cut = logits(context.as_mut(), &[3, 17, 20]);
+        assert!(bits(cut) == bits(got), "{}: other bits", format.name());
+    }
+}
