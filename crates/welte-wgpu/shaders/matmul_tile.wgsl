@@ -1,14 +1,59 @@
-// Products of a matrix with many rows: a workgroup computes 32 rows of 64 outputs, an invocation 4 rows of 8. Weights are widened
-// once per workgroup. A sum is one chain over the units of k in order.
+// Products of a matrix with many rows: a workgroup computes 8 * TALL rows of 64 outputs, an invocation every eighth row of them, and
+// two quads of outputs. Weights are widened once per workgroup. A sum is one chain over the units of k in order.
 struct Params { n: u32, k: u32, x_stride: u32, y_stride: u32 }
 
-const ROWS = 32u;
+const ROWS = 8u * TALL;
 const OUTPUTS = 64u;
-const UNITS = 4u;
+const UNITS = 2u;
+// Quads of k of a row or an output. One more keeps neighbours in different banks.
+const STRIDE = 2u * UNITS + 1u;
 
-// By element of the units at hand, then by output or row.
-var<workgroup> weights: array<f32, 8 * UNITS * OUTPUTS>;
-var<workgroup> inputs: array<f32, 8 * UNITS * ROWS>;
+var<workgroup> weights: array<vec4<f32>, OUTPUTS * STRIDE>;
+var<workgroup> inputs: array<vec4<f32>, ROWS * STRIDE>;
+
+// Where an output lies in `weights`: the first ones of all quads come first, because neighbouring invocations have neighbouring quads.
+fn slot(output: u32) -> u32 {
+    return output % 4u * (OUTPUTS / 4u) + output / 4u;
+}
+
+// Four values of a row at `x`, zeros behind its end.
+fn input(x: u32, place: u32) -> vec4<f32> {
+    let k = command.p.k;
+    var values = vec4(0.0);
+    if ALIGNED {
+        if place < k {
+            values = quad_at(x + place);
+        }
+    } else {
+        for (var j = 0u; j < 4u; j++) {
+            if place + j < k {
+                values[j] = float_at(x + place + j);
+            }
+        }
+    }
+    return values;
+}
+
+// Stores four outputs of a row, those that the piece has.
+fn finish(row: u32, output: u32, sums: vec4<f32>) {
+    let at = command.at;
+    let y = at.b + row * command.p.y_stride + at.first + output;
+    if ALIGNED {
+        var value = sums;
+        if ADDS {
+            value += quad_at(y);
+        }
+        put_quad(y, value);
+        return;
+    }
+    for (var j = 0u; j < min(4u, at.count - output); j++) {
+        var value = sums[j];
+        if ADDS {
+            value += float_at(y + j);
+        }
+        put(y + j, value);
+    }
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -17,70 +62,72 @@ fn main(
     @builtin(local_invocation_index) t: u32,
 ) {
     let p = command.p;
+    let at = command.at;
     let first = (id.x + id.y * grid.x) * OUTPUTS;
-    if first >= command.at.count {
+    if first >= at.count {
         return;
     }
     let first_row = id.z * ROWS;
-    let rows = state[0] - first_row;
-    let all_units = (p.k + 7u) / 8u;
-    let own_outputs = t % 8u * 8u;
-    let own_rows = t / 8u * 4u;
-    var sums: array<array<f32, 8>, 4>;
-    for (var i = 0u; i < 4u; i++) {
-        for (var j = 0u; j < 8u; j++) {
-            sums[i][j] = 0.0;
-        }
-    }
-    for (var unit = 0u; unit < all_units; unit += UNITS) {
+    let live = state[0];
+    let units = (p.k + 7u) / 8u;
+    let words = row_words(p.k);
+    let own_quad = t % 8u;
+    let own_row = t / 8u;
+    //for r
+    //for h
+    var sums$r_$h = vec4(0.0);
+    //end h
+    //end r
+    for (var unit = 0u; unit < units; unit += UNITS) {
         for (var i = t; i < OUTPUTS * UNITS; i += WG) {
             let output = i / UNITS;
-            let u = i % UNITS;
+            let own = unit + i % UNITS;
             var values = Eight(vec4(0.0), vec4(0.0));
-            if unit + u < all_units && first + output < command.at.count {
-                values = load((first + output) * row_words(p.k), unit + u, p.k);
+            if own < units && first + output < at.count {
+                values = load((first + output) * words, own, p.k);
             }
-            for (var j = 0u; j < 4u; j++) {
-                weights[(8u * u + j) * OUTPUTS + output] = values.a[j];
-                weights[(8u * u + 4u + j) * OUTPUTS + output] = values.b[j];
-            }
+            let to = slot(output) * STRIDE + i % UNITS * 2u;
+            weights[to] = values.a;
+            weights[to + 1u] = values.b;
         }
-        for (var i = t; i < ROWS * UNITS * 2u; i += WG) {
-            let row = i / (UNITS * 2u);
-            let quad = i % (UNITS * 2u);
-            let places = quads(unit + quad / 2u);
-            let place = select(places.x, places.y, quad % 2u == 1u);
-            let x = command.at.a + (first_row + row) * p.x_stride + place;
-            for (var j = 0u; j < 4u; j++) {
-                var value = 0.0;
-                if row < rows && place + j < p.k && unit + quad / 2u < all_units {
-                    value = float_at(x + j);
-                }
-                inputs[(4u * quad + j) * ROWS + row] = value;
+        for (var i = t; i < ROWS * UNITS; i += WG) {
+            let row = i / UNITS;
+            let own = unit + i % UNITS;
+            var values = Eight(vec4(0.0), vec4(0.0));
+            if own < units && first_row + row < live {
+                let x = at.a + (first_row + row) * p.x_stride;
+                let places = quads(own);
+                values = Eight(input(x, places.x), input(x, places.y));
             }
+            let to = row * STRIDE + i % UNITS * 2u;
+            inputs[to] = values.a;
+            inputs[to + 1u] = values.b;
         }
         workgroupBarrier();
-        for (var e = 0u; e < 8u * UNITS; e++) {
-            for (var i = 0u; i < 4u; i++) {
-                let x = inputs[e * ROWS + own_rows + i];
-                for (var j = 0u; j < 8u; j++) {
-                    sums[i][j] += x * weights[e * OUTPUTS + own_outputs + j];
-                }
-            }
+        for (var q = 0u; q < 2u * UNITS; q++) {
+            //for h
+            let a$h = weights[slot(4u * own_quad + 32u * $hu) * STRIDE + q];
+            let b$h = weights[slot(4u * own_quad + 32u * $hu + 1u) * STRIDE + q];
+            let c$h = weights[slot(4u * own_quad + 32u * $hu + 2u) * STRIDE + q];
+            let d$h = weights[slot(4u * own_quad + 32u * $hu + 3u) * STRIDE + q];
+            //end h
+            //for r
+            let x$r = inputs[(own_row + 8u * $ru) * STRIDE + q];
+            //for h
+            sums$r_$h = fma(vec4(x$r.x), vec4(a$h.x, b$h.x, c$h.x, d$h.x), sums$r_$h);
+            sums$r_$h = fma(vec4(x$r.y), vec4(a$h.y, b$h.y, c$h.y, d$h.y), sums$r_$h);
+            sums$r_$h = fma(vec4(x$r.z), vec4(a$h.z, b$h.z, c$h.z, d$h.z), sums$r_$h);
+            sums$r_$h = fma(vec4(x$r.w), vec4(a$h.w, b$h.w, c$h.w, d$h.w), sums$r_$h);
+            //end h
+            //end r
         }
         workgroupBarrier();
     }
-    for (var i = 0u; i < 4u; i++) {
-        for (var j = 0u; j < 8u; j++) {
-            let output = first + own_outputs + j;
-            if own_rows + i < rows && output < command.at.count {
-                let y = command.at.b + (first_row + own_rows + i) * p.y_stride + command.at.first + output;
-                var value = sums[i][j];
-                if ADDS {
-                    value += float_at(y);
-                }
-                put(y, value);
-            }
-        }
+    //for r
+    //for h
+    if first_row + own_row + 8u * $ru < live && first + 4u * own_quad + 32u * $hu < at.count {
+        finish(first_row + own_row + 8u * $ru, first + 4u * own_quad + 32u * $hu, sums$r_$h);
     }
+    //end h
+    //end r
 }

@@ -169,8 +169,7 @@ pub(crate) fn norm_before(dim: u32) -> Kernel {
     norm_of(false, 1, dim)
 }
 
-/// Rows and outputs of a workgroup of `matmul_tile`.
-pub(crate) const TILE_ROWS: u32 = 32;
+/// Outputs of a workgroup of `matmul_tile`.
 pub(crate) const TILE_OUTPUTS: u32 = 64;
 
 /// What loads 32 weights as integers of 8 bits, if something does.
@@ -206,6 +205,8 @@ pub(crate) struct Geometry {
     ahead: bool,
     /// Every workgroup of a product computes the norm before it. Otherwise the norm is a launch of its own.
     pub(crate) norms: bool,
+    /// Rows of a workgroup of `matmul_tile`.
+    pub(crate) tile_rows: u32,
 }
 
 impl Geometry {
@@ -217,6 +218,7 @@ impl Geometry {
         single: true,
         ahead: true,
         norms: true,
+        tile_rows: 64,
     };
     /// Every invocation that meets a barrier costs time here, so few do. Compiling a kernel takes longer than running it, so kernels
     /// are small and few.
@@ -228,6 +230,7 @@ impl Geometry {
         single: false,
         ahead: false,
         norms: false,
+        tile_rows: 32,
     };
 
     /// Vectors that the kernel of a product takes at once: in steps of one row, and in others if they have another kernel. The pass
@@ -345,9 +348,15 @@ impl Product {
     }
 }
 
-/// A product with many rows.
-pub(crate) fn matmul_tile(format: Format, adds: bool) -> Kernel {
-    let kernel = Kernel::new("matmul_tile", &[shader!("matmul_tile")]).loading(format);
+/// A product with many rows. `aligned`: vectors and outputs begin at multiples of 16 bytes and are whole quads.
+pub(crate) fn matmul_tile(geometry: Geometry, format: Format, aligned: bool, adds: bool) -> Kernel {
+    let mut kernel = Kernel::new("matmul_tile", &[shader!("matmul_tile")]).loading(format);
+    if aligned {
+        kernel.pieces[1] = shader!("arena_quads");
+    }
+    kernel.loops = vec![("r", geometry.tile_rows / 8), ("h", TILE_OUTPUTS / 32)];
+    let kernel = kernel.with("TALL", &format!("{}u", geometry.tile_rows / 8));
+    let kernel = kernel.with("ALIGNED", flag(aligned));
     kernel.with("ADDS", flag(adds))
 }
 
@@ -603,7 +612,8 @@ pub(crate) fn every() -> Vec<Kernel> {
             };
             all.extend([1, 2].map(|rows| on_software.of_rows(rows, false, false)));
         }
-        all.extend([false, true].map(|adds| matmul_tile(format, adds)));
+        all.push(matmul_tile(Geometry::HARDWARE, format, true, false));
+        all.push(matmul_tile(Geometry::SOFTWARE, format, false, true));
         all.extend(cooperative::every(format).0);
     }
     for format in [Format::F16, Format::Q8_0] {

@@ -518,10 +518,11 @@ impl Lowering<'_> {
 
     fn tile(&self, task: Task<'_>, place: Place, piece: usize, p: Multiply) -> Run {
         let adds = task.command.op == Op::MatmulAdd;
+        let [x, y, ..] = place.operands;
+        let aligned = [x, p.x_stride, p.k, y, p.y_stride, place.first, place.count];
+        let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
         if let Some(on) = self.cooperative(task) {
             let tile = Tile::of(on, task.rows, place.count);
-            let aligned = [place.operands[1], p.y_stride, place.first, place.count];
-            let aligned = aligned.iter().all(|word| word.is_multiple_of(4));
             let kernel = tile.kernel(on, task.command.format, aligned, adds);
             let outputs = place.count.div_ceil(tile.outputs());
             return Run {
@@ -532,9 +533,10 @@ impl Lowering<'_> {
             };
         }
         let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
-        let kernel = kernels::matmul_tile(task.command.format, adds);
+        let geometry = self.gpu().geometry;
+        let kernel = kernels::matmul_tile(geometry, task.command.format, aligned, adds);
         Run {
-            rows: kernels::TILE_ROWS,
+            rows: geometry.tile_rows,
             piece,
             ..Run::new(kernel, plane(outputs), place, p.words(None))
         }
