@@ -169,6 +169,9 @@ pub(crate) fn norm_before(dim: u32) -> Kernel {
     norm_of(false, 1, dim)
 }
 
+/// Positions of the context that `attention_rows` takes at a time.
+const ATTENTION_STEP: u32 = 32;
+
 /// Outputs of a workgroup of `matmul_tile`.
 pub(crate) const TILE_OUTPUTS: u32 = 64;
 
@@ -207,6 +210,8 @@ pub(crate) struct Geometry {
     pub(crate) norms: bool,
     /// Rows of a workgroup of `matmul_tile`.
     pub(crate) tile_rows: u32,
+    /// Attention of prompts takes several rows together.
+    pub(crate) together: bool,
 }
 
 impl Geometry {
@@ -219,6 +224,7 @@ impl Geometry {
         ahead: true,
         norms: true,
         tile_rows: 64,
+        together: true,
     };
     /// Every invocation that meets a barrier costs time here, so few do. Compiling a kernel takes longer than running it, so kernels
     /// are small and few.
@@ -231,6 +237,7 @@ impl Geometry {
         ahead: false,
         norms: false,
         tile_rows: 32,
+        together: false,
     };
 
     /// Vectors that the kernel of a product takes at once: in steps of one row, and in others if they have another kernel. The pass
@@ -411,6 +418,37 @@ pub(crate) fn attention_wide(head_dim: u32, size: u32) -> Kernel {
     let name = format!("attention_wide of {size}");
     let kernel = Kernel::of_workgroup(size, &name, &pieces).caching(Format::F16);
     kernel.with("HEAD_DIM", &format!("{head_dim}u"))
+}
+
+/// Attention of the rows of prompts over an F16 cache, for heads of whole octets: a workgroup takes `rows` rows.
+pub(crate) fn attention_rows(head_dim: u32, rows: u32) -> Kernel {
+    let pieces = [shader!("attention_rows")];
+    let mut kernel = Kernel::new("attention_rows", &pieces).caching(Format::F16);
+    kernel.loops = vec![
+        ("r", rows / 8),
+        ("s", ATTENTION_STEP / 8),
+        ("o", head_dim.div_ceil(64)),
+    ];
+    kernel
+        .with("ROWS", &format!("{rows}u"))
+        .with("STEP", &format!("{ATTENTION_STEP}u"))
+        .with("HEAD_DIM", &format!("{head_dim}u"))
+}
+
+/// Rows of a workgroup of `attention_rows`, whose arrays fit this much workgroup memory. None if they never do.
+pub(crate) fn attention_together(head_dim: u32, memory: u32) -> Option<u32> {
+    let octets = head_dim / 8;
+    let bytes = |rows: u32| {
+        let row = (2 * octets + 1) * 16 + (ATTENTION_STEP + 1) * 4 + 8 * 4;
+        rows * row + ATTENTION_STEP * (octets + 1) * 16
+    };
+    // Sums of more rows of large heads do not fit registers.
+    let most = if head_dim <= 128 { 32 } else { 16 };
+    let fitting = |rows: &u32| *rows <= most && bytes(*rows) <= memory;
+    [32, 16]
+        .into_iter()
+        .find(fitting)
+        .filter(|_| head_dim <= 256)
 }
 
 /// Joins the splits of `attention_wide`.
@@ -623,6 +661,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     for size in [32, 64, 80, 128, 256] {
         all.extend([Format::F16, Format::Q8_0].map(|format| attention(format, size)));
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
+        all.extend(attention_together(size, 48 << 10).map(|rows| attention_rows(size, rows)));
         all.push(encode_attention(size));
         all.push(gated_delta(size));
     }

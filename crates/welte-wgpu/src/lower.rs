@@ -642,6 +642,20 @@ impl Lowering<'_> {
         }
         if task.splits {
             (place.splits, place.split) = splits(self.program());
+        } else if self.gpu().geometry.together {
+            let memory = self
+                .gpu()
+                .device
+                .limits()
+                .max_compute_workgroup_storage_size;
+            if let Some(rows) = kernels::attention_together(head_dim, memory) {
+                let kernel = kernels::attention_rows(head_dim, rows);
+                runs.push(Run {
+                    rows,
+                    ..Run::new(kernel, [p.heads, 1], place, params)
+                });
+                return;
+            }
         }
         // Long contexts take a whole split in a step.
         let positions = match place.splits > 4 {
