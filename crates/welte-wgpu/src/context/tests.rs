@@ -299,6 +299,31 @@ fn quotients_are_rounded_as_on_the_host() {
 }
 
 #[test]
+fn powers_of_two_bring_numbers_into_the_range_of_f16() {
+    let Some(gpu) = gpu(None) else { return };
+    const FUNCTION: &str = concat!(
+        include_str!("../../shaders/power.wgsl"),
+        "fn function_of(i: u32) -> f32 {
+            let most = bitcast<f32>(i << 15u);
+            return power_of(inverse_for(most)) * most;
+        }"
+    );
+    for (i, got) in (0u32..).zip(mapped(&gpu, FUNCTION, 1 << 16)) {
+        let most = f32::from_bits(i << 15);
+        match i >> 8 {
+            // A GPU may flush such numbers.
+            0 => {}
+            255 => assert!(got.is_nan() || got == f32::INFINITY, "{most} became {got}"),
+            exponent => {
+                let factor = f64::from(141 - exponent.max(15) as i32).exp2();
+                assert_eq!(f64::from(got), f64::from(most) * factor, "{most}");
+                assert!(got < 32768.0 && (exponent < 15 || got >= 16384.0), "{got}");
+            }
+        }
+    }
+}
+
+#[test]
 fn an_undecided_row_stays_and_the_others_go_on() {
     let Some(gpu) = gpu(None) else { return };
     let mut context = context(gpu, 300);
