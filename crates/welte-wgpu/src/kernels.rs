@@ -445,7 +445,7 @@ pub(crate) fn attention_together(head_dim: u32, memory: u32) -> Option<u32> {
     // Sums of more rows of large heads do not fit registers.
     let most = if head_dim <= 128 { 32 } else { 16 };
     let fitting = |rows: &u32| *rows <= most && bytes(*rows) <= memory;
-    [32, 16]
+    [32, 16, 8]
         .into_iter()
         .find(fitting)
         .filter(|_| head_dim <= 256)
@@ -661,7 +661,7 @@ pub(crate) fn every() -> Vec<Kernel> {
     for size in [32, 64, 80, 128, 256] {
         all.extend([Format::F16, Format::Q8_0].map(|format| attention(format, size)));
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
-        all.extend(attention_together(size, 48 << 10).map(|rows| attention_rows(size, rows)));
+        all.extend(attention_together(size, 16 << 10).map(|rows| attention_rows(size, rows)));
         all.push(encode_attention(size));
         all.push(gated_delta(size));
     }
