@@ -12,18 +12,20 @@ struct Kv {
     u32 heads; // kv heads
 };
 
-constexpr u32 KV_ROW = KV_Q8 ? HEAD_DIM / 32 * 34 : HEAD_DIM * 2; // bytes of one position of one head
+// Bytes of one position of one head.
+__host__ __device__ constexpr u32 kv_row_bytes(u32 head_dim) { return KV_Q8 ? head_dim / 32 * 34 : head_dim * 2; }
+constexpr u32 KV_ROW = kv_row_bytes(HEAD_DIM);
 
 __device__ __forceinline__ u32 kv_page(const Kv &kv, u32 slot, u32 position) {
     return __ldg(kv.pages + (u64)slot * kv.entries + position / PAGE);
 }
 
-// The keys (part 0) or values (part 1) of a head in a page.
-__device__ __forceinline__ u8 *kv_head(const Kv &kv, u32 part, u32 page, u32 head) {
+// The keys (part 0) or values (part 1) of a head in a page. A position has `bytes` bytes.
+__device__ __forceinline__ u8 *kv_head(const Kv &kv, u32 part, u32 page, u32 head, u32 bytes = KV_ROW) {
     u64 run = ((u64)(kv.layer * 2 + part) * kv.total + page) * kv.heads + head;
-    return kv.start + run * ((u64)PAGE * KV_ROW);
+    return kv.start + run * ((u64)PAGE * bytes);
 }
 
-__device__ __forceinline__ u8 *kv_at(const Kv &kv, u32 part, u32 head, const Row &row) {
-    return kv_head(kv, part, kv_page(kv, row.slot, row.position), head) + (u64)(row.position % PAGE) * KV_ROW;
+__device__ __forceinline__ u8 *kv_at(const Kv &kv, u32 part, u32 head, const Row &row, u32 bytes = KV_ROW) {
+    return kv_head(kv, part, kv_page(kv, row.slot, row.position), head, bytes) + (u64)(row.position % PAGE) * bytes;
 }

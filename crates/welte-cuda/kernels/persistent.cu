@@ -40,6 +40,7 @@ struct ChainArgs {
 
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
+#define REPLAY_LAYER_INPUTS(V) layer_inputs<V>(w, a.exchange, in, turn, token, stalled)
 #define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, sequence, turn, parity, half, stalled)
 // The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
 #define REPLAY_LOGITS(V)                                                                    \

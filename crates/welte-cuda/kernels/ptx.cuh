@@ -148,6 +148,8 @@ __device__ __forceinline__ void wait_ticks(u32 since, u32 ticks) {
 
 // COUNT threads of the block wait at barrier ID (0 is __syncthreads()).
 template <u32 ID, u32 COUNT> __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(COUNT) : "memory"); }
+// The same, where the barrier's number is known at run time only.
+template <u32 COUNT> __device__ __forceinline__ void bar_sync(u32 id) { asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(COUNT) : "memory"); }
 
 // The same. Returns how many threads passed true.
 template <u32 ID, u32 COUNT> __device__ __forceinline__ int bar_count(bool yes) {

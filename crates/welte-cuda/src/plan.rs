@@ -255,6 +255,8 @@ mod tests {
             planned.unwrap()
         };
         let unproven = ", but has not run with recurrent layers";
+        let inputs = ", but has not run with inputs per layer";
+        let sizes = ", but has not run with heads of several sizes";
         for (shape, why, never) in [
             ("gemma-3-1b,layers=6:q8_0", "norms after a part", ""),
             ("qwen3-30b-a3b,layers=1:q4_k", "few rows", ""),
@@ -264,6 +266,8 @@ mod tests {
             ("granite-4-small:q4_k", "recurrent state", unproven),
             ("lfm2-1.2b:q4_k", "recurrent state", unproven),
             ("nemotron-h-small:q4_0", "recurrent state", unproven),
+            ("gemma4-small:q4_k", "inputs per layer", inputs),
+            ("gemma4-moe-small:q4_k", "Gemma 4", sizes),
         ] {
             let one = planned(shape, 1);
             let explained = format!("persistent; one row per launch{never}");
@@ -279,8 +283,13 @@ mod tests {
             let note = several.replaying().note.unwrap();
             assert!(note.contains(why), "{shape}: {note}");
         }
-        // Latents, and norms of groups before BF16 weights.
-        for shape in ["glm-flash-small:q4_0", "nemotron-h-small:bf16"] {
+        // Latents, norms of groups before BF16 weights, and several streams.
+        let others = [
+            "glm-flash-small:q4_0",
+            "nemotron-h-small:bf16",
+            "gemma-3n-small:q4_0",
+        ];
+        for shape in others {
             let other = planned(shape, 1);
             assert_eq!(other.replaying().replay, Replay::Graph, "{shape}");
         }

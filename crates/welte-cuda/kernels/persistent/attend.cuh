@@ -9,12 +9,20 @@
 // 2t, 2t + 1, 2t + 8, 2t + 9 per 64 dimensions, paired by a byte permutation.
 //
 // Keys and values of earlier turns are requested before this turn's queries arrive.
+//
+// Of a large head no warp has registers for all dimensions of a tile. Then a *team* of V::team warps shares a tile: each has some of the
+// dimensions of its keys and values. The team adds up its scores, and each warp multiplies its part of the values.
+//
+// A layer may attend to the keys and values of an earlier one (V::shares). Those of this turn are not visible to other blocks yet where
+// they lie in the cache, so that layer also publishes them (V::source_layer).
 #pragma once
 #include "persistent/cached.cuh"
 #include "persistent/exchange.cuh"
 
 constexpr u32 TILE_POSITIONS = 16;
 constexpr float LOWEST_SCORE = -1e30f;
+constexpr u32 NO_LAYER = ~0u;
+constexpr u32 TEAM_BARRIERS = 3; // the first of the teams' barriers
 
 // Cosines and sines of this turn's position, for every rope of the model.
 template <class V> __device__ __forceinline__ void fill_angles(float2 *angles, const float *freqs, u32 position) {
@@ -29,23 +37,33 @@ template <class V> __device__ __forceinline__ void fill_angles(float2 *angles, c
 // value, then the results of the warps.
 template <class V> struct Scratchpad {
     static constexpr u32 HD = V::head_dim, Q = V::queries;
-    static constexpr u32 C32 = (HD + 31) / 32, D64 = (HD + 63) / 64;
+    static constexpr u32 TEAM = V::team, TEAMS = WARPS / TEAM, DIMS = HD / TEAM; // tiles at a time, and dimensions of a warp
+    static constexpr u32 C32 = (DIMS + 31) / 32, D64 = (DIMS + 63) / 64;
+    static constexpr u32 CACHED = kv_row_bytes(HD);
     static constexpr u32 ROW = HD * 4 + 16; // bytes of a query; neighbouring queries use different banks
-    static constexpr u32 KEY = Q * ROW, KV_BYTES = round_up(KV_ROW, 16);
+    static constexpr u32 KEY = Q * ROW, KV_BYTES = round_up(CACHED, 16);
     static constexpr u32 VALUE = KEY + KV_BYTES;
     static constexpr u32 WARP_SUMS = VALUE + KV_BYTES;
     static constexpr u32 SUMS_STRIDE = HD + 4;
-    static constexpr u32 WARP_STATS = WARP_SUMS + WARPS * Q * SUMS_STRIDE * 4; // per query: the largest score of each warp, then the sums of their weights
+    static constexpr u32 WARP_STATS = WARP_SUMS + TEAMS * Q * SUMS_STRIDE * 4; // per query: the largest score of each team, then the sums of their weights
     static constexpr u32 UNROUNDED = WARP_STATS + Q * 2 * WARPS * 4; // this turn's key and value before they are rounded
-    static constexpr u32 BYTES = UNROUNDED + (KV_Q8 ? 2 * HD * 4 : 0);
+    static constexpr u32 SCORES = UNROUNDED + (KV_Q8 ? 2 * HD * 4 : 0); // two sets of scores of each warp, used in turn
+    static constexpr u32 BYTES = SCORES + (TEAM > 1 ? 2 * WARPS * 32 * 16 : 0);
     static_assert(BYTES <= SCRATCHPAD_BYTES, "too little room for attention");
     static_assert(HD % 16 == 0 && V::rot % 4 == 0 && Q <= 8 && WARPS % 4 == 0, "shapes that attention is made for");
+    static_assert(TEAM == 1 || (WARPS % TEAM == 0 && HD % (64 * TEAM) == 0), "a warp has whole runs of dimensions");
+
+    // A warp's team, and which part of the dimensions it has.
+    static __device__ __forceinline__ u32 team(u32 warp) { return TEAM == 1 ? warp : warp / TEAM; }
+    static __device__ __forceinline__ u32 part(u32 warp) { return TEAM == 1 ? 0 : warp % TEAM; }
+    // The first of its chunks of eight dimensions.
+    static __device__ __forceinline__ u32 first_chunk(u32 warp) { return part(warp) * (DIMS / 8); }
 };
 
 // One job. It keeps few numbers, because registers are for keys and values; the rest is computed when needed.
 template <class V> struct Job {
     static constexpr u32 GROUP = V::heads / V::kv_heads, JOBS = V::kv_heads * V::query_groups;
-    static constexpr u32 PAGE_BYTES = V::kv_heads * PAGE * KV_ROW;
+    static constexpr u32 CACHED = kv_row_bytes(V::head_dim), PAGE_BYTES = V::kv_heads * PAGE * CACHED;
     u32 number;
     u32 begin;      // its first tile
     u32 to;         // end of its positions; the last tile has at least one of them
@@ -56,7 +74,7 @@ template <class V> struct Job {
         u32 tile = first(position) / TILE_POSITIONS, tiles = position / TILE_POSITIONS + 1 - tile, split = number / JOBS;
         begin = tile + split * tiles / splits;
         to = min(position + 1, (tile + (split + 1) * tiles / splits) * TILE_POSITIONS);
-        keys = kv_head(kv, 0, 0, head());
+        keys = kv_head(kv, 0, 0, head(), CACHED);
     }
 
     // The first position that is attended to.
@@ -78,7 +96,7 @@ template <class V> struct Job {
     __device__ __forceinline__ const u8 *key(const Shared *s, u32 tile, u32 row) const {
         u32 at = tile * TILE_POSITIONS, more = row;
         if (PAGE % TILE_POSITIONS) at += row, more = 0;
-        return keys + (u64)s->pages[V::cache * MAX_PAGES + min(at / PAGE, MAX_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * KV_ROW;
+        return keys + (u64)s->pages[V::cache * MAX_PAGES + min(at / PAGE, MAX_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * CACHED;
     }
     // The distance of a value from its key, in bytes.
     static __device__ __forceinline__ u64 values(const Kv &kv) { return (u64)kv.total * PAGE_BYTES; }
@@ -89,29 +107,30 @@ template <class V> struct Keys {
     using D = Scratchpad<V>;
     uint4 part[2][D::C32];
 
-    __device__ __forceinline__ void fetch(const Shared *s, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 g, u32 t) {
+    // `chunk` is the warp's first one.
+    __device__ __forceinline__ void fetch(const Shared *s, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 chunk, u32 g, u32 t) {
         const u8 *first = job.key(s, tile, g);
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             bool there = job.is_cached(tile * TILE_POSITIONS + h * 8 + g, cached, position);
-            const u8 *row = PAGE % TILE_POSITIONS == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g);
+            const u8 *row = PAGE % TILE_POSITIONS == 0 ? first + h * 8 * D::CACHED : job.key(s, tile, h * 8 + g);
 #pragma unroll
             for (u32 c = 0; c < D::C32; c++) {
                 // Scores of other positions are not used.
-                part[h][c] = c * 32 + t * 8 < D::HD ? anything() : make_uint4(0, 0, 0, 0);
-                if (there && c * 32 + t * 8 < D::HD) part[h][c] = load_cached<true>(row, t, c * 4);
+                part[h][c] = c * 32 + t * 8 < D::DIMS ? anything() : make_uint4(0, 0, 0, 0);
+                if (there && c * 32 + t * 8 < D::DIMS) part[h][c] = load_cached<true>(row, chunk + t, c * 4);
             }
         }
     }
 
     // Puts this turn's key in row `own` of the tile.
-    __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 g, u32 t) {
+    __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 chunk, u32 g, u32 t) {
         const u8 *key = s->scratchpad + D::KEY;
 #pragma unroll
         for (u32 h = 0; h < 2; h++)
 #pragma unroll
             for (u32 c = 0; c < D::C32; c++)
-                if (own == h * 8 + g && c * 32 + t * 8 < D::HD) part[h][c] = load_cached<false>(key, t, c * 4);
+                if (own == h * 8 + g && c * 32 + t * 8 < D::DIMS) part[h][c] = load_cached<false>(key, chunk + t, c * 4);
     }
 };
 
@@ -122,27 +141,27 @@ template <class V> struct Values {
 
     static __device__ __forceinline__ u32 row(u32 i, u32 t) { return 2 * t + i % 2 + i / 2 * 8; }
 
-    __device__ __forceinline__ void fetch(const Shared *s, const Kv &kv, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 g, u32 t) {
+    __device__ __forceinline__ void fetch(const Shared *s, const Kv &kv, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 first, u32 g, u32 t) {
         const u8 *lowest = job.key(s, tile, row(0, t)) + job.values(kv);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             bool there = job.is_cached(tile * TILE_POSITIONS + row(i, t), cached, position);
-            const u8 *from = PAGE % TILE_POSITIONS == 0 ? lowest + row(i, 0) * KV_ROW : job.key(s, tile, row(i, t)) + job.values(kv);
+            const u8 *from = PAGE % TILE_POSITIONS == 0 ? lowest + row(i, 0) * D::CACHED : job.key(s, tile, row(i, t)) + job.values(kv);
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
                 u32 chunk = d * 8 + g;
-                part[d][i] = there && chunk * 8 < D::HD ? load_cached<true>(from, chunk, 0) : make_uint4(0, 0, 0, 0);
+                part[d][i] = there && chunk * 8 < D::DIMS ? load_cached<true>(from, first + chunk, 0) : make_uint4(0, 0, 0, 0);
             }
         }
     }
 
-    __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 g, u32 t) {
+    __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 first, u32 g, u32 t) {
         const u8 *value = s->scratchpad + D::VALUE;
 #pragma unroll
         for (u32 i = 0; i < 4; i++)
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++)
-                if (own == row(i, t) && (d * 8 + g) * 8 < D::HD) part[d][i] = load_cached<false>(value, g, d * 8);
+                if (own == row(i, t) && (d * 8 + g) * 8 < D::DIMS) part[d][i] = load_cached<false>(value, first + g, d * 8);
     }
 };
 
@@ -198,16 +217,16 @@ template <class V> struct OutputSums {
         for (u32 i = 0; i < 2; i++) {
             u32 n = 2 * t + i;
             if (n >= job.queries()) continue;
-            float *sums = (float *)(s->scratchpad + D::WARP_SUMS) + (warp * D::Q + n) * D::SUMS_STRIDE + g * 8;
+            float *sums = (float *)(s->scratchpad + D::WARP_SUMS) + (D::team(warp) * D::Q + n) * D::SUMS_STRIDE + D::part(warp) * D::DIMS + g * 8;
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
-                if (d * 64 + g * 8 >= D::HD) continue;
+                if (d * 64 + g * 8 >= D::DIMS) continue;
                 *(float4 *)(sums + d * 64) = make_float4(o[d * 4][i], o[d * 4][2 + i], o[d * 4 + 1][i], o[d * 4 + 1][2 + i]);
                 *(float4 *)(sums + d * 64 + 4) = make_float4(o[d * 4 + 2][i], o[d * 4 + 2][2 + i], o[d * 4 + 3][i], o[d * 4 + 3][2 + i]);
             }
         }
-        if (t == 0 && g < job.queries()) {
-            float *side = (float *)(s->scratchpad + D::WARP_STATS) + g * 2 * WARPS + warp;
+        if (D::part(warp) == 0 && t == 0 && g < job.queries()) {
+            float *side = (float *)(s->scratchpad + D::WARP_STATS) + g * 2 * WARPS + D::team(warp);
             side[0] = largest;
             side[WARPS] = total;
         }
@@ -300,15 +319,22 @@ template <class V> struct QkvVector {
     }
 };
 
-// Loads this turn's queries into the scratchpad. With `more` = 2 also its key and value, which go to the cache too. A warp has one vector
-// or two. The first vectors go to the last warps, because the first warps have tiles to load.
+// Loads this turn's queries into the scratchpad. With `more` = 2 also its key and value, which go to the cache too, unless they are those of
+// another layer. A warp has one vector or two. The first vectors go to the last warps, because the first warps have tiles to load.
 template <class V>
 __device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv, const float *qkv, const Instruction &in, u32 tag, const Job<V> &job, u32 position,
                                         const float2 *angles, u32 more, u32 warp, u32 lane) {
     using D = Scratchpad<V>;
     using X = QkvVector<V>;
     u32 queries = job.queries(), count = queries + more;
+    // This turn's keys and then its values, of a layer that others share.
+    const float *shared = qkv - in.input + V::shared_at;
+    u32 shared_tag = tag_of(w.turn, 1, 1);
+    auto to_share = [&](u32 n) { return (float *)shared + ((n - queries) * V::kv_heads + job.head()) * D::HD; };
+    bool publishes = V::source_layer != NO_LAYER && in.layer == V::source_layer && job.query_group() == 0;
     auto from = [&](u32 n) {
+        if (V::shares && n >= queries) return (const float *)to_share(n);
+        if (V::values_are_keys && n > queries) return qkv + (V::heads + job.head()) * D::HD;
         u32 row = n < queries ? job.query() + n : n == queries ? V::heads + job.head() : V::heads + V::kv_heads + job.head();
         return qkv + row * D::HD;
     };
@@ -318,20 +344,26 @@ __device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv
     for (u32 n = WARPS - 1 - warp; n < count; n += WARPS) {
         X x;
         x.request(from(n), norm(n), lane);
-        x.receive(w, from(n), tag, lane);
+        x.receive(w, from(n), V::shares && n >= queries ? shared_tag : tag, lane);
         bool is_query = n < queries, is_key = n == queries;
         // Without a soft cap the queries contain the change of base.
         float factor = !is_query ? 1.0f : V::softcap == 0.0f ? V::scale * LOG2E : V::scale;
         float v[X::EACH][2][2];
-        x.finish(angles, v, norm(n) != nullptr, is_query || is_key, factor, lane);
+        x.finish(angles, v, norm(n) != nullptr || (V::value_norm && n > queries), is_query || (is_key && !V::shares), factor, lane);
         u8 *cache = (u8 *)job.key(s, position / TILE_POSITIONS, position % TILE_POSITIONS) + (is_key ? 0 : job.values(kv));
 #if KV_Q8
         if (!is_query) {
             float *all = (float *)(s->scratchpad + (is_key ? D::UNROUNDED : D::UNROUNDED + D::HD * 4));
             x.save(all, v, lane);
             __syncwarp();
-            store_rounded(all, s->scratchpad + (is_key ? D::KEY : D::VALUE), job.query_group() == 0 ? cache : nullptr, lane);
+            u8 *rounded = s->scratchpad + (is_key ? D::KEY : D::VALUE);
+            store_rounded<D::HD>(all, rounded, !V::shares && job.query_group() == 0 ? cache : nullptr, lane);
             __syncwarp();
+            if (publishes) {
+                // Rounding these values again gives the same bits.
+                for (u32 i = 0; i < D::HD / 32; i++)
+                    publish(to_share(n) + i * 32 + lane, __half2float(*(const __half *)(rounded + i * 34)) * (float)(i8)rounded[i * 34 + 2 + lane], shared_tag);
+            }
             continue;
         }
 #endif
@@ -348,26 +380,47 @@ __device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv
                 } else {
                     *(u32 *)(s->scratchpad + (is_key ? D::KEY : D::VALUE) + at) = high;
                     // Of the jobs that share a head one writes.
-                    if (job.query_group() == 0) *(u32 *)(cache + at) = high;
+                    if (!V::shares && job.query_group() == 0) *(u32 *)(cache + at) = high;
+                    if (publishes) {
+                        float2 pair = __half22float2(*(const __half2 *)&high);
+                        publish(to_share(n) + X::place(unit, h), pair.x, shared_tag);
+                        publish(to_share(n) + X::place(unit, h) + 1, pair.y, shared_tag);
+                    }
                 }
             }
         }
     }
 }
 
+// Adds up the scores that the warps of a team have, each for its dimensions. All warps get the same bits. Sets `half` 0 and 1 are used in
+// turn, so that no warp overwrites what another one still reads.
+template <class V> __device__ __forceinline__ void add_scores(Shared *s, float (&score)[2][2], u32 warp, u32 half, u32 lane) {
+    using D = Scratchpad<V>;
+    float4 *all = (float4 *)(s->scratchpad + D::SCORES) + half * (WARPS * 32) + lane;
+    all[warp * 32] = make_float4(score[0][0], score[0][1], score[1][0], score[1][1]);
+    bar_sync<D::TEAM * 32>(TEAM_BARRIERS + D::team(warp));
+    float4 sum = all[D::team(warp) * D::TEAM * 32];
+#pragma unroll
+    for (u32 i = 1; i < D::TEAM; i++) {
+        float4 more = all[(D::team(warp) * D::TEAM + i) * 32];
+        sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+    }
+    score[0][0] = sum.x, score[0][1] = sum.y, score[1][0] = sum.z, score[1][1] = sum.w;
+}
+
 // Scores of query g at positions 8h + 2t, 8h + 2t + 1 of a tile. Positions outside of the split get minus infinity.
 template <class V>
-__device__ __forceinline__ void compute_scores(const Shared *s, const Job<V> &job, const Keys<V> &k, u32 tile, float (&score)[2][2], u32 position, u32 g, u32 t) {
+__device__ __forceinline__ void compute_scores(Shared *s, const Job<V> &job, const Keys<V> &k, u32 tile, float (&score)[2][2], u32 position, u32 warp, u32 half, u32 g, u32 t) {
     using D = Scratchpad<V>;
     // Two independent sums each, because a product waits for the one before.
     float c[2][2][4];
 #pragma unroll
     for (u32 i = 0; i < 16; i++) c[i / 8][i / 4 % 2][i % 4] = 0.0f;
     // Rows beyond the last query hold anything: their results are dropped.
-    const uint4 *queries = (const uint4 *)(s->scratchpad + g * D::ROW) + t * 2;
+    const uint4 *queries = (const uint4 *)(s->scratchpad + g * D::ROW) + (D::first_chunk(warp) + t) * 2;
 #pragma unroll
     for (u32 i = 0; i < D::C32; i++) {
-        bool there = i * 32 + t * 8 < D::HD;
+        bool there = i * 32 + t * 8 < D::DIMS;
         uint4 x = there ? anything() : make_uint4(0, 0, 0, 0), y = there ? anything() : make_uint4(0, 0, 0, 0);
         if (g < job.queries() && there) {
             x = queries[i * 8];
@@ -381,11 +434,17 @@ __device__ __forceinline__ void compute_scores(const Shared *s, const Job<V> &jo
             mma_f16(c[h][1], a[1], b.z, b.w);
         }
     }
+    auto own = [&](u32 h, u32 i) { return (c[h][0][i] + c[h][0][i + 2]) + (c[h][1][i] + c[h][1][i + 2]); };
+    if constexpr (D::TEAM > 1) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) score[i / 2][i % 2] = own(i / 2, i % 2);
+        add_scores<V>(s, score, warp, half, g * 4 + t);
+    }
 #pragma unroll
     for (u32 h = 0; h < 2; h++)
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            float v = (c[h][0][i] + c[h][0][i + 2]) + (c[h][1][i] + c[h][1][i + 2]);
+            float v = D::TEAM > 1 ? score[h][i] : own(h, i);
             if constexpr (V::softcap != 0.0f) v = V::softcap * LOG2E * tanhf(v / V::softcap);
             score[h][i] = job.has(tile * TILE_POSITIONS + h * 8 + t * 2 + i, position) ? v : NEVER;
         }
@@ -417,31 +476,34 @@ __device__ __forceinline__ float softmax_weights(const float (&score)[2][2], flo
 // scratchpad has this turn's key and value.
 template <class V, bool HAS_CURRENT>
 __device__ __forceinline__ void attend_tiles(Shared *s, const Kv &kv, const Job<V> &job, u32 position, Keys<V> &k, Values<V> &v, u32 tile, u32 warp, u32 lane) {
+    using D = Scratchpad<V>;
     OutputSums<V> sums;
     sums.begin();
+    u32 chunk = D::first_chunk(warp);
+    u32 half = 0;
 #pragma unroll 1
-    for (bool more = tile * TILE_POSITIONS < job.to; more;) {
+    for (bool more = tile * TILE_POSITIONS < job.to; more; half ^= 1) {
         // Otherwise the compiler keeps values derived from it in registers.
         lane = opaque(lane);
         u32 g = lane / 4, t = lane % 4;
         if (HAS_CURRENT && tile == position / TILE_POSITIONS) {
-            k.insert_current(s, position % TILE_POSITIONS, g, t);
-            v.insert_current(s, position % TILE_POSITIONS, g, t);
+            k.insert_current(s, position % TILE_POSITIONS, chunk, g, t);
+            v.insert_current(s, position % TILE_POSITIONS, chunk, g, t);
         }
         float score[2][2];
-        compute_scores(s, job, k, tile, score, position, g, t);
+        compute_scores(s, job, k, tile, score, position, warp, half, g, t);
         float most = largest_of_four(largest_of(sums.largest, score));
-        if (tile < job.begin + WARPS) sums.largest = most;
+        if (tile < job.begin + D::TEAMS) sums.largest = most;
         else if (__any_sync(~0u, most > sums.largest)) sums.rescale(most, t);
         SoftmaxWeights weights;
         sums.total += softmax_weights(score, sums.largest, weights);
         sums.add(v, weights);
-        tile += WARPS;
+        tile += D::TEAMS;
         more = tile * TILE_POSITIONS < job.to;
         if (more) {
             u32 cached = HAS_CURRENT ? position : job.to;
-            k.fetch(s, job, tile, cached, position, g, t);
-            v.fetch(s, kv, job, tile, cached, position, g, t);
+            k.fetch(s, job, tile, cached, position, chunk, g, t);
+            v.fetch(s, kv, job, tile, cached, position, chunk, g, t);
         }
     }
     sums.save(s, job, warp, lane / 4, lane % 4);
@@ -451,11 +513,11 @@ __device__ __forceinline__ void attend_tiles(Shared *s, const Kv &kv, const Job<
 // All of a job except the publishing of its result. The first tiles of all warps are requested before the queries arrive.
 template <class V>
 __device__ __forceinline__ void attend_job(WaitContext &w, Shared *s, const Kv &kv, const float *exchange, const Instruction &in, u32 turn, const Job<V> &job, u32 position) {
-    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp;
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, chunk = Scratchpad<V>::first_chunk(warp), tile = job.begin + Scratchpad<V>::team(warp);
     Keys<V> k;
     Values<V> v;
-    k.fetch(s, job, tile, position, position, lane / 4, lane % 4);
-    v.fetch(s, kv, job, tile, position, position, lane / 4, lane % 4);
+    k.fetch(s, job, tile, position, position, chunk, lane / 4, lane % 4);
+    v.fetch(s, kv, job, tile, position, position, chunk, lane / 4, lane % 4);
     load_qkv<V>(w, s, kv, exchange + in.input, in, tag_of(turn, in.reads_per_turn, in.reads), job, position, s->angles, job.has_current(position) ? 2 : 0, warp, lane);
     consumers_meet();
     STAMP(1);
@@ -468,7 +530,7 @@ struct JobWarps {
 };
 constexpr JobWarps ALL_WARPS = {0, WARPS};
 
-// The merged result of a job's warps for four dimensions of query n; and, for all dimensions, the largest score and the sum of weights.
+// The merged result of a job's warps (or teams) for four dimensions of query n; and, for all dimensions, the largest score and the sum of weights.
 // Other warps count as warps without a tile, which change no bit.
 template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s, JobWarps warps, u32 n, u32 d, float &largest, float &total) {
     using D = Scratchpad<V>;
@@ -476,21 +538,21 @@ template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s
     const float *sums = (const float *)(s->scratchpad + D::WARP_SUMS) + n * D::SUMS_STRIDE + d;
     float most[WARPS], all[WARPS];
 #pragma unroll
-    for (u32 i = 0; i < WARPS / 4; i++) {
+    for (u32 i = 0; i < (D::TEAMS + 3) / 4; i++) {
         float4 m = sides[i], a = sides[WARPS / 4 + i];
         most[4 * i] = m.x, most[4 * i + 1] = m.y, most[4 * i + 2] = m.z, most[4 * i + 3] = m.w;
         all[4 * i] = a.x, all[4 * i + 1] = a.y, all[4 * i + 2] = a.z, all[4 * i + 3] = a.w;
     }
     largest = LOWEST_SCORE;
 #pragma unroll
-    for (u32 i = 0; i < WARPS; i++) {
+    for (u32 i = 0; i < D::TEAMS; i++) {
         if (i - warps.first >= warps.count) most[i] = LOWEST_SCORE;
         largest = fmaxf(largest, most[i]);
     }
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     total = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < WARPS; i++) {
+    for (u32 i = 0; i < D::TEAMS; i++) {
         float by = power(most[i] - largest);
         float4 x = *(const float4 *)(sums + i * D::Q * D::SUMS_STRIDE);
         sum.x = fmaf(by, x.x, sum.x), sum.y = fmaf(by, x.y, sum.y), sum.z = fmaf(by, x.z, sum.z), sum.w = fmaf(by, x.w, sum.w);

@@ -25,10 +25,10 @@ __device__ __forceinline__ uint4 widened(uint4 v) {
     return widen8(__byte_perm(v.x, v.y, how), __byte_perm(v.y, v.z, how), __ushort_as_half((u16)v.w));
 }
 
-// Rounds a row of HEAD_DIM floats and writes it to one place or two. The whole warp calls it. The rounding is that of rope.cu.
-__device__ __forceinline__ void store_rounded(const float *v, u8 *to, u8 *also, u32 lane) {
+// Rounds a row of HD floats and writes it to one place or two. The whole warp calls it. The rounding is that of rope.cu.
+template <u32 HD> __device__ __forceinline__ void store_rounded(const float *v, u8 *to, u8 *also, u32 lane) {
 #pragma unroll
-    for (u32 i = 0; i < HEAD_DIM / 32; i++) {
+    for (u32 i = 0; i < HD / 32; i++) {
         float x = v[i * 32 + lane], largest = warp_max(fabsf(x)), scale = __fdiv_rn(largest, 127.0f), inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
         i8 q = (i8)(int)fminf(fmaxf(roundf(x * inverse), -128.0f), 127.0f);
         __half half = __float2half_rn(scale);

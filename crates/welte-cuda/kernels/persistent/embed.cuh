@@ -1,12 +1,12 @@
-// The embedding of a token.
+// The embedding of a token; and what each layer adds to its input (Gemma 4).
 #pragma once
 #include "persistent/exchange.cuh"
 #include "persistent/stream.cuh"
 
 template <class V> constexpr u32 EMBEDDING_BLOCKS = (V::k + 31) / 32; // of 32 elements
 
-// One block of an embedding, by a warp.
-template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, u32 block, bool stalled) {
+// A lane's element of one block of an embedding. Beyond the end it is 0.
+template <class V> __device__ __forceinline__ float embedded(const Instruction &in, u32 token, u32 block) {
     using F = typename V::Format;
     using L = RowLayout<V>;
     u32 lane = threadIdx.x % 32;
@@ -30,6 +30,13 @@ template <class V> __device__ __forceinline__ void embed_block(float *x, const I
         for (u32 j = 0; j < 8; j++)
             if (lane % 8 == j) v = eight[j];
     }
+    return v;
+}
+
+// One block of an embedding, by a warp.
+template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, u32 block, bool stalled) {
+    u32 at = block * 32 + threadIdx.x % 32;
+    float v = embedded<V>(in, token, block);
     if (at < V::k && !stalled) publish(x + at, V::scale * v, tag);
 }
 
@@ -38,5 +45,33 @@ template <class V> __device__ __forceinline__ void embed(WaitContext &w, float *
     STAMP(0);
     for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block < EMBEDDING_BLOCKS<V>; block += gridDim.x * WARPS)
         embed_block<V>(exchange + in.output, in, tag, token, block, stalled);
+    STAMP(3);
+}
+
+// The inputs of all layers: (scaled embedding + norm of the projection) * a factor. `in.input` is the projection. A warp makes those of a
+// layer, V::width of them.
+template <class V> __device__ __forceinline__ void layer_inputs(WaitContext &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool stalled) {
+    constexpr u32 EACH = V::width / 32;
+    static_assert(V::width % 32 == 0 && V::k % V::width == 0, "whole blocks of an embedding");
+    u32 lane = threadIdx.x % 32, tag = tag_of(turn, in.reads_per_turn, in.reads), written = tag_of(turn, in.writes_per_turn, in.writes);
+    STAMP(0);
+    for (u32 layer = blockIdx.x + threadIdx.x / 32 * gridDim.x; layer < V::k / V::width; layer += gridDim.x * WARPS) {
+        const float *from = exchange + in.input + layer * V::width + lane, *norm = (const float *)in.vectors[0] + lane;
+        float table[EACH], v[EACH], sum = 0.0f;
+        u32 got[EACH];
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) table[i] = V::scale * embedded<V>(in, token, layer * EACH + i);
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) got[i] = peek(from + i * 32);
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            v[i] = await_value(w, from + i * 32, got[i], tag);
+            sum = fmaf(v[i], v[i], sum);
+        }
+        float factor = rsqrtf(warp_sum(sum) * (1.0f / (float)V::width) + V::eps);
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++)
+            if (!stalled) publish(exchange + in.output + layer * V::width + i * 32 + lane, V::factor * fmaf(factor * v[i], __ldg(norm + i * 32), table[i]), written);
+    }
     STAMP(3);
 }

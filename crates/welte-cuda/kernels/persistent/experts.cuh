@@ -108,7 +108,7 @@ template <class V> __device__ __forceinline__ void stage_experts(WaitContext &w,
     __syncwarp();
 }
 
-// Down: y += the sum of share * (W h[i] + bias) over the chosen experts. A block has the same rows of all experts.
+// Down: y += the sum of share * (W h[i] + bias) over the chosen experts, or y = that sum. A block has the same rows of all experts.
 template <class V>
 __device__ __forceinline__ void experts_down(WaitContext &w, Shared *s, Ring &ring, float *exchange, const Instruction &in, const Share &share, u32 turn,
                                              const Choice &choice, u32 &half, bool stalled) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void experts_down(WaitContext &w, Shared *s, Ring &ri
     STAMP(1);
     float *out = exchange + in.output + share.first, *parts = s->parts[half][warp];
     float before = 0.0f;
-    if (tid < share.rows) before = value(peek(out + tid));
+    if (V::output == Output::Add && tid < share.rows) before = value(peek(out + tid));
 #pragma unroll 1
     for (u32 i = 0; i < V::used; i++) {
         x.load(slices + i * P::BYTES, lane);

@@ -310,10 +310,11 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
     constexpr u32 SEGMENT = L::ROOM / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
     float *out = exchange + in.output + first;
-    // What the instruction behind this one adds: the place of the gate, or the weights of the convolution.
+    // What the instruction behind this one adds: the place of the gate or of the inputs, or the weights of the convolution.
     const Instruction &more = (&in)[1];
     u32 gate = 0, gate_tag = 0;
     if constexpr (V::gated) gate_tag = tag_of(turn, more.reads_per_turn, more.reads), gate = peek(exchange + more.input);
+    const float *inputs = exchange + more.input + first;
     u64 best = 0;
     float factor = 1.0f;
     for (u32 begin = 0; begin < count; begin += SEGMENT, half ^= 1) {
@@ -322,6 +323,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         float before = 0.0f;
         u32 sum = 0;
         if (V::output == Output::Add && tid < rows) sum = peek(out + begin + tid);
+        if (V::gates_inputs && tid < rows) sum = peek(inputs + begin + tid);
         if (V::bias && tid < rows) before += __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         RowConvolution<V> convolution;
         if (tid < rows) convolution.load(s, sequence, more, first + begin + tid);
@@ -340,6 +342,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         if (tid >= rows) continue;
         if constexpr (V::output == Output::Add) before += V::follows ? await_value(w, out + begin + tid, sum, tag_of(turn, in.writes_per_turn, in.writes - 1u)) : value(sum);
         float v = convolution.next(result<V>(parts, tid, factor, before));
+        if constexpr (V::gates_inputs) v = gated(V::act, v, await_value(w, inputs + begin + tid, sum, tag_of(turn, more.reads_per_turn, more.reads)));
         if constexpr (V::output == Output::Logits) {
             u32 id = first + begin + tid;
             logits[id] = v;

@@ -39,15 +39,16 @@ template <class V> __device__ __forceinline__ void route(WaitContext &w, Shared 
         if (__all_sync(~0u, all) || !__all_sync(~0u, keep_waiting(w, wait, PLACE_INPUT))) break;
     }
     STAMP(1);
+    auto logit = [&](u32 i) { return V::logit_scale == 1.0f ? value(got[i]) : value(got[i]) * V::logit_scale; };
     float largest = __uint_as_float(0xff800000u), sum = 0.0f; // minus infinity
 #pragma unroll
     for (u32 i = 0; i < EACH; i++)
-        if (i < mine) largest = fmaxf(largest, value(got[i]));
+        if (i < mine) largest = fmaxf(largest, logit(i));
     largest = warp_max(largest);
     if (!V::renormalise || !BY_LOGITS) {
 #pragma unroll
         for (u32 i = 0; i < EACH; i++)
-            if (i < mine) sum += expf(value(got[i]) - largest);
+            if (i < mine) sum += expf(logit(i) - largest);
         sum = warp_sum(sum);
     }
     auto score = [&](float v) {
@@ -57,7 +58,7 @@ template <class V> __device__ __forceinline__ void route(WaitContext &w, Shared 
     u32 ranks[EACH]; // 0: chosen already, or no expert
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
-        float v = value(got[i]);
+        float v = logit(i);
         ranks[i] = 0;
         if (i < mine) ranks[i] = order_of(BY_LOGITS ? v : score(v) + (V::bias ? __ldg(bias + first + i) : 0.0f));
     }
@@ -67,7 +68,7 @@ template <class V> __device__ __forceinline__ void route(WaitContext &w, Shared 
         float v = 0.0f;
 #pragma unroll
         for (u32 i = 0; i < EACH; i++)
-            if (ranks[i] > best) best = ranks[i], at = i, v = value(got[i]);
+            if (ranks[i] > best) best = ranks[i], at = i, v = logit(i);
         // The lowest lane has the lowest numbers.
         u32 owner = __ffs(__ballot_sync(~0u, best == warp_largest(best))) - 1;
         if (lane == owner) {

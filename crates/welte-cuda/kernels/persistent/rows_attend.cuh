@@ -9,6 +9,7 @@
 template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in) {
     using X = QkvVector<V>;
     constexpr u32 VECTORS = 2 * V::kv_heads;
+    static_assert(V::team == 1 && !V::shares && !V::value_norm, "what only chains can do");
     u32 tid = opaque(threadIdx.x), lane = tid % 32, tag = tag_of(0, in.reads_per_turn, in.reads);
 #pragma unroll 1
     for (u32 n = tid / 32 * gridDim.x + opaque(blockIdx.x); n < s->live * VECTORS; n += gridDim.x * WARPS) {
@@ -19,13 +20,13 @@ template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared
         x.receive(w, from, tag, lane);
         float v[X::EACH][2][2];
         x.finish(s->angles + row * ANGLES, v, norm != nullptr, part == 0, 1.0f, lane);
-        u8 *cache = kv_at(kv, part, nth % V::kv_heads, s->rows[row]);
+        u8 *cache = kv_at(kv, part, nth % V::kv_heads, s->rows[row], Scratchpad<V>::CACHED);
 #if KV_Q8
         // Every warp has passed the products before, so their inputs are not read any more.
         float *all = (float *)(s->scratchpad + Scratchpad<V>::WARP_SUMS) + tid / 32 * Scratchpad<V>::Q * Scratchpad<V>::SUMS_STRIDE;
         x.save(all, v, lane);
         __syncwarp();
-        store_rounded(all, cache, nullptr, lane);
+        store_rounded<V::head_dim>(all, cache, nullptr, lane);
         __syncwarp();
         continue;
 #endif
@@ -61,8 +62,8 @@ __device__ __forceinline__ void attend_row_jobs(WaitContext &w, Shared *s, const
     if (tid == 0) s->slot = slot;
     Keys<V> k;
     Values<V> v;
-    k.fetch(s, job, tile, job.to, position, lane / 4, lane % 4);
-    v.fetch(s, kv, job, tile, job.to, position, lane / 4, lane % 4);
+    k.fetch(s, job, tile, job.to, position, 0, lane / 4, lane % 4);
+    v.fetch(s, kv, job, tile, job.to, position, 0, lane / 4, lane % 4);
     attend_tiles<V, false>(s, kv, job, position, k, v, tile, warp, lane);
 }
 

@@ -24,15 +24,20 @@ const MIN_SLOTS_AND_REST: u32 = 9;
 const BYTES_IN_FLIGHT: u32 = 48 << 10;
 /// Lines of a tile (`persistent/tile.cuh`).
 pub(super) const TILE: u32 = 8;
-/// The longest context that is not split: what all warps can have in flight before the queries arrive.
+/// The longest context that is not split, if each warp has a tile of its own.
 pub(super) const MAX_UNSPLIT: u32 = 128;
 /// Elements of a split's keys, while there are blocks for as many splits. The load of the queries waits behind that of the
 /// keys, so splits are short.
 pub(super) const SPLIT_ELEMENTS: u32 = 4096;
 /// The most splits of a context: a lane adds up two.
 const MAX_SPLITS: u32 = 64;
-/// Elements of the output that a job of attention computes at most: its queries times the head size.
+/// Elements of the output that a job of attention computes at most, where each warp has a tile of its own: its queries times the head size.
 const MAX_JOB_ELEMENTS: u32 = 1024;
+/// Dimensions of a tile that a warp has at most: of models with heads of one size, and of others.
+const MAX_WARP_DIMS: u32 = 256;
+const FEW_WARP_DIMS: u32 = 128;
+/// Positions of a tile (`TILE_POSITIONS` of `persistent/attend.cuh`).
+const TILE_POSITIONS: u32 = 16;
 
 /// Bytes of a row over all planes.
 pub(super) fn row_bytes(format: Format, k: u32) -> u32 {
@@ -211,8 +216,14 @@ pub(super) struct AttentionJobs {
     /// Queries of a job, and jobs that share a head of keys.
     pub(super) queries: u32,
     pub(super) query_groups: u32,
+    /// Warps that share a tile.
+    pub(super) team: u32,
     /// The most splits of a context.
     pub(super) splits: u32,
+    /// The longest context that is not split: what all warps can have in flight before the queries arrive.
+    pub(super) max_unsplit: u32,
+    /// Positions of a split, while there are blocks for as many splits.
+    pub(super) split_positions: u32,
     /// Bytes of a job's scratchpad (`Scratchpad` of `persistent/attend.cuh`).
     pub(super) scratchpad: u32,
 }
@@ -222,18 +233,30 @@ impl AttentionJobs {
         a: &params::Attention,
         rot: u32,
         blocks: u32,
+        several_sizes: bool,
     ) -> Result<AttentionJobs, String> {
+        let dims = if several_sizes {
+            FEW_WARP_DIMS
+        } else {
+            MAX_WARP_DIMS
+        };
+        // A warp has whole runs of 64 dimensions.
+        let fits = |team: &u32| {
+            a.head_dim <= dims * team && (*team == 1 || a.head_dim.is_multiple_of(64 * team))
+        };
+        let team = [1, 2, 4].into_iter().find(fits);
         if !a.heads.is_multiple_of(a.kv_heads.max(1))
             || !a.head_dim.is_multiple_of(16)
-            || !(16..=256).contains(&a.head_dim)
+            || a.head_dim < 16
         {
             return Err(format!("heads of {} elements", a.head_dim));
         }
+        let team = team.ok_or_else(|| format!("heads of {} elements", a.head_dim))?;
         if !rot.is_multiple_of(4) || rot > a.head_dim {
             return Err(format!("a rope of {rot} elements"));
         }
         let group = a.heads / a.kv_heads.max(1);
-        let most = (MAX_JOB_ELEMENTS / a.head_dim).clamp(1, 8);
+        let most = (MAX_JOB_ELEMENTS * team / a.head_dim).clamp(1, 8);
         let query_groups = group.div_ceil(most);
         let queries = group.div_ceil(query_groups);
         // Fewer groups may do once their size is rounded up.
@@ -241,12 +264,16 @@ impl AttentionJobs {
         let splits = (blocks / (a.kv_heads * query_groups)).clamp(1, MAX_SPLITS);
         let scratchpad = queries * (a.head_dim * 4 + 16)
             + 2 * (a.head_dim * 2 + a.head_dim / 32 * 2).next_multiple_of(16)
-            + WARPS * queries * (a.head_dim + 4) * 4
-            + queries * 2 * WARPS * 4;
+            + WARPS / team * queries * (a.head_dim + 4) * 4
+            + queries * 2 * WARPS * 4
+            + if team > 1 { 2 * WARPS * 32 * 16 } else { 0 };
         Ok(AttentionJobs {
             queries,
             query_groups,
+            team,
             splits,
+            max_unsplit: MAX_UNSPLIT / team,
+            split_positions: (SPLIT_ELEMENTS / a.head_dim).max(TILE_POSITIONS),
             scratchpad,
         })
     }

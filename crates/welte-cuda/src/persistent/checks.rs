@@ -24,6 +24,14 @@ pub(crate) fn never_ran(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<
             Some("activations without gates")
         }
         Variant::Attention(attention) if attention.gated => Some("gated attention"),
+        Variant::Attention(attention) if attention.team > 1 => Some("heads of several sizes"),
+        Variant::Attention(attention) if attention.shares => {
+            Some("layers that share keys and values")
+        }
+        Variant::Attention(attention) if attention.value_norm => Some("normed values"),
+        Variant::LayerInputs(..) => Some("inputs per layer"),
+        Variant::AddNormed(sum) if sum.beside => Some("experts beside a dense part"),
+        Variant::AddNormed(sum) if sum.rescales => Some("layers with a factor"),
         _ => None,
     };
     let part = recording?.variants.all.iter().find_map(unproven)?;
@@ -49,8 +57,10 @@ pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {
 pub(super) struct Checked {
     /// Where the logits are.
     pub(super) logits: BufferRef,
-    /// Of all caches.
+    /// Of the largest heads in a cache, and whether others are smaller.
     pub(super) head_dim: u32,
+    pub(super) several_sizes: bool,
+    /// Of all caches.
     pub(super) kv_format: Format,
 }
 
@@ -64,6 +74,7 @@ pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<Checked, S
         return Err(format!("more than {MAX_CACHES} caches"));
     }
     let mut shape = None;
+    let mut several_sizes = false;
     for cache in &program.caches {
         match cache.kind {
             CacheKind::Attention {
@@ -73,9 +84,8 @@ pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<Checked, S
                     return Err(format!("a KV cache in {}", format.name()));
                 }
                 let (size, known) = *shape.get_or_insert((head_dim, format));
-                if size != head_dim {
-                    return Err("caches with heads of different sizes".to_string());
-                }
+                several_sizes |= size != head_dim;
+                shape = Some((head_dim.max(size), known));
                 if known != format {
                     return Err("caches in different formats".to_string());
                 }
@@ -90,6 +100,7 @@ pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<Checked, S
     Ok(Checked {
         logits: sample.buffers[0],
         head_dim,
+        several_sizes,
         kv_format: format,
     })
 }

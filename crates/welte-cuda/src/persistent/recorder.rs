@@ -2,7 +2,9 @@
 
 mod add_normed;
 mod attention;
+mod beside;
 mod experts;
+mod layer_inputs;
 mod recurrent;
 mod shared;
 
@@ -18,6 +20,7 @@ use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::context::saved_bytes;
 use crate::layout;
 use crate::ops::sample::{shared_bytes, slice};
+use beside::experts_beside;
 use experts::is_router;
 use recurrent::{Convolved, is_small_part};
 use shared::{SharedExpert, gate_rows, is_score};
@@ -44,6 +47,17 @@ struct InputNorm {
     eps: f32,
     /// Whether it norms as many groups as there are slices, each by itself.
     grouped: bool,
+}
+
+impl InputNorm {
+    /// Of the whole input, if there is a weight.
+    fn of(weight: WeightId, eps: f32) -> Option<InputNorm> {
+        (weight != NO_WEIGHT).then_some(InputNorm {
+            weight,
+            eps,
+            grouped: false,
+        })
+    }
 }
 
 /// A norm that the next products take over, with its output and its input.
@@ -76,7 +90,10 @@ struct Recorder<'a> {
     blocks: u32,
     /// Floats of one row of each buffer.
     widths: BTreeMap<BufferId, u64>,
-    vectors: BTreeMap<BufferId, Vector>,
+    /// By buffer and width of its rows: a write of a narrower row would leave the end of the vector with old tags.
+    vectors: BTreeMap<(BufferId, u32), Vector>,
+    /// The width of the rows that each buffer has now, where it is known.
+    row_widths: BTreeMap<BufferId, u32>,
     /// Floats of the exchange so far.
     exchange: u32,
     norm: Option<PendingNorm>,
@@ -85,17 +102,21 @@ struct Recorder<'a> {
     logits: BufferRef,
     variants: Variants,
     needs: SharedMemoryNeeds,
-    /// Floats for the results of attention's splits.
+    /// Floats for the results of attention's splits, and where those of each kind of attention begin.
     split_floats: u32,
+    split_starts: Vec<u32>,
     divider: RowDivider,
     program: Vec<Instruction>,
     commands: Vec<usize>,
     /// `[instruction][block]`.
     shares: Vec<Vec<Share>>,
     in_flight: [u8; TUNED_VARIANTS],
-    freqs: Vec<WeightId>,
-    /// The append, with or without rope, whose attention comes next.
+    /// Frequencies of each rope, and where its angles begin.
+    freqs: Vec<(WeightId, u32)>,
+    /// The append, with or without rope, or the rope of queries alone, whose attention comes next.
     rope: Option<usize>,
+    /// The norm of values before it.
+    value_norm: Option<usize>,
     /// The bias and the activation that the products before them have taken over.
     bias: Option<usize>,
     activation: Option<usize>,
@@ -107,9 +128,12 @@ struct Recorder<'a> {
     choice: Option<(BufferRef, bool)>,
     /// The shared expert beside the last choice.
     shared: Option<SharedExpert>,
+    /// Where the table has the result of the last product with a gate, and where it is.
+    gated: Option<(BufferRef, BufferRef)>,
     /// The last convolution that products have taken over.
     convolved: Option<Convolved>,
     kv_format: Format,
+    several_sizes: bool,
 }
 
 /// A product as the kernel sees it.
@@ -122,8 +146,12 @@ struct Product {
     act: u32,
     n: u32,
     k: u32,
+    /// Floats from one row of the output to the next, which tell vectors of a buffer apart.
+    stride: u32,
     /// The value whose sigmoid multiplies all results.
     score: Option<BufferRef>,
+    /// The inputs that results multiply, behind the activation.
+    inputs: Option<BufferRef>,
 }
 
 /// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
@@ -148,6 +176,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         blocks,
         widths: widths(pass),
         vectors: BTreeMap::new(),
+        row_widths: BTreeMap::new(),
         exchange: 0,
         norm: None,
         staged: None,
@@ -155,6 +184,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         variants: Variants::default(),
         needs: SharedMemoryNeeds::default(),
         split_floats: 0,
+        split_starts: Vec::new(),
         divider: RowDivider::new(blocks),
         program: Vec::new(),
         commands: Vec::new(),
@@ -162,14 +192,17 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         in_flight: [0; TUNED_VARIANTS],
         freqs: Vec::new(),
         rope: None,
+        value_norm: None,
         bias: None,
         activation: None,
         next: 0,
         hidden: None,
         choice: None,
         shared: None,
+        gated: None,
         convolved: None,
         kv_format: checked.kv_format,
+        several_sizes: checked.several_sizes,
     };
     for (index, command) in pass.commands.iter().enumerate() {
         recorder
@@ -241,19 +274,19 @@ impl Recorder<'_> {
         if self.rope.is_some() && command.op != Op::Attention {
             return Err("no attention follows the append".to_string());
         }
-        let norm = |eps: f32| {
-            (vector != NO_WEIGHT).then_some(InputNorm {
-                weight: vector,
-                eps,
-                grouped: false,
-            })
-        };
+        let norm = |eps: f32| InputNorm::of(vector, eps);
         let product = match command.op {
             Op::Embed => return self.embed(index, command),
+            // Attention takes them over.
+            Op::Norm if self.is_value_norm(index) => {
+                self.value_norm = Some(index);
+                return Ok(());
+            }
+            Op::Norm if self.is_query_norm(index) => return Ok(()),
             Op::Norm => {
                 let p = params::Norm::of(words);
                 if let Some(sum) = self.sum_after_norm(index, &p) {
-                    return self.add_normed(index, matrix, &p, &sum);
+                    return self.add_normed(index, &sum);
                 }
                 let norm = match p.groups {
                     1 if first != second || self.is_normed_once(index, p.dim) => Some(matrix),
@@ -271,7 +304,7 @@ impl Recorder<'_> {
                 });
                 return Ok(());
             }
-            Op::Matmul => self.plain_product(command),
+            Op::Matmul => self.product_with_gate(index)?,
             Op::MatmulAdd => {
                 let p = params::MatmulAdd::of(words);
                 let (input, norm) = self.before_norm(first);
@@ -285,7 +318,9 @@ impl Recorder<'_> {
                     act: 0,
                     n: p.n,
                     k: p.k,
+                    stride: p.y_stride,
                     score: shared.and_then(|(_, score)| score),
+                    inputs: None,
                 }
             }
             Op::NormMatmul => {
@@ -304,27 +339,19 @@ impl Recorder<'_> {
                     act: 0,
                     n: p.n,
                     k: p.k,
+                    stride: p.y_stride,
                     score: None,
+                    inputs: None,
                 }
             }
-            Op::NormMatmulActMul => {
-                let p = params::NormMatmulActMul::of(words);
-                Product {
-                    matrix,
-                    input: first,
-                    output: second,
-                    norm: norm(p.eps),
-                    kind: Output::ActMul,
-                    act: p.act,
-                    n: p.n,
-                    k: p.k,
-                    score: None,
-                }
-            }
+            Op::NormMatmulActMul => match experts_beside(self.pass, index) {
+                Some(part) => return self.beside(&part),
+                None => self.gate_up(command),
+            },
             // The products before it have taken it over.
             Op::Bias if self.bias == Some(index) => return Ok(()),
             Op::Act if self.activation == Some(index) => return Ok(()),
-            Op::RopeAppend | Op::KvAppend => {
+            Op::RopeAppend | Op::KvAppend | Op::Rope => {
                 self.rope = Some(index);
                 return Ok(());
             }
@@ -336,9 +363,10 @@ impl Recorder<'_> {
             Op::Gate => return self.gated_conv(index),
             Op::GatedDelta => return self.gated_delta(index),
             Op::Mamba2 => return self.mamba2(index),
-            Op::ExpertsActMul | Op::ExpertsAdd => return self.experts(index, command),
-            // The head takes it over.
+            Op::ExpertsActMul | Op::ExpertsAdd => return self.experts(index, command, false),
+            // The head or the choice takes it over.
             Op::Scale if command.buffers[0] == self.logits => return Ok(()),
+            Op::Scale if self.router_scale(index + 1).is_some() => return Ok(()),
             Op::Sample => return Ok(()),
             op => return Err(format!("{} is not among its instructions", op.name())),
         };
@@ -385,7 +413,9 @@ impl Recorder<'_> {
 
     /// The vector of a buffer. The first use reserves its place in the exchange.
     fn vector(&mut self, buffer: BufferId) -> Result<&mut Vector, String> {
-        if !self.vectors.contains_key(&buffer) {
+        let row_width = self.row_widths.get(&buffer).copied().unwrap_or(0);
+        let key = (buffer, row_width);
+        if !self.vectors.contains_key(&key) {
             let floats = self.widths.get(&buffer).copied().unwrap_or(0);
             let start = self.exchange;
             self.exchange = u32::try_from(floats)
@@ -397,10 +427,10 @@ impl Recorder<'_> {
                 writes: 0,
                 read: true,
             };
-            self.vectors.insert(buffer, vector);
+            self.vectors.insert(key, vector);
         }
         self.vectors
-            .get_mut(&buffer)
+            .get_mut(&key)
             .ok_or_else(|| "no such vector".to_string())
     }
 
@@ -430,6 +460,11 @@ impl Recorder<'_> {
         Ok((vector.start + at.offset / 4, writes))
     }
 
+    /// Notes how wide the rows are that a buffer has from now on.
+    fn set_row_width(&mut self, at: BufferRef, width: u32) {
+        self.row_widths.insert(at.buffer, width);
+    }
+
     /// Notes that a vector changes.
     fn change(&mut self, buffer: BufferId) -> Result<(), String> {
         // Products read the vector before its norm, so from now on they would read another one.
@@ -449,7 +484,7 @@ impl Recorder<'_> {
     /// The product of a `matmul` command, with the norm before it.
     fn plain_product(&self, command: &Command) -> Product {
         let p = params::Matmul::of(&command.params);
-        let (input, norm) = self.before_norm(command.buffers[0]);
+        let (input, norm) = self.before_norm(self.ungated(command.buffers[0]));
         Product {
             matrix: command.weights[0],
             input,
@@ -459,7 +494,28 @@ impl Recorder<'_> {
             act: 0,
             n: p.n,
             k: p.k,
+            stride: p.y_stride,
             score: None,
+            inputs: None,
+        }
+    }
+
+    /// The product of gate and up, with the norm before it.
+    fn gate_up(&self, command: &Command) -> Product {
+        let p = params::NormMatmulActMul::of(&command.params);
+        let [matrix, norm, _] = command.weights;
+        Product {
+            matrix,
+            input: command.buffers[0],
+            output: command.buffers[1],
+            norm: InputNorm::of(norm, p.eps),
+            kind: Output::ActMul,
+            act: p.act,
+            n: p.n,
+            k: p.k,
+            stride: p.y_stride,
+            score: None,
+            inputs: None,
         }
     }
 
@@ -475,6 +531,9 @@ impl Recorder<'_> {
     }
 
     fn embed(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        if self.layer_inputs(index)? {
+            return Ok(());
+        }
         let table = command.weights[0];
         let (output, writes) = self.write(command.buffers[1])?;
         let p = params::Embed::of(&command.params);
@@ -514,6 +573,9 @@ impl Recorder<'_> {
         let known = self.staged;
         let flags = self.stage(format, p);
         let follows = p.kind == Output::Add && self.is_unread(p.output.buffer)?;
+        if matches!(p.kind, Output::Store | Output::ActMul) {
+            self.set_row_width(p.output, p.stride);
+        }
         let (output, writes) = match p.kind {
             Output::Logits => (0, 0),
             _ => self.write(p.output)?,
@@ -591,16 +653,17 @@ impl Recorder<'_> {
             experts: 0,
             gated: p.score.is_some(),
             follows,
+            gates_inputs: p.inputs.is_some(),
             taps: 0,
             conv_cache: 0,
             conv_n: 0,
             conv_begin: 0,
             conv_act: 0,
         };
-        let more = match p.score {
+        let more = match p.score.or(p.inputs) {
             None => self.conv_of(index, p, &mut constants)?,
-            Some(score) => {
-                let (input, reads) = self.read(score)?;
+            Some(from) => {
+                let (input, reads) = self.read(from)?;
                 Some(Instruction {
                     input,
                     reads,
@@ -835,7 +898,7 @@ impl Recorder<'_> {
         let blocks = self.blocks as usize;
         let shares = (0..blocks).flat_map(|block| self.shares.iter().map(move |s| s[block]));
         let mut freqs = [NO_WEIGHT.into(); MAX_ROPES];
-        for (place, id) in freqs.iter_mut().zip(&self.freqs) {
+        for (place, (id, _)) in freqs.iter_mut().zip(&self.freqs) {
             *place = (*id).into();
         }
         Ok(Recording {

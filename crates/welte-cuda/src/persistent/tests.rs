@@ -3,11 +3,11 @@
 use super::Recording;
 use super::arrangement::{AttentionJobs, Chunks, TILE, row_bytes, slots_in_flight};
 use super::examples::{LLAMA_1B, LLAMA_8B, QWEN3_4B, Sizes, Way, one_row, program, several_rows};
-use super::instruction::REUSES_INPUT;
+use super::instruction::{Instruction, REUSES_INPUT};
 use super::memory::MAX_OUTPUTS;
 use super::recorder::rows_of;
 use super::share::Share;
-use super::variants::{Output, Product, Variant};
+use super::variants::{Attention, NO_LAYER, Output, Product, Variant};
 use crate::GpuInfo;
 use crate::info::h200;
 use crate::load::Placed;
@@ -348,10 +348,10 @@ fn every_query_has_one_job_and_every_split_a_place() {
         (40, 40),
         (160, 160),
     ] {
-        for head_dim in [16, 64, 80, 96, 112, 128, 192, 256] {
+        for head_dim in [16, 64, 80, 96, 112, 128, 192, 256, 512] {
             for blocks in [1, 7, 60, 114, 132, 160] {
                 let a = attention(heads, kv_heads, head_dim);
-                let parts = AttentionJobs::of(&a, head_dim, blocks).unwrap();
+                let parts = AttentionJobs::of(&a, head_dim, blocks, false).unwrap();
                 let group = heads / kv_heads;
                 let mut seen = vec![0; heads as usize];
                 for job in 0..kv_heads * parts.query_groups {
@@ -367,14 +367,14 @@ fn every_query_has_one_job_and_every_split_a_place() {
                 assert!(jobs <= blocks || parts.splits == 1, "{parts:?}");
                 // Blocks that have nothing to do are fewer than one more split would take.
                 assert!(jobs + kv_heads * parts.query_groups > blocks || parts.splits == 64);
-                assert!(parts.scratchpad <= 48 << 10, "{parts:?}");
+                assert!(parts.scratchpad <= 64 << 10, "{parts:?}");
                 checked += 1;
             }
         }
     }
-    assert_eq!(checked, 8 * 8 * 6);
+    assert_eq!(checked, 8 * 9 * 6);
     for (head_dim, rot) in [(72, 72), (272, 64), (0, 0), (64, 62), (64, 128)] {
-        assert!(AttentionJobs::of(&attention(4, 2, head_dim), rot, 132).is_err());
+        assert!(AttentionJobs::of(&attention(4, 2, head_dim), rot, 132, false).is_err());
     }
 }
 
@@ -449,14 +449,14 @@ fn what_cannot_be_recorded_is_named() {
     *format = Format::Q4_0;
     let why = one_row(&bytes, &h200()).unwrap_err();
     assert!(why.contains("a KV cache in Q4_0"), "{why}");
-    let mut heads = made.clone();
-    heads.caches.push(heads.caches[0].clone());
-    let CacheKind::Attention { head_dim, .. } = &mut heads.caches[1].kind else {
+    let mut formats = made.clone();
+    formats.caches.push(formats.caches[0].clone());
+    let CacheKind::Attention { format, .. } = &mut formats.caches[1].kind else {
         panic!("an attention cache");
     };
-    *head_dim = 64;
-    let why = one_row(&heads, &h200()).unwrap_err();
-    assert!(why.contains("different sizes"), "{why}");
+    *format = Format::Q8_0;
+    let why = one_row(&formats, &h200()).unwrap_err();
+    assert!(why.contains("different formats"), "{why}");
     let mut state = made.clone();
     state.caches.push(CacheSpec {
         kind: CacheKind::Recurrent {
@@ -495,6 +495,134 @@ fn recorded(shape: &str) -> (Program, Recording) {
     let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
     let recording = one_row(&program, &h200()).unwrap();
     (program, recording)
+}
+
+/// The attention instructions of a recording, with their constants.
+fn attentions(recording: &Recording) -> Vec<(Instruction, Attention)> {
+    let all = recording.program.iter();
+    let attentions = all.filter_map(|i| match recording.variants.all[i.variant as usize] {
+        Variant::Attention(attention) => Some((*i, attention)),
+        _ => None,
+    });
+    attentions.collect()
+}
+
+/// The last layers of Gemma 4 read this turn's keys and values where the layer whose cache they share publishes them.
+#[test]
+fn a_layer_publishes_the_keys_and_values_that_others_share() {
+    let (_, recording) = recorded("gemma4-small:q4_0");
+    let all = attentions(&recording);
+    let shares: Vec<bool> = all.iter().map(|(_, a)| a.shares).collect();
+    assert_eq!(shares, [[false; 6].as_slice(), &[true; 4]].concat());
+    for (i, (instruction, a)) in all.iter().enumerate() {
+        let (dims, team, heads) = if i % 6 == 5 || i == 9 {
+            (512, 4, 8)
+        } else {
+            (256, 2, 8)
+        };
+        assert_eq!(
+            (a.head_dim, a.team, a.queries * a.kv_heads),
+            (dims, team, heads)
+        );
+        assert_eq!(a.value_norm, !a.shares);
+        assert_eq!(instruction.vectors[1] == u64::from(NO_WEIGHT), a.shares);
+        let mut sources = all.iter().filter(|(source, other)| {
+            other.source_layer == source.layer && other.cache == a.cache && !other.shares
+        });
+        let (source, made) = sources.next().unwrap();
+        assert_eq!(sources.count(), 0);
+        assert_eq!(a.shared_at, made.shared_at);
+        if a.shares {
+            assert_eq!(
+                (instruction.layer, a.source_layer),
+                (source.layer, NO_LAYER)
+            );
+        }
+        // No instruction writes another vector there.
+        let end = a.shared_at + 2 * a.kv_heads * a.head_dim;
+        assert!((recording.program.iter()).all(|i| !(a.shared_at..end).contains(&i.output)));
+    }
+}
+
+/// Tags tell a value from the one three writes before only if every write writes all of its vector.
+#[test]
+fn rows_of_another_width_are_another_vector() {
+    let (program, recording) = recorded("gemma4-small:q4_0");
+    let mut widths = std::collections::BTreeMap::new();
+    for (instruction, index) in recording.program.iter().zip(&recording.commands) {
+        let command = &program.passes[0].commands[*index];
+        if let Some(n) = rows_of(command).filter(|n| *n < program.vocab) {
+            let width = widths.entry(instruction.output).or_insert(n);
+            assert_eq!(*width, n, "{command:?}");
+        }
+    }
+    for (instruction, a) in attentions(&recording) {
+        let rows = if a.shares {
+            a.heads
+        } else {
+            a.heads + 2 * a.kv_heads
+        };
+        assert_eq!(widths[&instruction.input], rows * a.head_dim);
+        let width = widths
+            .entry(instruction.output)
+            .or_insert(a.heads * a.head_dim);
+        assert_eq!(*width, a.heads * a.head_dim);
+    }
+    // Queries, keys and values of four kinds of layers; results of two.
+    assert!(widths.len() >= 6, "{widths:?}");
+}
+
+/// Experts beside a dense part: the choice is made before most of the dense part is computed, and each part has a vector of its own.
+#[test]
+fn the_router_comes_before_a_dense_part_beside_experts() {
+    let (program, recording) = recorded("gemma4-moe-small:q4_0");
+    let commands = &program.passes[0].commands;
+    let ops: Vec<Op> = recording.commands.iter().map(|c| commands[*c].op).collect();
+    let layer = [
+        Op::Matmul,
+        Op::NormMatmulActMul,
+        Op::Route,
+        Op::Matmul,
+        Op::ExpertsActMul,
+        Op::ExpertsAdd,
+        Op::Norm,
+        // What the one before has no place for.
+        Op::Norm,
+    ];
+    let found: Vec<usize> = (0..ops.len())
+        .filter(|i| ops[*i..].starts_with(&layer))
+        .collect();
+    assert_eq!(found.len(), 6, "{ops:?}");
+    for at in found {
+        let [router, gate_up, route, down, up, sum, add, more] = &recording.program[at..at + 8]
+        else {
+            panic!("too few instructions");
+        };
+        assert_eq!((route.input, down.input), (router.output, gate_up.output));
+        assert_ne!(gate_up.output, up.output);
+        assert_eq!(
+            (sum.input, add.input, more.input),
+            (up.output, down.output, sum.output)
+        );
+        let variant = |i: &Instruction| recording.variants.all[i.variant as usize];
+        let (Variant::Route(choice), Variant::AddNormed(added), Variant::Product(_, product)) =
+            (variant(route), variant(add), variant(sum))
+        else {
+            panic!("other instructions");
+        };
+        assert_eq!(choice.logit_scale, 1.0 / 2816f32.sqrt());
+        assert!(added.beside && added.rescales && product.output == Output::Store);
+        let factor = commands[recording.commands[at + 6]..]
+            .iter()
+            .find(|c| c.op == Op::Scale);
+        let factor = params::Scale::of(&factor.unwrap().params).scale;
+        assert_eq!(f32::from_bits(add.flags), factor);
+    }
+    // Values of full layers are their keys.
+    let full = attentions(&recording)
+        .into_iter()
+        .filter(|(_, a)| a.values_are_keys);
+    assert_eq!(full.count(), 1);
 }
 
 /// The first part of a shared expert comes before the choice, and its sum is a write of its own.

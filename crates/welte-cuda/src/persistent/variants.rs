@@ -15,6 +15,9 @@ pub(crate) const AFFINE: [[&str; 3]; 4] = [
     ["AFFINE_3_BITS", "AFFINE_3_GROUP", "AFFINE_3_BF16"],
 ];
 
+/// No layer of a cache (`persistent/attend.cuh`).
+pub(crate) const NO_LAYER: u32 = u32::MAX;
+
 /// Variants that have tuning parameters of their own.
 pub(crate) const TUNED_VARIANTS: usize = 16;
 
@@ -109,13 +112,30 @@ constants! {
 }
 
 constants! {
+    /// What each layer adds to its input, for all layers (`persistent/embed.cuh`).
+    LayerInputs {
+        /// Rows of the table, and elements of each.
+        n: u32,
+        k: u32,
+        /// A factor of embeddings.
+        scale: f32,
+        /// Elements of a layer.
+        width: u32,
+        /// Of the projection's norm.
+        eps: f32,
+        /// A factor of the sum.
+        factor: f32,
+    }
+}
+
+constants! {
     /// A product of a matrix with the input (`persistent/product.cuh`, `rows_product.cuh`).
     Product {
         /// Rows of the matrix (of each, where there are two), and elements of each.
         n: u32,
         k: u32,
         output: Output,
-        /// The activation of [`Output::ActMul`] and [`Output::Act`].
+        /// The activation of [`Output::ActMul`], [`Output::Act`], or of `gates_inputs`.
         act: u32,
         /// Lanes that share a row.
         lanes: u32,
@@ -152,6 +172,8 @@ constants! {
         gated: bool,
         /// Whether the output was written by the product before, so that blocks may not have read it.
         follows: bool,
+        /// Whether the results, behind an activation, multiply inputs of the layer, whose place the next instruction has.
+        gates_inputs: bool,
         /// Taps of a convolution of some rows, whose weights the next instruction has (`persistent/conv.cuh`); 0: none.
         taps: u32,
         /// The index of its cache, its channels, the row of the first one (modulo 2^32), and whether SiLU follows (1).
@@ -210,6 +232,8 @@ constants! {
         scoring: u32,
         /// Whether a bias decides the choice too.
         bias: bool,
+        /// A factor of the router's logits.
+        logit_scale: f32,
     }
 }
 
@@ -247,6 +271,16 @@ constants! {
         /// Queries of a job, and jobs that share a head of keys.
         queries: u32,
         query_groups: u32,
+        /// Warps that share a tile.
+        team: u32,
+        /// Whether the values of each head are normed, and whether they are made from its keys.
+        value_norm: bool,
+        values_are_keys: bool,
+        /// Whether keys and values are those of an earlier layer.
+        shares: bool,
+        /// The layer of the cache that later layers share ([`NO_LAYER`]: none), and where it publishes this turn's keys and values.
+        source_layer: u32,
+        shared_at: u32,
     }
 }
 
@@ -254,10 +288,15 @@ constants! {
     /// The sum of the hidden vector and a normed one (`persistent/add_normed.cuh`).
     AddNormed {
         n: u32,
-        norm: bool,
         eps: f32,
         /// A factor of what is added.
         scale: f32,
+        /// Whether the sum is multiplied by a factor, which the instruction has.
+        rescales: bool,
+        /// Whether a second part is added to the first, both with a norm of their own.
+        beside: bool,
+        eps_first: f32,
+        eps_second: f32,
         /// Whether the hidden vector is in shared memory already.
         local: bool,
     }
@@ -267,6 +306,7 @@ constants! {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Variant {
     Embed(Format, Embedding),
+    LayerInputs(Format, LayerInputs),
     Product(Format, Product),
     Attention(Attention),
     AddNormed(AddNormed),
@@ -289,7 +329,9 @@ pub(crate) struct Variants {
 impl Variants {
     /// The number of a variant. Equal variants have one number.
     pub(crate) fn add(&mut self, variant: Variant) -> u32 {
-        if let Variant::Embed(format, _) | Variant::Product(format, _) = variant
+        if let Variant::Embed(format, _)
+        | Variant::LayerInputs(format, _)
+        | Variant::Product(format, _) = variant
             && let Format::Affine(affine) = format
             && !self.affine.contains(&affine)
         {
@@ -322,6 +364,9 @@ impl Variants {
         for (i, variant) in self.all.iter().enumerate() {
             let (what, format, members) = match variant {
                 Variant::Embed(format, embedding) => ("EMBED", Some(format), embedding.members()),
+                Variant::LayerInputs(format, inputs) => {
+                    ("LAYER_INPUTS", Some(format), inputs.members())
+                }
                 Variant::Product(format, product) => {
                     let entry = tuning_index(i as u32);
                     streamed += &format!(

@@ -51,7 +51,13 @@ impl Emitter<'_> {
                     y_stride: n,
                 };
                 let places = [set.qkv, buffers.heads];
-                self.push("queries", Op::NormMatmul, &[up, norm], &places, params.words());
+                self.push(
+                    "queries",
+                    Op::NormMatmul,
+                    &[up, norm],
+                    &places,
+                    params.words(),
+                );
                 (buffers.heads, n)
             }
             None => (set.qkv, stride),

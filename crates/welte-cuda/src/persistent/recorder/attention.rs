@@ -1,13 +1,25 @@
 //! Attention, with what comes before and after it: rope, the append to the cache, and a gate (`kernels/persistent/attend.cuh`).
 
 use super::super::MAX_ROPES;
-use super::super::arrangement::{AttentionJobs, MAX_UNSPLIT, SPLIT_ELEMENTS};
+use super::super::arrangement::AttentionJobs;
 use super::super::instruction::Instruction;
-use super::super::variants::{self, Variant};
+use super::super::variants::{self, NO_LAYER, Variant};
 use super::Recorder;
 use super::shared::SIGMOID;
 use crate::ops::kv;
-use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, params};
+use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, Params, WeightId, params};
+
+/// What happens to queries, keys and values before attention.
+struct Prepared {
+    /// Norm, rope and append; of queries alone, if keys and values are those of an earlier layer.
+    append: params::RopeAppend,
+    /// The norms of queries and keys.
+    norms: [WeightId; 2],
+    shares: bool,
+    /// Whether values are normed, and whether they are made from keys.
+    value_norm: bool,
+    values_are_keys: bool,
+}
 
 /// The append before attention over `qkv`, if it is of the same layer. Without rope nothing is turned.
 fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<params::RopeAppend> {
@@ -17,15 +29,24 @@ fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<p
         return same.then_some(r);
     }
     let p = params::KvAppend::of(&append.params);
-    let behind = |heads: u32| BufferRef {
+    let [k, v, ..] = append.buffers;
+    let in_order = k == behind(a, qkv, a.heads) && v == behind(a, qkv, a.heads + a.kv_heads);
+    let same = (p.layer, p.kv_heads, p.head_dim) == (a.layer, a.kv_heads, a.head_dim);
+    (in_order && same).then_some(not_turned(a, p.k_stride))
+}
+
+/// The place behind so many heads.
+fn behind(a: &params::Attention, qkv: BufferRef, heads: u32) -> BufferRef {
+    BufferRef {
         offset: qkv.offset + 4 * heads * a.head_dim,
         ..qkv
-    };
-    let [k, v, ..] = append.buffers;
-    let in_order = k == behind(a.heads) && v == behind(a.heads + a.kv_heads);
-    let same = (p.layer, p.kv_heads, p.head_dim) == (a.layer, a.kv_heads, a.head_dim);
-    (in_order && same).then_some(params::RopeAppend {
-        layer: p.layer,
+    }
+}
+
+/// Neither norm nor rope.
+fn not_turned(a: &params::Attention, qkv_stride: u32) -> params::RopeAppend {
+    params::RopeAppend {
+        layer: a.layer,
         heads: a.heads,
         kv_heads: a.kv_heads,
         head_dim: a.head_dim,
@@ -33,8 +54,34 @@ fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<p
         interleaved: 0,
         magnitude: 1.0,
         eps: 0.0,
-        qkv_stride: p.k_stride,
-    })
+        qkv_stride,
+    }
+}
+
+/// A command's parameters without the number of the layer, with the frequencies of a rope.
+fn without_layer(command: &Command) -> (Op, Params, WeightId) {
+    let mut words = command.params;
+    let mut freqs = NO_WEIGHT;
+    match command.op {
+        Op::Attention => {
+            let mut p = params::Attention::of(&words);
+            p.layer = 0;
+            words = p.words();
+        }
+        Op::RopeAppend => {
+            let mut p = params::RopeAppend::of(&words);
+            p.layer = 0;
+            words = p.words();
+            freqs = command.weights[0];
+        }
+        Op::KvAppend => {
+            let mut p = params::KvAppend::of(&words);
+            p.layer = 0;
+            words = p.words();
+        }
+        _ => freqs = command.weights[0],
+    }
+    (command.op, words, freqs)
 }
 
 /// Where the attention of a command stands among those with the same parameters.
@@ -69,38 +116,150 @@ impl Recorder<'_> {
         Ok(Some(at / 4))
     }
 
-    pub(super) fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
-        let rope = self.rope.take().ok_or("attention without rope")?;
-        let rope = &self.pass.commands[rope];
-        let a = params::Attention::of(&command.params);
-        let [qkv, _, out, _] = command.buffers;
-        let r = appended(rope, &a, qkv);
-        let r = r.ok_or("attention over something else than what was appended")?;
-        let jobs = AttentionJobs::of(&a, r.rot, self.blocks)?;
-        let freqs = rope.weights[0];
-        let which = match self.freqs.iter().position(|known| *known == freqs) {
+    /// Whether a norm is one of the values before attention, or makes them from the keys.
+    pub(super) fn is_value_norm(&self, index: usize) -> bool {
+        let Some([norm, append]) = self.pass.commands.get(index..index + 2) else {
+            return false;
+        };
+        let (p, r) = (
+            params::Norm::of(&norm.params),
+            params::RopeAppend::of(&append.params),
+        );
+        let values = BufferRef {
+            offset: append.buffers[0].offset + 4 * (r.heads + r.kv_heads) * r.head_dim,
+            ..append.buffers[0]
+        };
+        append.op == Op::RopeAppend
+            && norm.weights[0] == NO_WEIGHT
+            && norm.buffers[1] == values
+            && (p.dim, p.groups, p.eps) == (r.head_dim, r.kv_heads, r.eps)
+    }
+
+    /// Whether a norm is one of the queries of a layer without keys of its own.
+    pub(super) fn is_query_norm(&self, index: usize) -> bool {
+        let Some([norm, rope]) = self.pass.commands.get(index..index + 2) else {
+            return false;
+        };
+        let (p, r) = (
+            params::Norm::of(&norm.params),
+            params::Rope::of(&rope.params),
+        );
+        rope.op == Op::Rope
+            && norm.op == Op::Norm
+            && norm.buffers[..2] == [rope.buffers[0]; 2]
+            && (p.dim, p.groups) == (r.head_dim, r.heads)
+    }
+
+    /// What happens to queries, keys and values before the attention of a command.
+    fn prepared(&mut self, a: &params::Attention, qkv: BufferRef) -> Result<Prepared, String> {
+        let index = self.rope.take().ok_or("attention without rope")?;
+        let rope = &self.pass.commands[index];
+        let value_norm = self.value_norm.take();
+        let refused = "attention over something else than what was appended";
+        if rope.op != Op::Rope {
+            let append = appended(rope, a, qkv).ok_or(refused)?;
+            let source = value_norm.map(|norm| self.pass.commands[norm].buffers[0]);
+            let values_are_keys = source.is_some_and(|from| from == behind(a, qkv, a.heads));
+            let values = behind(a, qkv, a.heads + a.kv_heads);
+            if !values_are_keys && source.is_some_and(|from| from != values) {
+                return Err(refused.to_string());
+            }
+            return Ok(Prepared {
+                append,
+                norms: [rope.weights[1], rope.weights[2]],
+                shares: false,
+                value_norm: source.is_some(),
+                values_are_keys,
+            });
+        }
+        let r = params::Rope::of(&rope.params);
+        if rope.buffers[0] != qkv || (r.heads, r.head_dim) != (a.heads, a.head_dim) {
+            return Err(refused.to_string());
+        }
+        let norm = index.checked_sub(1).filter(|i| self.is_query_norm(*i));
+        let norm = norm.map(|i| &self.pass.commands[i]);
+        let eps = norm.map_or(0.0, |norm| params::Norm::of(&norm.params).eps);
+        Ok(Prepared {
+            append: params::RopeAppend {
+                rot: r.rot,
+                interleaved: r.interleaved,
+                magnitude: r.magnitude,
+                eps,
+                ..not_turned(a, r.y_stride)
+            },
+            norms: [norm.map_or(NO_WEIGHT, |norm| norm.weights[0]), NO_WEIGHT],
+            shares: true,
+            value_norm: false,
+            values_are_keys: false,
+        })
+    }
+
+    /// The number of a rope among those of the model, and where its angles begin.
+    fn rope_of(&mut self, freqs: WeightId, rot: u32) -> Result<(usize, u32), String> {
+        let known = self.freqs.iter().position(|(known, _)| *known == freqs);
+        let which = match known {
             Some(which) => which,
-            None if r.rot == 0 => 0,
+            None if rot == 0 => return Ok((0, 0)),
             None => {
-                self.freqs.push(freqs);
-                self.needs.angles += r.rot / 2;
+                self.freqs.push((freqs, self.needs.angles));
+                self.needs.angles += rot / 2;
                 self.freqs.len() - 1
             }
         };
         if which >= MAX_ROPES {
             return Err("more than four ropes".to_string());
         }
+        Ok((which, self.freqs[which].1))
+    }
+
+    /// The layer of a cache that other layers attend to, and where in the exchange it publishes this turn's keys and values.
+    fn source(&mut self, cache: BufferRef, a: &params::Attention) -> Result<(u32, u32), String> {
+        let pairs = self.pass.commands.windows(2);
+        let mut shared = pairs.filter_map(|pair| {
+            let shares = pair[0].op == Op::Rope && pair[1].op == Op::Attention;
+            let same = pair[1].buffers[1] == cache;
+            (shares && same).then(|| params::Attention::of(&pair[1].params).layer)
+        });
+        let Some(layer) = shared.next() else {
+            return Ok((NO_LAYER, 0));
+        };
+        if shared.any(|other| other != layer) {
+            return Err("two layers of a cache that others share".to_string());
+        }
+        // The cache's buffer has no other vector.
+        self.widths
+            .insert(cache.buffer, u64::from(2 * a.kv_heads * a.head_dim));
+        Ok((layer, self.vector(cache.buffer)?.start))
+    }
+
+    pub(super) fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let a = params::Attention::of(&command.params);
+        let [qkv, kv, out, _] = command.buffers;
+        let rope = self.rope.ok_or("attention without rope")?;
+        let rope = &self.pass.commands[rope];
+        let prepared = self.prepared(&a, qkv)?;
+        let r = &prepared.append;
+        let jobs = AttentionJobs::of(&a, r.rot, self.blocks, self.several_sizes)?;
+        let is_new = prepared.shares || prepared.value_norm || jobs.team > 1;
+        if self.budget.is_step && is_new {
+            return Err("attention of Gemma 4 in steps of several rows".to_string());
+        }
+        let (which, angles) = self.rope_of(rope.weights[0], r.rot)?;
+        let (source_layer, shared_at) = self.source(kv, &a)?;
         let gate = self.attention_gate(index, qkv)?;
         if gate.is_some() {
             self.next = index + 2;
         }
         let (input, reads) = self.read(qkv)?;
+        self.set_row_width(out, a.y_stride);
         let (output, writes) = self.write(out)?;
         let kind = self.attention_kind(index);
         // Each kind has its own place for the results of its splits. A context that a window cuts off may have fewer splits than
         // another; with a shared place, results that it does not overwrite would look fresh.
-        let split_floats = a.heads * jobs.splits * (a.head_dim + 4);
-        self.split_floats = self.split_floats.max((kind.before + 1) * split_floats);
+        if kind.nth == 1 {
+            self.split_starts.push(self.split_floats);
+            self.split_floats += a.heads * jobs.splits * (a.head_dim + 4);
+        }
         let scratchpad = &mut self.needs.scratchpad;
         // A key and a value before they are rounded.
         let unrounded = match self.kv_format {
@@ -108,11 +267,8 @@ impl Recorder<'_> {
             _ => 0,
         };
         scratchpad.any = scratchpad.any.max(jobs.scratchpad + unrounded);
-        let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
-        let [Some(cache), Some(appended)] = caches else {
-            return Err("attention without a cache".to_string());
-        };
-        if cache != appended {
+        let cache = kv::index(self.cx.program, command).ok_or("attention without a cache")?;
+        if !prepared.shares && kv::index(self.cx.program, rope) != Some(cache) {
             return Err("attention over another cache than what was appended".to_string());
         }
         let constants = variants::Attention {
@@ -130,15 +286,25 @@ impl Recorder<'_> {
             sinks: command.weights[0] != NO_WEIGHT,
             gated: gate.is_some(),
             gate_at: gate.unwrap_or(0),
-            // Ropes of one model have the same width, if they turn anything.
-            angles: which as u32 * (r.rot / 2),
+            angles,
             // Relative to the end of all vectors, until that is known.
-            splits_start: kind.before * split_floats,
-            max_unsplit: MAX_UNSPLIT,
-            split_positions: SPLIT_ELEMENTS / a.head_dim,
+            splits_start: self.split_starts[kind.before as usize],
+            max_unsplit: jobs.max_unsplit,
+            split_positions: jobs.split_positions,
             splits: jobs.splits,
             queries: jobs.queries,
             query_groups: jobs.query_groups,
+            team: jobs.team,
+            value_norm: prepared.value_norm,
+            values_are_keys: prepared.values_are_keys,
+            shares: prepared.shares,
+            // A layer that shares it publishes nothing.
+            source_layer: if prepared.shares {
+                NO_LAYER
+            } else {
+                source_layer
+            },
+            shared_at,
         };
         let variant = self.variants.add(Variant::Attention(constants));
         if r.rot > 0 {
@@ -152,7 +318,7 @@ impl Recorder<'_> {
             writes,
             flags: kind.count << 16 | kind.nth,
             weight: command.weights[0].into(),
-            vectors: [rope.weights[1].into(), rope.weights[2].into()],
+            vectors: prepared.norms.map(u64::from),
             ..Instruction::of(variant)
         };
         self.staged = None;
@@ -164,12 +330,7 @@ impl Recorder<'_> {
     fn attention_kind(&self, index: usize) -> AttentionKind {
         let commands = self.pass.commands.windows(2).enumerate();
         let all = commands.filter(|(_, pair)| pair[1].op == Op::Attention);
-        let all = all.map(|(i, pair)| {
-            let mut a = params::Attention::of(&pair[1].params);
-            let mut r = params::RopeAppend::of(&pair[0].params);
-            (a.layer, r.layer) = (0, 0);
-            (i + 1, (a.words(), r.words(), pair[0].weights[0]))
-        });
+        let all = all.map(|(i, pair)| (i + 1, (without_layer(&pair[0]), without_layer(&pair[1]))));
         let all: Vec<_> = all.collect();
         let mut before = Vec::new();
         let Some((_, mine)) = all.iter().find(|(i, _)| *i == index) else {

@@ -15,6 +15,8 @@ struct ExpertsProduct {
     output: BufferRef,
     norm: Option<InputNorm>,
     kind: Output,
+    /// Whether it sums the experts' results.
+    is_down: bool,
     act: u32,
     /// Of one expert.
     n: u32,
@@ -38,6 +40,18 @@ pub(super) fn is_router(pass: &Pass, command: &Command) -> bool {
 }
 
 impl Recorder<'_> {
+    /// What the command before a choice multiplies the router's logits by.
+    pub(super) fn router_scale(&self, route: usize) -> Option<f32> {
+        let pair = self.pass.commands.get(route.checked_sub(1)?..=route)?;
+        let [scale, route] = pair else { return None };
+        let p = params::Scale::of(&scale.params);
+        let same = scale.op == Op::Scale
+            && route.op == Op::Route
+            && scale.buffers[0] == route.buffers[0]
+            && (p.n, p.cap) == (params::Route::of(&route.params).experts, 0.0);
+        same.then_some(p.scale)
+    }
+
     pub(super) fn route(&mut self, index: usize, command: &Command) -> Result<(), String> {
         let p = params::Route::of(&command.params);
         let [from, to, ..] = command.buffers;
@@ -64,6 +78,7 @@ impl Recorder<'_> {
             scale: p.scale,
             scoring: p.scoring,
             bias: bias != NO_WEIGHT,
+            logit_scale: self.router_scale(index).unwrap_or(1.0),
         };
         let instruction = Instruction {
             input,
@@ -75,8 +90,8 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// An experts' product as the kernel sees it.
-    fn experts_product(&self, command: &Command) -> ExpertsProduct {
+    /// An experts' product as the kernel sees it. Their sum is added to the output, or replaces it.
+    fn experts_product(&self, command: &Command, replaces: bool) -> ExpertsProduct {
         let (input, output) = (command.buffers[0], command.buffers[2]);
         if command.op == Op::ExpertsAdd {
             let p = params::ExpertsAdd::of(&command.params);
@@ -84,7 +99,8 @@ impl Recorder<'_> {
                 input,
                 output,
                 norm: None,
-                kind: Output::Add,
+                kind: if replaces { Output::Store } else { Output::Add },
+                is_down: true,
                 act: 0,
                 n: p.n,
                 k: p.k,
@@ -103,6 +119,7 @@ impl Recorder<'_> {
                 1 => Output::Act,
                 _ => Output::ActMul,
             },
+            is_down: false,
             act: p.act,
             n: p.n,
             k: p.k,
@@ -112,8 +129,13 @@ impl Recorder<'_> {
         }
     }
 
-    pub(super) fn experts(&mut self, index: usize, command: &Command) -> Result<(), String> {
-        let p = self.experts_product(command);
+    pub(super) fn experts(
+        &mut self,
+        index: usize,
+        command: &Command,
+        replaces: bool,
+    ) -> Result<(), String> {
+        let p = self.experts_product(command, replaces);
         let [matrix, bias, ..] = command.weights;
         let flags = match self.choice {
             Some((choice, used)) if choice == command.buffers[1] => {
@@ -132,7 +154,7 @@ impl Recorder<'_> {
         let (lanes, rows) = shape
             .arrange()
             .ok_or_else(|| format!("rows of {} elements", p.k))?;
-        if p.kind == Output::Add && share > MAX_OUTPUTS {
+        if p.is_down && share > MAX_OUTPUTS {
             return Err(format!("{share} rows of a sum in a block"));
         }
         let local = self.hidden == Some(p.input);
@@ -143,9 +165,13 @@ impl Recorder<'_> {
         if p.kind == Output::Add && self.is_unread(p.output.buffer)? {
             return Err("experts' sum right after another one".to_string());
         }
+        if !p.is_down {
+            let p = params::ExpertsActMul::of(&command.params);
+            self.set_row_width(command.buffers[2], p.y_stride);
+        }
         let (output, writes) = self.write(p.output)?;
         // The input of each expert is staged, or one for all.
-        let inputs = if p.kind == Output::Add { p.used } else { 1 };
+        let inputs = if p.is_down { p.used } else { 1 };
         let unit = if format.rounds_activations() { 48 } else { 32 };
         let scratchpad = &mut self.needs.scratchpad.any;
         *scratchpad = (*scratchpad).max(WARPS * inputs * shape.units.div_ceil(WARPS) * unit);
@@ -179,6 +205,7 @@ impl Recorder<'_> {
             experts: p.experts,
             gated: false,
             follows: false,
+            gates_inputs: false,
             taps: 0,
             conv_cache: 0,
             conv_n: 0,

@@ -88,6 +88,7 @@ inline u64 now_ns() {
 inline void store_system(u64 *to, u64 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
 
 template <u32 ID, u32 COUNT> inline void bar_sync() { pretend->barrier(ID, COUNT, false); }
+template <u32 COUNT> inline void bar_sync(u32 id) { pretend->barrier(id, COUNT, false); }
 template <u32 ID, u32 COUNT> inline int bar_count(bool yes) { return pretend->barrier(ID, COUNT, yes); }
 #define BULK_COPIES (__CUDA_ARCH__ >= 900)
 inline void mbarrier_init(u32 barrier, u32 arrivals) { pretend->mbarrier_init(barrier, arrivals); }

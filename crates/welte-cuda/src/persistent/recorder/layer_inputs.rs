@@ -1,0 +1,110 @@
+//! What each layer of Gemma 4 adds to its input: an embedding of the token per layer, mixed with a projection of its first hidden vector
+//! (`kernels/persistent/embed.cuh`), and the gate that multiplies it (`product.cuh`).
+
+use super::super::instruction::Instruction;
+use super::super::variants::{self, Variant};
+use super::shared::SIGMOID;
+use super::{Product, Recorder};
+use welte_table::{BufferRef, Command, NO_WEIGHT, Op, accesses, params};
+
+impl Recorder<'_> {
+    /// Records the inputs of all layers, if the embedding at `index` begins them: embedding, projection, its norm, sum and factor.
+    pub(super) fn layer_inputs(&mut self, index: usize) -> Result<bool, String> {
+        let Some(commands) = self.pass.commands.get(index..index + 5) else {
+            return Ok(false);
+        };
+        let [embed, projection, norm, sum, scale] = commands else {
+            return Ok(false);
+        };
+        let ops = [projection.op, norm.op, sum.op, scale.op];
+        if ops != [Op::Matmul, Op::Norm, Op::Add, Op::Scale] {
+            return Ok(false);
+        }
+        let e = params::Embed::of(&embed.params);
+        let n = params::Norm::of(&norm.params);
+        let s = params::Scale::of(&scale.params);
+        let (inputs, context) = (embed.buffers[1], projection.buffers[1]);
+        let whole = [
+            params::Matmul::of(&projection.params).n,
+            n.dim.saturating_mul(n.groups),
+            params::Add::of(&sum.params).n,
+            s.n,
+        ];
+        let in_order = norm.buffers[..2] == [context; 2]
+            && sum.buffers[..2] == [context, inputs]
+            && scale.buffers[0] == inputs
+            && whole == [e.k; 4]
+            && norm.weights[0] != NO_WEIGHT;
+        if !in_order {
+            return Ok(false);
+        }
+        if !n.dim.is_multiple_of(32) || s.cap != 0.0 {
+            return Err(format!("inputs of {} elements per layer", n.dim));
+        }
+        if self.budget.is_step {
+            return Err("inputs per layer in steps of several rows".to_string());
+        }
+        let product = self.plain_product(projection);
+        self.product(index + 1, &product)?;
+        let (input, reads) = self.read(context)?;
+        let (output, writes) = self.write(inputs)?;
+        let table = embed.weights[0];
+        let constants = variants::LayerInputs {
+            n: e.n,
+            k: e.k,
+            scale: e.scale,
+            width: n.dim,
+            eps: n.eps,
+            factor: s.scale,
+        };
+        let format = self.cx.format(table);
+        let instruction = Instruction {
+            input,
+            output,
+            reads,
+            writes,
+            weight: table.into(),
+            vectors: [norm.weights[0].into(), NO_WEIGHT.into()],
+            ..Instruction::of(self.variants.add(Variant::LayerInputs(format, constants)))
+        };
+        self.push_unshared(index, instruction);
+        self.next = index + 5;
+        Ok(true)
+    }
+
+    /// The product at `index`. If a gate follows whose result the next product alone reads, it also multiplies the layer's inputs, and the
+    /// next product reads its result.
+    pub(super) fn product_with_gate(&mut self, index: usize) -> Result<Product, String> {
+        let commands = &self.pass.commands;
+        let product = self.plain_product(&commands[index]);
+        let Some([gate, next, rest @ ..]) = commands.get(index + 1..) else {
+            return Ok(product);
+        };
+        let p = params::Gate::of(&gate.params);
+        let to = gate.buffers[1];
+        let is_gate = gate.op == Op::Gate
+            && gate.buffers[0] == product.output
+            && (p.n, p.gates) == (product.n, product.n)
+            && p.act < SIGMOID;
+        if !is_gate || next.op != Op::Matmul || next.buffers[0] != to {
+            return Ok(product);
+        }
+        let reads = |command: &Command| accesses(command).iter().any(|access| access.at == to);
+        if params::Matmul::of(&next.params).k != product.n || rest.iter().any(reads) {
+            return Err("a gate whose result several commands read".to_string());
+        }
+        self.next = index + 2;
+        self.gated = Some((to, product.output));
+        Ok(Product {
+            act: p.act,
+            inputs: Some(to),
+            ..product
+        })
+    }
+
+    /// Where the results are that the table has at `at`.
+    pub(super) fn ungated(&self, at: BufferRef) -> BufferRef {
+        let gated = self.gated.filter(|(to, _)| *to == at);
+        gated.map_or(at, |(_, from)| from)
+    }
+}
