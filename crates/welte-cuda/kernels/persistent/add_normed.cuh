@@ -84,7 +84,10 @@ template <class V> __device__ __forceinline__ void add_normed(WaitContext &w, Sh
     if (tid == 0) s->signals.awaiting = 0;
     float4 joined[ROUNDS];
     if constexpr (V::beside) join_parts<V>(w, s, exchange, (&in)[1], turn, parity, tid, v, joined);
-    auto part = [&](u32 r) { return V::beside ? joined[r] : floats_of(v[r]); };
+    auto part = [&](u32 r) {
+        if constexpr (V::beside) return joined[r];
+        else return floats_of(v[r]);
+    };
     STAMP(1);
     float sum = 0.0f;
 #pragma unroll
