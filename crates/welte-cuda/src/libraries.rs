@@ -18,12 +18,6 @@ pub(crate) fn homes() -> Vec<PathBuf> {
     named.chain(usual).chain(around).collect()
 }
 
-/// Whether there is a driver for GPUs.
-pub(crate) fn has_driver() -> bool {
-    // SAFETY: only tries to open the library.
-    unsafe { cudarc::driver::sys::is_culib_present() }
-}
-
 /// Whether the run-time compiler can be opened. It then stays open, because opening it takes long.
 pub(crate) fn has_nvrtc() -> bool {
     // SAFETY: only tries to open the library.
