@@ -23,7 +23,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let each = p.n + up_rows;
     let own = min(vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN), vec4(p.n - 1u));
     let rows = own + vec4(0u, 1u, 2u, 3u) / vec4(OWN) * up_rows + (expert - command.at.first) * each;
-    multiply(Inputs(command.at.a + id.z * p.x_stride, 0u, 1u, p.k), rows * row_words(p.k), false, t);
+    let input = Inputs(command.at.a + id.z * p.x_stride, 0u, 1u, p.k);
+    fetch_first(input, rows * row_words(p.k), t);
+    multiply(input, rows * row_words(p.k), false, t);
     add_partials(t, sums[0], TEAM);
     if t < OUTPUTS && first + t < p.n {
         let team = partial[t / OWN * TEAM];

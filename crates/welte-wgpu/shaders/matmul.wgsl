@@ -80,15 +80,18 @@ fn find_norms(input: Inputs, eps: f32, t: u32) {
     }
 }
 
-// Products of the matrix rows at words `bases` with the vectors. `ready` if workgroup memory has the whole vectors.
+// Requests the first weights of the rows at words `bases`, so that they are on their way while the vectors are prepared.
+fn fetch_first(input: Inputs, bases: vec4<u32>, t: u32) {
+    if AHEAD {
+        fetch(input.k, bases, t % TEAM);
+    }
+}
+
+// Products of the matrix rows at words `bases` with the vectors, after `fetch_first`. `ready` if workgroup memory has the whole vectors.
 fn multiply(input: Inputs, bases: vec4<u32>, ready: bool, t: u32) {
     //for s
     sums[$s] = vec4(0.0);
     //end s
-    if AHEAD {
-        // Weights are on their way while the vectors are prepared.
-        fetch(input.k, bases, t % TEAM);
-    }
     for (var chunk = 0u; chunk < input.k; chunk += CHUNK) {
         if !ready {
             workgroupBarrier();

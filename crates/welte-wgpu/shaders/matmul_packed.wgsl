@@ -34,38 +34,55 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
+// Neighbours share a block: each rounds a group. They tell each other their largest elements where the totals come afterwards.
 fn prepare(input: Inputs, chunk: u32, t: u32) {
-    let blocks = min(CHUNK, input.k - chunk) / 32u;
-    for (var i = t; i < ROWS * BLOCKS; i += WG) {
-        let m = i / BLOCKS;
-        let block = i % BLOCKS;
-        if m >= input.rows || block >= blocks {
-            continue;
-        }
-        let at = chunk + 32u * block;
+    let end = min(chunk + CHUNK, input.k);
+    //for g
+    let group$g = $gu * WG + t;
+    let m$g = group$g / GROUPS;
+    let at$g = chunk + group$g % GROUPS * 16u;
+    let exists$g = m$g < input.rows && at$g < end;
+    //for e
+    var v$g_$e = vec4(0.0);
+    //end e
+    if exists$g {
         var bits = 0u;
         //for e
-        let v$e = normed_quad(input, m, at + 4u * $eu);
-        bits = max(bits, largest_bits(v$e));
+        v$g_$e = normed_quad(input, m$g, at$g + 4u * $eu);
+        bits = max(bits, largest_bits(v$g_$e));
         //end e
-        let largest = bitcast<f32>(bits);
+        totals[group$g] = bitcast<f32>(bits);
+    }
+    //end g
+    workgroupBarrier();
+    //for g
+    var bits$g = 0u;
+    if exists$g {
+        let first = group$g / 2u * 2u;
+        bits$g = max(bitcast<u32>(totals[first]), bitcast<u32>(totals[first + 1u]));
+    }
+    //end g
+    workgroupBarrier();
+    //for g
+    if exists$g {
+        let largest = bitcast<f32>(bits$g);
         var scale = 0.0;
         var inverse = 0.0;
-        if bits >= 0x7f800000u {
+        if bits$g >= 0x7f800000u {
             // Infinity or NaN stays one.
             scale = largest;
         } else if largest > 1e-30 {
             scale = largest / 127.0;
             inverse = 127.0 / largest;
         }
-        let a = vec4(rounded(v0 * inverse), rounded(v1 * inverse), rounded(v2 * inverse), rounded(v3 * inverse));
-        let b = vec4(rounded(v4 * inverse), rounded(v5 * inverse), rounded(v6 * inverse), rounded(v7 * inverse));
-        inputs[2u * i] = a;
-        inputs[2u * i + 1u] = b;
-        totals[2u * i] = total(a);
-        totals[2u * i + 1u] = total(b);
-        scales[i] = scale;
+        let group = vec4(rounded(v$g_0 * inverse), rounded(v$g_1 * inverse), rounded(v$g_2 * inverse), rounded(v$g_3 * inverse));
+        inputs[group$g] = group;
+        totals[group$g] = total(group);
+        if group$g % 2u == 0u {
+            scales[group$g / 2u] = scale;
+        }
     }
+    //end g
 }
 
 //for r

@@ -39,6 +39,13 @@ fn store(slot: u32, base: u32, first: u32, count: u32, rows: u32, t: u32) {
     }
 }
 
+// The matrix rows of an invocation's team, for the outputs from `first` on. Beyond the last output it is the last one.
+fn own_rows(first: u32, count: u32, t: u32) -> vec4<u32> {
+    let own = vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN);
+    let rows = min(own, vec4(count - 1u));
+    return select(rows, rows + vec4(0u, 1u, 2u, 3u) / vec4(OWN) * command.p.n, vec4(PAIRED));
+}
+
 @compute @workgroup_size(WG)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
@@ -50,16 +57,18 @@ fn main(
     let input = Inputs(command.at.a + first_row * p.x_stride, p.x_stride, min(ROWS, state[command.at.live] - first_row), p.k);
     let y = first_row * p.y_stride;
     let count = select(command.at.count, p.n, PAIRED);
+    let begin = id.x * OUTPUTS;
+    var bases = own_rows(begin, count, t) * row_words(p.k);
+    fetch_first(input, bases, t);
     if NORM {
         find_norms(input, p.eps, t);
     }
-    for (var first = id.x * OUTPUTS; first < count; first += grid.x * OUTPUTS) {
-        let own = vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN);
-        var rows = min(own, vec4(count - 1u));
-        if PAIRED {
-            rows += vec4(0u, 1u, 2u, 3u) / vec4(OWN) * p.n;
+    for (var first = begin; first < count; first += grid.x * OUTPUTS) {
+        if first != begin {
+            bases = own_rows(first, count, t) * row_words(p.k);
+            fetch_first(input, bases, t);
         }
-        multiply(input, rows * row_words(p.k), first != id.x * OUTPUTS && p.k <= CHUNK, t);
+        multiply(input, bases, first != begin && p.k <= CHUNK, t);
         //for s
         add_partials(t, sums[$s], TEAM);
         store($su, y, first, count, input.rows, t);

@@ -320,7 +320,9 @@ impl Product {
             kernel.pieces.push(shader!("matmul_float"));
         }
         kernel.pieces.push(source);
-        kernel.loops = vec![("m", rows), ("r", each), ("s", slots), ("e", 8)];
+        // Groups of 16 elements of all vectors that an invocation rounds.
+        let groups = (rows * chunk / 16).div_ceil(size);
+        kernel.loops = vec![("m", rows), ("r", each), ("s", slots), ("g", groups), ("e", 4)];
         let numbers = [
             ("ROWS", rows),
             ("EACH", each),
