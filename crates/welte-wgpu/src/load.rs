@@ -41,8 +41,8 @@ impl Weights {
             .zip(&program.weights)
             .map(|(id, spec)| Stored::of(spec, together(&program, id), gpu.binding))
             .collect();
-        let total = stored.iter().map(Stored::bytes).sum();
         let rounded = lower::rounded_weights(&program, &gpu);
+        let total = stored.iter().map(Stored::bytes).sum::<u64>() + power_bytes(&program, &rounded);
         let mut upload = Upload {
             gpu: &gpu,
             checkpoint,
@@ -61,10 +61,11 @@ impl Weights {
             let spec = &program.weights[*id as usize];
             let weight = &mut weights[*id as usize];
             weight.powers = powers(&gpu, spec, &weight.pieces)?;
+            upload.advance(power_bytes(&program, &[*id].into()));
         }
         Ok(Weights {
             weights,
-            bytes: total + power_bytes(&program, &rounded),
+            bytes: total,
             gpu,
             program,
         })
@@ -171,13 +172,17 @@ impl Upload<'_> {
         self.gpu.queue.write_buffer(buffer, at, bytes);
         let bytes = bytes.len() as u64;
         self.waiting += bytes;
-        self.done += bytes;
         if self.waiting >= AT_ONCE {
             self.flush()?;
         }
+        self.advance(bytes);
+        Ok(())
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
         let (done, total) = (self.done, self.total);
         (self.progress)(Progress::Weights { done, total });
-        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Error> {
