@@ -125,13 +125,15 @@ fn the_persistent_kernels_compile_for_other_gpus() {
     }
 }
 
-/// So do those of families with instructions of their own: recurrent layers, shared experts, gated attention, attention without rope.
+/// So do those of families with instructions of their own: recurrent layers, shared experts, gated attention, attention without rope, heads of
+/// several sizes, experts beside a dense part.
 #[test]
 fn the_persistent_kernels_of_other_families_compile() {
     let models = [
         ("qwen3.5-moe-small,head_dim=128:q4_0", "sm_90a", 90, 227),
         ("granite-4-small:q4_0", "sm_80", 80, 163),
         ("lfm2-1.2b:q4_0", "sm_120", 120, 99),
+        ("gemma4-moe-small,layers=2:q4_0", "sm_90a", 90, 227),
     ];
     for (model, name, arch, kib) in models {
         let gpu = GpuInfo {

@@ -21,8 +21,7 @@
 
 constexpr u32 TILE_POSITIONS = 16;
 constexpr float LOWEST_SCORE = -1e30f;
-constexpr u32 NO_LAYER = ~0u;
-constexpr u32 TEAM_BARRIERS = 3; // the first of the teams' barriers
+constexpr u32 NO_LAYER = ~0u; // of V::source_layer
 
 // Cosines and sines of this turn's position, for every rope of the model.
 template <class V> __device__ __forceinline__ void fill_angles(float2 *angles, const float *freqs, u32 position) {
@@ -398,7 +397,8 @@ template <class V> __device__ __forceinline__ void add_scores(Shared *s, float (
     using D = Scratchpad<V>;
     float4 *all = (float4 *)(s->scratchpad + D::SCORES) + half * (WARPS * 32) + lane;
     all[warp * 32] = make_float4(score[0][0], score[0][1], score[1][0], score[1][1]);
-    bar_sync<D::TEAM * 32>(TEAM_BARRIERS + D::team(warp));
+    constexpr u32 FIRST_BARRIER = 3; // behind those of the block
+    bar_sync<D::TEAM * 32>(FIRST_BARRIER + D::team(warp));
     float4 sum = all[D::team(warp) * D::TEAM * 32];
 #pragma unroll
     for (u32 i = 1; i < D::TEAM; i++) {
