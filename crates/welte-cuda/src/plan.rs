@@ -70,8 +70,8 @@ impl Planned {
             Err(why) => (Err(why.clone()), Err(why)),
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
-        let never = persistent::never_ran(gpu, recording.as_ref().ok());
-        let replay = options.replay.unwrap_or(match never {
+        let unproven = persistent::unproven(gpu, recording.as_ref().ok());
+        let replay = options.replay.unwrap_or(match unproven {
             None => Replay::Persistent,
             Some(_) => Replay::Graph,
         });
@@ -120,24 +120,20 @@ impl Planned {
     /// How chains will be replayed, and whether the persistent kernel could run the program.
     pub(crate) fn explain(&self) -> String {
         let replaying = self.replaying();
-        let (never, request) = match persistent::never_ran(&self.gpu, self.recording.as_ref().ok())
-        {
+        let (but, request) = match persistent::unproven(&self.gpu, self.recording.as_ref().ok()) {
             None => (String::new(), ""),
-            Some(place) => (
-                format!(", but has not run {place}"),
-                ": --replay persistent requests it",
-            ),
+            Some(why) => (format!(", but {why}"), ": --replay persistent requests it"),
         };
         if self.program.pass(PassKind::Decode).is_none() {
             return replaying.to_string();
         }
         match (&self.recording, replaying.replay) {
             (_, Replay::Persistent) => match &self.rows {
-                Ok(rows) => format!("{replaying}; up to {} rows per launch{never}", rows.rows),
-                Err(_) => format!("{replaying}; one row per launch{never}"),
+                Ok(rows) => format!("{replaying}; up to {} rows per launch{but}", rows.rows),
+                Err(_) => format!("{replaying}; one row per launch{but}"),
             },
             (Ok(_), _) => {
-                format!("{replaying}; the persistent kernel supports this model{never}{request}")
+                format!("{replaying}; the persistent kernel supports this model{but}{request}")
             }
             (Err(_), _) if replaying.note.is_some() => replaying.to_string(),
             (Err(why), _) => format!("{replaying}; {why}"),
@@ -254,9 +250,9 @@ mod tests {
             let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
             planned.unwrap()
         };
-        let unproven = ", but has not run with recurrent layers";
-        let inputs = ", but has not run with inputs per layer";
-        let sizes = ", but has not run with heads of several sizes";
+        let unproven = ", but is not proven with recurrent layers";
+        let inputs = ", but is not proven with inputs per layer";
+        let sizes = ", but is not proven with heads of several sizes";
         for (shape, why, never) in [
             ("gemma-3-1b,layers=6:q8_0", "norms after a part", ""),
             ("qwen3-30b-a3b,layers=1:q4_k", "few rows", ""),
@@ -272,7 +268,7 @@ mod tests {
             let one = planned(shape, 1);
             let explained = format!("persistent; one row per launch{never}");
             assert_eq!(one.explain(), explained, "{shape}");
-            // What has not run is used only if it is requested.
+            // What is not proven is used only if it is requested.
             let usual = Planned::of(one.program.clone(), &h200(), &DeviceOptions::default());
             let usual = usual.unwrap().replaying().replay;
             assert_eq!(usual == Replay::Persistent, never.is_empty(), "{shape}");

@@ -322,7 +322,13 @@ impl Product {
         kernel.pieces.push(source);
         // Groups of 16 elements of all vectors that an invocation rounds.
         let groups = (rows * chunk / 16).div_ceil(size);
-        kernel.loops = vec![("m", rows), ("r", each), ("s", slots), ("g", groups), ("e", 4)];
+        kernel.loops = vec![
+            ("m", rows),
+            ("r", each),
+            ("s", slots),
+            ("g", groups),
+            ("e", 4),
+        ];
         let numbers = [
             ("ROWS", rows),
             ("EACH", each),

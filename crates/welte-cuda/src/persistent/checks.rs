@@ -10,14 +10,16 @@ const OLDEST_ARCH: u32 = 80;
 /// Architectures on which the kernels have run.
 const PROVEN_ARCHS: [u32; 1] = [90];
 
-/// Where the kernels have not run, for a person: this kind of GPU, or a part of the model. There they are used only if they are
-/// requested.
-pub(crate) fn never_ran(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<String> {
+/// Why the kernels are used only if they are requested, for a person: they have not run on this kind of GPU, or too little with a part of
+/// the model.
+pub(crate) fn unproven(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<String> {
     if !PROVEN_ARCHS.contains(&gpu.arch) {
         let (major, minor) = (gpu.arch / 10, gpu.arch % 10);
-        return Some(format!("on GPUs of compute capability {major}.{minor}"));
+        return Some(format!(
+            "has not run on GPUs of compute capability {major}.{minor}"
+        ));
     }
-    let unproven = |variant: &Variant| match variant {
+    let new_part = |variant: &Variant| match variant {
         Variant::Recurrent(_) | Variant::GatedConv(_) => Some("recurrent layers"),
         Variant::Product(_, product) if product.follows => Some("shared experts"),
         Variant::Product(_, product) if product.output == Output::Act => {
@@ -34,8 +36,8 @@ pub(crate) fn never_ran(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<
         Variant::AddNormed(sum) if sum.rescales => Some("layers with a factor"),
         _ => None,
     };
-    let part = recording?.variants.all.iter().find_map(unproven)?;
-    Some(format!("with {part}"))
+    let part = recording?.variants.all.iter().find_map(new_part)?;
+    Some(format!("is not proven with {part}"))
 }
 
 /// Whether a GPU can run the kernels; the error says what it lacks.

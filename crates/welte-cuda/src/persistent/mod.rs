@@ -20,7 +20,7 @@ mod tuning;
 mod variants;
 
 pub(crate) use arguments::{ChainArgs, RowsArgs};
-pub(crate) use checks::{never_ran, possible};
+pub(crate) use checks::{possible, unproven};
 pub(crate) use examples::catalogue;
 pub(crate) use instruction::Fault;
 pub(crate) use memory::{DeviceMemory, ONE_ROW, ScratchpadBytes};
