@@ -1,6 +1,7 @@
 // Norms after a part: x += norm(v), where v is the part's output. Every block does this for the whole vector, because every block needs
-// all of x for its next product. With V::beside there are two parts: x += norm(norm(v) + norm(u)). Then a layer may scale x. From the first such sum of a turn on, x is in shared memory only: every block has its own copy, the
-// *hidden vector*, and all copies have the same bits. No block waits for another one's sum.
+// all of x for its next product. With V::beside there are two parts: x += norm(norm(v) + norm(u)). Then a layer may scale x. From the first
+// such sum of a turn on, x is in shared memory only: every block has its own copy, the *hidden vector*, and all copies have the same bits.
+// No block waits for another one's sum.
 #pragma once
 #include "persistent/exchange.cuh"
 
