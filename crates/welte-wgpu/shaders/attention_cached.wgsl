@@ -16,10 +16,7 @@ fn value_place(row: u32, kv_head: u32, position: u32) -> u32 {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let p = command.p;
     let end = position_of(id.z) + 1u;
-    var first = 0u;
-    if p.window != 0u && end > p.window {
-        first = end - p.window;
-    }
+    let first = window_start(end, p.window);
     var sink = LOWEST;
     if has(0u) {
         sink = vector0(id.x);

@@ -20,12 +20,7 @@ var<workgroup> shares: array<f32, ROWS * SHARE>;
 var<workgroup> parts: array<f32, ROWS * 8u>;
 
 fn first_seen(row: u32) -> u32 {
-    let end = position_of(row) + 1u;
-    let window = command.p.window;
-    if window != 0u && end > window {
-        return end - window;
-    }
-    return 0u;
+    return window_start(position_of(row) + 1u, command.p.window);
 }
 
 // Rows from `row` on, before `end`, that are at successive positions of one slot.

@@ -5,10 +5,7 @@
 fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
     let at = command.at;
     let end = position_of(row) + 1u;
-    var first = 0u;
-    if window != 0u && end > window {
-        first = end - window;
-    }
+    let first = window_start(end, window);
     if at.splits == 1u {
         return vec2(first, end);
     }

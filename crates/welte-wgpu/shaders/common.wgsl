@@ -63,6 +63,11 @@ fn has(weight: u32) -> bool {
     return ((command.at.flags >> weight) & 1u) == 1u;
 }
 
+// The first position that a row sees, if `end` is behind its last one. A window of 0 is none.
+fn window_start(end: u32, window: u32) -> u32 {
+    return select(0u, end - window, window != 0u && end > window);
+}
+
 // The first weight as a vector.
 fn vector0(i: u32) -> f32 {
     return bitcast<f32>(weight0[i]);

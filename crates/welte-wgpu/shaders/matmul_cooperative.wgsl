@@ -20,27 +20,17 @@ fn halves(words: vec2<f32>) -> vec4<f16> {
     return vec4<f16>(vec4(unpack2x16float(pairs.x), unpack2x16float(pairs.y)));
 }
 
-// Stores four outputs of a row, those that the piece has.
-fn finish(row: u32, output: u32, sums: vec4<f32>) {
-    let at = command.at;
-    let inverse = float_at(at.a + row * command.p.x_stride);
-    let y = at.b + row * command.p.y_stride + at.first + output;
-    if ALIGNED {
-        let inverses = vec4(weight2[output], weight2[output + 1u], weight2[output + 2u], weight2[output + 3u]);
-        var value = sums * inverse * inverses;
-        if ADDS {
-            value += quad_at(y);
-        }
-        put_quad(y, value);
-        return;
-    }
-    for (var j = 0u; j < min(4u, at.count - output); j++) {
-        var value = sums[j] * inverse * weight2[output + j];
-        if ADDS {
-            value += float_at(y + j);
-        }
-        put(y + j, value);
-    }
+// Undoes the powers of two of a row and of four outputs. Outputs that the piece does not have are not stored, so any power does.
+fn unscaled(row: u32, output: u32, sums: vec4<f32>) -> vec4<f32> {
+    let inverse = float_at(command.at.a + row * command.p.x_stride);
+    let last = command.at.count - 1u;
+    let inverses = vec4(
+        weight2[output],
+        weight2[min(output + 1u, last)],
+        weight2[min(output + 2u, last)],
+        weight2[min(output + 3u, last)],
+    );
+    return sums * inverse * inverses;
 }
 
 // A unit of a row of the matrix; zeros behind its end.
@@ -135,7 +125,8 @@ fn main(
         let output = first + own_output + $cu * SQUARE + i % QUADS * 4u;
         if row < live && output < at.count {
             let begin = place + 4u * i;
-            finish(row, output, vec4(results[begin], results[begin + 1u], results[begin + 2u], results[begin + 3u]));
+            let sums = vec4(results[begin], results[begin + 1u], results[begin + 2u], results[begin + 3u]);
+            store_outputs(row, output, unscaled(row, output, sums));
         }
     }
     workgroupBarrier();

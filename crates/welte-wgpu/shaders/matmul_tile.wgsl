@@ -34,27 +34,6 @@ fn input(x: u32, place: u32) -> vec4<f32> {
     return values;
 }
 
-// Stores four outputs of a row, those that the piece has.
-fn finish(row: u32, output: u32, sums: vec4<f32>) {
-    let at = command.at;
-    let y = at.b + row * command.p.y_stride + at.first + output;
-    if ALIGNED {
-        var value = sums;
-        if ADDS {
-            value += quad_at(y);
-        }
-        put_quad(y, value);
-        return;
-    }
-    for (var j = 0u; j < min(4u, at.count - output); j++) {
-        var value = sums[j];
-        if ADDS {
-            value += float_at(y + j);
-        }
-        put(y + j, value);
-    }
-}
-
 @compute @workgroup_size(WG)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
@@ -126,7 +105,7 @@ fn main(
     //for r
     //for h
     if first_row + own_row + 8u * $ru < live && first + 4u * own_quad + 32u * $hu < at.count {
-        finish(first_row + own_row + 8u * $ru, first + 4u * own_quad + 32u * $hu, sums$r_$h);
+        store_outputs(first_row + own_row + 8u * $ru, first + 4u * own_quad + 32u * $hu, sums$r_$h);
     }
     //end h
     //end r

@@ -48,6 +48,12 @@ impl Kernel {
         }
     }
 
+    /// Sees the arena as quads of floats, not as words.
+    fn in_quads(mut self) -> Kernel {
+        self.pieces[1] = shader!("arena_quads");
+        self
+    }
+
     /// An op that computes every element by itself.
     pub(crate) fn each(name: &str, source: &'static str) -> Kernel {
         Kernel::new(name, &[source, shader!("elementwise")])
@@ -303,7 +309,7 @@ impl Product {
         let mut kernel = Kernel::of_workgroup(size, &name, &[shader!("matmul")]);
         if self.aligned {
             kernel.name += " aligned";
-            kernel.pieces[1] = shader!("arena_quads");
+            kernel = kernel.in_quads();
         }
         // Workgroup memory for all vectors stays below 16 KiB.
         let chunk = match (self.is_packed(), rows) {
@@ -365,9 +371,10 @@ impl Product {
 
 /// A product with many rows. `aligned`: vectors and outputs begin at multiples of 16 bytes and are whole quads.
 pub(crate) fn matmul_tile(geometry: Geometry, format: Format, aligned: bool, adds: bool) -> Kernel {
-    let mut kernel = Kernel::new("matmul_tile", &[shader!("matmul_tile")]).loading(format);
+    let pieces = [shader!("matmul_store"), shader!("matmul_tile")];
+    let mut kernel = Kernel::new("matmul_tile", &pieces).loading(format);
     if aligned {
-        kernel.pieces[1] = shader!("arena_quads");
+        kernel = kernel.in_quads();
     }
     kernel.loops = vec![("r", geometry.tile_rows / 8), ("h", TILE_OUTPUTS / 32)];
     let kernel = kernel.with("TALL", &format!("{}u", geometry.tile_rows / 8));

@@ -61,7 +61,7 @@ impl Weights {
             let spec = &program.weights[*id as usize];
             let weight = &mut weights[*id as usize];
             weight.powers = powers(&gpu, spec, &weight.pieces)?;
-            upload.advance(power_bytes(&program, &[*id].into()));
+            upload.advance(powers_of(spec.n));
         }
         Ok(Weights {
             weights,
@@ -75,7 +75,12 @@ impl Weights {
 /// Bytes of the powers of two of these matrices.
 pub(crate) fn power_bytes(program: &Program, rounded: &BTreeSet<WeightId>) -> u64 {
     let rows = rounded.iter().map(|id| program.weights[*id as usize].n);
-    rows.map(|rows| 4 * u64::from(rows)).sum()
+    rows.map(powers_of).sum()
+}
+
+/// Bytes of the powers of so many rows.
+fn powers_of(rows: u32) -> u64 {
+    4 * u64::from(rows)
 }
 
 /// The powers of two that bring a matrix's rows into the range of F16, for each of its pieces.
@@ -86,8 +91,7 @@ fn powers(gpu: &Gpu, spec: &WeightSpec, pieces: &[(Piece, Buffer)]) -> Result<Ve
         .create_command_encoder(&CommandEncoderDescriptor::default());
     let mut all = Vec::new();
     for (piece, weights) in pieces {
-        let bytes = 4 * u64::from(piece.rows);
-        let powers = gpu.buffer(&spec.name, bytes, BufferUsages::STORAGE)?;
+        let powers = gpu.buffer(&spec.name, powers_of(piece.rows), BufferUsages::STORAGE)?;
         let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let command = gpu.buffer("a command", COMMAND_BYTES, usage)?;
         let parameters = lower::of_matrix(piece.rows, spec.k);

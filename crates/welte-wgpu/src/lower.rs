@@ -451,47 +451,33 @@ impl Lowering<'_> {
     /// Makes the norm before a product a launch of its own, if the product's kernel does not compute it. True if the product then
     /// takes the scratch.
     fn norm_apart(&self, task: Task<'_>, p: &mut Multiply, runs: &mut Vec<Run>) -> bool {
-        if self.cooperative(task).is_some() {
-            runs.push(self.rounded_to_scratch(task, *p));
-            (p.x_stride, p.norm) = (rounded_words(p.k), None);
-            return true;
-        }
-        let apart = |_: &f32| task.tiled || !self.gpu().geometry.norms;
-        let Some(eps) = p.norm.filter(apart) else {
+        let apart = task.tiled || !self.gpu().geometry.norms;
+        let (kernel, words) = if self.cooperative(task).is_some() {
+            let kernel = round_rows(task.command.format, p.k, p.norm.is_some());
+            (kernel, rounded_words(p.k))
+        } else if p.norm.is_some() && apart {
+            (kernels::norm_before(p.k), p.k)
+        } else {
             return false;
         };
-        runs.push(self.norm_to_scratch(task, p.k, eps, p.x_stride));
-        (p.x_stride, p.norm) = (p.k, None);
+        runs.push(self.to_scratch(task, kernel, *p, words));
+        (p.x_stride, p.norm) = (words, None);
         true
     }
 
-    /// The rows of a product as cooperative matrices take them, to the scratch.
-    fn rounded_to_scratch(&self, task: Task<'_>, p: Multiply) -> Run {
-        let words = params::Norm {
+    /// What a kernel makes of a product's rows before the product, in the scratch: `words` for each row. The weight of a norm is the
+    /// command's second one.
+    fn to_scratch(&self, task: Task<'_>, kernel: Kernel, p: Multiply, words: u32) -> Run {
+        let norm = params::Norm {
             dim: p.k,
             groups: 1,
             eps: p.norm.unwrap_or(0.0),
             x_stride: p.x_stride,
-            y_stride: rounded_words(p.k),
+            y_stride: words,
         };
         let mut place = self.place(task, 0);
         place.operands[1] = place.scratch;
-        let kernel = round_rows(task.command.format, p.k, p.norm.is_some());
-        Run::new(kernel, [1, 1], place, words.words())
-    }
-
-    /// The RMS norm of a row of `k` values, to the scratch; its weight is the command's second one.
-    fn norm_to_scratch(&self, task: Task<'_>, k: u32, eps: f32, x_stride: u32) -> Run {
-        let norm = params::Norm {
-            dim: k,
-            groups: 1,
-            eps,
-            x_stride,
-            y_stride: k,
-        };
-        let mut place = self.place(task, 0);
-        place.operands[1] = place.scratch;
-        Run::new(kernels::norm_before(k), [1, 1], place, norm.words())
+        Run::new(kernel, [1, 1], place, norm.words())
     }
 
     /// The products of a command's matrix with its rows. `moved` gives the place of a piece other operands.

@@ -127,10 +127,14 @@ impl Tile {
         let name = format!(
             "matmul_cooperative of {size}, {down} x {across} subgroups, {tall} x {wide} squares of {square}"
         );
-        let pieces = [shader!("power"), shader!("matmul_cooperative")];
+        let pieces = [
+            shader!("power"),
+            shader!("matmul_store"),
+            shader!("matmul_cooperative"),
+        ];
         let mut kernel = Kernel::of_workgroup(size, &name, &pieces);
         if aligned {
-            kernel.pieces[1] = shader!("arena_quads");
+            kernel = kernel.in_quads();
         }
         let numbers = [
             ("SQUARE", square),
