@@ -20,32 +20,36 @@ pub(crate) fn homes() -> Vec<PathBuf> {
 
 /// Whether the run-time compiler can be opened. It then stays open, because opening it takes long.
 pub(crate) fn has_nvrtc() -> bool {
+    use cudarc::nvrtc::sys::{culib, is_culib_present};
+    let files = ["libnvrtc-builtins.so.", "libnvrtc.so."];
     // SAFETY: only tries to open the library.
-    let present = || unsafe { cudarc::nvrtc::sys::is_culib_present() };
-    let found = present() || {
-        preload(&["libnvrtc-builtins.so.", "libnvrtc.so."]);
-        present()
-    };
+    let found = is_found(|| unsafe { is_culib_present() }, &files);
     if found {
         // SAFETY: opens the library, which was just found.
-        unsafe { cudarc::nvrtc::sys::culib() };
+        unsafe { culib() };
     }
     found
 }
 
 /// Whether cuBLASLt can be opened. It then stays open.
 pub(crate) fn has_cublaslt() -> bool {
+    use cudarc::cublaslt::sys::{culib, is_culib_present};
+    let files = ["libcublas.so.", "libcublasLt.so."];
     // SAFETY: only tries to open the library.
-    let present = || unsafe { cudarc::cublaslt::sys::is_culib_present() };
-    let found = present() || {
-        preload(&["libcublas.so.", "libcublasLt.so."]);
-        present()
-    };
+    let found = is_found(|| unsafe { is_culib_present() }, &files);
     if found {
         // SAFETY: opens the library, which was just found.
-        unsafe { cudarc::cublaslt::sys::culib() };
+        unsafe { culib() };
     }
     found
+}
+
+/// Whether the system's loader finds a library, if need be in a toolkit whose files are opened first.
+fn is_found(present: impl Fn() -> bool, files: &[&str]) -> bool {
+    present() || {
+        preload(files);
+        present()
+    }
 }
 
 /// Opens a toolkit's libraries whose file names start with `names`, in that order. The loader then finds them by name,

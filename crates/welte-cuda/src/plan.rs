@@ -253,7 +253,7 @@ mod tests {
         let unproven = ", but is not proven with recurrent layers";
         let inputs = ", but is not proven with inputs per layer";
         let sizes = ", but is not proven with heads of several sizes";
-        for (shape, why, never) in [
+        for (shape, why, but) in [
             ("gemma-3-1b,layers=6:q8_0", "norms after a part", ""),
             ("qwen3-30b-a3b,layers=1:q4_k", "few rows", ""),
             ("gpt-oss-20b,layers=2:mxfp4_moe", "few rows", ""),
@@ -266,12 +266,12 @@ mod tests {
             ("gemma4-moe-small:q4_k", "Gemma 4", sizes),
         ] {
             let one = planned(shape, 1);
-            let explained = format!("persistent; one row per launch{never}");
+            let explained = format!("persistent; one row per launch{but}");
             assert_eq!(one.explain(), explained, "{shape}");
             // What is not proven is used only if it is requested.
             let usual = Planned::of(one.program.clone(), &h200(), &DeviceOptions::default());
             let usual = usual.unwrap().replaying().replay;
-            assert_eq!(usual == Replay::Persistent, never.is_empty(), "{shape}");
+            assert_eq!(usual == Replay::Persistent, but.is_empty(), "{shape}");
             // A router's rows are fewer than the blocks.
             assert_eq!(one.recording.unwrap().blocks, h200().sms, "{shape}");
             let several = planned(shape, 4);

@@ -244,13 +244,10 @@ impl AttentionJobs {
         let fits = |team: &u32| {
             a.head_dim <= dims * team && (*team == 1 || a.head_dim.is_multiple_of(64 * team))
         };
-        let team = [1, 2, 4].into_iter().find(fits);
-        if !a.heads.is_multiple_of(a.kv_heads.max(1))
-            || !a.head_dim.is_multiple_of(16)
-            || a.head_dim < 16
-        {
-            return Err(format!("heads of {} elements", a.head_dim));
-        }
+        let whole = a.heads.is_multiple_of(a.kv_heads.max(1))
+            && a.head_dim.is_multiple_of(16)
+            && a.head_dim >= 16;
+        let team = [1, 2, 4].into_iter().find(fits).filter(|_| whole);
         let team = team.ok_or_else(|| format!("heads of {} elements", a.head_dim))?;
         if !rot.is_multiple_of(4) || rot > a.head_dim {
             return Err(format!("a rope of {rot} elements"));

@@ -274,7 +274,6 @@ impl Recorder<'_> {
         if self.rope.is_some() && command.op != Op::Attention {
             return Err("no attention follows the append".to_string());
         }
-        let norm = |eps: f32| InputNorm::of(vector, eps);
         let product = match command.op {
             Op::Embed => return self.embed(index, command),
             // Attention takes them over.
@@ -330,7 +329,7 @@ impl Recorder<'_> {
                     matrix,
                     input: first,
                     output: second,
-                    norm: norm(p.eps),
+                    norm: InputNorm::of(vector, p.eps),
                     kind: if logits {
                         Output::Logits
                     } else {

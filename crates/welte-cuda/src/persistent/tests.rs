@@ -497,6 +497,14 @@ fn recorded(shape: &str) -> (Program, Recording) {
     (program, recording)
 }
 
+/// Where instructions begin whose commands are these, one after the other.
+fn runs_of(program: &Program, recording: &Recording, wanted: &[Op]) -> Vec<usize> {
+    let commands = &program.passes[0].commands;
+    let ops: Vec<Op> = recording.commands.iter().map(|c| commands[*c].op).collect();
+    let starts = 0..ops.len();
+    starts.filter(|i| ops[*i..].starts_with(wanted)).collect()
+}
+
 /// The attention instructions of a recording, with their constants.
 fn attentions(recording: &Recording) -> Vec<(Instruction, Attention)> {
     let all = recording.program.iter();
@@ -577,7 +585,6 @@ fn rows_of_another_width_are_another_vector() {
 fn the_router_comes_before_a_dense_part_beside_experts() {
     let (program, recording) = recorded("gemma4-moe-small:q4_0");
     let commands = &program.passes[0].commands;
-    let ops: Vec<Op> = recording.commands.iter().map(|c| commands[*c].op).collect();
     let layer = [
         Op::Matmul,
         Op::NormMatmulActMul,
@@ -589,10 +596,8 @@ fn the_router_comes_before_a_dense_part_beside_experts() {
         // What the one before has no place for.
         Op::Norm,
     ];
-    let found: Vec<usize> = (0..ops.len())
-        .filter(|i| ops[*i..].starts_with(&layer))
-        .collect();
-    assert_eq!(found.len(), 6, "{ops:?}");
+    let found = runs_of(&program, &recording, &layer);
+    assert_eq!(found.len(), 6, "{found:?}");
     for at in found {
         let [router, gate_up, route, down, up, sum, add, more] = &recording.program[at..at + 8]
         else {
@@ -629,8 +634,6 @@ fn the_router_comes_before_a_dense_part_beside_experts() {
 #[test]
 fn a_shared_expert_begins_before_the_choice() {
     let (program, recording) = recorded("qwen3.5-moe-small,layers=4:q4_k");
-    let commands = &program.passes[0].commands;
-    let ops: Vec<Op> = recording.commands.iter().map(|c| commands[*c].op).collect();
     let layer = [
         Op::Matmul,
         Op::Matmul,
@@ -642,10 +645,8 @@ fn a_shared_expert_begins_before_the_choice() {
         // What the one before has no place for.
         Op::MatmulAdd,
     ];
-    let found: Vec<usize> = (0..ops.len())
-        .filter(|i| ops[*i..].starts_with(&layer))
-        .collect();
-    assert_eq!(found.len(), 4, "{ops:?}");
+    let found = runs_of(&program, &recording, &layer);
+    assert_eq!(found.len(), 4, "{found:?}");
     for at in found {
         let [router, gate_up, score, _, up, down, last, more] = &recording.program[at..at + 8]
         else {

@@ -15,8 +15,6 @@ struct ExpertsProduct {
     output: BufferRef,
     norm: Option<InputNorm>,
     kind: Output,
-    /// Whether it sums the experts' results.
-    is_down: bool,
     act: u32,
     /// Of one expert.
     n: u32,
@@ -100,7 +98,6 @@ impl Recorder<'_> {
                 output,
                 norm: None,
                 kind: if replaces { Output::Store } else { Output::Add },
-                is_down: true,
                 act: 0,
                 n: p.n,
                 k: p.k,
@@ -119,7 +116,6 @@ impl Recorder<'_> {
                 1 => Output::Act,
                 _ => Output::ActMul,
             },
-            is_down: false,
             act: p.act,
             n: p.n,
             k: p.k,
@@ -136,6 +132,7 @@ impl Recorder<'_> {
         replaces: bool,
     ) -> Result<(), String> {
         let p = self.experts_product(command, replaces);
+        let sums = command.op == Op::ExpertsAdd;
         let [matrix, bias, ..] = command.weights;
         let flags = match self.choice {
             Some((choice, used)) if choice == command.buffers[1] => {
@@ -154,7 +151,7 @@ impl Recorder<'_> {
         let (lanes, rows) = shape
             .arrange()
             .ok_or_else(|| format!("rows of {} elements", p.k))?;
-        if p.is_down && share > MAX_OUTPUTS {
+        if sums && share > MAX_OUTPUTS {
             return Err(format!("{share} rows of a sum in a block"));
         }
         let local = self.hidden == Some(p.input);
@@ -165,13 +162,13 @@ impl Recorder<'_> {
         if p.kind == Output::Add && self.is_unread(p.output.buffer)? {
             return Err("experts' sum right after another one".to_string());
         }
-        if !p.is_down {
-            let p = params::ExpertsActMul::of(&command.params);
-            self.set_row_width(command.buffers[2], p.y_stride);
+        if !sums {
+            let stride = params::ExpertsActMul::of(&command.params).y_stride;
+            self.set_row_width(p.output, stride);
         }
         let (output, writes) = self.write(p.output)?;
         // The input of each expert is staged, or one for all.
-        let inputs = if p.is_down { p.used } else { 1 };
+        let inputs = if sums { p.used } else { 1 };
         let unit = if format.rounds_activations() { 48 } else { 32 };
         let scratchpad = &mut self.needs.scratchpad.any;
         *scratchpad = (*scratchpad).max(WARPS * inputs * shape.units.div_ceil(WARPS) * unit);
