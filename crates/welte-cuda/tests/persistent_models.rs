@@ -79,8 +79,8 @@ fn gemma4() -> Vec<Case> {
         made("gemma4 f32", 64, "f32", Format::F16, 3e-3),
         // Warps share a tile of such heads.
         made("gemma4 with large heads", 256, "f32", Format::F16, 3e-3),
-        // Where a key is rounded to another integer, the reference is far away.
-        made("gemma4, cache in q8_0", 256, "f32", Format::Q8_0, 6e-2),
+        made("gemma4, cache in q8_0", 256, "f32", Format::Q8_0, 1e-2),
+        made("gemma4 q8_0", 64, "q8_0", Format::F16, 5e-2),
     ]
 }
 
@@ -217,13 +217,13 @@ fn norms_after_a_part_agree_with_the_reference() {
 #[test]
 #[ignore = "needs a GPU"]
 fn gemma4_agrees_with_the_reference() {
-    check_gemma4(&gemma4());
+    check_chains(&gemma4());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn experts_beside_a_dense_part_agree_with_the_reference() {
-    check_gemma4(&gemma4_mixtures());
+    check_chains(&gemma4_mixtures());
 }
 
 #[test]
@@ -712,9 +712,17 @@ impl Pair {
         }
         let at = self.next.position;
         let off = difference(&logits(&mut self.context), &want);
-        assert!(off <= self.allowed, "logits at {at} are off by {off}");
+        // Beside a busy program the kernel may have given up.
+        let by = replaying(&self.context);
+        assert!(
+            off <= self.allowed,
+            "logits at {at} are off by {off}, {by:?}"
+        );
         let off = difference(&states(&mut self.context), &states(self.plain.as_mut()));
-        assert!(off <= self.allowed, "states at {at} are off by {off}");
+        assert!(
+            off <= self.allowed,
+            "states at {at} are off by {off}, {by:?}"
+        );
     }
 
     fn prompt(&mut self, count: u32) {
@@ -733,7 +741,7 @@ impl Pair {
 }
 
 /// Chains from the first position on and behind a prompt; one that follows another; with contexts that are split.
-fn check_recurrent(cases: &[Case]) {
+fn check_chains(cases: &[Case]) {
     if !gpu() {
         return;
     }
@@ -750,69 +758,28 @@ fn check_recurrent(cases: &[Case]) {
     }
 }
 
-/// Weights of 8 bits. Rounded activations move the logits of further tokens too far for a comparison.
-#[test]
-#[ignore = "needs a GPU"]
-fn the_first_token_of_gemma4_in_q8_0_agrees_with_the_reference() {
-    if !gpu() {
-        return;
-    }
-    let case = &gemma4()[0];
-    let case = Case {
-        name: "gemma4 q8_0",
-        shape: case.shape.replace(":f32", ":q8_0"),
-        kv_format: Format::F16,
-        allowed: 5e-2,
-    };
-    let mut pair = Pair::new(&case);
-    pair.chain(1);
-    assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
-}
-
-/// Chains from the first position on, longer than the window and with contexts that are split, against the reference. Then behind a prompt,
-/// against launched kernels: no factor makes the scores of normed queries and keys smaller, so how a prompt's kernels round counts.
-fn check_gemma4(cases: &[Case]) {
-    if !gpu() {
-        return;
-    }
-    for case in cases {
-        eprintln!("{}", case.name);
-        let mut pair = Pair::new(case);
-        pair.chain(1);
-        pair.chain(3);
-        pair.chain(46);
-        let (program, checkpoint) = case.program();
-        pair.plain = Box::new(common::open(&program, &checkpoint, Replay::Launches));
-        pair.allowed = 1e-2;
-        pair.next.position = 0;
-        pair.prompt(140);
-        pair.chain(2);
-        assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
-    }
-}
-
 #[test]
 #[ignore = "needs a GPU"]
 fn delta_rules_agree_with_the_reference() {
-    check_recurrent(&delta_rules());
+    check_chains(&delta_rules());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn state_space_models_agree_with_the_reference() {
-    check_recurrent(&state_space_models());
+    check_chains(&state_space_models());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn models_without_gates_agree_with_the_reference() {
-    check_recurrent(&ungated_models());
+    check_chains(&ungated_models());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn gated_convolutions_agree_with_the_reference() {
-    check_recurrent(&gated_convolutions());
+    check_chains(&gated_convolutions());
 }
 
 /// A chain that ends at an end token, or because the host wants no more of it, leaves the states of its last token. So does one in which

@@ -153,6 +153,26 @@ fn families_have_their_tensors() {
     assert!(!has("tiny:q8_0", "rope_freqs.weight"));
 }
 
+/// Their attention has no factor, so the norm of the keys brings it.
+#[test]
+fn scores_of_new_gemmas_are_moderate() {
+    let sizes = "dim=64,heads=4,kv_heads=1,head_dim=32,ffn=64,vocab=300:q8_0";
+    for shape in ["gemma-3n-small", "gemma4-small", "gemma4-moe-small"] {
+        let model = made(&format!("{shape},{sizes}"));
+        let tensors = model.tensors().iter().map(|tensor| tensor.name.as_str());
+        let of_keys: Vec<&str> = tensors.filter(|n| n.contains("attn_k_norm")).collect();
+        assert!(!of_keys.is_empty());
+        for name in of_keys {
+            let keys = values(&model, name);
+            let factor = (keys.len() as f32).sqrt();
+            let near_one = |v: &f32| (0.89..1.11).contains(&(v * factor));
+            assert!(keys.iter().all(near_one), "{shape}, {name}");
+        }
+        let queries = values(&model, "blk.0.attn_q_norm.weight");
+        assert!(queries.iter().all(|v| (0.89..1.11).contains(v)));
+    }
+}
+
 #[test]
 fn llama3_factors() {
     let model = made("llama-8b:q4_0");

@@ -18,6 +18,9 @@ pub(super) enum Fill {
     Matrix,
     /// Values around one.
     Norm,
+    /// Values around 1/sqrt(k): the norm of keys where attention has no such factor. Trained models have small values there, too; with
+    /// values around one, a query sees a single key, and rounding decides which.
+    KeyNorm,
     /// Small values around zero.
     Bias,
     /// The given values.
@@ -49,6 +52,7 @@ pub(super) fn row(fill: &Fill, format: Format, k: usize, key: u64, row: u64, out
         Fill::Given(values) => plain(format, values, out),
         Fill::Column(values) => plain(format, &values[row as usize..][..1], out),
         Fill::Norm => plain(format, &uniform(state, k, 1.0, 0.1), out),
+        Fill::KeyNorm => plain(format, &uniform(state, k, deviation, 0.1 * deviation), out),
         Fill::Bias => plain(format, &uniform(state, k, 0.0, 0.1), out),
         Fill::Matrix if format.is_quantised() => blocks(format, state, deviation, out),
         Fill::Matrix => plain(

@@ -33,7 +33,7 @@ pub(super) fn lay_out(l: &mut Layout<'_>, shape: &Shape, own: &Gemma3n) {
         // llama.cpp wants these tensors also where they are not used.
         l.matrix(name("attn_k"), [kv, dim], false);
         l.matrix(name("attn_v"), [kv, dim], more);
-        l.norm(name("attn_k_norm"), shape.head_dim);
+        l.key_norm(name("attn_k_norm"), shape.head_dim);
         l.matrix(name("attn_output"), [dim, q], false);
         l.matrix(name("ffn_gate"), [ffn, dim], false);
         l.matrix(name("ffn_up"), [ffn, dim], false);

@@ -90,9 +90,6 @@ pub(super) fn lay_out(made: &mut Synthetic, shape: &Shape, own: &Gemma4, recipe:
             norm(&format!("{part}.weight"), dim);
         }
         norm("attn_q_norm.weight", head_dim);
-        if layer + own.shared < layers {
-            norm("attn_k_norm.weight", head_dim);
-        }
         norm("layer_output_scale.weight", 1);
         if own.per_layer > 0 {
             norm("post_norm.weight", dim);
@@ -103,6 +100,10 @@ pub(super) fn lay_out(made: &mut Synthetic, shape: &Shape, own: &Gemma4, recipe:
             }
             norm("ffn_gate_inp.scale", dim);
             norm("ffn_down_exps.scale", shape.experts);
+        }
+        if layer + own.shared < layers {
+            let name = format!("blk.{layer}.attn_k_norm.weight");
+            vector(name, head_dim, Fill::KeyNorm);
         }
     }
     // A quarter of the pairs of a full layer's head is rotated.

@@ -47,6 +47,12 @@ impl Layout<'_> {
         self.made.add(name, Format::F32, 1, n, k, Fill::Norm);
     }
 
+    /// Factors of normed keys, where attention has no factor of its own.
+    pub(super) fn key_norm(&mut self, name: impl Into<String>, k: usize) {
+        let name = name.into();
+        self.made.add(name, Format::F32, 1, 1, k, Fill::KeyNorm);
+    }
+
     /// Small values around zero.
     pub(super) fn bias(&mut self, name: impl Into<String>, k: usize) {
         let name = name.into();
