@@ -231,7 +231,7 @@ struct Streamer {
     template <class V> __device__ __forceinline__ bool feed_experts(const Instruction &in, Share share, u32 max_in_flight) {
         using L = Slot<V>;
         constexpr u32 COPIES = L::SETS * L::F::PLANES;
-        constexpr bool ADDS = V::output != Output::ActMul; // all experts have the same rows
+        constexpr bool ADDS = V::output == Output::Add || V::output == Output::Store; // a sum: all experts have the same rows
         if (in.flags & AWAITS_CHOICE && !await_choice()) return false;
         const u32 *experts = s->choices[(choices - 1) & 1].experts;
         for (u32 i = 0; i < (ADDS ? V::used : 1); i++)

@@ -11,6 +11,7 @@ use super::variants::{Attention, NO_LAYER, Output, Product, Variant};
 use crate::GpuInfo;
 use crate::info::h200;
 use crate::load::Placed;
+use welte_device::conformance::model::{self, Layer, Model};
 use welte_formats::synthetic::Synthetic;
 use welte_table::*;
 
@@ -495,6 +496,28 @@ fn recorded(shape: &str) -> (Program, Recording) {
     let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
     let recording = one_row(&program, &h200()).unwrap();
     (program, recording)
+}
+
+/// Whatever stands behind a norm, its words are not taken for those of another op.
+#[test]
+fn a_norm_may_stand_before_a_router() {
+    let attention = Layer::Attention(model::Attention {
+        heads: 4,
+        head_dim: 64,
+        rot: 64,
+        ..model::ATTENTION
+    });
+    let experts = Layer::Experts(model::EXPERTS);
+    let (program, _) = welte_device::conformance::program::make(&Model {
+        dim: 256,
+        layers: vec![attention, experts],
+        ..Model::small(1)
+    });
+    let commands = &program.passes[0].commands;
+    let routed = commands.windows(2);
+    let routed = routed.filter(|pair| pair[0].op == Op::Norm && pair[1].op != Op::RopeAppend);
+    assert!(routed.count() > 0);
+    one_row(&program, &h200()).unwrap();
 }
 
 /// Where instructions begin whose commands are these, one after the other.

@@ -121,6 +121,9 @@ impl Recorder<'_> {
         let Some([norm, append]) = self.pass.commands.get(index..index + 2) else {
             return false;
         };
+        if norm.op != Op::Norm || append.op != Op::RopeAppend {
+            return false;
+        }
         let (p, r) = (
             params::Norm::of(&norm.params),
             params::RopeAppend::of(&append.params),
@@ -129,8 +132,7 @@ impl Recorder<'_> {
             offset: append.buffers[0].offset + 4 * (r.heads + r.kv_heads) * r.head_dim,
             ..append.buffers[0]
         };
-        append.op == Op::RopeAppend
-            && norm.weights[0] == NO_WEIGHT
+        norm.weights[0] == NO_WEIGHT
             && norm.buffers[1] == values
             && (p.dim, p.groups, p.eps) == (r.head_dim, r.kv_heads, r.eps)
     }
