@@ -70,11 +70,11 @@ impl Planned {
             Err(why) => (Err(why.clone()), Err(why)),
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
-        let unproven = persistent::unproven(gpu, recording.as_ref().ok());
-        let replay = options.replay.unwrap_or(match unproven {
+        let usual = match persistent::unproven(gpu) {
             None => Replay::Persistent,
             Some(_) => Replay::Graph,
-        });
+        };
+        let replay = options.replay.unwrap_or(usual);
         let decode = match recording.is_ok() && replay == Replay::Persistent {
             false if program.slots >= BATCHED_SLOTS => Role::Batched,
             _ => Role::Generated,
@@ -120,7 +120,7 @@ impl Planned {
     /// How chains will be replayed, and whether the persistent kernel could run the program.
     pub(crate) fn explain(&self) -> String {
         let replaying = self.replaying();
-        let (but, request) = match persistent::unproven(&self.gpu, self.recording.as_ref().ok()) {
+        let (but, request) = match persistent::unproven(&self.gpu) {
             None => (String::new(), ""),
             Some(why) => (format!(", but {why}"), ": --replay persistent requests it"),
         };
@@ -250,28 +250,23 @@ mod tests {
             let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
             planned.unwrap()
         };
-        let unproven = ", but is not proven with recurrent layers";
-        let inputs = ", but is not proven with inputs per layer";
-        let sizes = ", but is not proven with heads of several sizes";
-        for (shape, why, but) in [
-            ("gemma-3-1b,layers=6:q8_0", "norms after a part", ""),
-            ("qwen3-30b-a3b,layers=1:q4_k", "few rows", ""),
-            ("gpt-oss-20b,layers=2:mxfp4_moe", "few rows", ""),
-            ("qwen3.5-small,layers=4:q4_k", "recurrent state", unproven),
-            ("qwen3.5-moe-small:q4_k", "recurrent state", unproven),
-            ("granite-4-small:q4_k", "recurrent state", unproven),
-            ("lfm2-1.2b:q4_k", "recurrent state", unproven),
-            ("nemotron-h-small:q4_0", "recurrent state", unproven),
-            ("gemma4-small:q4_k", "inputs per layer", inputs),
-            ("gemma4-moe-small:q4_k", "Gemma 4", sizes),
+        for (shape, why) in [
+            ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
+            ("qwen3-30b-a3b,layers=1:q4_k", "few rows"),
+            ("gpt-oss-20b,layers=2:mxfp4_moe", "few rows"),
+            ("qwen3.5-small,layers=4:q4_k", "recurrent state"),
+            ("qwen3.5-moe-small:q4_k", "recurrent state"),
+            ("granite-4-small:q4_k", "recurrent state"),
+            ("lfm2-1.2b:q4_k", "recurrent state"),
+            ("nemotron-h-small:q4_0", "recurrent state"),
+            ("gemma4-small:q4_k", "inputs per layer"),
+            ("gemma4-moe-small:q4_k", "Gemma 4"),
         ] {
             let one = planned(shape, 1);
-            let explained = format!("persistent; one row per launch{but}");
-            assert_eq!(one.explain(), explained, "{shape}");
-            // What is not proven is used only if it is requested.
+            assert_eq!(one.explain(), "persistent; one row per launch", "{shape}");
             let usual = Planned::of(one.program.clone(), &h200(), &DeviceOptions::default());
             let usual = usual.unwrap().replaying().replay;
-            assert_eq!(usual == Replay::Persistent, but.is_empty(), "{shape}");
+            assert_eq!(usual, Replay::Persistent, "{shape}");
             // A router's rows are fewer than the blocks.
             assert_eq!(one.recording.unwrap().blocks, h200().sms, "{shape}");
             let several = planned(shape, 4);

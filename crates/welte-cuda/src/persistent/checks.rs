@@ -1,7 +1,6 @@
 //! What the persistent kernels need of a GPU and of a program.
 
-use super::variants::{Output, Variant};
-use super::{MAX_CACHES, Recording};
+use super::MAX_CACHES;
 use crate::GpuInfo;
 use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program, WeightSpec};
 
@@ -10,34 +9,15 @@ const OLDEST_ARCH: u32 = 80;
 /// Architectures on which the kernels have run.
 const PROVEN_ARCHS: [u32; 1] = [90];
 
-/// Why the kernels are used only if they are requested, for a person: they have not run on this kind of GPU, or too little with a part of
-/// the model.
-pub(crate) fn unproven(gpu: &GpuInfo, recording: Option<&Recording>) -> Option<String> {
-    if !PROVEN_ARCHS.contains(&gpu.arch) {
-        let (major, minor) = (gpu.arch / 10, gpu.arch % 10);
-        return Some(format!(
-            "has not run on GPUs of compute capability {major}.{minor}"
-        ));
+/// Why the kernels are used only if they are requested, for a person: they have not run on this kind of GPU.
+pub(crate) fn unproven(gpu: &GpuInfo) -> Option<String> {
+    if PROVEN_ARCHS.contains(&gpu.arch) {
+        return None;
     }
-    let new_part = |variant: &Variant| match variant {
-        Variant::Recurrent(_) | Variant::GatedConv(_) => Some("recurrent layers"),
-        Variant::Product(_, product) if product.follows => Some("shared experts"),
-        Variant::Product(_, product) if product.output == Output::Act => {
-            Some("activations without gates")
-        }
-        Variant::Attention(attention) if attention.gated => Some("gated attention"),
-        Variant::Attention(attention) if attention.team > 1 => Some("heads of several sizes"),
-        Variant::Attention(attention) if attention.shares => {
-            Some("layers that share keys and values")
-        }
-        Variant::Attention(attention) if attention.value_norm => Some("normed values"),
-        Variant::LayerInputs(..) => Some("inputs per layer"),
-        Variant::AddNormed(sum) if sum.beside => Some("experts beside a dense part"),
-        Variant::AddNormed(sum) if sum.rescales => Some("layers with a factor"),
-        _ => None,
-    };
-    let part = recording?.variants.all.iter().find_map(new_part)?;
-    Some(format!("is not proven with {part}"))
+    let (major, minor) = (gpu.arch / 10, gpu.arch % 10);
+    Some(format!(
+        "has not run on GPUs of compute capability {major}.{minor}"
+    ))
 }
 
 /// Whether a GPU can run the kernels; the error says what it lacks.
