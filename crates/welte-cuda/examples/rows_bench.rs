@@ -1,4 +1,4 @@
-//! Times decode steps of several rows of made-up models: `rows_bench qwen3-4b:q4_0 [DEPTH] [slots=N] [rows=N] [persistent] [graph] ...`
+//! Times decode steps of several rows of made-up models: `rows_bench qwen3-4b:q4_0 [DEPTH] [slots=N] [rows=N,...] [persistent] [graph] ...`
 //!
 //! Prints microseconds per step of 1 to 32 rows, fetching the logits of all rows; and per step of a chain of as many slots, up to
 //! 256, if there are so many. Rows are spread over the slots (1 unless given), from position DEPTH (512) on.
@@ -19,7 +19,7 @@ const STEPS: u32 = 24;
 const TRIALS: u32 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut depth, mut slots, mut only) = (512, 1, None);
+    let (mut depth, mut slots, mut only) = (512, 1, Vec::new());
     let (mut shapes, mut ways) = (Vec::new(), Vec::new());
     for argument in std::env::args().skip(1) {
         if let Ok(number) = argument.parse() {
@@ -27,7 +27,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         } else if let Some(number) = argument.strip_prefix("slots=") {
             slots = number.parse()?;
         } else if let Some(number) = argument.strip_prefix("rows=") {
-            only = Some(number.parse()?);
+            only = number
+                .split(',')
+                .map(str::parse)
+                .collect::<Result<_, _>>()?;
         } else if let Some(way) = Replay::from_name(&argument) {
             ways.push(way);
         } else {
@@ -39,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for shape in &shapes {
         for way in &ways {
-            bench(shape, depth, slots, only, *way)?;
+            bench(shape, depth, slots, &only, *way)?;
         }
     }
     Ok(())
@@ -49,7 +52,7 @@ fn bench(
     shape: &str,
     depth: u32,
     slots: u32,
-    only: Option<u32>,
+    only: &[u32],
     replay: Replay,
 ) -> Result<(), Box<dyn Error>> {
     let checkpoint = Synthetic::parse(shape)?;
@@ -72,7 +75,7 @@ fn bench(
     );
     let (mut steps, mut chains) = ("  us per step: ".to_string(), String::new());
     let counts = COUNTS.into_iter();
-    for count in counts.filter(|count| only.is_none_or(|only| only == *count)) {
+    for count in counts.filter(|count| only.is_empty() || only.contains(count)) {
         let rows: Vec<Row> = (0..count)
             .map(|i| Row {
                 token: 1 + i,

@@ -66,6 +66,15 @@ constexpr float TINY = 1e-30f;
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
+// Waits until the phase of that parity is complete. Traps after too many tries, because that is a bug.
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+#pragma unroll 1
+    for (u32 tries = 0; tries < 1u << 24; tries++) {
+        if (mbarrier_passed(barrier, parity)) return;
+    }
+    __trap();
+}
+
 __device__ __forceinline__ float squared_relu(float v) { return __fmul_rn(fmaxf(v, 0.0f), fmaxf(v, 0.0f)); }
 
 // Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf). `gated` knows a clamped one as well. 4, without a gate, is the square of ReLU.

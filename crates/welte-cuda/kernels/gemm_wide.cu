@@ -20,14 +20,6 @@
 #define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
 #define UNITS (256 / WIDENERS) // per thread and chunk
 
-// Waits until the phase of that parity is complete. Traps after too many tries, because that is a bug.
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-    for (u32 tries = 0; tries < 1u << 24; tries++) {
-        if (mbarrier_passed(barrier, parity)) return;
-    }
-    __trap();
-}
-
 // Copies one piece of global memory into shared memory and announces its bytes to the barrier.
 __device__ __forceinline__ void copy_piece(u32 to, const void* from, u32 bytes, u32 barrier) {
     mbarrier_expect(barrier, bytes);

@@ -21,6 +21,10 @@ template <u32 PENDING> __device__ __forceinline__ void wgmma_wait() { asm volati
 // Marks a result register as readable, after the wait.
 __device__ __forceinline__ void wgmma_settled(float &sum) { asm volatile("" : "+f"(sum)::"memory"); }
 
+// A warp group gives registers back, or takes more: so many per thread.
+template <u32 COUNT> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <u32 COUNT> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+
 #define S8(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
 #define S32(i) S8(i), S8(i + 8), S8(i + 16), S8(i + 24)
 #define R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"

@@ -33,6 +33,8 @@ const SOURCES: &[(&str, &str)] = sources![
     "blocks.cuh",
     "common.cuh",
     "columns.cu",
+    "columns.cuh",
+    "columns_wide.cu",
     "conv.cu",
     "dequant.cu",
     "dequant.cuh",
@@ -135,8 +137,9 @@ const SOURCES: &[(&str, &str)] = sources![
 
 /// Files whose kernels compute the same for a row in several ways, alone and beside others, and must give it the same bits. The compiler may not choose where
 /// a product and a sum become one operation: only `fmaf` does this.
-const DECODE_UNITS: [&str; 5] = [
+const DECODE_UNITS: [&str; 6] = [
     "columns.cu",
+    "columns_wide.cu",
     "logprobs.cu",
     "matmul.cu",
     "persistent.cu",

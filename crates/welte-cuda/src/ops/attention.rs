@@ -19,9 +19,13 @@ const RINGS_BATCHED: [(u32, u32); 4] = [(4, 3), (4, 2), (2, 2), (1, 2)];
 const WARPS_PER_SM: u32 = 8;
 /// Bytes of shared memory that the system reserves per block.
 const SYSTEM_SHARED: u32 = 1024;
-/// The fewest tiles per split, with one slot and with several: splits of many rows fill the GPU even if they are long.
+/// The fewest tiles per split, with one slot, with several and with many: splits of many rows fill the GPU even if they are long.
 const LEAST_TILES: u32 = 8;
 const LEAST_TILES_BATCHED: u32 = 16;
+const LEAST_TILES_MANY: u32 = 64;
+/// From this number of slots on, splits have at least `LEAST_TILES_MANY`. The rows of a step do not matter: they would decide the order
+/// of sums.
+const MANY_SLOTS: u32 = 32;
 /// The most splits per context.
 const MOST_SPLITS: u32 = 128;
 const MOST_SPLITS_BATCHED: u32 = 16;
@@ -111,7 +115,13 @@ struct Division {
 
 impl Division {
     /// As many splits as fill the GPU, and no more than the context has tiles for. `None` if another kernel is used.
-    fn of(kv: &KvShape, p: &params::Attention, role: Role, gpu: &GpuInfo) -> Option<Division> {
+    fn of(
+        kv: &KvShape,
+        p: &params::Attention,
+        role: Role,
+        slots: u32,
+        gpu: &GpuInfo,
+    ) -> Option<Division> {
         let group = p.heads / p.kv_heads.max(1);
         let kind = kind(kv, p, role, gpu.shared_per_block);
         let batched = role == Role::Batched;
@@ -119,7 +129,7 @@ impl Division {
             _ if role == Role::Prompt => return None,
             Kind::Decode => {
                 let (rings, least, most) = match batched {
-                    true => (&RINGS_BATCHED, LEAST_TILES_BATCHED, MOST_SPLITS_BATCHED),
+                    true => (&RINGS_BATCHED, least_tiles(slots), MOST_SPLITS_BATCHED),
                     false => (&RINGS, LEAST_TILES, MOST_SPLITS),
                 };
                 let ring = ring(kv, rings, gpu.shared_per_block);
@@ -162,6 +172,14 @@ impl Division {
     }
 }
 
+/// The fewest tiles of a split in decode passes of so many slots.
+fn least_tiles(slots: u32) -> u32 {
+    match slots >= MANY_SLOTS {
+        true => LEAST_TILES_MANY,
+        false => LEAST_TILES_BATCHED,
+    }
+}
+
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::Attention::of(&command.params);
@@ -193,7 +211,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         most,
         nodes: vec![Node::Kernel(launch)],
     };
-    if let Some(division) = Division::of(&kv, &p, cx.role, cx.gpu) {
+    if let Some(division) = Division::of(&kv, &p, cx.role, cx.program.slots, cx.gpu) {
         let launch = |first| Node::Kernel(decode(&division, first, &a, cx.gpu));
         let more = (MOST_ROWS..rows).step_by(MOST_ROWS as usize);
         let more = more.map(|first| for_rows(first + 1, rows, vec![launch(first)]));
@@ -378,7 +396,7 @@ pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
 fn division(demand: &Demand<'_>, command: &Command) -> Option<Division> {
     let kv = shape(demand.program, command).ok()?;
     let p = params::Attention::of(&command.params);
-    Division::of(&kv, &p, demand.role, demand.gpu)
+    Division::of(&kv, &p, demand.role, demand.program.slots, demand.gpu)
 }
 
 /// The units that tests compile.
@@ -411,7 +429,11 @@ pub(crate) fn catalogue() -> Vec<Listed> {
             unit: prefill_unit(&kv, prefill_warps(&kv, 512, ROOM)),
             hot: false,
         });
-        for (rings, least_tiles) in [(&RINGS, LEAST_TILES), (&RINGS_BATCHED, LEAST_TILES_BATCHED)] {
+        for (rings, least_tiles) in [
+            (&RINGS, LEAST_TILES),
+            (&RINGS_BATCHED, LEAST_TILES_BATCHED),
+            (&RINGS_BATCHED, LEAST_TILES_MANY),
+        ] {
             let ring = ring(&kv, rings, ROOM);
             list.push(Listed {
                 unit: decode_unit(&kv, group, ring, least_tiles),

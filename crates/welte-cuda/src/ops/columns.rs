@@ -1,7 +1,7 @@
-//! Products of decode rows on tensor cores (`columns.cu`): the family of models that are loaded for several slots.
+//! Products of decode rows on tensor cores (`columns.cu`, `columns_wide.cu`): the family of models that are loaded for several slots.
 //!
-//! A launch reads the weights once for up to 128 rows, or 256 where warp groups multiply. The division of a matrix among blocks, and with it the order of sums,
-//! depends on the matrix and the GPU alone.
+//! A launch reads the weights once for up to 128 rows, or 256 where warp groups multiply. The division of a matrix among blocks, and with
+//! it the order of sums, depends on the matrix and the GPU alone.
 
 use super::gemm::{GemmArgs, Job, Layout, PrepareArgs, for_rows, prepare_unit};
 use super::tile::flag;
@@ -12,7 +12,7 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format};
 
-/// Matrix rows of a tile, and elements of k of a chunk: `TILE` and `CHUNK` of columns.cu.
+/// Matrix rows of a tile, and elements of k of a chunk: `TILE` and `CHUNK` of columns.cuh.
 const TILE: u32 = 128;
 const CHUNK: u32 = 128;
 const THREADS: u32 = 256;
@@ -22,11 +22,19 @@ const COLUMNS: [u32; 6] = [8, 16, 32, 64, 128, 256];
 const MOST_BY_WARPS: u32 = 128;
 /// From this number of columns on, a kernel has a multiprocessor to itself: its sums need the registers.
 const ALONE: u32 = 64;
-/// From this number of columns on, warp groups multiply where a GPU has these products (`WIDE` of columns.cu).
+/// From this number of columns on, warp groups multiply where a GPU has these products (`columns_wide.cu`).
 const WIDE_COLUMNS: u32 = 64;
-/// Alignment of stages, in bytes; of warp groups' operands; and of others.
-const WIDE_ALIGNMENT: u32 = 1024;
+/// Threads of a block of `columns_wide.cu`: a warp group that copies, and two that multiply.
+const WIDE_THREADS: u32 = 384;
+/// Alignment of stages, in bytes; and of the rings of `columns_wide.cu`.
 const ALIGNMENT: u32 = 128;
+const WIDE_ALIGNMENT: u32 = 1024;
+/// Panels of the ring of x of `columns_wide.cu`, half a chunk each: from the most to the fewest. More than the fewest leave room for
+/// `FULL_STAGES` of weights.
+const PANELS: [u32; 3] = [8, 6, 4];
+const FULL_STAGES: u32 = 4;
+/// Bytes of the two barriers of a stage or panel.
+const BARRIERS: u32 = 16;
 /// Stages of a ring. With two stages a single chunk is in flight, and the memory idles. More than eight only take room.
 const FEWEST_STAGES: u32 = 2;
 const ENOUGH_STAGES: u32 = 3;
@@ -51,38 +59,66 @@ fn is_wide(columns: u32, gpu: &GpuInfo) -> bool {
     gpu.arch == 90 && columns >= WIDE_COLUMNS
 }
 
-/// Bytes of a stage of the ring.
-fn stage(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
-    let alignment = match is_wide(columns, gpu) {
-        true => WIDE_ALIGNMENT,
-        false => ALIGNMENT,
-    };
+/// Bytes of the weights of a chunk.
+fn weights(format: Format) -> u32 {
     let weights = planes(format).iter().map(|plane| {
         let entries = (CHUNK / plane.elements).max(1);
         TILE * (entries * plane.bytes).max(4)
     });
-    let x = columns * CHUNK * 2;
-    (weights.sum::<u32>().next_multiple_of(alignment) + x).next_multiple_of(alignment)
+    weights.sum::<u32>().next_multiple_of(ALIGNMENT)
 }
 
-/// Bytes of shared memory that the kernel may leave unused before its first stage.
-fn slack(columns: u32, gpu: &GpuInfo) -> u32 {
-    if is_wide(columns, gpu) {
-        WIDE_ALIGNMENT
-    } else {
-        0
+/// Bytes of a stage of the ring of `columns.cu`.
+fn stage(format: Format, columns: u32) -> u32 {
+    (weights(format) + columns * CHUNK * 2).next_multiple_of(ALIGNMENT)
+}
+
+/// The rings of `columns_wide.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rings {
+    /// Chunks of weights.
+    stages: u32,
+    /// Half chunks of x.
+    panels: u32,
+}
+
+impl Rings {
+    /// The rings that fit a block. `None` if even the shortest do not.
+    fn of(format: Format, columns: u32, gpu: &GpuInfo) -> Option<Rings> {
+        let rings = PANELS.map(|panels| {
+            let left = gpu
+                .shared_per_block
+                .saturating_sub(Rings { stages: 0, panels }.bytes(format, columns));
+            // The kernel's own shared memory is rounded up to the alignment.
+            let left = left.saturating_sub(WIDE_ALIGNMENT);
+            let stages = left / (weights(format) + BARRIERS);
+            Rings {
+                stages: stages.min(MOST_STAGES),
+                panels,
+            }
+        });
+        let roomy = rings.into_iter().find(|ring| ring.stages >= FULL_STAGES);
+        let shortest = rings.into_iter().last();
+        roomy
+            .or(shortest)
+            .filter(|rings| rings.stages >= FEWEST_STAGES)
+    }
+
+    /// Bytes of shared memory of a block.
+    fn bytes(self, format: Format, columns: u32) -> u32 {
+        let x = self.panels * (columns * CHUNK + BARRIERS);
+        x + self.stages * (weights(format) + BARRIERS)
     }
 }
 
-/// The stages of a ring. With few columns it leaves room for a block of the next kernel, which fills its ring meanwhile, unless
-/// too few stages would remain.
+/// The stages of the ring of `columns.cu`. With few columns it leaves room for a block of the next kernel, which fills its ring
+/// meanwhile, unless too few stages would remain.
 fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
     let blocks = if columns < ALONE { 2 } else { 1 };
-    let fixed = STATIC_SHARED + slack(columns, gpu);
-    let most = gpu.shared_per_block.saturating_sub(fixed);
-    let room = (gpu.shared_per_sm / blocks).saturating_sub(SYSTEM_SHARED + fixed);
-    let beside = room.min(most) / stage(format, columns, gpu);
-    let alone = most / stage(format, columns, gpu);
+    let most = gpu.shared_per_block.saturating_sub(STATIC_SHARED);
+    let room = (gpu.shared_per_sm / blocks).saturating_sub(SYSTEM_SHARED + STATIC_SHARED);
+    let beside = room.min(most) / stage(format, columns);
+    let alone = most / stage(format, columns);
     let stages = if beside < ENOUGH_STAGES {
         alone
     } else {
@@ -93,9 +129,9 @@ fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
 
 /// The numbers of columns that fit. None for F32, whose weights would lose precision.
 fn widths(format: Format, gpu: &GpuInfo) -> impl Iterator<Item = u32> {
-    let fit = move |columns: &u32| {
-        let possible = *columns <= MOST_BY_WARPS || is_wide(*columns, gpu);
-        possible && stages(format, *columns, gpu) >= FEWEST_STAGES
+    let fit = move |columns: &u32| match is_wide(*columns, gpu) {
+        true => Rings::of(format, *columns, gpu).is_some(),
+        false => *columns <= MOST_BY_WARPS && stages(format, *columns, gpu) >= FEWEST_STAGES,
     };
     let all = COLUMNS.into_iter().filter(fit);
     all.filter(move |_| format != Format::F32)
@@ -213,22 +249,32 @@ fn product(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32, first:
         pad: 0,
     };
     let format = job.weight.format;
-    let stages = stages(format, columns, cx.gpu);
     let chunks = tiles(job.weight.n).saturating_mul(job.weight.k.div_ceil(CHUNK));
-    Launch {
-        unit: unit(
-            format,
-            columns,
-            is_wide(columns, cx.gpu),
-            job.weight.k.is_multiple_of(CHUNK),
-            stages,
-        ),
-        function: "columns",
-        grid: [chunks.clamp(1, cx.gpu.sms), 1, 1],
-        by_rows: ByRows::Fixed,
-        block: THREADS,
-        shared: slack(columns, cx.gpu) + stages * stage(format, columns, cx.gpu),
-        args: args(&values),
+    let grid = [chunks.clamp(1, cx.gpu.sms), 1, 1];
+    let whole = job.weight.k.is_multiple_of(CHUNK);
+    let rings = Rings::of(format, columns, cx.gpu).filter(|_| is_wide(columns, cx.gpu));
+    match rings {
+        Some(rings) => Launch {
+            unit: wide_unit(format, columns, whole, rings),
+            function: "columns_wide",
+            grid,
+            by_rows: ByRows::Fixed,
+            block: WIDE_THREADS,
+            shared: rings.bytes(format, columns),
+            args: args(&values),
+        },
+        None => {
+            let stages = stages(format, columns, cx.gpu);
+            Launch {
+                unit: unit(format, columns, whole, stages),
+                function: "columns",
+                grid,
+                by_rows: ByRows::Fixed,
+                block: THREADS,
+                shared: stages * stage(format, columns),
+                args: args(&values),
+            }
+        }
     }
 }
 
@@ -237,13 +283,8 @@ fn tiles(n: u32) -> u32 {
     n.div_ceil(TILE)
 }
 
-fn unit(format: Format, columns: u32, wide: bool, whole: bool, stages: u32) -> Unit {
-    let mut defines = format_defines(format);
-    defines.push(("BFLOAT", flag(format == Format::BF16)));
-    defines.push(("COLUMNS", columns.to_string()));
-    defines.push(("WIDE", flag(wide)));
-    defines.push(("WHOLE", flag(whole)));
-    defines.push(("STAGES", stages.to_string()));
+fn unit(format: Format, columns: u32, whole: bool, stages: u32) -> Unit {
+    let mut defines = shared_defines(format, columns, whole, stages);
     let resident = if columns < ALONE { 2 } else { 1 };
     defines.push(("RESIDENT", resident.to_string()));
     Unit {
@@ -251,6 +292,30 @@ fn unit(format: Format, columns: u32, wide: bool, whole: bool, stages: u32) -> U
         generated: String::new(),
         defines,
     }
+}
+
+fn wide_unit(format: Format, columns: u32, whole: bool, rings: Rings) -> Unit {
+    let mut defines = shared_defines(format, columns, whole, rings.stages);
+    defines.push(("PANELS", rings.panels.to_string()));
+    Unit {
+        file: "columns_wide.cu",
+        generated: String::new(),
+        defines,
+    }
+}
+
+fn shared_defines(
+    format: Format,
+    columns: u32,
+    whole: bool,
+    stages: u32,
+) -> Vec<(&'static str, String)> {
+    let mut defines = format_defines(format);
+    defines.push(("BFLOAT", flag(format == Format::BF16)));
+    defines.push(("COLUMNS", columns.to_string()));
+    defines.push(("WHOLE", flag(whole)));
+    defines.push(("STAGES", stages.to_string()));
+    defines
 }
 
 /// Private scratch of a product.
@@ -278,14 +343,15 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     let some = formats.flat_map(|format| [8, 128, 256].map(|columns| (format, columns)));
     let all = COLUMNS.map(|columns| (Format::BF16, columns));
     let ways = |(format, columns): (Format, u32)| {
-        let ways = [false, true].into_iter().filter(move |wide| match wide {
-            true => columns >= WIDE_COLUMNS,
-            false => columns <= MOST_BY_WARPS,
-        });
-        ways.map(move |wide| Listed {
-            unit: unit(format, columns, wide, columns == 128, 3),
-            hot: true,
-        })
+        let whole = columns == 128;
+        let rings = Rings {
+            stages: 3,
+            panels: 4,
+        };
+        let wide = (columns >= WIDE_COLUMNS).then(|| wide_unit(format, columns, whole, rings));
+        let by_warps = (columns <= MOST_BY_WARPS).then(|| unit(format, columns, whole, 3));
+        let units = wide.into_iter().chain(by_warps);
+        units.map(|unit| Listed { unit, hot: true })
     };
     some.chain(all).flat_map(ways).collect()
 }
@@ -307,9 +373,18 @@ mod tests {
             for format in Format::ALL.into_iter().filter(|f| *f != Format::F32) {
                 assert!(widths(format, &gpu).count() > 0, "{format:?} on {arch}");
                 for columns in widths(format, &gpu) {
-                    let stages = stages(format, columns, &gpu);
-                    let bytes = slack(columns, &gpu) + stages * stage(format, columns, &gpu);
-                    assert!(stages >= FEWEST_STAGES && bytes + STATIC_SHARED <= block << 10);
+                    let (stages, bytes) = match is_wide(columns, &gpu) {
+                        true => {
+                            let rings = Rings::of(format, columns, &gpu).expect("rings");
+                            let bytes = rings.bytes(format, columns);
+                            (rings.stages, bytes + WIDE_ALIGNMENT)
+                        }
+                        false => {
+                            let stages = stages(format, columns, &gpu);
+                            (stages, stages * stage(format, columns) + STATIC_SHARED)
+                        }
+                    };
+                    assert!(stages >= FEWEST_STAGES && bytes <= block << 10);
                 }
             }
         }

@@ -49,7 +49,7 @@ struct Barrier {
 };
 
 struct Bulk { // cp.async.bulk on its way
-    unsigned to, bytes, barrier;
+    unsigned to, bytes, taken, barrier; // the bytes that are not taken become zero
     const void *from;
 };
 

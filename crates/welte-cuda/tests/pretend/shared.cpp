@@ -86,7 +86,7 @@ void copy_bulk(unsigned to, const void *from, unsigned bytes, unsigned barrier) 
     if (to % 16 || (size_t)from % 16 || bytes % 16) die("a bulk copy that is no multiple of 16");
     memset(shared(to, bytes), 0xff, bytes); // nobody may look at it yet
     mbarrier(block, barrier);
-    block.bulk.push_back({to, bytes, barrier, from});
+    block.bulk.push_back({to, bytes, bytes, barrier, from});
 }
 
 bool deliver(Block &block) {
@@ -96,7 +96,9 @@ bool deliver(Block &block) {
             block.bulk[left++] = copy;
             continue;
         }
-        memcpy(in_shared(block, copy.to, copy.bytes), copy.from, copy.bytes);
+        char *to = (char *)in_shared(block, copy.to, copy.bytes);
+        memcpy(to, copy.from, copy.taken);
+        memset(to + copy.taken, 0, copy.bytes - copy.taken);
         Mbarrier &m = mbarrier(block, copy.barrier);
         m.bytes -= copy.bytes;
         settle(m);
@@ -116,8 +118,7 @@ void arrive_after_copies(unsigned at) {
     Block &block = *current->warp->block;
     unsigned bytes = 0;
     for (const Copy &copy : current->copies) {
-        if (copy.taken != copy.bytes) die("a copy of fewer bytes than it writes, before an arrival at an mbarrier");
-        block.bulk.push_back({copy.to, copy.bytes, at, copy.from});
+        block.bulk.push_back({copy.to, copy.bytes, copy.taken, at, copy.from});
         bytes += copy.bytes;
     }
     current->copies.clear();

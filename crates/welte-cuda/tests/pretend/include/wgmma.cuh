@@ -4,6 +4,8 @@
 inline u64 wgmma_operand(u32 address, u32 leading, u32 stride) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
 }
+template <u32 COUNT> inline void fewer_registers() {}
+template <u32 COUNT> inline void more_registers() {}
 inline void wgmma_begin() { __syncwarp(); }
 inline void wgmma_commit() {}
 template <u32 PENDING> inline void wgmma_wait() { __syncwarp(); }
