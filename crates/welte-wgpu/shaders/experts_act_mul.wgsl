@@ -7,7 +7,8 @@ const OUTPUTS = TEAMS * OWN;
 var<workgroup> chosen: u32;
 
 @compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
+    let t = number_of(invocation);
     let p = command.p;
     let first = id.x * OUTPUTS;
     if t == 0u {
@@ -21,8 +22,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     // Without a gate both halves are up.
     let up_rows = select(p.n, 0u, p.act == 4u);
     let each = p.n + up_rows;
-    let own = min(vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN), vec4(p.n - 1u));
-    let rows = own + vec4(0u, 1u, 2u, 3u) / vec4(OWN) * up_rows + (expert - command.at.first) * each;
+    let own = min(vec2(first + t / TEAM * OWN) + vec2(0u, 1u) % vec2(OWN), vec2(p.n - 1u));
+    let rows = own + vec2(0u, 1u) / vec2(OWN) * up_rows + (expert - command.at.first) * each;
     let input = Inputs(command.at.a + id.z * p.x_stride, 0u, 1u, p.k);
     fetch_first(input, rows * row_words(p.k), t);
     multiply(input, rows * row_words(p.k), false, t);

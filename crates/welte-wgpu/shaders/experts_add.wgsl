@@ -6,10 +6,11 @@ const OUTPUTS = TEAMS * OWN;
 var<workgroup> chosen: u32;
 
 @compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
+    let t = number_of(invocation);
     let p = command.p;
     let first = id.x * OUTPUTS;
-    let outputs = min(vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN), vec4(p.n - 1u));
+    let outputs = min(vec2(first + t / TEAM * OWN) + vec2(0u, 1u) % vec2(OWN), vec2(p.n - 1u));
     let choice = command.at.b + id.z * p.choice_stride;
     var sum = vec4(0.0);
     var bias = 0.0;

@@ -1,9 +1,12 @@
-// Vectors as integers of 8 bits with a scale for every 32. Products of integers are exact. `load_unit` gives 32 elements of a matrix
+// Vectors as integers of 8 bits with a scale for every 32. Products of integers are exact. `unit_of` gives 32 elements of a matrix
 // row as two groups of 16, and `groups_of` says which. A group's part of the product is
 // `x_scale * (scale * dot(weights, x) - least * sum(x))`.
 
+const UNIT = 32u;
 const GROUPS = CHUNK / 16u;
 const BLOCKS = CHUNK / 32u;
+// Elements whose squares are added up first: a group.
+const PART = 16u;
 
 struct Unit {
     a: vec4<u32>,
@@ -12,10 +15,27 @@ struct Unit {
     least: vec2<f32>,
 }
 
+struct Vector {
+    a: vec4<u32>,
+    b: vec4<u32>,
+    both: vec2<f32>,
+    scale: vec2<f32>,
+}
+
 var<workgroup> inputs: array<vec4<u32>, ROWS * GROUPS>;
 // The sum of each group of `inputs`.
 var<workgroup> totals: array<f32, ROWS * GROUPS>;
 var<workgroup> scales: array<f32, ROWS * BLOCKS>;
+// With a norm: the sums of squares of a single vector.
+var<workgroup> parts: array<f32, GROUPS>;
+
+fn units(k: u32) -> u32 {
+    return k / 32u;
+}
+
+fn places_of(unit: u32, chunk: u32) -> vec2<u32> {
+    return groups_of(unit) - chunk / 16u;
+}
 
 fn largest_bits(v: vec4<f32>) -> u32 {
     let bits = bitcast<vec4<u32>>(v) & vec4(0x7fffffffu);
@@ -34,7 +54,7 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
-// Neighbours share a block: each rounds a group. They tell each other their largest elements where the totals come afterwards.
+// Neighbours share a block: each rounds a group, and they tell each other their largest elements.
 fn prepare(input: Inputs, chunk: u32, t: u32) {
     let end = min(chunk + CHUNK, input.k);
     //for g
@@ -44,25 +64,32 @@ fn prepare(input: Inputs, chunk: u32, t: u32) {
     let exists$g = m$g < input.rows && at$g < end;
     //for e
     var v$g_$e = vec4(0.0);
+    var n$g_$e = vec4(0.0);
     //end e
     if exists$g {
-        var bits = 0u;
         //for e
-        v$g_$e = normed_quad(input, m$g, at$g + 4u * $eu);
-        bits = max(bits, largest_bits(v$g_$e));
+        v$g_$e = input_quad(input, m$g, at$g + 4u * $eu);
+        n$g_$e = norm_weights(input, at$g + 4u * $eu);
         //end e
-        totals[group$g] = bitcast<f32>(bits);
     }
     //end g
     workgroupBarrier();
     //for g
     var bits$g = 0u;
-    if exists$g {
-        let first = group$g / 2u * 2u;
-        bits$g = max(bitcast<u32>(totals[first]), bitcast<u32>(totals[first + 1u]));
+    if NORM && ROWS == 1u {
+        parts[group$g] = add_squares(v$g_3, add_squares(v$g_2, add_squares(v$g_1, add_squares(v$g_0, 0.0))));
     }
+    //for e
+    v$g_$e *= n$g_$e;
+    bits$g = max(bits$g, largest_bits(v$g_$e));
+    //end e
+    tell_largest(group$g, bits$g);
     //end g
-    workgroupBarrier();
+    wait_for_pairs();
+    //for g
+    bits$g = largest_of_pair(group$g, bits$g);
+    //end g
+    wait_for_pairs();
     //for g
     if exists$g {
         let largest = bitcast<f32>(bits$g);
@@ -85,55 +112,20 @@ fn prepare(input: Inputs, chunk: u32, t: u32) {
     //end g
 }
 
-//for r
-var<private> next$r: Unit;
-//end r
-
-fn fetch(k: u32, bases: vec4<u32>, unit: u32) {
-    if unit < k / 32u {
-        //for r
-        next$r = load_unit(bases[$r], unit, k);
-        //end r
-    }
+fn vector_of(m: u32, places: vec2<u32>) -> Vector {
+    let a = m * GROUPS + places.x;
+    let b = m * GROUPS + places.y;
+    return Vector(inputs[a], inputs[b], vec2(totals[a], totals[b]), vec2(scales[a / 2u], scales[b / 2u]));
 }
 
-fn accumulate(input: Inputs, chunk: u32, bases: vec4<u32>, lane: u32) {
-    let end = min(input.k, chunk + CHUNK) / 32u;
-    for (var unit = chunk / 32u + lane; unit < end; unit += TEAM) {
-        let groups = groups_of(unit) - chunk / 16u;
-        if !AHEAD {
-            fetch(input.k, bases, unit);
-        }
-        //for r
-        let w$r = next$r;
-        //end r
-        if AHEAD {
-            fetch(input.k, bases, unit + TEAM);
-        }
-        //for m
-        if ROWS == 1u || $mu < input.rows {
-            let a = $mu * GROUPS + groups.x;
-            let b = $mu * GROUPS + groups.y;
-            let xa = inputs[a];
-            let xb = inputs[b];
-            let both = vec2(totals[a], totals[b]);
-            let scale = vec2(scales[a / 2u], scales[b / 2u]);
-            //for r
-            sums[($m * EACH + $r) / 4][($m * EACH + $r) % 4] = add_unit(w$r, xa, xb, both, scale, sums[($m * EACH + $r) / 4][($m * EACH + $r) % 4]);
-            //end r
-        }
-        //end m
-    }
-}
-
-fn add_unit(w: Unit, xa: vec4<u32>, xb: vec4<u32>, both: vec2<f32>, scale: vec2<f32>, sum: f32) -> f32 {
+fn add_unit(w: Unit, x: Vector, sum: f32) -> f32 {
     if WHOLE {
-        let value = fma(w.scale.x, f32(dot16(w.a, xa) + dot16(w.b, xb)), -(w.least.x * (both.x + both.y)));
-        return fma(scale.x, value, sum);
+        let value = fma(w.scale.x, f32(dot16(w.a, x.a) + dot16(w.b, x.b)), -(w.least.x * (x.both.x + x.both.y)));
+        return fma(x.scale.x, value, sum);
     }
-    let a = fma(w.scale.x, f32(dot16(w.a, xa)), -(w.least.x * both.x));
-    let b = fma(w.scale.y, f32(dot16(w.b, xb)), -(w.least.y * both.y));
-    return fma(scale.y, b, fma(scale.x, a, sum));
+    let a = fma(w.scale.x, f32(dot16(w.a, x.a)), -(w.least.x * x.both.x));
+    let b = fma(w.scale.y, f32(dot16(w.b, x.b)), -(w.least.y * x.both.y));
+    return fma(x.scale.y, b, fma(x.scale.x, a, sum));
 }
 
 fn low_nibbles(w: vec4<u32>) -> vec4<u32> {

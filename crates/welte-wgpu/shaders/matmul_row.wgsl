@@ -10,10 +10,14 @@ const TOGETHER = min(ROWS, 4u / EACH);
 fn output(slot: u32, m: u32, o: u32) -> f32 {
     let team = partial[o / OWN * TEAM];
     let c = m * EACH + o % OWN - 4u * slot;
-    if PAIRED {
-        return gated(command.p.act, team[c], team[c + OWN]);
+    var factor = 1.0;
+    if NORM {
+        factor = norms[m];
     }
-    return team[c];
+    if PAIRED {
+        return gated(command.p.act, factor * team[c], factor * team[c + OWN]);
+    }
+    return factor * team[c];
 }
 
 fn store(slot: u32, base: u32, first: u32, count: u32, rows: u32, t: u32) {
@@ -40,27 +44,28 @@ fn store(slot: u32, base: u32, first: u32, count: u32, rows: u32, t: u32) {
 }
 
 // The matrix rows of an invocation's team, for the outputs from `first` on. Beyond the last output it is the last one.
-fn own_rows(first: u32, count: u32, t: u32) -> vec4<u32> {
-    let own = vec4(first + t / TEAM * OWN) + vec4(0u, 1u, 2u, 3u) % vec4(OWN);
-    let rows = min(own, vec4(count - 1u));
-    return select(rows, rows + vec4(0u, 1u, 2u, 3u) / vec4(OWN) * command.p.n, vec4(PAIRED));
+fn own_rows(first: u32, count: u32, t: u32) -> vec2<u32> {
+    let own = vec2(first + t / TEAM * OWN) + vec2(0u, 1u) % vec2(OWN);
+    let rows = min(own, vec2(count - 1u));
+    return select(rows, rows + vec2(0u, 1u) / vec2(OWN) * command.p.n, vec2(PAIRED));
 }
 
 @compute @workgroup_size(WG)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) t: u32,
+    invocation: Invocation,
 ) {
+    let t = number_of(invocation);
     let p = command.p;
+    let begin = id.x * OUTPUTS;
+    let count = select(command.at.count, p.n, PAIRED);
+    var bases = own_rows(begin, count, t) * row_words(p.k);
     let first_row = id.z * ROWS;
     let input = Inputs(command.at.a + first_row * p.x_stride, p.x_stride, min(ROWS, state[command.at.live] - first_row), p.k);
     let y = first_row * p.y_stride;
-    let count = select(command.at.count, p.n, PAIRED);
-    let begin = id.x * OUTPUTS;
-    var bases = own_rows(begin, count, t) * row_words(p.k);
     fetch_first(input, bases, t);
-    if NORM {
+    if NORM && ROWS > 1u {
         find_norms(input, p.eps, t);
     }
     for (var first = begin; first < count; first += grid.x * OUTPUTS) {
@@ -68,7 +73,10 @@ fn main(
             bases = own_rows(first, count, t) * row_words(p.k);
             fetch_first(input, bases, t);
         }
-        multiply(input, bases, first != begin && p.k <= CHUNK, t);
+        let squares = multiply(input, bases, first != begin && p.k <= CHUNK, t);
+        if NORM && ROWS == 1u && first == begin {
+            norm_of_one(input, p.eps, squares, t);
+        }
         //for s
         add_partials(t, sums[$s], TEAM);
         store($su, y, first, count, input.rows, t);

@@ -10,11 +10,5 @@ fn each(row: u32, index: u32) {
     let head = index / half;
     let i = index % half;
     let y = command.at.a + row * p.y_stride + head * p.head_dim;
-    var first = y + i;
-    var second = y + i + half;
-    if p.interleaved != 0u {
-        first = y + 2u * i;
-        second = y + 2u * i + 1u;
-    }
-    rotate(first, second, row, i, p.magnitude);
+    rotate(y, p.rot, p.interleaved, row, i, p.magnitude);
 }

@@ -10,15 +10,16 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let is_query = head < p.heads;
     let is_value = head >= p.heads + p.kv_heads;
     if !is_value {
-        var scale = 1.0;
         let normed = (is_query && has(1u)) || (!is_query && has(2u));
         if normed {
             var squares = 0.0;
             for (var i = t; i < p.head_dim; i += WG) {
                 let value = float_at(x + i);
-                squares += value * value;
+                squares = fma(value, value, squares);
             }
-            scale = 1.0 / sqrt(sum_of_all(t, squares) / f32(p.head_dim) + p.eps);
+            turned_squares[t] = squares;
+            workgroupBarrier();
+            let factor = norm_factor(0u, p.head_dim, p.eps);
             for (var i = t; i < p.head_dim; i += WG) {
                 var weight = 1.0;
                 if is_query {
@@ -26,20 +27,13 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
                 } else {
                     weight = weight2[i];
                 }
-                put(x + i, float_at(x + i) * scale * weight);
+                put(x + i, float_at(x + i) * factor * weight);
             }
             storageBarrier();
             workgroupBarrier();
         }
-        let half = p.rot / 2u;
-        for (var i = t; i < half; i += WG) {
-            var first = x + i;
-            var second = x + i + half;
-            if p.interleaved != 0u {
-                first = x + 2u * i;
-                second = x + 2u * i + 1u;
-            }
-            rotate(first, second, row, i, p.magnitude);
+        for (var i = t; i < p.rot / 2u; i += WG) {
+            rotate(x, p.rot, p.interleaved, row, i, p.magnitude);
         }
         storageBarrier();
         workgroupBarrier();

@@ -11,7 +11,7 @@ use self::clock::Clock;
 use self::samplers::Samplers;
 use crate::gpu::Gpu;
 use crate::load::Weights;
-use crate::lower::{Choice, LoweredPass, Lowering};
+use crate::lower::{Choice, Launch, LoweredPass, Lowering};
 use crate::plan::{IN_FLIGHT, STATE_HEAD, Sizes};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -226,7 +226,8 @@ impl WgpuContext {
             }
             let rows = rows_of(&self.step, outputs_from, index);
             if rows > 0 {
-                launch.record(&mut recording, rows as u32, positions);
+                let together = is_together(launch, commands);
+                launch.record(&mut recording, rows as u32, positions, together);
             }
         }
     }
@@ -300,7 +301,8 @@ impl WgpuContext {
             let launches = self.passes[self.step.pass].launches.iter();
             let launches = launches.filter(|l| l.command as usize == index && rows > 0);
             for launch in launches.filter(|l| l.choice != Some(Choice::Sampler)) {
-                launch.record(&mut recording, rows as u32, positions);
+                let together = is_together(launch, &commands);
+                launch.record(&mut recording, rows as u32, positions, together);
             }
             drop(recording);
             let mut times = (0, 0);
@@ -350,6 +352,12 @@ impl WgpuContext {
         }
         token
     }
+}
+
+/// Whether the launch's partner runs too.
+fn is_together(launch: &Launch, commands: &Range<usize>) -> bool {
+    let partner = launch.partner;
+    partner.is_some_and(|partner| commands.contains(&(partner as usize)))
 }
 
 /// Rows that a command of a step runs over.

@@ -16,7 +16,7 @@ use welte_table::{Command, Program, verify};
 use wgpu::{Adapter, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Raised with every change that gives other bits.
-const ARITHMETIC: u32 = 3;
+const ARITHMETIC: u32 = 4;
 
 /// Rows of a prompt that are computed together by default.
 const PROMPT_ROWS: u32 = 256;

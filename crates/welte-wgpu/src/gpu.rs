@@ -55,6 +55,8 @@ pub struct Abilities {
     pub packed: bool,
     /// Cheap barriers, and with them products in large workgroups. None: software lacks them, hardware has them.
     pub barriers: Option<bool>,
+    /// Sums through the registers of a subgroup.
+    pub subgroups: bool,
     /// Products of prompt rows on cooperative matrices. None: where hardware has them. True: an adapter without them does not open.
     pub cooperative: Option<bool>,
 }
@@ -65,6 +67,7 @@ impl Abilities {
         binding: u64::MAX,
         packed: true,
         barriers: None,
+        subgroups: true,
         cooperative: None,
     };
 }
@@ -114,8 +117,15 @@ impl Gpu {
         if within.cooperative == Some(true) && cooperative.is_none() {
             return Err(unavailable("it has no cooperative matrices".to_string()));
         }
+        let hardware = within.barriers.unwrap_or(!software);
+        let memory = limits.max_compute_workgroup_storage_size;
+        let invocations = limits.max_compute_invocations_per_workgroup;
+        let subgroup = fixed_subgroup(&adapter).filter(|_| hardware && within.subgroups);
         // Profiles use the clock.
         let mut features = adapter.features() & Features::TIMESTAMP_QUERY;
+        if subgroup.is_some() {
+            features |= Features::SUBGROUP;
+        }
         let mut experimental = ExperimentalFeatures::disabled();
         if cooperative.is_some() {
             features |= Cooperative::FEATURES;
@@ -158,16 +168,21 @@ impl Gpu {
                 mapped_at_creation: false,
             })
         });
+        let mut geometry = match hardware {
+            true => Geometry::HARDWARE,
+            false => Geometry::SOFTWARE,
+        };
+        if hardware {
+            (geometry.memory, geometry.invocations) = (memory, invocations);
+            geometry.subgroup = subgroup.unwrap_or(0);
+        }
         let mut gpu = Gpu {
             id,
             name: info.name,
             binding,
             software,
             cooperative,
-            geometry: match within.barriers.unwrap_or(!software) {
-                true => Geometry::HARDWARE,
-                false => Geometry::SOFTWARE,
-            },
+            geometry,
             packed: within.packed && info.backend != Backend::Metal,
             layout,
             pipeline_layout,
@@ -348,6 +363,17 @@ impl Gpu {
         buffer.unmap();
         Ok(value)
     }
+}
+
+/// Invocations of a subgroup, if kernels can rely on their number. Naga's dialect of WGSL has no word that enables subgroups, as
+/// browsers demand it.
+fn fixed_subgroup(adapter: &Adapter) -> Option<u32> {
+    let info = adapter.get_info();
+    let size = info.subgroup_min_size;
+    let is_fixed = size == info.subgroup_max_size && size.is_power_of_two();
+    let has =
+        adapter.features().contains(Features::SUBGROUP) && info.backend != Backend::BrowserWebGpu;
+    (has && is_fixed && (4..=64).contains(&size)).then_some(size)
 }
 
 fn note(failure: &Mutex<Option<String>>, why: String) {

@@ -196,6 +196,24 @@ fn unit_loader(format: Format) -> &'static [&'static str] {
     }
 }
 
+/// How a unit of eight weights waits for its product: 16-bit floats as they are stored, others unpacked.
+fn waiting_floats(format: Format) -> &'static str {
+    match format {
+        Format::BF16 | Format::F16 => shader!("unit/as_stored"),
+        _ => shader!("unit/as_floats"),
+    }
+}
+
+/// Matrix rows of a team at a time.
+const EACH: u32 = 2;
+
+/// Units that an invocation has in flight for each of its matrix rows. More are slower on an H100. Their number changes no bits.
+const BLOCKS_IN_FLIGHT: u32 = 1;
+const FLOATS_IN_FLIGHT: u32 = 3;
+
+/// Workgroup memory that holds long vectors whole.
+const ROOMY: u32 = 48 << 10;
+
 /// How products are laid out on an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
@@ -204,8 +222,6 @@ pub(crate) struct Geometry {
     /// The fewest and the most of a team. A row of few units has a small team. A team has no more
     /// outputs at a time than invocations, because an invocation of an experts' kernel stores one.
     teams: (u32, u32),
-    /// A matrix of so many rows gives a team four at a time, others two: fewer rows are spread over more workgroups.
-    many: u32,
     /// Vectors that a product takes at once in steps of several rows.
     rows: u32,
     /// Steps of one row have a kernel of their own. Otherwise one kernel is compiled for both.
@@ -218,32 +234,42 @@ pub(crate) struct Geometry {
     pub(crate) tile_rows: u32,
     /// Attention of prompts takes several rows together.
     pub(crate) together: bool,
+    /// Invocations of a subgroup, if all subgroups have as many; otherwise 0, and sums go through workgroup memory.
+    pub(crate) subgroup: u32,
+    /// Bytes of workgroup memory.
+    pub(crate) memory: u32,
+    /// The most invocations of a workgroup.
+    pub(crate) invocations: u32,
 }
 
 impl Geometry {
     pub(crate) const HARDWARE: Geometry = Geometry {
         workgroup: 256,
         teams: (8, 32),
-        many: 8192,
         rows: 8,
         single: true,
         ahead: true,
         norms: true,
         tile_rows: 64,
         together: true,
+        subgroup: 0,
+        memory: 16 << 10,
+        invocations: 256,
     };
     /// Every invocation that meets a barrier costs time here, so few do. Compiling a kernel takes longer than running it, so kernels
     /// are small and few.
     pub(crate) const SOFTWARE: Geometry = Geometry {
         workgroup: 64,
         teams: (2, 2),
-        many: u32::MAX,
         rows: 2,
         single: false,
         ahead: false,
         norms: false,
         tile_rows: 32,
         together: false,
+        subgroup: 0,
+        memory: 16 << 10,
+        invocations: 256,
     };
 
     /// Vectors that the kernel of a product takes at once: in steps of one row, and in others if they have another kernel. The pass
@@ -263,8 +289,6 @@ pub(crate) struct Product {
     pub(crate) geometry: Geometry,
     pub(crate) format: Format,
     pub(crate) k: u32,
-    /// Rows of the matrix.
-    pub(crate) n: u32,
     /// Vectors are rounded to integers of 8 bits, if the format has a loader for that.
     pub(crate) packed: bool,
     /// Vectors and outputs begin at multiples of 16 bytes.
@@ -281,12 +305,9 @@ impl Product {
         units.next_power_of_two().clamp(fewest, most)
     }
 
-    /// Matrix rows of a team at a time.
-    fn each(&self, rows: u32) -> u32 {
-        match rows == 1 && self.n >= self.geometry.many {
-            true => 4,
-            false => 2,
-        }
+    /// Outputs of a team at a time.
+    fn own(&self) -> u32 {
+        if self.paired { EACH / 2 } else { EACH }
     }
 
     fn is_packed(&self) -> bool {
@@ -294,54 +315,95 @@ impl Product {
     }
 
     /// Outputs of a workgroup at a time.
-    pub(crate) fn outputs(&self, rows: u32) -> u32 {
-        let own = self.each(rows) / if self.paired { 2 } else { 1 };
-        self.geometry.workgroup / self.team() * own
+    pub(crate) fn outputs(&self) -> u32 {
+        self.geometry.workgroup / self.team() * self.own()
+    }
+
+    /// Elements of every vector that lie in workgroup memory. A multiple of what a team takes at a time, so the order of sums does not
+    /// depend on it.
+    fn chunk(&self, rows: u32) -> u32 {
+        // Of every element: its value, sums of groups of 16, and scales.
+        let most = match (self.is_packed(), rows, self.geometry.memory) {
+            (true, 1, ROOMY..) => 12288,
+            (true, 1, _) => 4096,
+            (true, _, _) => return 1024,
+            (false, 1, _) if !self.geometry.single => return 512,
+            (false, 1, ROOMY..) => 8192,
+            (false, 1, _) => 2048,
+            (false, _, _) => return 256,
+        };
+        let step = if self.is_packed() { 4096 } else { 2048 };
+        self.k.next_multiple_of(step).min(most)
+    }
+
+    /// Units in flight. Steps of several rows have one, because the sums of the rows need the registers.
+    fn in_flight(&self, rows: u32) -> u32 {
+        match self.format {
+            Format::F32 | Format::F16 | Format::BF16 if rows == 1 && self.geometry.ahead => {
+                FLOATS_IN_FLIGHT
+            }
+            _ => BLOCKS_IN_FLIGHT,
+        }
     }
 
     /// `rows` vectors at a time: the bits of an output do not depend on them.
     fn kernel(&self, name: &str, source: &'static str, rows: u32) -> Kernel {
-        let (each, team) = (self.each(rows), self.team());
-        let slots = (each * rows).div_ceil(4);
-        let own = if self.paired { each / 2 } else { each };
-        let size = self.geometry.workgroup;
-        let name = format!("{name} of {size}, {rows} rows, {each} each, teams of {team}");
+        let team = self.team();
+        let slots = (EACH * rows).div_ceil(4);
+        let Geometry {
+            workgroup: size,
+            subgroup,
+            ..
+        } = self.geometry;
+        let (chunk, in_flight) = (self.chunk(rows), self.in_flight(rows));
+        let name = format!(
+            "{name} of {size}, {rows} rows, teams of {team}, {in_flight} in flight, chunks of {chunk}"
+        );
         let mut kernel = Kernel::of_workgroup(size, &name, &[shader!("matmul")]);
         if self.aligned {
             kernel.name += " aligned";
             kernel = kernel.in_quads();
+            kernel.pieces.push(shader!("norm_quads"));
+        } else {
+            kernel.pieces.push(shader!("norm_words"));
         }
-        // Workgroup memory for all vectors stays below 16 KiB.
-        let chunk = match (self.is_packed(), rows) {
-            (true, 1) => 4096,
-            (true, _) => 1024,
-            (false, 1) => 2048,
-            (false, _) => 256,
-        };
         if self.is_packed() {
             kernel.name += " packed";
             kernel.pieces.push(shader!("matmul_packed"));
             kernel.pieces.extend_from_slice(unit_loader(self.format));
+            kernel.pieces.push(match subgroup {
+                0 => shader!("team/memory_pairs"),
+                _ => shader!("team/subgroup_pairs"),
+            });
         } else {
             kernel.pieces.push(shader!("matmul_float"));
+            kernel.pieces.push(waiting_floats(self.format));
         }
+        kernel = kernel.with("SUBGROUP", &format!("{subgroup}u"));
+        kernel.pieces.push(match subgroup {
+            0 => shader!("team/memory"),
+            _ => shader!("team/subgroup"),
+        });
         kernel.pieces.push(source);
-        // Groups of 16 elements of all vectors that an invocation rounds.
-        let groups = (rows * chunk / 16).div_ceil(size);
-        kernel.loops = vec![
+        // What an invocation brings into workgroup memory: groups of 16 elements that it rounds, or quads.
+        let group = if self.is_packed() { 16 } else { 4 };
+        let groups = (rows * chunk / group).div_ceil(size);
+        kernel.loops.extend([
+            ("d", in_flight),
             ("m", rows),
-            ("r", each),
+            ("r", EACH),
             ("s", slots),
             ("g", groups),
             ("e", 4),
-        ];
+        ]);
         let numbers = [
             ("ROWS", rows),
-            ("EACH", each),
-            ("OWN", own),
+            ("EACH", EACH),
+            ("OWN", self.own()),
             ("TEAM", team),
             ("SLOTS", slots),
             ("CHUNK", chunk),
+            ("IN_FLIGHT", in_flight),
         ];
         for (name, number) in numbers {
             kernel.constants += &format!("const {name} = {number}u;\n");
@@ -404,12 +466,13 @@ pub(crate) fn rope() -> Kernel {
 
 pub(crate) fn rope_append(format: Format) -> Kernel {
     let pieces = [
-        shader!("reduce"),
         shader!("rotate"),
+        shader!("head_norm"),
         shader!("cache_write"),
         shader!("rope_append"),
     ];
-    Kernel::new("rope_append", &pieces).caching(format)
+    let kernel = Kernel::new("rope_append", &pieces).caching(format);
+    kernel.with("NORMED_HEADS", "1u")
 }
 
 pub(crate) fn attention(format: Format, head_dim: u32) -> Kernel {
@@ -433,6 +496,47 @@ pub(crate) fn attention_wide(head_dim: u32, size: u32) -> Kernel {
     let name = format!("attention_wide of {size}");
     let kernel = Kernel::of_workgroup(size, &name, &pieces).caching(Format::F16);
     kernel.with("HEAD_DIM", &format!("{head_dim}u"))
+}
+
+/// Attention in decode steps over an F16 cache, for heads of whole octets, on an adapter whose subgroups hold a position. `joined`: with the
+/// `rope_append` of a single row.
+pub(crate) fn attention_lanes(geometry: Geometry, head_dim: u32, joined: bool) -> Option<Kernel> {
+    let octets = head_dim / 8;
+    let lanes = octets.next_power_of_two().min(32);
+    let own = octets.div_ceil(lanes);
+    // Two heads are rotated at a time, by 64 invocations each.
+    let size = (16 * geometry.subgroup)
+        .clamp(128, 512)
+        .min(geometry.invocations);
+    let subgroups = size.checked_div(geometry.subgroup)?;
+    let memory = 4 * (subgroups * (head_dim + 2) + 2 * head_dim + 128);
+    let fits = lanes <= geometry.subgroup && own <= 2 && size >= 128 && memory <= geometry.memory;
+    if !fits {
+        return None;
+    }
+    let mut pieces = vec![shader!("attention_split")];
+    if joined {
+        pieces.extend([shader!("rotate"), shader!("head_norm")]);
+    }
+    pieces.push(shader!("attention_lanes"));
+    let mut kernel = Kernel::of_workgroup(size, &format!("attention_lanes of {size}"), &pieces);
+    kernel.loops = vec![
+        ("joined", u32::from(joined)),
+        ("alone", u32::from(!joined)),
+        ("o", own),
+        ("p", 4),
+    ];
+    let kernel = kernel
+        .caching(Format::F16)
+        .with("SUBGROUP", &format!("{}u", geometry.subgroup))
+        .with("HEAD_DIM", &format!("{head_dim}u"));
+    let kernel = kernel
+        .with("LANES", &format!("{lanes}u"))
+        .with("JOINED", flag(joined));
+    // Behind the weights of `rope_append`.
+    let sinks = if joined { 3 } else { 0 };
+    let kernel = kernel.with("SINKS", &format!("{sinks}u"));
+    Some(kernel.with("NORMED_HEADS", "2u"))
 }
 
 /// Attention of the rows of prompts over an F16 cache, for heads of whole octets: a workgroup takes `rows` rows.
@@ -645,23 +749,22 @@ pub(crate) fn every() -> Vec<Kernel> {
             if packed && unit_loader(format).is_empty() {
                 continue;
             }
-            let product = |k: u32, n: u32, paired: bool| Product {
+            let product = |k: u32, aligned: bool, paired: bool| Product {
                 geometry: Geometry::HARDWARE,
                 format,
                 k,
-                n,
                 packed,
-                aligned: n > 8192,
+                aligned,
                 paired,
             };
-            all.extend([true, false].map(|paired| product(256, 512, paired).of_experts()));
-            all.push(product(2048, 16384, true).of_rows(1, true, false));
-            all.push(product(2048, 1024, false).of_rows(1, false, true));
-            all.push(product(256, 16384, false).of_rows(8, true, false));
-            all.push(product(2048, 1024, true).of_rows(8, true, false));
+            all.extend([true, false].map(|paired| product(256, false, paired).of_experts()));
+            all.push(product(2048, true, true).of_rows(1, true, false));
+            all.push(product(2048, false, false).of_rows(1, false, true));
+            all.push(product(256, true, false).of_rows(8, true, false));
+            all.push(product(2048, false, true).of_rows(8, true, false));
             let on_software = Product {
                 geometry: Geometry::SOFTWARE,
-                ..product(256, 1024, true)
+                ..product(256, false, true)
             };
             all.extend([1, 2].map(|rows| on_software.of_rows(rows, false, false)));
         }
@@ -687,7 +790,46 @@ pub(crate) fn every() -> Vec<Kernel> {
 #[cfg(test)]
 pub(crate) fn extended() -> Vec<Kernel> {
     let of = |format| cooperative::every(format).1;
-    Format::ALL.into_iter().flat_map(of).collect()
+    let mut all: Vec<Kernel> = Format::ALL.into_iter().flat_map(of).collect();
+    all.extend(with_subgroups());
+    all
+}
+
+/// Kernels whose invocations exchange numbers within a subgroup.
+#[cfg(test)]
+pub(crate) fn with_subgroups() -> Vec<Kernel> {
+    let mut all = Vec::new();
+    for (subgroup, memory) in [(8, 16 << 10), (32, 48 << 10)] {
+        let geometry = Geometry {
+            subgroup,
+            memory,
+            invocations: 1024,
+            ..Geometry::HARDWARE
+        };
+        for format in [Format::F32, Format::BF16, Format::Q4_0, Format::Q6_K] {
+            let product = |k, paired| Product {
+                geometry,
+                format,
+                k,
+                packed: true,
+                aligned: true,
+                paired,
+            };
+            all.push(product(9728, false).of_rows(1, false, true));
+            all.push(product(2048, true).of_rows(1, true, false));
+            all.push(product(2048, false).of_rows(8, true, false));
+            let apart = Product {
+                aligned: false,
+                ..product(512, true)
+            };
+            all.push(apart.of_experts());
+        }
+        let sizes = [32, 64, 80, 128, 256, 512];
+        let both = sizes.map(|size| [false, true].map(|joined| (size, joined)));
+        let both = both.into_iter().flatten();
+        all.extend(both.filter_map(|(size, joined)| attention_lanes(geometry, size, joined)));
+    }
+    all
 }
 
 fn flag(is: bool) -> &'static str {
@@ -736,22 +878,16 @@ mod tests {
     #[test]
     fn an_invocation_stores_at_most_one_output_of_experts() {
         for geometry in [Geometry::HARDWARE, Geometry::SOFTWARE] {
-            for (k, n, paired) in [
-                (8, 5, true),
-                (8, 5, false),
-                (256, 512, true),
-                (4096, 9000, false),
-            ] {
+            for (k, paired) in [(8, true), (8, false), (256, true), (4096, false)] {
                 let product = Product {
                     geometry,
                     format: Format::F32,
                     k,
-                    n,
                     packed: false,
                     aligned: false,
                     paired,
                 };
-                let outputs = product.outputs(1);
+                let outputs = product.outputs();
                 assert!(outputs <= geometry.workgroup, "{outputs}: {geometry:?}");
             }
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use welte_device::Error;
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
-    WeightId, params,
+    WeightId, accesses, params,
 };
 use wgpu::{BindGroup, BindingResource, Buffer, BufferBinding, ComputePass, ComputePipeline};
 
@@ -25,6 +25,10 @@ pub(crate) struct Launch {
     /// Of `sample`: who chooses.
     pub(crate) choice: Option<Choice>,
     divided: Option<Divided>,
+    /// Of `rope_append` and the attention after it: the other command, if one launch may be both.
+    pub(crate) partner: Option<u32>,
+    /// Of attention: with its partner's work, for a single live row.
+    joined: Option<(ComputePipeline, BindGroup)>,
 }
 
 /// How the GPU chooses the tokens of a step.
@@ -61,8 +65,14 @@ pub(crate) struct Shape {
 }
 
 impl Launch {
-    /// Records the launch for so many live rows, the longest of which sees so many positions.
-    pub(crate) fn record(&self, pass: &mut ComputePass<'_>, rows: u32, positions: u32) {
+    /// Records the launch for so many live rows, the longest of which sees so many positions. `together`: its partner is recorded too.
+    pub(crate) fn record(
+        &self,
+        pass: &mut ComputePass<'_>,
+        rows: u32,
+        positions: u32,
+        together: bool,
+    ) {
         let shape = match &self.several {
             Some(several) if rows > 1 => several,
             _ => &self.shape,
@@ -76,8 +86,13 @@ impl Launch {
                 Part::Merge => {}
             }
         }
-        pass.set_pipeline(&shape.pipeline);
-        pass.set_bind_group(0, &self.bind, &[]);
+        let (pipeline, bind) = match &self.joined {
+            Some((pipeline, bind)) if rows == 1 && together => (pipeline, bind),
+            None if rows == 1 && together => return,
+            _ => (&shape.pipeline, &self.bind),
+        };
+        pass.set_pipeline(pipeline);
+        pass.set_bind_group(0, bind, &[]);
         pass.dispatch_workgroups(x, y, rows.div_ceil(shape.rows));
     }
 }
@@ -162,6 +177,17 @@ struct Run {
     advances: bool,
     /// On cooperative matrices: of rounded rows and weights.
     rounded: bool,
+    partner: Option<u32>,
+    joined: Option<Joined>,
+}
+
+/// Attention that is `rope_append` too.
+struct Joined {
+    kernel: Kernel,
+    place: Place,
+    params: [u32; 16],
+    /// Of `rope_append`; the sinks come after them.
+    weights: [WeightId; 3],
 }
 
 impl Run {
@@ -179,6 +205,8 @@ impl Run {
             choice: None,
             advances: false,
             rounded: false,
+            partner: None,
+            joined: None,
         }
     }
 }
@@ -227,6 +255,8 @@ struct Task<'a> {
     chosen: bool,
     cache: Option<&'a CacheSpec>,
     splits: bool,
+    /// Of `rope_append` and the attention after it, if one launch may be both: the other's number.
+    partner: Option<(u32, &'a Command)>,
 }
 
 impl Lowering<'_> {
@@ -241,6 +271,7 @@ impl Lowering<'_> {
     /// Lowers a pass. `commands` is the buffer of its parameters.
     pub(crate) fn pass(&self, pass: &Pass, commands: &Buffer) -> Result<LoweredPass, Error> {
         let mut launches = Vec::new();
+        let mut parameters = 0;
         for (index, command) in pass.commands.iter().enumerate() {
             let decodes = pass.kind == PassKind::Decode;
             let chosen = pass.outputs_from().is_some_and(|from| index >= from);
@@ -251,10 +282,10 @@ impl Lowering<'_> {
                 chosen,
                 cache: self.program().cache_of(command),
                 splits: decodes,
+                partner: self.partner(pass, index),
             };
             for run in self.runs(task) {
-                let at = launches.len() as u64 * COMMAND_BYTES;
-                launches.push(self.launch(index as u32, task, run, commands, at)?);
+                launches.push(self.launch(index as u32, task, run, commands, &mut parameters)?);
             }
         }
         Ok(LoweredPass { launches })
@@ -266,7 +297,7 @@ impl Lowering<'_> {
         task: Task<'_>,
         run: Run,
         commands: &Buffer,
-        at: u64,
+        at: &mut u64,
     ) -> Result<Launch, Error> {
         let (gpu, command) = (self.gpu(), task.command);
         let mut bound: Vec<(u32, BindingResource<'_>)> = vec![
@@ -301,14 +332,35 @@ impl Lowering<'_> {
         if let Some(cache) = task.cache {
             bound.push((binding::CACHE, self.layer(command, cache).1));
         }
-        let bytes = run.place.bytes(&run.params);
-        gpu.queue.write_buffer(commands, at, &bytes);
-        let parameters = BufferBinding {
-            buffer: commands,
-            offset: at,
-            size: std::num::NonZero::new(bytes.len() as u64),
+        let mut parameters = |place: &Place, params: &[u32; 16]| {
+            let bytes = place.bytes(params);
+            let offset = *at;
+            gpu.queue.write_buffer(commands, offset, &bytes);
+            *at += COMMAND_BYTES;
+            BindingResource::Buffer(BufferBinding {
+                buffer: commands,
+                offset,
+                size: std::num::NonZero::new(bytes.len() as u64),
+            })
         };
-        bound.push((binding::COMMAND, BindingResource::Buffer(parameters)));
+        let joined = match &run.joined {
+            None => None,
+            Some(joined) => {
+                let own = [binding::COMMAND, binding::WEIGHTS, binding::WEIGHT4];
+                let mut bound = bound.clone();
+                bound.retain(|(number, _)| !own.contains(number));
+                let sinks = [(binding::WEIGHT4, command.weights[0])];
+                let weights = (binding::WEIGHTS..).zip(joined.weights).chain(sinks);
+                for (number, id) in weights.filter(|(_, id)| *id != NO_WEIGHT) {
+                    let (_, buffer) = &self.weights.weights[id as usize].pieces[0];
+                    bound.push((number, buffer.as_entire_binding()));
+                }
+                let own = parameters(&joined.place, &joined.params);
+                bound.push((binding::COMMAND, own));
+                Some((gpu.pipeline(&joined.kernel)?, gpu.bind(&bound)))
+            }
+        };
+        bound.push((binding::COMMAND, parameters(&run.place, &run.params)));
         let shape = |kernel: &Kernel, grid, rows| -> Result<Shape, Error> {
             Ok(Shape {
                 pipeline: gpu.pipeline(kernel)?,
@@ -323,6 +375,8 @@ impl Lowering<'_> {
             shape: shape(&run.kernel, run.grid, run.rows)?,
             choice: run.choice,
             divided: run.divided,
+            partner: run.partner,
+            joined,
             several: several
                 .map(|(kernel, grid, rows)| shape(kernel, *grid, *rows))
                 .transpose()?,
@@ -430,6 +484,14 @@ impl Lowering<'_> {
             }
             Op::Attention => self.attention(task, &mut runs),
             Op::Sample => runs.extend(self.sample(task)),
+            Op::RopeAppend => {
+                let mut place = self.place(task, 0);
+                let (kernel, grid) = self.simple(command, task.cache, &mut place);
+                runs.push(Run {
+                    partner: task.partner.map(|(number, _)| number),
+                    ..Run::new(kernel, grid, place, *words)
+                });
+            }
             _ => runs.extend((0..pieces).map(|piece| {
                 let mut place = self.place(task, piece);
                 let (kernel, grid) = self.simple(command, task.cache, &mut place);
@@ -539,16 +601,16 @@ impl Lowering<'_> {
     ) -> Run {
         let adds = task.command.op == Op::MatmulAdd;
         let [x, y, ..] = place.operands;
-        let aligned = [x, p.x_stride, y, p.y_stride, place.first];
+        let aligned = [x, p.x_stride, p.k, y, p.y_stride, place.first];
         let outputs = if act.is_some() { p.n } else { place.count };
         let product = Product {
             aligned: aligned.iter().all(|word| word.is_multiple_of(4)),
             paired: act.is_some(),
-            ..self.product_of(task.command, p.k, place.count)
+            ..self.product_of(task.command, p.k)
         };
         let normed = p.norm.is_some();
         let shape = |rows: u32| {
-            let groups = outputs.div_ceil(product.outputs(rows));
+            let groups = outputs.div_ceil(product.outputs());
             (
                 product.of_rows(rows, normed, adds),
                 [groups.min(MOST_GROUPS), 1],
@@ -566,12 +628,11 @@ impl Lowering<'_> {
     }
 
     /// A product of rows in the command's format.
-    fn product_of(&self, command: &Command, k: u32, n: u32) -> Product {
+    fn product_of(&self, command: &Command, k: u32) -> Product {
         Product {
             geometry: self.gpu().geometry,
             format: command.format,
             k,
-            n,
             packed: self.gpu().packed,
             aligned: false,
             paired: false,
@@ -626,8 +687,23 @@ impl Lowering<'_> {
             runs.push(Run::new(kernel, [p.heads, 1], place, params));
             return;
         }
+        let geometry = self.gpu().geometry;
+        if let Some(kernel) = kernels::attention_lanes(geometry, head_dim, false)
+            && task.splits
+        {
+            (place.splits, place.split) = splits(self.program(), LONG_SPLIT);
+            let parts = Run {
+                partner: task.partner.map(|(number, _)| number),
+                joined: task
+                    .partner
+                    .and_then(|(_, rope)| self.joined(task, place, rope)),
+                ..Run::new(kernel, [p.heads, place.splits], place, params)
+            };
+            self.divide(parts, runs);
+            return;
+        }
         if task.splits {
-            (place.splits, place.split) = splits(self.program());
+            (place.splits, place.split) = splits(self.program(), LEAST_SPLIT);
         } else if self.gpu().geometry.together {
             let memory = self
                 .gpu()
@@ -650,11 +726,18 @@ impl Lowering<'_> {
         };
         let kernel = kernels::attention_wide(head_dim, positions);
         let parts = Run::new(kernel, [p.heads, place.splits], place, params);
+        self.divide(parts, runs);
+    }
+
+    /// Attention whose context is divided, and what joins its splits.
+    fn divide(&self, parts: Run, runs: &mut Vec<Run>) {
+        let (place, params) = (parts.place, parts.params);
         if place.splits == 1 {
             runs.push(parts);
             return;
         }
-        let merge = Run::new(kernels::attention_merge(), [p.heads, 1], place, params);
+        let heads = parts.grid[0];
+        let merge = Run::new(kernels::attention_merge(), [heads, 1], place, params);
         runs.extend(
             [(parts, Part::Splits), (merge, Part::Merge)].map(|(run, part)| Run {
                 divided: Some(Divided {
@@ -664,6 +747,76 @@ impl Lowering<'_> {
                 ..run
             }),
         );
+    }
+
+    /// The other command of `rope_append` and attention, which one launch can be in steps of one row: they follow each other, have the same
+    /// heads and the same layer of an F16 cache, and nothing else reads the queries and keys that are rotated.
+    fn partner<'b>(&self, pass: &'b Pass, index: usize) -> Option<(u32, &'b Command)> {
+        let (first, other) = match pass.commands[index].op {
+            Op::RopeAppend => (index, index + 1),
+            Op::Attention => (index.checked_sub(1)?, index.wrapping_sub(1)),
+            _ => return None,
+        };
+        let [rope, attention] = pass.commands.get(first..first + 2)? else {
+            return None;
+        };
+        if pass.kind != PassKind::Decode
+            || (rope.op, attention.op) != (Op::RopeAppend, Op::Attention)
+        {
+            return None;
+        }
+        let r = params::RopeAppend::of(&rope.params);
+        let a = params::Attention::of(&attention.params);
+        let same = [
+            (r.layer, a.layer),
+            (r.heads, a.heads),
+            (r.kv_heads, a.kv_heads),
+            (r.head_dim, a.head_dim),
+            (r.qkv_stride, a.q_stride),
+        ];
+        let qkv = rope.buffers[0];
+        let (format, head_dim) = attention_cache(self.program().cache_of(attention));
+        let fits = same.iter().all(|(one, other)| one == other)
+            && attention.buffers[..2] == [qkv, rope.buffers[1]]
+            && head_dim == a.head_dim
+            && format == Format::F16
+            && head_dim.is_multiple_of(8)
+            && kernels::attention_lanes(self.gpu().geometry, head_dim, true).is_some();
+        // What comes next to the buffer must be a product into it.
+        let later = pass.commands[first + 2..].iter().find_map(|command| {
+            let mut all = accesses(command).into_iter();
+            let access = all.find(|access| access.at.buffer == qkv.buffer)?;
+            Some(access.writes && matches!(command.op, Op::Matmul | Op::NormMatmul))
+        });
+        (fits && later.unwrap_or(true)).then(|| (other as u32, &pass.commands[other]))
+    }
+
+    /// Attention that is its partner `rope` too.
+    fn joined(&self, task: Task<'_>, mut place: Place, rope: &Command) -> Option<Joined> {
+        let r = params::RopeAppend::of(&rope.params);
+        let kernel = kernels::attention_lanes(self.gpu().geometry, r.head_dim, true)?;
+        let [freqs, query_norm, key_norm] = rope.weights[..3] else {
+            return None;
+        };
+        let weights = [freqs, query_norm, key_norm];
+        let all = weights.into_iter().chain([task.command.weights[0]]);
+        place.flags = 0;
+        for (bit, id) in all.enumerate() {
+            place.flags |= u32::from(id != NO_WEIGHT) << bit;
+        }
+        let mut params = task.command.params;
+        params[9..13].copy_from_slice(&[
+            r.rot,
+            r.interleaved,
+            r.magnitude.to_bits(),
+            r.eps.to_bits(),
+        ]);
+        Some(Joined {
+            kernel,
+            place,
+            params,
+            weights,
+        })
     }
 
     /// The launches of either choice.
@@ -741,16 +894,16 @@ impl Lowering<'_> {
                 let p = params::ExpertsActMul::of(words);
                 let each = p.matrices() * p.n;
                 (place.first, place.count) = (place.first / each, rows / each);
-                let mut product = self.product_of(command, p.k, each);
+                let mut product = self.product_of(command, p.k);
                 product.paired = true;
-                let groups = p.n.div_ceil(product.outputs(1));
+                let groups = p.n.div_ceil(product.outputs());
                 (product.of_experts(), [groups, p.used])
             }
             Op::ExpertsAdd => {
                 let p = params::ExpertsAdd::of(words);
                 (place.first, place.count) = (place.first / p.n, rows / p.n);
-                let product = self.product_of(command, p.k, p.n);
-                (product.of_experts(), [p.n.div_ceil(product.outputs(1)), 1])
+                let product = self.product_of(command, p.k);
+                (product.of_experts(), [p.n.div_ceil(product.outputs()), 1])
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
@@ -854,10 +1007,13 @@ fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
 /// The fewest positions of a split.
 const LEAST_SPLIT: u32 = 256;
 
-/// How many splits a context has when it is decoded, and their positions.
-pub(crate) fn splits(program: &Program) -> (u32, u32) {
+/// The same where one workgroup walks a split faster than another launch joins two.
+const LONG_SPLIT: u32 = 1024;
+
+/// How many splits a context has when it is decoded, and their positions, at least so many.
+fn splits(program: &Program, least: u32) -> (u32, u32) {
     const MOST: u32 = 64;
-    let split = program.context.div_ceil(MOST).next_multiple_of(LEAST_SPLIT);
+    let split = program.context.div_ceil(MOST).next_multiple_of(least);
     (program.context.div_ceil(split).max(1), split)
 }
 
@@ -866,7 +1022,7 @@ pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
     match op {
         Op::NormMatmul | Op::Matmul | Op::MatmulAdd => pieces + 1,
         Op::NormMatmulActMul => pieces + 2,
-        Op::Attention => 2,
+        Op::Attention => 3,
         Op::Sample => 5,
         _ => pieces,
     }
@@ -934,7 +1090,7 @@ pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows:
         Op::Attention if decodes => {
             let p = params::Attention::of(&command.params);
             let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);
-            floats(partial * u64::from(splits(program).0))
+            floats(partial * u64::from(splits(program, LEAST_SPLIT).0))
         }
         _ => 0,
     }

@@ -16,7 +16,15 @@ fn row_words(k: u32) -> u32 {
 
 // The scale of 16 bits of a block that is stored apart.
 fn tail16(row: u32, block: u32, k: u32) -> f32 {
-    let word = weight0[row + k / BLOCK * WORDS + block / 2u];
+    return half_of(tail_word(row, block, k), block);
+}
+
+// The word that it lies in.
+fn tail_word(row: u32, block: u32, k: u32) -> u32 {
+    return weight0[row + k / BLOCK * WORDS + block / 2u];
+}
+
+fn half_of(word: u32, block: u32) -> f32 {
     return unpack2x16float(word >> (16u * (block % 2u))).x;
 }
 

@@ -1,0 +1,36 @@
+// Sums of teams through the registers of a subgroup, in the order of memory.wgsl. Larger teams use workgroup memory.
+
+struct Invocation {
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) lane: u32,
+}
+
+// The number of an invocation in its workgroup: those of a subgroup follow each other, which no API promises of the local index.
+fn number_of(invocation: Invocation) -> u32 {
+    return invocation.subgroup * SUBGROUP + invocation.lane;
+}
+
+// Adds up the values of every `size` neighbours, as a tree. The first of them has the sum.
+fn add_partials(t: u32, value: vec4<f32>, size: u32) {
+    if size <= SUBGROUP {
+        var sum = value;
+        for (var half = size / 2u; half > 0u; half /= 2u) {
+            sum += subgroupShuffleXor(sum, half);
+        }
+        workgroupBarrier();
+        if t % size == 0u {
+            partial[t] = sum;
+        }
+        workgroupBarrier();
+        return;
+    }
+    workgroupBarrier();
+    partial[t] = value;
+    for (var half = size / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if t % size < half {
+            partial[t] += partial[t + half];
+        }
+    }
+    workgroupBarrier();
+}
