@@ -25,7 +25,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
     let own = min(vec2(first + t / TEAM * OWN) + vec2(0u, 1u) % vec2(OWN), vec2(p.n - 1u));
     let rows = own + vec2(0u, 1u) / vec2(OWN) * up_rows + (expert - command.at.first) * each;
     let input = Inputs(command.at.a + id.z * p.x_stride, 0u, 1u, p.k);
-    fetch_first(input, rows * row_words(p.k), t);
+    fetch_first(input, 0u, rows * row_words(p.k), t);
     multiply(input, rows * row_words(p.k), false, t);
     add_partials(t, sums[0], TEAM);
     if t < OUTPUTS && first + t < p.n {

@@ -24,7 +24,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
             let share = float_at(choice + p.used + i);
             let rows = outputs + (expert - command.at.first) * p.n;
             let input = Inputs(command.at.a + id.z * p.x_stride + i * p.k, 0u, 1u, p.k);
-            fetch_first(input, rows * row_words(p.k), t);
+            fetch_first(input, 0u, rows * row_words(p.k), t);
             multiply(input, rows * row_words(p.k), false, t);
             sum = fma(vec4(share), sums[0], sum);
             if has(1u) && t < OUTPUTS && first + t < p.n {

@@ -87,20 +87,26 @@ var<private> next$d_$r: Raw;
 //end r
 //end d
 
-// Requests the first weights of the rows at words `bases`, so that they are on their way while the vectors are prepared.
-fn fetch_first(input: Inputs, bases: vec2<u32>, t: u32) {
+// The unit after the last one of a chunk.
+fn end_of(input: Inputs, chunk: u32) -> u32 {
+    return min(units(input.k), (chunk + CHUNK) / UNIT);
+}
+
+// Requests the first weights of a chunk of the rows at words `bases`, so that they are on their way while the vectors are prepared.
+fn fetch_first(input: Inputs, chunk: u32, bases: vec2<u32>, t: u32) {
     if AHEAD {
+        let first = chunk / UNIT + t % TEAM;
         //for d
-        if t % TEAM + $du * TEAM < units(input.k) {
+        if first + $du * TEAM < end_of(input, chunk) {
             //for r
-            next$d_$r = load_raw(bases[$r], t % TEAM + $du * TEAM, input.k);
+            next$d_$r = load_raw(bases[$r], first + $du * TEAM, input.k);
             //end r
         }
         //end d
     }
 }
 
-// Products of the matrix rows at words `bases` with the vectors, after `fetch_first`. `ready` if workgroup memory has the whole vectors.
+// Products of the matrix rows at words `bases` with the vectors, after `fetch_first` of the first chunk. `ready` if workgroup memory has the whole vectors.
 // Returns the invocation's part of the squares of a single vector.
 fn multiply(input: Inputs, bases: vec2<u32>, ready: bool, t: u32) -> f32 {
     var squares = 0.0;
@@ -108,6 +114,10 @@ fn multiply(input: Inputs, bases: vec2<u32>, ready: bool, t: u32) -> f32 {
     sums[$s] = vec4(0.0);
     //end s
     for (var chunk = 0u; chunk < input.k; chunk += CHUNK) {
+        // A chunk need not end where the units in flight begin again, so the next one does not use those of this one.
+        if chunk > 0u {
+            fetch_first(input, chunk, bases, t);
+        }
         if !ready {
             prepare(input, chunk, t);
             workgroupBarrier();
@@ -123,8 +133,7 @@ fn multiply(input: Inputs, bases: vec2<u32>, ready: bool, t: u32) -> f32 {
 }
 
 fn accumulate(input: Inputs, chunk: u32, bases: vec2<u32>, lane: u32) {
-    let all = units(input.k);
-    let end = min(all, (chunk + CHUNK) / UNIT);
+    let end = end_of(input, chunk);
     for (var first = chunk / UNIT + lane; first < end; first += TEAM * IN_FLIGHT) {
         //for d
         let unit$d = first + $du * TEAM;
@@ -136,7 +145,7 @@ fn accumulate(input: Inputs, chunk: u32, bases: vec2<u32>, lane: u32) {
             }
             let w$r = unit_of(next$d_$r, unit$d);
             //end r
-            if AHEAD && unit$d + TEAM * IN_FLIGHT < all {
+            if AHEAD && unit$d + TEAM * IN_FLIGHT < end {
                 //for r
                 next$d_$r = load_raw(bases[$r], unit$d + TEAM * IN_FLIGHT, input.k);
                 //end r

@@ -64,14 +64,14 @@ fn main(
     let first_row = id.z * ROWS;
     let input = Inputs(command.at.a + first_row * p.x_stride, p.x_stride, min(ROWS, state[command.at.live] - first_row), p.k);
     let y = first_row * p.y_stride;
-    fetch_first(input, bases, t);
+    fetch_first(input, 0u, bases, t);
     if NORM && ROWS > 1u {
         find_norms(input, p.eps, t);
     }
     for (var first = begin; first < count; first += grid.x * OUTPUTS) {
         if first != begin {
             bases = own_rows(first, count, t) * row_words(p.k);
-            fetch_first(input, bases, t);
+            fetch_first(input, 0u, bases, t);
         }
         let squares = multiply(input, bases, first != begin && p.k <= CHUNK, t);
         if NORM && ROWS == 1u && first == begin {
