@@ -3,8 +3,10 @@
 mod common;
 
 use common::{
-    chain_of, difference, gpu, load, logits, long, oracle, prompt, replaying, rows, set_slot, step,
+    chain_of, difference, gpu, load, logits, long, oracle, prompt, replaying, rows, seed, set_slot,
+    soak, step,
 };
+use std::time::Instant;
 use welte_cuda::CudaContext;
 use welte_device::conformance::made::Numbers;
 use welte_device::conformance::model::{self, Layer, Model};
@@ -850,4 +852,65 @@ fn states_are_those_of_the_last_token_of_a_chain() {
         assert_eq!(replaying(&pair.context).0, Replay::Graph);
         pair.chain(2);
     }
+}
+
+/// Chains in random pieces that the host cuts at random tokens, with a model of every family: always the text of one long chain, and
+/// never a fault. Runs for `WELTE_SOAK` seconds.
+#[test]
+#[ignore = "needs a GPU"]
+fn random_chains_of_every_family_give_the_text_of_one_long_chain() {
+    if !gpu() {
+        return;
+    }
+    let cases = [
+        &gemma3()[0],
+        &gemma4()[0],
+        &gemma4_mixtures()[1],
+        &mixtures()[2],
+        &mixtures()[4],
+        &delta_rules()[1],
+        &state_space_models()[1],
+        &ungated_models()[3],
+        &gated_convolutions()[2],
+    ];
+    let most = long(200);
+    let start = |token| Row {
+        token,
+        position: 0,
+        slot: 0,
+    };
+    let mut models: Vec<(&str, CudaContext, Vec<Vec<u32>>)> = Vec::new();
+    for case in cases {
+        let (program, checkpoint) = case.program();
+        let mut context = load_any(&program, &checkpoint);
+        let texts = (0..4).map(|token| chain_of(&mut context, start(token), most));
+        let texts = texts.collect();
+        models.push((case.name, context, texts));
+    }
+    let until = Instant::now() + soak();
+    let mut n = Numbers(seed(5));
+    let mut chains = 0u32;
+    while Instant::now() < until || chains < 20 {
+        let model = n.below(models.len() as u32) as usize;
+        let (name, context, texts) = &mut models[model];
+        let token = n.below(4);
+        let stop = n.below(most as u32) as usize + 1;
+        let mut row = start(token);
+        let mut got: Vec<u32> = Vec::new();
+        while got.len() < stop {
+            let before = got.len();
+            let length = (n.below(most as u32 / 2) as usize + 1).min(most - before);
+            let some =
+                common::chain_while(context, row, length, &Control::default(), &mut |tokens| {
+                    before + tokens.len() < stop
+                });
+            row.position += some.len() as u32;
+            row.token = some.last().copied().unwrap_or(row.token);
+            got.extend(some);
+        }
+        assert_eq!(got, texts[token as usize][..got.len()], "{name}, {token}");
+        assert_eq!(replaying(context), (Replay::Persistent, None), "{name}");
+        chains += 1;
+    }
+    eprintln!("{chains} texts");
 }
