@@ -1,0 +1,185 @@
+//! Attention of decode rows and prompts: splits of a context, and rope and append in the same launch.
+
+use super::{Divided, Lowering, Part, Place, Run, Task};
+use crate::kernels::{self, Kernel, WORKGROUP};
+use welte_table::{
+    CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId,
+    accesses, params,
+};
+
+/// The fewest positions of a split.
+pub(super) const LEAST_SPLIT: u32 = 256;
+
+/// The same where one workgroup walks a split faster than another launch joins two.
+const LONG_SPLIT: u32 = 1024;
+
+/// Attention that is `rope_append` too.
+pub(super) struct Joined {
+    pub(super) kernel: Kernel,
+    pub(super) place: Place,
+    pub(super) params: [u32; 16],
+    /// Of `rope_append`; the sinks come after them.
+    pub(super) weights: [WeightId; 3],
+}
+
+impl Lowering<'_> {
+    pub(super) fn attention(&self, task: Task<'_>, runs: &mut Vec<Run>) {
+        let p = params::Attention::of(&task.command.params);
+        let mut place = self.place(task, 0);
+        let (format, head_dim) = attention_cache(task.cache);
+        let wide = format == Format::F16 && head_dim.is_multiple_of(8) && head_dim <= 8 * WORKGROUP;
+        let params = task.command.params;
+        if !wide {
+            let kernel = kernels::attention(format, head_dim);
+            runs.push(Run::new(kernel, [p.heads, 1], place, params));
+            return;
+        }
+        let geometry = self.gpu().geometry;
+        if let Some(kernel) = kernels::attention_lanes(geometry, head_dim, false)
+            && task.splits
+        {
+            (place.splits, place.split) = splits(self.program(), LONG_SPLIT);
+            let parts = Run {
+                partner: task.partner.map(|(number, _)| number),
+                joined: task
+                    .partner
+                    .and_then(|(_, rope)| self.joined(task, place, rope)),
+                ..Run::new(kernel, [p.heads, place.splits], place, params)
+            };
+            self.divide(parts, runs);
+            return;
+        }
+        if task.splits {
+            (place.splits, place.split) = splits(self.program(), LEAST_SPLIT);
+        } else if self.gpu().geometry.together {
+            let memory = self
+                .gpu()
+                .device
+                .limits()
+                .max_compute_workgroup_storage_size;
+            if let Some(rows) = kernels::attention_together(head_dim, memory) {
+                let kernel = kernels::attention_rows(head_dim, rows);
+                runs.push(Run {
+                    rows,
+                    ..Run::new(kernel, [p.heads, 1], place, params)
+                });
+                return;
+            }
+        }
+        // Long contexts take a whole split in a step.
+        let positions = match place.splits > 4 {
+            true => LEAST_SPLIT,
+            false => WORKGROUP,
+        };
+        let kernel = kernels::attention_wide(head_dim, positions);
+        let parts = Run::new(kernel, [p.heads, place.splits], place, params);
+        self.divide(parts, runs);
+    }
+
+    /// Attention whose context is divided, and what joins its splits.
+    fn divide(&self, parts: Run, runs: &mut Vec<Run>) {
+        let (place, params) = (parts.place, parts.params);
+        if place.splits == 1 {
+            runs.push(parts);
+            return;
+        }
+        let heads = parts.grid[0];
+        let merge = Run::new(kernels::attention_merge(), [heads, 1], place, params);
+        runs.extend(
+            [(parts, Part::Splits), (merge, Part::Merge)].map(|(run, part)| Run {
+                divided: Some(Divided {
+                    part,
+                    split: place.split,
+                }),
+                ..run
+            }),
+        );
+    }
+
+    /// The other command of `rope_append` and attention, which one launch can be in steps of one row: they follow each other, have the same
+    /// heads and the same layer of an F16 cache, and nothing else reads the queries and keys that are rotated.
+    pub(super) fn partner<'b>(&self, pass: &'b Pass, index: usize) -> Option<(u32, &'b Command)> {
+        let (first, other) = match pass.commands[index].op {
+            Op::RopeAppend => (index, index + 1),
+            Op::Attention => (index.checked_sub(1)?, index.wrapping_sub(1)),
+            _ => return None,
+        };
+        let [rope, attention] = pass.commands.get(first..first + 2)? else {
+            return None;
+        };
+        if pass.kind != PassKind::Decode
+            || (rope.op, attention.op) != (Op::RopeAppend, Op::Attention)
+        {
+            return None;
+        }
+        let r = params::RopeAppend::of(&rope.params);
+        let a = params::Attention::of(&attention.params);
+        let same = [
+            (r.layer, a.layer),
+            (r.heads, a.heads),
+            (r.kv_heads, a.kv_heads),
+            (r.head_dim, a.head_dim),
+            (r.qkv_stride, a.q_stride),
+        ];
+        let qkv = rope.buffers[0];
+        let (format, head_dim) = attention_cache(self.program().cache_of(attention));
+        let fits = same.iter().all(|(one, other)| one == other)
+            && attention.buffers[..2] == [qkv, rope.buffers[1]]
+            && head_dim == a.head_dim
+            && format == Format::F16
+            && head_dim.is_multiple_of(8)
+            && kernels::attention_lanes(self.gpu().geometry, head_dim, true).is_some();
+        // What comes next to the buffer must be a product into it.
+        let later = pass.commands[first + 2..].iter().find_map(|command| {
+            let mut all = accesses(command).into_iter();
+            let access = all.find(|access| access.at.buffer == qkv.buffer)?;
+            Some(access.writes && matches!(command.op, Op::Matmul | Op::NormMatmul))
+        });
+        (fits && later.unwrap_or(true)).then(|| (other as u32, &pass.commands[other]))
+    }
+
+    /// Attention that is its partner `rope` too.
+    fn joined(&self, task: Task<'_>, mut place: Place, rope: &Command) -> Option<Joined> {
+        let r = params::RopeAppend::of(&rope.params);
+        let kernel = kernels::attention_lanes(self.gpu().geometry, r.head_dim, true)?;
+        let [freqs, query_norm, key_norm] = rope.weights[..3] else {
+            return None;
+        };
+        let weights = [freqs, query_norm, key_norm];
+        let all = weights.into_iter().chain([task.command.weights[0]]);
+        place.flags = 0;
+        for (bit, id) in all.enumerate() {
+            place.flags |= u32::from(id != NO_WEIGHT) << bit;
+        }
+        let mut params = task.command.params;
+        params[9..13].copy_from_slice(&[
+            r.rot,
+            r.interleaved,
+            r.magnitude.to_bits(),
+            r.eps.to_bits(),
+        ]);
+        Some(Joined {
+            kernel,
+            place,
+            params,
+            weights,
+        })
+    }
+}
+
+/// Format and head size of an attention cache.
+pub(super) fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
+    match cache.map(|cache| cache.kind) {
+        Some(CacheKind::Attention {
+            format, head_dim, ..
+        }) => (format, head_dim),
+        _ => (Format::F16, 1),
+    }
+}
+
+/// How many splits a context has when it is decoded, and their positions, at least so many.
+pub(super) fn splits(program: &Program, least: u32) -> (u32, u32) {
+    const MOST: u32 = 64;
+    let split = program.context.div_ceil(MOST).next_multiple_of(least);
+    (program.context.div_ceil(split).max(1), split)
+}
