@@ -213,7 +213,7 @@ describe("versions", () => {
     const editor = page.getByRole("textbox", { name: "Edit message" });
     assert.equal(await editor.inputValue(), "one");
     await editor.fill("uno");
-    await page.keyboard.press("Control+Enter");
+    await editor.press("Control+Enter");
     await main(page).getByText("Answer to uno.").waitFor();
     await finished(page);
     assert.deepEqual(mock.requests[2].messages.map(({ content }) => content), ["uno"]);
