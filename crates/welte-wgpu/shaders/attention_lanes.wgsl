@@ -12,7 +12,6 @@ struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 @group(0) @binding(8) var<storage, read> sinks: array<f32>;
 
-const OCTETS = HEAD_DIM / 8u;
 const TEAMS = WG / LANES;
 const SUBGROUPS = WG / SUBGROUP;
 // The invocations that rotate a head.
@@ -25,18 +24,6 @@ var<workgroup> heads: array<f32, HEADS * HEAD_DIM>;
 var<workgroup> most: array<f32, SUBGROUPS>;
 var<workgroup> total: array<f32, SUBGROUPS>;
 var<workgroup> values: array<f32, SUBGROUPS * HEAD_DIM>;
-
-fn place(part: u32, kv_head: u32, slot: u32, position: u32) -> u32 {
-    return head_place(part, kv_head, command.p.kv_heads, slot, position, HEAD_DIM) / 8u;
-}
-
-fn first_four(w: vec4<u32>) -> vec4<f32> {
-    return vec4(unpack2x16float(w.x), unpack2x16float(w.y));
-}
-
-fn last_four(w: vec4<u32>) -> vec4<f32> {
-    return vec4(unpack2x16float(w.z), unpack2x16float(w.w));
-}
 
 fn packed_octet(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
     return vec4(pack2x16float(a.xy), pack2x16float(a.zw), pack2x16float(b.xy), pack2x16float(b.zw));

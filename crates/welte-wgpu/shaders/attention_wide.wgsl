@@ -5,17 +5,12 @@ struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 
-const OCTETS = HEAD_DIM / 8u;
 const GROUPS = WG / OCTETS;
 
 var<workgroup> query: array<vec4<f32>, 2 * OCTETS>;
 var<workgroup> share: array<f32, WG>;
 var<workgroup> places: array<u32, WG>;
 var<workgroup> sums: array<vec4<f32>, 2 * OCTETS * GROUPS>;
-
-fn place(part: u32, kv_head: u32, slot: u32, position: u32) -> u32 {
-    return head_place(part, kv_head, command.p.kv_heads, slot, position, HEAD_DIM) / 8u;
-}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
@@ -49,8 +44,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             var sum = vec4(0.0);
             for (var i = 0u; i < OCTETS; i++) {
                 let w = cache[key + i];
-                sum += vec4(unpack2x16float(w.x), unpack2x16float(w.y)) * query[2u * i];
-                sum += vec4(unpack2x16float(w.z), unpack2x16float(w.w)) * query[2u * i + 1u];
+                sum += first_four(w) * query[2u * i];
+                sum += last_four(w) * query[2u * i + 1u];
             }
             score = dot(sum, vec4(1.0)) * p.scale;
             if p.softcap != 0.0 {
@@ -72,8 +67,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             let count = min(WG, bounds.y - step);
             for (var j = group; j < count; j += GROUPS) {
                 let w = cache[places[j] + octet];
-                a += share[j] * vec4(unpack2x16float(w.x), unpack2x16float(w.y));
-                b += share[j] * vec4(unpack2x16float(w.z), unpack2x16float(w.w));
+                a += share[j] * first_four(w);
+                b += share[j] * last_four(w);
             }
         }
         workgroupBarrier();

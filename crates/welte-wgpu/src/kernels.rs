@@ -380,6 +380,7 @@ impl Product {
             kernel.pieces.push(waiting_floats(self.format));
         }
         kernel = kernel.with("SUBGROUP", &format!("{subgroup}u"));
+        kernel.pieces.push(shader!("team/tree"));
         kernel.pieces.push(match subgroup {
             0 => shader!("team/memory"),
             _ => shader!("team/subgroup"),
@@ -491,6 +492,7 @@ pub(crate) fn attention_wide(head_dim: u32, size: u32) -> Kernel {
     let pieces = [
         shader!("reduce"),
         shader!("attention_split"),
+        shader!("attention_octets"),
         shader!("attention_wide"),
     ];
     let name = format!("attention_wide of {size}");
@@ -518,7 +520,7 @@ pub(crate) fn attention_lanes(geometry: Geometry, head_dim: u32, joined: bool) -
     if joined {
         pieces.extend([shader!("rotate"), shader!("head_norm")]);
     }
-    pieces.push(shader!("attention_lanes"));
+    pieces.extend([shader!("attention_octets"), shader!("attention_lanes")]);
     let mut kernel = Kernel::of_workgroup(size, &format!("attention_lanes of {size}"), &pieces);
     kernel.loops = vec![
         ("joined", u32::from(joined)),

@@ -1,4 +1,4 @@
-// Sums of teams through the registers of a subgroup, in the order of memory.wgsl. Larger teams use workgroup memory.
+// Sums of teams through the registers of a subgroup, in the order of tree.wgsl. Larger teams use workgroup memory.
 
 struct Invocation {
     @builtin(subgroup_id) subgroup: u32,
@@ -24,13 +24,5 @@ fn add_partials(t: u32, value: vec4<f32>, size: u32) {
         workgroupBarrier();
         return;
     }
-    workgroupBarrier();
-    partial[t] = value;
-    for (var half = size / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if t % size < half {
-            partial[t] += partial[t + half];
-        }
-    }
-    workgroupBarrier();
+    add_as_tree(t, value, size);
 }
