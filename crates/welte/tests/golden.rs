@@ -372,7 +372,8 @@ fn check_all(architecture: &str, count: usize, targets: &[Target]) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Models whose layers the graph alone had: norms after a part, sinks, biases of experts, choices of experts.
+/// Models whose layers the graph alone had: norms after a part, sinks, experts, recurrent layers. The small Nemotron and Gemma 4
+/// models have sizes that the persistent kernel lacks.
 mod persistent {
     macro_rules! families {
         ($($name:ident $count:literal),*) => {
@@ -385,7 +386,10 @@ mod persistent {
             )*
         };
     }
-    families!(gemma2 2, gemma3 2, qwen3moe 2, mixtral 2, gpt_oss 4);
+    families!(
+        gemma2 2, gemma3 2, qwen3moe 2, mixtral 2, gpt_oss 4, qwen35 2, qwen35moe 2, qwen3next 2, lfm2 2, lfm2moe 2,
+        granitehybrid 2
+    );
 }
 
 /// Experts on another device: of layers with and without a shared expert, biases, latent widths, a dense part beside them.
