@@ -1,12 +1,10 @@
 //! Compiles kernels from source at load: NVRTC, on several threads, with a cache on disk.
-#![allow(unsafe_code)]
 
+use crate::compiler::{self, Compiler, Version};
 use crate::launch::Unit;
-use crate::{Error, GpuInfo, libraries, ops};
-use cudarc::nvrtc::sys as nvrtc;
+use crate::{Error, GpuInfo, ops};
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
-use std::ffi::{CString, c_char};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +19,7 @@ macro_rules! sources {
 }
 
 /// Every file in `kernels/`.
-const SOURCES: &[(&str, &str)] = sources![
+pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "angle.cuh",
     "attention.cu",
     "attention.cuh",
@@ -137,7 +135,7 @@ const SOURCES: &[(&str, &str)] = sources![
 
 /// Files whose kernels compute the same for a row in several ways, alone and beside others, and must give it the same bits. The compiler may not choose where
 /// a product and a sum become one operation: only `fmaf` does this.
-const DECODE_UNITS: [&str; 6] = [
+pub(crate) const DECODE_UNITS: [&str; 6] = [
     "columns.cu",
     "columns_wide.cu",
     "logprobs.cu",
@@ -232,8 +230,7 @@ pub(crate) fn images(
     phases: &Phases,
     load: &Load<'_>,
 ) -> Result<(), Error> {
-    let compiler = Compiler::find();
-    let version = compiler.as_ref().map_or((0, 0), |c| c.version);
+    let version = compiler::version_of_cache();
     let folder = cache_folder();
     let results = in_parallel(units, &|unit| {
         let path = folder
@@ -242,9 +239,7 @@ pub(crate) fn images(
         if let Some(image) = path.as_ref().and_then(|path| read_cached(path)) {
             return load(unit, image);
         }
-        let compiler = compiler
-            .as_ref()
-            .map_err(|e| Error::NoCompiler(e.to_string()))?;
+        let compiler = Compiler::find()?;
         let compiled = phases.time(format!("compiling {}", title(unit)), || {
             compiler.compile(unit, arch, false)
         });
@@ -260,14 +255,14 @@ pub(crate) fn images(
 
 /// The run-time compiler's version. The error names the missing part.
 pub(crate) fn version() -> Result<String, Error> {
-    let (major, minor) = Compiler::find()?.version;
+    let (major, minor) = compiler::version()?;
     Ok(format!("{major}.{minor}"))
 }
 
 /// A number that changes with the kernels' source, the run-time compiler and the driver.
 pub(crate) fn kernels_version(driver: u32) -> String {
     let mut hasher = DefaultHasher::new();
-    (SOURCES, driver, version().ok()).hash(&mut hasher);
+    (SOURCES, driver, compiler::version_of_cache()).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
@@ -279,7 +274,7 @@ pub(crate) fn arch_name(arch: u32) -> String {
     }
 }
 
-fn title(unit: &Unit) -> String {
+pub(crate) fn title(unit: &Unit) -> String {
     let mut name = unit.file.to_string();
     for (key, value) in &unit.defines {
         name += &format!(" {key}={value}");
@@ -312,171 +307,12 @@ fn in_parallel<T: Send>(units: &[Unit], work: &(dyn Fn(&Unit) -> T + Sync)) -> V
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The run-time compiler and CUDA's headers.
-struct Compiler {
-    version: (i32, i32),
-    include: PathBuf,
-}
-
-impl Compiler {
-    fn find() -> Result<Compiler, Error> {
-        if !libraries::has_nvrtc() {
-            return Err(Error::NoCompiler(
-                "libnvrtc is missing: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
-                    .to_string(),
-            ));
-        }
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: the compiler writes two numbers.
-        unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
-        let include = include_folder().ok_or_else(|| {
-            Error::NoCompiler(
-                "cuda_fp16.h was not found: set CUDA_HOME to the folder of the CUDA toolkit that has include/cuda_fp16.h"
-                    .to_string(),
-            )
-        })?;
-        Ok(Compiler {
-            version: (major, minor),
-            include,
-        })
-    }
-
-    /// Compiles a unit. Returns the cubin and the assembler's output.
-    fn compile(&self, unit: &Unit, arch: &str, verbose: bool) -> Result<(Vec<u8>, String), Error> {
-        let missing = || Error::Compile {
-            unit: title(unit),
-            arch: arch.to_string(),
-            log: "no such file".to_string(),
-        };
-        let source = source(unit.file).ok_or_else(missing)?;
-        self.compile_text(source, unit, arch, verbose)
-    }
-
-    /// Compiles `source` in place of the unit's file.
-    fn compile_text(
-        &self,
-        source: &str,
-        unit: &Unit,
-        arch: &str,
-        verbose: bool,
-    ) -> Result<(Vec<u8>, String), Error> {
-        let refused = |log: String| Error::Compile {
-            unit: title(unit),
-            arch: arch.to_string(),
-            log,
-        };
-        let text = |text: &str| CString::new(text).map_err(|e| refused(e.to_string()));
-        let mut options = vec![
-            text(&format!("--gpu-architecture={arch}"))?,
-            text("--std=c++17")?,
-            text(&format!("--include-path={}", self.include.display()))?,
-        ];
-        if DECODE_UNITS.contains(&unit.file) {
-            options.push(text("--fmad=false")?);
-        }
-        if verbose {
-            options.push(text("--ptxas-options=-v")?);
-        }
-        for (key, value) in &unit.defines {
-            options.push(text(&format!("--define-macro={key}={value}"))?);
-        }
-        let headers: Vec<(CString, CString)> = SOURCES
-            .iter()
-            .map(|(name, source)| Ok((text(name)?, text(source)?)))
-            .chain([Ok((text("generated.cuh")?, text(&unit.generated)?))])
-            .collect::<Result<_, Error>>()?;
-        let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
-        let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
-        let options: Vec<&CString> = options.iter().collect();
-        let option_texts: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
-        let (source, name) = (text(source)?, text(unit.file)?);
-        let mut program = Program(std::ptr::null_mut());
-        // SAFETY: every string ends in a zero and outlives the calls; the counts match the lists.
-        unsafe {
-            let made = nvrtc::nvrtcCreateProgram(
-                &mut program.0,
-                source.as_ptr(),
-                name.as_ptr(),
-                headers.len() as i32,
-                bodies.as_ptr(),
-                names.as_ptr(),
-            );
-            if made != nvrtc::nvrtcResult::NVRTC_SUCCESS {
-                return Err(refused(format!("{made:?}")));
-            }
-            let compiled = nvrtc::nvrtcCompileProgram(
-                program.0,
-                option_texts.len() as i32,
-                option_texts.as_ptr(),
-            );
-            let log = program.log();
-            if compiled != nvrtc::nvrtcResult::NVRTC_SUCCESS {
-                return Err(refused(log));
-            }
-            let image = program
-                .image()
-                .ok_or_else(|| refused("no code".to_string()))?;
-            Ok((image, log))
-        }
-    }
-}
-
-/// The run-time compiler's handle for one compilation.
-struct Program(nvrtc::nvrtcProgram);
-
-impl Program {
-    fn log(&self) -> String {
-        let mut size = 0;
-        // SAFETY: the program exists. The compiler writes as many bytes as it asked for.
-        let bytes = unsafe {
-            nvrtc::nvrtcGetProgramLogSize(self.0, &mut size);
-            let mut bytes = vec![0u8; size.max(1)];
-            nvrtc::nvrtcGetProgramLog(self.0, bytes.as_mut_ptr().cast());
-            bytes
-        };
-        String::from_utf8_lossy(&bytes)
-            .trim_end_matches('\0')
-            .trim()
-            .to_string()
-    }
-
-    fn image(&self) -> Option<Vec<u8>> {
-        let mut size = 0;
-        // SAFETY: as in `log`.
-        unsafe {
-            nvrtc::nvrtcGetCUBINSize(self.0, &mut size);
-            let mut image = vec![0u8; size];
-            let got = nvrtc::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast());
-            (size > 0 && got == nvrtc::nvrtcResult::NVRTC_SUCCESS).then_some(image)
-        }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: `nvrtcCreateProgram` created it, or it is null.
-        unsafe {
-            if !self.0.is_null() {
-                nvrtc::nvrtcDestroyProgram(&mut self.0);
-            }
-        }
-    }
-}
-
 /// The text of a file of `kernels/`.
 pub(crate) fn source(file: &str) -> Option<&'static str> {
     SOURCES
         .iter()
         .find(|(name, _)| *name == file)
         .map(|(_, source)| *source)
-}
-
-/// The folder with CUDA's headers.
-fn include_folder() -> Option<PathBuf> {
-    let folders = libraries::homes().into_iter();
-    folders
-        .map(|home| home.join("include"))
-        .find(|folder| folder.join("cuda_fp16.h").is_file())
 }
 
 /// Bytes of spilled registers, from the assembler's output.
@@ -498,7 +334,7 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
     Some(base.join("welte").join("kernels"))
 }
 
-fn cache_name(unit: &Unit, arch: &str, driver: u32, version: (i32, i32)) -> String {
+fn cache_name(unit: &Unit, arch: &str, driver: u32, version: Version) -> String {
     // Headers are shared, so any file may change the result.
     let name = hashed(&(unit, arch, driver, version, SOURCES));
     format!("{name}.cubin")
@@ -517,8 +353,7 @@ fn hashed(key: &impl Hash) -> String {
 /// The file for the algorithms that were chosen on a GPU for the products of `key`, by comparison with our kernels.
 pub(crate) fn algorithms(key: &impl Hash, gpu: &GpuInfo) -> Option<PathBuf> {
     let kernels = kernels_version(gpu.driver);
-    let library = ops::library::version();
-    let name = hashed(&(key, &gpu.name, gpu.sms, gpu.clock_khz, library, kernels));
+    let name = hashed(&(key, &gpu.name, gpu.sms, gpu.clock_khz, kernels));
     Some(cache_folder()?.join(name).with_extension("algorithms"))
 }
 

@@ -3,7 +3,7 @@
 use crate::load::CudaProgram;
 use crate::plan::Planned;
 use crate::upload::Staging;
-use crate::{Error, GpuInfo, floor, info, libraries};
+use crate::{Error, GpuInfo, compile, floor, info};
 use std::sync::Arc;
 use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
@@ -21,16 +21,12 @@ pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, 
     Ok(Arc::new(opened))
 }
 
-/// Starts a GPU, then opens the compiler and cuBLASLt, as far as they exist. A load would do so too, but only after it has read the
-/// model's description. Beside the start of the GPU each of them takes twice as long. Errors are left to the load.
+/// Starts a GPU, then opens the compiler if it was never seen on this machine. A load would do so too, but only after it has read the
+/// model's description. Errors are left to the load.
 pub fn start(ordinal: u32) {
-    if info::free_memory(ordinal).is_err() {
-        return;
+    if info::free_memory(ordinal).is_ok() {
+        let _ = info::STARTED.time("asking for the compiler", compile::version);
     }
-    std::thread::scope(|scope| {
-        scope.spawn(|| info::STARTED.time("opening the compiler", libraries::has_nvrtc));
-        info::STARTED.time("opening cuBLASLt", libraries::has_cublaslt);
-    });
 }
 
 /// An H200 that may not exist, for planning.

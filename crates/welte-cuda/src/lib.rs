@@ -5,6 +5,7 @@
 //! allocates every buffer, lowers the passes and builds the decode graph; afterwards nothing allocates.
 
 mod compile;
+mod compiler;
 mod context;
 mod device;
 mod error;

@@ -31,6 +31,31 @@ pub(crate) fn has_nvrtc() -> bool {
     found
 }
 
+/// The file that the open compiler comes from.
+#[cfg(unix)]
+pub(crate) fn nvrtc_file() -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    // SAFETY: the compiler is open, so this finds the open library. The function is not called.
+    let function =
+        unsafe { cudarc::nvrtc::sys::culib().get::<*const libc::c_void>(b"nvrtcVersion") };
+    let address = *function.ok()?;
+    // SAFETY: plain data, which the loader fills. The name it gives lives as long as the library, which stays open.
+    unsafe {
+        let mut about: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(address, &mut about) == 0 || about.dli_fname.is_null() {
+            return None;
+        }
+        let name = std::ffi::CStr::from_ptr(about.dli_fname);
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
+    }
+}
+
+/// On other systems the compiler is opened at every start.
+#[cfg(not(unix))]
+pub(crate) fn nvrtc_file() -> Option<PathBuf> {
+    None
+}
+
 /// Whether cuBLASLt can be opened. It then stays open.
 pub(crate) fn has_cublaslt() -> bool {
     use cudarc::cublaslt::sys::{culib, is_culib_present};
