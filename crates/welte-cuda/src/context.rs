@@ -28,6 +28,7 @@ use crate::ops::encode;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{STATE_BYTES, STEP_HEAD};
+use library::Recall;
 use logprobs::LogprobKernels;
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
@@ -51,6 +52,8 @@ pub struct CudaContext {
     loop_graph: Option<Graph>,
     loaded: Arc<LoadedProgram>,
     passes: Vec<ReadyPass>,
+    /// Algorithms of cuBLASLt that an earlier process chose.
+    recall: Recall,
     persistent: Option<Persistent>,
     /// The same for steps.
     rows: Option<Rows>,
@@ -130,6 +133,16 @@ impl SampleKernel {
 impl CudaContext {
     /// Allocates everything that replay needs.
     pub(crate) fn new(loaded: &Arc<LoadedProgram>) -> Result<CudaContext, Error> {
+        CudaContext::with_replay(loaded, loaded.replay)
+    }
+
+    /// A context that needs no persistent kernel, so it can be made while these are being compiled. Making it times the algorithms of
+    /// cuBLASLt, if nobody did.
+    pub(crate) fn without_persistent(loaded: &Arc<LoadedProgram>) -> Result<CudaContext, Error> {
+        CudaContext::with_replay(loaded, Replay::Launches)
+    }
+
+    fn with_replay(loaded: &Arc<LoadedProgram>, replay: Replay) -> Result<CudaContext, Error> {
         let program = &*loaded.program;
         let phases = &loaded.phases;
         let gpu = Arc::new(loaded.gpu.with_own_stream()?);
@@ -214,6 +227,7 @@ impl CudaContext {
             loop_graph: None,
             loaded: loaded.clone(),
             passes,
+            recall: Recall::default(),
             persistent: Persistent::new(loaded, &cx, recording, ring),
             rows: Rows::new(loaded, &cx, rows),
             note: None,
@@ -256,7 +270,7 @@ impl CudaContext {
             let pages = Checks::first_pages(program, cache);
             context.upload_pages(cache, 0, &pages)?;
         }
-        phases.time("replay of chains", || context.use_replay(loaded.replay))?;
+        phases.time("replay of chains", || context.use_replay(replay))?;
         phases.time("algorithms of cuBLASLt", || context.choose_algorithms())?;
         phases.time("warm-up", || context.warm_up())?;
         context.set_tuning(&loaded.tuning());

@@ -6,8 +6,8 @@ use crate::ops::library::Library;
 use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, OnceLock};
 
 /// Launch attribute: the kernel may start before the one ahead of it on the stream is complete.
 const OVERLAP: sys::CUlaunchAttributeID =
@@ -41,8 +41,8 @@ pub(crate) struct Gpu {
     handle: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// cuBLASLt, opened at its first use; `None` inside where it is not installed. All streams share it.
-    pub(crate) library: Arc<OnceLock<Option<Library>>>,
+    /// cuBLASLt. All streams share it.
+    pub(crate) library: Arc<Library>,
 }
 
 // SAFETY: driver handles may be used from any thread. Every user makes the context current on its thread first.
@@ -61,7 +61,7 @@ impl Gpu {
         Gpu::new(self.info.clone(), self.library.clone())
     }
 
-    fn new(info: GpuInfo, library: Arc<OnceLock<Option<Library>>>) -> Result<Gpu, Error> {
+    fn new(info: GpuInfo, library: Arc<Library>) -> Result<Gpu, Error> {
         let device = info.device;
         let mut gpu = Gpu {
             info,

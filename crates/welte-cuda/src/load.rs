@@ -135,6 +135,8 @@ impl CudaProgram {
             arena,
             gpu,
         };
+        let loaded = Arc::new(loaded);
+        let tunes = loaded.needs_tuning(retune);
         std::thread::scope(|scope| {
             let compiling = scope.spawn(|| {
                 let units = loaded.phases.time("lowering", || loaded.units())?;
@@ -148,11 +150,16 @@ impl CudaProgram {
             let compiled = compiling.join().unwrap_or_else(|_| {
                 Err(Error::NoCompiler("a compiling thread panicked".to_string()))
             });
-            uploaded.and(compiled)
+            uploaded.and(compiled)?;
+            loaded.gpu.synchronise()?;
+            match tunes {
+                // The persistent kernels take longest to compile, and the GPU has nothing to do meanwhile.
+                true => CudaContext::without_persistent(&loaded).map(drop),
+                false => Ok(()),
+            }
         })?;
-        loaded.gpu.synchronise()?;
-        let made = CudaProgram(Arc::new(loaded));
-        if made.0.needs_tuning(retune) {
+        let made = CudaProgram(loaded);
+        if tunes {
             made.0.phases.time("tuning", || made.tune(progress))?;
         }
         Ok(made)

@@ -1,14 +1,17 @@
 //! Choosing between cuBLASLt's algorithms and our own kernels when a context is made. Measured times decide, but an algorithm
-//! is used only if its bits are those of our kernels. The choice therefore changes speed, and never results. It is kept on disk.
+//! is used only if its bits are those of our kernels. The choice therefore changes speed, and never results. It is kept on disk, so
+//! that later processes need not wait for the library: our kernels compute until it is open.
 #![allow(unsafe_code)]
 
 use super::CudaContext;
 use super::ready::Ready;
 use crate::gpu::{Event, Gpu};
 use crate::launch::{Either, Probe, bytes_of_all};
-use crate::ops::library::{Algorithm, Candidate, Plan, Product};
+use crate::ops::library::{self, Algorithm, Candidate, Plan, Product};
 use crate::{Error, compile};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use welte_table::Row;
 
 /// Values of the pattern that fills activations.
@@ -33,7 +36,9 @@ impl CudaContext {
         let plans = || open.iter().map(|(plan, _)| &**plan);
         let kept = file.as_deref().and_then(compile::read_cached);
         let kept = kept.and_then(|bytes| of_bytes(&bytes));
-        if kept.is_some_and(|kept| recall(&self.gpu, plans(), &kept)) {
+        if let (Some(kept), Some(file)) = (kept, &file) {
+            let plans = open.into_iter().map(|(plan, _)| plan).collect();
+            self.recall = Recall::begin(self.gpu.clone(), plans, kept, file.clone());
             return Ok(());
         }
         self.time_algorithms()?;
@@ -42,7 +47,7 @@ impl CudaContext {
             .collect();
         if let Some(file) = file {
             // What cannot be written is timed again at the next load.
-            let _ = compile::write_cached(&file, &to_bytes(&chosen));
+            let _ = compile::write_cached(&file, &to_bytes(library::version(), &chosen));
         }
         Ok(())
     }
@@ -236,34 +241,69 @@ impl CudaContext {
     }
 }
 
-/// Decides plans as they were decided before. False, and nothing is decided, if the library has no such algorithm for one of them.
-fn recall<'a>(
-    gpu: &Gpu,
-    plans: impl Iterator<Item = &'a Plan> + Clone,
-    kept: &[Option<Algorithm>],
-) -> bool {
-    if plans.clone().count() != kept.len() {
-        return false;
+/// Opens the library on a thread of its own and decides plans as an earlier process did. Waits for that when dropped.
+#[derive(Default)]
+pub(super) struct Recall(Option<JoinHandle<()>>);
+
+impl Recall {
+    /// If the library is not the one of the choices, or does not have one of the algorithms, our kernels compute in this process, and
+    /// the next one times the algorithms again. `file`: where the choices were read from.
+    fn begin(gpu: Arc<Gpu>, plans: Vec<Arc<Plan>>, kept: Kept, file: PathBuf) -> Recall {
+        let recall = move || {
+            if !kept.decide(&gpu, &plans) {
+                // If it cannot be removed, the next process finds the same.
+                let _ = std::fs::remove_file(file);
+                plans.iter().for_each(|plan| plan.choose(None));
+            }
+        };
+        Recall(Some(std::thread::spawn(recall)))
     }
-    let candidates = plans.clone().zip(kept).map(|(plan, kept)| match kept {
-        Some(algorithm) => plan.candidate_with(gpu, algorithm).map(Some),
-        None => Some(None),
-    });
-    let Some(candidates) = candidates.collect::<Option<Vec<_>>>() else {
-        return false;
-    };
-    plans
-        .zip(candidates)
-        .for_each(|(plan, one)| plan.choose(one));
-    true
+}
+
+impl Drop for Recall {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // A panic there was already reported, and our kernels computed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Choices as they are kept on disk.
+#[derive(Debug, PartialEq)]
+struct Kept {
+    /// Of the library.
+    version: u64,
+    /// For each plan.
+    chosen: Vec<Option<Algorithm>>,
+}
+
+impl Kept {
+    /// Decides plans. False, and nothing is decided, if the library is another one or lacks an algorithm.
+    fn decide(&self, gpu: &Gpu, plans: &[Arc<Plan>]) -> bool {
+        if library::version() != self.version || plans.len() != self.chosen.len() {
+            return false;
+        }
+        let candidates = plans.iter().zip(&self.chosen);
+        let candidates = candidates.map(|(plan, chosen)| match chosen {
+            Some(algorithm) => plan.candidate_with(gpu, algorithm).map(Some),
+            None => Some(None),
+        });
+        let Some(candidates) = candidates.collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let both = plans.iter().zip(candidates);
+        both.for_each(|(plan, candidate)| plan.choose(candidate));
+        true
+    }
 }
 
 /// Bytes of an entry: whether there is an algorithm, and the algorithm.
 const ENTRY: usize = 1 + size_of::<Algorithm>();
 
-/// Choices as they are kept on disk.
-fn to_bytes(chosen: &[Option<Algorithm>]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(chosen.len() * ENTRY);
+/// Choices by a version of the library as they are kept on disk.
+fn to_bytes(version: u64, chosen: &[Option<Algorithm>]) -> Vec<u8> {
+    let mut bytes = version.to_le_bytes().to_vec();
     for one in chosen {
         bytes.push(u8::from(one.is_some()));
         let words = one.unwrap_or_default();
@@ -273,8 +313,9 @@ fn to_bytes(chosen: &[Option<Algorithm>]) -> Vec<u8> {
 }
 
 /// What [`to_bytes`] wrote; `None` if it did not.
-fn of_bytes(bytes: &[u8]) -> Option<Vec<Option<Algorithm>>> {
-    let (entries, []) = bytes.as_chunks::<ENTRY>() else {
+fn of_bytes(bytes: &[u8]) -> Option<Kept> {
+    let (version, entries) = bytes.split_first_chunk()?;
+    let (entries, []) = entries.as_chunks::<ENTRY>() else {
         return None;
     };
     let entry = |entry: &[u8; ENTRY]| {
@@ -289,7 +330,10 @@ fn of_bytes(bytes: &[u8]) -> Option<Vec<Option<Algorithm>>> {
             _ => None,
         }
     };
-    entries.iter().map(entry).collect()
+    Some(Kept {
+        version: u64::from_le_bytes(*version),
+        chosen: entries.iter().map(entry).collect::<Option<_>>()?,
+    })
 }
 
 /// Whether a product of it has not been decided.
@@ -354,13 +398,15 @@ mod tests {
     #[test]
     fn choices_are_read_as_they_were_written() {
         let chosen = [Some([1, 2, 3, 4, 5, 6, 7, u64::MAX]), None, Some([0; 8])];
-        let bytes = to_bytes(&chosen);
-        assert_eq!(of_bytes(&bytes).unwrap(), chosen);
+        let bytes = to_bytes(130_001, &chosen);
+        let kept = of_bytes(&bytes).unwrap();
+        assert_eq!((kept.version, &kept.chosen[..]), (130_001, &chosen[..]));
         assert_eq!(of_bytes(&bytes[1..]), None);
         let mut other = bytes.clone();
-        other[0] = 2;
+        other[8] = 2;
         assert_eq!(of_bytes(&other), None);
-        assert_eq!(of_bytes(&[]).unwrap(), []);
+        assert_eq!(of_bytes(&bytes[..8]).unwrap().chosen, []);
+        assert_eq!(of_bytes(&[]), None);
     }
 
     fn open(shape: &str) -> CudaContext {

@@ -24,57 +24,61 @@ fn check(status: Status, what: &str) -> Result<(), Error> {
     Err(Error::Library(format!("{what}: {status:?}")))
 }
 
-/// The library, opened for a GPU.
+/// The library as one GPU's streams share it. Opening it takes a fifth of a second, so that waits until it is needed.
+#[derive(Default)]
 pub(crate) struct Library {
-    handle: sys::cublasLtHandle_t,
+    /// `None` inside where it is not installed or refuses the GPU. Our own kernels then compute every product.
+    handle: OnceLock<Option<Handle>>,
     /// Layers with the same product share a plan.
-    plans: Mutex<HashMap<Product, Option<Arc<Plan>>>>,
+    plans: Mutex<HashMap<Product, Arc<Plan>>>,
 }
 
-// SAFETY: the handle may be used from any thread; the library synchronises its own state.
-unsafe impl Send for Library {}
-// SAFETY: as above.
-unsafe impl Sync for Library {}
+/// The library, opened for a GPU.
+struct Handle(sys::cublasLtHandle_t);
 
-impl Library {
-    /// `None` where it is not installed or refuses the GPU. Our own kernels then compute every product. The GPU's context must
-    /// be current.
-    fn open() -> Option<Library> {
+// SAFETY: the handle may be used from any thread; the library synchronises its own state.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// The GPU's context must be current.
+    fn open() -> Option<Handle> {
         let mut handle = std::ptr::null_mut();
         if !crate::libraries::has_cublaslt() {
             return None;
         }
         // SAFETY: the library is open; it writes a handle.
         let opened = check(unsafe { sys::cublasLtCreate(&mut handle) }, "").is_ok();
-        opened.then(|| Library {
-            handle,
-            plans: Mutex::default(),
-        })
+        opened.then_some(Handle(handle))
     }
 }
 
-impl Drop for Library {
+impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: created in `open`. The GPU drops it before its context, after its stream is idle. The call synchronises the
         // whole context.
-        unsafe { sys::cublasLtDestroy(self.handle) };
+        unsafe { sys::cublasLtDestroy(self.0) };
     }
 }
 
 impl Gpu {
-    /// The library's plan for a product; `None` if the library is missing or cannot describe it.
+    /// The plan for a product, which all its users share. `None` if the library is known to be missing.
     pub(crate) fn plan(&self, product: Product) -> Option<Arc<Plan>> {
-        let library = self.cublaslt()?;
-        self.current().ok()?;
-        let mut plans = library.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Plan::of(product).ok().map(Arc::new);
-        plans.entry(product).or_insert_with(make).clone()
+        if let Some(None) = self.library.handle.get() {
+            return None;
+        }
+        let plans = &self.library.plans;
+        let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = plans.entry(product);
+        Some(plan.or_insert_with(|| Arc::new(Plan::of(product))).clone())
     }
 
     /// cuBLASLt for this GPU, if there is one.
-    fn cublaslt(&self) -> Option<&Library> {
-        let open = || self.current().ok().and_then(|()| Library::open());
-        self.library.get_or_init(open).as_ref()
+    fn cublaslt(&self) -> Option<sys::cublasLtHandle_t> {
+        let open = || self.current().ok().and_then(|()| Handle::open());
+        let handle = self.library.handle.get_or_init(open).as_ref();
+        handle.map(|handle| handle.0)
     }
 }
 
@@ -133,31 +137,38 @@ impl Candidate {
     }
 }
 
-/// The library's descriptors and algorithms for a product.
+/// A product, and which of the library's algorithms computes it.
 pub(crate) struct Plan {
     product: Product,
-    operation: Described<sys::cublasLtMatmulDescOpaque_t>,
-    w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
-    x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
-    y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    /// Made at their first use; `None` inside if the library cannot describe the product.
+    descriptors: OnceLock<Option<Descriptors>>,
     /// In the library's order: the one that it expects to be fastest comes first. The library takes long to answer, so it is
     /// asked only if they are to be timed.
     candidates: OnceLock<Vec<Candidate>>,
     /// The candidate in use; `None` inside if no candidate gives the bits of our kernels.
     chosen: OnceLock<Option<Candidate>>,
-    /// The number of rows in the current descriptions of x and y.
-    rows: Mutex<u32>,
     /// It was run, so the library has loaded its code.
     has_run: AtomicBool,
 }
 
-// SAFETY: plain descriptors. The only part that changes, the number of rows, is accessed under a lock.
-unsafe impl Send for Plan {}
-// SAFETY: as above.
-unsafe impl Sync for Plan {}
+/// The library's descriptors of a product.
+struct Descriptors {
+    operation: Described<sys::cublasLtMatmulDescOpaque_t>,
+    w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    /// The number of rows in the current descriptions of x and y.
+    rows: Mutex<u32>,
+}
 
-impl Plan {
-    fn of(p: Product) -> Result<Plan, Error> {
+// SAFETY: plain descriptors. The only part that changes, the number of rows, is accessed under a lock.
+unsafe impl Send for Descriptors {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptors {}
+
+impl Descriptors {
+    /// The library must be open.
+    fn of(p: &Product) -> Result<Descriptors, Error> {
         let half = if p.bfloat {
             sys::cudaDataType::CUDA_R_16BF
         } else {
@@ -165,116 +176,17 @@ impl Plan {
         };
         let float = sys::cudaDataType::CUDA_R_32F;
         // The library's matrices are column-major, so ours appear transposed.
-        let w = layout(half, p.k, p.n, p.w_stride)?;
-        let x = layout(half, p.k, p.rows, p.x_stride)?;
-        let y = layout(float, p.n, p.rows, p.y_stride)?;
-        Ok(Plan {
-            product: p,
+        Ok(Descriptors {
             operation: operation()?,
-            w,
-            x,
-            y,
-            candidates: OnceLock::new(),
-            chosen: OnceLock::new(),
+            w: layout(half, p.k, p.n, p.w_stride)?,
+            x: layout(half, p.k, p.rows, p.x_stride)?,
+            y: layout(float, p.n, p.rows, p.y_stride)?,
             rows: Mutex::new(p.rows),
-            has_run: AtomicBool::new(false),
         })
-    }
-
-    /// Asks the library for algorithms.
-    fn ask(&self, library: &Library) -> Result<Vec<Candidate>, Error> {
-        let preference = preference(&self.product)?;
-        let _rows = self.described(self.product.rows)?;
-        // SAFETY: the results are plain data, which the library writes together with their count.
-        let found = unsafe {
-            let mut found =
-                [std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); MOST_CANDIDATES];
-            let mut count = 0;
-            check(
-                sys::cublasLtMatmulAlgoGetHeuristic(
-                    library.handle,
-                    self.operation.0,
-                    self.w.0,
-                    self.x.0,
-                    self.y.0,
-                    self.y.0,
-                    preference.0,
-                    MOST_CANDIDATES as i32,
-                    found.as_mut_ptr(),
-                    &mut count,
-                ),
-                "choosing an algorithm",
-            )?;
-            found.into_iter().take(count.max(0) as usize)
-        };
-        let usable = found.filter(|one| one.state == Status::CUBLAS_STATUS_SUCCESS);
-        let candidates = usable.map(|one| Candidate {
-            algorithm: one.algo,
-            workspace: one.workspaceSize,
-        });
-        Ok(candidates.collect())
-    }
-}
-
-impl Plan {
-    /// The library's algorithms; none if it supports none.
-    pub(crate) fn candidates(&self, gpu: &Gpu) -> &[Candidate] {
-        let ask = || {
-            let library = gpu.cublaslt();
-            library.and_then(|library| self.ask(library).ok())
-        };
-        self.candidates.get_or_init(|| ask().unwrap_or_default())
-    }
-
-    /// The candidate in use. The outer `None`: it has not been decided.
-    pub(crate) fn chosen(&self) -> Option<Option<Candidate>> {
-        self.chosen.get().copied()
-    }
-
-    /// Whether it was run before.
-    pub(crate) fn has_run(&self) -> bool {
-        self.has_run.load(Ordering::Relaxed)
-    }
-
-    /// What the product computes.
-    pub(crate) fn product(&self) -> &Product {
-        &self.product
-    }
-
-    /// An algorithm as a candidate; `None` if the library does not have it for this product.
-    pub(crate) fn candidate_with(&self, gpu: &Gpu, algorithm: &Algorithm) -> Option<Candidate> {
-        let library = gpu.cublaslt()?;
-        let _rows = self.described(self.product.rows).ok()?;
-        let algorithm = sys::cublasLtMatmulAlgo_t { data: *algorithm };
-        // SAFETY: the library writes a result, which is plain data. It refuses numbers that it does not know.
-        let (status, result) = unsafe {
-            let mut result = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
-            let status = sys::cublasLtMatmulAlgoCheck(
-                library.handle,
-                self.operation.0,
-                self.w.0,
-                self.x.0,
-                self.y.0,
-                self.y.0,
-                &algorithm,
-                &mut result,
-            );
-            (status, result)
-        };
-        let fits = check(status, "").is_ok() && result.workspaceSize as u64 <= WORKSPACE;
-        fits.then_some(Candidate {
-            algorithm,
-            workspace: result.workspaceSize,
-        })
-    }
-
-    /// Decides for a candidate, or for none. The first decision stays.
-    pub(crate) fn choose(&self, candidate: Option<Candidate>) {
-        let _ = self.chosen.set(candidate);
     }
 
     /// The lock on the descriptions of x and y, which have `live` rows then.
-    fn described(&self, live: u32) -> Result<MutexGuard<'_, u32>, Error> {
+    fn with_rows(&self, live: u32) -> Result<MutexGuard<'_, u32>, Error> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         if *rows != live {
             self.describe(live)?;
@@ -299,6 +211,121 @@ impl Plan {
             check(status, "the number of rows")?;
         }
         Ok(())
+    }
+}
+
+impl Plan {
+    fn of(product: Product) -> Plan {
+        Plan {
+            product,
+            descriptors: OnceLock::new(),
+            candidates: OnceLock::new(),
+            chosen: OnceLock::new(),
+            has_run: AtomicBool::new(false),
+        }
+    }
+
+    /// The library and its descriptors of the product; `None` if it is missing or cannot describe it.
+    fn described(&self, gpu: &Gpu) -> Option<(sys::cublasLtHandle_t, &Descriptors)> {
+        let handle = gpu.cublaslt()?;
+        let make = || Descriptors::of(&self.product).ok();
+        Some((handle, self.descriptors.get_or_init(make).as_ref()?))
+    }
+
+    /// Asks the library for algorithms.
+    fn ask(
+        &self,
+        library: sys::cublasLtHandle_t,
+        described: &Descriptors,
+    ) -> Result<Vec<Candidate>, Error> {
+        let preference = preference(&self.product)?;
+        let _rows = described.with_rows(self.product.rows)?;
+        // SAFETY: the results are plain data, which the library writes together with their count.
+        let found = unsafe {
+            let mut found =
+                [std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); MOST_CANDIDATES];
+            let mut count = 0;
+            check(
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    library,
+                    described.operation.0,
+                    described.w.0,
+                    described.x.0,
+                    described.y.0,
+                    described.y.0,
+                    preference.0,
+                    MOST_CANDIDATES as i32,
+                    found.as_mut_ptr(),
+                    &mut count,
+                ),
+                "choosing an algorithm",
+            )?;
+            found.into_iter().take(count.max(0) as usize)
+        };
+        let usable = found.filter(|one| one.state == Status::CUBLAS_STATUS_SUCCESS);
+        let candidates = usable.map(|one| Candidate {
+            algorithm: one.algo,
+            workspace: one.workspaceSize,
+        });
+        Ok(candidates.collect())
+    }
+}
+
+impl Plan {
+    /// The library's algorithms; none if it supports none.
+    pub(crate) fn candidates(&self, gpu: &Gpu) -> &[Candidate] {
+        let ask = || {
+            let (library, described) = self.described(gpu)?;
+            self.ask(library, described).ok()
+        };
+        self.candidates.get_or_init(|| ask().unwrap_or_default())
+    }
+
+    /// The candidate in use. The outer `None`: it has not been decided.
+    pub(crate) fn chosen(&self) -> Option<Option<Candidate>> {
+        self.chosen.get().copied()
+    }
+
+    /// Whether it was run before.
+    pub(crate) fn has_run(&self) -> bool {
+        self.has_run.load(Ordering::Relaxed)
+    }
+
+    /// What the product computes.
+    pub(crate) fn product(&self) -> &Product {
+        &self.product
+    }
+
+    /// An algorithm as a candidate; `None` if the library does not have it for this product.
+    pub(crate) fn candidate_with(&self, gpu: &Gpu, algorithm: &Algorithm) -> Option<Candidate> {
+        let (library, described) = self.described(gpu)?;
+        let _rows = described.with_rows(self.product.rows).ok()?;
+        let algorithm = sys::cublasLtMatmulAlgo_t { data: *algorithm };
+        // SAFETY: the library writes a result, which is plain data. It refuses numbers that it does not know.
+        let (status, result) = unsafe {
+            let mut result = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
+            let status = sys::cublasLtMatmulAlgoCheck(
+                library,
+                described.operation.0,
+                described.w.0,
+                described.x.0,
+                described.y.0,
+                described.y.0,
+                &algorithm,
+                &mut result,
+            );
+            (status, result)
+        };
+        let fits = check(status, "").is_ok() && result.workspaceSize as u64 <= WORKSPACE;
+        fits.then_some(Candidate {
+            algorithm,
+            workspace: result.workspaceSize,
+        })
+    }
+
+    /// Decides for a candidate, or for none. The first decision stays.
+    pub(crate) fn choose(&self, candidate: Option<Candidate>) {
+        let _ = self.chosen.set(candidate);
     }
 }
 
@@ -398,27 +425,26 @@ impl Gemm {
 
     /// The same by a given candidate.
     pub(crate) fn run_by(&self, gpu: &Gpu, live: u32, by: Candidate) -> Result<(), Error> {
-        let library = gpu
-            .cublaslt()
-            .ok_or_else(|| Error::Library("it is gone".to_string()))?;
         let plan = &*self.plan;
-        let _rows = plan.described(live)?;
+        let gone = || Error::Library("it is gone".to_string());
+        let (library, described) = plan.described(gpu).ok_or_else(gone)?;
+        let _rows = described.with_rows(live)?;
         let beta = if plan.product.add { 1.0f32 } else { 0.0 };
         // SAFETY: lowering passed addresses of matrices with the planned sizes. The scalars are read before the call returns.
         let status = unsafe {
             sys::cublasLtMatmul(
-                library.handle,
-                plan.operation.0,
+                library,
+                described.operation.0,
                 std::ptr::from_ref(&self.scale).cast(),
                 self.w as *const c_void,
-                plan.w.0,
+                described.w.0,
                 self.x as *const c_void,
-                plan.x.0,
+                described.x.0,
                 std::ptr::from_ref(&beta).cast(),
                 self.y as *const c_void,
-                plan.y.0,
+                described.y.0,
                 self.y as *mut c_void,
-                plan.y.0,
+                described.y.0,
                 &by.algorithm,
                 self.workspace as *mut c_void,
                 by.workspace,
