@@ -370,14 +370,26 @@ describe("conversations", () => {
     await main(page).getByText("About foxes.").waitFor();
   });
 
-  check("are deleted with messages that only another tab knows", {}, async ({ page, mock }) => {
+  check("are deleted with messages that only another tab knows, and brought back meanwhile", {}, async ({ page, mock }) => {
     mock.behaviour.answer = "short";
+    // While `held` is a list, what the page reads arrives when its functions are called.
+    await page.addInitScript(() => {
+      const { transaction } = IDBDatabase.prototype;
+      IDBDatabase.prototype.transaction = function (...args) {
+        const made = transaction.apply(this, args);
+        const late = (done) => made.addEventListener("complete", () => (window.held ? window.held.push(done) : done()));
+        if (args[1] === "readonly") Object.defineProperty(made, "oncomplete", { set: late });
+        return made;
+      };
+    });
+    await page.reload();
     await send(page, "story");
     await finished(page);
     await until(() => isSaved(page, "short"));
     await page.evaluate(
       () =>
         new Promise((resolve) => {
+          window.held = [];
           indexedDB.open("welte").onsuccess = ({ target: { result: db } }) => {
             const transaction = db.transaction(["messages"], "readwrite");
             const chat = location.hash.slice(1);
@@ -387,7 +399,12 @@ describe("conversations", () => {
         }),
     );
     await inList(page, "story", "Delete");
-    await until(async () => !(await isSaved(page, "elsewhere")) && !(await isSaved(page, "short")));
+    await page.waitForFunction(() => window.held.length > 0);
+    await page.getByRole("button", { name: "Undo" }).click();
+    await until(() => isSaved(page, "short"));
+    await page.evaluate(() => window.held.forEach((done) => done()));
+    await until(async () => !(await isSaved(page, "elsewhere")));
+    assert.ok(await isSaved(page, "short"));
   });
 
   check("show up in another tab", {}, async ({ page, mock, context }) => {
