@@ -729,14 +729,31 @@ describe("the engine page", () => {
     await page.getByRole("button", { name: "prompt", exact: true }).click();
     assert.equal(await page.locator("table.commands tbody tr").count(), 219);
 
-    const slot = page.locator("table.batch tbody tr:not(.idle)").first();
-    await slot.hover();
+    await page.locator("table.batch tbody tr").first().hover();
     await until(async () => (await page.locator("rect.marked").count()) > 0);
 
     open();
     await page.getByRole("link", { name: "Chat" }).click();
     await answer(page).getByText("See the map").waitFor();
     await finished(page);
+  });
+
+  check("marks the pages of a sequence that begins where the reader points", {}, async ({ page, mock }) => {
+    mock.behaviour.idle = true;
+    await page.goto(`${mock.url}engine`);
+    const row = page.locator("table.batch tbody tr").first();
+    await row.hover();
+    assert.equal(await page.locator("rect.marked").count(), 0);
+    mock.behaviour.idle = false;
+    await until(async () => (await page.locator("rect.marked").count()) > 0);
+    await page.getByRole("heading", { name: "Engine", exact: true }).hover();
+    await until(async () => (await page.locator("rect.marked").count()) === 0);
+
+    mock.behaviour.idle = true;
+    await page.locator("table.batch tbody tr.idle").first().waitFor();
+    await row.focus();
+    mock.behaviour.idle = false;
+    await until(async () => (await page.locator("rect.marked").count()) > 0);
   });
 
   check("says when the server is gone", {}, async ({ page, mock, context, expected }) => {
