@@ -750,7 +750,7 @@ describe("the engine page", () => {
     await until(async () => (await page.locator("rect.marked").count()) === 0);
 
     mock.behaviour.idle = true;
-    await page.locator("table.batch tbody tr.idle").first().waitFor();
+    await page.locator("table.batch tbody tr.idle:first-child").waitFor();
     await row.focus();
     mock.behaviour.idle = false;
     await until(async () => (await page.locator("rect.marked").count()) > 0);
