@@ -282,6 +282,46 @@ describe("conversations", () => {
     await answer(page).getByText("See the map").waitFor();
   });
 
+  check("keep a change that was made right before a reload", {}, async ({ page, mock }) => {
+    let n = 0;
+    mock.behaviour.answer = () => `Version ${(n += 1)}.`;
+    // A disk so slow that no change is confirmed before the page is left.
+    await page.addInitScript(() => {
+      const { transaction } = IDBDatabase.prototype;
+      IDBDatabase.prototype.transaction = function (...args) {
+        const made = transaction.apply(this, args);
+        const store = made.objectStore(args[0][0]);
+        const hold = () => {
+          try {
+            store.get("").onsuccess = hold;
+          } catch {
+            // The transaction has been committed.
+          }
+        };
+        if (args[1] === "readwrite") hold();
+        return made;
+      };
+    });
+    await page.reload();
+    await send(page, "story");
+    await finished(page);
+    await page.reload();
+    await main(page).getByText("Version 1.").waitFor();
+    await answer(page).getByRole("button", { name: "Answer again" }).click();
+    await main(page).getByText("Version 2.").waitFor();
+    await finished(page);
+    await answer(page).getByRole("button", { name: "Previous version" }).click();
+    await main(page).getByText("Version 1.").waitFor();
+    await page.reload();
+    await main(page).getByText("Version 1.").waitFor();
+
+    const list = page.getByRole("navigation", { name: "Conversations" });
+    await inList(page, "story", "Delete");
+    await list.getByText("Conversations are kept in this browser.").waitFor();
+    await page.reload();
+    await list.getByText("Conversations are kept in this browser.").waitFor();
+  });
+
   check("that begin before the browser has read the old ones stay", {}, async ({ page, mock }) => {
     mock.behaviour.answer = "short";
     await page.addInitScript(() => {
@@ -328,6 +368,43 @@ describe("conversations", () => {
     await page.reload();
     await list.getByRole("link", { name: "A study" }).click();
     await main(page).getByText("About foxes.").waitFor();
+  });
+
+  check("are deleted with messages that only another tab knows, and brought back meanwhile", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    // While `held` is a list, what the page reads arrives when its functions are called.
+    await page.addInitScript(() => {
+      const { transaction } = IDBDatabase.prototype;
+      IDBDatabase.prototype.transaction = function (...args) {
+        const made = transaction.apply(this, args);
+        const late = (done) => made.addEventListener("complete", () => (window.held ? window.held.push(done) : done()));
+        if (args[1] === "readonly") Object.defineProperty(made, "oncomplete", { set: late });
+        return made;
+      };
+    });
+    await page.reload();
+    await send(page, "story");
+    await finished(page);
+    await until(() => isSaved(page, "short"));
+    await page.evaluate(
+      () =>
+        new Promise((resolve) => {
+          window.held = [];
+          indexedDB.open("welte").onsuccess = ({ target: { result: db } }) => {
+            const transaction = db.transaction(["messages"], "readwrite");
+            const chat = location.hash.slice(1);
+            transaction.objectStore("messages").put({ id: "other", chat, parent: "", role: "user", text: "elsewhere", created: 0 });
+            transaction.oncomplete = () => (db.close(), resolve());
+          };
+        }),
+    );
+    await inList(page, "story", "Delete");
+    await page.waitForFunction(() => window.held.length > 0);
+    await page.getByRole("button", { name: "Undo" }).click();
+    await until(() => isSaved(page, "short"));
+    await page.evaluate(() => window.held.forEach((done) => done()));
+    await until(async () => !(await isSaved(page, "elsewhere")));
+    assert.ok(await isSaved(page, "short"));
   });
 
   check("show up in another tab", {}, async ({ page, mock, context }) => {
@@ -652,14 +729,31 @@ describe("the engine page", () => {
     await page.getByRole("button", { name: "prompt", exact: true }).click();
     assert.equal(await page.locator("table.commands tbody tr").count(), 219);
 
-    const slot = page.locator("table.batch tbody tr:not(.idle)").first();
-    await slot.hover();
+    await page.locator("table.batch tbody tr").first().hover();
     await until(async () => (await page.locator("rect.marked").count()) > 0);
 
     open();
     await page.getByRole("link", { name: "Chat" }).click();
     await answer(page).getByText("See the map").waitFor();
     await finished(page);
+  });
+
+  check("marks the pages of a sequence that begins where the reader points", {}, async ({ page, mock }) => {
+    mock.behaviour.idle = true;
+    await page.goto(`${mock.url}engine`);
+    const row = page.locator("table.batch tbody tr").first();
+    await row.hover();
+    assert.equal(await page.locator("rect.marked").count(), 0);
+    mock.behaviour.idle = false;
+    await until(async () => (await page.locator("rect.marked").count()) > 0);
+    await page.getByRole("heading", { name: "Engine", exact: true }).hover();
+    await until(async () => (await page.locator("rect.marked").count()) === 0);
+
+    mock.behaviour.idle = true;
+    await page.locator("table.batch tbody tr.idle:first-child").waitFor();
+    await row.focus();
+    mock.behaviour.idle = false;
+    await until(async () => (await page.locator("rect.marked").count()) > 0);
   });
 
   check("says when the server is gone", {}, async ({ page, mock, context, expected }) => {

@@ -57,6 +57,7 @@ async function body(request) {
  * - `cut`: end the stream without a finish after this many tokens; `fail`: send an error after this many
  * - `key`: the API key that requests must carry
  * - `state`: false: no engine endpoints
+ * - `idle`: true: no slot has a sequence
  */
 export async function startMock(port = 0) {
   const behaviour = {};
@@ -136,7 +137,11 @@ export async function startMock(port = 0) {
       requests.push(settings);
       return answer(request, response, settings);
     }
-    if (behaviour.state !== false && pathname === "/welte/state") return send(response, 200, mockState());
+    if (behaviour.state !== false && pathname === "/welte/state") {
+      const state = mockState();
+      if (behaviour.idle) state.slots = state.slots.map(({ slot }) => ({ slot, state: "idle" }));
+      return send(response, 200, state);
+    }
     if (behaviour.state !== false && pathname === "/welte/table") return send(response, 200, mockTable());
     send(response, 404, { error: { message: `no endpoint ${pathname}`, type: "invalid_request_error" } });
   }

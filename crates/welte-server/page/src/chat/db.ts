@@ -36,6 +36,11 @@ export async function persistent(): Promise<boolean> {
   return (await open()) !== null;
 }
 
+/**
+ * Runs one transaction. All its requests are made at once, and the commit is sent along with them. Without that, the browser
+ * would tell the page that the requests have succeeded and wait for its answer; a page that is closed or reloaded gives none,
+ * and its last change would be undone.
+ */
 async function transact<T>(
   stores: string[],
   mode: IDBTransactionMode,
@@ -47,10 +52,20 @@ async function transact<T>(
   return new Promise((resolve, reject) => {
     const transaction = db.transaction(stores, mode);
     const request = work(transaction);
+    transaction.commit();
     transaction.oncomplete = () => resolve(request ? request.result : absent);
     transaction.onerror = () => reject(transaction.error);
     transaction.onabort = () => reject(transaction.error);
   });
+}
+
+function write(work: (chats: IDBObjectStore, messages: IDBObjectStore) => void): Promise<void> {
+  return transact<void>(
+    ["chats", "messages"],
+    "readwrite",
+    (t) => work(t.objectStore("chats"), t.objectStore("messages")),
+    undefined,
+  );
 }
 
 export function loadChats(): Promise<Chat[]> {
@@ -71,43 +86,30 @@ export function loadAllMessages(): Promise<Message[]> {
 
 /** Writes a conversation and messages of it in one transaction. */
 export function save(chat: Chat | undefined, messages: Message[]): Promise<void> {
-  const stores = ["chats", "messages"];
-  return transact<void>(
-    stores,
-    "readwrite",
-    (t) => {
-      if (chat) t.objectStore("chats").put(chat);
-      for (const message of messages) t.objectStore("messages").put(message);
-    },
-    undefined,
-  );
+  return write((chats, stored) => {
+    if (chat) chats.put(chat);
+    for (const message of messages) stored.put(message);
+  });
 }
 
 export function removeMessages(chat: Chat, ids: string[]): Promise<void> {
-  return transact<void>(
-    ["chats", "messages"],
-    "readwrite",
-    (t) => {
-      t.objectStore("chats").put(chat);
-      for (const id of ids) t.objectStore("messages").delete(id);
-    },
-    undefined,
-  );
+  return write((chats, stored) => {
+    chats.put(chat);
+    for (const id of ids) stored.delete(id);
+  });
 }
 
-export function removeChat(id: string): Promise<void> {
-  return transact<void>(
-    ["chats", "messages"],
-    "readwrite",
-    (t) => {
-      t.objectStore("chats").delete(id);
-      const cursor = t.objectStore("messages").index("chat").openKeyCursor(id);
-      cursor.onsuccess = () => {
-        if (!cursor.result) return;
-        t.objectStore("messages").delete(cursor.result.primaryKey);
-        cursor.result.continue();
-      };
-    },
-    undefined,
-  );
+/** Removes a conversation and its messages. `ids` are the messages that this tab knows. */
+export async function removeChat(id: string, ids: string[]): Promise<void> {
+  const removed = write((chats, stored) => {
+    chats.delete(id);
+    for (const message of ids) stored.delete(message);
+  });
+  // Another tab may have added messages. They are read before a later transaction can bring the conversation back.
+  const keys = transact<IDBValidKey[]>(["messages"], "readonly", (t) => t.objectStore("messages").index("chat").getAllKeys(id), []);
+  const [others] = await Promise.all([keys, removed]);
+  if (others.length === 0) return;
+  await write((_, stored) => {
+    for (const key of others) stored.delete(key);
+  });
 }

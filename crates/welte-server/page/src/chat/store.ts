@@ -265,7 +265,7 @@ export async function removeChat(id: string): Promise<void> {
   chats.value = chats.value.filter((c) => c.id !== id);
   setMessages(id, undefined);
   if (route.value.chat === id) go({ page: route.value.page, chat: "" }, true);
-  saved(db.removeChat(id), id);
+  saved(db.removeChat(id, [...list.keys()]), id);
   showToast("Conversation deleted.", "Undo", () => addChat(removed, [...list.values()]));
 }
 

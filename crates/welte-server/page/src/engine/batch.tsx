@@ -67,9 +67,12 @@ export function Batch({ state, onMark }: Props) {
 }
 
 function SlotRow({ slot, longest, onMark }: { slot: Slot; longest: number } & Pick<Props, "onMark">) {
+  const [mark, unmark] = [() => onMark(slot.slot), () => onMark(undefined)];
+  // The same for an idle slot: a sequence may begin, and another one end, while the reader points at the row.
+  const pointed = { tabIndex: 0, onMouseEnter: mark, onMouseLeave: unmark, onFocus: mark, onBlur: unmark };
   if (slot.state === "idle") {
     return (
-      <tr class="idle">
+      <tr class="idle" {...pointed}>
         <td>{slot.slot}</td>
         <td>idle</td>
         <td class="bar-column" colSpan={6} />
@@ -81,8 +84,7 @@ function SlotRow({ slot, longest, onMark }: { slot: Slot; longest: number } & Pi
   const generated = Math.max(0, position - prompt);
   const part = (tokens: number) => ({ width: `${(100 * tokens) / longest}%` });
   return (
-    <tr tabIndex={0} onMouseEnter={() => onMark(slot.slot)} onMouseLeave={() => onMark(undefined)}
-      onFocus={() => onMark(slot.slot)} onBlur={() => onMark(undefined)}>
+    <tr {...pointed}>
       <td>{slot.slot}</td>
       <td>{STATES[slot.state]}</td>
       <td class="bar-column">
