@@ -52,8 +52,8 @@ pub struct CudaContext {
     loop_graph: Option<Graph>,
     loaded: Arc<LoadedProgram>,
     passes: Vec<ReadyPass>,
-    /// Algorithms of cuBLASLt that an earlier process chose.
-    recall: Recall,
+    /// Decides for algorithms of cuBLASLt that an earlier process chose.
+    recall: Option<Recall>,
     persistent: Option<Persistent>,
     /// The same for steps.
     rows: Option<Rows>,
@@ -227,7 +227,7 @@ impl CudaContext {
             loop_graph: None,
             loaded: loaded.clone(),
             passes,
-            recall: Recall::default(),
+            recall: None,
             persistent: Persistent::new(loaded, &cx, recording, ring),
             rows: Rows::new(loaded, &cx, rows),
             note: None,
@@ -271,8 +271,10 @@ impl CudaContext {
             context.upload_pages(cache, 0, &pages)?;
         }
         phases.time("replay of chains", || context.use_replay(replay))?;
-        phases.time("algorithms of cuBLASLt", || context.choose_algorithms())?;
+        let recall = phases.time("algorithms of cuBLASLt", || context.choose_algorithms())?;
         phases.time("warm-up", || context.warm_up())?;
+        // Afterwards: while the loader opens a library, the driver loads no kernel.
+        context.recall = recall.map(Recall::begin);
         context.set_tuning(&loaded.tuning());
         Ok(context)
     }

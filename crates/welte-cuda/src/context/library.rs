@@ -22,11 +22,12 @@ const COMPARED: u32 = 8;
 const SHORT: u64 = 100_000;
 
 impl CudaContext {
-    /// Decides for every product of cuBLASLt which algorithm runs, if any: as an earlier load did, or by timing.
-    pub(super) fn choose_algorithms(&mut self) -> Result<(), Error> {
+    /// Decides for every product of cuBLASLt which algorithm runs, if any, by timing, unless an earlier load did. Then this
+    /// returns what is to be recalled.
+    pub(super) fn choose_algorithms(&mut self) -> Result<Option<Choices>, Error> {
         let open = self.open_plans();
         if open.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let key: Vec<(&Product, u32)> = open
             .iter()
@@ -37,9 +38,12 @@ impl CudaContext {
         let kept = file.as_deref().and_then(compile::read_cached);
         let kept = kept.and_then(|bytes| of_bytes(&bytes));
         if let (Some(kept), Some(file)) = (kept, &file) {
-            let plans = open.into_iter().map(|(plan, _)| plan).collect();
-            self.recall = Recall::begin(self.gpu.clone(), plans, kept, file.clone());
-            return Ok(());
+            return Ok(Some(Choices {
+                gpu: self.gpu.clone(),
+                plans: open.into_iter().map(|(plan, _)| plan).collect(),
+                kept,
+                file: file.clone(),
+            }));
         }
         self.time_algorithms()?;
         let chosen: Vec<Option<Algorithm>> = plans()
@@ -49,7 +53,7 @@ impl CudaContext {
             // What cannot be written is timed again at the next load.
             let _ = compile::write_cached(&file, &to_bytes(library::version(), &chosen));
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The plans that have not been decided, each once, with the fewest rows that they are used for.
@@ -241,19 +245,27 @@ impl CudaContext {
     }
 }
 
+/// Choices of an earlier process, for the plans that are open now.
+pub(super) struct Choices {
+    gpu: Arc<Gpu>,
+    plans: Vec<Arc<Plan>>,
+    kept: Kept,
+    /// Where they were read from.
+    file: PathBuf,
+}
+
 /// Opens the library on a thread of its own and decides plans as an earlier process did. Waits for that when dropped.
-#[derive(Default)]
 pub(super) struct Recall(Option<JoinHandle<()>>);
 
 impl Recall {
     /// If the library is not the one of the choices, or does not have one of the algorithms, our kernels compute in this process, and
-    /// the next one times the algorithms again. `file`: where the choices were read from.
-    fn begin(gpu: Arc<Gpu>, plans: Vec<Arc<Plan>>, kept: Kept, file: PathBuf) -> Recall {
+    /// the next one times the algorithms again.
+    pub(super) fn begin(choices: Choices) -> Recall {
         let recall = move || {
-            if !kept.decide(&gpu, &plans) {
+            if !choices.kept.decide(&choices.gpu, &choices.plans) {
                 // If it cannot be removed, the next process finds the same.
-                let _ = std::fs::remove_file(file);
-                plans.iter().for_each(|plan| plan.choose(None));
+                let _ = std::fs::remove_file(choices.file);
+                choices.plans.iter().for_each(|plan| plan.choose(None));
             }
         };
         Recall(Some(std::thread::spawn(recall)))
