@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { showToast } from "./announce";
 import { Icon, type IconName } from "./icons";
 
@@ -29,6 +29,14 @@ export function IconButton({ icon, label, onClick, disabled, pressed, text, clas
       {text && <span>{text}</span>}
     </button>
   );
+}
+
+/**
+ * Moves the focus into what the page shows after the changes made so far: Preact renders them in a microtask that is already
+ * queued. In the next frame the focus could be taken from somebody who has gone on.
+ */
+export function afterRender(focus: () => void): void {
+  queueMicrotask(focus);
 }
 
 async function copy(text: string): Promise<void> {
@@ -67,7 +75,8 @@ interface DialogProps {
 /** A modal dialog. The browser keeps the focus inside, closes it on Escape, and gives the focus back. */
 export function Dialog({ title, onClose, children }: DialogProps) {
   const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  // Before the page is painted, so that the next key goes to the dialog.
+  useLayoutEffect(() => {
     ref.current?.showModal();
   }, []);
   const onClick = (event: MouseEvent) => {

@@ -682,6 +682,31 @@ describe("keyboard and screen readers", () => {
     await until(async () => (await group.innerText()) === "1/3" && (await focused()) === "Next version");
   });
 
+  check("the focus moves before another key can arrive", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    await send(page, "story");
+    await finished(page);
+    await page.keyboard.press("Alt+KeyR");
+    await until(() => mock.requests.length === 2);
+    await finished(page);
+    /** Presses a button and tells what has the focus and is selected after the page's microtasks, before a frame or a timer. */
+    const press = (name) =>
+      page.evaluate(async (name) => {
+        document.querySelector(`[aria-label="${name}"]:enabled`).click();
+        await null;
+        const { activeElement: e } = document;
+        return [e.getAttribute("aria-label") ?? e.tagName, e.value?.slice(e.selectionStart, e.selectionEnd)];
+      }, name);
+    assert.deepEqual(await press("Previous version"), ["Next version", ""]);
+    assert.deepEqual(await press("Edit message"), ["Edit message", ""]);
+    await page.keyboard.press("Escape");
+    assert.deepEqual(await press("Rename story"), ["Title", "story"]);
+    await page.keyboard.press("Escape");
+    await page.getByRole("link", { name: "Welte" }).focus();
+    assert.deepEqual(await press("Hide conversations"), ["Show conversations", ""]);
+    assert.deepEqual(await press("Settings of this conversation"), ["Close", ""]);
+  });
+
   check("answers are announced, and all controls have names", {}, async ({ page }) => {
     await send(page, "story");
     await finished(page);

@@ -1,7 +1,7 @@
 import { signal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { announce } from "../announce";
-import { CopyButton, IconButton } from "../controls";
+import { afterRender, CopyButton, IconButton } from "../controls";
 import { bytes, duration } from "../format";
 import { Icon } from "../icons";
 import { CodeBlock } from "../markdown/code";
@@ -133,7 +133,7 @@ function Versions({ message }: { message: Message }) {
     choose(other);
     announce(`Version ${index + 1} of ${list.length}.`);
     // The message is replaced: the focus moves to the same button of the other version.
-    requestAnimationFrame(() => {
+    afterRender(() => {
       const buttons = document.querySelectorAll<HTMLButtonElement>(`#message-${other.id} .versions button`);
       const button = index < at ? buttons[0] : buttons[1];
       (button?.disabled ? buttons[index < at ? 1 : 0] : button)?.focus();
@@ -170,7 +170,8 @@ function Actions({ message }: { message: Message }) {
 function Editor({ message }: { message: Message }) {
   const [text, setText] = useState(message.text);
   const area = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  // Before the page is painted: later it would move the cursor of somebody who types at once.
+  useLayoutEffect(() => {
     area.current?.focus();
     area.current?.setSelectionRange(text.length, text.length);
   }, []);

@@ -1,7 +1,7 @@
 import { effect, signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { announcements, toast } from "../announce";
-import { IconButton } from "../controls";
+import { afterRender, IconButton } from "../controls";
 import { preferences, setPreferences } from "../preferences";
 import { route } from "../route";
 import { Composer } from "./composer";
@@ -27,7 +27,7 @@ function showSidebar(open: boolean): void {
   sidebar.value = open;
   if (!NARROW.matches) setPreferences({ sidebar: open });
   if (!lost) return;
-  requestAnimationFrame(() => {
+  afterRender(() => {
     document.querySelector<HTMLElement>(open ? ".sidebar header button" : ".top button")?.focus();
   });
 }
@@ -245,7 +245,7 @@ function shortcut(event: KeyboardEvent, command: boolean, typing: boolean, targe
 
 function focusSearch(): void {
   showSidebar(true);
-  requestAnimationFrame(() => document.getElementById("search")?.focus());
+  afterRender(() => document.getElementById("search")?.focus());
 }
 
 function copyLast(): void {

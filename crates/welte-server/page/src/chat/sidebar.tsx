@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { IconButton } from "../controls";
 import { Icon, Logo } from "../icons";
 import { preferences, setPreferences } from "../preferences";
@@ -162,7 +162,8 @@ function Entry({ chat, onOpen }: { chat: Chat; onOpen: () => void }) {
 
 function Name({ chat, onDone }: { chat: Chat; onDone: () => void }) {
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.select(), []);
+  // Before the page is painted: later it would select what somebody has typed at once.
+  useLayoutEffect(() => field.current?.select(), []);
   const save = () => {
     const title = field.current?.value.trim() ?? "";
     if (title !== "" && title !== chat.title) rename(chat.id, title);
