@@ -33,7 +33,7 @@ pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::{logprobs, logprobs_of_chains};
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
 pub use mixed::mixed_arithmetic;
-pub use ops::{contexts, experts, formats, heads, ops, unfused};
+pub use ops::{contexts, contexts_in_brief, experts, formats, heads, ops, unfused};
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, sampled_chains, sampling};
 pub use steps::{batches, outputs, parts, pooled};
