@@ -6,6 +6,8 @@ use crate::kernels::{Geometry, Kernel};
 use crate::plan::COMMAND_BYTES;
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::Duration;
@@ -252,10 +254,46 @@ impl Gpu {
 
     /// The pipeline of a kernel, compiled at its first use.
     pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<ComputePipeline, Error> {
-        let mut pipelines = lock(&self.pipelines);
-        if let Some(known) = pipelines.get(&kernel.name) {
+        if let Some(known) = lock(&self.pipelines).get(&kernel.name) {
             return Ok(known.clone());
         }
+        let compiled = self.compiled(kernel)?;
+        // Another thread may have compiled it meanwhile.
+        let mut pipelines = lock(&self.pipelines);
+        let pipeline = pipelines.entry(kernel.name.clone()).or_insert(compiled);
+        Ok(pipeline.clone())
+    }
+
+    /// Compiles kernels before their first use: all cores do it, because a driver takes one for a kernel.
+    pub(crate) fn prepare(&self, kernels: &[&Kernel]) -> Result<(), Error> {
+        let mut missing: HashMap<&str, &Kernel> = kernels.iter().map(|k| (&*k.name, *k)).collect();
+        missing.retain(|name, _| !lock(&self.pipelines).contains_key(*name));
+        let missing: Vec<&Kernel> = missing.into_values().collect();
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<(), Error> {
+            while let Some(kernel) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.pipeline(kernel)?;
+            }
+            Ok(())
+        };
+        // A browser has one thread, and compiles apart from it.
+        let cores = match cfg!(target_arch = "wasm32") {
+            true => 1,
+            false => std::thread::available_parallelism().map_or(1, NonZero::get),
+        };
+        std::thread::scope(|scope| {
+            let others = 1..cores.min(missing.len());
+            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
+            let own = work();
+            let joined = others.into_iter().map(|other| match other.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.fold(own, Result::and)
+        })
+    }
+
+    fn compiled(&self, kernel: &Kernel) -> Result<ComputePipeline, Error> {
         let errors = self.device.push_error_scope(ErrorFilter::Validation);
         let failures = self.device.push_error_scope(ErrorFilter::Internal);
         let descriptor = ShaderModuleDescriptor {
@@ -281,11 +319,10 @@ impl Gpu {
             });
         let failure = block_on(failures.pop()).flatten();
         let error = block_on(errors.pop()).flatten();
-        if let Some(error) = failure.or(error) {
-            return Err(self.failed(format!("kernel {}: {error}", kernel.name)));
+        match failure.or(error) {
+            Some(error) => Err(self.failed(format!("kernel {}: {error}", kernel.name))),
+            None => Ok(pipeline),
         }
-        pipelines.insert(kernel.name.clone(), pipeline.clone());
-        Ok(pipeline)
     }
 
     /// A bind group. Bindings that a command does not have get an empty buffer.
