@@ -1,7 +1,8 @@
 //! Every op and format against the oracle.
 
 use super::case::{
-    Case, Commands, Pair, bits, difference, is_fused, mixed_rows, poison, rows, some_outputs, tolerance,
+    Case, Commands, Pair, bits, difference, is_fused, mixed_rows, poison, rows, some_outputs,
+    tolerance,
 };
 use super::made::Numbers;
 use super::model::{
@@ -109,9 +110,27 @@ fn every_command(pair: &mut Pair<'_>, model: &Model, n: &mut Numbers, pass: usiz
     }
 }
 
-/// Every weight format, over few and many rows.
+/// Every weight format that is no family, over few and many rows.
 pub fn formats(device: &dyn Device, oracle: &dyn Device) {
-    for format in Format::ALL {
+    each_format(device, oracle, |f| {
+        !matches!(f, Format::Affine(_) | Format::Integers(_))
+    });
+}
+
+/// The formats of MLX, as [`formats`].
+pub fn affine_formats(device: &dyn Device, oracle: &dyn Device) {
+    each_format(device, oracle, |f| matches!(f, Format::Affine(_)));
+}
+
+/// Groups of integers, as [`formats`].
+pub fn integer_formats(device: &dyn Device, oracle: &dyn Device) {
+    each_format(device, oracle, |f| matches!(f, Format::Integers(_)));
+}
+
+fn each_format(device: &dyn Device, oracle: &dyn Device, is_meant: fn(Format) -> bool) {
+    for format in Format::ALL.into_iter().filter(|f| is_meant(*f)) {
+        // Compiling its kernels may take seconds.
+        eprintln!("{}", format.name());
         let attention = Attention {
             heads: 8,
             ..ATTENTION
