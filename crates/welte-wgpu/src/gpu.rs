@@ -448,6 +448,7 @@ fn layout_entries() -> Vec<BindGroupLayoutEntry> {
 mod tests {
     use super::*;
     use crate::adapter::{self, Api};
+    use crate::kernels::source;
 
     /// None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
     fn gpu() -> Option<Gpu> {
@@ -496,6 +497,27 @@ mod tests {
         let Some(gpu) = gpu() else { return };
         let kernel = Kernel::each("wrong", "fn width() -> u32 { return nothing; }");
         let error = gpu.pipeline(&kernel).expect_err("it does not compile");
+        assert!(error.to_string().contains("wrong"), "{error}");
+        assert!(gpu.check().is_ok(), "the GPU goes on");
+    }
+
+    #[test]
+    fn of_kernels_that_are_compiled_together_a_wrong_one_is_named() {
+        let Some(gpu) = gpu() else { return };
+        let right = |size: u32| Kernel::each("right", source::ADD).with("SIZE", &size.to_string());
+        let all: Vec<Kernel> = (0..9).map(right).collect();
+        let mut named: Vec<&Kernel> = all.iter().chain(&all).collect();
+        let compiled = || lock(&gpu.pipelines).len();
+        let before = compiled();
+        for _ in 0..2 {
+            gpu.prepare(&named).expect("they compile");
+            assert_eq!(compiled(), before + 9);
+        }
+        let wrong = Kernel::each("wrong", "fn width() -> u32 { return nothing; }");
+        let others: Vec<Kernel> = (9..14).map(right).collect();
+        named.push(&wrong);
+        named.extend(&others);
+        let error = gpu.prepare(&named).expect_err("one does not compile");
         assert!(error.to_string().contains("wrong"), "{error}");
         assert!(gpu.check().is_ok(), "the GPU goes on");
     }
