@@ -6,6 +6,8 @@ use crate::kernels::{Geometry, Kernel};
 use crate::plan::COMMAND_BYTES;
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::Duration;
@@ -252,10 +254,46 @@ impl Gpu {
 
     /// The pipeline of a kernel, compiled at its first use.
     pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<ComputePipeline, Error> {
-        let mut pipelines = lock(&self.pipelines);
-        if let Some(known) = pipelines.get(&kernel.name) {
+        if let Some(known) = lock(&self.pipelines).get(&kernel.name) {
             return Ok(known.clone());
         }
+        let compiled = self.compiled(kernel)?;
+        // Another thread may have compiled it meanwhile.
+        let mut pipelines = lock(&self.pipelines);
+        let pipeline = pipelines.entry(kernel.name.clone()).or_insert(compiled);
+        Ok(pipeline.clone())
+    }
+
+    /// Compiles kernels before their first use: all cores do it, because a driver takes one for a kernel.
+    pub(crate) fn prepare(&self, kernels: &[&Kernel]) -> Result<(), Error> {
+        let mut missing: HashMap<&str, &Kernel> = kernels.iter().map(|k| (&*k.name, *k)).collect();
+        missing.retain(|name, _| !lock(&self.pipelines).contains_key(*name));
+        let missing: Vec<&Kernel> = missing.into_values().collect();
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<(), Error> {
+            while let Some(kernel) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.pipeline(kernel)?;
+            }
+            Ok(())
+        };
+        // A browser has one thread, and compiles apart from it.
+        let cores = match cfg!(target_arch = "wasm32") {
+            true => 1,
+            false => std::thread::available_parallelism().map_or(1, NonZero::get),
+        };
+        std::thread::scope(|scope| {
+            let others = 1..cores.min(missing.len());
+            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
+            let own = work();
+            let joined = others.into_iter().map(|other| match other.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.fold(own, Result::and)
+        })
+    }
+
+    fn compiled(&self, kernel: &Kernel) -> Result<ComputePipeline, Error> {
         let errors = self.device.push_error_scope(ErrorFilter::Validation);
         let failures = self.device.push_error_scope(ErrorFilter::Internal);
         let descriptor = ShaderModuleDescriptor {
@@ -281,11 +319,10 @@ impl Gpu {
             });
         let failure = block_on(failures.pop()).flatten();
         let error = block_on(errors.pop()).flatten();
-        if let Some(error) = failure.or(error) {
-            return Err(self.failed(format!("kernel {}: {error}", kernel.name)));
+        match failure.or(error) {
+            Some(error) => Err(self.failed(format!("kernel {}: {error}", kernel.name))),
+            None => Ok(pipeline),
         }
-        pipelines.insert(kernel.name.clone(), pipeline.clone());
-        Ok(pipeline)
     }
 
     /// A bind group. Bindings that a command does not have get an empty buffer.
@@ -411,6 +448,7 @@ fn layout_entries() -> Vec<BindGroupLayoutEntry> {
 mod tests {
     use super::*;
     use crate::adapter::{self, Api};
+    use crate::kernels::source;
 
     /// None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
     fn gpu() -> Option<Gpu> {
@@ -459,6 +497,27 @@ mod tests {
         let Some(gpu) = gpu() else { return };
         let kernel = Kernel::each("wrong", "fn width() -> u32 { return nothing; }");
         let error = gpu.pipeline(&kernel).expect_err("it does not compile");
+        assert!(error.to_string().contains("wrong"), "{error}");
+        assert!(gpu.check().is_ok(), "the GPU goes on");
+    }
+
+    #[test]
+    fn of_kernels_that_are_compiled_together_a_wrong_one_is_named() {
+        let Some(gpu) = gpu() else { return };
+        let right = |size: u32| Kernel::each("right", source::ADD).with("SIZE", &size.to_string());
+        let all: Vec<Kernel> = (0..9).map(right).collect();
+        let mut named: Vec<&Kernel> = all.iter().chain(&all).collect();
+        let compiled = || lock(&gpu.pipelines).len();
+        let before = compiled();
+        for _ in 0..2 {
+            gpu.prepare(&named).expect("they compile");
+            assert_eq!(compiled(), before + 9);
+        }
+        let wrong = Kernel::each("wrong", "fn width() -> u32 { return nothing; }");
+        let others: Vec<Kernel> = (9..14).map(right).collect();
+        named.push(&wrong);
+        named.extend(&others);
+        let error = gpu.prepare(&named).expect_err("one does not compile");
         assert!(error.to_string().contains("wrong"), "{error}");
         assert!(gpu.check().is_ok(), "the GPU goes on");
     }

@@ -5,15 +5,21 @@ use crate::kernels::cooperative;
 use crate::layout::{Piece, Stored, together};
 use crate::lower;
 use crate::plan::COMMAND_BYTES;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Program, WeightId, WeightSpec};
-use wgpu::{Buffer, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
+use wgpu::{
+    Buffer, BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor,
+    SubmissionIndex,
+};
 
-/// Bytes that are written between two waits: what the driver holds in memory of its own.
+/// Bytes that are written before a submission. The driver holds those of all that are in flight in memory of its own.
 const AT_ONCE: u64 = 32 << 20;
+
+/// Submissions in flight before the oldest is waited for.
+const MOST_FLYING: usize = 4;
 
 /// A weight: a buffer for each of its pieces.
 pub(crate) struct Weight {
@@ -47,6 +53,7 @@ impl Weights {
             gpu: &gpu,
             checkpoint,
             waiting: 0,
+            flying: VecDeque::with_capacity(MOST_FLYING + 1),
             done: 0,
             total,
             progress,
@@ -56,13 +63,12 @@ impl Weights {
         for (spec, stored) in program.weights.iter().zip(&stored) {
             weights.push(upload.weight(spec, stored)?);
         }
-        upload.flush()?;
         for id in &rounded {
             let spec = &program.weights[*id as usize];
             let weight = &mut weights[*id as usize];
-            weight.powers = powers(&gpu, spec, &weight.pieces)?;
-            upload.advance(powers_of(spec.n));
+            weight.powers = upload.powers(spec, &weight.pieces)?;
         }
+        upload.finish()?;
         Ok(Weights {
             weights,
             bytes: total,
@@ -83,43 +89,13 @@ fn powers_of(rows: u32) -> u64 {
     4 * u64::from(rows)
 }
 
-/// The powers of two that bring a matrix's rows into the range of F16, for each of its pieces.
-fn powers(gpu: &Gpu, spec: &WeightSpec, pieces: &[(Piece, Buffer)]) -> Result<Vec<Buffer>, Error> {
-    let pipeline = gpu.pipeline(&cooperative::row_powers(spec.format))?;
-    let mut encoder = gpu
-        .device
-        .create_command_encoder(&CommandEncoderDescriptor::default());
-    let mut all = Vec::new();
-    for (piece, weights) in pieces {
-        let powers = gpu.buffer(&spec.name, powers_of(piece.rows), BufferUsages::STORAGE)?;
-        let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
-        let command = gpu.buffer("a command", COMMAND_BYTES, usage)?;
-        let parameters = lower::of_matrix(piece.rows, spec.k);
-        gpu.queue.write_buffer(&command, 0, &parameters);
-        let bind = gpu.bind(&[
-            (binding::MEM, powers.as_entire_binding()),
-            (binding::COMMAND, command.as_entire_binding()),
-            (binding::WEIGHTS, weights.as_entire_binding()),
-            (binding::WEIGHT4, weights.as_entire_binding()),
-        ]);
-        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
-        pass.set_pipeline(&pipeline);
-        pass.set_bind_group(0, &bind, &[]);
-        let [x, y] = lower::plane(piece.rows);
-        pass.dispatch_workgroups(x, y, 1);
-        drop(pass);
-        all.push(powers);
-    }
-    let index = gpu.submit(encoder);
-    gpu.wait(index)?;
-    Ok(all)
-}
-
 struct Upload<'a> {
     gpu: &'a Gpu,
     checkpoint: &'a dyn Checkpoint,
-    /// Bytes that were written since the last wait.
+    /// Bytes that were written since the last submission.
     waiting: u64,
+    /// The oldest first.
+    flying: VecDeque<SubmissionIndex>,
     done: u64,
     total: u64,
     progress: &'a mut dyn FnMut(Progress),
@@ -172,12 +148,47 @@ impl Upload<'_> {
         })
     }
 
+    /// The powers of two that bring a matrix's rows into the range of F16, for each of its pieces.
+    fn powers(
+        &mut self,
+        spec: &WeightSpec,
+        pieces: &[(Piece, Buffer)],
+    ) -> Result<Vec<Buffer>, Error> {
+        let gpu = self.gpu;
+        let pipeline = gpu.pipeline(&cooperative::row_powers(spec.format))?;
+        let mut encoder = self.encoder();
+        let mut all = Vec::new();
+        for (piece, weights) in pieces {
+            let powers = gpu.buffer(&spec.name, powers_of(piece.rows), BufferUsages::STORAGE)?;
+            let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+            let command = gpu.buffer("a command", COMMAND_BYTES, usage)?;
+            let parameters = lower::of_matrix(piece.rows, spec.k);
+            gpu.queue.write_buffer(&command, 0, &parameters);
+            let bind = gpu.bind(&[
+                (binding::MEM, powers.as_entire_binding()),
+                (binding::COMMAND, command.as_entire_binding()),
+                (binding::WEIGHTS, weights.as_entire_binding()),
+                (binding::WEIGHT4, weights.as_entire_binding()),
+            ]);
+            let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+            pass.set_pipeline(&pipeline);
+            pass.set_bind_group(0, &bind, &[]);
+            let [x, y] = lower::plane(piece.rows);
+            pass.dispatch_workgroups(x, y, 1);
+            drop(pass);
+            all.push(powers);
+        }
+        self.submit(encoder)?;
+        self.advance(powers_of(spec.n));
+        Ok(all)
+    }
+
     fn write(&mut self, buffer: &Buffer, at: u64, bytes: &[u8]) -> Result<(), Error> {
         self.gpu.queue.write_buffer(buffer, at, bytes);
         let bytes = bytes.len() as u64;
         self.waiting += bytes;
         if self.waiting >= AT_ONCE {
-            self.flush()?;
+            self.submit(self.encoder())?;
         }
         self.advance(bytes);
         Ok(())
@@ -189,11 +200,34 @@ impl Upload<'_> {
         (self.progress)(Progress::Weights { done, total });
     }
 
-    fn flush(&mut self) -> Result<(), Error> {
-        self.waiting = 0;
+    fn encoder(&self) -> CommandEncoder {
         let descriptor = CommandEncoderDescriptor::default();
-        let encoder = self.gpu.device.create_command_encoder(&descriptor);
-        let index = self.gpu.submit(encoder);
-        self.gpu.wait(index)
+        self.gpu.device.create_command_encoder(&descriptor)
+    }
+
+    /// Submits what was recorded, behind what was written. Waits only if enough is in flight.
+    fn submit(&mut self, encoder: CommandEncoder) -> Result<(), Error> {
+        self.waiting = 0;
+        self.flying.push_back(self.gpu.submit(encoder));
+        match self.flying.len() > MOST_FLYING {
+            true => self.wait(),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for the oldest submission.
+    fn wait(&mut self) -> Result<(), Error> {
+        match self.flying.pop_front() {
+            Some(index) => self.gpu.wait(index),
+            None => self.gpu.check(),
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        self.submit(self.encoder())?;
+        while !self.flying.is_empty() {
+            self.wait()?;
+        }
+        Ok(())
     }
 }

@@ -203,6 +203,12 @@ impl Run {
             joined: None,
         }
     }
+
+    fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        let several = self.several.iter().map(|(kernel, ..)| kernel);
+        let joined = self.joined.iter().map(|joined| &joined.kernel);
+        [&self.kernel].into_iter().chain(several).chain(joined)
+    }
 }
 
 /// What a product multiplies.
@@ -264,8 +270,7 @@ impl Lowering<'_> {
 
     /// Lowers a pass. `commands` is the buffer of its parameters.
     pub(crate) fn pass(&self, pass: &Pass, commands: &Buffer) -> Result<LoweredPass, Error> {
-        let mut launches = Vec::new();
-        let mut parameters = 0;
+        let mut all = Vec::new();
         for (index, command) in pass.commands.iter().enumerate() {
             let decodes = pass.kind == PassKind::Decode;
             let chosen = pass.outputs_from().is_some_and(|from| index >= from);
@@ -278,9 +283,15 @@ impl Lowering<'_> {
                 splits: decodes,
                 partner: self.partner(pass, index),
             };
-            for run in self.runs(task) {
-                launches.push(self.launch(index as u32, task, run, commands, &mut parameters)?);
-            }
+            let runs = self.runs(task).into_iter();
+            all.extend(runs.map(|run| (index as u32, task, run)));
+        }
+        let kernels: Vec<&Kernel> = all.iter().flat_map(|(_, _, run)| run.kernels()).collect();
+        self.gpu().prepare(&kernels)?;
+        let mut launches = Vec::with_capacity(all.len());
+        let mut parameters = 0;
+        for (index, task, run) in all {
+            launches.push(self.launch(index, task, run, commands, &mut parameters)?);
         }
         Ok(LoweredPass { launches })
     }

@@ -33,7 +33,7 @@ mod near {
     );
 }
 
-/// Products laid out as on hardware, also where the adapter is software. Their kernels take long to compile there, so one test runs.
+/// Products laid out as on hardware, also where the adapter is software. Their kernels take long to compile there, so few tests run.
 mod on_hardware {
     use super::*;
 
@@ -44,5 +44,5 @@ mod on_hardware {
         })
     });
 
-    welte_device::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only outputs);
+    welte_device::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only outputs contexts_in_brief);
 }

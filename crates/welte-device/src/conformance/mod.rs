@@ -33,7 +33,10 @@ pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::{logprobs, logprobs_of_chains};
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
 pub use mixed::mixed_arithmetic;
-pub use ops::{contexts, experts, formats, heads, ops, unfused};
+pub use ops::{
+    affine_formats, contexts, contexts_in_brief, experts, formats, heads, integer_formats, ops,
+    unfused,
+};
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, sampled_chains, sampling};
 pub use steps::{batches, outputs, parts, pooled};
@@ -49,7 +52,7 @@ pub use steps::{batches, outputs, parts, pooled};
 macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
-            ops formats heads experts contexts unfused
+            ops formats affine_formats integer_formats heads experts contexts unfused
             batches outputs parts pooled encoders
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control

@@ -1,7 +1,8 @@
 //! Every op and format against the oracle.
 
 use super::case::{
-    Case, Commands, Pair, difference, is_fused, mixed_rows, poison, rows, some_outputs, tolerance,
+    Case, Commands, Pair, bits, difference, is_fused, mixed_rows, poison, rows, some_outputs,
+    tolerance,
 };
 use super::made::Numbers;
 use super::model::{
@@ -109,9 +110,27 @@ fn every_command(pair: &mut Pair<'_>, model: &Model, n: &mut Numbers, pass: usiz
     }
 }
 
-/// Every weight format, over few and many rows.
+/// Every weight format that is no family, over few and many rows.
 pub fn formats(device: &dyn Device, oracle: &dyn Device) {
-    for format in Format::ALL {
+    each_format(device, oracle, |f| {
+        !matches!(f, Format::Affine(_) | Format::Integers(_))
+    });
+}
+
+/// The formats of MLX, as [`formats`].
+pub fn affine_formats(device: &dyn Device, oracle: &dyn Device) {
+    each_format(device, oracle, |f| matches!(f, Format::Affine(_)));
+}
+
+/// Groups of integers, as [`formats`].
+pub fn integer_formats(device: &dyn Device, oracle: &dyn Device) {
+    each_format(device, oracle, |f| matches!(f, Format::Integers(_)));
+}
+
+fn each_format(device: &dyn Device, oracle: &dyn Device, is_meant: fn(Format) -> bool) {
+    for format in Format::ALL.into_iter().filter(|f| is_meant(*f)) {
+        // Compiling its kernels may take seconds.
+        eprintln!("{}", format.name());
         let attention = Attention {
             heads: 8,
             ..ATTENTION
@@ -311,6 +330,61 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
                 }
             }
         }
+    }
+}
+
+/// One shape of [`contexts`] at few positions, for layouts whose kernels take long to compile: a row alone, and with others
+/// in one step, where it has the same bits.
+pub fn contexts_in_brief(device: &dyn Device, oracle: &dyn Device) {
+    let attention = Attention {
+        heads: 6,
+        head_dim: 24,
+        rot: 20,
+        ..ATTENTION
+    };
+    let model = Model {
+        page: 7,
+        context: 2600,
+        slots: 1,
+        ..Model::of_attention(attention, 60)
+    };
+    let case = Case::required(device, &model);
+    let mut pair = case.pair(device, oracle);
+    let mut pages = crate::Checks::first_pages(&case.program, 0);
+    pages.reverse();
+    pair.set_pages(0, 0, &pages);
+    let mut n = Numbers(17);
+    let cache = case.program.caches[0].buffer;
+    // In one split of the context, and in two and three.
+    for at in [5, 300, 1039, 2300] {
+        fill_context(&mut pair, &mut n, &pages, at);
+        let rows = rows(&mut n, model.vocab, 0, at, 3);
+        let most = tolerance(&model, 1);
+        let alone = pair.step(PassKind::Decode, &rows[..1], &[], most);
+        let cached = pair.device.read_buffer(cache).expect("the cache");
+        pair.assert_same_caches("a row alone", most);
+        let together = pair.step(PassKind::Decode, &rows, &[], most);
+        pair.assert_same_caches("a row beside others", most);
+        assert!(
+            bits(&alone) == bits(&together[..alone.len()]),
+            "position {at} alone and beside others: {}",
+            case.what
+        );
+        // The others follow one by one, as in a chain.
+        let mut context = case.open(device);
+        context.set_pages(0, 0, 0, &pages).expect("a valid list");
+        context.write_buffer(cache, &cached).expect("the cache");
+        for (row, want) in rows.iter().zip(together.chunks(alone.len())).skip(1) {
+            let pass = case.pass(PassKind::Decode);
+            let got = context.step(pass, &[*row], &[]).expect("a valid step");
+            assert!(bits(got) == bits(want), "{row:?} alone: {}", case.what);
+        }
+        let mut caches = || {
+            let both = [&mut context, &mut pair.device];
+            both.map(|context| context.read_buffer(cache).expect("the cache"))
+        };
+        let [one, other] = caches();
+        assert!(one == other, "caches from position {at}: {}", case.what);
     }
 }
 
