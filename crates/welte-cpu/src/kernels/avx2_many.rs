@@ -73,51 +73,91 @@ pub(super) unsafe fn unpack_tile<const F: usize>(
     }
 }
 
+/// Rows that pass a slice of a tile one after the other, while it stays in the L1 cache.
+pub(super) const GROUP: usize = 32;
+/// Chunks of a slice of a tile: 10 kB, a third of an L1 cache. The rest is for the rows.
+const SLICE: usize = 16;
+
+/// The sums of a tile with all rows of a group, by half.
+type Sums = [[__m256; GROUP]; HALVES];
+
 /// # Safety
 /// As [`super::Kernel::matmul`] with unpacked tiles, on a processor with AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
     let bytes = unpacked_bytes(call.format, call.k);
     let stride = acts_bytes(call.format, call.k, false);
-    // SAFETY: tiles, rows and outputs are walked as the caller promised them.
-    unsafe {
+    for first in (0..call.rows).step_by(GROUP) {
+        let rows = GROUP.min(call.rows - first);
         for t in 0..call.n.div_ceil(ROWS) {
-            let tile = call.tiles.add(t * bytes);
-            let mut r = 0;
-            while r < call.rows {
-                let acts = call.acts.add(r * stride);
-                r += match call.rows - r {
-                    4.. => step::<F, 4>(call, t, r, tile, acts, stride),
-                    2..4 => step::<F, 2>(call, t, r, tile, acts, stride),
-                    _ => step::<F, 1>(call, t, r, tile, acts, stride),
-                };
+            // SAFETY: tiles, rows and outputs are walked as the caller promised them.
+            unsafe {
+                let (tile, acts) = (call.tiles.add(t * bytes), call.acts.add(first * stride));
+                let sums = tile_sums::<F>(tile, call.k / CHUNK, acts, rows, stride);
+                for (half, sums) in sums.iter().enumerate() {
+                    for (r, sum) in sums[..rows].iter().enumerate() {
+                        store(Out::new(call, t, half, first + r), [*sum]);
+                    }
+                }
             }
         }
     }
 }
 
-/// M rows from `r` on with tile `t`. Returns M.
+/// The sums of a tile with up to [`GROUP`] rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn step<const F: usize, const M: usize>(
-    call: &Call,
-    t: usize,
-    r: usize,
+unsafe fn tile_sums<const F: usize>(
     tile: *const u8,
+    chunks: usize,
+    acts: *const u8,
+    rows: usize,
+    stride: usize,
+) -> Sums {
+    let bytes = chunk_bytes(const { Layout::of(Format::ALL[F]) });
+    let mut sums = [[_mm256_setzero_ps(); GROUP]; HALVES];
+    for c in (0..chunks).step_by(SLICE) {
+        let count = SLICE.min(chunks - c);
+        let mut r = 0;
+        while r < rows {
+            // SAFETY: these chunks of the tile and of each activation row exist, as the caller promised.
+            unsafe {
+                let (tile, acts) = (tile.add(c * bytes), acts.add(r * stride + c * ACT));
+                r += match rows - r {
+                    4.. => slice::<F, 4>(tile, count, acts, stride, r, &mut sums),
+                    2..4 => slice::<F, 2>(tile, count, acts, stride, r, &mut sums),
+                    _ => slice::<F, 1>(tile, count, acts, stride, r, &mut sums),
+                };
+            }
+        }
+    }
+    sums
+}
+
+/// Adds `count` chunks of a tile with the M rows from `r` on. Returns M.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn slice<const F: usize, const M: usize>(
+    tile: *const u8,
+    count: usize,
     acts: *const u8,
     stride: usize,
+    r: usize,
+    all: &mut Sums,
 ) -> usize {
     let bytes = chunk_bytes(const { Layout::of(Format::ALL[F]) });
     let mut sums = [[_mm256_setzero_ps(); M]; HALVES];
-    // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
-    unsafe {
-        for c in 0..call.k / CHUNK {
-            one_chunk::<F, M>(tile.add(c * bytes), acts.add(c * ACT), stride, &mut sums);
-        }
-        let [low, high] = sums;
-        store(Out::new(call, t, 0, r), low);
-        store(Out::new(call, t, 1, r), high)
+    for half in 0..HALVES {
+        sums[half].copy_from_slice(&all[half][r..r + M]);
     }
+    for c in 0..count {
+        // SAFETY: the caller's.
+        unsafe { one_chunk::<F, M>(tile.add(c * bytes), acts.add(c * ACT), stride, &mut sums) };
+    }
+    for half in 0..HALVES {
+        all[half][r..r + M].copy_from_slice(&sums[half]);
+    }
+    M
 }
 
 /// Adds one chunk with M rows, whose chunks begin at `act`.
