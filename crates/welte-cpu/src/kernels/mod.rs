@@ -294,7 +294,7 @@ impl Kernel {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Amx | Isa::AmxBf16 => amx::GROUP,
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 if many.is_some() => avx2_many::GROUP,
+                Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 if many.is_some() => avx2_many::GROUP,
                 _ => 8,
             },
             many_rows: many.map_or(MANY_ROWS, |many| many.from),
