@@ -6,11 +6,14 @@
 
 A results file holds one table: title, date, machine, peer, commands, notes, columns and rows. A page takes a table with
 
-    <!-- table: NAME [KEY=VALUE,...] [columns=KEY,...] [brief] -->
+    <!-- table: NAME [KEY=VALUE,...] [columns=KEY,...] [brief] [chart] [if-present] -->
     <!-- end -->
 
 The lines between the markers are generated. KEY=VALUE keeps the rows whose cell is one of the values, `columns` selects
-columns, and `brief` leaves out the machine, the commands and the notes.
+columns, and `brief` leaves out the machine, the commands and the notes. `chart` puts the chart of the same name first.
+`if-present` shows nothing while there are no results of that name.
+
+Results named cpu-*-threads (tools/scaling.py writes them) get a chart each.
 """
 import argparse
 import json
@@ -133,7 +136,10 @@ def filled(text, results, used):
 
     def replacement(match):
         name, options = match[1], match[2].split()
+        opening = match[0].split("\n", 1)[0]
         if name not in results:
+            if "if-present" in options:
+                return opening + "\n<!-- end -->"
             raise Invalid(f"no results named {name}")
         used.add(name)
         filters, keys = {}, []
@@ -141,11 +147,11 @@ def filled(text, results, used):
             key, _, value = option.partition("=")
             if key == "columns":
                 keys = value.split(",")
-            elif key != "brief":
+            elif key not in ("brief", "chart", "if-present"):
                 filters[key] = value.split(",")
-        parts = [] if "brief" in options else [provenance(results[name])]
+        parts = [f"![{results[name]['title']}](../charts/{name}.svg)"] if "chart" in options else []
+        parts += [] if "brief" in options else [provenance(results[name])]
         parts.append(table(results[name], filters, keys))
-        opening = match[0].split("\n", 1)[0]
         return opening + "\n\n" + "\n\n".join(parts) + "\n\n<!-- end -->"
 
     if len(OPENING.findall(text)) != len(MARKER.findall(text)):
@@ -183,6 +189,13 @@ class Drawing:
 
     def dot(self, x, y, color):
         self.elements.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{color}"/>')
+
+    def curve(self, points, color, dashed=False):
+        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        self.elements.append(f'<polyline points="{places}" fill="none" stroke="{color}" stroke-width="2.0"{dash}/>')
+        for x, y in points:
+            self.elements.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.0" fill="{color}"/>')
 
     def line(self, x1, y1, x2, y2, color=GRID, width=1.0):
         self.elements.append(
@@ -275,6 +288,50 @@ def dot_chart(title, subtitle, series, groups, ticks, label):
             drawing.text(WIDTH - 16, drawing.y + 12, " / ".join(label(v) for v in values), anchor="end", size=10, color=QUIET)
             drawing.y += 20
         drawing.y += 6
+    return drawing.svg()
+
+
+def panel(drawing, left, heading, threads, curves):
+    """Curves over the number of threads, from (color, dashed, [value or None])."""
+    top, height, width = drawing.y + 22, 110, 285
+    ticks = ticks_for(max(value for _, _, values in curves for value in values if value is not None))
+
+    def place(count, value):
+        return left + width * count / threads[-1], top + height * (1 - value / ticks[-1])
+
+    drawing.text(left, drawing.y + 10, heading, size=11, color=QUIET)
+    for tick in ticks:
+        x, y = place(0, tick)
+        drawing.line(x, y, x + width, y)
+        drawing.text(x - 6, y + 4, f"{tick:,g}", size=10, color=QUIET, anchor="end")
+    for count in threads:
+        x, y = place(count, 0)
+        drawing.line(x, y, x, y + 4, QUIET)
+        drawing.text(x, y + 16, str(count), size=10, color=QUIET, anchor="middle")
+    for color, dashed, values in curves:
+        drawing.curve([place(count, value) for count, value in zip(threads, values) if value is not None], color, dashed)
+
+
+def threads_chart(result):
+    """Per model: tokens per second and GB/s over the number of threads, which is to scale."""
+    drawing = Drawing("Decoding by number of threads", f"{result['machine']} ({result['date']})")
+    peer = any("llama_cpp" in row for row in result["rows"])
+    drawing.legend({"Welte": BLUE, **({"llama.cpp": GREY} if peer else {}), "what as many threads read": GREEN})
+    for shape, found in by_shape(result["rows"]):
+        for name in dict.fromkeys(row["format"] for row in found):
+            rows = sorted((row for row in found if row["format"] == name), key=lambda row: row["threads"])
+            threads = [row["threads"] for row in rows]
+
+            def values(key):
+                return [figures(row[key])[0] if key in row else None for row in rows]
+
+            drawing.text(16, drawing.y + 10, f"{shape} {name.upper()}", weight=600)
+            drawing.y += 20
+            speeds = [(GREY, False, values("llama_cpp"))] if any("llama_cpp" in row for row in rows) else []
+            panel(drawing, 60, "tokens per second", threads, [*speeds, (BLUE, False, values("welte"))])
+            floor = [(GREEN, True, values("floor"))] if any("floor" in row for row in rows) else []
+            panel(drawing, 430, "GB/s", threads, [*floor, (BLUE, False, values("gb_s"))])
+            drawing.y += 164
     return drawing.svg()
 
 
@@ -371,6 +428,11 @@ def charts(results):
         ],
         thousands,
     )
+
+
+    for name, result in results.items():
+        if name.startswith("cpu-") and name.endswith("-threads"):
+            yield name, threads_chart(result)
 
 
 def outputs():

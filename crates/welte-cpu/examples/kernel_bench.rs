@@ -83,7 +83,7 @@ fn main() {
         .unwrap_or(Isa::best());
     let only = args.get(3);
     println!(
-        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>13} {:>10} {:>12}",
+        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>13} {:>11} {:>10} {:>12}",
         "format",
         "isa",
         "plain GB/s",
@@ -92,6 +92,7 @@ fn main() {
         "in cache",
         "64 Gop/s",
         "prompt Gop/s",
+        "unpack GB/s",
         "pack GB/s",
         "prepare GB/s"
     );
@@ -180,8 +181,9 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
     let many = time(threads, 12, |t, turn| matmul(t, turn, few, 64));
     let ops = 2.0 * (few * threads * 16 * K * 64) as f64;
     let prompt = prompt(&kernel, threads, &weights, &acts);
+    let unpack = unpack(&kernel, threads, &weights);
     println!(
-        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.1} {:10.0} {:13.0} {:10.1} {:12.1}",
+        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.1} {:10.0} {:13.0} {:11.1} {:10.1} {:12.1}",
         kernel.format.name(),
         kernel.isa.name(),
         all / plain / 1e9,
@@ -190,6 +192,7 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
         (32 * threads * cached * tile) as f64 / hot / 1e9,
         ops / many / 1e9,
         prompt / 1e9,
+        unpack / 1e9,
         pack / 1e9,
         prepare / 1e9
     );
@@ -240,4 +243,29 @@ fn prompt(kernel: &Kernel, threads: usize, weights: &Memory, acts: &Memory) -> f
         }
     });
     2.0 * (threads * ROUNDS * 64 * TILES * 16 * K) as f64 / seconds
+}
+
+/// Packed bytes per second that are unpacked from memory; 0 for kernels that do not unpack tiles.
+fn unpack(kernel: &Kernel, threads: usize, weights: &Memory) -> f64 {
+    let Some(bytes) = kernel.unpacked_bytes(K) else {
+        return 0.0;
+    };
+    const TILES: usize = 4;
+    let rooms: Vec<Memory> = (0..threads).map(|_| Memory::new(TILES * bytes)).collect();
+    let rooms_at: Vec<usize> = rooms.iter().map(|room| room.0 as usize).collect();
+    let (tile, weights_at) = (kernel.tile_bytes(K), weights.0 as usize);
+    let share = weights.1 / tile / threads / TILES * TILES;
+    let turns = (share / 64).max(1);
+    let each = share / turns / TILES * TILES;
+    let seconds = time(threads, turns, |t, turn| {
+        for nth in 0..each {
+            let from = (t * share + turn * each + nth) * tile;
+            // SAFETY: the weights have so many tiles, and a room four unpacked ones.
+            unsafe {
+                let room = (rooms_at[t] as *mut u8).add(nth % TILES * bytes);
+                kernel.unpack((weights_at as *const u8).add(from), K, room);
+            }
+        }
+    });
+    (threads * each * tile) as f64 / seconds
 }

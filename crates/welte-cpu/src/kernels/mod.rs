@@ -293,6 +293,8 @@ impl Kernel {
             group_rows: match isa {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Amx | Isa::AmxBf16 => amx::GROUP,
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 if many.is_some() => avx2_many::GROUP,
                 _ => 8,
             },
             many_rows: many.map_or(MANY_ROWS, |many| many.from),

@@ -150,9 +150,17 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
             from: MANY_ROWS,
         }),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 if isa.is_available() && avx2_many::pays_off(format) => Some(Many {
+        Isa::Avx2 | Isa::Avx512 if isa.is_available() && avx2_many::pays_off(format) => {
+            Some(Many {
+                unpack: by_format!(format, avx2_many::unpack_tile),
+                run: by_format!(format, avx2_many::plain::blocks),
+                from: MANY_ROWS,
+            })
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2Vnni if isa.is_available() => Some(Many {
             unpack: by_format!(format, avx2_many::unpack_tile),
-            run: by_format!(format, avx2_many::blocks),
+            run: by_format!(format, avx2_many::vnni::blocks),
             from: MANY_ROWS,
         }),
         #[cfg(target_arch = "aarch64")]

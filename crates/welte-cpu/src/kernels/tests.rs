@@ -496,7 +496,13 @@ fn unpacked_tiles_give_the_same_bits() {
     let mut seen = 0;
     for isa in Isa::available() {
         for format in Format::ALL {
-            for (n, blocks, rows) in [(7, 1, 70), (37, 3, 17), (48, 2, 1), (16, 5, 13)] {
+            for (n, blocks, rows) in [
+                (7, 1, 70),
+                (37, 3, 17),
+                (48, 2, 1),
+                (16, 5, 13),
+                (17, 18, 35),
+            ] {
                 let k = blocks * format.block().max(32);
                 let mut case = Case::new(format, isa, n, k, rows);
                 let Some(bytes) = case.kernel.unpacked_bytes(k) else {
