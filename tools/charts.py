@@ -291,25 +291,25 @@ def dot_chart(title, subtitle, series, groups, ticks, label):
     return drawing.svg()
 
 
-def panel(drawing, left, heading, threads, curves):
-    """Curves over the number of threads, from (color, dashed, [value or None])."""
+def panel(drawing, left, heading, counts, curves, labels=None):
+    """Curves over a count that is to scale, from (color, dashed, [value or None]). `labels`: the counts that are written."""
     top, height, width = drawing.y + 22, 110, 285
     ticks = ticks_for(max(value for _, _, values in curves for value in values if value is not None))
 
     def place(count, value):
-        return left + width * count / threads[-1], top + height * (1 - value / ticks[-1])
+        return left + width * count / counts[-1], top + height * (1 - value / ticks[-1])
 
     drawing.text(left, drawing.y + 10, heading, size=11, color=QUIET)
     for tick in ticks:
         x, y = place(0, tick)
         drawing.line(x, y, x + width, y)
         drawing.text(x - 6, y + 4, f"{tick:,g}", size=10, color=QUIET, anchor="end")
-    for count in threads:
+    for count in labels or counts:
         x, y = place(count, 0)
         drawing.line(x, y, x, y + 4, QUIET)
-        drawing.text(x, y + 16, str(count), size=10, color=QUIET, anchor="middle")
+        drawing.text(x, y + 16, f"{count:,}", size=10, color=QUIET, anchor="middle")
     for color, dashed, values in curves:
-        drawing.curve([place(count, value) for count, value in zip(threads, values) if value is not None], color, dashed)
+        drawing.curve([place(count, value) for count, value in zip(counts, values) if value is not None], color, dashed)
 
 
 def threads_chart(result):
@@ -332,6 +332,31 @@ def threads_chart(result):
             floor = [(GREEN, True, values("floor"))] if any("floor" in row for row in rows) else []
             panel(drawing, 430, "GB/s", threads, [*floor, (BLUE, False, values("gb_s"))])
             drawing.y += 164
+    return drawing.svg()
+
+
+def growth_chart(batches, depths):
+    """Time of a step over its rows, and over the positions in the context."""
+    drawing = Drawing("How a decode step grows", f"Microseconds. {batches['machine']} ({batches['date']})")
+    colors = {}
+    for row in batches["rows"] + depths["rows"]:
+        name = f"{row['shape']} {row['format'].upper()}"
+        colors.setdefault(name, [BLUE, GREEN, GREY][len(colors) % 3])
+    drawing.legend(colors)
+
+    def curves(rows, key):
+        of = {name: [row for row in rows if f"{row['shape']} {row['format'].upper()}" == name] for name in colors}
+        counts = sorted({row[key] for row in rows})
+        for name, found in of.items():
+            steps = {row[key]: row["step"] for row in found}
+            if steps:
+                yield colors[name], False, [steps.get(count) for count in counts]
+
+    rows = sorted({row["sequences"] for row in batches["rows"]})
+    panel(drawing, 60, "rows of a step, 512 to 640 positions each", rows, list(curves(batches["rows"], "sequences")), [1, 32, 64, 128, 256])
+    positions = sorted({row["depth"] for row in depths["rows"]})
+    panel(drawing, 430, "positions in the context, one row", positions, list(curves(depths["rows"], "depth")), [0, 8192, 16384, 32768])
+    drawing.y += 150
     return drawing.svg()
 
 
@@ -429,6 +454,8 @@ def charts(results):
         thousands,
     )
 
+
+    yield "h100-growth", growth_chart(results["h100-batched"], results["h100-depth"])
 
     for name, result in results.items():
         if name.startswith("cpu-") and name.endswith("-threads"):
