@@ -7,19 +7,20 @@
 
 use crate::machine::Place;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32,
+    AtomicBool, AtomicI32, AtomicU32,
     Ordering::{Relaxed, SeqCst},
 };
+
+/// Not within a chunk.
+const IDLE: u32 = u32::MAX;
 
 /// The core of one thread.
 #[repr(align(128))]
 struct ThreadCore {
     /// The system's thread id; 0 while the thread must not be moved.
     thread: AtomicI32,
-    /// It is within a chunk, and no other thread has helped it there.
-    may_be_lost: AtomicBool,
-    /// Its mask is narrowed at the moment. A second change would take the narrowed mask for its own and keep it for good.
-    moving: AtomicBool,
+    /// The core on which it began its chunk.
+    core: AtomicU32,
 }
 
 /// The cores of the threads of a team.
@@ -27,14 +28,15 @@ pub(crate) struct Cores {
     threads: Vec<ThreadCore>,
     /// By thread: the processors that it is bound to, if it is.
     masks: Vec<Option<system::Mask>>,
+    /// A swap is in progress. Only one may be: another would save the narrowed mask and restore it for good.
+    swapping: AtomicBool,
 }
 
 impl Cores {
     pub(crate) fn new(places: &[Place]) -> Cores {
         let thread = |_| ThreadCore {
             thread: AtomicI32::new(0),
-            may_be_lost: AtomicBool::new(false),
-            moving: AtomicBool::new(false),
+            core: AtomicU32::new(IDLE),
         };
         Cores {
             threads: (0..places.len()).map(thread).collect(),
@@ -42,6 +44,7 @@ impl Cores {
                 .iter()
                 .map(|place| system::mask_of(&place.cpus))
                 .collect(),
+            swapping: AtomicBool::new(false),
         }
     }
 
@@ -69,50 +72,37 @@ impl Cores {
     /// Removes it. No other thread moves it after this returns.
     pub(crate) fn leave(&self, own: usize) {
         self.threads[own].thread.store(0, SeqCst);
-        while self.threads[own].moving.load(SeqCst) {
+        while self.swapping.load(SeqCst) {
             std::thread::yield_now();
         }
     }
 
     /// Thread `own`, the caller, begins a chunk.
     pub(crate) fn begin(&self, own: usize) {
-        self.threads[own].may_be_lost.store(true, Relaxed);
+        self.threads[own].core.store(system::core(), Relaxed);
     }
 
     /// It has ended its chunk.
     pub(crate) fn end(&self, own: usize) {
-        self.threads[own].may_be_lost.store(false, Relaxed);
+        self.threads[own].core.store(IDLE, Relaxed);
     }
 
-    /// Thread `own`, the caller, is not within a chunk. It swaps cores with another thread that is: that one has probably
-    /// lost its core. Several threads can do so at the same time, each for another one.
+    /// Thread `own`, the caller, is not within a chunk. It swaps cores with the first other thread that is: that one has
+    /// probably lost its core.
     pub(crate) fn swap(&self, own: usize) {
-        let moving = |thread: usize| &self.threads[thread].moving;
-        if moving(own).swap(true, SeqCst) {
+        if self.swapping.swap(true, SeqCst) {
             return;
         }
-        while let Some(other) = self.claim_lost(own) {
-            if moving(other).swap(true, SeqCst) {
-                continue;
-            }
-            let thread = self.threads[other].thread.load(SeqCst);
-            if thread != 0 {
-                system::swap(thread, system::core());
-            }
-            moving(other).store(false, SeqCst);
-            if thread != 0 {
+        let here = system::core();
+        let others = self.threads.iter().enumerate().filter(|&(i, _)| i != own);
+        for (_, other) in others {
+            let (thread, core) = (other.thread.load(SeqCst), other.core.load(Relaxed));
+            if core != IDLE && thread != 0 {
+                system::swap(thread, here);
                 break;
             }
         }
-        moving(own).store(false, SeqCst);
-    }
-
-    /// The next thread after `own` that is within a chunk and that nobody has helped there.
-    fn claim_lost(&self, own: usize) -> Option<usize> {
-        let threads = self.threads.len();
-        (own + 1..own + threads)
-            .map(|other| other % threads)
-            .find(|&other| self.threads[other].may_be_lost.swap(false, SeqCst))
+        self.swapping.store(false, SeqCst);
     }
 }
 
@@ -242,11 +232,9 @@ mod tests {
                 let (cores, all) = (&cores, &all);
                 scope.spawn(move || {
                     cores.enter(own);
+                    cores.begin(own);
                     all.wait();
-                    for _ in 0..2000 {
-                        cores.begin(own);
-                        cores.swap(own);
-                    }
+                    (0..2000).for_each(|_| cores.swap(own));
                     cores.end(own);
                     cores.leave(own);
                     allowed()
@@ -257,19 +245,6 @@ mod tests {
         });
         assert_eq!(after, vec![before.clone(); threads]);
         assert_eq!(allowed(), before);
-    }
-
-    #[test]
-    fn each_lost_thread_is_helped_once() {
-        let cores = Cores::new(&vec![Place::default(); 4]);
-        [0, 1, 3].into_iter().for_each(|thread| cores.begin(thread));
-        assert_eq!(cores.claim_lost(2), Some(3));
-        assert_eq!(cores.claim_lost(2), Some(0));
-        cores.end(1);
-        assert_eq!(cores.claim_lost(2), None);
-        cores.begin(3);
-        assert_eq!(cores.claim_lost(3), None, "itself");
-        assert_eq!(cores.claim_lost(0), Some(3));
     }
 
     #[test]
