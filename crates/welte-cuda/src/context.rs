@@ -52,8 +52,8 @@ pub struct CudaContext {
     loop_graph: Option<Graph>,
     loaded: Arc<LoadedProgram>,
     passes: Vec<ReadyPass>,
-    /// Decides for algorithms of cuBLASLt that an earlier process chose.
-    recall: Option<Recall>,
+    /// The algorithms of cuBLASLt that an earlier process chose.
+    recall: Recall,
     persistent: Option<Persistent>,
     /// The same for steps.
     rows: Option<Rows>,
@@ -227,7 +227,7 @@ impl CudaContext {
             loop_graph: None,
             loaded: loaded.clone(),
             passes,
-            recall: None,
+            recall: Recall::default(),
             persistent: Persistent::new(loaded, &cx, recording, ring),
             rows: Rows::new(loaded, &cx, rows),
             note: None,
@@ -271,10 +271,10 @@ impl CudaContext {
             context.upload_pages(cache, 0, &pages)?;
         }
         phases.time("replay of chains", || context.use_replay(replay))?;
-        let recall = phases.time("algorithms of cuBLASLt", || context.choose_algorithms())?;
+        let kept = phases.time("algorithms of cuBLASLt", || context.choose_algorithms())?;
         phases.time("warm-up", || context.warm_up())?;
-        // Afterwards: while the loader opens a library, the driver loads no kernel.
-        context.recall = recall.map(Recall::begin);
+        // Only now, because the warm-up has steps of many rows.
+        context.recall = Recall::of(kept);
         context.set_tuning(&loaded.tuning());
         Ok(context)
     }
@@ -361,6 +361,9 @@ impl CudaContext {
     /// Enqueues a pass over the rows of the step state, without sampling. True if the persistent kernel computes it: it may give
     /// up.
     fn launch_step(&mut self, pass: usize, rows: &[Row], outputs: usize) -> Result<bool, Error> {
+        if pass != DECODE {
+            self.recall.note_rows(rows.len());
+        }
         if self.launch_rows(pass, rows.len())? {
             return Ok(true);
         }

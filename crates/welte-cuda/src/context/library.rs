@@ -1,6 +1,6 @@
 //! Choosing between cuBLASLt's algorithms and our own kernels when a context is made. Measured times decide, but an algorithm
 //! is used only if its bits are those of our kernels. The choice therefore changes speed, and never results. It is kept on disk, so
-//! that later processes need not wait for the library: our kernels compute until it is open.
+//! that later processes need not wait for the library: our kernels compute until a long prompt has opened it.
 #![allow(unsafe_code)]
 
 use super::CudaContext;
@@ -18,6 +18,8 @@ use welte_table::Row;
 const PATTERN: usize = 1 << 16;
 /// Rows that are compared: about so many, evenly spread, so that every tile has some.
 const COMPARED: u32 = 8;
+/// Rows of a step from which the library is worth opening. Products of fewer rows take hardly longer by our kernels.
+const MANY_ROWS: usize = 512;
 /// Nanoseconds up to which a run is repeated to time it.
 const SHORT: u64 = 100_000;
 
@@ -254,27 +256,43 @@ pub(super) struct Choices {
     file: PathBuf,
 }
 
-/// Opens the library on a thread of its own and decides plans as an earlier process did. Waits for that when dropped.
-pub(super) struct Recall(Option<JoinHandle<()>>);
+/// Decides plans as an earlier process did, once that is worth opening the library.
+#[derive(Default)]
+pub(super) struct Recall {
+    choices: Option<Choices>,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Recall {
+    pub(super) fn of(choices: Option<Choices>) -> Recall {
+        Recall {
+            choices,
+            thread: None,
+        }
+    }
+
+    /// Notes that a step has so many rows. From [`MANY_ROWS`] on the library is opened, on a thread of its own. Launches wait for that
+    /// here and there, about 0.15 s in all.
+    ///
     /// If the library is not the one of the choices, or does not have one of the algorithms, our kernels compute in this process, and
     /// the next one times the algorithms again.
-    pub(super) fn begin(choices: Choices) -> Recall {
-        let recall = move || {
+    pub(super) fn note_rows(&mut self, rows: usize) {
+        let Some(choices) = self.choices.take_if(|_| rows >= MANY_ROWS) else {
+            return;
+        };
+        self.thread = Some(std::thread::spawn(move || {
             if !choices.kept.decide(&choices.gpu, &choices.plans) {
                 // If it cannot be removed, the next process finds the same.
                 let _ = std::fs::remove_file(choices.file);
                 choices.plans.iter().for_each(|plan| plan.choose(None));
             }
-        };
-        Recall(Some(std::thread::spawn(recall)))
+        }));
     }
 }
 
 impl Drop for Recall {
     fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
+        if let Some(thread) = self.thread.take() {
             // A panic there was already reported, and our kernels computed.
             let _ = thread.join();
         }
