@@ -7,7 +7,7 @@ const PART = 4u;
 
 var<workgroup> inputs: array<vec4<f32>, ROWS * QUADS>;
 // With a norm: the sums of squares of a single vector.
-var<workgroup> parts: array<f32, QUADS>;
+var<workgroup> parts: array<f32, select(1u, QUADS, NORM)>;
 
 struct Vector {
     a: vec4<f32>,

@@ -615,7 +615,7 @@ impl Lowering<'_> {
         };
         let normed = p.norm.is_some();
         let shape = |rows: u32| {
-            let groups = outputs.div_ceil(product.outputs());
+            let groups = outputs.div_ceil(product.sized_for(rows).outputs());
             (
                 product.of_rows(rows, normed, adds),
                 [groups.min(MOST_GROUPS), 1],
