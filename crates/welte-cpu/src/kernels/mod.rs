@@ -92,7 +92,7 @@ pub(crate) fn fetch_ahead(at: *const u8) {
 }
 
 /// From this many rows on, work is cut for many rows: a matrix's tiles are unpacked once for all of them. The bits are the
-/// same. (AMX begins earlier: see [`Kernel::many_rows`].)
+/// same. (Some begin earlier: see [`Kernel::many_rows`].)
 pub(crate) const MANY_ROWS: usize = 17;
 
 /// An instruction set with kernels of its own.

@@ -31,9 +31,10 @@ pub(super) struct Many {
     pub(super) from: usize,
 }
 
-/// AMX multiplies 16 rows at once. A step takes about as long with nine rows as AVX-512 needs for them.
+/// Where unpacking pays earlier. AMX multiplies 16 rows at once, so a step takes about as long with nine rows as AVX-512 needs for them.
+/// AVX-VNNI unpacks bytes quickly, and packed ones have no kernel for it.
 #[cfg(target_arch = "x86_64")]
-const AMX_ROWS: usize = 9;
+const FEWER_ROWS: usize = 9;
 
 /// Bytes of the quants of an unpacked chunk.
 pub(super) const QUANTS: usize = CHUNK * ROWS;
@@ -141,7 +142,7 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
         Isa::Amx if isa.is_available() && !Layout::of(format).by_halves() => Some(Many {
             unpack: by_format!(format, wide::unpack_tile),
             run: by_format!(format, amx::blocks),
-            from: AMX_ROWS,
+            from: FEWER_ROWS,
         }),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni | Isa::Amx => Some(Many {
@@ -161,7 +162,10 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
         Isa::Avx2Vnni if isa.is_available() => Some(Many {
             unpack: by_format!(format, avx2_many::unpack_tile),
             run: by_format!(format, avx2_many::vnni::blocks),
-            from: MANY_ROWS,
+            from: match format {
+                Format::Q8_0 => FEWER_ROWS,
+                _ => MANY_ROWS,
+            },
         }),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => Some(Many {
