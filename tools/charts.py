@@ -337,25 +337,25 @@ def threads_chart(result):
 
 def growth_chart(batches, depths):
     """Time of a step over its rows, and over the positions in the context."""
+
+    def name(row):
+        return f"{row['shape']} {row['format'].upper()}"
+
+    names = list(dict.fromkeys(name(row) for row in batches["rows"] + depths["rows"]))
+    colors = dict(zip(names, [BLUE, GREEN, GREY]))
     drawing = Drawing("How a decode step grows", f"Microseconds. {batches['machine']} ({batches['date']})")
-    colors = {}
-    for row in batches["rows"] + depths["rows"]:
-        name = f"{row['shape']} {row['format'].upper()}"
-        colors.setdefault(name, [BLUE, GREEN, GREY][len(colors) % 3])
     drawing.legend(colors)
 
-    def curves(rows, key):
-        of = {name: [row for row in rows if f"{row['shape']} {row['format'].upper()}" == name] for name in colors}
+    def side(left, heading, rows, key, labels):
         counts = sorted({row[key] for row in rows})
-        for name, found in of.items():
-            steps = {row[key]: row["step"] for row in found}
-            if steps:
-                yield colors[name], False, [steps.get(count) for count in counts]
+        curves = []
+        for model in dict.fromkeys(name(row) for row in rows):
+            steps = {row[key]: row["step"] for row in rows if name(row) == model}
+            curves.append((colors[model], False, [steps.get(count) for count in counts]))
+        panel(drawing, left, heading, counts, curves, labels)
 
-    rows = sorted({row["sequences"] for row in batches["rows"]})
-    panel(drawing, 60, "rows of a step, 512 to 640 positions each", rows, list(curves(batches["rows"], "sequences")), [1, 32, 64, 128, 256])
-    positions = sorted({row["depth"] for row in depths["rows"]})
-    panel(drawing, 430, "positions in the context, one row", positions, list(curves(depths["rows"], "depth")), [0, 8192, 16384, 32768])
+    side(60, "rows of a step, 512 to 640 positions each", batches["rows"], "sequences", [1, 32, 64, 128, 256])
+    side(430, "positions in the context, one row", depths["rows"], "depth", [0, 8192, 16384, 32768])
     drawing.y += 150
     return drawing.svg()
 
@@ -453,7 +453,6 @@ def charts(results):
         ],
         thousands,
     )
-
 
     yield "h100-growth", growth_chart(results["h100-batched"], results["h100-depth"])
 

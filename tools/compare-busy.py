@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from compare import synth
+from compare import spread, synth
 
 
 def speed(command):
@@ -42,10 +42,6 @@ def compare(a, model, engines, threads):
             for busy, speeds in found[name].items():
                 speeds.append(beside_busy_cores(command, busy))
     return found
-
-
-def figures(speeds):
-    return {"median": round(statistics.median(speeds), 1), "min": round(min(speeds), 1), "max": round(max(speeds), 1)}
 
 
 def numbers(text):
@@ -79,7 +75,7 @@ def main():
                 for engine, speeds in compare(a, path, engines, threads).items():
                     undisturbed = statistics.median(speeds[0])
                     for busy, found in speeds.items():
-                        row = {"format": fmt, "threads": threads, "engine": engine, "busy": busy, "tps": figures(found)}
+                        row = {"format": fmt, "threads": threads, "engine": engine, "busy": busy, "tps": spread(found, 1)}
                         row["kept"] = round(100 * statistics.median(found) / undisturbed)
                         table.append(row)
                         median, least, most = row["tps"].values()

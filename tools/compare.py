@@ -26,6 +26,11 @@ def synth(welte, model, path):
         sys.exit(made.stderr)
 
 
+def spread(values, digits):
+    """The median, least and most of repeated figures."""
+    return {name: round(of(values), digits) for name, of in (("median", statistics.median), ("min", min), ("max", max))}
+
+
 def label(row):
     depth = row.get("n_depth", 0)
     kind = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"

@@ -12,7 +12,7 @@ import json
 import os
 import statistics
 import tempfile
-from compare import rows, synth
+from compare import rows, spread, synth
 
 PEER = "llama.cpp as packaged in llama-cpp-python 0.3.36"
 
@@ -25,10 +25,6 @@ def processor():
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
         name = names[0] if names else name
     return f"{os.cpu_count()} processors: {name}"
-
-
-def spread(values):
-    return {"median": round(statistics.median(values), 2), "min": round(min(values), 2), "max": round(max(values), 2)}
 
 
 def measure(a, path):
@@ -48,9 +44,9 @@ def measure(a, path):
 def table(model, ours, theirs):
     shape, _, fmt = model.partition(":")
     for threads, runs in ours.items():
-        row = {"shape": shape, "format": fmt, "threads": threads, "welte": spread([run["avg_ts"] for run in runs])}
+        row = {"shape": shape, "format": fmt, "threads": threads, "welte": spread([run["avg_ts"] for run in runs], 2)}
         if threads in theirs:
-            row["llama_cpp"] = spread(theirs[threads])
+            row["llama_cpp"] = spread(theirs[threads], 2)
             row["ratio"] = round(row["welte"]["median"] / row["llama_cpp"]["median"], 2)
         row["gb_s"] = round(statistics.median(run["gb_s"] for run in runs), 1)
         if not any(run["in_cache"] for run in runs):
