@@ -8,7 +8,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use welte_device::Phases;
 
 /// Files in `kernels/`, by the names that `#include` and [`Unit`] use.
@@ -231,6 +231,8 @@ pub(crate) fn images(
     load: &Load<'_>,
 ) -> Result<(), Error> {
     let version = compiler::version_of_cache();
+    // Sought once, and only if a unit is missing.
+    let compiler = LazyLock::new(Compiler::find);
     let folder = cache_folder();
     let results = in_parallel(units, &|unit| {
         let path = folder
@@ -239,7 +241,9 @@ pub(crate) fn images(
         if let Some(image) = path.as_ref().and_then(|path| read_cached(path)) {
             return load(unit, image);
         }
-        let compiler = Compiler::find()?;
+        let compiler = compiler
+            .as_ref()
+            .map_err(|e| Error::NoCompiler(e.to_string()))?;
         let compiled = phases.time(format!("compiling {}", title(unit)), || {
             compiler.compile(unit, arch, false)
         });
