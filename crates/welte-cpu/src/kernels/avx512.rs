@@ -444,7 +444,7 @@ unsafe fn block_tile<const F: usize, const M: usize>(
     let mut sums = [_mm512_setzero_ps(); M];
     // SAFETY: the tile has this many blocks, and each activation row their chunks, as the caller promised.
     unsafe {
-        if layout.sub_bytes() > 0 {
+        if const { Layout::of(Format::ALL[F]).sub_bytes() > 0 } {
             for b in 0..blocks {
                 let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
                 let acts = acts.add(b * layout.chunks * ACT);
@@ -452,10 +452,14 @@ unsafe fn block_tile<const F: usize, const M: usize>(
             }
             return sums;
         }
-        // Small blocks are processed a record at a time, which keeps address computations out of the loop.
+        // Small blocks are processed a record at a time, which keeps address computations out of the loop. The one call is
+        // compiled into the loop; of two, each became a function that read the layout from memory for every block.
         let (mut record, mut acts) = (tile, acts);
-        for _ in 0..blocks / layout.record_blocks() {
+        for first in (0..blocks).step_by(layout.record_blocks()) {
             for b in 0..layout.record_blocks() {
+                if first + b >= blocks {
+                    break;
+                }
                 let (head, at) = (layout.head_at(b), layout.block_at(b));
                 block::<F, M>(
                     layout,
@@ -467,19 +471,8 @@ unsafe fn block_tile<const F: usize, const M: usize>(
                 );
                 acts = acts.add(layout.chunks * ACT);
             }
-            record = record.add(layout.record_bytes());
-        }
-        for b in 0..blocks % layout.record_blocks() {
-            let (head, at) = (layout.head_at(b), layout.block_at(b));
-            block::<F, M>(
-                layout,
-                record.add(head),
-                record.add(at),
-                acts,
-                stride,
-                &mut sums,
-            );
-            acts = acts.add(layout.chunks * ACT);
+            // The last record may be shorter than a whole one.
+            record = record.wrapping_add(layout.record_bytes());
         }
     }
     sums
@@ -505,7 +498,8 @@ unsafe fn block<const F: usize, const M: usize>(
         } else {
             d
         };
-        if layout.sub_bytes() == 0 {
+        // A family's members are alike in this.
+        if const { Layout::of(Format::ALL[F]).sub_bytes() == 0 } {
             let scales = scales::<F>(at, d, dmin);
             for c in 0..layout.chunks {
                 let w = unpack::<F>(at.add(layout.quants_at(c)));
