@@ -7,18 +7,22 @@ use std::time::Duration;
 const LEAST: usize = 16;
 /// Rows that a piece in a mixed step has at least.
 const LEAST_MIXED: usize = 4;
-/// The time of a piece as a share of a decode step's. A running stream then waits about one and a half times its usual
-/// time for a token, and the slowest tokens stay below twice that time. A mixed step takes as long as a decode step and so much
-/// more.
+/// The time of a piece as a share of a decode step's, if no more requests wait for their prompts than decode. A mixed step takes as long
+/// as a decode step and so much more: a running stream waits about one and a half times its usual time for a token, and the slowest
+/// tokens stay below twice that time. A step of its own reads all weights once more, which takes about as long as a decode step.
 const SHARE: f64 = 0.5;
+/// The most requests that wait for each one that decodes, as far as they lengthen the pieces.
+const MOST_WAITING: f64 = 8.0;
 /// After so many mixed steps the time of a decode step is measured again.
 const MEASURED_FOR: usize = 32;
 
-/// Cuts prompts so that a piece takes a fixed share of a decode step. The rows follow every piece, because rows deep in a
-/// prompt take longer. The cut changes no bit of a result.
+/// Cuts prompts so that a piece takes a share of a decode step: the more requests wait for each one that decodes, the longer. The rows
+/// follow every piece, because rows deep in a prompt take longer. The cut changes no bit of a result.
 pub(crate) struct Pace {
     most: usize,
     rows: usize,
+    /// Requests that wait for their prompts, for each one that decodes: from 1 to [`MOST_WAITING`].
+    waiting: f64,
     /// A decode step, as a moving average in seconds; 0: none was measured.
     decode: f64,
     /// Sequences of that step.
@@ -35,6 +39,7 @@ impl Pace {
         Pace {
             most,
             rows: LEAST.min(most),
+            waiting: 1.0,
             decode: 0.0,
             sequences: 0,
             mixed: 0,
@@ -45,6 +50,11 @@ impl Pace {
     /// Rows of the next piece, if somebody decodes.
     pub(crate) fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// So many requests wait for their prompts, and so many decode.
+    pub(crate) fn wait(&mut self, waiting: usize, decoding: usize) {
+        self.waiting = (waiting as f64 / decoding.max(1) as f64).clamp(1.0, MOST_WAITING);
     }
 
     /// A decode step of so many sequences took so long.
@@ -74,7 +84,7 @@ impl Pace {
         if self.decode == 0.0 || rows < self.rows.min(LEAST) {
             return;
         }
-        self.follow(rows, took.as_secs_f64(), LEAST);
+        self.follow(rows, took.as_secs_f64(), self.decode + self.extra(), LEAST);
     }
 
     /// A mixed step with a piece of so many rows took so long.
@@ -83,12 +93,19 @@ impl Pace {
         if self.decode == 0.0 || rows < self.rows.min(LEAST_MIXED) {
             return;
         }
-        self.follow(rows, took.as_secs_f64() - self.decode, LEAST_MIXED);
+        let took = took.as_secs_f64() - self.decode;
+        self.follow(rows, took, self.extra(), LEAST_MIXED);
     }
 
-    /// A piece of so many rows took so many seconds. The next one has at most twice as many rows, and at least half of them.
-    fn follow(&mut self, rows: usize, took: f64, least: usize) {
-        let fitting = rows as f64 * SHARE * self.decode / took.max(1e-9);
+    /// The seconds that a piece may add.
+    fn extra(&self) -> f64 {
+        SHARE * self.waiting * self.decode
+    }
+
+    /// A piece of so many rows took so many seconds, and may take others. The next one has at most twice as many rows, and at least half
+    /// of them.
+    fn follow(&mut self, rows: usize, took: f64, may_take: f64, least: usize) {
+        let fitting = rows as f64 * may_take / took.max(1e-9);
         let wanted = fitting.clamp(0.5 * self.rows as f64, 2.0 * self.rows as f64) as usize;
         self.rows = wanted.clamp(least.min(self.most), self.most);
     }
@@ -98,9 +115,10 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The rows after many pieces, if a piece costs a fixed time and a time per row.
-    fn settled(decode: u64, fixed: u64, row: u64) -> usize {
+    /// The rows after many pieces, if a piece costs a fixed time and a time per row, and so many requests wait for 16 that decode.
+    fn settled(waiting: usize, decode: u64, fixed: u64, row: u64) -> usize {
         let mut pace = Pace::new(512);
+        pace.wait(waiting, 16);
         for _ in 0..50 {
             pace.decoded(16, Duration::from_micros(decode));
             let rows = pace.rows();
@@ -110,11 +128,28 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_takes_half_a_decode_step() {
-        let rows = settled(10_000, 2_000, 40);
-        assert!((70..=75).contains(&rows), "{rows}");
-        assert_eq!(settled(10_000, 0, 5), 512);
-        assert_eq!(settled(1_000, 5_000, 10), LEAST);
+    fn a_piece_takes_half_as_long_again_as_a_decode_step() {
+        let rows = settled(16, 10_000, 2_000, 40);
+        assert!((318..=325).contains(&rows), "{rows}");
+        assert_eq!(settled(1, 10_000, 2_000, 40), rows);
+        assert_eq!(settled(16, 10_000, 0, 5), 512);
+        assert_eq!(settled(16, 1_000, 5_000, 10), LEAST);
+    }
+
+    /// A step of few rows takes as long as a decode step, because both read all weights. Pieces must not shrink to the least.
+    #[test]
+    fn reading_the_weights_does_not_count() {
+        let rows = settled(16, 10_000, 10_000, 40);
+        assert!((118..=125).contains(&rows), "{rows}");
+    }
+
+    #[test]
+    fn pieces_are_longer_while_many_wait() {
+        let rows = settled(64, 10_000, 10_000, 100);
+        assert!((190..=200).contains(&rows), "{rows}");
+        let most = settled(128, 10_000, 10_000, 100);
+        assert!((380..=400).contains(&most), "{most}");
+        assert_eq!(settled(10_000, 10_000, 10_000, 100), most);
     }
 
     #[test]
@@ -129,8 +164,8 @@ mod tests {
             pace.prompted(rows, took);
             slowest = slowest.max(took);
         }
-        assert!(slowest < Duration::from_micros(5_500), "{slowest:?}");
-        assert!((19..=21).contains(&pace.rows()), "{}", pace.rows());
+        assert!(slowest < Duration::from_micros(16_500), "{slowest:?}");
+        assert!((58..=61).contains(&pace.rows()), "{}", pace.rows());
     }
 
     #[test]

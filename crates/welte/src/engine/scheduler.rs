@@ -135,6 +135,9 @@ impl Scheduler {
         // The first prompt and its chain may take long.
         self.publish_status();
         self.restore(context)?;
+        let filling = self.running.iter().filter(|s| s.is_filling()).count();
+        let decoding = self.running.len() - filling;
+        self.pace.wait(self.waiting.len() + filling, decoding);
         let mixes = self.mixes(context);
         if !mixes {
             self.compute_prompts(context)?;
