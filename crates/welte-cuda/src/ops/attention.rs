@@ -212,7 +212,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         nodes: vec![Node::Kernel(launch)],
     };
     if let Some(division) = Division::of(&kv, &p, cx.role, cx.program.slots, cx.gpu) {
-        let launch = |first| Node::Kernel(decode(&division, first, &a, cx.gpu));
+        let launch = |first| Node::Kernel(decode(&division, first, &a, cx.role, cx.gpu));
         let more = (MOST_ROWS..rows).step_by(MOST_ROWS as usize);
         let more = more.map(|first| for_rows(first + 1, rows, vec![launch(first)]));
         return Ok([launch(0)].into_iter().chain(more).collect());
@@ -236,9 +236,13 @@ fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
     shape.ok_or_else(|| Error::Program("attention without a cache".to_string()))
 }
 
-fn decode(division: &Division, first: u32, a: &Args, gpu: &GpuInfo) -> Launch {
+fn decode(division: &Division, first: u32, a: &Args, role: Role, gpu: &GpuInfo) -> Launch {
     let most = (a.rows - first).min(MOST_ROWS);
     let jobs = (division.splits * division.jobs).saturating_mul(most);
+    let all = gpu.sms * division.resident;
+    // Blocks without a job keep the multiprocessors occupied. Otherwise blocks of the next product, which starts early, share some of
+    // them while others are idle: a step of one row of Llama-8B in BF16 takes a fifth longer then.
+    let least = if role == Role::Batched { all } else { 1 };
     let values = Args {
         splits: division.splits,
         first,
@@ -248,7 +252,7 @@ fn decode(division: &Division, first: u32, a: &Args, gpu: &GpuInfo) -> Launch {
     Launch {
         unit: division.unit.clone(),
         function: division.function,
-        grid: [jobs.clamp(1, gpu.sms * division.resident), 1, 1],
+        grid: [jobs.clamp(least, all), 1, 1],
         by_rows: ByRows::Fixed,
         block: division.warps * 32,
         shared: division.shared,
