@@ -77,9 +77,9 @@ use welte_table::Format;
 
 /// How far ahead of the bytes that they read kernels fetch the same stream's bytes. By itself a core fetches too few lines
 /// ahead to read as fast as it could, and none beyond the page: with this, one core of a Xeon reads 1.2 to 1.5 times as much.
-/// The distance is the best of those from 1 to 16 KB.
+/// On a Xeon and on an EPYC this distance was the best of those from 0.5 to 3 KB.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 1536;
+const AHEAD: usize = 3072;
 
 /// Fetches the line that a stream reads `AHEAD` bytes after this one. There need not be one: a fetch of any address is
 /// harmless.
