@@ -53,7 +53,7 @@ impl Pace {
     }
 
     /// So many requests wait for their prompts, and so many decode.
-    pub(crate) fn wait(&mut self, waiting: usize, decoding: usize) {
+    pub(crate) fn note_requests(&mut self, waiting: usize, decoding: usize) {
         self.waiting = (waiting as f64 / decoding.max(1) as f64).clamp(1.0, MOST_WAITING);
     }
 
@@ -102,7 +102,7 @@ impl Pace {
         SHARE * self.waiting * self.decode
     }
 
-    /// A piece of so many rows took so many seconds, and may take others. The next one has at most twice as many rows, and at least half
+    /// A piece of so many rows took `took` seconds, and may take `may_take`. The next one has at most twice as many rows, and at least half
     /// of them.
     fn follow(&mut self, rows: usize, took: f64, may_take: f64, least: usize) {
         let fitting = rows as f64 * may_take / took.max(1e-9);
@@ -118,7 +118,7 @@ mod tests {
     /// The rows after many pieces, if a piece costs a fixed time and a time per row, and so many requests wait for 16 that decode.
     fn settled(waiting: usize, decode: u64, fixed: u64, row: u64) -> usize {
         let mut pace = Pace::new(512);
-        pace.wait(waiting, 16);
+        pace.note_requests(waiting, 16);
         for _ in 0..50 {
             pace.decoded(16, Duration::from_micros(decode));
             let rows = pace.rows();

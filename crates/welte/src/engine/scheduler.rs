@@ -137,7 +137,8 @@ impl Scheduler {
         self.restore(context)?;
         let filling = self.running.iter().filter(|s| s.is_filling()).count();
         let decoding = self.running.len() - filling;
-        self.pace.wait(self.waiting.len() + filling, decoding);
+        self.pace
+            .note_requests(self.waiting.len() + filling, decoding);
         let mixes = self.mixes(context);
         if !mixes {
             self.compute_prompts(context)?;
