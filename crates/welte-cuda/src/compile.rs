@@ -162,7 +162,7 @@ pub struct Compiled {
 /// Compiles every kernel file for an architecture such as `sm_90a`, in every listed variant or only once per format.
 /// Needs the run-time compiler but no GPU. The error names file and line.
 pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
-    let compiler = Compiler::find()?;
+    let compiler = Compiler::find().map_err(Error::NoCompiler)?;
     let mut listed = ops::catalogue();
     listed.retain(|l| ops::tile::is_for(&l.unit, arch));
     if arch == "sm_89" {
@@ -208,7 +208,8 @@ pub fn compile_alone(source: &str, arch: &str) -> Result<Compiled, Error> {
         generated: String::new(),
         defines: Vec::new(),
     };
-    let (image, log) = Compiler::find()?.compile_text(source, &unit, arch, true)?;
+    let compiler = Compiler::find().map_err(Error::NoCompiler)?;
+    let (image, log) = compiler.compile_text(source, &unit, arch, true)?;
     Ok(Compiled {
         name: title(&unit),
         hot: false,
@@ -243,7 +244,7 @@ pub(crate) fn images(
         }
         let compiler = compiler
             .as_ref()
-            .map_err(|e| Error::NoCompiler(e.to_string()))?;
+            .map_err(|why| Error::NoCompiler(why.clone()))?;
         let compiled = phases.time(format!("compiling {}", title(unit)), || {
             compiler.compile(unit, arch, false)
         });

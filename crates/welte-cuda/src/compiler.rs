@@ -26,7 +26,7 @@ pub(crate) fn version() -> Result<Version, Error> {
     let version = match noted {
         Some(note) => note.version,
         None => {
-            let version = Compiler::find()?.version;
+            let version = Compiler::find().map_err(Error::NoCompiler)?.version;
             if let Some(note) = Note::of_open(version) {
                 note.write();
             }
@@ -125,22 +125,19 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    pub(crate) fn find() -> Result<Compiler, Error> {
+    pub(crate) fn find() -> Result<Compiler, String> {
         if !libraries::has_nvrtc() {
-            return Err(Error::NoCompiler(
+            return Err(
                 "libnvrtc is missing: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
                     .to_string(),
-            ));
+            );
         }
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the compiler writes two numbers.
         unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
-        let include = include_folder().ok_or_else(|| {
-            Error::NoCompiler(
-                "cuda_fp16.h was not found: set CUDA_HOME to the folder of the CUDA toolkit that has include/cuda_fp16.h"
-                    .to_string(),
-            )
-        })?;
+        let include = include_folder().ok_or(
+            "cuda_fp16.h was not found: set CUDA_HOME to the folder of the CUDA toolkit that has include/cuda_fp16.h",
+        )?;
         Ok(Compiler {
             version: (major, minor),
             include,
