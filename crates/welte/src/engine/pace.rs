@@ -21,8 +21,6 @@ const MEASURED_FOR: usize = 32;
 pub(crate) struct Pace {
     most: usize,
     rows: usize,
-    /// Requests that wait for their prompts, for each one that decodes: from 1 to [`MOST_WAITING`].
-    waiting: f64,
     /// A decode step, as a moving average in seconds; 0: none was measured.
     decode: f64,
     /// Sequences of that step.
@@ -39,7 +37,6 @@ impl Pace {
         Pace {
             most,
             rows: LEAST.min(most),
-            waiting: 1.0,
             decode: 0.0,
             sequences: 0,
             mixed: 0,
@@ -50,11 +47,6 @@ impl Pace {
     /// Rows of the next piece, if somebody decodes.
     pub(crate) fn rows(&self) -> usize {
         self.rows
-    }
-
-    /// So many requests wait for their prompts, and so many decode.
-    pub(crate) fn note_requests(&mut self, waiting: usize, decoding: usize) {
-        self.waiting = (waiting as f64 / decoding.max(1) as f64).clamp(1.0, MOST_WAITING);
     }
 
     /// A decode step of so many sequences took so long.
@@ -79,27 +71,28 @@ impl Pace {
         sequences.abs_diff(self.sequences) * 8 > self.sequences
     }
 
-    /// A piece of so many rows took so long.
-    pub(crate) fn prompted(&mut self, rows: usize, took: Duration) {
+    /// A piece of so many rows took so long. So many requests wait for their prompts, for each one that decodes.
+    pub(crate) fn prompted(&mut self, rows: usize, took: Duration, waiting: f64) {
         if self.decode == 0.0 || rows < self.rows.min(LEAST) {
             return;
         }
-        self.follow(rows, took.as_secs_f64(), self.decode + self.extra(), LEAST);
+        let may_take = self.decode + self.extra(waiting);
+        self.follow(rows, took.as_secs_f64(), may_take, LEAST);
     }
 
-    /// A mixed step with a piece of so many rows took so long.
-    pub(crate) fn mixed(&mut self, rows: usize, took: Duration) {
+    /// A mixed step with a piece of so many rows took so long, while so many requests wait for each one that decodes.
+    pub(crate) fn mixed(&mut self, rows: usize, took: Duration, waiting: f64) {
         self.mixed += 1;
         if self.decode == 0.0 || rows < self.rows.min(LEAST_MIXED) {
             return;
         }
         let took = took.as_secs_f64() - self.decode;
-        self.follow(rows, took, self.extra(), LEAST_MIXED);
+        self.follow(rows, took, self.extra(waiting), LEAST_MIXED);
     }
 
-    /// The seconds that a piece may add.
-    fn extra(&self) -> f64 {
-        SHARE * self.waiting * self.decode
+    /// The seconds that a piece may take beside reading the weights.
+    fn extra(&self, waiting: f64) -> f64 {
+        SHARE * waiting.clamp(1.0, MOST_WAITING) * self.decode
     }
 
     /// A piece of so many rows took `took` seconds, and may take `may_take`. The next one has at most twice as many rows, and at least half
@@ -115,41 +108,41 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The rows after many pieces, if a piece costs a fixed time and a time per row, and so many requests wait for 16 that decode.
-    fn settled(waiting: usize, decode: u64, fixed: u64, row: u64) -> usize {
+    /// The rows after many pieces, if a piece costs a fixed time and a time per row, and so many requests wait for each that decodes.
+    fn settled(waiting: f64, decode: u64, fixed: u64, row: u64) -> usize {
         let mut pace = Pace::new(512);
-        pace.note_requests(waiting, 16);
         for _ in 0..50 {
             pace.decoded(16, Duration::from_micros(decode));
             let rows = pace.rows();
-            pace.prompted(rows, Duration::from_micros(fixed + row * rows as u64));
+            let took = Duration::from_micros(fixed + row * rows as u64);
+            pace.prompted(rows, took, waiting);
         }
         pace.rows()
     }
 
     #[test]
     fn a_piece_takes_half_as_long_again_as_a_decode_step() {
-        let rows = settled(16, 10_000, 2_000, 40);
+        let rows = settled(1.0, 10_000, 2_000, 40);
         assert!((318..=325).contains(&rows), "{rows}");
-        assert_eq!(settled(1, 10_000, 2_000, 40), rows);
-        assert_eq!(settled(16, 10_000, 0, 5), 512);
-        assert_eq!(settled(16, 1_000, 5_000, 10), LEAST);
+        assert_eq!(settled(1.0 / 16.0, 10_000, 2_000, 40), rows);
+        assert_eq!(settled(1.0, 10_000, 0, 5), 512);
+        assert_eq!(settled(1.0, 1_000, 5_000, 10), LEAST);
     }
 
     /// A step of few rows takes as long as a decode step, because both read all weights. Pieces must not shrink to the least.
     #[test]
     fn reading_the_weights_does_not_count() {
-        let rows = settled(16, 10_000, 10_000, 40);
+        let rows = settled(1.0, 10_000, 10_000, 40);
         assert!((118..=125).contains(&rows), "{rows}");
     }
 
     #[test]
     fn pieces_are_longer_while_many_wait() {
-        let rows = settled(64, 10_000, 10_000, 100);
+        let rows = settled(4.0, 10_000, 10_000, 100);
         assert!((190..=200).contains(&rows), "{rows}");
-        let most = settled(128, 10_000, 10_000, 100);
+        let most = settled(8.0, 10_000, 10_000, 100);
         assert!((380..=400).contains(&most), "{most}");
-        assert_eq!(settled(10_000, 10_000, 10_000, 100), most);
+        assert_eq!(settled(625.0, 10_000, 10_000, 100), most);
     }
 
     #[test]
@@ -161,7 +154,7 @@ mod tests {
             let rows = pace.rows();
             // At the end a row takes four times as long.
             let took = Duration::from_micros((50 + piece) * rows as u64);
-            pace.prompted(rows, took);
+            pace.prompted(rows, took, 1.0);
             slowest = slowest.max(took);
         }
         assert!(slowest < Duration::from_micros(16_500), "{slowest:?}");
@@ -172,7 +165,7 @@ mod tests {
     fn short_pieces_do_not_count() {
         let mut pace = Pace::new(512);
         pace.decoded(16, Duration::from_millis(1));
-        pace.prompted(3, Duration::from_nanos(1));
+        pace.prompted(3, Duration::from_nanos(1), 1.0);
         assert_eq!(pace.rows(), LEAST);
     }
 
@@ -184,7 +177,8 @@ mod tests {
                 pace.decoded(16, Duration::from_micros(decode));
             }
             let rows = pace.rows();
-            pace.mixed(rows, Duration::from_micros(decode + row * rows as u64));
+            let took = Duration::from_micros(decode + row * rows as u64);
+            pace.mixed(rows, took, 1.0);
         }
         pace.rows()
     }
@@ -209,7 +203,7 @@ mod tests {
         pace.decoded(19, Duration::from_millis(5));
         for _ in 0..MEASURED_FOR {
             assert!(!pace.measures(19));
-            pace.mixed(8, Duration::from_millis(6));
+            pace.mixed(8, Duration::from_millis(6), 1.0);
         }
         assert!(pace.measures(19));
     }

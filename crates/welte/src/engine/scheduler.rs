@@ -135,10 +135,6 @@ impl Scheduler {
         // The first prompt and its chain may take long.
         self.publish_status();
         self.restore(context)?;
-        let filling = self.running.iter().filter(|s| s.is_filling()).count();
-        let decoding = self.running.len() - filling;
-        self.pace
-            .note_requests(self.waiting.len() + filling, decoding);
         let mixes = self.mixes(context);
         if !mixes {
             self.compute_prompts(context)?;
@@ -263,6 +259,13 @@ impl Scheduler {
         }
     }
 
+    /// Requests that wait for their prompts, for each one that decodes.
+    fn waiting_for_each(&self) -> f64 {
+        let filling = self.running.iter().filter(|s| s.is_filling()).count();
+        let decoding = self.running.len() - filling;
+        (self.waiting.len() + filling) as f64 / decoding.max(1) as f64
+    }
+
     /// One step over prompts, and the first tokens of those that are complete.
     fn compute_prompts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.rows.clear();
@@ -277,7 +280,8 @@ impl Scheduler {
         }
         let took = begun.elapsed();
         if !self.can_mix(context) {
-            self.pace.prompted(self.rows.len(), took);
+            let waiting = self.waiting_for_each();
+            self.pace.prompted(self.rows.len(), took, waiting);
         }
         if let Some(disk) = &mut self.pages.disk {
             disk.computed(self.rows.len(), took);

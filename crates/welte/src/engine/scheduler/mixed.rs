@@ -45,8 +45,8 @@ impl Scheduler {
         if let Err(error) = context.step_mixed(&step).map(drop) {
             return self.fault(context, error);
         }
-        self.pace
-            .mixed(self.rows.len() - generated, begun.elapsed());
+        let (took, waiting) = (begun.elapsed(), self.waiting_for_each());
+        self.pace.mixed(self.rows.len() - generated, took, waiting);
         self.totals.decode_steps += 1;
         self.finish_prompts(context, generated)
     }
