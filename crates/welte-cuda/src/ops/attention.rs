@@ -240,8 +240,8 @@ fn decode(division: &Division, first: u32, a: &Args, role: Role, gpu: &GpuInfo) 
     let most = (a.rows - first).min(MOST_ROWS);
     let jobs = (division.splits * division.jobs).saturating_mul(most);
     let all = gpu.sms * division.resident;
-    // Blocks without a job keep the multiprocessors occupied. Otherwise blocks of the next product, which starts early, share some of
-    // them while others are idle: a step of one row of Llama-8B in BF16 takes a fifth longer then.
+    // With few blocks a step of one row of Llama-8B in BF16 takes a fifth longer. The likely reason: blocks of the next product start
+    // early, and share some multiprocessors while others are idle. Blocks without a job prevent that.
     let least = if role == Role::Batched { all } else { 1 };
     let values = Args {
         splits: division.splits,
