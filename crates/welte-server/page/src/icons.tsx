@@ -12,6 +12,8 @@ const PATHS = {
   left: "M12 5l-5 5 5 5",
   right: "M8 5l5 5-5 5",
   down: "M10 4v12M5 11l5 5 5-5",
+  save: "M10 3v9M6 8.5l4 4 4-4M4 16.5h12",
+  models: "M10 2.5l7 3.5-7 3.5L3 6zM3 10l7 3.5 7-3.5M3 14l7 3.5 7-3.5",
   close: "M5 5l10 10M15 5 5 15",
   trash: "M4 6h12M8 6V4h4v2M5.5 6l.7 10h7.6l.7-10M8.5 9v4M11.5 9v4",
   settings: "M3 6h7M14 6h3M3 14h3M10 14h7M12 4v4M8 12v4",

@@ -1,5 +1,6 @@
 // Tests of the built page in Debian's chromium. Each test gets a fresh browser profile and its own server.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { after, before, describe, test } from "node:test";
 import { chromium } from "playwright-core";
 import { MODELS, startMock } from "./mock.mjs";
@@ -189,6 +190,22 @@ describe("answers", () => {
     ]);
     assert.equal(await last.locator("kbd").innerText(), "Esc");
     assert.match(await last.innerText(), /<script>window\.hacked = 1<\/script>[^]*<u>/);
+  });
+
+  check("of any nesting neither break the page nor the saved conversation", {}, async ({ page, mock }) => {
+    const inner = ["<b>".repeat(2000), "end", "</b>".repeat(2000)].join("");
+    mock.behaviour.answer = [`${">".repeat(2000)} quote`, `${"- ".repeat(2000)}list`, inner, "<b><i>crossed</b></i>", "the last words"].join("\n\n");
+    mock.behaviour.pause = 0;
+    await send(page, "attack");
+    await finished(page);
+    await page.reload();
+    await answer(page).getByText("the last words").waitFor();
+    assert.match(await answer(page).innerText(), /quote[^]*list[^]*end[^]*crossed/);
+    assert.equal(await answer(page).locator("b").count(), 25, "24 levels of the nested tags, and the crossed pair");
+    mock.behaviour.answer = "It works.";
+    await send(page, "and now?");
+    await finished(page);
+    assert.equal(await answer(page).locator(".markdown").innerText(), "It works.");
   });
 
   check("in JSON mode are asked for and shown as JSON", {}, async ({ page, mock }) => {
@@ -420,6 +437,38 @@ describe("conversations", () => {
     await page.locator("article.user").getByText("from the second tab").waitFor();
   });
 
+  check("begin with a suggestion, beside the name of the model that answers", {}, async ({ page, mock }) => {
+    const start = page.getByRole("region", { name: "Start" });
+    await start.getByText(`${MODELS[0]} answers.`).waitFor();
+    const suggestions = start.getByRole("list", { name: "Suggestions" }).getByRole("button");
+    assert.equal(await suggestions.count(), 4);
+    const text = await suggestions.nth(1).innerText();
+    await suggestions.nth(1).click();
+    await finished(page);
+    assert.deepEqual(mock.requests[0].messages, [{ role: "user", content: text }]);
+    assert.equal(await start.count(), 0);
+  });
+
+  check("are exported one by one, with the versions that are shown", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "the first answer";
+    mock.behaviour.thinking = "hidden thoughts";
+    await send(page, "keep: this/one?");
+    await finished(page);
+    mock.behaviour.answer = "the *second* answer";
+    await page.keyboard.press("Alt+KeyR");
+    await until(() => mock.requests.length === 2);
+    await finished(page);
+    await send(page, "and more");
+    await finished(page);
+    const [file] = await Promise.all([page.waitForEvent("download"), inList(page, "keep: this/one?", "Export")]);
+    assert.equal(file.suggestedFilename(), "keep-this-one.md");
+    assert.equal(
+      await readFile(await file.path(), "utf8"),
+      `# keep: this/one?\n\n**You**\n\nkeep: this/one?\n\n**${MODELS[0]}**\n\nthe *second* answer\n\n` +
+        `**You**\n\nand more\n\n**${MODELS[0]}**\n\nthe *second* answer\n`,
+    );
+  });
+
   check("are saved to a file and restored", {}, async ({ page, mock, context }) => {
     mock.behaviour.answer = "short";
     await send(page, "keep this");
@@ -477,6 +526,47 @@ describe("settings", () => {
     await send(page, "hello");
     await main(page).getByText("The schema in the settings is not JSON.").first().waitFor();
     assert.equal(mock.requests.length, 0);
+  });
+});
+
+describe("models", () => {
+  const dialog = (page) => page.getByRole("dialog", { name: "Models" });
+
+  check("are searched and chosen", {}, async ({ page, mock }) => {
+    await page.getByRole("button", { name: "Models", exact: true }).click();
+    const entries = dialog(page).getByRole("list", { name: "Models" }).getByRole("button");
+    assert.deepEqual(await entries.allInnerTexts(), [`${MODELS[0]}\nloaded · 8,192 positions`, `${MODELS[1]}\nnot loaded · 2,048 positions`]);
+    await dialog(page).getByRole("searchbox").fill("STORIES");
+    assert.equal(await entries.count(), 1);
+    await entries.first().click();
+    await until(async () => (await dialog(page).count()) === 0);
+    await send(page, "hello");
+    await finished(page);
+    assert.equal(mock.requests[0].model, MODELS[1]);
+  });
+
+  check("are downloaded, with progress", {}, async ({ page, mock, expected }) => {
+    expected.push(/status of 403/);
+    const { promise, open } = gate();
+    await page.getByRole("button", { name: "Models", exact: true }).click();
+    const pull = async (name) => {
+      await dialog(page).getByRole("textbox", { name: "Name on the hub" }).fill(name);
+      await dialog(page).getByRole("button", { name: "Download" }).click();
+    };
+    mock.behaviour.pull = { status: 403, message: "the server does not manage models; start it with --models-cached" };
+    await pull("org/name:Q4_K_M");
+    await dialog(page).getByText("start it with --models-cached").waitFor();
+    mock.behaviour.pull = [{ status: "pulling manifest" }, { error: "the hub has no such file" }];
+    await pull("org/name:Q4_K_M");
+    await dialog(page).getByText("the hub has no such file").waitFor();
+    const half = { status: "pulling model.gguf", completed: 1048576, total: 2097152 };
+    mock.behaviour.pull = [{ status: "pulling manifest" }, half, promise.then(() => ({ status: "success" }))];
+    await pull("org/name:Q4_K_M");
+    await dialog(page).getByText("pulling model.gguf, 1.0 MiB of 2.0 MiB").waitFor();
+    assert.equal(await dialog(page).getByRole("progressbar").evaluate((bar) => bar.value / bar.max), 0.5);
+    open();
+    await dialog(page).getByText("org/name:Q4_K_M is there.").waitFor();
+    await dialog(page).getByRole("list", { name: "Models" }).getByRole("button", { name: "org/name:Q4_K_M" }).waitFor();
   });
 });
 
@@ -590,8 +680,9 @@ describe("appearance", () => {
   const phone = { viewport: { width: 360, height: 640 }, isMobile: true, hasTouch: true };
   check("fits a phone", phone, async ({ page }) => {
     const fits = () => page.evaluate(() => document.documentElement.scrollWidth <= 360 && document.querySelector("main").scrollWidth <= 360);
-    await field(page).fill("Tell me a story about a fox.");
-    await page.getByRole("button", { name: "Send", exact: true }).tap();
+    await page.getByRole("list", { name: "Suggestions" }).waitFor();
+    assert.ok(await fits());
+    await send(page, "Tell me a story about a fox.");
     await finished(page);
     assert.ok(await fits());
     const scrolled = await answer(page).locator("pre").evaluate((pre) => ((pre.scrollLeft = 40), pre.scrollLeft));

@@ -58,12 +58,15 @@ async function body(request) {
  * - `key`: the API key that requests must carry
  * - `state`: false: no engine endpoints
  * - `idle`: true: no slot has a sequence
+ * - `pull`: lines of a download, or `{status, message}`
  */
 export async function startMock(port = 0) {
   const behaviour = {};
   const requests = [];
   /** Answers whose client left before the end. */
   const left = [];
+  /** Models that were downloaded. */
+  const added = [];
 
   async function answer(request, response, settings) {
     const { error, thinking = "", pause = 2, hold, halt, cut, fail } = behaviour;
@@ -116,7 +119,7 @@ export async function startMock(port = 0) {
 
   async function serve(request, response) {
     const { pathname } = new URL(request.url, "http://mock");
-    const api = pathname.startsWith("/v1/") || pathname.startsWith("/welte/");
+    const api = ["/v1/", "/welte/", "/api/"].some((start) => pathname.startsWith(start));
     if (!api) {
       const name = pathname === "/" || pathname === "/engine" ? "index.html" : pathname.slice(1);
       if (name.includes("..")) return send(response, 404, {});
@@ -129,13 +132,23 @@ export async function startMock(port = 0) {
       return send(response, 401, { error: { message: "missing or wrong API key", type: "authentication_error" } });
     }
     if (pathname === "/v1/models") {
-      const data = MODELS.map((id, i) => ({ id, object: "model", owned_by: "welte", welte: { loaded: i === 0, context: i === 0 ? 8192 : 2048 } }));
+      const data = [...MODELS, ...added].map((id, i) => ({ id, object: "model", owned_by: "welte", welte: { loaded: i === 0, context: i === 0 ? 8192 : 2048 } }));
       return send(response, 200, { object: "list", data });
     }
     if (pathname === "/v1/chat/completions") {
       const settings = JSON.parse(await body(request));
       requests.push(settings);
       return answer(request, response, settings);
+    }
+    if (pathname === "/api/pull") {
+      const { model } = JSON.parse(await body(request));
+      if (!Array.isArray(behaviour.pull)) return send(response, behaviour.pull.status, { error: behaviour.pull.message });
+      response.writeHead(200, { "content-type": "application/x-ndjson" });
+      for await (const line of behaviour.pull) {
+        response.write(`${JSON.stringify(line)}\n`);
+        if (line.status === "success") added.push(model);
+      }
+      return response.end();
     }
     if (behaviour.state !== false && pathname === "/welte/state") {
       const state = mockState();

@@ -103,6 +103,31 @@ no end`;
     }
   });
 
+  test("text of any depth is read, and its depth stays small", async () => {
+    const { Blocks } = await load("markdown/blocks.ts");
+    const { MAX_DEPTH } = await load("markdown/nesting.ts");
+    const depth = (token) => 1 + Math.max(0, ...(token.tokens ?? token.items ?? []).map(depth));
+    const hostile = {
+      quotes: `${">".repeat(3000)} end`,
+      lists: `${"- ".repeat(3000)}end`,
+      numbers: `${"1. ".repeat(3000)}end`,
+      both: `${"> - ".repeat(1500)}end`,
+      indents: Array.from({ length: 200 }, (_, i) => `${"  ".repeat(i)}- end`).join("\n"),
+      stars: `${"**a _b ".repeat(1000)}end${"_ **".repeat(1000)}`,
+      deletions: `${"~~a *b ".repeat(1000)}end${"* ~~".repeat(1000)}`,
+      links: `${"[a".repeat(1000)}end${"](x)".repeat(1000)}`,
+    };
+    for (const [name, text] of Object.entries(hostile)) {
+      const blocks = new Blocks().finish(text);
+      assert.equal(blocks.length, 1, name);
+      assert.ok(blocks[0].token.raw.includes("end"), name);
+      // A level of a list is two tokens: the list and its item. Styles are nested inside the innermost block.
+      assert.ok(depth(blocks[0].token) <= 3 * MAX_DEPTH + 3, `${name}: ${depth(blocks[0].token)}`);
+    }
+    const quotes = (n) => depth(new Blocks().finish(`${">".repeat(n)} end`)[0].token);
+    assert.equal(quotes(20) - quotes(10), 10, "what people write is nested as written");
+  });
+
   test("closed blocks keep their identity", async () => {
     const { Blocks } = await load("markdown/blocks.ts");
     const blocks = new Blocks();

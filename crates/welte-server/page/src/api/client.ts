@@ -1,7 +1,7 @@
 import { preferences } from "../preferences";
 import { EventReader } from "./sse";
 import { BROKEN, RequestError, UNREACHABLE, problemOf } from "./problem";
-import type { Chunk, EngineState, Figures, ModelEntry, Table, Usage } from "./types";
+import type { Chunk, EngineState, Figures, ModelEntry, Progress, Table, Usage } from "./types";
 
 /** The URL of an endpoint. The page may live in a folder behind a proxy. */
 function url(path: string): string {
@@ -69,15 +69,23 @@ export async function streamAnswer(
   });
   const finish: Finish = { reason: "" };
   const events = new EventReader();
+  await readBody(response, signal, (text) => {
+    for (const data of events.push(text)) {
+      if (data !== "[DONE]") readChunk(data, finish, onDelta);
+    }
+  });
+  if (finish.reason === "") throw new RequestError(BROKEN);
+  return finish;
+}
+
+/** Reads a response while it arrives. */
+async function readBody(response: Response, signal: AbortSignal, onText: (text: string) => void): Promise<void> {
   const decoder = new TextDecoder();
   const reader = response.body!.getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      for (const data of events.push(done ? decoder.decode() : decoder.decode(value, { stream: true }))) {
-        if (data === "[DONE]") continue;
-        readChunk(data, finish, onDelta);
-      }
+      onText(done ? decoder.decode() : decoder.decode(value, { stream: true }));
       if (done) break;
     }
   } catch (error) {
@@ -87,8 +95,29 @@ export async function streamAnswer(
     // An unread rest of the stream would keep the connection, and so the request, alive.
     reader.cancel().catch(() => {});
   }
-  if (finish.reason === "") throw new RequestError(BROKEN);
-  return finish;
+}
+
+/** Has the server download a model from the hub. `onProgress` gets each line of progress. */
+export async function pullModel(model: string, signal: AbortSignal, onProgress: (line: Progress) => void): Promise<void> {
+  const response = await request("api/pull", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ model }),
+    signal,
+  });
+  let rest = "";
+  let status = "";
+  await readBody(response, signal, (text) => {
+    const lines = (rest + text).split("\n");
+    rest = lines.pop()!;
+    for (const line of lines.filter((line) => line !== "")) {
+      const progress = JSON.parse(line) as Progress;
+      if (progress.error) throw new RequestError({ kind: "failed", title: "The download failed.", detail: progress.error });
+      status = progress.status ?? status;
+      onProgress(progress);
+    }
+  });
+  if (status !== "success") throw new RequestError(BROKEN);
 }
 
 function readChunk(data: string, finish: Finish, onDelta: (text: string, thinking: string) => void): void {

@@ -44,7 +44,9 @@ export async function problemOf(response: Response): Promise<Problem> {
 /** The message in the body of an error, or the body itself if it is short text. */
 function messageOf(body: string): string | undefined {
   try {
-    const message: unknown = JSON.parse(body)?.error?.message;
+    const error: unknown = JSON.parse(body)?.error;
+    // Ollama's endpoints have the message itself there.
+    const message = typeof error === "string" ? error : (error as { message?: unknown } | undefined)?.message;
     if (typeof message === "string") return message;
   } catch {
     // The body is not JSON: a proxy answered.

@@ -29,6 +29,14 @@ export interface Chunk {
   error?: { message?: string; type?: string };
 }
 
+/** A line of a download. */
+export interface Progress {
+  status?: string;
+  completed?: number;
+  total?: number;
+  error?: string;
+}
+
 export interface PlanEntry {
   name: string;
   class: string;

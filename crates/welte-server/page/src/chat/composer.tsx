@@ -67,8 +67,6 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
   const onKeyDown = (event: KeyboardEvent) => {
     // While an input method composes a word, Enter chooses the word.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    // On a touch screen Enter makes a new line: there is no Shift key at hand.
-    if (!matchMedia("(pointer: fine)").matches && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     submit();
   };
@@ -123,6 +121,7 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
         value={text}
         placeholder={model.value ? `Message ${model.value}` : "Message"}
         aria-label="Message"
+        enterkeyhint="send"
         onInput={(event) => change(event.currentTarget.value)}
         onKeyDown={onKeyDown}
         onPaste={onPaste}

@@ -7,6 +7,7 @@ import { route } from "../route";
 import { Composer } from "./composer";
 import { edited, MessageView } from "./message";
 import { models, modelsProblem, refreshModels } from "./models";
+import { ModelsDialog } from "./models-dialog";
 import { KeyForm } from "./problem";
 import { SettingsDialog } from "./settings";
 import { ShortcutsDialog } from "./shortcuts";
@@ -16,7 +17,7 @@ import { answers, chat, model, newChat, path, ready, regenerate, setModel, stop,
 
 const NARROW = matchMedia("(max-width: 760px)");
 
-const dialog = signal<"none" | "settings" | "shortcuts">("none");
+const dialog = signal<"none" | "models" | "settings" | "shortcuts">("none");
 /** Whether the sidebar is open. On a narrow screen it starts closed and nobody remembers it. */
 const sidebar = signal(!NARROW.matches && preferences.value.sidebar);
 
@@ -63,6 +64,7 @@ export function ChatPage() {
         <Conversation />
         <Composer onSettings={() => (dialog.value = "settings")} />
       </div>
+      {dialog.value === "models" && <ModelsDialog chosen={model.value} onChoose={chooseModel} onClose={close} />}
       {dialog.value === "settings" && <SettingsDialog onClose={close} />}
       {dialog.value === "shortcuts" && <ShortcutsDialog onClose={close} />}
       <div class="hidden" role="log" aria-live="polite" aria-label="Announcements">
@@ -115,6 +117,7 @@ function Header() {
           ))}
         </select>
       )}
+      <IconButton icon="models" label="Models" onClick={() => (dialog.value = "models")} />
       <h1 class="hidden">{chat.value?.title ?? "New conversation"}</h1>
     </header>
   );

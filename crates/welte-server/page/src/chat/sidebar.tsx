@@ -1,10 +1,10 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { IconButton } from "../controls";
+import { download, IconButton } from "../controls";
 import { Icon, Logo } from "../icons";
 import { preferences, setPreferences } from "../preferences";
 import { address, follow, route } from "../route";
-import { answers, chats, newChat, persistent, ready, removeChat, rename, search } from "./store";
-import type { Chat } from "./tree";
+import { answers, chats, exportChat, newChat, persistent, ready, removeChat, rename, search } from "./store";
+import { type Chat, fileName } from "./tree";
 
 interface Props {
   open: boolean;
@@ -154,10 +154,15 @@ function Entry({ chat, onOpen }: { chat: Chat; onOpen: () => void }) {
       </a>
       <span class="actions">
         <IconButton icon="edit" label={`Rename ${chat.title}`} onClick={() => setNaming(true)} />
+        <IconButton icon="save" label={`Export ${chat.title}`} onClick={() => void save(chat)} />
         <IconButton icon="trash" label={`Delete ${chat.title}`} disabled={busy} onClick={() => void removeChat(chat.id)} />
       </span>
     </li>
   );
+}
+
+async function save(chat: Chat): Promise<void> {
+  download(`${fileName(chat.title)}.md`, await exportChat(chat), "text/markdown");
 }
 
 function Name({ chat, onDone }: { chat: Chat; onDone: () => void }) {

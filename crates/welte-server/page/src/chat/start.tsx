@@ -5,19 +5,42 @@ import type { EngineState, Pass } from "../api/types";
 import { Roll } from "../engine/roll";
 import { bytes, count, parameters } from "../format";
 import { address, follow } from "../route";
-import { model } from "./store";
+import { model, send } from "./store";
+
+const STARTERS = [
+  "Tell me a story about a fox.",
+  "Explain how a language model chooses its next word.",
+  "Write a Python function that finds the median of a list.",
+  "Suggest three dinners for a busy week.",
+];
 
 interface Facts {
   state: EngineState;
   pass: Pass | undefined;
 }
 
-/** The start of a conversation: the model, the device, and a picture of the table. */
+/** The start of a conversation: who answers, what to ask, the device, and a picture of the table. */
 export function Start() {
   const facts = useFacts(model.value);
   return (
     <section class="start" aria-label="Start">
       <h2>What would you like to know?</h2>
+      {model.value !== "" && (
+        <>
+          <p class="soft">
+            <strong>{model.value}</strong> answers.
+          </p>
+          <ul class="starters" aria-label="Suggestions">
+            {STARTERS.map((text) => (
+              <li key={text}>
+                <button type="button" onClick={() => send(text, [])}>
+                  {text}
+                </button>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
       {facts && (
         <a class="roll-link" href={address({ page: "engine", chat: "" })} onClick={follow({ page: "engine", chat: "" })}>
           {facts.pass && <Roll pass={facts.pass} compact />}

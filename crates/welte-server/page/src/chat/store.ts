@@ -282,6 +282,12 @@ export async function exportAll(): Promise<{ welte: 1; chats: Chat[]; messages: 
   return { welte: 1, chats: chats.value, messages: list };
 }
 
+/** The shown versions of a conversation's messages as a document in markdown. */
+export async function exportChat(owner: Chat): Promise<string> {
+  const known = loaded.value.get(owner.id) ?? index(await db.loadMessages(owner.id));
+  return tree.asMarkdown(owner, tree.chosenPath(known, owner.chosen));
+}
+
 /** Adds the conversations of a backup. Those with the same id are replaced. Returns how many there were. */
 export function importAll(backup: unknown): number {
   const { welte, chats: list, messages: all } = backup as { welte?: unknown; chats?: Chat[]; messages?: Message[] };

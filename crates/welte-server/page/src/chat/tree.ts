@@ -122,3 +122,19 @@ export function titleOf(message: Message): string {
   const title = line === "" ? (message.files?.[0]?.name ?? "New conversation") : line;
   return title.length > 60 ? `${title.slice(0, 59).trimEnd()}…` : title;
 }
+
+/** A conversation as a document in markdown: what the reader sees of it, without thinking and other versions. */
+export function asMarkdown(chat: Chat, path: Message[]): string {
+  const parts = path.map((message) => {
+    const speaker = message.role === "user" ? "You" : (message.model ?? "Answer");
+    return `**${speaker}**\n\n${content(message).trim()}\n`;
+  });
+  const system = chat.options.system.trim();
+  return [`# ${chat.title}\n`, ...(system === "" ? [] : [`**System**\n\n${system}\n`]), ...parts].join("\n");
+}
+
+/** A name for a file with a conversation, from its title. */
+export function fileName(title: string): string {
+  const words = title.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+  return words.join("-").slice(0, 60) || "conversation";
+}

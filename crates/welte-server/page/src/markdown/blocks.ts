@@ -1,7 +1,9 @@
 import { Marked, type Token, type Tokens } from "marked";
 import { math } from "./math";
+import { limitNesting } from "./nesting";
 
 const marked = new Marked({ gfm: true, extensions: math });
+limitNesting(marked);
 
 /** A block of the text: a paragraph, a list, a code block, … */
 export interface Block {

@@ -1,6 +1,7 @@
 import type { ComponentChild, ComponentChildren } from "preact";
 import type { Token, Tokens } from "marked";
 import { decodeEntities } from "./entities";
+import { MAX_DEPTH } from "./nesting";
 
 // The page never uses HTML from the model. Tokens become elements here; tags outside of this list are shown as text.
 const TAGS = new Set(["b", "strong", "i", "em", "u", "s", "sub", "sup", "kbd", "mark", "small", "code"]);
@@ -26,25 +27,26 @@ function Link({ href, children }: { href: string; children: ComponentChildren })
 }
 
 export function inline(tokens: Token[] | undefined): ComponentChild[] {
-  const list = tokens ?? [];
+  return styled(tokens ?? [], 0, tokens?.length ?? 0, pairs(tokens ?? []), 0);
+}
+
+/** The tokens from `from` to `to`, with the tags among them. */
+function styled(tokens: Token[], from: number, to: number, ends: Map<number, number>, depth: number): ComponentChild[] {
   const out: ComponentChild[] = [];
-  for (let i = 0; i < list.length; i += 1) {
-    const token = list[i]!;
+  for (let i = from; i < to; i += 1) {
+    const token = tokens[i]!;
     if (token.type !== "html") {
       out.push(one(token));
       continue;
     }
     const raw = token.raw;
+    const end = ends.get(i);
     if (/^<br\s*\/?>$/i.test(raw)) {
       out.push(<br />);
-      continue;
-    }
-    const name = raw.match(/^<([a-z]+)>$/i)?.[1]?.toLowerCase();
-    const close = name && TAGS.has(name) ? closing(list, i, name) : -1;
-    if (name && close > 0) {
-      const Tag = name as "b";
-      out.push(<Tag>{inline(list.slice(i + 1, close))}</Tag>);
-      i = close;
+    } else if (end !== undefined && end < to && depth < MAX_DEPTH) {
+      const Tag = raw.slice(1, -1).toLowerCase() as "b";
+      out.push(<Tag>{styled(tokens, i + 1, end, ends, depth + 1)}</Tag>);
+      i = end;
     } else if (!raw.startsWith("<!--")) {
       out.push(raw);
     }
@@ -52,16 +54,23 @@ export function inline(tokens: Token[] | undefined): ComponentChild[] {
   return out;
 }
 
-/** Where the tag that opens at `from` is closed, or -1. */
-function closing(tokens: Token[], from: number, name: string): number {
-  let depth = 0;
-  for (let i = from; i < tokens.length; i += 1) {
-    const raw = tokens[i]!.type === "html" ? tokens[i]!.raw.toLowerCase() : "";
-    if (raw === `<${name}>`) depth += 1;
-    if (raw === `</${name}>`) depth -= 1;
-    if (depth === 0) return i;
+/** Where each tag that is shown as an element ends. Tags without an end are missing. */
+function pairs(tokens: Token[]): Map<number, number> {
+  const open = new Map<string, number[]>();
+  const ends = new Map<number, number>();
+  for (const [i, { type, raw }] of tokens.entries()) {
+    const [, close, name] = (type === "html" && raw.toLowerCase().match(/^<(\/?)([a-z]+)>$/)) || [];
+    if (!name || !TAGS.has(name)) continue;
+    const starts = open.get(name) ?? [];
+    open.set(name, starts);
+    if (!close) {
+      starts.push(i);
+      continue;
+    }
+    const start = starts.pop();
+    if (start !== undefined) ends.set(start, i);
   }
-  return -1;
+  return ends;
 }
 
 function one(token: Token): ComponentChild {

@@ -1,4 +1,4 @@
-import type { ComponentChild, VNode } from "preact";
+import { Component, type ComponentChild, type VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Token, Tokens } from "marked";
 import { type Block, Blocks } from "./blocks";
@@ -18,8 +18,20 @@ interface Props {
   onClosed?: (text: string) => void;
 }
 
-/** A text in markdown. */
-export function Markdown({ text, open, onClosed }: Props) {
+/** A text in markdown. If it cannot be shown as such, its source is shown: an answer must never break its conversation. */
+export class Markdown extends Component<Props, { failed: boolean }> {
+  override state = { failed: false };
+
+  static override getDerivedStateFromError() {
+    return { failed: true };
+  }
+
+  override render(props: Props) {
+    return this.state.failed ? <p class="plain">{props.text}</p> : <Rendering {...props} />;
+  }
+}
+
+function Rendering({ text, open, onClosed }: Props) {
   const blocks = useRef<Blocks>(undefined);
   const rendered = useRef(new Map<number, Rendered>());
   blocks.current ??= new Blocks();
