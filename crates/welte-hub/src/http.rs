@@ -7,9 +7,8 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Proxy};
 
-/// Time limits for opening a connection and for a pause in the data.
+/// The time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(15);
-const SILENCE: Duration = Duration::from_secs(30);
 /// The longest pause honoured when a server names one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const REDIRECTS: usize = 8;
@@ -71,8 +70,8 @@ impl Client {
                 .user_agent(concat!("welte/", env!("CARGO_PKG_VERSION")))
                 .accept_encoding("identity")
                 .timeout_connect(Some(CONNECT))
-                .timeout_recv_response(Some(SILENCE))
-                .timeout_per_read(Some(SILENCE))
+                .timeout_recv_response(Some(settings.silence))
+                .timeout_per_read(Some(settings.silence))
                 .max_idle_connections(64)
                 .max_idle_connections_per_host(32)
                 .tls_config(TlsConfig::builder().root_certs(roots(settings)?).build());
@@ -291,11 +290,16 @@ impl Retries {
 
 /// The target of a redirect.
 pub(crate) fn location(url: &str, answer: &Response<Body>) -> Option<String> {
-    let to = answer.headers().get("location")?.to_str().ok()?;
-    if to.starts_with("https://") || to.starts_with("http://") {
+    target(url, answer.headers().get("location")?.to_str().ok()?)
+}
+
+/// Where a redirect from `url` to `to` leads: to the web, and never from https back to http.
+fn target(url: &str, to: &str) -> Option<String> {
+    let from: Uri = url.parse().ok()?;
+    let plain = from.scheme_str() == Some("http");
+    if to.starts_with("https://") || plain && to.starts_with("http://") {
         return Some(to.to_string());
     }
-    let from: Uri = url.parse().ok()?;
     let origin = format!("{}://{}", from.scheme_str()?, from.authority()?);
     match to.strip_prefix('/') {
         Some(rest) if !rest.starts_with('/') => Some(format!("{origin}/{rest}")),
@@ -368,6 +372,42 @@ pub(crate) fn tag(header: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redirects_lead_to_the_web_and_never_back_to_plain_http() {
+        let to = |from, to| target(from, to);
+        let kept = Some("https://b/y".to_string());
+        assert_eq!(to("https://a/x", "https://b/y"), kept);
+        assert_eq!(to("http://a/x", "https://b/y"), kept);
+        assert_eq!(
+            to("http://a:1/x", "http://b/y").as_deref(),
+            Some("http://b/y")
+        );
+        assert_eq!(to("https://a:1/x", "/y").as_deref(), Some("https://a:1/y"));
+        for bad in ["http://b/y", "ftp://b/y", "file:///y", "//b/y", "y", ""] {
+            assert_eq!(to("https://a/x", bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_token_belongs_to_one_scheme_host_and_port() {
+        let settings = Settings {
+            endpoint: "https://hub.example".to_string(),
+            ..Settings::from_variables(&|name| (name == "HF_HOME").then(|| "x".into())).unwrap()
+        };
+        let client = Client::new(&settings).unwrap();
+        let is_home = |url: &str| client.is_home(&url.parse().unwrap());
+        assert!(is_home("https://hub.example/x"));
+        for other in [
+            "http://hub.example/x",
+            "https://hub.example:444/x",
+            "https://cdn.hub.example/x",
+            "https://hub.example.org/x",
+            "https://hub.example@other.org/x",
+        ] {
+            assert!(!is_home(other), "{other}");
+        }
+    }
 
     #[test]
     fn paths_are_quoted_and_tags_are_bare() {

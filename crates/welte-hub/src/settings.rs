@@ -34,6 +34,8 @@ pub struct Settings {
     pub retries: u32,
     /// The first pause before a retry. It doubles each time.
     pub pause: Duration,
+    /// How long a server may send nothing before the connection is given up.
+    pub silence: Duration,
 }
 
 /// Proxies by URL scheme.
@@ -131,6 +133,7 @@ impl Settings {
             part: 4 << 20,
             retries: 4,
             pause: Duration::from_millis(500),
+            silence: Duration::from_secs(30),
         })
     }
 }

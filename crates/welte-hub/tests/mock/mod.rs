@@ -43,7 +43,16 @@ pub(crate) struct Behaviour {
     pub(crate) listed_size: Option<u64>,
     /// Pause before a body.
     pub(crate) slow: Duration,
+    /// The connection closes in the answer to this question (counted from 0), after this many bytes with the head.
+    pub(crate) cut_wire: Option<(usize, usize)>,
+    /// Answers are sent in pieces of this many bytes.
+    pub(crate) pieces: usize,
+    /// Changes an answer before it is sent. A `content-length` among its headers replaces the true one; an empty one
+    /// leaves the header out, and the connection closes after the body.
+    pub(crate) lie: Option<Lie>,
 }
+
+pub(crate) type Lie = Arc<dyn Fn(&Asked, &mut Answer) + Send + Sync>;
 
 /// A question that was asked.
 #[derive(Clone, Debug)]
@@ -52,6 +61,8 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) token: Option<String>,
+    /// The host and port that the question names.
+    pub(crate) host: String,
     /// Bytes of body that were sent.
     pub(crate) sent: usize,
     /// To the place that the hub sends to.
@@ -60,6 +71,8 @@ pub(crate) struct Asked {
 
 pub(crate) struct Mock {
     pub(crate) url: String,
+    /// The place that the hub sends to.
+    pub(crate) there: String,
     behaviour: Arc<Mutex<Behaviour>>,
     log: Arc<Mutex<Vec<Asked>>>,
 }
@@ -80,6 +93,9 @@ impl Mock {
             size: None,
             listed_size: None,
             slow: Duration::ZERO,
+            cut_wire: None,
+            pieces: usize::MAX,
+            lie: None,
         }));
         let log = Arc::new(Mutex::new(Vec::new()));
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
@@ -100,6 +116,7 @@ impl Mock {
         }
         Mock {
             url: hub_url,
+            there: there_url,
             behaviour,
             log,
         }
@@ -115,10 +132,10 @@ impl Mock {
     }
 }
 
-struct Answer {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 fn serve(
@@ -132,7 +149,10 @@ fn serve(
     let mut stream = stream;
     while let Some(mut asked) = question(&mut reader, there) {
         let mut b = behaviour.lock().unwrap();
-        let answer = answer(&asked, &mut b, there_url);
+        let mut answer = answer(&asked, &mut b, there_url);
+        if let Some(lie) = &b.lie {
+            lie(&asked, &mut answer);
+        }
         let body_comes = asked.method == "GET" && answer.status < 300;
         let mut sent = answer.body.len();
         let cut = body_comes && asked.path != api(&b) && b.cut.0 > 0 && answer.body.len() > b.cut.1;
@@ -140,29 +160,40 @@ fn serve(
             b.cut.0 -= 1;
             sent = b.cut.1;
         }
-        let slow = b.slow;
+        let (slow, pieces) = (b.slow, b.pieces);
+        let number = log.lock().unwrap().len();
+        let cut_wire = b.cut_wire.take_if(|(question, _)| *question == number);
         drop(b);
         if asked.method == "HEAD" {
             sent = 0;
         }
         asked.sent = sent;
         log.lock().unwrap().push(asked);
-        let mut head = format!(
-            "HTTP/1.1 {} x\r\ncontent-length: {}\r\n",
-            answer.status,
-            answer.body.len()
-        );
-        for (name, value) in &answer.headers {
+        let mut head = format!("HTTP/1.1 {} x\r\n", answer.status);
+        if !answer
+            .headers
+            .iter()
+            .any(|(name, _)| *name == "content-length")
+        {
+            head.push_str(&format!("content-length: {}\r\n", answer.body.len()));
+        }
+        let endless = ("content-length", String::new());
+        for (name, value) in answer.headers.iter().filter(|header| **header != endless) {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
         if body_comes {
             std::thread::sleep(slow);
         }
-        if stream.write_all(head.as_bytes()).is_err()
-            || stream.write_all(&answer.body[..sent]).is_err()
-            || cut
-        {
+        let mut wire = [head.as_bytes(), &answer.body[..sent]].concat();
+        let ends = cut_wire.is_some_and(|(_, bytes)| bytes < wire.len());
+        if let Some((_, bytes)) = cut_wire {
+            wire.truncate(bytes);
+        }
+        let sent = wire
+            .chunks(pieces)
+            .try_for_each(|piece| stream.write_all(piece));
+        if sent.is_err() || cut || ends || answer.headers.contains(&endless) {
             return;
         }
     }
@@ -177,6 +208,7 @@ fn question(reader: &mut impl BufRead, there: bool) -> Option<Asked> {
         path: words.next()?.to_string(),
         range: None,
         token: None,
+        host: String::new(),
         sent: 0,
         there,
     };
@@ -191,6 +223,7 @@ fn question(reader: &mut impl BufRead, there: bool) -> Option<Asked> {
                 let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
                 asked.range = Some((first.parse().ok()?, last.parse().ok()?));
             }
+            "host" => asked.host = value.to_string(),
             "authorization" => asked.token = Some(value.trim_start_matches("Bearer ").to_string()),
             _ => {}
         }
