@@ -12,6 +12,9 @@ use welte_hub::{Error, Hub, Pulled, Settings};
 const REPO: &str = "org/model";
 const FILE: &str = "m-Q4_0.gguf";
 
+/// A lie about one answer.
+type Change = fn(&mut Answer);
+
 struct World {
     mock: Mock,
     bytes: Vec<u8>,
@@ -145,7 +148,7 @@ fn retries_are_renewed_by_progress_and_end_without_it() {
 #[test]
 fn lengths_and_ranges_that_are_wrong_never_make_a_file() {
     let world = World::new(2500);
-    let refused: [(&str, fn(&mut Answer), &str); 6] = [
+    let refused: [(&str, Change, &str); 6] = [
         (
             "a range that begins elsewhere",
             |a| replace(a, "content-range", "bytes 1-999/2500".into()),
@@ -200,7 +203,6 @@ fn lengths_and_ranges_that_are_wrong_never_make_a_file() {
 
 #[test]
 fn a_list_or_an_address_that_is_wrong_is_refused_by_name() {
-    type Change = fn(&mut Answer);
     let list = |asked: &Asked| asked.path.starts_with("/api/");
     let cases: [(&str, Change, &str); 4] = [
         ("not JSON", |a| a.body = b"<html>".to_vec(), "is not JSON"),
