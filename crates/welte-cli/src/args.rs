@@ -464,7 +464,7 @@ impl RunArgs {
 }
 
 /// Reads a number of bytes, as powers of 1024 if a letter follows.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &text[number.len()..] {
         "" => 0,
@@ -536,6 +536,8 @@ pub(crate) struct ServeArgs {
     /// Requests that may wait; further ones are refused
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) queue: u32,
+    #[command(flatten)]
+    pub(crate) limits: crate::limits::LimitArgs,
     #[command(flatten)]
     pub(crate) spec: SpecArgs,
     #[command(flatten)]

@@ -33,14 +33,20 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
     for folder in &args.models_dir {
         for (name, path) in in_folder(folder)? {
             if !catalog.add(&name, &path) {
-                eprintln!("{path}: another model has the name {name}; not served");
+                eprintln!(
+                    "{}: another model has the name {name}; not served",
+                    shown(&path, args.verbose)
+                );
             }
         }
     }
     if args.models_cached {
         for (name, path) in hub::cached()? {
             if !catalog.add(&name, &path) {
-                eprintln!("{path}: another model has the name {name}; not served");
+                eprintln!(
+                    "{}: another model has the name {name}; not served",
+                    shown(&path, args.verbose)
+                );
             }
         }
     }
@@ -48,6 +54,12 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
         bail!("the folders have no models; a model is a GGUF file, or a folder with config.json");
     }
     Ok((catalog, first))
+}
+
+/// How the log shows a model's file: without its folders, which are nobody's business, unless `-v` asks for them.
+fn shown(path: &str, verbose: bool) -> &str {
+    let name = path.trim_end_matches('/').rsplit('/').next();
+    name.filter(|_| !verbose).unwrap_or(path)
 }
 
 /// Names and paths of the models that the arguments name, or of the bundled one if there is nothing else to serve.
@@ -108,13 +120,14 @@ fn plain(name: &str) -> &str {
 }
 
 /// Says what every model needs, and what fits together.
-pub(crate) fn print_plan(planned: &[Planned], limit: Option<u64>) {
+pub(crate) fn print_plan(planned: &[Planned], limit: Option<u64>, verbose: bool) {
     let mut available = limit;
     let mut loadable = 0;
     for Planned {
         name,
         bytes,
         available: free,
+        path,
     } in planned
     {
         match bytes {
@@ -122,7 +135,14 @@ pub(crate) fn print_plan(planned: &[Planned], limit: Option<u64>) {
                 eprintln!("{:>12}  {name}", human(*bytes));
                 loadable += 1;
             }
-            Err(error) => eprintln!("{:>12}  {name}: {error}", "-"),
+            Err(error) => {
+                let path = path.as_deref().unwrap_or_default();
+                let text = match path.is_empty() {
+                    true => error.to_string(),
+                    false => error.to_string().replace(path, shown(path, verbose)),
+                };
+                eprintln!("{:>12}  {name}: {text}", "-");
+            }
         }
         available = available.into_iter().chain(*free).min();
     }
@@ -149,6 +169,14 @@ pub(crate) fn print_plan(planned: &[Planned], limit: Option<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logs_show_names_unless_more_is_asked_for() {
+        assert_eq!(shown("/home/me/models/a.gguf", false), "a.gguf");
+        assert_eq!(shown("/home/me/models/hf/", false), "hf");
+        assert_eq!(shown("a.gguf", false), "a.gguf");
+        assert_eq!(shown("/home/me/a.gguf", true), "/home/me/a.gguf");
+    }
 
     #[test]
     fn models_of_a_folder() {

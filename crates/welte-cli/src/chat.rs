@@ -7,6 +7,7 @@ use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use welte::{ChatTemplate, Message, Outcome, Session, StopReason};
+use welte_formats::files;
 
 const HELP: &str = "\
 /help           this list
@@ -170,7 +171,7 @@ impl Chat {
             .map(|m| serde_json::json!({ "role": m.role, "content": m.content }))
             .collect();
         let all = serde_json::json!({ "messages": messages, "text": self.raw });
-        std::fs::write(path, format!("{all:#}\n"))
+        files::replace_file(path.as_ref(), format!("{all:#}\n").as_bytes())
             .with_context(|| format!("{path}: cannot be written"))
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use welte::{DeviceId, Model};
+use welte_formats::files;
 use welte_report::Floor;
 
 /// Stores the speed of a device, in bytes per second. A figure that cannot be stored is no loss.
@@ -71,11 +72,8 @@ fn read(path: &Path, key: &str) -> Option<f64> {
 fn write(path: &Path, key: &str, speed: f64) -> std::io::Result<()> {
     let mut table = table(path);
     table.insert(key.to_string(), speed.into());
-    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
-    // The rename is atomic, so another process never reads half a file.
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    std::fs::write(&beside, serde_json::to_vec(&table)?)?;
-    std::fs::rename(&beside, path)
+    files::create_folder(path.parent().unwrap_or(path))?;
+    files::replace_file(path, &serde_json::to_vec(&table)?)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod floor;
 mod hub;
 mod inspect;
 mod ladder;
+mod limits;
 mod logprobs;
 mod perplexity;
 mod profile;

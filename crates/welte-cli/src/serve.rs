@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     args.spec
         .set(&mut options.engine, |draft| source::load_with(draft, &load))?;
     if planned.len() > 1 {
-        catalog::print_plan(&planned, args.models_memory);
+        catalog::print_plan(&planned, args.models_memory, args.verbose);
     }
     drop(first);
     options.bandwidth = Some(|device| floor::known(device.id, &device.name));
@@ -99,6 +99,7 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.hosts = args.allow_host.clone();
     options.timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
     options.defaults = args.sampling.options();
+    args.limits.set(&mut options)?;
     options.seed = u64::try_from(args.sampling.seed).ok();
     options.metrics = args.metrics;
     let browser = args.browser.as_deref();

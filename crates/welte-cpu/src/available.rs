@@ -6,10 +6,32 @@ pub use system::{available, peak, total};
 
 #[cfg(not(any(target_os = "macos", windows)))]
 mod system {
-    /// Bytes that can be allocated now without swapping. A container's limit counts.
+    use std::path::Path;
+
+    /// Bytes that can be allocated now without swapping. The limits of a container and of the process count.
     pub fn available() -> Option<u64> {
-        let free = field("/proc/meminfo", "MemAvailable:")?;
-        Some(group_headroom().map_or(free, |headroom| headroom.min(free)))
+        available_in(Path::new("/"))
+    }
+
+    fn available_in(root: &Path) -> Option<u64> {
+        let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+        let free = parse_field(&text("proc/meminfo")?, "MemAvailable:")?;
+        let limits = text("proc/self/limits").unwrap_or_default();
+        let used = parse_field(&text("proc/self/status").unwrap_or_default(), "VmSize:");
+        let addresses = address_space(&limits).map(|limit| limit.saturating_sub(used.unwrap_or(0)));
+        [group_headroom(root), addresses]
+            .into_iter()
+            .flatten()
+            .fold(free, u64::min)
+            .into()
+    }
+
+    /// The limit of the process's address space, if there is one (`ulimit -v`).
+    fn address_space(limits: &str) -> Option<u64> {
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max address space"))?;
+        line.split_whitespace().next()?.parse().ok()
     }
 
     /// Bytes of the machine's memory.
@@ -33,21 +55,47 @@ mod system {
         kib.checked_mul(1024)
     }
 
-    /// What the limit of this process's control group leaves.
-    fn group_headroom() -> Option<u64> {
-        let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
-        headroom(
-            &read("memory.max")?,
-            &read("memory.current")?,
-            &read("memory.stat").unwrap_or_default(),
-        )
+    /// What the limits of this process's control group and those above it leave.
+    fn group_headroom(root: &Path) -> Option<u64> {
+        let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+        let mut least: Option<u64> = None;
+        for line in groups.lines() {
+            // `0::/path` in version 2, `4:memory:/path` in version 1.
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+                continue;
+            };
+            let (folder, names) = match controllers {
+                "" => ("sys/fs/cgroup", ["memory.max", "memory.current", "file "]),
+                list if list.split(',').any(|name| name == "memory") => (
+                    "sys/fs/cgroup/memory",
+                    [
+                        "memory.limit_in_bytes",
+                        "memory.usage_in_bytes",
+                        "total_cache ",
+                    ],
+                ),
+                _ => continue,
+            };
+            // In a container the path may be one of the host, where the group itself is the root folder.
+            for path in Path::new(path.trim_start_matches('/')).ancestors() {
+                let folder = root.join(folder).join(path);
+                let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+                let stat = read("memory.stat").unwrap_or_default();
+                let left = read(names[0])
+                    .zip(read(names[1]))
+                    .and_then(|(limit, used)| headroom(&limit, &used, &stat, names[2]));
+                least = least.into_iter().chain(left).min();
+            }
+        }
+        least
     }
 
     /// The limit less the use. The page cache is part of the use, but the system frees it on demand.
-    fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
+    fn headroom(limit: &str, used: &str, stat: &str, cached: &str) -> Option<u64> {
         let limit: u64 = limit.trim().parse().ok()?;
         let used: u64 = used.trim().parse().ok()?;
-        let file = stat.lines().find_map(|line| line.strip_prefix("file "));
+        let file = stat.lines().find_map(|line| line.strip_prefix(cached));
         let file: u64 = file.and_then(|value| value.parse().ok()).unwrap_or(0);
         Some(limit.saturating_sub(used.saturating_sub(file)))
     }
@@ -66,13 +114,69 @@ mod system {
 
         #[test]
         fn a_group_without_a_limit_has_no_headroom_of_its_own() {
-            assert_eq!(headroom("max\n", "100\n", ""), None);
-            assert_eq!(
-                headroom("1000\n", "400\n", "anon 100\nfile 300\n"),
-                Some(900)
+            let left = |limit, used, stat| headroom(limit, used, stat, "file ");
+            assert_eq!(left("max\n", "100\n", ""), None);
+            let stat = "anon 100\nfile 300\nfile_mapped 9\n";
+            assert_eq!(left("1000\n", "400\n", stat), Some(900));
+            assert_eq!(left("1000\n", "400\n", ""), Some(600));
+            assert_eq!(left("1000\n", "4000\n", ""), Some(0));
+        }
+
+        #[test]
+        fn the_tightest_limit_counts() {
+            let root = tempfile::tempdir().unwrap();
+            let write = |path: &str, text: &str| {
+                let path = root.path().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            };
+            let left = || available_in(root.path());
+            assert_eq!(left(), None);
+            write("proc/meminfo", "MemAvailable:   900000 kB\n");
+            assert_eq!(left(), Some(900_000 << 10));
+            // A group of its own, far from the root.
+            write("proc/self/cgroup", "0::/app.slice/welte.service\n");
+            write("sys/fs/cgroup/app.slice/memory.max", "800000\n");
+            write("sys/fs/cgroup/app.slice/memory.current", "1000\n");
+            assert_eq!(left(), Some(799_000));
+            write("sys/fs/cgroup/app.slice/welte.service/memory.max", "max\n");
+            write(
+                "sys/fs/cgroup/app.slice/welte.service/memory.current",
+                "9\n",
             );
-            assert_eq!(headroom("1000\n", "400\n", ""), Some(600));
-            assert_eq!(headroom("1000\n", "4000\n", ""), Some(0));
+            assert_eq!(left(), Some(799_000));
+            write(
+                "sys/fs/cgroup/app.slice/welte.service/memory.max",
+                "700000\n",
+            );
+            assert_eq!(left(), Some(699_991));
+            // A container, whose path is one of the host.
+            write("proc/self/cgroup", "0::/docker/1f\n");
+            write("sys/fs/cgroup/memory.max", "600000\n");
+            write("sys/fs/cgroup/memory.current", "100\n");
+            assert_eq!(left(), Some(599_900));
+            // Version 1.
+            write(
+                "proc/self/cgroup",
+                "5:cpu:/x\n4:hugetlb,memory:/docker/1f\n",
+            );
+            write("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
+            write("sys/fs/cgroup/memory/memory.usage_in_bytes", "400\n");
+            write(
+                "sys/fs/cgroup/memory/memory.stat",
+                "cache 1\ntotal_cache 100\n",
+            );
+            assert_eq!(left(), Some(499_700));
+            // The limit of the process.
+            write("proc/self/status", "VmSize:\t     100 kB\n");
+            let limits =
+                |line: &str| format!("Max cpu time  unlimited\nMax address space  {line} bytes\n");
+            write("proc/self/limits", &limits("unlimited unlimited"));
+            assert_eq!(left(), Some(499_700));
+            write("proc/self/limits", &limits("409600 unlimited"));
+            assert_eq!(left(), Some(300 << 10));
+            write("proc/self/limits", &limits("1000 unlimited"));
+            assert_eq!(left(), Some(0));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use welte_device::Phases;
+use welte_formats::files;
 
 /// Files in `kernels/`, by the names that `#include` and [`Unit`] use.
 macro_rules! sources {
@@ -384,16 +385,10 @@ pub(crate) fn read_cached(path: &Path) -> Option<Vec<u8>> {
 
 pub(crate) fn write_cached(path: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+        files::create_folder(folder)?;
     }
-    // Written under a temporary name first, so that no reader sees half a file.
-    let own = path.with_extension(format!("{}.part", std::process::id()));
     let bytes = [MAGIC, &sum(image).to_le_bytes()[..], image].concat();
-    let written = std::fs::write(&own, bytes).and_then(|()| std::fs::rename(&own, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&own);
-    }
-    written
+    files::replace_file(path, &bytes)
 }
 
 #[cfg(test)]

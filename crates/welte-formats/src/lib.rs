@@ -1,6 +1,7 @@
 //! Checkpoints: GGUF files, Hugging Face directories and synthetic models behind one trait.
 
 pub mod checkpoint;
+pub mod files;
 pub mod gguf;
 pub mod hf;
 mod mapped;

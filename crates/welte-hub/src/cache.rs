@@ -5,6 +5,7 @@ use crate::choose::openable;
 use crate::{Error, name};
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -319,11 +320,9 @@ fn plain(path: &Path) -> PathBuf {
 /// A temporary name in the folder of `path`, unique to this thread.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(
-        ".{}-{:?}.tmp",
-        std::process::id(),
-        std::thread::current().id()
-    ));
+    // Every state has its own keys, which the system drew. Containers that share the cache may share process ids.
+    let number = || RandomState::new().hash_one(0);
+    name.push(format!(".{:016x}{:016x}.tmp", number(), number()));
     path.with_file_name(name)
 }
 

@@ -7,7 +7,7 @@ use crate::models::{Catalog, Lease, Models, Served};
 use crate::openai::Store;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -68,6 +68,11 @@ impl App {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let (a, b) = (self.ids.hash_one((count, 0)), self.ids.hash_one((count, 1)));
         format!("{prefix}{a:016x}{:08x}", b as u32)
+    }
+
+    /// A hash that nobody outside can compute.
+    pub(crate) fn hash(&self, value: &impl Hash) -> u64 {
+        self.ids.hash_one(value)
     }
 
     /// A seed for a request without one.

@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::router::Outcome;
-use crate::sse;
+use crate::{ollama, sse};
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use futures_core::Stream;
@@ -52,13 +52,9 @@ fn access(app: &App) -> Result<HubAccess, Failure> {
     })
 }
 
-/// The model, under Ollama's current or its former name of the field.
+/// The model that a request names.
 fn take_name(fields: &mut Fields) -> Result<ModelName, Failure> {
-    let former: Option<String> = fields.take("name")?;
-    let name: String = match former {
-        Some(name) => name,
-        None => fields.need("model")?,
-    };
+    let name = ollama::take_name(fields)?;
     name.parse().map_err(|error| fields.wrong("model", error))
 }
 

@@ -9,7 +9,7 @@ mod app;
 mod ask;
 mod browser;
 mod changing;
-mod doors;
+mod connections;
 mod embeddings;
 mod engine;
 mod error;
@@ -23,6 +23,7 @@ mod lines;
 mod llama;
 mod logprobs;
 mod metrics;
+mod middleware;
 mod models;
 mod ollama;
 mod openai;
@@ -90,8 +91,10 @@ pub struct ServerOptions {
     pub hub: Option<HubAccess>,
     /// A page that runs the engine in the browser, at `/browser/`; `None`: there is none.
     pub browser: Option<BrowserPage>,
-    /// Connections at a time.
+    /// Connections at a time. Beyond them idle ones are closed, and some more may ask for `/health`.
     pub connections: usize,
+    /// Connections of one address at a time.
+    pub connections_per_address: usize,
     /// How long answers may take after the server was asked to end.
     pub drain: Duration,
 }
@@ -120,6 +123,7 @@ impl Default for ServerOptions {
             hub: None,
             browser: None,
             connections: 1024,
+            connections_per_address: 512,
             drain: Duration::from_secs(30),
         }
     }

@@ -5,6 +5,7 @@ use crate::changing::Changing;
 use crate::engine::History;
 use crate::error::Failure;
 use crate::metrics::Metrics;
+use crate::middleware::Client;
 use crate::{ServerOptions, app};
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use welte_text::calls::Format;
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The most names in an error message.
 const MOST_NAMES: usize = 20;
+/// The most clients of a model whose wishes are remembered.
+const MOST_CLIENTS: usize = 64;
 
 /// The models to serve, in order. The first one is the default.
 #[derive(Default)]
@@ -40,6 +43,8 @@ struct Source {
 pub struct Planned {
     /// The model's name.
     pub name: String,
+    /// Where it lies; `None`: it is loaded and stays.
+    pub path: Option<String>,
     /// Bytes by its memory plan, or why it cannot be loaded.
     pub bytes: Result<u64, welte::Error>,
     /// Bytes that its device has available.
@@ -101,6 +106,7 @@ impl Catalog {
             let planned = |inspection: Inspection| inspection.plan().total();
             Planned {
                 name: source.name.clone(),
+                path: source.path.clone(),
                 bytes: inspection.map_or(Ok(loaded.unwrap_or(0)), |found| found.map(planned)),
                 available,
             }
@@ -211,8 +217,63 @@ struct State {
     served: Option<Arc<Served>>,
     /// When the last request ended.
     used: Instant,
-    /// How long it stays loaded after that; `None`: until its memory is needed.
+    /// How long it stays loaded for a client that does not say; `None`: until its memory is needed.
     keep_alive: Option<Duration>,
+    /// What its clients want, since it was loaded.
+    wishes: BTreeMap<Client, Wish>,
+}
+
+/// How long a client wants a model to stay loaded. Without this one client could unload a model that others use.
+struct Wish {
+    /// When the client's last request ended.
+    used: Instant,
+    /// The time after that; `None`: until the model's memory is needed.
+    keep_alive: Option<Duration>,
+}
+
+impl Wish {
+    /// When it is over, if ever.
+    fn end(&self) -> Option<Instant> {
+        self.used.checked_add(self.keep_alive?)
+    }
+}
+
+impl State {
+    /// The wish of a client, a new one if need be. A client that is forgotten has one that ended soon.
+    fn wish(&mut self, client: Client) -> &mut Wish {
+        if self.wishes.len() >= MOST_CLIENTS && !self.wishes.contains_key(&client) {
+            let ends = |wish: &Wish| (wish.end().is_none(), wish.end());
+            let first = self.wishes.iter().min_by_key(|(_, wish)| ends(wish));
+            if let Some(first) = first.map(|(client, _)| *client) {
+                self.wishes.remove(&first);
+            }
+        }
+        let keep_alive = self.keep_alive;
+        self.wishes.entry(client).or_insert_with(|| Wish {
+            used: Instant::now(),
+            keep_alive,
+        })
+    }
+
+    /// Time counts from now on.
+    fn use_now(&mut self, client: Client) {
+        self.used = Instant::now();
+        self.wish(client).used = self.used;
+    }
+
+    /// Whether nobody wants it to stay loaded.
+    fn is_unwanted(&self) -> bool {
+        let own = Wish {
+            used: self.used,
+            keep_alive: self.keep_alive,
+        };
+        let now = Instant::now();
+        let is_over = |wish: &Wish| wish.end().is_some_and(|end| end <= now);
+        match self.wishes.is_empty() {
+            true => is_over(&own),
+            false => self.wishes.values().all(is_over),
+        }
+    }
 }
 
 impl Entry {
@@ -232,6 +293,7 @@ impl Entry {
                 served: None,
                 used: Instant::now(),
                 keep_alive,
+                wishes: BTreeMap::new(),
             }),
         }
     }
@@ -245,14 +307,15 @@ impl Entry {
         self.state().served.clone()
     }
 
-    fn lease(self: &Arc<Entry>) -> Option<Lease> {
+    fn lease(self: &Arc<Entry>, client: Client) -> Option<Lease> {
         let mut state = self.state();
-        state.used = Instant::now();
         let served = state.served.clone()?;
+        state.use_now(client);
         Some(Lease(Arc::new(Use {
             served,
             release: Release {
                 entry: self.clone(),
+                client,
             },
         })))
     }
@@ -265,10 +328,11 @@ impl Entry {
                 .served
                 .as_ref()
                 .is_some_and(|s| Arc::strong_count(s) == 1);
-        match idle && when(&state) {
-            true => state.served.take(),
-            false => None,
+        if !idle || !when(&state) {
+            return None;
         }
+        state.wishes.clear();
+        state.served.take()
     }
 }
 
@@ -284,18 +348,20 @@ struct Use {
 
 struct Release {
     entry: Arc<Entry>,
+    client: Client,
 }
 
 impl Lease {
-    /// Sets how long the model stays loaded when nobody uses it any more.
+    /// Sets how long the model stays loaded for this client, after its last request.
     pub(crate) fn keep_alive(&self, time: Option<Duration>) {
-        self.0.release.entry.state().keep_alive = time;
+        let Release { entry, client } = &self.0.release;
+        entry.state().wish(*client).keep_alive = time;
     }
 }
 
 impl Drop for Release {
     fn drop(&mut self) {
-        self.entry.state().used = Instant::now();
+        self.entry.state().use_now(self.client);
         self.entry.released.notify_waiters();
     }
 }
@@ -430,19 +496,20 @@ impl Models {
         options: &ServerOptions,
     ) -> Result<Lease, Failure> {
         let entry = self.find(name)?;
-        if let Some(lease) = entry.lease() {
+        let client = Client::current();
+        if let Some(lease) = entry.lease(client) {
             return Ok(lease);
         }
         let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
         loop {
             let released = self.released.notified();
             let turn = self.turn.clone().lock_owned().await;
-            if let Some(lease) = entry.lease() {
+            if let Some(lease) = entry.lease(client) {
                 return Ok(lease);
             }
             let (models, entry, options) = (self.clone(), entry.clone(), options.clone());
             let loading = tokio::task::spawn_blocking(move || {
-                let done = models.load(&entry, &options);
+                let done = models.load(&entry, client, &options);
                 drop(turn);
                 done
             });
@@ -462,7 +529,12 @@ impl Models {
     }
 
     /// Makes room and loads.
-    fn load(&self, entry: &Arc<Entry>, options: &ServerOptions) -> Result<Loading, Failure> {
+    fn load(
+        &self,
+        entry: &Arc<Entry>,
+        client: Client,
+        options: &ServerOptions,
+    ) -> Result<Loading, Failure> {
         let path = entry.path.as_deref().unwrap_or_default();
         while let Some((need, have)) = self.shortage(path, options)? {
             if self.unload_oldest() {
@@ -484,7 +556,7 @@ impl Models {
         let served = Arc::new(served);
         entry.state().served = Some(served.clone());
         let gone = || Failure::server("the model was unloaded at once");
-        entry.lease().map(Loading::Done).ok_or_else(gone)
+        entry.lease(client).map(Loading::Done).ok_or_else(gone)
     }
 
     /// Bytes that a model needs and those that it can have beside the loaded ones, if they are too few.
@@ -524,11 +596,7 @@ impl Models {
     /// Unloads the models whose time is over.
     pub(crate) fn unload_idle(&self) {
         for entry in self.all() {
-            let over = |state: &State| {
-                let time = state.keep_alive;
-                time.is_some_and(|time| state.used.elapsed() >= time)
-            };
-            if let Some(served) = entry.take_idle(over) {
+            if let Some(served) = entry.take_idle(State::is_unwanted) {
                 unload(served);
             }
         }

@@ -123,6 +123,14 @@ pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failu
     Ok(served)
 }
 
+/// The model's name, under the current or the former name of the field.
+pub(crate) fn take_name(fields: &mut Fields) -> Result<String, Failure> {
+    let former: Option<String> = fields.take("name")?;
+    let name: Option<String> = fields.take("model")?;
+    let name = name.filter(|name| !name.is_empty()).or(former);
+    name.ok_or_else(|| fields.wrong("model", "is required"))
+}
+
 /// Options of Ollama's way to load a model. They change no answer.
 const LOADING: [&str; 9] = [
     "num_gpu",
@@ -419,7 +427,7 @@ fn parameter_size(count: u64) -> String {
 
 /// `POST /api/show`
 pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let name: String = fields.need("model")?;
+    let name = take_name(&mut fields)?;
     fields.ignore(&["verbose"]);
     fields.finish()?;
     let served = app.lease(Some(&name)).await?;

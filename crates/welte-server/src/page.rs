@@ -46,10 +46,6 @@ const fn file(path: &'static str, kind: &'static str, content: &'static str) -> 
     }
 }
 
-pub(crate) fn is_page(path: &str) -> bool {
-    FILES.iter().any(|file| file.path == path)
-}
-
 pub(crate) fn response(file: &'static File) -> Response {
     let mut response = Response::new(Body::from(Bytes::from_static(file.content.as_bytes())));
     let headers = response.headers_mut();

@@ -1,22 +1,33 @@
 //! Listens, serves connections within limits, and ends gracefully.
 
 use crate::app::App;
+use crate::connections::{Connections, Kind, LastPart, Limits, Place, Socket};
+use crate::error::{Api, Failure};
+use crate::middleware::Peer;
 use crate::models::Models;
-use crate::{Catalog, ServerOptions, router};
+use crate::router::{self, HEALTH};
+use crate::{Catalog, ServerOptions};
 use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::{HttpService, Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use std::net::SocketAddr;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 const MOST_HEADERS: usize = 100;
+/// How long the head of a request to `/health` may take when all other connections are in use.
+const SPARE_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often to look for models that have been idle for too long.
 const LOOK_FOR_IDLE: Duration = Duration::from_millis(500);
 
@@ -80,60 +91,144 @@ impl Server {
 
     /// Serves until somebody asks it to end.
     pub async fn run(self) -> std::io::Result<()> {
-        let graceful = GracefulShutdown::new();
+        let options = &self.app.options;
         let unloading = tokio::spawn(unload_idle(self.app.models.clone()));
-        let places = Arc::new(Semaphore::new(self.app.options.connections.max(1)));
-        let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(self.app.options.head_timeout)
-            .max_buf_size(LARGEST_HEAD)
-            .max_headers(MOST_HEADERS);
+        let connections = Arc::new(Connections::new(Limits {
+            all: options.connections.max(1),
+            per_address: options.connections_per_address.max(1),
+        }));
         loop {
-            let accepted = async {
-                // Connections beyond the limit wait in the system's queue.
-                let place = places.clone().acquire_owned().await;
-                (place, self.listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
-                accepted = accepted => accepted,
+            tokio::select! {
+                accepted = self.listener.accept() => self.take(&connections, accepted).await,
                 () = self.shutdown.asked.notified() => break,
-            };
-            let socket = match accepted {
-                Ok((socket, _)) => socket,
-                Err(error) => {
-                    // Too many open files, for example: a short pause lets some connections end.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let _ = socket.set_nodelay(true);
-            let service = TowerToHyperService::new(self.router.clone());
-            let connection = http.serve_connection(TokioIo::new(socket), service);
-            let connection = graceful.watch(connection);
-            tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection ended early");
-                }
-                drop(place);
-            });
+            }
         }
         self.app.draining.store(true, Ordering::Relaxed);
-        drop(self.listener);
-        let drain = self.app.options.drain;
-        tracing::info!("ending; requests at work have {} s", drain.as_secs());
-        if tokio::time::timeout(drain, graceful.shutdown())
-            .await
-            .is_err()
-        {
+        connections.drain();
+        tracing::info!(
+            "ending; requests at work have {} s",
+            options.drain.as_secs()
+        );
+        let mut drained = pin!(tokio::time::timeout(options.drain, connections.drained()));
+        // New connections are told that the server is about to end.
+        let in_time = loop {
+            tokio::select! {
+                accepted = self.listener.accept() => self.take(&connections, accepted).await,
+                in_time = &mut drained => break in_time,
+            }
+        };
+        if in_time.is_err() {
             tracing::warn!("some requests did not end in time");
         }
+        drop(self.listener);
         unloading.abort();
         for served in self.app.models.loaded() {
             served.engine.shutdown();
         }
         Ok(())
     }
+
+    /// Serves a new connection, if there is a place for it.
+    async fn take(
+        &self,
+        connections: &Arc<Connections>,
+        accepted: std::io::Result<(TcpStream, SocketAddr)>,
+    ) {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Too many open files, for example.
+                tracing::warn!(%error, "a connection could not be accepted");
+                if !connections.close_idle() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                return;
+            }
+        };
+        let Some(place) = connections.admit(peer.ip()) else {
+            return;
+        };
+        let _ = stream.set_nodelay(true);
+        let head_timeout = self.app.options.head_timeout;
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .max_buf_size(LARGEST_HEAD)
+            .max_headers(MOST_HEADERS);
+        match place.kind {
+            Kind::Full => http.header_read_timeout(head_timeout),
+            Kind::Spare => http
+                .header_read_timeout(head_timeout.min(SPARE_HEAD_TIMEOUT))
+                .keep_alive(false),
+        };
+        let service = answering(
+            self.app.clone(),
+            self.router.clone(),
+            place.clone(),
+            peer.ip(),
+        );
+        let socket = TokioIo::new(Socket::new(stream, place.clone()));
+        let connection = http.serve_connection(socket, service);
+        tokio::spawn(async move {
+            let mut connection = pin!(connection);
+            let mut finishing = false;
+            loop {
+                tokio::select! {
+                    ended = connection.as_mut() => {
+                        if let Err(error) = ended {
+                            tracing::debug!(%error, "a connection ended early");
+                        }
+                        return;
+                    }
+                    () = place.orders.close.notified() => return,
+                    () = place.orders.finish.notified(), if !finishing => {
+                        finishing = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// What answers the requests of a connection.
+fn answering(
+    app: Arc<App>,
+    router: Router,
+    place: Arc<Place>,
+    peer: IpAddr,
+) -> impl HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> {
+    let router = TowerToHyperService::new(router);
+    service_fn(move |mut request: Request<Incoming>| {
+        // A client that waits for an answer from the model has left when it closes its half of the connection.
+        let in_flight = place.begin(*request.method() != Method::POST);
+        request.extensions_mut().insert(Peer(peer));
+        let (app, router, kind) = (app.clone(), router.clone(), place.kind);
+        async move {
+            let path = request.uri().path();
+            let response = if kind == Kind::Spare && path != HEALTH && !app.is_draining() {
+                full(&app).response(Api::of(path))
+            } else {
+                router.call(request).await?
+            };
+            Ok(response.map(|body| {
+                Body::new(LastPart {
+                    body,
+                    _in_flight: in_flight,
+                })
+            }))
+        }
+    })
+}
+
+/// The answer to a connection beyond the limits.
+fn full(app: &App) -> Failure {
+    let options = &app.options;
+    let message = format!(
+        "all connections are in use: {} in all and {} of one address are allowed; try again later, or raise \
+         --connections and --connections-per-address",
+        options.connections, options.connections_per_address
+    );
+    Failure::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 /// Looks for idle models from time to time.
@@ -146,7 +241,7 @@ async fn unload_idle(models: Arc<Models>) {
     }
 }
 
-/// Serves until the process is asked to end by SIGTERM or Ctrl-C. `ready` is called once the server listens.
+/// Serves until the process is asked to end by SIGTERM, SIGHUP or Ctrl-C. `ready` is called once the server listens.
 pub fn serve(
     models: impl Into<Catalog>,
     options: ServerOptions,
@@ -159,11 +254,12 @@ pub fn serve(
     runtime.block_on(async {
         let server = Server::bind(models, options, address).await?;
         let handle = server.shutdown_handle();
+        let mut signals = Signals::new()?;
         tokio::spawn(async move {
-            asked_to_end().await;
+            signals.next().await;
             handle.shutdown();
-            // A second request is urgent.
-            asked_to_end().await;
+            // A second request is urgent. A terminal that closes sends SIGHUP more than once.
+            while signals.next().await == Signal::HungUp {}
             std::process::exit(130);
         });
         ready(&server);
@@ -171,21 +267,81 @@ pub fn serve(
     })
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    Ended,
+    HungUp,
+}
+
+/// The signals that ask a server to end.
 #[cfg(unix)]
-async fn asked_to_end() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    /// `None`: `nohup` or a like program wants it ignored, or the system does not tell.
+    hang_up: Option<tokio::signal::unix::Signal>,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let handled = !ignores_hang_up(&status);
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: handled.then(|| signal(SignalKind::hangup())).transpose()?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::Ended,
+            _ = tokio::signal::ctrl_c() => Signal::Ended,
+            _ = hang_up => Signal::HungUp,
+        }
     }
 }
 
+/// Whether a process ignores SIGHUP, by its `/proc/self/status`. True if that does not say.
+#[cfg(unix)]
+fn ignores_hang_up(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_none_or(|mask| mask & 1 == 1)
+}
+
 #[cfg(not(unix))]
-async fn asked_to_end() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) -> Signal {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+        Signal::Ended
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_stay_ignored() {
+        assert!(ignores_hang_up("Name:\tx\nSigIgn:\t0000000000001001\n"));
+        assert!(!ignores_hang_up("SigIgn:\t0000000000001000\nSigCgt:\t1\n"));
+        assert!(ignores_hang_up(""));
     }
 }

@@ -1,84 +1,12 @@
-//! Clients over real connections: they leave, they queue, they are slow, and the server ends.
+//! Clients over real connections: they leave, they queue, they are slow.
 
 mod common;
 
-use common::endless_model;
-use serde_json::{Value, json};
-use std::net::SocketAddr;
+use common::live::{RUNNING, endless, read, start};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use welte_server::{Server, ServerOptions, ShutdownHandle};
 
-struct Running {
-    address: SocketAddr,
-    shutdown: ShutdownHandle,
-    done: tokio::task::JoinHandle<std::io::Result<()>>,
-}
-
-async fn start(change: impl FnOnce(&mut ServerOptions)) -> Running {
-    let mut options = ServerOptions::default();
-    change(&mut options);
-    let server = Server::bind(endless_model(), options, "127.0.0.1:0")
-        .await
-        .unwrap();
-    Running {
-        address: server.address().unwrap(),
-        shutdown: server.shutdown_handle(),
-        done: tokio::spawn(server.run()),
-    }
-}
-
-impl Running {
-    /// Sends a request and returns the connection.
-    async fn send(&self, path: &str, body: &Value) -> TcpStream {
-        let mut client = TcpStream::connect(self.address).await.unwrap();
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        client.write_all((head + &body).as_bytes()).await.unwrap();
-        client
-    }
-
-    async fn get(&self, path: &str) -> String {
-        let mut client = TcpStream::connect(self.address).await.unwrap();
-        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        client.write_all(head.as_bytes()).await.unwrap();
-        read(&mut client).await
-    }
-
-    /// Waits until a figure has a value.
-    async fn until(&self, figure: &str, value: &str) {
-        loop {
-            let metrics = self.get("/metrics").await;
-            let line = metrics
-                .lines()
-                .find(|line| line.starts_with(figure))
-                .unwrap();
-            if line.ends_with(&format!(" {value}")) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
-async fn read(client: &mut TcpStream) -> String {
-    let mut text = String::new();
-    client.read_to_string(&mut text).await.unwrap();
-    text
-}
-
-/// A request that generates until the context is full.
-fn endless(stream: bool) -> Value {
-    json!({
-        "prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true, "temperature": 1.0, "seed": 1, "stream": stream,
-    })
-}
-
-const RUNNING: &str = "vllm:num_requests_running";
 const ABORTED: &str = "vllm:request_success_total{model_name=\"demo\",finished_reason=\"abort\"}";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,21 +39,6 @@ async fn a_full_queue_refuses_requests() {
     let text = read(&mut refused).await;
     assert!(text.starts_with("HTTP/1.1 429"), "{text}");
     assert!(text.contains("retry-after: 1"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn shutdown_lets_answers_finish() {
-    let server = start(|_| ()).await;
-    let body =
-        json!({ "prompt": "Once upon", "n_predict": 64, "ignore_eos": true, "stream": true });
-    let mut client = server.send("/completion", &body).await;
-    let mut first = [0; 16];
-    client.read_exact(&mut first).await.unwrap();
-    server.shutdown.shutdown();
-    let rest = read(&mut client).await;
-    assert!(rest.contains("\"stop_type\":\"limit\""), "{rest}");
-    server.done.await.unwrap().unwrap();
-    assert!(TcpStream::connect(server.address).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

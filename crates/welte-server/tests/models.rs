@@ -4,7 +4,7 @@ mod common;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::{Method, Request, StatusCode};
 use common::{DEMO, get, load_options, post};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -196,4 +196,117 @@ async fn an_idle_model_is_unloaded_after_its_time() {
     assert_eq!(post(&router, "/api/generate", wrong).await.status, 400);
     shutdown.shutdown();
     running.await.unwrap().unwrap();
+}
+
+/// Sends a request of a program.
+async fn generate(server: &Router, program: &str, model: &str, time: Option<Value>) {
+    let mut body = json!({ "model": model, "prompt": "Once", "stream": false, "options": { "num_predict": 2 } });
+    if let Some(time) = time {
+        body["keep_alive"] = time;
+    }
+    let headers = [("user-agent", program)];
+    let body = body.to_string().into_bytes();
+    let reply = common::send(server, Method::POST, "/api/generate", &headers, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+}
+
+/// A server that unloads idle models.
+async fn unloading(names: &[&str], keep_alive: Option<Duration>) -> (Router, impl Future) {
+    let mut options = ServerOptions::default();
+    options.keep_alive = keep_alive;
+    let server = Server::bind(catalog(names), options, "127.0.0.1:0");
+    let server = server.await.unwrap();
+    let (router, shutdown) = (server.router(), server.shutdown_handle());
+    let running = tokio::spawn(server.run());
+    let end = async move {
+        shutdown.shutdown();
+        running.await.unwrap().unwrap();
+    };
+    (router, end)
+}
+
+async fn until_loaded(server: &Router, names: &[&str]) {
+    while loaded(server).await != names {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_cannot_unload_what_another_uses() {
+    let (server, end) = unloading(&["a", "b"], None).await;
+    generate(&server, "one", "a", Some(json!("1h"))).await;
+    generate(&server, "two", "a", Some(json!(0))).await;
+    // A model that only this client has used goes, so the look for idle ones has come by.
+    generate(&server, "two", "b", Some(json!(0))).await;
+    until_loaded(&server, &["a"]).await;
+    // A client may take back its own wish.
+    generate(&server, "one", "a", Some(json!(0))).await;
+    until_loaded(&server, &[]).await;
+    // Wishes do not outlive the load.
+    generate(&server, "one", "a", Some(json!("1h"))).await;
+    generate(&server, "one", "a", Some(json!(0))).await;
+    until_loaded(&server, &[]).await;
+    end.await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_flag_counts_for_clients_that_do_not_say() {
+    let (server, end) = unloading(&["a", "b"], Some(Duration::from_millis(1))).await;
+    generate(&server, "one", "a", Some(json!("1h"))).await;
+    generate(&server, "two", "a", None).await;
+    generate(&server, "two", "b", None).await;
+    until_loaded(&server, &["a"]).await;
+    end.await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_counts_from_the_end_of_the_last_answer() {
+    let (server, end) = unloading(&["a", "b"], Some(Duration::from_millis(1))).await;
+    // A stream whose body is not read is an answer that has not ended.
+    let mut body = ask("a", 1);
+    body["stream"] = true.into();
+    let request = Request::post("/v1/completions").body(Body::from(body.to_string()));
+    let stream = server.clone().oneshot(request.unwrap()).await.unwrap();
+    // Others come and go meanwhile, also while the look for idle models goes on.
+    for _ in 0..2 {
+        generate(&server, "two", "b", Some(json!(0))).await;
+        until_loaded(&server, &["a"]).await;
+    }
+    drop(stream);
+    until_loaded(&server, &[]).await;
+    end.await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_may_be_unloaded_while_another_loads() {
+    let (server, end) = unloading(&["a", "b", "c"], Some(Duration::ZERO)).await;
+    let alone = common::server();
+    let expected = post(&alone, "/v1/completions", ask("demo", 3)).await.json();
+    let mut tasks = Vec::new();
+    for i in 0..12 {
+        let (server, name) = (server.clone(), ["a", "b", "c"][i % 3]);
+        tasks.push(tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(50 * i as u64)).await;
+            post(&server, "/v1/completions", ask(name, 3)).await.json()
+        }));
+    }
+    for task in tasks {
+        let reply = task.await.unwrap();
+        assert_eq!(reply["choices"], expected["choices"], "{reply}");
+    }
+    until_loaded(&server, &[]).await;
+    end.await;
+}
+
+#[tokio::test]
+async fn a_model_is_shown_under_both_names_of_the_field() {
+    let server = server(&["a"], |_| ());
+    for field in ["model", "name"] {
+        let reply = post(&server, "/api/show", json!({ field: "a" })).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(reply.json()["details"].is_object());
+    }
+    for wrong in [json!({}), json!({ "name": 1 })] {
+        assert_eq!(post(&server, "/api/show", wrong).await.status, 400);
+    }
 }

@@ -84,8 +84,6 @@ const OLLAMA_EMBEDDINGS: &[Field] = &[
     ),
 ];
 
-const OLLAMA_NAMED: &[Field] = &[("model", "!string", "the model's name")];
-
 const OLLAMA_MANAGED: &[Field] = &[
     ("model", "string", "the model's name"),
     ("name", "string", "another name of model"),
@@ -148,7 +146,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/api/show",
             "Ollama",
             "Facts about a model",
-            &[OLLAMA_NAMED, &[("verbose", "boolean", "changes nothing")]],
+            &[OLLAMA_MANAGED, &[("verbose", "boolean", "changes nothing")]],
         )
     },
     Endpoint {

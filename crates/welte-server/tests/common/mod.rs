@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test program uses a part.
 
+pub(crate) mod live;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};

@@ -6,11 +6,21 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use welte_formats::files::{create_folder, random_name};
 
 /// Ends the name of a file that is being written.
 const UNFINISHED: &str = ".unfinished";
 /// Unfinished files of a process that died are removed after this time.
 const ABANDONED: Duration = Duration::from_secs(3600);
+/// The least time between two uses; file systems keep at least this much of it.
+const TICK: Duration = Duration::from_micros(1);
+
+/// Whether a file of this time is being written no more. A clock that was set back or forth makes it seem older or of a
+/// time to come.
+fn is_abandoned(written: SystemTime) -> bool {
+    let age = written.elapsed().unwrap_or_else(|ahead| ahead.duration());
+    age > ABANDONED
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -25,6 +35,8 @@ pub(super) struct Folder {
     most: u64,
     entries: BTreeMap<FileId, Entry>,
     total: u64,
+    /// When the file that was used last was used.
+    newest: SystemTime,
 }
 
 impl Folder {
@@ -35,8 +47,9 @@ impl Folder {
             most,
             entries: BTreeMap::new(),
             total: 0,
+            newest: SystemTime::UNIX_EPOCH,
         };
-        let result = fs::create_dir_all(path).and_then(|()| folder.list());
+        let result = create_folder(path).and_then(|()| folder.list());
         (folder, result)
     }
 
@@ -51,8 +64,7 @@ impl Folder {
             let used = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             if let Some(id) = FileId::parse(&name) {
                 self.note(id, data.len(), used);
-            } else if name.ends_with(UNFINISHED) && used.elapsed().is_ok_and(|age| age > ABANDONED)
-            {
+            } else if name.ends_with(UNFINISHED) && is_abandoned(used) {
                 // Another process may have been faster.
                 let _ = fs::remove_file(file.path());
             }
@@ -64,10 +76,16 @@ impl Folder {
         self.path.join(id.file_name())
     }
 
-    /// Where a file is written before it gets its name. `number` is unique in this process.
-    pub(super) fn unfinished(&self, number: u64) -> PathBuf {
-        let process = std::process::id();
-        self.path.join(format!("{process}-{number}{UNFINISHED}"))
+    /// Where a file is written before it gets its name: a new path each time.
+    pub(super) fn unfinished(&self) -> PathBuf {
+        self.path.join(format!("{}{UNFINISHED}", random_name()))
+    }
+
+    /// The time for a file that is used now: later than that of every other file, also after the clock was set back.
+    pub(super) fn now(&mut self) -> SystemTime {
+        let later = self.newest.checked_add(TICK).unwrap_or(self.newest);
+        self.newest = SystemTime::now().max(later);
+        self.newest
     }
 
     pub(super) fn contains(&self, id: &FileId) -> bool {
@@ -100,6 +118,7 @@ impl Folder {
     /// Notes a file that exists.
     pub(super) fn note(&mut self, id: FileId, bytes: u64, used: SystemTime) {
         self.forget(&id);
+        self.newest = self.newest.max(used);
         self.entries.insert(id, Entry { bytes, used });
         self.total += bytes;
     }

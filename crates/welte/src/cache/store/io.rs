@@ -7,17 +7,14 @@ use super::{PrefixStoreOptions, Shared, Stored, Write};
 use crate::average::moving_average;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Instant, SystemTime};
+use welte_formats::files::create_file;
 
 /// Files written before the folder is listed anew, so that the size bound holds when other processes write too.
 const LIST_AFTER: u32 = 64;
-
-/// Numbers the unfinished files of this process, which may have several stores.
-static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
 /// What the scheduler asks for.
 pub(super) enum Job {
@@ -82,8 +79,8 @@ impl Io {
         let start = Instant::now();
         let path = self.shared.folder().path_of(&id);
         let checked = match read_file(&path, &mut staging) {
-            // Another process removed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Another process removed it, or it belongs to another user.
+            Err(error) if is_out_of_reach(&error) => {
                 self.shared.folder().forget(&id);
                 return Done::Missing { id, staging };
             }
@@ -125,13 +122,20 @@ impl Io {
         self.make_room(bytes);
         staging.seal();
         let path = self.shared.folder().path_of(id);
-        let unfinished = self.unfinished();
+        let unfinished = self.shared.folder().unfinished();
         let written = (self.write)(&unfinished, &staging.bytes[..staging.len])
             .and_then(|()| fs::rename(&unfinished, &path));
         match written {
             Ok(()) => {
                 self.unlisted += 1;
-                self.shared.folder().note(*id, bytes, SystemTime::now());
+                let mut folder = self.shared.folder();
+                let now = folder.now();
+                folder.note(*id, bytes, now);
+                drop(folder);
+                // The clock was set back.
+                if now > SystemTime::now() {
+                    set_time(&path, now);
+                }
                 self.shared.status().pages_written += 1;
             }
             Err(error) => {
@@ -143,18 +147,12 @@ impl Io {
 
     /// Writes a small file in place of the last one. If this fails, the next process measures again.
     fn keep_rates(&self, rates: Rates) {
-        let unfinished = self.unfinished();
+        let unfinished = self.shared.folder().unfinished();
         let written = (self.write)(&unfinished, &self.rates.encode(rates))
             .and_then(|()| fs::rename(&unfinished, self.rates.path()));
         if written.is_err() {
             remove(&unfinished);
         }
-    }
-
-    /// A new path for a file that is not complete.
-    fn unfinished(&self) -> PathBuf {
-        let number = UNFINISHED.fetch_add(1, Ordering::Relaxed);
-        self.shared.folder().unfinished(number)
     }
 
     fn lost(&self, problem: String) {
@@ -173,17 +171,26 @@ impl Io {
     /// From the last to the first, so that the first is the newest.
     fn touch(&self, chain: &[Stored]) {
         for stored in chain.iter().rev() {
-            let now = SystemTime::now();
-            let path = {
+            let (path, now) = {
                 let mut folder = self.shared.folder();
+                let now = folder.now();
                 folder.touch(&stored.id, now);
-                folder.path_of(&stored.id)
+                (folder.path_of(&stored.id), now)
             };
-            // If this fails, the file is only removed sooner.
-            let file = File::options().append(true).open(path);
-            let _ = file.and_then(|file| file.set_modified(now));
+            set_time(&path, now);
         }
     }
+}
+
+fn is_out_of_reach(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied)
+}
+
+/// Says when a file was used. If this fails, the file is only removed sooner.
+fn set_time(path: &Path, time: SystemTime) {
+    let file = File::options().append(true).open(path);
+    let _ = file.and_then(|file| file.set_modified(time));
 }
 
 /// Removes a file, or an empty folder in its place. What cannot be removed is not used either.
@@ -211,7 +218,7 @@ fn read_file(path: &Path, staging: &mut Staging) -> io::Result<()> {
 
 /// Writes a file and waits until it is on disk.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
+    let mut file = create_file(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -483,6 +483,95 @@ fn only_old_unfinished_files_are_removed() {
 }
 
 #[test]
+fn temporary_names_are_never_those_of_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = |folder: &TempDir| {
+        let (folder, _) = folder::Folder::open(folder.path(), 1);
+        (0..100).map(move |_| folder.unfinished())
+    };
+    // Two stores stand for two containers whose processes have the same number.
+    let all: std::collections::BTreeSet<_> = names(&folder).chain(names(&folder)).collect();
+    assert_eq!(all.len(), 200);
+    let process = std::process::id().to_string();
+    for path in all {
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        let digits = name.strip_suffix(".unfinished").unwrap();
+        assert!(digits.len() == 32 && digits != process, "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn files_are_for_their_owner_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(&folder);
+    options.dir = folder.path().join("new/prefixes");
+    let mut store = PrefixStore::open(&options, layout(), DEVICE);
+    write(&mut store, &TEXT);
+    store.keep_rates(Rates {
+        read: 3e9,
+        compute: 50.0,
+    });
+    drop(store);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&options.dir), 0o700);
+    let files: Vec<_> = fs::read_dir(&options.dir)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    assert!(
+        files
+            .iter()
+            .any(|file| file.extension().unwrap() == "rates")
+    );
+    assert!(files.len() > 2);
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+#[test]
+fn the_oldest_files_go_first_although_the_clock_was_set_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, bytes) = one_file(&folder);
+    let mut options = options(&folder);
+    options.bytes = 3 * bytes.len() as u64;
+    // What is there was written a year ahead of the clock of now.
+    let ahead = SystemTime::now() + Duration::from_secs(365 * 24 * 3600);
+    for path in files(&folder) {
+        let file = fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(ahead).unwrap();
+    }
+    for first in 30..40 {
+        let mut store = PrefixStore::open(&options, layout(), DEVICE);
+        write(&mut store, &[first; 4]);
+        drop(store);
+        // Each process has its own view of the folder; the newest pages are in all of them.
+        let store = open(&folder);
+        for newest in first.saturating_sub(2).max(30)..=first {
+            assert_eq!(
+                chain(&store, &[newest; 4], true).len(),
+                1,
+                "{newest} of {first}"
+            );
+        }
+    }
+}
+
+#[test]
+fn unfinished_files_of_a_time_to_come_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.unfinished");
+    fs::write(&path, "half").unwrap();
+    let file = fs::File::options().append(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now() + Duration::from_secs(7200))
+        .unwrap();
+    drop(open(&folder));
+    assert!(files(&folder).is_empty());
+}
+
+#[test]
 fn the_faster_way_is_taken() {
     let rates = |read, compute| Rates { read, compute };
     // 100 bytes take 1 second, 10 tokens take 2.

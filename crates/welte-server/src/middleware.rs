@@ -3,31 +3,54 @@
 use crate::ServerOptions;
 use crate::app::App;
 use crate::error::{Api, Failure};
-use axum::extract::{Request, State};
+use crate::router::HEALTH;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
 use axum::middleware::Next;
 use axum::response::Response;
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A longer id of a request is replaced by one of ours.
+const LONGEST_ID: usize = 128;
+
+/// The address that a request came from.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+tokio::task_local! {
+    static CLIENT: Client;
+}
+
+/// Who asks: requests with the same key, address and program are of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Client(u64);
+
+impl Client {
+    /// The client of the request that this task handles.
+    pub(crate) fn current() -> Client {
+        CLIENT.try_with(|client| *client).unwrap_or_default()
+    }
+}
 
 /// Gives the request an id, and logs what became of it. Prompts are never logged.
 pub(crate) async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let given = request.headers().get(&REQUEST_ID);
-    let given = given.filter(|id| id.len() <= 128).cloned();
+    let given = given.filter(|id| id.len() <= LONGEST_ID).cloned();
     let id = given.or_else(|| HeaderValue::from_str(&app.id("req_")).ok());
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
     let mut response = next.run(request).await;
     let status = response.status().as_u16();
     if let Some(id) = id {
-        let name = id.to_str().unwrap_or_default();
+        let name = id.as_bytes().escape_ascii();
         let ms = begun.elapsed().as_secs_f64() * 1e3;
-        tracing::info!(request = name, %method, path, status, ms, "answered");
+        tracing::info!(request = %name, %method, path, status, ms, "answered");
         let headers = response.headers_mut();
         headers.insert(HeaderName::from_static("request-id"), id.clone());
         headers.insert(REQUEST_ID, id);
@@ -50,45 +73,77 @@ pub(crate) async fn format_errors(request: Request, next: Next) -> Response {
     Failure::new(status, message).response(api)
 }
 
+/// The paths that need no key, as the router knows them.
+pub(crate) type OpenPaths = Arc<Vec<Cow<'static, str>>>;
+
 /// Refuses requests from foreign web pages, without a key, and while the server is about to end.
-pub(crate) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match allow(&app, request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(failure) => failure.response(Api::of(request.uri().path())),
+pub(crate) async fn check(
+    State((app, open)): State<(Arc<App>, OpenPaths)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let route = request.extensions().get::<MatchedPath>();
+    let open = route.is_some_and(|route| open.iter().any(|path| path == route.as_str()));
+    let (uri, headers) = (request.uri(), request.headers());
+    if let Err(failure) = allow(&app, uri, headers, open) {
+        return failure.response(Api::of(uri.path()));
     }
+    let peer = request.extensions().get::<Peer>();
+    let program = headers.get(header::USER_AGENT);
+    let client = app.hash(&(peer, key(headers), program));
+    CLIENT.scope(Client(client), next.run(request)).await
 }
 
-fn allow(app: &App, uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    let host = host.or(uri.authority().map(|a| a.as_str()));
+fn allow(app: &App, uri: &Uri, headers: &HeaderMap, open: bool) -> Result<(), Failure> {
+    let host = host(uri, headers)?;
     if let Some(host) = host
         && !is_own_host(&app.options, host)
     {
         let message = format!("the server does not answer to the name {host:?}; see --allow-host");
         return Err(Failure::new(StatusCode::FORBIDDEN, message));
     }
-    if let Some(origin) = headers.get(header::ORIGIN) {
-        let origin = origin.to_str().unwrap_or_default();
-        let same = origin.split_once("://").map(|(_, rest)| rest) == host;
+    if let Some(origin) = one(headers, header::ORIGIN)? {
+        let same = host.is_some() && origin.split_once("://").map(|(_, rest)| rest) == host;
         if !same && !is_allowed_origin(&app.options, origin) {
             let message = format!("pages of {origin:?} may not use the server; see --cors");
             return Err(Failure::new(StatusCode::FORBIDDEN, message));
         }
     }
-    let path = uri.path();
-    let is_page = crate::page::is_page(path) || path.starts_with(crate::browser::PREFIX);
-    let open = path == "/health" || is_page;
     if !open && !app.accepts_key(key(headers)) {
         let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY";
         return Err(Failure::new(StatusCode::UNAUTHORIZED, message));
     }
-    if app.is_draining() && path != "/health" {
+    if app.is_draining() && uri.path() != HEALTH {
         let message = "the server is about to end";
         return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message));
     }
     Ok(())
+}
+
+/// The host that a request is for, if it names one.
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<Option<&'a str>, Failure> {
+    let host = one(headers, header::HOST)?;
+    let authority = uri.authority().map(|authority| authority.as_str());
+    match (host, authority) {
+        (Some(host), Some(authority)) if !host.eq_ignore_ascii_case(authority) => {
+            let message = format!("the header host ({host:?}) and the URL ({authority:?}) differ");
+            Err(Failure::request(message))
+        }
+        _ => Ok(host.or(authority)),
+    }
+}
+
+/// The value of a header that may be there once, in ASCII.
+fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, Failure> {
+    let mut values = headers.get_all(&name).iter();
+    let (value, more) = (values.next(), values.next());
+    if more.is_some() {
+        return Err(Failure::request(format!(
+            "the header {name} is there twice"
+        )));
+    }
+    let text = value.map(|value| value.to_str()).transpose();
+    text.map_err(|_| Failure::request(format!("the header {name} may have ASCII letters only")))
 }
 
 /// The key of a request, where OpenAI's or Anthropic's clients put it.
@@ -109,35 +164,44 @@ fn key(headers: &HeaderMap) -> Option<&str> {
 
 /// A page whose name resolves to this machine could read answers, so browsers may use known names only.
 fn is_own_host(options: &ServerOptions, host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
+    let name = without_port(host);
+    let known = |h: &String| h == "*" || h.eq_ignore_ascii_case(name);
+    is_local(name) || address(name).is_some() || options.hosts.iter().any(known)
+}
+
+/// The name in `name:port`.
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
-    is_local(name)
-        || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
-        || options
-            .hosts
-            .iter()
-            .any(|h| h == "*" || h.eq_ignore_ascii_case(name))
+        _ => authority,
+    }
+}
+
+/// The address that a host's name is.
+fn address(name: &str) -> Option<IpAddr> {
+    match name.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
+        None => name.parse().ok().map(IpAddr::V4),
+    }
 }
 
 fn is_local(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
+    let name = name.to_ascii_lowercase();
+    let is_label = |part: &str| {
+        let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        !part.is_empty() && part.bytes().all(letter)
+    };
+    let before = name.strip_suffix(".localhost");
+    name == "localhost" || before.is_some_and(|name| name.split('.').all(is_label))
 }
 
 fn is_allowed_origin(options: &ServerOptions, origin: &str) -> bool {
     let rest = origin.split_once("://").map_or("", |(_, rest)| rest);
-    let name = match rest.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => rest,
-    };
-    let address = name.trim_matches(['[', ']']).parse::<IpAddr>();
+    let name = without_port(rest);
+    let known = |o: &String| o == "*" || o.eq_ignore_ascii_case(origin);
     is_local(name)
-        || address.is_ok_and(|address| address.is_loopback())
-        || options
-            .origins
-            .iter()
-            .any(|o| o == "*" || o.eq_ignore_ascii_case(origin))
+        || address(name).is_some_and(|address| address.is_loopback())
+        || options.origins.iter().any(known)
 }
 
 pub(crate) fn cors(options: &ServerOptions) -> CorsLayer {
@@ -153,46 +217,4 @@ pub(crate) fn cors(options: &ServerOptions) -> CorsLayer {
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([REQUEST_ID, header::RETRY_AFTER])
         .max_age(Duration::from_secs(600))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_and_origins_of_this_machine_are_known() {
-        let mut options = ServerOptions::default();
-        for host in [
-            "localhost:8080",
-            "127.0.0.1",
-            "[::1]:80",
-            "10.0.0.7:80",
-            "a.localhost",
-        ] {
-            assert!(is_own_host(&options, host), "{host}");
-        }
-        for host in ["example.org", "localhost.example.org:8080", ""] {
-            assert!(!is_own_host(&options, host), "{host}");
-        }
-        for origin in [
-            "http://localhost:3000",
-            "https://127.0.0.1",
-            "http://[::1]:5",
-        ] {
-            assert!(is_allowed_origin(&options, origin), "{origin}");
-        }
-        for origin in [
-            "http://example.org",
-            "http://10.0.0.7",
-            "null",
-            "http://localhost.evil",
-        ] {
-            assert!(!is_allowed_origin(&options, origin), "{origin}");
-        }
-        options.hosts = vec!["llm.example.org".into()];
-        options.origins = vec!["https://example.org".into()];
-        assert!(is_own_host(&options, "LLM.example.org:443"));
-        assert!(is_allowed_origin(&options, "https://example.org"));
-        assert!(!is_allowed_origin(&options, "https://www.example.org"));
-    }
 }

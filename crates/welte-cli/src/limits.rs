@@ -1,0 +1,42 @@
+//! The limits of `welte serve`, which docs/server.md lists.
+
+use crate::args::bytes;
+use clap::Args;
+use std::time::Duration;
+use welte_server::ServerOptions;
+
+/// What clients may take of the server.
+#[derive(Args)]
+pub(crate) struct LimitArgs {
+    /// Connections at a time; idle ones make room for new ones, and /health has some of its own
+    #[arg(long, default_value_t = 1024, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) connections: u32,
+    /// Connections of one address at a time; raise it behind a reverse proxy
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) connections_per_address: u32,
+    /// Seconds that the head of a request may take, and that a connection may stay idle
+    #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) head_timeout: u32,
+    /// Seconds that the body of a request may take
+    #[arg(long, default_value_t = 60, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) body_timeout: u32,
+    /// The largest body of a request, in bytes or with K or M
+    #[arg(long, default_value = "32M", value_name = "SIZE", value_parser = bytes)]
+    pub(crate) max_body: u64,
+    /// Seconds that answers may take after the server was asked to end
+    #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub(crate) drain: u32,
+}
+
+impl LimitArgs {
+    pub(crate) fn set(&self, options: &mut ServerOptions) -> anyhow::Result<()> {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        options.connections = self.connections as usize;
+        options.connections_per_address = self.connections_per_address as usize;
+        options.head_timeout = seconds(self.head_timeout);
+        options.body_timeout = seconds(self.body_timeout);
+        options.largest_body = usize::try_from(self.max_body)?;
+        options.drain = seconds(self.drain);
+        Ok(())
+    }
+}

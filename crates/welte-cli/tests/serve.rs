@@ -1,0 +1,112 @@
+//! `welte serve` as a process: signals, and what is said when memory is short.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+
+struct Server {
+    process: Child,
+    address: String,
+}
+
+/// Starts a server from a shell, after `first`.
+fn start(first: &str) -> Server {
+    let welte = env!("CARGO_BIN_EXE_welte");
+    let line = format!(
+        "{first} exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 --drain 20"
+    );
+    let process = Command::new("sh")
+        .args(["-c", &line])
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut process = process.unwrap();
+    let mut said = BufReader::new(process.stderr.take().unwrap()).lines();
+    let address = said.find_map(|line| Some(line.ok()?.split_once("http://")?.1.to_string()));
+    // What follows is read, so that the server can write it.
+    std::thread::spawn(move || said.count());
+    Server {
+        process,
+        address: address.expect("it listens"),
+    }
+}
+
+impl Server {
+    fn signal(&self, name: &str) {
+        let process = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &process]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        let mut client = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        write!(
+            client,
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        client
+    }
+
+    fn is_healthy(&self) -> bool {
+        let mut text = String::new();
+        let read = self.ask("GET", "/health", "").read_to_string(&mut text);
+        read.is_ok() && text.starts_with("HTTP/1.1 200")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn signals_let_answers_finish() {
+    for signals in [&["TERM"][..], &["HUP"], &["HUP", "HUP", "HUP"], &["INT"]] {
+        let mut server = start("");
+        let body = r#"{"prompt":"Once upon","n_predict":1000,"ignore_eos":true,"stream":true}"#;
+        let mut stream = server.ask("POST", "/completion", body);
+        stream.read_exact(&mut [0; 16]).unwrap();
+        for signal in signals {
+            server.signal(signal);
+        }
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(
+            rest.contains("\"stop_type\":\"limit\""),
+            "{signals:?}: {rest}"
+        );
+        let status = server.process.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{signals:?}");
+    }
+}
+
+#[test]
+fn a_server_under_nohup_outlives_its_terminal() {
+    let mut server = start("trap '' HUP;");
+    server.signal("HUP");
+    assert!(server.is_healthy());
+    server.signal("TERM");
+    assert_eq!(server.process.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn too_little_memory_is_said_with_what_to_do() {
+    let welte = env!("CARGO_BIN_EXE_welte");
+    // Kilobytes of address space: enough for the program, too few for the caches.
+    let line = format!(
+        "ulimit -v 1500000; exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 -np 1000"
+    );
+    let done = Command::new("sh").args(["-c", &line]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("needs") && said.contains("GiB") && said.contains("try"),
+        "{said}"
+    );
+}
