@@ -57,8 +57,10 @@ struct Planned {
     made: bool,
 }
 
-/// The longest run of a test binary.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long a test binary may run with a mutant: many times as long as without one, and at least this long. Then a mutant
+/// that makes it hang is told from a machine that is busy.
+const LIMIT_FACTOR: u32 = 10;
+const LEAST_LIMIT: Duration = Duration::from_secs(30);
 
 const SWITCH: &str = "
 #[doc(hidden)]
@@ -130,12 +132,13 @@ fn run_all(plan: &Plan, jobs: usize, every: usize) -> Result<()> {
     let mut tests = Vec::new();
     for test in &plan.tests {
         let start = Instant::now();
-        if !passes(test, 0, None)? {
+        if !passes(test, 0, None, Duration::MAX)? {
             bail!("{} fails without a mutant", test.0.display());
         }
-        tests.push((start.elapsed(), test));
+        let limit = (LIMIT_FACTOR * start.elapsed()).max(LEAST_LIMIT);
+        tests.push((limit, test));
     }
-    tests.sort_by_key(|(time, _)| *time);
+    tests.sort_by_key(|(limit, _)| *limit);
     let cores = std::thread::available_parallelism()?.get();
     let (next, rows) = (
         AtomicUsize::new(0),
@@ -148,8 +151,8 @@ fn run_all(plan: &Plan, jobs: usize, every: usize) -> Result<()> {
         });
         while let Some(mutant) = plan.mutants.get(next.fetch_add(every, Ordering::Relaxed)) {
             let mut noticed = false;
-            for (_, test) in tests.iter().filter(|_| mutant.made) {
-                noticed = !passes(test, mutant.number, share.as_deref())?;
+            for (limit, test) in tests.iter().filter(|_| mutant.made) {
+                noticed = !passes(test, mutant.number, share.as_deref(), *limit)?;
                 if noticed {
                     break;
                 }
@@ -299,8 +302,15 @@ fn compile(
                 continue;
             }
             let text = std::fs::read_to_string(&file)?;
-            let end = span["byte_start"].as_u64().unwrap_or(0) as usize;
-            if let Some(number) = number_before(&text[..end]) {
+            let (before, after) = text.split_at(span["byte_start"].as_u64().unwrap_or(0) as usize);
+            // A match that misses a case is reported at its head, before the arm with the switch.
+            let number = match message["message"]["code"]["code"].as_str() {
+                Some("E0004") => after.find(SWITCH_CALL).and_then(|at| number_at(after, at)),
+                _ => before
+                    .rfind(SWITCH_CALL)
+                    .and_then(|at| number_at(before, at)),
+            };
+            if let Some(number) = number {
                 wrong.insert(number);
                 found = true;
             }
@@ -324,18 +334,22 @@ fn compile(
     Ok((wrong, tests))
 }
 
-/// The number of the last switch before an error.
-fn number_before(text: &str) -> Option<u32> {
-    let at = text.rfind("__mutant(")? + "__mutant(".len();
-    let digits: String = text[at..]
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
-    digits.parse().ok()
+const SWITCH_CALL: &str = "__mutant(";
+
+/// The number of the switch at a place of a text.
+fn number_at(text: &str, at: usize) -> Option<u32> {
+    let call = &text[at + SWITCH_CALL.len()..];
+    let digits = call.find(|c: char| !c.is_ascii_digit())?;
+    call[..digits].parse().ok()
 }
 
-/// Runs a test binary with one mutant switched on, on a share of the cores.
-fn passes((binary, folder): &Test, number: u32, cores: Option<&str>) -> Result<bool> {
+/// Runs a test binary with one mutant switched on, on a share of the cores. One that runs longer than `limit` fails.
+fn passes(
+    (binary, folder): &Test,
+    number: u32,
+    cores: Option<&str>,
+    limit: Duration,
+) -> Result<bool> {
     let mut command = match cores {
         None => Command::new(binary),
         Some(cores) => {
@@ -357,7 +371,7 @@ fn passes((binary, folder): &Test, number: u32, cores: Option<&str>) -> Result<b
         if let Some(status) = child.try_wait()? {
             return Ok(status.success());
         }
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > limit {
             child.kill()?;
             child.wait()?;
             return Ok(false);

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, BinOp, Block, Expr, ExprClosure, ImplItemConst, ItemConst, ItemStatic, Signature,
-    parse_quote,
+    Arm, BinOp, Block, Expr, ExprClosure, ExprMatch, ImplItemConst, ItemConst, ItemStatic, Pat,
+    Signature, parse_quote,
 };
 
 /// The file with a switch for each mutant, and the numbers of those that have one.
@@ -26,6 +26,7 @@ pub fn rewrite(source: &str, mutants: &[&Mutant]) -> syn::Result<(String, HashSe
         places,
         made: HashSet::new(),
         constant: false,
+        exhaustive: false,
     };
     switches.visit_file_mut(&mut file);
     Ok((prettyplease::unparse(&file), switches.made))
@@ -36,6 +37,8 @@ struct Switches<'a> {
     made: HashSet<u32>,
     /// True in constants, where a switch cannot be.
     constant: bool,
+    /// True in a match that stays exhaustive without any one of its other arms.
+    exhaustive: bool,
 }
 
 impl<'a> Switches<'a> {
@@ -193,6 +196,13 @@ impl VisitMut for Switches<'_> {
         self.within(false, |s| visit_mut::visit_expr_closure_mut(s, closure));
     }
 
+    fn visit_expr_match_mut(&mut self, item: &mut ExprMatch) {
+        let exhaustive = item.arms.iter().any(takes_all);
+        let outside = std::mem::replace(&mut self.exhaustive, exhaustive);
+        visit_mut::visit_expr_match_mut(self, item);
+        self.exhaustive = outside;
+    }
+
     fn visit_arm_mut(&mut self, arm: &mut Arm) {
         if self.constant {
             return visit_mut::visit_arm_mut(self, arm);
@@ -212,7 +222,8 @@ impl VisitMut for Switches<'_> {
             let old: Expr = parse_quote!(#guard);
             **guard = self.choice(variants.collect(), old);
         }
-        if let Some(mutant) = deleted.first() {
+        // Without an arm for the rest, a switch that takes an arm away would not compile.
+        if let Some(mutant) = deleted.first().filter(|_| self.exhaustive) {
             let number = mutant.number;
             self.made.insert(number);
             let guard = match &arm.guard {
@@ -262,11 +273,56 @@ impl VisitMut for Switches<'_> {
     }
 }
 
+/// True for an arm that takes whatever the others leave.
+fn takes_all(arm: &Arm) -> bool {
+    let pattern = match &arm.pat {
+        Pat::Wild(_) => true,
+        Pat::Ident(ident) => ident.subpat.is_none(),
+        _ => false,
+    };
+    pattern && arm.guard.is_none()
+}
+
 /// True for a part of a `let` chain, which must stay one.
 fn has_let(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,
         Expr::Binary(binary) => has_let(&binary.left) || has_let(&binary.right),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arm(number: u32, line: usize) -> Mutant {
+        let json = serde_json::json!({
+            "file": "x.rs", "package": "x", "genre": "MatchArm", "name": "", "replacement": "",
+            "span": {"start": {"line": line, "column": 3}},
+        });
+        Mutant {
+            number,
+            ..serde_json::from_value(json).unwrap()
+        }
+    }
+
+    #[test]
+    fn an_arm_is_taken_away_only_where_another_takes_its_values() {
+        let source =
+            "fn f(x: u32) -> u32 {\n match x {\n  1 => 1,\n  2 => 2,\n  REST => 0,\n }\n}\n";
+        let mutants = [arm(1, 3), arm(2, 4)];
+        let made = |rest: &str| {
+            let source = source.replace("REST", rest);
+            rewrite(&source, &mutants.iter().collect::<Vec<_>>()).unwrap()
+        };
+        for rest in ["_", "other"] {
+            let (text, numbers) = made(rest);
+            assert_eq!(numbers, HashSet::from([1, 2]), "{rest}");
+            assert!(text.contains("1 if !crate::__mutant(1u32) => 1"), "{text}");
+        }
+        for rest in ["_ if x > 7", "3..", "other @ 3.."] {
+            assert_eq!(made(rest).1, HashSet::new(), "{rest}");
+        }
     }
 }
