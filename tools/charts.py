@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the charts and fills in the tables of the benchmark pages from docs/results/*.json.
 
-    tools/charts.py            # write docs/charts/*.svg and the tables of docs/BENCHMARKS.md and docs/lab/*.md
+    tools/charts.py            # write docs/charts/*.svg and the tables of docs/BENCHMARKS.md
     tools/charts.py --check    # write nothing; fail if a file on disk differs from what would be written
 
 A results file holds one table: title, date, machine, peer, commands, notes, columns and rows. A page takes a table with
@@ -131,8 +131,8 @@ OPENING = re.compile(r"^<!-- table:", re.MULTILINE)
 MARKER = re.compile(r"^<!-- table: (\S+)((?: \S+)*) -->\n(?:(?!<!--).*\n)*<!-- end -->", re.MULTILINE)
 
 
-def filled(text, results, used):
-    """A page with all its tables generated anew. Adds the names of the results it shows to `used`."""
+def filled(text, results):
+    """A page with all its tables generated anew."""
 
     def replacement(match):
         name, options = match[1], match[2].split()
@@ -141,7 +141,6 @@ def filled(text, results, used):
             if "if-present" in options:
                 return opening + "\n<!-- end -->"
             raise Invalid(f"no results named {name}")
-        used.add(name)
         filters, keys = {}, []
         for option in options:
             key, _, value = option.partition("=")
@@ -465,15 +464,11 @@ def outputs():
     """Every generated file and its text."""
     results = load_results()
     files = {CHARTS / f"{name}.svg": svg for name, svg in charts(results)}
-    used = set()
-    for page in [DOCS / "BENCHMARKS.md", *sorted((DOCS / "lab").glob("*.md"))]:
-        try:
-            files[page] = filled(page.read_text(), results, used)
-        except Invalid as error:
-            raise Invalid(f"{page.relative_to(ROOT)}: {error}") from error
-    unused = sorted(set(results) - used)
-    if unused:
-        raise Invalid(f"docs/results: no page shows {', '.join(unused)}")
+    page = DOCS / "BENCHMARKS.md"
+    try:
+        files[page] = filled(page.read_text(), results)
+    except Invalid as error:
+        raise Invalid(f"{page.relative_to(ROOT)}: {error}") from error
     return files
 
 
