@@ -115,6 +115,10 @@ pub struct Outcome {
     pub speculated: Speculated,
 }
 
+/// The most stop strings, and their length in all, in bytes. Every token's text is compared with all of them.
+const MOST_STOPS: usize = 256;
+const LONGEST_STOPS: usize = 64 << 10;
+
 /// Refuses options that are out of range.
 pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(), Error> {
     let s = &options.sampling;
@@ -211,6 +215,18 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
     }
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::EmptyStopString);
+    }
+    for (what, count, most) in [
+        ("stop strings", options.stop.len(), MOST_STOPS),
+        (
+            "bytes of stop strings",
+            options.stop.iter().map(String::len).sum(),
+            LONGEST_STOPS,
+        ),
+    ] {
+        if count > most {
+            return Err(Error::TooMany { what, count, most });
+        }
     }
     if options.dry_breakers.iter().any(String::is_empty) {
         return Err(Error::EmptyBreaker);

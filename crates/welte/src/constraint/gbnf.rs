@@ -1,9 +1,10 @@
 //! llama.cpp's grammar language, translated to Lark.
 
+use super::measure::MOST_RULES;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// The most rules, and the deepest nesting of groups.
-const MOST_RULES: usize = 10_000;
+/// The deepest nesting of groups.
 const DEEPEST: usize = 100;
 
 /// Translates a grammar. The error names the line.
@@ -11,8 +12,8 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     let mut parser = Parser {
         text,
         at: 0,
-        names: Vec::new(),
-        defined: Vec::new(),
+        names: HashMap::new(),
+        defined: HashSet::new(),
         depth: 0,
     };
     let mut lark = String::new();
@@ -24,10 +25,13 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
         let rule = parser.rule()?;
         lark.push_str(&rule);
     }
-    let known = |name: &&String| parser.defined.contains(*name);
-    match parser.names.iter().find(|name| !known(name)) {
-        Some(name) => Err(format!("the rule {name:?} is not defined")),
-        None if parser.defined.iter().any(|name| name == "root") => {
+    let missing = parser
+        .names
+        .iter()
+        .filter(|(name, _)| !parser.defined.contains(*name));
+    match missing.min_by_key(|(_, number)| **number) {
+        Some((name, _)) => Err(format!("the rule {name:?} is not defined")),
+        None if parser.defined.contains("root") => {
             let root = parser.number("root");
             Ok(format!("start: r{root}\n{lark}"))
         }
@@ -38,9 +42,9 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// All names that occur; the rule of name `i` is `r<i>` in Lark.
-    names: Vec<String>,
-    defined: Vec<String>,
+    /// All names that occur, numbered; the rule of name `i` is `r<i>` in Lark.
+    names: HashMap<&'a str, usize>,
+    defined: HashSet<&'a str>,
     depth: usize,
 }
 
@@ -87,35 +91,32 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn name(&mut self) -> Result<String, String> {
+    fn name(&mut self) -> Result<&'a str, String> {
         let part = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_');
         let end = self.rest().find(part).unwrap_or(self.rest().len());
         if end == 0 {
             return self.problem("expected the name of a rule");
         }
-        let name = self.rest()[..end].to_string();
+        let name = &self.rest()[..end];
         self.at += end;
         Ok(name)
     }
 
-    fn number(&mut self, name: &str) -> usize {
-        let known = self.names.iter().position(|known| known == name);
-        known.unwrap_or_else(|| {
-            self.names.push(name.to_string());
-            self.names.len() - 1
-        })
+    fn number(&mut self, name: &'a str) -> usize {
+        let next = self.names.len();
+        *self.names.entry(name).or_insert(next)
     }
 
     fn rule(&mut self) -> Result<String, String> {
         let name = self.name()?;
-        if self.defined.contains(&name) {
+        if self.defined.contains(name) {
             return self.problem(&format!("the rule {name:?} is defined twice"));
         }
         if self.defined.len() >= MOST_RULES {
             return self.problem(&format!("there are more than {MOST_RULES} rules"));
         }
-        let number = self.number(&name);
-        self.defined.push(name);
+        let number = self.number(name);
+        self.defined.insert(name);
         self.skip(false);
         self.expect("::=")?;
         self.skip(true);
@@ -137,8 +138,8 @@ impl<'a> Parser<'a> {
             }
             self.at += 1;
             self.skip(true);
-            let next = self.sequence(group)?;
-            all = format!("{all} | {next}");
+            all.push_str(" | ");
+            all.push_str(&self.sequence(group)?);
         }
     }
 
@@ -168,7 +169,7 @@ impl<'a> Parser<'a> {
                 }
                 Some(c) if c.is_ascii_alphanumeric() || c == '_' || c == '-' => {
                     let name = self.name()?;
-                    format!("r{}", self.number(&name))
+                    format!("r{}", self.number(name))
                 }
                 // An empty alternative.
                 _ if all.is_empty() => return Ok("\"\"".to_string()),

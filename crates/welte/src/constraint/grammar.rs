@@ -140,7 +140,7 @@ impl Grammars {
         let grammar = TopLevelGrammar::from_grammar(grammar);
         let mut matcher = Matcher::new(self.factory.create_parser(grammar));
         if let Some(problem) = matcher.get_error() {
-            return Err(constraint.refused(problem));
+            return Err(constraint.refused(in_words(problem)));
         }
         // A warning says that a part of the grammar is not enforced.
         if let Some(warning) = matcher.grammar_warnings().first() {
@@ -171,7 +171,7 @@ impl Matching {
                 return Err("a token differs from the one that is forced".into());
             }
             let taken = self.matcher.consume_token(*token);
-            taken.map_err(|error| error.to_string())?;
+            taken.map_err(|error| in_words(error.to_string()))?;
             forced = self.forced();
             let same = forced.iter().zip(after).take_while(|(a, b)| a == b);
             let same = same.count();
@@ -237,7 +237,7 @@ impl Matching {
     fn progress(&mut self, mut forced: Vec<u32>) -> Result<Progress, String> {
         if self.matcher.is_stopped() {
             if let Some(error) = self.matcher.get_error() {
-                return Err(error);
+                return Err(in_words(error));
             }
             // Nothing may follow.
             if forced.last() != Some(&self.end) {
@@ -246,8 +246,16 @@ impl Matching {
             return Ok(Progress { forced, mask: None });
         }
         let mask = self.matcher.compute_mask();
-        let mask = Some(mask.map_err(|error| error.to_string())?);
+        let mask = Some(mask.map_err(|error| in_words(error.to_string()))?);
         Ok(Progress { forced, mask })
+    }
+}
+
+/// A message without the traces of a panic, which the compiler and the matcher turn into errors.
+fn in_words(problem: String) -> String {
+    match problem.find("panic: ") {
+        Some(_) => "the grammar compiler fails on it; simplify it".to_string(),
+        None => problem,
     }
 }
 

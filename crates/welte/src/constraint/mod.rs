@@ -1,11 +1,15 @@
 //! Constraints: what an answer must look like. A constraint is compiled before its request is accepted; what cannot be
 //! enforced is refused.
 
+mod closed;
+mod compile;
 mod form;
 mod gbnf;
 mod grammar;
+mod measure;
 mod schema;
 
+pub(crate) use compile::compile;
 pub(crate) use grammar::{Grammars, Matching, Progress};
 
 use crate::Error;
@@ -58,9 +62,6 @@ pub enum Constraint {
     Repeated(Box<Constraint>),
 }
 
-/// The largest source of a constraint, in bytes.
-const LARGEST: usize = 1 << 20;
-
 impl Constraint {
     /// A grammar in Lark or GBNF. GBNF has rules with `::=`.
     pub fn grammar(text: String) -> Constraint {
@@ -88,27 +89,9 @@ impl Constraint {
         }
     }
 
-    /// The size of its source, in bytes.
-    fn size(&self) -> usize {
-        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum();
-        match self {
-            Constraint::JsonSchema(schema) => schema.to_string().len(),
-            Constraint::Json => 0,
-            Constraint::Regex(text)
-            | Constraint::Lark(text)
-            | Constraint::Gbnf(text)
-            | Constraint::Text(text) => text.len(),
-            Constraint::Choice(all) | Constraint::Without(all) => texts(all),
-            Constraint::Until { mark, without } => mark.len() + texts(without),
-            Constraint::Sequence(all) | Constraint::OneOf(all) => {
-                all.iter().map(|one| one.size() + 1).sum()
-            }
-            Constraint::Repeated(one) => one.size(),
-        }
-    }
-
     /// Checks what can be checked without a model: sizes and keywords. Compiling finds the rest.
     pub fn check(&self) -> Result<(), Error> {
+        self.measure()?;
         self.source(&Controls::default()).map(|_| ())
     }
 
@@ -122,10 +105,6 @@ impl Constraint {
 
     /// What the grammar compiler reads, for a vocabulary with these control tokens.
     fn source(&self, controls: &Controls) -> Result<Source, Error> {
-        let size = self.size();
-        if size > LARGEST {
-            return Err(self.refused(format!("it has {size} bytes; the most are {LARGEST}")));
-        }
         Ok(match self {
             Constraint::JsonSchema(schema) => Source::Schema(schema::checked(schema)?),
             Constraint::Json => Source::Schema(schema::object()),

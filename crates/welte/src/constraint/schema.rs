@@ -1,5 +1,6 @@
 //! JSON Schema: which keywords can be enforced. Every other keyword of the standard is an error that names its place.
 
+use super::closed::closed;
 use crate::Error;
 use serde_json::{Map, Value, json};
 
@@ -76,7 +77,7 @@ const WHITE_SPACE: &str = r"\x20|\x0A[\x20\x09]{0,40}";
 pub(super) fn checked(schema: &Value) -> Result<Value, Error> {
     let mut schema = schema.clone();
     check(&mut schema, &mut String::new())?;
-    Ok(with_options(schema))
+    Ok(with_options(closed(schema)))
 }
 
 /// Any object.

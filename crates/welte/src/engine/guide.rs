@@ -1,11 +1,15 @@
 //! A request's guide: a thread of its own follows the constraint, so that a slow grammar delays nobody else, and nothing is
 //! allocated in the scheduler's thread.
 
-use crate::constraint::{Matching, Progress};
+use crate::constraint::{Matching, Progress, compile};
 use crate::{Constraint, Error, Model};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use web_time::{Duration, Instant};
 use welte_device::MaskBoard;
+
+/// The matcher calls itself for the parts of an expression. A thread takes only as much memory as it uses.
+const STACK: usize = 32 << 20;
 
 /// What is left of a long delay after each further token.
 const FADES: f32 = 0.9;
@@ -70,12 +74,22 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The constraint cannot be followed: the request ends.
+    fn fail(&self, why: &str) {
+        let mut state = self.state();
+        state.failed = Some(why.to_string());
+        state.checking = false;
+        drop(state);
+        self.answered.notify_one();
+    }
 }
 
 impl State {
     /// True while the thread works out what comes next.
     fn is_open(&self) -> bool {
-        !self.told.is_empty() || self.position.is_none() && self.taken == self.forced.len()
+        let knows_next = self.position.is_some() || self.taken < self.forced.len();
+        self.failed.is_none() && (!self.told.is_empty() || !knows_next)
     }
 
     /// Puts the mask on the board, if both are there. A chain needs the masks of the forced tokens first.
@@ -152,7 +166,7 @@ impl Guide {
         budget: usize,
         forces: bool,
     ) -> Result<Guide, Error> {
-        let mut matching = model.grammars()?.compile(constraint, forces)?;
+        let (matching, first) = compile(model, constraint, forces)?;
         let words = model.vocab().div_ceil(32) as usize;
         let mut state = State {
             told: Vec::with_capacity(MaskBoard::DEPTH),
@@ -171,19 +185,24 @@ impl Guide {
             failed: None,
             closed: false,
         };
-        state.follow(prompt, matching.start());
-        if let Some(problem) = state.failed {
-            return Err(Error::Guidance { problem });
-        }
+        state.follow(prompt, Ok(first));
         let length = prompt + state.forced.len();
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             told: Condvar::new(),
             answered: Condvar::new(),
         });
-        let thread = std::thread::Builder::new().name("welte-guide".into());
+        let thread = std::thread::Builder::new()
+            .name("welte-guide".into())
+            .stack_size(STACK);
         let followed = shared.clone();
-        let started = thread.spawn(move || follow(&followed, matching, length));
+        let started = thread.spawn(move || {
+            // Nobody waits for a guide that is gone.
+            let follow = AssertUnwindSafe(|| follow(&followed, matching, length));
+            if catch_unwind(follow).is_err() {
+                followed.fail("the matcher failed");
+            }
+        });
         started.map_err(|error| Error::Guidance {
             problem: format!("its thread cannot be started: {error}"),
         })?;
