@@ -281,7 +281,7 @@ struct Printer {
 
 impl Printer {
     fn row(&mut self, facts: &Facts, row: &Row) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::terminal::stdout();
         let first = std::mem::replace(&mut self.first, false);
         match self.rows {
             Rows::Md => {

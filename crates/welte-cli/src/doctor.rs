@@ -18,7 +18,7 @@ struct Examined {
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let devices: Vec<Examined> = welte::devices().into_iter().map(examine).collect();
     let bundled = source::bundled();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     match args.output {
         Plain::Text => write!(out, "{}", text(&devices, bundled.as_deref()))?,
         Plain::Json => writeln!(out, "{:#}", report(&devices, bundled.as_deref()))?,

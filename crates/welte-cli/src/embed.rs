@@ -56,7 +56,7 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     let model = source::load_with(&source, &options)?;
     let shape = Shape::of(&model, args)?;
     let engine = model.engine()?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(crate::terminal::stdout());
     // As many as the engine computes together, and as many that wait.
     let mut begun = VecDeque::new();
     let (mut texts, mut index) = (texts.iter(), 0);

@@ -66,7 +66,7 @@ mod cache {
         if pulled.bytes == 0 {
             eprintln!("{}: already in the cache", args.name);
         }
-        writeln!(std::io::stdout(), "{}", pulled.path.display())?;
+        writeln!(crate::terminal::stdout(), "{}", pulled.path.display())?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -144,7 +144,7 @@ mod cache {
             };
             eprint!(
                 "\r\x1b[K{}: {} % of {}, {:.1} MB/s{left}",
-                report.file,
+                crate::terminal::plain(&report.file),
                 100 * report.done / report.total.max(1),
                 human(report.total),
                 rate / 1e6
@@ -162,7 +162,7 @@ mod cache {
     pub(crate) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         let hub = Hub::from_env()?;
         let models: Vec<_> = hub.repos()?.iter().flat_map(CachedRepo::models).collect();
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::terminal::stdout();
         if args.output == Plain::Json {
             let rows = models
                 .iter()
@@ -184,7 +184,7 @@ mod cache {
 
     pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         let repo = Hub::from_env()?.repo(&args.name)?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::terminal::stdout();
         if args.output == Plain::Json {
             writeln!(out, "{:#}", json(&repo))?;
             return Ok(ExitCode::SUCCESS);
@@ -249,7 +249,7 @@ mod cache {
         }
         removal.apply()?;
         writeln!(
-            std::io::stdout(),
+            crate::terminal::stdout(),
             "{}: removed {}, {bytes} bytes ({}) free",
             args.name,
             files(count),

@@ -12,7 +12,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
     let inspection = match Model::inspect(&source, &args.load.options()?) {
         Err(welte::Error::Model(error)) if error.is_of_contents() => {
-            println!("{}\n", Model::survey(&source)?);
+            writeln!(crate::terminal::stdout(), "{}\n", Model::survey(&source)?)?;
             return Err(welte::Error::Model(error).into());
         }
         other => other?,
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         Picture::Dot => welte_report::dot,
         Picture::Html => welte_report::html,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     out.write_all(view(inspection.program(), &header).as_bytes())?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)

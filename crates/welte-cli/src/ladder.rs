@@ -80,7 +80,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
         kernel_ms: (chained - launch_ms(&mut stepper)?).max(0.0),
         rungs,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     match args.output {
         Rows::Md => write!(out, "{}", ladder.markdown())?,
         Rows::Csv => write!(out, "{}", ladder.csv())?,

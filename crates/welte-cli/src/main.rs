@@ -1,5 +1,9 @@
 //! The `welte` binary. Exit codes: 0 done, 1 an error in input or model, 2 wrong usage, 130 interrupted.
 
+// First, because its macros replace those of the standard library.
+#[macro_use]
+mod terminal;
+
 mod args;
 mod bench;
 mod catalog;

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     if terminal {
         eprintln!();
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     match args.output {
         Plain::Text => writeln!(
             out,
@@ -99,7 +99,7 @@ fn compare(
             done < text.total
         },
     )?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     match args.output {
         Plain::Text => writeln!(
             out,

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             generation(&mut stepper, args.n_gen)?,
         ],
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     match args.output {
         Page::Text => write!(out, "{}", text(&report))?,
         Page::Json => writeln!(out, "{:#}", json(&report))?,

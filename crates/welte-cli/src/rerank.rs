@@ -55,7 +55,7 @@ pub(crate) fn run(args: &RerankArgs) -> anyhow::Result<ExitCode> {
         scored.push((scored.len(), score.wait()?, tokens));
     }
     scored.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(crate::terminal::stdout());
     for (index, score, tokens) in scored.into_iter().take(args.top_n.unwrap_or(usize::MAX)) {
         let document = documents.get(index).context("a document is lost")?;
         let mut line = json!({ "index": index, "relevance_score": score, "tokens": tokens });

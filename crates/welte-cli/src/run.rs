@@ -125,7 +125,12 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let begun = crate::START.get().map(std::time::Instant::elapsed);
     let channels = template.is_some() && in_channels(&model);
     let outcome = match args.logprobs {
-        Some(_) => logprobs::answer(&mut session, &tokens, &options, &mut std::io::stdout())?,
+        Some(_) => logprobs::answer(
+            &mut session,
+            &tokens,
+            &options,
+            &mut crate::terminal::stdout(),
+        )?,
         None => answer(&mut session, &tokens, &options, channels)?.0,
     };
     let interrupted = outcome.stop == StopReason::Cancelled;
@@ -257,7 +262,7 @@ impl<W: Write> Shown<W> {
 /// Columns of the terminal; `None` if the stream is not one.
 fn columns(stream: &impl IsTerminal) -> Option<u16> {
     let size = stream.is_terminal().then(terminal_size::terminal_size)?;
-    size.map(|(width, _)| width.0)
+    Some(size.map_or(80, |(width, _)| width.0))
 }
 
 /// Generates to standard output. Returns the answer too.

@@ -94,7 +94,7 @@ impl<'a> ProgressLine<'a> {
             return;
         }
         self.shown = Some(now);
-        eprint!("\r\x1b[K{}", text(self));
+        eprint!("\r\x1b[K{}", crate::terminal::plain(&text(self)));
         let _ = std::io::stderr().flush();
     }
 

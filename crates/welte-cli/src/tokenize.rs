@@ -17,7 +17,7 @@ pub(crate) fn run(args: &TokenizeArgs) -> anyhow::Result<ExitCode> {
         (None, None) => source::read_text("-".as_ref())?,
     };
     let ids = tokenizer.encode(&text, !args.no_bos, !args.no_parse_special)?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(crate::terminal::stdout());
     if args.ids {
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         writeln!(out, "[{}]", ids.join(", "))?;

@@ -13,7 +13,7 @@ pub(crate) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     let device = model.device();
     let mut stepper = model.stepper()?;
     let tools = stepper.context().replays();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     match tools.and_then(|tools| Some((tools.tuning()?, tools.replaying()))) {
         Some((tuning, replaying)) => writeln!(
             out,

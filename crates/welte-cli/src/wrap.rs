@@ -1,5 +1,6 @@
-//! Wraps text at words while it is written to a terminal.
+//! Wraps text at words while it is written to a terminal, and leaves escape sequences out.
 
+use crate::terminal::Filter;
 use std::io::{self, Write};
 use unicode_width::UnicodeWidthChar;
 
@@ -20,6 +21,7 @@ pub(crate) struct Wrapper<W> {
     /// Backticks at the start of this line; `None` after anything else.
     ticks: Option<u32>,
     in_code: bool,
+    filter: Filter,
 }
 
 impl<W: Write> Wrapper<W> {
@@ -35,6 +37,7 @@ impl<W: Write> Wrapper<W> {
             full: false,
             ticks: Some(0),
             in_code: false,
+            filter: Filter::default(),
         }
     }
 
@@ -44,7 +47,9 @@ impl<W: Write> Wrapper<W> {
             None => self.out.write_all(text.as_bytes())?,
             Some(width) => {
                 for c in text.chars() {
-                    self.character(c, width)?;
+                    if self.filter.shows(c) {
+                        self.character(c, width)?;
+                    }
                 }
             }
         }
@@ -253,6 +258,15 @@ mod tests {
         wrapper.push(STORY).unwrap();
         wrapper.push("\x1b[0m ").unwrap();
         assert_eq!(out, format!("{STORY}\x1b[0m ").as_bytes());
+    }
+
+    #[test]
+    fn answers_have_no_escape_sequences_on_a_terminal() {
+        let text = "a \x1b[2J\x1b]0;title\x07red \u{9b}31mfox\n```\n\x1b[31mcode\n```\n";
+        for piece in 1..20 {
+            let lines = wrapped(text, 40, piece);
+            assert_eq!(lines, ["a red fox", "```", "code", "```", ""]);
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Table {
 
     /// Prints a row.
     pub(super) fn row(&mut self, figures: &Figures) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::terminal::stdout();
         let first = self.count == 0;
         self.count += 1;
         let number = |name: &str| figures.get(name).and_then(serde_json::Value::as_f64);
