@@ -170,7 +170,7 @@ fn answer(engine: &Engine, driver: &mut Driver) -> Result<(), Problem> {
             let messages = [Message::new("user", asked.prompt)];
             model.encode_chat(&model.chat_template()?, &messages)?
         }
-        false => model.encode_rendered(&asked.prompt)?,
+        false => model.encode_rendered(&asked.prompt.into())?,
     };
     let mut request = Request::new(prompt);
     request.options.max_tokens = asked.most;

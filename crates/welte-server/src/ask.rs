@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte::{Constraint, GenerateOptions, Message, Request};
-use welte_text::RenderOptions;
+use welte_text::{RenderOptions, Rendered};
 
 /// What to continue.
 pub(crate) enum Prompt {
@@ -142,6 +142,12 @@ impl Ask {
         }
     }
 
+    /// Whether the request has tools that the model's template does not know.
+    pub(crate) fn has_generic_tools(&self) -> bool {
+        let template = self.served.template.as_ref();
+        !self.tools.is_empty() && template.is_some_and(|template| !template.supports_tools())
+    }
+
     /// Hands the request to the engine. The answers are in order of prompts, then choices.
     pub(crate) async fn start(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
         let app = app.clone();
@@ -234,12 +240,12 @@ impl Ask {
                 messages,
                 variables,
             } => {
-                let rendered = render(served, messages, variables, &self.tools)?;
+                let mut rendered = render(served, messages, variables, &self.tools)?;
                 let shape = self.shape(&rendered, variables)?;
-                let text = format!("{rendered}{}", shape.opening);
-                length::check(served, &text)?;
+                rendered.push_str(&shape.opening);
+                length::check(served, &rendered)?;
                 Ok(Encoded {
-                    tokens: served.model.encode_rendered(&text)?,
+                    tokens: served.model.encode_rendered(&rendered)?,
                     constraint: shape.constraint,
                     parsing: shape.parsing,
                 })
@@ -269,7 +275,7 @@ pub(crate) fn render(
     messages: &[Message],
     variables: &Map<String, Value>,
     tools: &[Value],
-) -> Result<String, Failure> {
+) -> Result<Rendered, Failure> {
     let Some(template) = &served.template else {
         let origin = served.model.origin().to_string();
         return Err(welte::Error::NoChatTemplate { origin }.into());
@@ -279,13 +285,12 @@ pub(crate) fn render(
         variables: variables.clone(),
         ..RenderOptions::default()
     };
+    let messages = changing::without(messages, &served.drop_changing);
+    if !tools.is_empty() && !template.supports_tools() {
+        return Ok(template.render_generic(&messages, tools, &options)?);
+    }
     if !tools.is_empty() {
-        if !template.supports_tools() {
-            let problem = "the model's chat template does not support tools";
-            return Err(Failure::field("tools", problem));
-        }
         options.variables.insert("tools".to_string(), tools.into());
     }
-    let messages = changing::without(messages, &served.drop_changing);
     Ok(template.render_chat(&messages, &options)?)
 }

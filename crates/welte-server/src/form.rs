@@ -31,6 +31,10 @@ impl Ask {
         let Some(format) = self.served.format else {
             return Ok(shape);
         };
+        let format = match self.has_generic_tools() {
+            true => format.generic(),
+            false => format,
+        };
         let functions = self.functions()?;
         let own = self.options.constraint.as_ref();
         let tools = self.tools.iter().filter_map(Tool::from_json).collect();
@@ -80,7 +84,9 @@ impl Ask {
     /// The functions whose calls have a form, with the schemas of their arguments.
     fn functions(&self) -> Result<Vec<(String, Value)>, Failure> {
         let any = json!({ "type": "object" });
-        let strict = |name: &str| self.strict.iter().any(|(strict, _)| strict == name);
+        // A model that was not made for calls needs the form to write one.
+        let generic = self.has_generic_tools();
+        let strict = |name: &str| generic || self.strict.iter().any(|(strict, _)| strict == name);
         let function = |tool: &Value| {
             let name = tool["function"]["name"].as_str()?.to_string();
             let schema = match self.must_call.is_some() || strict(&name) {
@@ -96,7 +102,7 @@ impl Ask {
                 let problem = "needs a tool that may be called";
                 return Err(Failure::field(&must.field, problem));
             }
-        } else if self.strict.is_empty() && self.options.constraint.is_none() {
+        } else if !generic && self.strict.is_empty() && self.options.constraint.is_none() {
             all.clear();
         }
         Ok(all)

@@ -265,7 +265,7 @@ pub(crate) async fn apply_template(app: Arc<App>, mut fields: Fields) -> Outcome
     fields.finish()?;
     aside(move || {
         let prompt = ask::render(&served, &messages, &variables, &[])?;
-        Ok(ok(&json!({ "prompt": prompt })))
+        Ok(ok(&json!({ "prompt": prompt.text() })))
     })
     .await
 }

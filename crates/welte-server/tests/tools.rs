@@ -441,8 +441,6 @@ async fn what_cannot_be_enforced_is_refused() {
     assert_eq!(error["param"], "tool_choice");
     let error = chat(&server, "tool_choice", json!("sometimes"), tools()).await;
     assert_eq!(error["param"], "tool_choice");
-    let error = chat(&plain, "tool_choice", json!("required"), tools()).await;
-    assert_eq!(error["param"], "tools");
     let mut strict = tools();
     strict[1]["function"]["strict"] = true.into();
     strict[1]["function"]["parameters"]["properties"]["count"]["not"] = json!({});
@@ -465,4 +463,46 @@ async fn what_cannot_be_enforced_is_refused() {
         "{}",
         reply.text
     );
+}
+
+/// The bundled model's template has no tools.
+#[tokio::test]
+async fn tools_are_explained_to_a_model_without_them() {
+    let server = server();
+    let mut made = 0;
+    for choice in ["required", "auto"] {
+        for seed in 0..3 {
+            let body = json!({
+                "messages": question(), "temperature": 0.8, "seed": seed, "max_tokens": 200,
+                "tools": [tools()[0]], "tool_choice": choice,
+            });
+            let chat = post(&server, "/v1/chat/completions", body).await;
+            assert_eq!(chat.status, 200, "{}", chat.text);
+            let chat = chat.json();
+            let calls = chat["choices"][0]["message"]["tool_calls"]
+                .as_array()
+                .cloned();
+            let calls = calls.unwrap_or_default();
+            let whole = chat["choices"][0]["finish_reason"] != "length";
+            assert!(!calls.is_empty() || choice == "auto" || !whole, "{chat}");
+            made += calls.len();
+            for call in calls {
+                check(call["function"]["arguments"].as_str().unwrap());
+            }
+            assert!(!whole || chat["welte"].get("problems").is_none(), "{chat}");
+        }
+    }
+    assert!(made > 0);
+    // Calls and their results are text for such a model.
+    let call = json!({"id": "call_1", "type": "function", "function": {
+        "name": "count_animals", "arguments": "{\"animal\": \"fox\", \"count\": 1}"
+    }});
+    let messages = json!([
+        {"role": "user", "content": "How many foxes?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+    ]);
+    let body = json!({"messages": messages, "max_tokens": 20, "tools": tools()});
+    let chat = post(&server, "/v1/chat/completions", body).await;
+    assert_eq!(chat.status, 200, "{}", chat.text);
 }

@@ -1,6 +1,7 @@
 //! A tokenizer from `tokenizer.json` and `tokenizer_config.json`.
 
 use crate::Error;
+use crate::growth;
 use crate::tokenizer::{Kind, Parts, Tokenizer, byte_of, shortened};
 use crate::vocabulary::TokenType;
 use serde_json::Value;
@@ -33,6 +34,7 @@ impl Tokenizer {
             None => Value::Null,
         };
         check_bpe(&json["model"])?;
+        growth::check(&json).map_err(bad)?;
         // The backend may panic on invalid files that pass the checks above.
         catch_unwind(AssertUnwindSafe(|| build(tokenizer_json, &json, &config)))
             .map_err(|_| bad("is inconsistent; download it again"))?

@@ -1,19 +1,25 @@
 //! Python's formatting of values: `str`, `repr`, `json.dumps`, `strftime`.
 
+use crate::template::uncovered;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 use std::fmt::Write;
 
 /// The longest text made from one value, in bytes.
-const LONGEST: usize = 32 << 20;
+pub(crate) const LONGEST: usize = 32 << 20;
 
 fn invalid(problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem.into())
 }
 
 fn check(text: &str) -> Result<(), Error> {
-    if text.len() > LONGEST {
+    check_length(text.len())
+}
+
+/// Refuses a text of this length.
+pub(crate) fn check_length(length: usize) -> Result<(), Error> {
+    if length > LONGEST {
         Err(invalid(format!("produces more than {LONGEST} bytes")))
     } else {
         Ok(())
@@ -124,6 +130,13 @@ pub(crate) fn replace(
         )));
     }
     Ok(text.replacen(old, new, most))
+}
+
+/// `markupsafe.escape(text)`
+pub(crate) fn escape(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let text = text.replace('>', "&gt;").replace('"', "&#34;");
+    text.replace('\'', "&#39;")
 }
 
 /// Jinja's `indent`: spaces before every line except the first and empty ones.
@@ -266,6 +279,12 @@ pub(crate) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
     Ok(writer.out)
 }
 
+/// Whether a character, or the one that it stands for, needs no escape.
+fn is_ascii(c: char) -> bool {
+    let c = uncovered(c).unwrap_or(c);
+    (' '..='~').contains(&c)
+}
+
 struct JsonWriter<'a> {
     style: &'a JsonStyle,
     item: &'a str,
@@ -336,7 +355,7 @@ impl JsonWriter<'_> {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                c if (c as u32) < 0x20 || (self.style.ascii && !(' '..='~').contains(&c)) => {
+                c if (c as u32) < 0x20 || (self.style.ascii && !is_ascii(c)) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }

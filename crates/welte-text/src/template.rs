@@ -1,12 +1,24 @@
 //! Chat templates: Jinja as Python's transformers renders it.
 
+mod budget;
+mod shield;
+mod tree;
+
+pub use self::shield::Rendered;
+pub(crate) use self::shield::uncovered;
+
+use self::budget::charged;
+use self::shield::Shield;
+use self::tree::Rebuild;
 use crate::Error;
 use crate::conversation::{Dialect, Message};
+use crate::generic;
 use crate::python;
 use crate::tokenizer::shortened;
+use minijinja::machinery::{CodeGenerator, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, from_args};
-use minijinja::{Environment, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -37,10 +49,12 @@ pub struct RenderOptions {
     pub now: Option<u64>,
 }
 
-/// A compiled chat template.
+/// A chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
+    shield: Shield,
     bos: String,
     eos: String,
     /// The form of messages that it reads: without and with tools.
@@ -57,13 +71,8 @@ impl ChatTemplate {
             );
             return Err(Error::Template { line: 1, problem });
         }
+        let source = without_generation_tags(source);
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()
-            .map_err(failed)?;
-        environment.set_syntax(syntax);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(DEEPEST);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
@@ -72,30 +81,44 @@ impl ChatTemplate {
         environment.add_filter("length", length);
         environment.add_filter("count", length);
         environment.add_filter("tojson", tojson);
-        environment.add_filter("string", |value: &Value| python::text(value));
-        environment.add_filter("pprint", |value: &Value| python::text(value));
+        for filter in ["string", "pprint"] {
+            environment.add_filter(filter, |value: &Value| charged(python::text(value)?));
+        }
         environment.add_filter(
             "replace",
             |text: &str, old: &str, new: &str, count: Option<i64>| {
-                python::replace(text, old, new, count)
+                charged(python::replace(text, old, new, count)?)
             },
         );
+        for filter in ["escape", "e"] {
+            environment.add_filter(filter, escape);
+        }
         environment.add_filter("join", join);
         environment.add_filter("indent", indent);
         // Chats do not need these filters, and each can turn a small input into a large output.
-        for filter in ["format", "batch", "slice"] {
+        for filter in ["format", "batch", "slice", "chain", "zip"] {
             environment.remove_filter(filter);
         }
+        environment.remove_global("debug");
         environment.add_function("raise_exception", raise_exception);
-        environment
-            .add_template_owned("chat", without_generation_tags(source))
-            .map_err(failed)?;
+        budget::add_functions(&mut environment);
+        compiled(&source)?;
         Ok(ChatTemplate {
             environment,
+            source,
+            shield: Shield::default(),
             bos: bos.to_owned(),
             eos: eos.to_owned(),
             dialects: Default::default(),
         })
+    }
+
+    /// The same template for a vocabulary with these marks ([`Tokenizer::marks`](crate::Tokenizer::marks)). Messages that
+    /// spell them do not make them tokens.
+    pub fn with_marks(mut self, marks: &[String]) -> Result<ChatTemplate, Error> {
+        let (_, seen) = compiled(&self.source)?;
+        self.shield = Shield::new(&self.source, marks, &seen.literals, &seen.names);
+        Ok(self)
     }
 
     /// The prompt for messages with role and content.
@@ -103,7 +126,7 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
-    ) -> Result<String, Error> {
+    ) -> Result<Rendered, Error> {
         let options = RenderOptions {
             add_generation_prompt,
             ..RenderOptions::default()
@@ -117,12 +140,32 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         options: &RenderOptions,
-    ) -> Result<String, Error> {
+    ) -> Result<Rendered, Error> {
         let calls = messages
             .iter()
             .any(|message| !message.tool_calls.is_empty());
         let plain = !calls && !options.variables.contains_key("tools");
         self.render_with(&self.dialect(plain).messages(messages), options)
+    }
+
+    /// The prompt for a conversation with tools that the template does not know. They are explained in its text, and the
+    /// answer has calls in the syntax of [`Format::generic`](crate::calls::Format::generic).
+    pub fn render_generic(
+        &self,
+        messages: &[Message],
+        tools: &[Json],
+        options: &RenderOptions,
+    ) -> Result<Rendered, Error> {
+        let with = |system| generic::without_tools(messages, tools, system);
+        let rendered = self.render_chat(&with(true), options);
+        let explained = rendered
+            .as_ref()
+            .is_ok_and(|text| text.contains(generic::HOW));
+        match explained {
+            true => rendered,
+            // The template refuses or drops messages of the system.
+            false => self.render_chat(&with(false), options),
+        }
     }
 
     /// Whether tools appear in the prompt. Without it the model does not know them.
@@ -139,19 +182,30 @@ impl ChatTemplate {
             if !tools.is_empty() {
                 options.variables.insert("tools".into(), tools.into());
             }
-            self.render_with(messages, &options).ok()
+            let rendered = self.render_with(messages, &options).ok()?;
+            Some(rendered.text().to_owned())
         };
-        let source = self.environment.get_template("chat");
-        let source = source.as_ref().map_or("", |template| template.source());
-        self.dialects[usize::from(!plain)].get_or_init(|| Dialect::of(source, plain, &render))
+        self.dialects[usize::from(!plain)].get_or_init(|| Dialect::of(&self.source, plain, &render))
     }
 
     /// The prompt for messages with arbitrary fields, and with more variables.
-    pub fn render_with(&self, messages: &[Json], options: &RenderOptions) -> Result<String, Error> {
+    pub fn render_with(
+        &self,
+        messages: &[Json],
+        options: &RenderOptions,
+    ) -> Result<Rendered, Error> {
+        let mut variables = options.variables.clone();
+        let input = messages.iter().map(size).sum::<usize>();
+        budget::begin(input + variables.values().map(size).sum::<usize>());
+        let messages = self.shield.cover(messages, &mut variables);
+        let messages = messages.ok_or_else(|| Error::Template {
+            line: 1,
+            problem: "the conversation has every private character of Unicode".to_owned(),
+        })?;
         let mut context: Map<String, Json> = Map::new();
         context.insert("bos_token".into(), self.bos.as_str().into());
         context.insert("eos_token".into(), self.eos.as_str().into());
-        context.extend(options.variables.clone());
+        context.extend(variables);
         context.insert("messages".into(), messages.into());
         context.insert(
             "add_generation_prompt".into(),
@@ -165,32 +219,59 @@ impl ChatTemplate {
         let clock = Value::from_function(move |format: &str| python::strftime(now, format));
         let context = minijinja::context! { strftime_now => clock, ..Value::from(Serde(&context)) };
         PRINTABLE.set(LONGEST_OUTPUT);
-        let mut output = Bounded(Vec::new());
-        let template = self.environment.get_template("chat").map_err(failed)?;
-        template
-            .render_captured_to(context, &mut output)
-            .map_err(failed)?;
-        String::from_utf8(output.0).map_err(|_| Error::Template {
-            line: 1,
-            problem: "the output is not UTF-8".to_owned(),
-        })
+        match self.print(context) {
+            Ok(text) => Ok(Rendered::new(shield::uncover(text))),
+            Err(Error::Template { line, problem }) => {
+                let problem = shield::uncover(problem).0;
+                Err(Error::Template { line, problem })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn print(&self, context: Value) -> Result<String, Error> {
+        let (generator, _) = compiled(&self.source)?;
+        let (instructions, blocks) = generator.finish();
+        let mut text = String::new();
+        eval(
+            &self.environment,
+            &instructions,
+            context,
+            &blocks,
+            &mut make_string_output(&mut text),
+            AutoEscape::None,
+        )
+        .map_err(failed)?;
+        Ok(text)
     }
 }
 
-/// The output. It fails instead of exhausting memory.
-struct Bounded(Vec<u8>);
+/// Compiles a template. It is quick, and what it returns borrows the source.
+fn compiled(source: &str) -> Result<(CodeGenerator<'_>, Rebuild), Error> {
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .map_err(failed)?;
+    tree::check_depth(source, &syntax)?;
+    let tree = parse(source, "chat", syntax).map_err(failed)?;
+    let mut rebuild = Rebuild::default();
+    let tree = rebuild.statement(&tree)?;
+    let mut generator = CodeGenerator::new("chat", source);
+    generator.compile_stmt(&tree);
+    Ok((generator, rebuild))
+}
 
-impl std::io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if bytes.len() > LONGEST_OUTPUT.saturating_sub(self.0.len()) {
-            return Err(std::io::Error::other(too_long()));
+/// The bytes of a value, roughly.
+fn size(value: &Json) -> usize {
+    match value {
+        Json::String(text) => text.len() + 16,
+        Json::Array(items) => items.iter().map(size).sum::<usize>() + 16,
+        Json::Object(fields) => {
+            let field = |(name, value): (&String, &Json)| name.len() + size(value);
+            fields.iter().map(field).sum::<usize>() + 16
         }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        _ => 16,
     }
 }
 
@@ -241,6 +322,14 @@ fn length(value: &Value) -> Result<usize, minijinja::Error> {
     })
 }
 
+fn escape(value: &Value) -> Result<Value, minijinja::Error> {
+    if value.is_safe() {
+        return Ok(value.clone());
+    }
+    let text = shield::through(&python::text(value)?, python::escape);
+    Ok(Value::from_safe_string(text))
+}
+
 fn raise_exception(message: Rest<Value>) -> Result<Value, minijinja::Error> {
     let message = message
         .first()
@@ -261,17 +350,19 @@ fn method(
     match (value.as_str(), name) {
         (Some(text), "replace") => {
             let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
-            python::replace(text, old, new, count).map(Value::from)
+            charged(python::replace(text, old, new, count)?).map(Value::from)
         }
         (Some(text), "join") => {
             let (values,): (&Value,) = from_args(args)?;
-            python::join(values, text, None).map(Value::from)
+            charged(python::join(values, text, None)?).map(Value::from)
         }
-        (Some(text), "format") => {
-            python::check_format(text)?;
+        (text, _) => {
+            match text.filter(|_| name == "format") {
+                Some(text) => budget::check_format(text, args)?,
+                None => budget::check_method(value, name)?,
+            }
             minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
         }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }
 }
 
@@ -283,7 +374,11 @@ fn join(
     let named = options.get::<Option<&str>>("d")?;
     let attribute = options.get::<Option<&str>>("attribute")?;
     options.assert_all_used()?;
-    python::join(values, separator.or(named).unwrap_or(""), attribute)
+    charged(python::join(
+        values,
+        separator.or(named).unwrap_or(""),
+        attribute,
+    )?)
 }
 
 fn indent(
@@ -303,7 +398,7 @@ fn indent(
         .or(options.get::<Option<bool>>("blank")?)
         .unwrap_or(false);
     options.assert_all_used()?;
-    python::indent(text, width, first, blank)
+    charged(python::indent(text, width, first, blank)?)
 }
 
 fn tojson(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
@@ -314,16 +409,13 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     let separators = options.get::<Option<Vec<String>>>("separators")?;
     options.assert_all_used()?;
-    python::json(
-        value,
-        &python::JsonStyle {
-            ascii,
-            indent,
-            sorted,
-            separators,
-        },
-    )
-    .map(Value::from_safe_string)
+    let style = python::JsonStyle {
+        ascii,
+        indent,
+        sorted,
+        separators,
+    };
+    charged(python::json(value, &style)?).map(Value::from_safe_string)
 }
 
 /// `{% generation %}` only marks text for training. A condition that is always true keeps the white space the same.

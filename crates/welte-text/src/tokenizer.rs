@@ -2,7 +2,7 @@
 
 use crate::channels::MARKS;
 use crate::vocabulary::TokenType;
-use crate::{Error, InfillTokens};
+use crate::{Error, InfillTokens, Rendered};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use tokenizers::{
 pub(crate) const SPACE: &str = "\u{2581}";
 
 /// Control tokens that always end an answer.
-const END_MARKERS: &[&str] = &[
+pub(crate) const END_MARKERS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -45,6 +45,15 @@ const END_MARKERS: &[&str] = &[
 /// Ends a message in vocabularies with channels, where another message may follow. Elsewhere it ends the answer.
 const MESSAGE_END: &str = "<|end|>";
 
+/// Whether a user-defined token looks like a control token. Some files list the marks of turns as user-defined.
+fn is_mark(text: &str) -> bool {
+    let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
+    between("<|", "|>")
+        || between("<｜", "｜>")
+        || text == "<start_of_turn>"
+        || END_MARKERS.contains(&text)
+}
+
 /// The spelling of bytes in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -72,8 +81,10 @@ pub struct Tokenizer {
     parts: Parts,
     /// Recognises control and user-defined tokens in a text.
     special: AddedVocabulary,
-    /// Recognises user-defined tokens only.
+    /// Recognises user-defined tokens only, and of these no marks.
     plain: AddedVocabulary,
+    /// Recognises marks only.
+    marks: AddedVocabulary,
     texts: Vec<String>,
     bytes: Vec<Box<[u8]>>,
     pub(crate) types: Vec<TokenType>,
@@ -106,10 +117,22 @@ impl Tokenizer {
         eos: Option<u32>,
         mut ends: Vec<u32>,
     ) -> Result<Tokenizer, Error> {
+        let failed = |error: tokenizers::Error| Error::Backend(error.to_string());
+        let added = added.into_iter().map(|token| {
+            let special = token.special || is_mark(&token.content);
+            token.special(special)
+        });
+        let added: Vec<AddedToken> = added.collect();
+        let mut marks = AddedVocabulary::new();
+        let of_marks = added.iter().filter(|token| token.special).cloned();
+        let of_marks = of_marks.map(|token| token.normalized(false));
+        marks
+            .add_tokens(of_marks, &parts.model, None::<&NormalizerWrapper>)
+            .map_err(failed)?;
         let mut special = AddedVocabulary::new();
         special
             .add_tokens(added, &parts.model, parts.normalizer.as_ref())
-            .map_err(|error| Error::Backend(error.to_string()))?;
+            .map_err(failed)?;
         let mut plain = special.clone();
         plain.set_encode_special_tokens(true);
         let mut bytes: Vec<Box<[u8]>> = texts
@@ -124,12 +147,12 @@ impl Tokenizer {
             .map(|(id, text)| (text.clone(), id as u32))
             .collect();
         // The marks of channels are printed, so that `Channels` can find them.
-        let marks: Option<Vec<u32>> = MARKS.iter().map(|mark| ids.get(*mark).copied()).collect();
-        let marks = marks.filter(|marks| {
+        let channels: Option<Vec<u32>> = MARKS.iter().map(|mark| ids.get(*mark).copied()).collect();
+        let channels = channels.filter(|marks| {
             let kind = |id: &u32| types[*id as usize];
             marks.iter().all(|id| kind(id) == TokenType::Control)
         });
-        for id in marks.iter().flatten() {
+        for id in channels.iter().flatten() {
             bytes[*id as usize] = texts[*id as usize].as_bytes().into();
         }
         for id in END_MARKERS.iter().filter_map(|marker| ids.get(*marker)) {
@@ -144,6 +167,7 @@ impl Tokenizer {
             parts,
             special,
             plain,
+            marks,
             texts,
             bytes,
             types,
@@ -151,7 +175,7 @@ impl Tokenizer {
             bos,
             eos,
             ends: Vec::new(),
-            channels: marks.is_some(),
+            channels: channels.is_some(),
             infill: None,
         };
         tokenizer.infill = tokenizer.find_infill();
@@ -187,6 +211,61 @@ impl Tokenizer {
             return Ok(inner);
         }
         Ok([self.parts.prefix.as_slice(), &inner, &self.parts.suffix].concat())
+    }
+
+    /// The tokens of a prompt. Marks are tokens where the template has written them, and text where a message spells them.
+    /// The tokens that the vocabulary puts around a text are added, unless the prompt begins with the first one.
+    pub fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<u32>, Error> {
+        let bos = self.bos.map_or("", |bos| self.token_text(bos));
+        let begun = prompt.begins_with(bos);
+        if prompt.covered().is_empty() {
+            return self.encode(prompt, !begun, true);
+        }
+        let inner = catch_unwind(AssertUnwindSafe(|| self.encode_covered(prompt)));
+        let inner =
+            inner.map_err(|_| Error::Backend("the vocabulary is inconsistent".into()))??;
+        if begun {
+            return Ok(inner);
+        }
+        Ok([self.parts.prefix.as_slice(), &inner, &self.parts.suffix].concat())
+    }
+
+    fn encode_covered(&self, prompt: &Rendered) -> Result<Vec<u32>, Error> {
+        let text = prompt.text();
+        let blank = (1..0x20_u8).find(|blank| {
+            let mut spellings = self.marks.get_vocab().keys();
+            !blank.is_ascii_whitespace() && spellings.all(|text| !text.contains(*blank as char))
+        });
+        let problem = "its control tokens have all control characters";
+        let blank = blank.ok_or_else(|| Error::Backend(problem.to_owned()))?;
+        // Blanks of the same length break the marks that messages spell.
+        let mut bytes = text.as_bytes().to_vec();
+        for &at in prompt.covered() {
+            let length = text[at..].chars().next().map_or(0, char::len_utf8);
+            bytes[at..at + length].fill(blank);
+        }
+        let blanked = String::from_utf8(bytes).map_err(|e| Error::Backend(e.to_string()))?;
+        let pieces = self
+            .marks
+            .extract_and_normalize(None::<&NormalizerWrapper>, &blanked);
+        let mut tokens = Vec::new();
+        for (_, (from, to), marks) in
+            pieces.get_splits(OffsetReferential::Original, OffsetType::Byte)
+        {
+            match marks {
+                Some(marks) => tokens.extend(marks.iter().map(|mark| mark.id)),
+                None => tokens.extend(self.encode_text(&text[from..to], false)?),
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// The spellings of tokens that mark structure: control tokens, and user-defined ones that look like them. Text from
+    /// outside must not become one.
+    pub fn marks(&self) -> Vec<String> {
+        let mut marks: Vec<String> = self.marks.get_vocab().keys().cloned().collect();
+        marks.sort_unstable();
+        marks
     }
 
     fn encode_text(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, Error> {

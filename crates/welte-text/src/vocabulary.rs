@@ -1,5 +1,6 @@
 //! Tokenizers from the fields of a GGUF file.
 
+use crate::growth::{LONGEST_REPLACEMENT, longest_replacement};
 use crate::pretokenizers;
 use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_token, shortened};
 use crate::{Error, InfillTokens};
@@ -69,6 +70,8 @@ pub struct Vocabulary {
     pub merges: Vec<String>,
     /// `bos_token_id`
     pub bos: Option<u32>,
+    /// `cls_token_id`: begins a text of an encoder. Without it, `bos` does.
+    pub cls: Option<u32>,
     /// `eos_token_id`
     pub eos: Option<u32>,
     /// `eot_token_id`: end of a turn.
@@ -134,6 +137,7 @@ impl Vocabulary {
         }
         let ids = [
             ("bos_token_id", self.bos),
+            ("cls_token_id", self.cls),
             ("eos_token_id", self.eos),
             ("eot_token_id", self.eot),
             ("eom_token_id", self.eom),
@@ -194,6 +198,17 @@ impl Vocabulary {
             _ => None,
         })
         .collect()
+    }
+
+    /// The token that begins a text of WordPiece. Files name it in different keys, or in none.
+    fn begin(&self) -> Option<u32> {
+        self.cls.or(self.bos).or_else(|| self.control("[CLS]"))
+    }
+
+    /// The control token with this spelling.
+    fn control(&self, text: &str) -> Option<u32> {
+        let at = self.tokens.iter().position(|token| token == text)?;
+        (self.type_of(at) == TokenType::Control).then_some(at as u32)
     }
 
     fn unknown_id(&self, default: Option<usize>) -> Option<usize> {
@@ -428,6 +443,7 @@ impl Vocabulary {
             pre_tokenizer: Some(pre_tokenizer),
             prefix: self
                 .bos
+                .or(self.cls)
                 .filter(|_| self.add_bos == Some(true))
                 .into_iter()
                 .collect(),
@@ -452,9 +468,15 @@ impl Vocabulary {
             (size >= 4 && size.is_multiple_of(4) && size <= rest.len()).then_some(())
         });
         let map = tree.and_then(|()| Precompiled::from(&self.charsmap).ok());
+        let failed = |problem: String| Error::field("tokenizer.ggml.precompiled_charsmap", problem);
+        let longest = longest_replacement(&self.charsmap);
+        if longest > LONGEST_REPLACEMENT {
+            return Err(failed(format!(
+                "has a replacement of {longest} bytes; the limit is {LONGEST_REPLACEMENT}"
+            )));
+        }
         let problem = "is not a map of characters as SentencePiece writes it";
-        map.map(Some)
-            .ok_or_else(|| Error::field("tokenizer.ggml.precompiled_charsmap", problem))
+        map.map(Some).ok_or_else(|| failed(problem.to_owned()))
     }
 
     /// GGUF marks the beginnings of words, the model needs their continuations marked.
@@ -495,13 +517,14 @@ impl Vocabulary {
             ))),
             pre_tokenizer: Some(PreTokenizerWrapper::BertPreTokenizer(BertPreTokenizer)),
             prefix: self
-                .bos
+                .begin()
                 .filter(|_| self.add_bos != Some(false))
                 .into_iter()
                 .collect(),
             suffix: self
                 .sep
                 .or(self.eos)
+                .or_else(|| self.control("[SEP]"))
                 .filter(|_| self.add_eos != Some(false))
                 .into_iter()
                 .collect(),
@@ -537,7 +560,10 @@ impl Tokenizer {
         let scored = vocabulary.model == "llama";
         let default =
             |id: u32| Some(id).filter(|&id| scored && (id as usize) < vocabulary.tokens.len());
-        let bos = vocabulary.bos.or(default(1));
+        let bos = match vocabulary.model.as_str() {
+            "bert" => vocabulary.begin(),
+            _ => vocabulary.bos.or(default(1)),
+        };
         let eos = vocabulary.eos.or(default(2));
         let types = (0..vocabulary.tokens.len())
             .map(|id| vocabulary.type_of(id))

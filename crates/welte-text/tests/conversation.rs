@@ -1,6 +1,7 @@
 //! Conversations with tools, in the form that each template reads.
 
 use serde_json::{Map, Value, json};
+use welte_text::calls::{CallParser, Format, Tool};
 use welte_text::{ChatTemplate, Message, RenderOptions, ToolCall};
 
 fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
@@ -163,6 +164,57 @@ fn templates_without_tools_are_known() {
 }
 
 #[test]
+fn tools_are_explained_in_text_where_the_template_has_none() {
+    let alternating = "{% for m in messages %}{% if (m.role == 'assistant') != (loop.index0 % 2 == 1) %}{{ raise_exception('alternate') }}{% endif %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.role }}:{{ m.content }}|{% endfor %}";
+    let with_system = "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}";
+    let dropping =
+        "{% for m in messages if m.role != 'system' %}{{ m.role }}:{{ m.content }}|{% endfor %}";
+    let tools = tools();
+    for (source, begin) in [
+        (alternating, "user:Be brief.\n\nYou can call"),
+        (with_system, "system:Be brief.\n\nYou can call"),
+        (dropping, "user:Be brief.\n\nYou can call"),
+    ] {
+        let template = ChatTemplate::new(source, "", "").unwrap();
+        let mut messages = two_calls();
+        messages.insert(0, Message::new("system", "Be brief."));
+        let prompt = template
+            .render_generic(
+                &messages,
+                tools.as_array().unwrap(),
+                &RenderOptions::default(),
+            )
+            .unwrap();
+        assert!(prompt.starts_with(begin), "{prompt}");
+        assert!(
+            prompt.contains("\n{\"name\":\"weather\",\"description\":\"\",\"parameters\":{}}\n"),
+            "{prompt}"
+        );
+        let calls = "assistant:<tool_call>\n{\"name\":\"weather\",\"arguments\":{\"place\":\"Łódź\"}}\n</tool_call>\n<tool_call>\n{\"name\":\"time\",\"arguments\":{}}\n</tool_call>|";
+        let results = "user:<tool_response>\nnoon\n</tool_response>\n<tool_response>\n{\"rain\": 0.2}\n</tool_response>|";
+        assert!(
+            prompt.ends_with(&format!("Rain?|{calls}{results}")),
+            "{prompt}"
+        );
+        // What the parser makes of a call is the call.
+        let answer = prompt
+            .split("assistant:")
+            .nth(1)
+            .unwrap()
+            .split('|')
+            .next()
+            .unwrap();
+        let known = ["weather", "time"].map(|name| Tool {
+            name: name.to_owned(),
+            ..Tool::default()
+        });
+        let format = Format::of_template(source).generic();
+        let answer = CallParser::new(format, known.to_vec()).parse(answer);
+        assert_eq!(answer.calls.len(), 2, "{answer:?}");
+    }
+}
+
+#[test]
 fn errors_are_those_of_the_conversation() {
     let source = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(source, "", "").unwrap();
@@ -222,6 +274,7 @@ fn templates_of_models() {
             Err(error) if !prompts.is_empty() => wrong.push(format!("{name}: {error}")),
             Err(_) => {}
             Ok(prompt) => {
+                let prompt = prompt.text().to_owned();
                 // Reasoning that any form shows must be shown, and arguments not as text within text.
                 let reasoning = "I need the weather.";
                 let lost = !prompt.contains(reasoning)

@@ -31,7 +31,7 @@ fn templates_render_as_python_renders_them() {
         let result = template.render_with(messages.as_array().unwrap(), &options);
         match (result, expected["text"].as_str()) {
             (Ok(text), Some(expected_text)) => {
-                assert_eq!(text, expected_text, "{name} {}", expected["chat"])
+                assert_eq!(text.text(), expected_text, "{name} {}", expected["chat"])
             }
             (Err(error), None) => {
                 let message = expected["error"].as_str().unwrap();
@@ -46,7 +46,9 @@ fn templates_render_as_python_renders_them() {
 }
 
 fn render(source: &str) -> Result<String, Error> {
-    ChatTemplate::new(source, "<s>", "</s>")?.render(&[Message::new("user", "Hi")], true)
+    let template = ChatTemplate::new(source, "<s>", "</s>")?;
+    let rendered = template.render(&[Message::new("user", "Hi")], true)?;
+    Ok(rendered.text().to_owned())
 }
 
 #[test]
@@ -63,7 +65,8 @@ fn keys_are_escaped_as_python_escapes_them() {
             variables: Map::from_iter([("value".to_owned(), value.clone())]),
             ..RenderOptions::default()
         };
-        template.render_with(&[], &options).unwrap()
+        let rendered = template.render_with(&[], &options).unwrap();
+        rendered.text().to_owned()
     };
     // Printed by Python's json.dumps, with ensure_ascii off as chat templates have it, and by str.
     assert_eq!(
@@ -134,6 +137,137 @@ fn hostile_templates_do_not_take_all_memory() {
     ends("{% set s = 'x' * 99999 %}{{ ([s] * 99999) | tojson }}");
     ends("{% set s = 'x' * 99999 %}{{ ([s] * 99999) | string }}");
     ends("{% set s %}{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}{% endset %}");
+}
+
+/// Doubles a text or a list forty times, in every way that a template has.
+#[test]
+fn nothing_doubles_for_ever() {
+    let doubling = |start: &str, step: &str| {
+        let source = format!(
+            "{{% set n = namespace(s={start}, l=[]) %}}{{% for i in range(40) %}}{{% set n.s = {step} %}}{{% endfor %}}{{{{ n.s | length }}}}"
+        );
+        let error = render(&source).unwrap_err().to_string();
+        let bounded = ["produces more", "too much memory", "more than"]
+            .iter()
+            .any(|text| error.contains(text));
+        assert!(bounded, "{step}: {error}");
+    };
+    for step in [
+        "n.s ~ n.s",
+        "n.s + n.s",
+        "n.s * 2",
+        "2 * n.s",
+        "n.s.replace('x', 'xx')",
+        "n.s | replace('x', 'xx')",
+        "[n.s, n.s] | join",
+        "''.join([n.s, n.s])",
+        "n.s | indent(width=9) ~ n.s",
+        "'{0}{0}'.format(n.s)",
+        "([n.s, n.s] | string).replace(\"'\", 'x')",
+        "(n.s | e) ~ n.s | e",
+        "(n.s ~ n.s)[:]",
+        "n.s[::-1] ~ n.s",
+        "([n.s, n.s] | tojson).replace('\"', 'x')",
+        "n.s | upper ~ n.s | lower",
+    ] {
+        doubling("'xx'", step);
+    }
+    for step in [
+        "n.s + n.s",
+        "n.s * 2",
+        "2 * n.s",
+        "(n.s + n.s) | list",
+        "n.s + n.s | map('upper') | list",
+        "(n.s + n.s)[:]",
+    ] {
+        doubling("['x']", step);
+    }
+}
+
+/// Keeps many copies of a long text.
+#[test]
+fn nothing_is_kept_without_end() {
+    let keeping = |copy: &str| {
+        let source = format!(
+            "{{% set n = namespace(l=[]) %}}{{% set s = 'x' * 9999999 %}}{{% for i in range(9999) %}}{{% set n.l = n.l + [{copy}] %}}{{% endfor %}}"
+        );
+        let error = render(&source).unwrap_err().to_string();
+        assert!(error.contains("too much memory"), "{copy}: {error}");
+    };
+    for copy in [
+        "s ~ i",
+        "s[1:]",
+        "s | upper",
+        "s.replace('y', '')",
+        "s | list",
+        "s.split('x')",
+        "[s] | map('upper') | list",
+        "'{}'.format(s)",
+        "dict(a=1, b=s ~ i)",
+    ] {
+        keeping(copy);
+    }
+}
+
+#[test]
+fn long_conversations_stay_within_the_bounds() {
+    let source = "{% set n = namespace(text='', all=[]) %}{% for m in messages %}{% set n.text = n.text + m.content ~ '\n' %}{% set n.all = n.all + [m.content.split('x')[0] | trim] %}{% if loop.index < messages[loop.index0:] | length %}{% endif %}{{ m.content[:-1] | upper }}{% endfor %}{{ n.text }}{{ n.all | length }}";
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let messages: Vec<Message> = (0..1000)
+        .map(|i| Message::new("user", format!("{i} {}", "y".repeat(200))))
+        .collect();
+    let prompt = template.render(&messages, true).unwrap();
+    assert!(prompt.ends_with("\n1000"));
+}
+
+#[test]
+fn arithmetic_is_as_before() {
+    for (source, printed) in [
+        (
+            "{{ 2 * 3 }} {{ 2.5 * 2 }} {{ 'ab' * 2 }} {{ 2 * 'ab' }} {{ [1, 2] * 2 }} {{ -2 * 3 }}",
+            "6 5.0 abab abab [1, 2, 1, 2] -6",
+        ),
+        (
+            "{{ 1 + 2 }} {{ 'a' + 'b' }} {{ [1] + [2] }} {{ 1 ~ 2 }} {{ 'a' ~ none ~ true ~ missing }}",
+            "3 ab [1, 2] 12 aNoneTrue",
+        ),
+        (
+            "{{ 'abc'[1:] }} {{ 'abc'[::-1] }} {{ [1, 2, 3][:-1] }} {{ '<&' | e }}",
+            "bc cba [1, 2] &lt;&amp;",
+        ),
+    ] {
+        assert_eq!(render(source).unwrap(), printed);
+    }
+    assert!(render("{{ 'a' * 'b' }}").is_err());
+    assert!(render("{{ {} * 2 }}").is_err());
+    assert!(render("{{ 'a' + 1 }}").is_err());
+}
+
+/// Such trees once overflowed the stack of the compiler.
+#[test]
+fn deep_templates_are_refused() {
+    let refused = |source: String| {
+        let error = render(&source).unwrap_err().to_string();
+        assert!(
+            error.contains("nests more") || error.contains("'elif'") || error.contains("recursion"),
+            "{error}"
+        );
+    };
+    refused(format!("{{{{ 1{} }}}}", " + 1".repeat(100_000)));
+    refused(format!("{{{{ 'a'{} }}}}", " ~ ('a')".repeat(50_000)));
+    refused(format!("{{{{ messages{} }}}}", "[0]".repeat(100_000)));
+    refused(format!("{{{{ messages{} }}}}", ".a".repeat(100_000)));
+    refused(format!("{{{{ messages{} }}}}", " | list".repeat(100_000)));
+    refused(format!("{{{{ {}1 }}}}", "not ".repeat(100_000)));
+    refused(format!("{{{{ {}1 }}}}", "-".repeat(100_000)));
+    refused(format!(
+        "{{% if 1 %}}{}{{% endif %}}",
+        "{% elif 1 %}".repeat(50_000)
+    ));
+    let long = format!("{{{{ [{}] | length }}}}", "(1 + 1) ~ 'a', ".repeat(5000));
+    assert_eq!(render(&long).unwrap(), "5000");
+    let chain = format!("{{{{ 'a'{} }}}}", " + 'a'".repeat(150));
+    assert_eq!(render(&chain).unwrap().len(), 151);
 }
 
 proptest! {

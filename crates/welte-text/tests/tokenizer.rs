@@ -1,7 +1,7 @@
 //! Tokenizers against the ids that the reference packages give (tools/text-fixtures), and against bad files.
 
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use welte_text::pretokenizers::{PRE_TOKENIZERS, REFUSED, named};
 use welte_text::{InfillTokens, Tokenizer, Vocabulary};
@@ -351,13 +351,113 @@ fn word_piece_marks_continuations() {
         unk: Some(1),
         ..Vocabulary::default()
     };
-    let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+    let tokenizer = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
     assert_eq!(
         tokenizer.encode("Foxes river!", true, false).unwrap(),
         [2, 4, 5, 6, 7, 3]
     );
     assert_eq!(tokenizer.encode("bear", false, false).unwrap(), [1]);
     assert_eq!(tokenizer.decode(&[4, 5, 6]), " foxes river");
+    // Files name the first and the last token in different keys, or in none.
+    for (bos, cls, sep) in [
+        (None, Some(2), Some(3)),
+        (Some(0), Some(2), Some(3)),
+        (None, None, None),
+    ] {
+        let vocabulary = Vocabulary {
+            bos,
+            cls,
+            sep,
+            ..vocabulary.clone()
+        };
+        let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+        assert_eq!(
+            tokenizer.encode("fox", true, false).unwrap(),
+            [2, 4, 3],
+            "{bos:?} {cls:?}"
+        );
+        assert_eq!(tokenizer.bos(), Some(2));
+    }
+}
+
+#[test]
+fn stages_that_lengthen_a_text_without_end_are_refused() {
+    let fixture = fixture("bpe-qwen2.json");
+    let load = |part: &str, stage: Value| {
+        let mut json = fixture["tokenizer"].clone();
+        json[part] = stage;
+        Tokenizer::from_json(&json.to_string(), None).map_err(|error| error.to_string())
+    };
+    let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+    let sequence =
+        |stage: Value, count: usize| json!({"type": "Sequence", "normalizers": vec![stage; count]});
+    let refused = |part: &str, stage: Value, place: &str| {
+        let error = load(part, stage).unwrap_err();
+        assert!(
+            error.starts_with(&format!("tokenizer.json: {place}")),
+            "{error}"
+        );
+    };
+    let doubled = replace(json!({"String": "a"}), "aa");
+    refused(
+        "normalizer",
+        sequence(doubled.clone(), 40),
+        "normalizer.normalizers[6]",
+    );
+    refused(
+        "normalizer",
+        sequence(sequence(doubled, 2), 20),
+        "normalizer.normalizers[3].normalizers[0]",
+    );
+    refused(
+        "normalizer",
+        sequence(json!({"type": "ByteLevel"}), 40),
+        "normalizer.normalizers",
+    );
+    refused(
+        "normalizer",
+        sequence(json!({"type": "Prepend", "prepend": "ab"}), 40),
+        "normalizer.normalizers",
+    );
+    refused(
+        "normalizer",
+        sequence(json!({"type": "Lowercase"}), 99),
+        "normalizer.normalizers[64]",
+    );
+    refused(
+        "normalizer",
+        replace(json!({"String": "a"}), &"a".repeat(999)),
+        "normalizer: has a text of 999 bytes",
+    );
+    let levels = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    refused(
+        "pre_tokenizer",
+        json!({"type": "Sequence", "pretokenizers": vec![levels; 40]}),
+        "pre_tokenizer.pretokenizers",
+    );
+    for regex in ["", "a*", "(?=a)", "(a"] {
+        refused(
+            "normalizer",
+            replace(json!({"Regex": regex}), "b"),
+            "normalizer.pattern",
+        );
+    }
+    refused(
+        "normalizer",
+        replace(json!({"String": ""}), "b"),
+        "normalizer.pattern",
+    );
+    let spaces = json!([
+        {"type": "Prepend", "prepend": "\u{2581}"},
+        replace(json!({"String": " "}), "\u{2581}"),
+        replace(json!({"Regex": " {2,}"}), "\u{2581}"),
+        {"type": "NFKC"},
+    ]);
+    load(
+        "normalizer",
+        json!({"type": "Sequence", "normalizers": spaces}),
+    )
+    .unwrap();
 }
 
 #[test]

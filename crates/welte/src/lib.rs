@@ -65,4 +65,4 @@ pub use welte_device::{
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Sampling};
-pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};
+pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Rendered, Said, Tokenizer};

@@ -20,7 +20,7 @@ use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec, Pooling, Survey, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
-use welte_text::{ChatTemplate, Message, Tokenizer};
+use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
 
 /// The default context of a model whose own context is longer.
 pub const DEFAULT_CONTEXT: u32 = 4096;
@@ -653,15 +653,9 @@ impl Model {
         self.encode_rendered(&template.render(messages, true)?)
     }
 
-    /// Encodes a conversation that a chat template has rendered.
-    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let tokenizer = self.tokenizer()?;
-        // Some templates write the begin-of-text token themselves. It must not come twice.
-        let begun = tokenizer.bos().is_some_and(|bos| {
-            let bos = tokenizer.token_text(bos);
-            !bos.is_empty() && text.starts_with(bos)
-        });
-        Ok(tokenizer.encode(text, !begun, true)?)
+    /// Encodes a conversation that a chat template has rendered. Control tokens that messages spell stay text.
+    pub fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<u32>, Error> {
+        Ok(self.tokenizer()?.encode_rendered(prompt)?)
     }
 
     /// Bytes that decoding one token must read when `depth` positions are in use: all weights once, and the cached

@@ -38,11 +38,8 @@ pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTempla
         id.map(|id| tokenizer.token_text(id).to_string())
             .unwrap_or_default()
     };
-    Ok(ChatTemplate::new(
-        source,
-        &text(tokenizer.bos()),
-        &text(tokenizer.eos()),
-    )?)
+    let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+    Ok(ChatTemplate::new(source, &bos, &eos)?.with_marks(&tokenizer.marks())?)
 }
 
 fn from_metadata(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
@@ -183,6 +180,7 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
         }),
         merges: strings(meta, &key("merges")),
         bos: id("bos_token_id"),
+        cls: id("cls_token_id"),
         eos: id("eos_token_id"),
         eot: id("eot_token_id"),
         eom: id("eom_token_id"),

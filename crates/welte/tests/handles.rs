@@ -58,7 +58,7 @@ fn the_begin_of_text_comes_once() {
     );
     let bos = model.tokenizer().unwrap().bos().unwrap();
     let begins = |text: &str| {
-        let tokens = model.encode_rendered(text).unwrap();
+        let tokens = model.encode_rendered(&text.to_string().into()).unwrap();
         tokens.iter().take_while(|token| **token == bos).count()
     };
     let own = model.tokenizer().unwrap().token_text(bos).to_string();

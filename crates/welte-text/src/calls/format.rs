@@ -4,6 +4,7 @@ use super::body::Start;
 use super::named::Named;
 use super::xml::Xml;
 use crate::Tokenizer;
+use crate::tokenizer::END_MARKERS;
 
 /// A way to write calls.
 #[derive(Debug)]
@@ -417,6 +418,14 @@ impl Format {
         }
     }
 
+    /// The format for tools that the template does not know and [`ChatTemplate::render_generic`](crate::ChatTemplate) explains.
+    pub fn generic(self) -> Format {
+        Format {
+            syntax: Syntax::named("hermes").unwrap_or(self.syntax),
+            ..self
+        }
+    }
+
     /// The format with a syntax of this name. Reasoning has the marks of the same name, or else `<think>`.
     pub fn named(name: &str) -> Option<Format> {
         Some(Format {
@@ -429,6 +438,16 @@ impl Format {
     /// Whether a rendered prompt ends within the reasoning.
     pub fn opens_reasoning(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.reasoning.open)
+    }
+
+    /// The marks of reasoning and calls, apart from those that end an answer.
+    pub(crate) fn own_marks(&self) -> Vec<String> {
+        let reasoning = self.reasoning;
+        let mut marks = self.syntax.marks();
+        marks.extend([reasoning.open, reasoning.close]);
+        marks.extend(reasoning.ignored);
+        marks.retain(|mark| !END_MARKERS.contains(mark));
+        marks.into_iter().map(str::to_owned).collect()
     }
 
     /// The control tokens that the parser must see. Detokenising leaves control tokens out, so whoever feeds the parser

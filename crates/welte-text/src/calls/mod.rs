@@ -15,6 +15,7 @@
 //! assert_eq!(events[3], Event::CallEnd { index: 0 });
 //! ```
 
+mod alone;
 mod body;
 mod envelope;
 mod form;
@@ -28,6 +29,7 @@ mod output;
 mod parser;
 mod pythonic;
 mod schema;
+mod validate;
 mod xml;
 
 pub use form::{AnswerForm, Contents, Form};
@@ -35,6 +37,7 @@ pub use format::{Format, Reasoning, Syntax};
 pub use output::{Answer, Call, Event, Problem};
 pub use schema::Tool;
 
+use alone::Alone;
 use harmony::HarmonyParser;
 use output::Output;
 use parser::MarkParser;
@@ -42,12 +45,15 @@ use parser::MarkParser;
 /// Takes an answer apart while the model writes it.
 ///
 /// Calls are only looked for if there are tools. A malformed call comes back as text, with an [`Event::Problem`].
-/// The events do not depend on how the text is cut, apart from the length of their pieces.
+/// An answer that is nothing but calls of tools is these calls, even if it lacks the marks of its syntax; its text is held
+/// back while that is possible. The events do not depend on how the text is cut, apart from the length of their pieces.
 #[derive(Clone, Debug)]
 pub struct CallParser {
     tools: Vec<Tool>,
     output: Output,
     syntax: SyntaxParser,
+    /// The text so far, if the answer can still be a call without marks.
+    alone: Option<Alone>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +81,7 @@ impl CallParser {
             SyntaxParser::Marks(MarkParser::new(format, !tools.is_empty(), in_reasoning))
         };
         CallParser {
+            alone: (!tools.is_empty()).then(Alone::new),
             tools,
             output: Output::default(),
             syntax,
@@ -89,6 +96,7 @@ impl CallParser {
 
     /// Takes everything behind the first visible text as text: an answer whose text has a form of its own may contain marks.
     pub fn plain_text(mut self) -> CallParser {
+        self.alone = None;
         match &mut self.syntax {
             SyntaxParser::Marks(marks) => marks.plain_text(),
             SyntaxParser::Harmony(harmony) => harmony.plain_text(),
@@ -102,7 +110,7 @@ impl CallParser {
             SyntaxParser::Marks(marks) => marks.push(text, &self.tools, &mut self.output),
             SyntaxParser::Harmony(harmony) => harmony.push(text, &mut self.output),
         }
-        self.output.take()
+        self.ready()
     }
 
     /// Returns the rest, at the end of the answer. A call that is incomplete is malformed.
@@ -111,7 +119,30 @@ impl CallParser {
             SyntaxParser::Marks(marks) => marks.finish(&mut self.output),
             SyntaxParser::Harmony(harmony) => harmony.finish(&mut self.output),
         }
-        self.output.take()
+        let mut ready = self.ready();
+        if let Some(alone) = self.alone.take() {
+            alone.finish(&mut ready);
+        }
+        ready
+    }
+
+    /// The events that are certain.
+    fn ready(&mut self) -> Vec<Event> {
+        let mut events = self.output.take().into_iter();
+        let mut ready = Vec::new();
+        if let Some(mut alone) = self.alone.take() {
+            let other = events.find(|event| !alone.take(event, &self.tools, &mut ready));
+            let Some(other) = other else {
+                self.alone = Some(alone);
+                return ready;
+            };
+            alone.give_up(&mut ready);
+            if !matches!(other, Event::Text(_)) {
+                ready.push(other);
+            }
+        }
+        ready.extend(events);
+        ready
     }
 
     /// A complete answer.

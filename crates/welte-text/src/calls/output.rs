@@ -1,5 +1,6 @@
 //! Events, and the buffer that collects them.
 
+use super::schema::Tool;
 use std::fmt;
 
 /// The longest source of one call, in bytes. It is kept, because a malformed call comes back as text.
@@ -216,6 +217,18 @@ impl Output {
     /// How many calls are complete.
     pub(super) fn complete(&self) -> usize {
         self.complete
+    }
+
+    /// Whether the call that ended last fits the schema of its tool.
+    pub(super) fn last_call_fits(&self, tools: &[Tool]) -> bool {
+        let mut answer = Answer::default();
+        answer.add(self.ready.iter().cloned());
+        answer.calls.last().is_some_and(|call| {
+            let arguments = serde_json::from_str(&call.arguments);
+            let tool = tools.iter().find(|tool| tool.name == call.name);
+            tool.zip(arguments.ok())
+                .is_some_and(|(tool, arguments)| tool.takes(&arguments))
+        })
     }
 
     fn call_events(&mut self) -> &mut Vec<Event> {

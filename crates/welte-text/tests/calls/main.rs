@@ -1,5 +1,6 @@
 //! Tool calls and reasoning, taken out of the text of answers.
 
+mod alone;
 mod properties;
 
 use serde_json::{Value, json};

@@ -1,0 +1,155 @@
+//! Whether the arguments of a call fit the schema of its tool.
+
+use super::schema::Tool;
+use serde_json::Value as Json;
+
+/// How many parts of schemas are looked at. References may form cycles.
+const MOST_PARTS: usize = 100_000;
+/// The deepest nesting of schemas.
+const DEEPEST: usize = 64;
+
+impl Tool {
+    /// Whether the tool takes these arguments. What a schema says about texts, such as patterns and formats, is not checked.
+    pub(super) fn takes(&self, arguments: &Json) -> bool {
+        let mut check = Check {
+            root: &self.parameters,
+            left: MOST_PARTS,
+        };
+        arguments.is_object() && check.fits(arguments, &self.parameters, 0)
+    }
+}
+
+struct Check<'a> {
+    root: &'a Json,
+    left: usize,
+}
+
+impl<'a> Check<'a> {
+    fn fits(&mut self, value: &Json, schema: &'a Json, depth: usize) -> bool {
+        if self.left == 0 || depth == DEEPEST {
+            return false;
+        }
+        self.left -= 1;
+        let Json::Object(rules) = schema else {
+            return schema != &Json::Bool(false);
+        };
+        rules
+            .iter()
+            .all(|(name, rule)| self.obeys(value, name, rule, schema, depth + 1))
+    }
+
+    fn obeys(
+        &mut self,
+        value: &Json,
+        name: &str,
+        rule: &'a Json,
+        schema: &'a Json,
+        depth: usize,
+    ) -> bool {
+        let all = rule.as_array();
+        match name {
+            "$ref" => {
+                let path = rule.as_str().and_then(|path| path.strip_prefix('#'));
+                let target = path.and_then(|path| self.root.pointer(path));
+                target.is_some_and(|schema| self.fits(value, schema, depth))
+            }
+            "type" => match rule {
+                Json::Array(names) => names.iter().any(|name| is_of(value, name)),
+                name => is_of(value, name),
+            },
+            "enum" => all.is_none_or(|all| all.iter().any(|one| equal(one, value))),
+            "const" => equal(rule, value),
+            "allOf" => all
+                .into_iter()
+                .flatten()
+                .all(|schema| self.fits(value, schema, depth)),
+            "anyOf" => all
+                .into_iter()
+                .flatten()
+                .any(|schema| self.fits(value, schema, depth)),
+            "oneOf" => {
+                let schemas = all.into_iter().flatten();
+                schemas
+                    .filter(|schema| self.fits(value, schema, depth))
+                    .count()
+                    == 1
+            }
+            "not" => !self.fits(value, rule, depth),
+            "minimum" => limit(value, rule, |value, limit| value >= limit),
+            "maximum" => limit(value, rule, |value, limit| value <= limit),
+            "exclusiveMinimum" => limit(value, rule, |value, limit| value > limit),
+            "exclusiveMaximum" => limit(value, rule, |value, limit| value < limit),
+            "minLength" => value.as_str().is_none_or(|text| {
+                rule.as_u64()
+                    .is_none_or(|n| text.chars().count() as u64 >= n)
+            }),
+            "maxLength" => value.as_str().is_none_or(|text| {
+                rule.as_u64()
+                    .is_none_or(|n| text.chars().count() as u64 <= n)
+            }),
+            "minItems" => value
+                .as_array()
+                .is_none_or(|items| rule.as_u64().is_none_or(|n| items.len() as u64 >= n)),
+            "maxItems" => value
+                .as_array()
+                .is_none_or(|items| rule.as_u64().is_none_or(|n| items.len() as u64 <= n)),
+            "items" => {
+                let first = schema["prefixItems"].as_array().map_or(0, Vec::len);
+                let items = value.as_array().into_iter().flatten().skip(first);
+                items.into_iter().all(|item| self.fits(item, rule, depth))
+            }
+            "prefixItems" => {
+                let items = value.as_array().into_iter().flatten();
+                items
+                    .zip(all.into_iter().flatten())
+                    .all(|(item, schema)| self.fits(item, schema, depth))
+            }
+            "required" => {
+                let names = all.into_iter().flatten().filter_map(Json::as_str);
+                let fields = value.as_object();
+                fields.is_none_or(|fields| names.into_iter().all(|name| fields.contains_key(name)))
+            }
+            "properties" => {
+                let fields = value.as_object().into_iter().flatten();
+                fields.into_iter().all(|(name, value)| {
+                    rule.get(name)
+                        .is_none_or(|schema| self.fits(value, schema, depth))
+                })
+            }
+            "additionalProperties" => {
+                let named = |name: &str| schema["properties"].get(name).is_some();
+                let fields = value.as_object().into_iter().flatten();
+                let mut others = fields.filter(|(name, _)| !named(name));
+                schema.get("patternProperties").is_some()
+                    || others.all(|(_, value)| self.fits(value, rule, depth))
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Whether a value is of the type with this name.
+fn is_of(value: &Json, name: &Json) -> bool {
+    match name.as_str() {
+        Some("string") => value.is_string(),
+        Some("number") => value.is_number(),
+        Some("integer") => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|v| v.fract() == 0.0)
+        }
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        _ => true,
+    }
+}
+
+/// Whether values are equal. Whole numbers may be written as `1` or `1.0`.
+fn equal(a: &Json, b: &Json) -> bool {
+    a == b || (a.is_number() && a.as_f64() == b.as_f64())
+}
+
+fn limit(value: &Json, limit: &Json, holds: fn(f64, f64) -> bool) -> bool {
+    let numbers = value.as_f64().zip(limit.as_f64());
+    numbers.is_none_or(|(value, limit)| holds(value, limit))
+}
