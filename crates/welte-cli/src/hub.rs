@@ -144,7 +144,7 @@ mod cache {
             };
             eprint!(
                 "\r\x1b[K{}: {} % of {}, {:.1} MB/s{left}",
-                crate::terminal::plain(&report.file),
+                crate::terminal::plain(report.file),
                 100 * report.done / report.total.max(1),
                 human(report.total),
                 rate / 1e6
