@@ -23,6 +23,9 @@ pub(crate) struct LimitArgs {
     /// The largest body of a request, in bytes or with K or M
     #[arg(long, default_value = "32M", value_name = "SIZE", value_parser = bytes)]
     pub(crate) max_body: u64,
+    /// Memory that the bodies of all requests may take together, parsed ones included
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = bytes)]
+    pub(crate) bodies_memory: u64,
     /// Seconds that answers may take after the server was asked to end
     #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) drain: u32,
@@ -36,6 +39,7 @@ impl LimitArgs {
         options.head_timeout = seconds(self.head_timeout);
         options.body_timeout = seconds(self.body_timeout);
         options.largest_body = usize::try_from(self.max_body)?;
+        options.bodies_memory = usize::try_from(self.bodies_memory)?;
         options.drain = seconds(self.drain);
         Ok(())
     }

@@ -71,7 +71,7 @@ pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
     keeps_context(&mut fields)?;
     conversation(&mut fields, &mut ask)?;
     fields.finish()?;
-    let count = ask::count(ask).await?;
+    let count = ask::count(&app, ask).await?;
     Ok(ok(&json!({ "input_tokens": count })))
 }
 

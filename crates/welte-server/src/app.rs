@@ -1,6 +1,7 @@
 //! What all requests share: the models, the options, the keys.
 
 use crate::ServerOptions;
+use crate::bodies::Bodies;
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::models::{Catalog, Lease, Models, Served};
@@ -18,6 +19,8 @@ pub(crate) struct App {
     pub(crate) models: Arc<Models>,
     /// Stored responses.
     pub(crate) responses: Store,
+    /// What the bodies of requests take.
+    pub(crate) bodies: Bodies,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
     keys: Vec<[u8; 32]>,
@@ -32,6 +35,7 @@ impl App {
             models: Arc::new(Models::new(catalog, &options)?),
             keys: options.api_keys.iter().map(hash).collect(),
             responses: Store::new(options.stored_responses),
+            bodies: Bodies::new(options.bodies_memory),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             ids: RandomState::new(),

@@ -150,26 +150,33 @@ impl Ask {
 
     /// Hands the request to the engine. The answers are in order of prompts, then choices.
     pub(crate) async fn start(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
-        let app = app.clone();
-        // Rendering and encoding a long prompt takes a while.
-        let started = tokio::task::spawn_blocking(move || self.submit(&app)).await;
-        started.unwrap_or_else(|error| Err(Failure::fault(&error)))
-    }
-
-    fn submit(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
-        let served = &self.served;
         let count = self.choices.saturating_mul(self.prompts.len());
         if count == 0 || count > MOST_CHOICES {
             let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");
             return Err(Failure::request(problem));
         }
+        // Rendering and encoding a long prompt takes a while.
+        let encode = move || {
+            let encoded = self.prompts.iter().map(|prompt| self.encode(prompt));
+            let encoded = encoded.collect::<Result<Vec<Encoded>, Failure>>()?;
+            Ok((self, encoded))
+        };
+        let (ask, encoded) = app.bodies.aside(encode).await?;
+        let app = app.clone();
+        // A constraint may wait until others are compiled.
+        let started = tokio::task::spawn_blocking(move || ask.submit(&app, encoded)).await;
+        started.unwrap_or_else(|error| Err(Failure::fault(&error)))
+    }
+
+    fn submit(self, app: &Arc<App>, encoded: Vec<Encoded>) -> Result<Vec<Answer>, Failure> {
+        let served = &self.served;
         let mut answers = Vec::new();
-        for prompt in &self.prompts {
+        for (prompt, encoded) in self.prompts.iter().zip(encoded) {
             let Encoded {
                 tokens,
                 constraint,
                 parsing,
-            } = self.encode(prompt)?;
+            } = encoded;
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
                 request.options = self.options.clone();
@@ -260,13 +267,12 @@ impl Ask {
 }
 
 /// Counts the tokens of a request's prompts.
-pub(crate) async fn count(ask: Ask) -> Result<usize, Failure> {
-    let counted = tokio::task::spawn_blocking(move || {
+pub(crate) async fn count(app: &App, ask: Ask) -> Result<usize, Failure> {
+    let count = move || {
         let encode = |prompt| Ok(ask.encode(prompt)?.tokens.len());
         ask.prompts.iter().map(encode).sum()
-    });
-    let counted = counted.await;
-    counted.unwrap_or_else(|error| Err(Failure::fault(&error)))
+    };
+    app.bodies.aside(count).await
 }
 
 /// The prompt of a conversation.

@@ -185,8 +185,7 @@ impl Texts {
                 .map(encode)
                 .collect::<Result<Vec<TextToEmbed>, Failure>>()
         };
-        let encoded = tokio::task::spawn_blocking(encode).await;
-        let encoded = encoded.unwrap_or_else(|error| Err(Failure::fault(&error)))?;
+        let encoded = app.bodies.aside(encode).await?;
         let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
         let counter = &served.metrics.prompt_tokens;
         counter.fetch_add(tokens as u64, Ordering::Relaxed);

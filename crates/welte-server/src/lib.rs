@@ -7,6 +7,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod ask;
+mod bodies;
 mod browser;
 mod changing;
 mod connections;
@@ -62,6 +63,8 @@ pub struct ServerOptions {
     pub hosts: Vec<String>,
     /// The largest body of a request, in bytes.
     pub largest_body: usize,
+    /// Memory that the bodies of all requests may take together, in bytes, parsed ones included.
+    pub bodies_memory: usize,
     /// The longest time for an answer, waiting included.
     pub timeout: Option<Duration>,
     /// Sampling and limits of requests that do not choose their own.
@@ -107,6 +110,7 @@ impl Default for ServerOptions {
             origins: Vec::new(),
             hosts: Vec::new(),
             largest_body: 32 << 20,
+            bodies_memory: 1 << 30,
             timeout: Some(Duration::from_secs(600)),
             defaults: GenerateOptions::default(),
             seed: None,

@@ -4,7 +4,7 @@ use crate::answer::{Answers, End, Event, Reason};
 use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
 use crate::engine::Asked;
-use crate::error::{Api, Failure, ok};
+use crate::error::{Api, Failure, json_text, ok};
 use crate::fields::Fields;
 use crate::lines::LineLimits;
 use crate::metrics;
@@ -14,9 +14,10 @@ use crate::router::Outcome;
 use crate::{logprobs, sse};
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use welte::Logprobs;
@@ -222,19 +223,25 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
         return Err(fields.wrong("content", problem));
     }
     fields.finish()?;
-    aside(move || {
+    let work = move || {
         let tokenizer = served.model.tokenizer()?;
         let tokens = tokenizer.encode(&content, special, parse)?;
-        let tokens: Vec<Value> = match pieces {
-            false => tokens.into_iter().map(Value::from).collect(),
-            true => tokens
-                .into_iter()
-                .map(|id| json!({ "id": id, "piece": piece(tokenizer.token_bytes(id)) }))
-                .collect(),
-        };
-        Ok(ok(&json!({ "tokens": tokens })))
-    })
-    .await
+        // Written without a tree, which would take a hundred times as much.
+        let mut body = String::from("{\"tokens\":[");
+        for (index, id) in tokens.into_iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let _ = match pieces {
+                false => write!(body, "{comma}{id}"),
+                true => {
+                    let piece = piece(tokenizer.token_bytes(id));
+                    write!(body, "{comma}{{\"id\":{id},\"piece\":{piece}}}")
+                }
+            };
+        }
+        body.push_str("]}");
+        Ok(json_text(StatusCode::OK, body))
+    };
+    app.bodies.aside(work).await
 }
 
 /// Text, or bytes that are no text on their own.
@@ -245,16 +252,30 @@ fn piece(bytes: &[u8]) -> Value {
     }
 }
 
+/// The longest text that tokens are turned into, in bytes.
+const MOST_DETOKENIZED: usize = 32 << 20;
+
 /// `POST /detokenize`
 pub(crate) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
     let tokens: Vec<u32> = fields.need("tokens")?;
+    let too_long = fields.wrong(
+        "tokens",
+        format!("their text has more than {MOST_DETOKENIZED} bytes"),
+    );
     fields.finish()?;
-    aside(move || {
-        let content = served.model.tokenizer()?.decode(&tokens);
+    let work = move || {
+        let tokenizer = served.model.tokenizer()?;
+        let bytes = tokens
+            .iter()
+            .map(|token| tokenizer.token_bytes(*token).len());
+        if bytes.sum::<usize>() > MOST_DETOKENIZED {
+            return Err(too_long);
+        }
+        let content = tokenizer.decode(&tokens);
         Ok(ok(&json!({ "content": content })))
-    })
-    .await
+    };
+    app.bodies.aside(work).await
 }
 
 /// `POST /apply-template`
@@ -263,17 +284,11 @@ pub(crate) async fn apply_template(app: Arc<App>, mut fields: Fields) -> Outcome
     let messages = take_messages(&mut fields)?;
     let variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
     fields.finish()?;
-    aside(move || {
+    let work = move || {
         let prompt = ask::render(&served, &messages, &variables, &[])?;
         Ok(ok(&json!({ "prompt": prompt.text() })))
-    })
-    .await
-}
-
-/// Does something that takes a while without holding up other requests.
-async fn aside(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Failure::fault(&error)))
+    };
+    app.bodies.aside(work).await
 }
 
 /// `GET /props`

@@ -29,7 +29,7 @@ pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
         let message = format!("model {:?} is no reranker", served.id);
         return Err(Failure::request(message));
     }
-    let pairs = encode(&served, query, documents.clone(), instruction).await?;
+    let pairs = encode(&app, &served, query, documents.clone(), instruction).await?;
     let tokens: usize = pairs.iter().map(|pair| pair.tokens.len()).sum();
     let counter = &served.metrics.prompt_tokens;
     counter.fetch_add(tokens as u64, Ordering::Relaxed);
@@ -78,6 +78,7 @@ fn texts(fields: &Fields, documents: &[Value]) -> Result<Vec<String>, Failure> {
 }
 
 async fn encode(
+    app: &App,
     served: &Lease,
     query: String,
     documents: Vec<String>,
@@ -94,6 +95,5 @@ async fn encode(
         };
         documents.iter().map(pair).collect()
     };
-    let encoded = tokio::task::spawn_blocking(encode).await;
-    encoded.unwrap_or_else(|error| Err(Failure::fault(&error)))
+    app.bodies.aside(encode).await
 }

@@ -7,11 +7,10 @@ use crate::fields::Fields;
 use crate::hub;
 use crate::models::Catalog;
 use crate::{
-    ServerOptions, anthropic, embeddings, engine, health, llama, middleware, ollama, openai,
-    openapi, page, rerank,
+    ServerOptions, anthropic, bodies, embeddings, engine, health, llama, middleware, ollama,
+    openai, openapi, page, rerank,
 };
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::handler::Handler;
 use axum::http::{StatusCode, Uri};
@@ -193,7 +192,7 @@ where
         method,
         move |State(app): State<Arc<App>>, uri: Uri, request: Request| async move {
             let done = async {
-                let fields = Fields::parse(&body(&app, request).await?)?;
+                let (fields, _held) = bodies::fields(&app, request).await?;
                 handler(app, fields).await
             };
             done.await
@@ -204,36 +203,6 @@ where
         reads: true,
         ..Endpoint::new(handler)
     }
-}
-
-async fn body(app: &App, request: Request) -> Result<Bytes, Failure> {
-    let most = app.options.largest_body;
-    let too_large = || {
-        let message = format!("the body is larger than {most} bytes");
-        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    };
-    let body = request.into_body();
-    let announced = axum::body::HttpBody::size_hint(&body).lower();
-    if announced > most as u64 {
-        return Err(too_large());
-    }
-    let read = tokio::time::timeout(app.options.body_timeout, axum::body::to_bytes(body, most));
-    match read.await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_limit(&error) => Err(too_large()),
-        Ok(Err(error)) => Err(Failure::request(format!(
-            "the body cannot be read: {error}"
-        ))),
-        Err(_) => Err(Failure::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "the body did not arrive in time",
-        )),
-    }
-}
-
-/// Whether reading ended because the body is too large.
-fn is_limit(error: &axum::Error) -> bool {
-    error.to_string().contains("length limit exceeded")
 }
 
 async fn unknown(uri: Uri) -> Response {

@@ -154,12 +154,27 @@ pub(crate) fn take_grammar(fields: &mut Fields, ask: &mut Ask) -> Result<(), Fai
     }
 }
 
-/// The most stop strings of a request.
+/// The most stop strings of a request, and their lengths in bytes: of one, and of all.
 const MOST_STOPS: usize = 64;
+const LONGEST_STOP: usize = 4 << 10;
+const LONGEST_STOPS: usize = 64 << 10;
 
-/// One string or several.
+/// One short string or several.
 pub(crate) fn strings(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failure> {
-    texts(fields, name, value, MOST_STOPS)
+    let all = texts(fields, name, value, MOST_STOPS)?;
+    if let Some(long) = all.iter().find(|one| one.len() > LONGEST_STOP) {
+        let problem = format!(
+            "has a string of {} bytes; {LONGEST_STOP} is the limit",
+            long.len()
+        );
+        return Err(fields.wrong(name, problem));
+    }
+    let bytes: usize = all.iter().map(String::len).sum();
+    if bytes > LONGEST_STOPS {
+        let problem = format!("has {bytes} bytes in all; {LONGEST_STOPS} is the limit");
+        return Err(fields.wrong(name, problem));
+    }
+    Ok(all)
 }
 
 /// One string, or at most `most`.

@@ -51,7 +51,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     }
     fields.finish()?;
     let before = match echo {
-        true => echoed(&served, &mut ask.prompts).await?,
+        true => echoed(&app, &served, &mut ask.prompts).await?,
         false => vec![Echo::default(); ask.prompts.len()],
     };
     let (id, choices) = (ask.id.clone(), ask.choices);
@@ -145,7 +145,11 @@ struct Echo {
 }
 
 /// Encodes the prompts, and returns them as they are echoed.
-async fn echoed(served: &Lease, prompts: &mut Vec<Prompt>) -> Result<Vec<Echo>, Failure> {
+async fn echoed(
+    app: &App,
+    served: &Lease,
+    prompts: &mut Vec<Prompt>,
+) -> Result<Vec<Echo>, Failure> {
     let (served, all) = (served.clone(), std::mem::take(prompts));
     let encode = move || {
         let echo = |prompt: Prompt| {
@@ -160,8 +164,7 @@ async fn echoed(served: &Lease, prompts: &mut Vec<Prompt>) -> Result<Vec<Echo>, 
             .map(echo)
             .collect::<Result<Vec<Echo>, Failure>>()
     };
-    let echoed = tokio::task::spawn_blocking(encode).await;
-    let echoed = echoed.unwrap_or_else(|error| Err(Failure::fault(&error)))?;
+    let echoed = app.bodies.aside(encode).await?;
     let tokens = echoed.iter().map(|echo| echo.tokens.clone());
     *prompts = tokens.map(Prompt::Tokens).collect();
     Ok(echoed)

@@ -1,7 +1,7 @@
 //! Walks the table of endpoints: keys, methods, bodies, hosts, origins and the end of the server, for each of them.
 
 use super::*;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderValue, Method};
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -156,7 +156,7 @@ pub(crate) async fn input_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut ask = Ask::new(&app, &served, String::new());
     take_conversation(&app, &mut fields, &mut ask)?;
     fields.finish()?;
-    let count = ask::count(ask).await?;
+    let count = ask::count(&app, ask).await?;
     Ok(ok(
         &json!({ "object": "response.input_tokens", "input_tokens": count }),
     ))

@@ -1,0 +1,225 @@
+//! Bodies of requests: read within limits, weighed before they are parsed, and parsed away from the threads that serve.
+//!
+//! A small JSON text can become a large tree: an object with one field takes 6 bytes there and 600 here. So the number of its
+//! values is counted first, and the memory of all trees is bounded.
+
+use crate::app::App;
+use crate::error::Failure;
+use crate::fields::Fields;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use futures_core::Stream;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Semaphore;
+
+/// Objects and lists in a body.
+const MOST_CONTAINERS: usize = 100_000;
+/// Values in a body.
+const MOST_VALUES: usize = 1_000_000;
+/// Memory of a parsed object or list, and of each value in it, at most. Lists grow to twice their size.
+const CONTAINER_BYTES: usize = 700;
+const VALUE_BYTES: usize = 160;
+/// Smaller bodies are parsed at once.
+const PARSED_AT_ONCE: usize = 64 << 10;
+
+/// What bodies may take together.
+pub(crate) struct Bodies {
+    most: usize,
+    held: AtomicUsize,
+    /// Places for work that takes a while.
+    places: Arc<Semaphore>,
+}
+
+impl Bodies {
+    pub(crate) fn new(most: usize) -> Bodies {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Bodies {
+            most,
+            held: AtomicUsize::new(0),
+            places: Arc::new(Semaphore::new(cores.clamp(2, 8))),
+        }
+    }
+
+    /// Does something that takes a while without holding up other requests.
+    pub(crate) async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = self.places.clone().acquire_owned().await;
+        let done = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work()
+        });
+        done.await
+            .unwrap_or_else(|error| Err(Failure::fault(&error)))
+    }
+}
+
+/// The memory of a body, until the request is done.
+pub(crate) struct Held {
+    app: Arc<App>,
+    bytes: usize,
+}
+
+impl Held {
+    fn add(&mut self, bytes: usize) -> Result<(), Failure> {
+        let bodies = &self.app.bodies;
+        if self.bytes.saturating_add(bytes) > bodies.most {
+            let message = format!(
+                "the body takes more memory than all bodies may ({} MiB); see --bodies-memory",
+                bodies.most >> 20
+            );
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        let add = |held: usize| held.checked_add(bytes).filter(|held| *held <= bodies.most);
+        let added = bodies
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        if added.is_err() {
+            let message = "the bodies of other requests take all memory for bodies; try again";
+            return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, message));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let held = &self.app.bodies.held;
+        held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The fields of a request's body, and the memory that they take.
+pub(crate) async fn fields(app: &Arc<App>, request: Request) -> Result<(Fields, Held), Failure> {
+    let mut held = Held {
+        app: app.clone(),
+        bytes: 0,
+    };
+    let body = tokio::time::timeout(
+        app.options.body_timeout,
+        read(app, request.into_body(), &mut held),
+    );
+    let body = body.await.unwrap_or_else(|_| {
+        let message = "the body did not arrive in time";
+        Err(Failure::new(StatusCode::REQUEST_TIMEOUT, message))
+    })?;
+    let small = body.len() <= PARSED_AT_ONCE;
+    let parse = move || {
+        let weight = Weight::of(&body);
+        weight.check()?;
+        held.add(weight.bytes())?;
+        Ok((Fields::parse(&body)?, held))
+    };
+    if small {
+        return parse();
+    }
+    app.bodies.aside(parse).await
+}
+
+async fn read(app: &App, body: Body, held: &mut Held) -> Result<Vec<u8>, Failure> {
+    let most = app.options.largest_body;
+    let too_large = || {
+        let message = format!("the body is larger than {most} bytes");
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let announced = axum::body::HttpBody::size_hint(&body).lower();
+    if announced > most as u64 {
+        return Err(too_large());
+    }
+    let mut parts = body.into_data_stream();
+    let mut all = Vec::new();
+    while let Some(part) = poll_fn(|context| Pin::new(&mut parts).poll_next(context)).await {
+        let part =
+            part.map_err(|error| Failure::request(format!("the body cannot be read: {error}")))?;
+        if all.len() + part.len() > most {
+            return Err(too_large());
+        }
+        held.add(part.len())?;
+        all.extend_from_slice(&part);
+    }
+    Ok(all)
+}
+
+/// What a JSON text consists of.
+#[derive(Debug, Default, PartialEq)]
+struct Weight {
+    containers: usize,
+    /// At least as many as there are, containers among them.
+    values: usize,
+}
+
+impl Weight {
+    /// Counts what is in a text. It need not be valid.
+    fn of(text: &[u8]) -> Weight {
+        let mut weight = Weight {
+            containers: 0,
+            values: 1,
+        };
+        let mut rest = text.iter();
+        while let Some(byte) = rest.next() {
+            match byte {
+                b'{' | b'[' => {
+                    weight.containers += 1;
+                    weight.values += 1;
+                }
+                b',' => weight.values += 1,
+                b'"' => {
+                    while let Some(byte) = rest.next() {
+                        match byte {
+                            b'"' => break,
+                            b'\\' => {
+                                rest.next();
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        weight
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        for (count, most, what) in [
+            (self.containers, MOST_CONTAINERS, "objects and lists"),
+            (self.values, MOST_VALUES, "values"),
+        ] {
+            if count > most {
+                let message = format!("the body has more than {most} {what}");
+                return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory of the parsed text, without that of its strings.
+    fn bytes(&self) -> usize {
+        self.containers * CONTAINER_BYTES + self.values * VALUE_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted() {
+        for (text, containers, values) in [
+            (r#"{"a": [1, 2], "b": {}}"#, 3, 6),
+            (r#""{[,\"{[,""#, 0, 1),
+            ("", 0, 1),
+            (r#"["a\\", "b"]"#, 1, 3),
+            ("[[[", 3, 4),
+        ] {
+            let counted = Weight::of(text.as_bytes());
+            assert_eq!(counted, Weight { containers, values }, "{text}");
+        }
+    }
+}
