@@ -334,7 +334,7 @@ impl SamplingArgs {
         let mut options = welte::GenerateOptions::default();
         options.max_tokens = usize::try_from(self.predict).unwrap_or(usize::MAX);
         options.sampling = self.sampling();
-        options.stop = self.stop.clone();
+        options.stop = self.stop.clone().into();
         options.ignore_end = self.ignore_eos;
         options.min_tokens = self.min_tokens;
         match &self.dry_sequence_breaker[..] {

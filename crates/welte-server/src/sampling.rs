@@ -59,7 +59,7 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
         }
     }
     if let Some(stop) = fields.take::<Value>("stop")? {
-        options.stop = strings(fields, "stop", stop)?;
+        options.stop = strings(fields, "stop", stop)?.into();
     }
     if let Some(bias) = fields.take::<Value>("logit_bias")? {
         options.bias = biases(fields, bias)?;

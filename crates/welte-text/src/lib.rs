@@ -7,7 +7,7 @@
 //! let prompt = template.render(&[Message::new("user", "Hello")], false)?;
 //! assert_eq!(prompt, "user: Hello\n");
 //!
-//! let mut splitter = Splitter::new(vec!["END".into()]);
+//! let mut splitter = Splitter::new(vec!["END".to_string()]);
 //! assert_eq!(splitter.push(b"so far E").text, "so far ");
 //! let split = splitter.push(b"ND and more");
 //! assert_eq!(split.stopped.as_deref(), Some("END"));

@@ -1,5 +1,7 @@
 //! Turns the bytes of tokens into text: whole characters, without stop strings.
 
+use std::sync::Arc;
+
 /// The result of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
@@ -12,7 +14,7 @@ pub struct Split {
 /// Joins the bytes of tokens to text. Holds back incomplete characters and possible beginnings of stop strings.
 #[derive(Clone, Debug, Default)]
 pub struct Splitter {
-    stops: Vec<String>,
+    stops: Arc<[String]>,
     /// An incomplete character: at most 3 bytes.
     bytes: Vec<u8>,
     /// Whole characters that may begin a stop string.
@@ -24,9 +26,14 @@ pub struct Splitter {
 
 impl Splitter {
     /// A splitter with these stop strings. Empty ones are ignored.
-    pub fn new(stops: Vec<String>) -> Splitter {
+    pub fn new(stops: impl Into<Arc<[String]>>) -> Splitter {
+        let mut stops = stops.into();
+        if stops.iter().any(String::is_empty) {
+            let whole = stops.iter().filter(|stop| !stop.is_empty());
+            stops = whole.cloned().collect();
+        }
         Splitter {
-            stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
+            stops,
             ..Splitter::default()
         }
     }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use welte_text::Splitter;
 
 fn splitter(stops: &[&str]) -> Splitter {
-    Splitter::new(stops.iter().map(|stop| (*stop).to_owned()).collect())
+    let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+    Splitter::new(stops)
 }
 
 #[test]

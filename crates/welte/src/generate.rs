@@ -1,6 +1,7 @@
 //! What to generate, and what came out.
 
 use crate::{Constraint, Error, Speculated};
+use std::sync::Arc;
 use std::time::Duration;
 use welte_device::Logprobs;
 use welte_table::Sampling;
@@ -18,7 +19,7 @@ pub struct GenerateOptions {
     /// A repeated run of tokens ends, for DRY, at a token whose text contains one of these.
     pub dry_breakers: Vec<String>,
     /// Strings that end generation. They are not part of the output.
-    pub stop: Vec<String>,
+    pub stop: Arc<[String]>,
     /// Control tokens whose spelling becomes part of the text. Other control tokens print nothing.
     pub printed_controls: Vec<u32>,
     /// What the answer must look like.
@@ -44,7 +45,7 @@ impl Default for GenerateOptions {
             sampling: Sampling::default(),
             bias: Vec::new(),
             dry_breakers: ["\n", ":", "\"", "*"].map(String::from).to_vec(),
-            stop: Vec::new(),
+            stop: Arc::default(),
             printed_controls: Vec::new(),
             constraint: None,
             ignore_end: false,

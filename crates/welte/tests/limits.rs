@@ -152,7 +152,9 @@ fn nonsense_is_refused(device: DeviceChoice) {
             );
         }
     }
-    let stop = with(some(1), |o| o.stop = vec!["a".into(), String::new()]);
+    let stop = with(some(1), |o| {
+        o.stop = ["a".to_string(), String::new()].into()
+    });
     assert!(matches!(refused(&[1], stop), Error::EmptyStopString));
     let bias = with(some(1), |o| o.bias = vec![(1, f32::NAN)]);
     assert!(matches!(refused(&[1], bias), Error::Bias { token: 1 }));

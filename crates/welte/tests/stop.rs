@@ -87,7 +87,7 @@ fn stop_strings_cut_text_and_tokens(device: DeviceChoice) {
         for chain in [None, Some(1), Some(5)] {
             let what = format!("case {case}, {stop:?} at {at}, token {kept}, chain {chain:?}");
             let options = with(at_most(60), |o| {
-                o.stop = vec![stop.into()];
+                o.stop = [stop.to_string()].into();
                 o.chain = chain;
             });
             let (outcome, text) = generate(&mut session, &story.prompt, &options);
@@ -120,7 +120,7 @@ fn of_several_stop_strings_the_earliest_counts(device: DeviceChoice) {
     let stops = [early, late, much_later];
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
         let options = with(at_most(60), |o| {
-            o.stop = order.map(|i| stops[i].to_string()).to_vec();
+            o.stop = order.map(|i| stops[i].to_string()).into();
         });
         let (outcome, text) = generate(&mut model.session().unwrap(), &story.prompt, &options);
         assert_eq!(outcome.stop, StopReason::StopString(early.into()));

@@ -5,6 +5,7 @@
 //! properties are those of all parts, so no part is closed on its own.
 
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 
 type Object = Map<String, Value>;
 
@@ -57,6 +58,7 @@ struct Closer<'a> {
 struct Parts {
     /// Names in `properties` and `required`, in their order.
     names: Vec<String>,
+    known: HashSet<String>,
     /// Some of them are in `properties`.
     listed: bool,
     /// They must not be closed: the schema says so, or not all names are known.
@@ -66,7 +68,7 @@ struct Parts {
 
 impl Parts {
     fn add(&mut self, name: &str) {
-        if !self.names.iter().any(|known| known == name) {
+        if self.known.insert(name.to_string()) {
             self.names.push(name.to_string());
         }
     }

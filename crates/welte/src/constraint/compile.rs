@@ -1,7 +1,7 @@
 //! Where constraints are compiled: on threads of their own with a large stack, a bounded number at a time, and only for a
 //! while. Whatever a schema or grammar does to the compiler, the caller gets an error.
 
-use super::{Constraint, Matching, Progress};
+use super::{Constraint, Grammars, Matching, Progress};
 use crate::{Error, Model};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -121,14 +121,20 @@ pub(crate) fn compile(
     constraint: &Constraint,
     forces: bool,
 ) -> Result<(Matching, Progress), Error> {
+    let kept = |grammars: &Grammars| grammars.kept(constraint, forces);
+    if let Some(kept) = model.grammars().ok().and_then(kept) {
+        return Ok(kept);
+    }
     constraint.measure()?;
     // The vocabulary is prepared once, which may take longer than a constraint.
     model.grammars()?;
     let (model, compiled) = (model.clone(), constraint.clone());
     let job = move || -> Result<(Matching, Progress), Error> {
-        let mut matching = model.grammars()?.compile(&compiled, forces)?;
+        let grammars = model.grammars()?;
+        let mut matching = grammars.compile(&compiled, forces)?;
         let progress = matching.start();
         let progress = progress.map_err(|problem| compiled.refused(problem))?;
+        grammars.keep(compiled, &matching, &progress);
         Ok((matching, progress))
     };
     COMPILING.run(job).unwrap_or_else(|failed| {

@@ -8,16 +8,19 @@ use llguidance::toktrie::{
     InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenizerEnv,
 };
 use llguidance::{Matcher, ParserFactory};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use welte_text::Tokenizer;
 
 /// Limits of the compiler and the matcher: bounds of time and memory, whatever the grammar is. A schema of 1,000 properties
-/// takes a tenth of them.
-const GRAMMAR_SIZE: usize = 500_000;
+/// takes a quarter of the size.
+const GRAMMAR_SIZE: usize = 200_000;
 const COMPILE_FUEL: u64 = 1_000_000;
 const STEP_FUEL: u64 = 200_000;
 const STEP_ITEMS: usize = 50_000;
 const LEXER_STATES: usize = 50_000;
+/// Compiled constraints that are kept for further answers.
+const KEPT: usize = 4;
 
 /// Sets of tokens that a mask takes as a whole where the grammar allows all texts of the expression: texts within JSON strings, words,
 /// and white space. The matcher looks at every other token that may follow. An expression that lies within another one refines it.
@@ -38,6 +41,14 @@ pub(crate) struct Grammars {
     factory: ParserFactory,
     ends: Vec<u32>,
     controls: Controls,
+    /// The constraints compiled last: the answers to a request share one, and so do requests alike.
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+struct Kept {
+    constraint: Constraint,
+    matching: Matching,
+    first: Progress,
 }
 
 /// The vocabulary for the matcher.
@@ -68,6 +79,7 @@ impl TokenizerEnv for Vocabulary {
 }
 
 /// What follows a token.
+#[derive(Clone)]
 pub(crate) struct Progress {
     /// Tokens without an alternative. The last one may be an end token.
     pub(crate) forced: Vec<u32>,
@@ -127,7 +139,32 @@ impl Grammars {
             factory,
             ends,
             controls,
+            kept: Mutex::default(),
         })
+    }
+
+    /// A constraint that was compiled lately, with what may come first.
+    pub(crate) fn kept(
+        &self,
+        constraint: &Constraint,
+        forces: bool,
+    ) -> Option<(Matching, Progress)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |kept: &&Kept| kept.matching.forces == forces && kept.constraint == *constraint;
+        let found = kept.iter().find(same)?;
+        Some((found.matching.apart(), found.first.clone()))
+    }
+
+    /// Keeps a compiled constraint.
+    pub(crate) fn keep(&self, constraint: Constraint, matching: &Matching, first: &Progress) {
+        let new = Kept {
+            constraint,
+            matching: matching.apart(),
+            first: first.clone(),
+        };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.truncate(KEPT - 1);
+        kept.push_front(new);
     }
 
     /// Compiles a constraint. `forces`: find tokens without an alternative, so that these need not be chosen.
@@ -156,6 +193,14 @@ impl Grammars {
 }
 
 impl Matching {
+    /// A copy that shares the compiled grammar, but no states of the lexer: these count towards a limit.
+    fn apart(&self) -> Matching {
+        Matching {
+            matcher: self.matcher.deep_clone(),
+            ..*self
+        }
+    }
+
     /// What may come first.
     pub(crate) fn start(&mut self) -> Result<Progress, String> {
         let forced = self.forced();
@@ -264,6 +309,31 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn constraints_are_kept() {
+        let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+        let checkpoint = crate::open(demo).unwrap();
+        let tokenizer = Arc::new(crate::tokenizer(checkpoint.as_ref()).unwrap());
+        let vocab = tokenizer.vocab_size() as u32;
+        let grammars = Grammars::new(&tokenizer, vocab, tokenizer.end_tokens()).unwrap();
+        let digits = |most: usize| Constraint::Regex(format!("[0-9]{{1,{most}}}"));
+        for most in 0..=KEPT {
+            let mut matching = grammars.compile(&digits(most + 1), true).unwrap();
+            let first = matching.start().unwrap();
+            grammars.keep(digits(most + 1), &matching, &first);
+        }
+        assert!(grammars.kept(&digits(1), true).is_none());
+        assert!(grammars.kept(&digits(2), false).is_none());
+        let kept = || grammars.kept(&digits(2), true).unwrap();
+        let (mut one, first) = kept();
+        let token = first.mask.unwrap().to_list()[0];
+        let after = one.take(&[token]).unwrap().mask;
+        // The kept one is where it was.
+        let (mut two, again) = kept();
+        assert_eq!(again.mask.unwrap().to_list()[0], token);
+        assert_eq!(two.take(&[token]).unwrap().mask, after);
+    }
 
     /// Prints how long masks of a vocabulary of 151,936 tokens take. `cargo test -p welte --lib -- --ignored masks_take`.
     #[test]

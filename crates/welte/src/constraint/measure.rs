@@ -7,24 +7,32 @@ use std::collections::{HashMap, HashSet};
 
 /// The largest source of a constraint, in bytes.
 const LARGEST: usize = 1 << 20;
+/// The largest regular expression or grammar, and the patterns of a schema together, in bytes.
+const LARGEST_GRAMMAR: usize = 128 << 10;
 /// Values in a schema, names of properties not counted.
 const MOST_VALUES: usize = 50_000;
 /// Levels of a schema, and of groups in a grammar.
 const DEEPEST: usize = 100;
 /// Different targets of `$ref`.
 const MOST_REFERENCES: usize = 2_000;
-/// Properties of all objects of a schema.
-const MOST_PROPERTIES: usize = 10_000;
+/// Properties of all objects of a schema. The compiler's time grows with the square of those of an object.
+const MOST_PROPERTIES: usize = 2_000;
 /// Schemas in one `allOf`, `anyOf` or `oneOf`.
 const MOST_BRANCHES: usize = 1_000;
 /// Patterns of one `patternProperties`: every two of them are compared.
 const MOST_PATTERNS: usize = 50;
-/// Combinations of alternatives that `allOf`, references and siblings of `anyOf` make.
+/// Combinations of alternatives that `allOf`, references and siblings of `anyOf` make in one place.
 const MOST_COMBINATIONS: usize = 1_000;
+/// Schemas and properties in all combinations of all places.
+const MOST_COMBINED: usize = 10_000;
 /// Rules of a grammar.
-pub(super) const MOST_RULES: usize = 10_000;
+pub(super) const MOST_RULES: usize = 5_000;
+/// Alternatives in a grammar.
+const MOST_ALTERNATIVES: usize = 10_000;
+/// Texts of a choice: the compiler follows all of them at once.
+const MOST_TEXTS: usize = 2_000;
 /// Parts of a form.
-const MOST_PARTS: usize = 20_000;
+const MOST_PARTS: usize = 5_000;
 
 impl Constraint {
     /// Refuses what is too large for the compiler.
@@ -39,10 +47,22 @@ impl Constraint {
             size += part.source_size();
             match part {
                 Constraint::JsonSchema(schema) => schema_of(schema)?,
+                Constraint::Regex(text) | Constraint::Lark(text) | Constraint::Gbnf(text)
+                    if text.len() > LARGEST_GRAMMAR =>
+                {
+                    let size = text.len();
+                    let problem = format!("it has {size} bytes; the most are {LARGEST_GRAMMAR}");
+                    return Err(part.refused(problem));
+                }
                 Constraint::Lark(text) => {
                     grammar(text).map_err(|problem| part.refused(problem))?;
+                    schemas_in(text)?;
                 }
-                Constraint::Choice(texts) if texts.len() > MOST_PARTS => parts += texts.len(),
+                Constraint::Choice(texts) if texts.len() > MOST_TEXTS => {
+                    let count = texts.len();
+                    let problem = format!("it has {count} texts; the most are {MOST_TEXTS}");
+                    return Err(part.refused(problem));
+                }
                 Constraint::Sequence(all) | Constraint::OneOf(all) => {
                     left.extend(all.iter().map(|part| (part, depth + 1)));
                 }
@@ -109,7 +129,7 @@ fn schema_of(schema: &Value) -> Result<(), Error> {
         ))),
         false => Ok(()),
     };
-    let (mut values, mut properties) = (0, 0);
+    let (mut values, mut properties, mut patterns) = (0, 0, 0);
     let mut references = HashSet::new();
     let mut left = vec![(schema, 0)];
     let mut objects = Vec::new();
@@ -122,17 +142,18 @@ fn schema_of(schema: &Value) -> Result<(), Error> {
             Value::Array(all) => left.extend(all.iter().map(|one| (one, depth + 1))),
             Value::Object(all) => {
                 objects.push(all);
+                properties += properties_of(all);
                 for (key, one) in all {
                     match (key.as_str(), one) {
-                        ("properties", Value::Object(named)) => properties += named.len(),
+                        ("pattern", Value::String(pattern)) => patterns += pattern.len(),
                         ("patternProperties", Value::Object(named)) => {
+                            patterns += named.keys().map(String::len).sum::<usize>();
                             most(
                                 named.len(),
                                 MOST_PATTERNS,
                                 "patterns of properties in one place",
                             )?;
                         }
-                        ("required", Value::Array(names)) => properties += names.len() / 2,
                         ("allOf" | "anyOf" | "oneOf", Value::Array(branches)) => {
                             most(
                                 branches.len(),
@@ -156,82 +177,160 @@ fn schema_of(schema: &Value) -> Result<(), Error> {
     }
     most(properties, MOST_PROPERTIES, "properties")?;
     most(references.len(), MOST_REFERENCES, "references")?;
-    let mut unions = Unions {
+    most(patterns, LARGEST_GRAMMAR, "bytes of patterns")?;
+    let mut combiner = Combiner {
         root: schema,
         known: HashMap::new(),
+        combined: 0,
     };
     objects
         .into_iter()
-        .try_for_each(|object| unions.combinations(object, 0).map(|_| ()))
+        .try_for_each(|object| combiner.combine(object, 0).map(|_| ()))
         .map_err(refused)
 }
 
-/// How many alternatives schemas have once the compiler has combined their parts.
-struct Unions<'a> {
-    root: &'a Value,
-    /// Those of objects, by address. One at work counts as one: references may form cycles.
-    known: HashMap<*const Map<String, Value>, usize>,
+/// Properties that a schema itself names.
+fn properties_of(schema: &Map<String, Value>) -> usize {
+    let named = schema.get("properties").and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
+    let (named, required) = (named.map_or(0, Map::len), required.map_or(0, Vec::len));
+    named.max(required)
 }
 
-impl<'a> Unions<'a> {
-    fn combinations(
+/// Finds how much the compiler has to combine: it merges the parts of a schema, in every combination of their alternatives.
+struct Combiner<'a> {
+    root: &'a Value,
+    /// Those of objects, by address. One at work counts as one: references may form cycles.
+    known: HashMap<*const Map<String, Value>, Combined>,
+    /// Parts in all places where schemas are merged.
+    combined: usize,
+}
+
+/// What a schema consists of once its parts are merged.
+#[derive(Clone, Copy)]
+struct Combined {
+    alternatives: usize,
+    /// Schemas and properties in all alternatives.
+    parts: usize,
+}
+
+impl Combined {
+    const ONE: Combined = Combined {
+        alternatives: 1,
+        parts: 1,
+    };
+
+    fn and(self, other: Combined) -> Combined {
+        let ours = self.parts.saturating_mul(other.alternatives);
+        let theirs = other.parts.saturating_mul(self.alternatives);
+        Combined {
+            alternatives: self.alternatives.saturating_mul(other.alternatives),
+            parts: ours.saturating_add(theirs),
+        }
+    }
+
+    fn or(self, other: Combined) -> Combined {
+        Combined {
+            alternatives: self.alternatives.saturating_add(other.alternatives),
+            parts: self.parts.saturating_add(other.parts),
+        }
+    }
+}
+
+impl<'a> Combiner<'a> {
+    fn combine(
         &mut self,
         schema: &'a Map<String, Value>,
         depth: usize,
-    ) -> Result<usize, String> {
+    ) -> Result<Combined, String> {
         if let Some(known) = self.known.get(&std::ptr::from_ref(schema)) {
             return Ok(*known);
         }
         if depth > DEEPEST {
             return Err(format!("more than {DEEPEST} references lead to each other"));
         }
-        self.known.insert(schema, 1);
-        let mut product = 1usize;
+        self.known.insert(schema, Combined::ONE);
+        let mut whole = Combined {
+            alternatives: 1,
+            parts: 1 + properties_of(schema),
+        };
+        let (mut merges, mut keys) = (false, 0);
         for (key, value) in schema {
-            let count = match (key.as_str(), value) {
+            keys += usize::from(!PASSIVE.contains(&key.as_str()));
+            let part = match (key.as_str(), value) {
                 ("allOf", Value::Array(all)) => {
-                    let mut product = 1usize;
-                    for one in all {
-                        product = product.saturating_mul(self.of(one, depth)?);
-                    }
-                    product
+                    merges = true;
+                    let parts = all.iter().map(|one| self.of(one, depth));
+                    parts.reduce(|a, b| Ok(a?.and(b?)))
                 }
                 ("anyOf" | "oneOf", Value::Array(all)) => {
-                    let mut sum = 0usize;
-                    for one in all {
-                        sum = sum.saturating_add(self.of(one, depth)?);
-                    }
-                    sum
+                    let parts = all.iter().map(|one| self.of(one, depth));
+                    parts.reduce(|a, b| Ok(a?.or(b?)))
                 }
                 ("$ref", Value::String(to)) => {
                     let target = to
                         .strip_prefix('#')
                         .and_then(|path| self.root.pointer(path));
-                    target.map_or(Ok(1), |target| self.of(target, depth))?
+                    target.map(|target| self.of(target, depth))
                 }
-                _ => 1,
+                _ => continue,
             };
-            product = product.saturating_mul(count.max(1));
+            merges |= keys > 1;
+            whole = whole.and(part.unwrap_or(Ok(Combined::ONE))?);
         }
-        if product > MOST_COMBINATIONS {
+        if whole.alternatives > MOST_COMBINATIONS {
             return Err(format!(
                 "its alternatives make more than {MOST_COMBINATIONS} combinations in one place"
             ));
         }
-        self.known.insert(schema, product);
-        Ok(product)
+        if merges || keys > 1 && whole.alternatives > 1 {
+            self.combined = self.combined.saturating_add(whole.parts);
+        }
+        if self.combined > MOST_COMBINED {
+            return Err(format!(
+                "its combined parts have more than {MOST_COMBINED} schemas and properties"
+            ));
+        }
+        self.known.insert(schema, whole);
+        Ok(whole)
     }
 
-    fn of(&mut self, schema: &'a Value, depth: usize) -> Result<usize, String> {
+    fn of(&mut self, schema: &'a Value, depth: usize) -> Result<Combined, String> {
         schema
             .as_object()
-            .map_or(Ok(1), |schema| self.combinations(schema, depth + 1))
+            .map_or(Ok(Combined::ONE), |schema| self.combine(schema, depth + 1))
     }
 }
 
+/// Keywords beside which a reference or a choice is not merged with anything.
+const PASSIVE: [&str; 9] = [
+    "$defs",
+    "definitions",
+    "$schema",
+    "$id",
+    "$comment",
+    "title",
+    "description",
+    "default",
+    "examples",
+];
+
+/// Refuses a grammar in Lark for what is too large in its schemas.
+fn schemas_in(text: &str) -> Result<(), Error> {
+    const MARK: &str = "%json";
+    for (at, _) in text.match_indices(MARK) {
+        let rest = &text[at + MARK.len()..];
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        if let Some(Ok(schema)) = values.next() {
+            schema_of(&schema)?;
+        }
+    }
+    Ok(())
+}
+
 /// Refuses grammars in Lark that are too large.
-fn grammar(text: &str) -> Result<(), String> {
-    let (mut depth, mut rules) = (0usize, 0);
+pub(super) fn grammar(text: &str) -> Result<(), String> {
+    let (mut depth, mut rules, mut alternatives) = (0usize, 0, 0);
     let mut letters = text.bytes().peekable();
     while let Some(letter) = letters.next() {
         match letter {
@@ -241,7 +340,8 @@ fn grammar(text: &str) -> Result<(), String> {
             b'/' => skip(&mut letters, b'/'),
             b'(' | b'[' | b'{' => depth += 1,
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            b':' => rules += 1,
+            b':' if depth == 0 => rules += 1,
+            b'|' => alternatives += 1,
             _ => {}
         }
         if depth > DEEPEST {
@@ -249,6 +349,9 @@ fn grammar(text: &str) -> Result<(), String> {
         }
         if rules > MOST_RULES {
             return Err(format!("there are more than {MOST_RULES} rules"));
+        }
+        if alternatives > MOST_ALTERNATIVES {
+            return Err(format!("it has more than {MOST_ALTERNATIVES} alternatives"));
         }
     }
     Ok(())

@@ -117,7 +117,9 @@ impl Constraint {
             }
             Constraint::Lark(text) => Source::Lark(text.clone()),
             Constraint::Gbnf(text) => {
-                Source::Lark(gbnf::to_lark(text).map_err(|problem| self.refused(problem))?)
+                let lark = gbnf::to_lark(text).map_err(|problem| self.refused(problem))?;
+                measure::grammar(&lark).map_err(|problem| self.refused(problem))?;
+                Source::Lark(lark)
             }
             Constraint::Choice(texts) => Source::Lark(self.alternatives(texts)?),
             Constraint::Text(_)
