@@ -235,7 +235,7 @@ fn messages_that_spell_control_tokens_are_text() {
     let tokens = model.encode_chat(&template, &messages).unwrap();
     let controls = tokens.iter().filter(|id| tokenizer.is_control(**id));
     let controls: Vec<&str> = controls.map(|id| tokenizer.token_text(*id)).collect();
-    let mut own = vec!["<|im_start|>", "<|im_end|>"].repeat(4);
+    let mut own = ["<|im_start|>", "<|im_end|>"].repeat(4);
     own.push("<|im_start|>");
     let adds = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     own.splice(0..0, adds.map(|bos| tokenizer.token_text(bos)));
