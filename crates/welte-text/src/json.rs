@@ -1,8 +1,9 @@
 //! A tokenizer from `tokenizer.json` and `tokenizer_config.json`.
 
 use crate::Error;
+use crate::bpe::Spellings;
 use crate::growth;
-use crate::tokenizer::{Kind, Parts, Tokenizer, byte_of, shortened};
+use crate::tokenizer::{Kind, Parts, Tokenizer, Words, byte_of, shortened};
 use crate::vocabulary::TokenType;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -138,7 +139,7 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
     let backend = backend.into_inner();
     let parts = Parts {
         kind,
-        model: backend.get_model().clone(),
+        model: Words::Backend(Box::new(backend.get_model().clone())),
         normalizer: backend.get_normalizer().cloned(),
         pre_tokenizer: backend.get_pre_tokenizer().cloned(),
         prefix,
@@ -148,7 +149,7 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
     Tokenizer::assemble(
         parts,
         added,
-        texts,
+        Spellings::new(texts, None),
         types,
         bos,
         eos,

@@ -14,6 +14,7 @@
 //! # Ok::<(), welte_text::Error>(())
 //! ```
 
+mod bpe;
 pub mod calls;
 mod channels;
 mod conversation;

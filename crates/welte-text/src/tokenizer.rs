@@ -1,10 +1,10 @@
 //! Converts text to tokens and back.
 
+use crate::bpe::{Bpe, Known, Spellings};
 use crate::channels::MARKS;
 use crate::vocabulary::TokenType;
 use crate::{Error, InfillTokens, Rendered};
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
@@ -65,10 +65,16 @@ pub(crate) enum Kind {
     WordPiece,
 }
 
+/// Divides words into tokens.
+pub(crate) enum Words {
+    Merges(Bpe),
+    Backend(Box<ModelWrapper>),
+}
+
 /// The stages of encoding, and the tokens around a text.
 pub(crate) struct Parts {
     pub(crate) kind: Kind,
-    pub(crate) model: ModelWrapper,
+    pub(crate) model: Words,
     pub(crate) normalizer: Option<NormalizerWrapper>,
     pub(crate) pre_tokenizer: Option<PreTokenizerWrapper>,
     pub(crate) prefix: Vec<u32>,
@@ -85,10 +91,9 @@ pub struct Tokenizer {
     plain: AddedVocabulary,
     /// Recognises marks only.
     marks: AddedVocabulary,
-    texts: Vec<String>,
+    spellings: Spellings,
     bytes: Vec<Box<[u8]>>,
     pub(crate) types: Vec<TokenType>,
-    ids: HashMap<String, u32>,
     bos: Option<u32>,
     eos: Option<u32>,
     ends: Vec<u32>,
@@ -102,7 +107,7 @@ impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokenizer")
             .field("kind", &self.parts.kind)
-            .field("tokens", &self.texts.len())
+            .field("tokens", &self.vocab_size())
             .finish()
     }
 }
@@ -111,7 +116,7 @@ impl Tokenizer {
     pub(crate) fn assemble(
         parts: Parts,
         added: Vec<AddedToken>,
-        texts: Vec<String>,
+        spellings: Spellings,
         types: Vec<TokenType>,
         bos: Option<u32>,
         eos: Option<u32>,
@@ -126,41 +131,42 @@ impl Tokenizer {
         let mut marks = AddedVocabulary::new();
         let of_marks = added.iter().filter(|token| token.special).cloned();
         let of_marks = of_marks.map(|token| token.normalized(false));
-        marks
-            .add_tokens(of_marks, &parts.model, None::<&NormalizerWrapper>)
-            .map_err(failed)?;
+        let none = None::<&NormalizerWrapper>;
         let mut special = AddedVocabulary::new();
-        special
-            .add_tokens(added, &parts.model, parts.normalizer.as_ref())
-            .map_err(failed)?;
+        let normalizer = parts.normalizer.as_ref();
+        match &parts.model {
+            Words::Merges(_) => {
+                let known = Known(&spellings);
+                marks.add_tokens(of_marks, &known, none).map_err(failed)?;
+                let all = special.add_tokens(added, &known, normalizer);
+                all.map_err(failed)?;
+            }
+            Words::Backend(model) => {
+                marks
+                    .add_tokens(of_marks, model.as_ref(), none)
+                    .map_err(failed)?;
+                let all = special.add_tokens(added, model.as_ref(), normalizer);
+                all.map_err(failed)?;
+            }
+        }
         let mut plain = special.clone();
         plain.set_encode_special_tokens(true);
-        let mut bytes: Vec<Box<[u8]>> = texts
-            .iter()
-            .zip(&types)
-            .map(|(text, kind)| spell(text, *kind, parts.kind))
-            .collect();
-        let ids: HashMap<String, u32> = texts
-            .iter()
-            .enumerate()
-            .filter(|(_, text)| !text.is_empty())
-            .map(|(id, text)| (text.clone(), id as u32))
-            .collect();
+        let mut bytes = spelled(&spellings.texts, &types, parts.kind);
         // The marks of channels are printed, so that `Channels` can find them.
-        let channels: Option<Vec<u32>> = MARKS.iter().map(|mark| ids.get(*mark).copied()).collect();
+        let channels: Option<Vec<u32>> = MARKS.iter().map(|mark| spellings.id(mark)).collect();
         let channels = channels.filter(|marks| {
             let kind = |id: &u32| types[*id as usize];
             marks.iter().all(|id| kind(id) == TokenType::Control)
         });
         for id in channels.iter().flatten() {
-            bytes[*id as usize] = texts[*id as usize].as_bytes().into();
+            bytes[*id as usize] = spellings.texts[*id as usize].as_bytes().into();
         }
-        for id in END_MARKERS.iter().filter_map(|marker| ids.get(*marker)) {
+        for id in END_MARKERS.iter().filter_map(|marker| spellings.id(marker)) {
             if matches!(
-                types[*id as usize],
+                types[id as usize],
                 TokenType::Control | TokenType::UserDefined
             ) {
-                ends.push(*id);
+                ends.push(id);
             }
         }
         let mut tokenizer = Tokenizer {
@@ -168,10 +174,9 @@ impl Tokenizer {
             special,
             plain,
             marks,
-            texts,
+            spellings,
             bytes,
             types,
-            ids,
             bos,
             eos,
             ends: Vec::new(),
@@ -280,7 +285,10 @@ impl Tokenizer {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(failed)?;
         }
         pieces
-            .tokenize(|piece| self.parts.model.tokenize(piece.get()))
+            .tokenize(|piece| match &self.parts.model {
+                Words::Merges(model) => Ok(model.tokens(&self.spellings, piece.get())),
+                Words::Backend(model) => model.tokenize(piece.get()),
+            })
             .map_err(failed)?;
         let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
         let tokens = splits
@@ -326,7 +334,8 @@ impl Tokenizer {
 
     /// The token's spelling in the vocabulary; empty for ids out of range.
     pub fn token_text(&self, id: u32) -> &str {
-        self.texts.get(id as usize).map_or("", String::as_str)
+        let text = self.spellings.texts.get(id as usize);
+        text.map_or("", String::as_str)
     }
 
     /// True for tokens that mark structure and are never printed.
@@ -336,12 +345,12 @@ impl Tokenizer {
 
     /// The id of the token with this spelling.
     pub fn id_of(&self, text: &str) -> Option<u32> {
-        self.ids.get(text).copied()
+        self.spellings.id(text).filter(|_| !text.is_empty())
     }
 
     /// The number of ids, including gaps.
     pub fn vocab_size(&self) -> usize {
-        self.texts.len()
+        self.spellings.texts.len()
     }
 
     /// The beginning-of-text token.
@@ -366,11 +375,12 @@ impl Tokenizer {
 
     /// Adds tokens that end an answer, for example from `generation_config.json`. Ids out of range are ignored.
     pub fn add_end_tokens(&mut self, ids: &[u32]) {
+        let size = self.vocab_size();
         self.ends
-            .extend(ids.iter().filter(|&&id| (id as usize) < self.texts.len()));
+            .extend(ids.iter().filter(|&&id| (id as usize) < size));
         if self.channels {
-            let message = self.ids.get(MESSAGE_END);
-            self.ends.retain(|id| Some(id) != message);
+            let message = self.spellings.id(MESSAGE_END);
+            self.ends.retain(|id| Some(*id) != message);
         }
         self.ends.sort_unstable();
         self.ends.dedup();
@@ -417,6 +427,12 @@ pub(crate) fn letter_byte(letter: char) -> Option<u8> {
         0x143 => Some(0xad),
         _ => None,
     }
+}
+
+/// The bytes that each token prints.
+fn spelled(texts: &[String], types: &[TokenType], kind: Kind) -> Vec<Box<[u8]>> {
+    let all = texts.iter().zip(types);
+    all.map(|(text, token)| spell(text, *token, kind)).collect()
 }
 
 /// The bytes that a token prints.

@@ -1,11 +1,12 @@
 //! Tokenizers from the fields of a GGUF file.
 
+use crate::bpe::{Bpe, Merge, Spellings, Table};
 use crate::growth::{LONGEST_REPLACEMENT, longest_replacement};
 use crate::pretokenizers;
-use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_token, shortened};
+use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, Words, byte_token, shortened};
 use crate::{Error, InfillTokens};
-use std::collections::{HashMap, HashSet};
-use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use std::panic::resume_unwind;
+use tokenizers::models::bpe::Vocab;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::{BertNormalizer, Precompiled, Prepend, Replace, Sequence};
@@ -17,6 +18,11 @@ use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrappe
 
 /// No merge produces a longer token. Real vocabularies have none; a hostile one could make merging slow.
 const LONGEST_MERGED: usize = 1024;
+
+/// Merges are read by at most this many threads.
+const MOST_THREADS: usize = 4;
+/// The least merges that are worth a thread.
+const LEAST_MERGES: usize = 8192;
 
 /// The score of tokens that unigram never finds in a text.
 const NEVER: f64 = -1e12;
@@ -105,7 +111,8 @@ impl Vocabulary {
             .map_or(TokenType::Normal, |&number| TokenType::of(number))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Checks the fields. Returns the table of the spellings.
+    fn check(&self) -> Result<Table, Error> {
         let n = self.tokens.len();
         if n == 0 {
             return Err(Error::field(
@@ -154,34 +161,21 @@ impl Vocabulary {
                 return Err(Error::field(format!("tokenizer.ggml.{field}"), problem));
             }
         }
-        let mut seen: HashMap<&str, usize> = HashMap::with_capacity(n);
-        for (id, token) in self
-            .tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, token)| !token.is_empty())
-        {
-            if let Some(first) = seen.insert(token, id) {
-                let problem = format!(
-                    "tokens {first} and {id} are both '{}'; spellings must be unique",
-                    shortened(token)
-                );
-                return Err(Error::field("tokenizer.ggml.tokens", problem));
-            }
+        let (table, twice) = Table::new(&self.tokens);
+        if let Some((first, id)) = twice {
+            let problem = format!(
+                "tokens {first} and {id} are both '{}'; spellings must be unique",
+                shortened(&self.tokens[id as usize])
+            );
+            return Err(Error::field("tokenizer.ggml.tokens", problem));
         }
-        Ok(())
+        Ok(table)
     }
 
-    /// Ids by spelling. Some files fill gaps with empty spellings, which are left out.
-    fn ids(&self) -> Vocab {
-        let named = self
-            .tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, token)| !token.is_empty());
-        named
-            .map(|(id, token)| (token.clone(), id as u32))
-            .collect()
+    /// The tokens of single bytes, if there are all of them.
+    fn bytes(&self, table: &Table) -> Option<Vec<u32>> {
+        let id = |byte| table.id(&self.tokens, &byte_token(byte));
+        (0..=255).map(id).collect()
     }
 
     fn added(&self) -> Vec<AddedToken> {
@@ -221,42 +215,86 @@ impl Vocabulary {
         self.tokens.get(id).filter(|text| !text.is_empty()).cloned()
     }
 
-    fn listed_merges(&self, ids: &Vocab) -> Result<Merges, Error> {
-        let mut merges = Merges::with_capacity(self.merges.len());
-        let mut seen = HashSet::with_capacity(self.merges.len());
-        let mut joined = String::new();
-        for (at, line) in self.merges.iter().enumerate() {
+    /// The merges that the file lists, in order. Parts that the vocabulary lacks never meet.
+    fn listed_merges(&self, table: &Table) -> Result<Vec<Merge>, Error> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let part = self
+            .merges
+            .len()
+            .div_ceil(threads.min(MOST_THREADS))
+            .max(LEAST_MERGES);
+        let read = |(at, lines): (usize, &[String])| self.merges_of(at * part, lines, table);
+        let parts = std::thread::scope(|scope| {
+            let mut parts = self.merges.chunks(part).enumerate();
+            let first = parts.next();
+            let spawned: Vec<_> = parts
+                .map(|part| {
+                    let reader =
+                        std::thread::Builder::new().spawn_scoped(scope, move || read(part));
+                    reader.map_err(|_| part)
+                })
+                .collect();
+            let mut all: Vec<_> = first.map(read).into_iter().collect();
+            all.extend(spawned.into_iter().map(|reader| match reader {
+                Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // A browser has no threads.
+                Err(part) => read(part),
+            }));
+            all
+        });
+        let parts: Result<Vec<Vec<Merge>>, Error> = parts.into_iter().collect();
+        Ok(parts?.concat())
+    }
+
+    /// The merges of some lines, the first of which is number `first`.
+    fn merges_of(
+        &self,
+        first: usize,
+        lines: &[String],
+        table: &Table,
+    ) -> Result<Vec<Merge>, Error> {
+        let mut merges = Vec::with_capacity(lines.len());
+        let mut text = String::new();
+        // Results mostly follow each other in the vocabulary.
+        let mut next = 0;
+        for (at, line) in lines.iter().enumerate() {
             // The left part may begin with a space, so the search starts after the first character.
-            let first = line.chars().next().map_or(0, char::len_utf8);
+            let start = line.chars().next().map_or(0, char::len_utf8);
             let cut = line
-                .get(first..)
+                .get(start..)
                 .and_then(|rest| rest.find(' '))
-                .map(|cut| first + cut);
+                .map(|cut| start + cut);
             let Some((left, right)) = cut
                 .map(|cut| (&line[..cut], &line[cut + 1..]))
                 .filter(|(_, r)| !r.is_empty())
             else {
                 let problem = format!(
-                    "entry {at}, '{}', is not two parts separated by a space",
+                    "entry {}, '{}', is not two parts separated by a space",
+                    first + at,
                     shortened(line)
                 );
                 return Err(Error::field("tokenizer.ggml.merges", problem));
             };
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            // Parts that the vocabulary lacks never meet. Of equal lines the first counts.
-            let known =
-                ids.contains_key(left) && ids.contains_key(right) && ids.contains_key(&joined);
-            if known && seen.insert((left, right)) {
-                merges.push((left.to_owned(), right.to_owned()));
+            text.clear();
+            text.push_str(left);
+            text.push_str(right);
+            let id = |text: &str| table.id(&self.tokens, text);
+            let guessed = self.tokens.get(next as usize) == Some(&text);
+            let joined = if guessed { Some(next) } else { id(&text) };
+            next = joined.map_or(next, |id| id + 1);
+            if let (Some(left), Some(right), Some(joined)) = (id(left), id(right), joined) {
+                merges.push(Merge {
+                    left,
+                    right,
+                    joined,
+                });
             }
         }
         Ok(merges)
     }
 
     /// SentencePiece files have no merges. Any two tokens may join if the result is a token; better scores go first.
-    fn scored_merges(&self, ids: &Vocab) -> Merges {
+    fn scored_merges(&self, table: &Table) -> Vec<Merge> {
         let score = |id: usize| self.scores.get(id).copied().unwrap_or(0.0);
         let mut results: Vec<usize> = (0..self.tokens.len())
             .filter(|&id| {
@@ -268,39 +306,32 @@ impl Vocabulary {
             .filter(|&id| self.tokens[id].len() <= LONGEST_MERGED)
             .collect();
         results.sort_by(|&a, &b| score(b).total_cmp(&score(a)).then(a.cmp(&b)));
-        let mut merges = Merges::new();
-        for id in results {
-            let text = &self.tokens[id];
-            let mut pairs: Vec<(u32, u32, usize)> = text
+        let id = |text: &str| table.id(&self.tokens, text);
+        let mut merges = Vec::new();
+        for joined in results {
+            let text = &self.tokens[joined];
+            let mut pairs: Vec<(u32, u32)> = text
                 .char_indices()
                 .skip(1)
-                .filter_map(|(cut, _)| {
-                    Some((*ids.get(&text[..cut])?, *ids.get(&text[cut..])?, cut))
-                })
+                .filter_map(|(cut, _)| Some((id(&text[..cut])?, id(&text[cut..])?)))
                 .collect();
             pairs.sort_unstable();
-            merges.extend(
-                pairs
-                    .iter()
-                    .map(|&(_, _, cut)| (text[..cut].to_owned(), text[cut..].to_owned())),
-            );
+            merges.extend(pairs.into_iter().map(|(left, right)| Merge {
+                left,
+                right,
+                joined: joined as u32,
+            }));
         }
         merges
     }
 
-    fn byte_level(&self) -> Result<Parts, Error> {
+    fn byte_level(&self, table: &Table) -> Result<Parts, Error> {
         // Old files lack this field. llama.cpp uses "default" for them too.
         let pre = pretokenizers::named(self.pre.as_deref().unwrap_or("default"))?;
-        let ids = self.ids();
-        let merges = self.listed_merges(&ids)?;
-        let model = BPE::builder()
-            .vocab_and_merges(ids, merges)
-            .ignore_merges(pre.ignore_merges)
-            .build()
-            .map_err(|error| Error::field("tokenizer.ggml.merges", error.to_string()))?;
+        let merges = self.listed_merges(table)?;
         Ok(Parts {
             kind: Kind::ByteLevel,
-            model: ModelWrapper::BPE(model),
+            model: Words::Merges(Bpe::new(&merges, pre.ignore_merges)),
             normalizer: None,
             pre_tokenizer: Some(pre.build()?),
             prefix: self
@@ -317,13 +348,11 @@ impl Vocabulary {
         })
     }
 
-    fn sentence_piece(&self) -> Result<Parts, Error> {
-        let ids = self.ids();
-        let merges = self.scored_merges(&ids);
+    fn sentence_piece(&self, table: &Table) -> Result<Parts, Error> {
+        let merges = self.scored_merges(table);
         let id_or = |id: Option<u32>, default: u32| {
             id.or(Some(default).filter(|&id| (id as usize) < self.tokens.len()))
         };
-        let model = self.spelled(ids, merges, Some(0))?;
         let space_prefix = self.add_space_prefix.unwrap_or(true);
         let mut steps = vec![spaces()?];
         if space_prefix {
@@ -334,7 +363,7 @@ impl Vocabulary {
         }
         Ok(Parts {
             kind: Kind::SentencePiece,
-            model: ModelWrapper::BPE(model),
+            model: self.spelled(&merges, Some(0), table),
             normalizer: Some(NormalizerWrapper::Sequence(Sequence::new(steps))),
             pre_tokenizer: None,
             prefix: id_or(self.bos, 1)
@@ -350,13 +379,11 @@ impl Vocabulary {
     }
 
     /// Gemma 4: spelt like SentencePiece, with listed merges. Nothing merges across the end of a run of newlines.
-    fn listed_pieces(&self) -> Result<Parts, Error> {
-        let ids = self.ids();
-        let merges = self.listed_merges(&ids)?;
-        let model = self.spelled(ids, merges, None)?;
+    fn listed_pieces(&self, table: &Table) -> Result<Parts, Error> {
+        let merges = self.listed_merges(table)?;
         Ok(Parts {
             kind: Kind::SentencePiece,
-            model: ModelWrapper::BPE(model),
+            model: self.spelled(&merges, None, table),
             normalizer: Some(spaces()?),
             pre_tokenizer: Some(pretokenizers::newlines()?),
             // Gemma needs its first token. llama.cpp adds it whatever the file says.
@@ -371,22 +398,14 @@ impl Vocabulary {
     }
 
     /// BPE over characters. Characters that the vocabulary lacks become bytes, if it has tokens for all bytes.
-    fn spelled(&self, ids: Vocab, merges: Merges, unknown: Option<usize>) -> Result<BPE, Error> {
-        let byte_fallback = (0..=255).all(|byte| ids.contains_key(&byte_token(byte)));
-        let mut builder = BPE::builder()
-            .vocab_and_merges(ids, merges)
-            .byte_fallback(byte_fallback)
-            .fuse_unk(true);
-        if let Some(unknown) = self.unknown_text(unknown) {
-            builder = builder.unk_token(unknown);
-        }
-        builder
-            .build()
-            .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))
+    fn spelled(&self, merges: &[Merge], unknown: Option<usize>, table: &Table) -> Words {
+        let unknown = self.unknown_text(unknown);
+        let unknown = unknown.and_then(|text| table.id(&self.tokens, &text));
+        Words::Merges(Bpe::new(merges, false).with_unknown(self.bytes(table), unknown))
     }
 
     /// Unigram: the most likely division of each word into tokens.
-    fn unigram(&self) -> Result<Parts, Error> {
+    fn unigram(&self, table: &Table) -> Result<Parts, Error> {
         let field = |name: &str, problem: &str| {
             Error::field(format!("tokenizer.ggml.{name}"), problem.to_owned())
         };
@@ -410,8 +429,7 @@ impl Vocabulary {
         };
         let entries = self.tokens.iter().enumerate();
         let entries = entries.map(|(id, text)| (text.clone(), score(id)));
-        let ids = self.ids();
-        let byte_fallback = (0..=255).all(|byte| ids.contains_key(&byte_token(byte)));
+        let byte_fallback = self.bytes(table).is_some();
         let mut model = Unigram::from(entries.collect(), Some(unknown), byte_fallback)
             .map_err(|error| field("tokens", &error.to_string()))?;
         // What an unknown character costs depends on the least likely text.
@@ -438,7 +456,7 @@ impl Vocabulary {
         }
         Ok(Parts {
             kind: Kind::SentencePiece,
-            model: ModelWrapper::Unigram(model),
+            model: Words::Backend(Box::new(ModelWrapper::Unigram(model))),
             normalizer: self.precompiled()?.map(NormalizerWrapper::Precompiled),
             pre_tokenizer: Some(pre_tokenizer),
             prefix: self
@@ -511,7 +529,7 @@ impl Vocabulary {
             .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))?;
         Ok(Parts {
             kind: Kind::WordPiece,
-            model: ModelWrapper::WordPiece(model),
+            model: Words::Backend(Box::new(ModelWrapper::WordPiece(model))),
             normalizer: Some(NormalizerWrapper::BertNormalizer(BertNormalizer::new(
                 true, true, None, true,
             ))),
@@ -542,12 +560,12 @@ fn spaces() -> Result<NormalizerWrapper, Error> {
 impl Tokenizer {
     /// A tokenizer from the fields of a GGUF file.
     pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Tokenizer, Error> {
-        vocabulary.check()?;
+        let table = vocabulary.check()?;
         let parts = match vocabulary.model.as_str() {
-            "gpt2" => vocabulary.byte_level()?,
-            "llama" => vocabulary.sentence_piece()?,
-            "gemma4" => vocabulary.listed_pieces()?,
-            "t5" => vocabulary.unigram()?,
+            "gpt2" => vocabulary.byte_level(&table)?,
+            "llama" => vocabulary.sentence_piece(&table)?,
+            "gemma4" => vocabulary.listed_pieces(&table)?,
+            "t5" => vocabulary.unigram(&table)?,
             "bert" => vocabulary.word_piece()?,
             other => {
                 return Err(Error::UnknownModel {
@@ -573,7 +591,7 @@ impl Tokenizer {
         let mut tokenizer = Tokenizer::assemble(
             parts,
             added,
-            vocabulary.tokens,
+            Spellings::new(vocabulary.tokens, Some(table)),
             types,
             bos,
             eos,
