@@ -570,6 +570,9 @@ pub(crate) struct ServeArgs {
     /// Host name under which browsers may reach the server (repeatable; *: all)
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
+    /// Refuse API fields that the server does not know, in place of ignoring and naming them
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Folder that tools/browser made: serves the page that runs Welte in the browser, at /browser/
     #[arg(long, value_name = "FOLDER")]
     pub(crate) browser: Option<PathBuf>,

@@ -101,7 +101,7 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.defaults = args.sampling.options();
     args.limits.set(&mut options)?;
     options.seed = u64::try_from(args.sampling.seed).ok();
-    options.metrics = args.metrics;
+    (options.metrics, options.strict) = (args.metrics, args.strict);
     let browser = args.browser.as_deref();
     options.browser = browser.map(BrowserPage::read).transpose()?;
     #[cfg(feature = "hub")]

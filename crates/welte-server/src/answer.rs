@@ -94,7 +94,6 @@ impl Answer {
         parsing: Option<Parsing>,
         active: Active,
     ) -> Answer {
-        served.metrics.begun(active.prompt_tokens);
         let (started, prompt_tokens) = (active.since, active.prompt_tokens);
         served.active().insert(stream.number(), active);
         let mut answer = Answer {

@@ -58,8 +58,8 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     let (reason, sequence) = stop_reason(end);
     Ok(ok(&json!({
         "id": id, "type": "message", "role": "assistant", "model": served.id, "content": blocks(&app, whole),
-        "stop_reason": reason, "stop_sequence": sequence, "usage": usage(end),
-        "welte": figures(end),
+        "stop_reason": reason, "stop_sequence": sequence, "stop_details": null, "container": null,
+        "usage": usage(end), "welte": figures(end),
     })))
 }
 
@@ -99,7 +99,7 @@ async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
 fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     let mut all = Vec::new();
     if let Some(system) = fields.take::<Value>("system")? {
-        let mut system = Content::of(system, &fields.name("system"))?;
+        let mut system = Content::of(system, fields, "system")?;
         all.push(Message::new("system", std::mem::take(&mut system.text)));
         if !system.is_plain() {
             return Err(fields.wrong("system", "may have text only"));
@@ -112,6 +112,8 @@ fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
         return Err(fields.wrong("messages", "at least one message is required"));
     }
     tools(fields, ask)?;
+    fields.only("mcp_servers", &[json!([])])?;
+    fields.refuse(&["container"])?;
     let mut variables = Map::new();
     if let Some(mut thinking) = fields.object("thinking")? {
         let kind: String = thinking.need("type")?;
@@ -132,10 +134,33 @@ fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How the types of tools begin that Anthropic's servers run. The model cannot call them here.
+const SERVER_TOOLS: [&str; 6] = [
+    "web_search_",
+    "web_fetch_",
+    "code_execution_",
+    "tool_search_tool_",
+    "advisor_",
+    "mcp_toolset",
+];
+
 fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     for mut tool in fields.objects("tools")? {
-        tool.only("type", &[json!("custom")])?;
-        tool.ignore(&["cache_control"]);
+        let kind: Option<String> = tool.take("type")?;
+        match kind.as_deref() {
+            None | Some("custom") => {}
+            Some(kind) if SERVER_TOOLS.iter().any(|tool| kind.starts_with(tool)) => {
+                let problem = format!("{kind:?} is a tool that Anthropic's servers run");
+                tool.pass_over("type", &problem)?;
+                continue;
+            }
+            Some(kind) => {
+                let problem = format!("{kind:?} is not supported; use \"custom\"");
+                return Err(tool.wrong("type", problem));
+            }
+        }
+        // Arguments are always streamed as the model writes them.
+        tool.ignore(&["cache_control", "eager_input_streaming"]);
         let name: String = tool.need("name")?;
         if tool.take::<bool>("strict")? == Some(true) {
             ask.strict.push((name.clone(), tool.name("strict")));
@@ -181,16 +206,16 @@ struct Content {
 }
 
 impl Content {
-    fn of(value: Value, path: &str) -> Result<Content, Failure> {
+    fn of(value: Value, fields: &Fields, name: &str) -> Result<Content, Failure> {
         let mut content = Content::default();
         match value {
             Value::String(text) => content.text = text,
             Value::Array(blocks) => {
                 for (i, block) in blocks.into_iter().enumerate() {
-                    content.add(Fields::of(block, format!("{path}[{i}]"))?)?;
+                    content.add(fields.inner(block, &format!("{name}[{i}]"))?)?;
                 }
             }
-            _ => return Err(Failure::field(path, "must be a string or a list of blocks")),
+            _ => return Err(fields.wrong(name, "must be a string or a list of blocks")),
         }
         Ok(content)
     }
@@ -211,15 +236,18 @@ impl Content {
                 self.reasoning.push_str(&block.need::<String>("thinking")?);
                 block.ignore(&["signature"]);
             }
-            "tool_use" => self.calls.push(ToolCall {
-                id: block.need("id")?,
-                name: block.need("name")?,
-                arguments: Value::from(block.need::<Map<String, Value>>("input")?).to_string(),
-            }),
+            "tool_use" => {
+                block.ignore(&["caller"]);
+                self.calls.push(ToolCall {
+                    id: block.need("id")?,
+                    name: block.need("name")?,
+                    arguments: Value::from(block.need::<Map<String, Value>>("input")?).to_string(),
+                });
+            }
             "tool_result" => {
                 let id = block.need("tool_use_id")?;
                 let inner = match block.take::<Value>("content")? {
-                    Some(inner) => Content::of(inner, &block.name("content"))?,
+                    Some(inner) => Content::of(inner, &block, "content")?,
                     None => Content::default(),
                 };
                 if !inner.is_plain() {
@@ -240,11 +268,14 @@ impl Content {
 
 fn take_message(mut fields: Fields, all: &mut Vec<Message>) -> Result<(), Failure> {
     let role: String = fields.need("role")?;
-    if !matches!(role.as_str(), "user" | "assistant") {
-        return Err(fields.wrong("role", format!("{role:?} is none of user and assistant")));
+    if !matches!(role.as_str(), "user" | "assistant" | "system") {
+        let problem = format!("{role:?} is none of user, assistant and system");
+        return Err(fields.wrong("role", problem));
     }
-    let path = fields.name("content");
-    let content = Content::of(fields.need("content")?, &path)?;
+    let content = Content::of(fields.need("content")?, &fields, "content")?;
+    if role == "system" && !content.is_plain() {
+        return Err(fields.wrong("content", "of a system message may have text only"));
+    }
     fields.finish()?;
     let only_results = !content.results.is_empty() && content.text.is_empty();
     for (id, text) in content.results {
@@ -277,7 +308,10 @@ fn usage(end: &End) -> Value {
     json!({
         "input_tokens": outcome.prompt_tokens.saturating_sub(outcome.cached_tokens),
         "cache_read_input_tokens": outcome.cached_tokens, "cache_creation_input_tokens": 0,
+        "cache_creation": { "ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0 },
         "output_tokens": outcome.tokens.len(),
+        "output_tokens_details": { "thinking_tokens": end.reasoning_tokens },
+        "inference_geo": null, "server_tool_use": null, "service_tier": "standard",
     })
 }
 
@@ -287,14 +321,23 @@ fn blocks(app: &App, whole: &Whole) -> Vec<Value> {
         blocks.push(json!({ "type": "thinking", "thinking": whole.reasoning, "signature": "" }));
     }
     if !whole.text.is_empty() {
-        blocks.push(json!({ "type": "text", "text": whole.text }));
+        blocks.push(text_block(&whole.text));
     }
     for (name, arguments) in &whole.calls {
         let input: Value = serde_json::from_str(arguments).unwrap_or_default();
-        let id = app.id("toolu_");
-        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+        blocks.push(call_block(app, name, input));
     }
     blocks
+}
+
+fn text_block(text: &str) -> Value {
+    json!({ "type": "text", "text": text, "citations": null })
+}
+
+fn call_block(app: &App, name: &str, input: Value) -> Value {
+    json!({
+        "type": "tool_use", "id": app.id("toolu_"), "name": name, "input": input, "caller": { "type": "direct" },
+    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -346,7 +389,7 @@ impl sse::Format for MessageStream {
     fn begin(&mut self) -> Vec<Value> {
         vec![json!({ "type": "message_start", "message": {
             "id": self.id, "type": "message", "role": "assistant", "model": self.served.id, "content": [],
-            "stop_reason": null, "stop_sequence": null, "usage": { "input_tokens": self.prompt_tokens, "output_tokens": 0 },
+            "stop_reason": null, "stop_sequence": null, "stop_details": null, "container": null, "usage": { "input_tokens": self.prompt_tokens, "output_tokens": 0 },
         }})]
     }
 
@@ -355,7 +398,7 @@ impl sse::Format for MessageStream {
             Event::Logprobs(_) => Vec::new(),
             Event::Text(text) => self.grow(
                 Block::Text,
-                json!({ "type": "text", "text": "" }),
+                text_block(""),
                 json!({ "type": "text_delta", "text": text }),
             ),
             Event::Reasoning(text) => self.grow(
@@ -365,10 +408,8 @@ impl sse::Format for MessageStream {
             ),
             Event::CallBegin(name) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
-                let id = self.app.id("toolu_");
-                all.push(
-                    self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} })),
-                );
+                let block = call_block(&self.app, &name, json!({}));
+                all.push(self.start(block));
                 self.open = Some(Block::Call);
                 all
             }

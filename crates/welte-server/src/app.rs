@@ -4,6 +4,7 @@ use crate::ServerOptions;
 use crate::bodies::Bodies;
 use crate::error::Failure;
 use crate::fields::Fields;
+use crate::ignored::Logged;
 use crate::models::{Catalog, Lease, Models, Served};
 use crate::openai::Store;
 use axum::http::StatusCode;
@@ -21,6 +22,8 @@ pub(crate) struct App {
     pub(crate) responses: Store,
     /// What the bodies of requests take.
     pub(crate) bodies: Bodies,
+    /// Ignored fields that the log has named.
+    pub(crate) logged: Logged,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
     keys: Vec<[u8; 32]>,
@@ -36,6 +39,7 @@ impl App {
             keys: options.api_keys.iter().map(hash).collect(),
             responses: Store::new(options.stored_responses),
             bodies: Bodies::new(options.bodies_memory),
+            logged: Logged::default(),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             ids: RandomState::new(),
@@ -52,6 +56,15 @@ impl App {
     /// As [`App::lease`], for the field `model`, which may be missing.
     pub(crate) async fn lease_of(&self, fields: &mut Fields) -> Result<Lease, Failure> {
         let name: Option<String> = fields.take("model")?;
+        self.lease(name.as_deref()).await
+    }
+
+    /// As [`App::lease_of`], for APIs whose specification requires the field: so does `strict`.
+    pub(crate) async fn lease_named(&self, fields: &mut Fields) -> Result<Lease, Failure> {
+        let name: Option<String> = fields.take("model")?;
+        if name.is_none() && self.options.strict {
+            return Err(fields.wrong("model", "is required"));
+        }
         self.lease(name.as_deref()).await
     }
 

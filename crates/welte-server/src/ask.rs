@@ -7,6 +7,7 @@ use crate::error::Failure;
 use crate::length;
 use crate::lines::LineLimits;
 use crate::models::{Active, Lease, Served};
+use crate::turns;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -197,6 +198,7 @@ impl Ask {
                 request.deadline = app.options.timeout.map(|timeout| started + timeout);
                 let stream = served.engine.submit(request);
                 let stream = stream.map_err(|error| self.refused(error))?;
+                served.metrics.begun(tokens.len(), choice == 0);
                 let active = Active {
                     id: self.id.clone(),
                     prompt_tokens: tokens.len(),
@@ -298,5 +300,12 @@ pub(crate) fn render(
     if !tools.is_empty() {
         options.variables.insert("tools".to_string(), tools.into());
     }
-    Ok(template.render_chat(&messages, &options)?)
+    let rendered = template.render_chat(&messages, &options);
+    let is_complete = |prompt: &String| turns::has_systems(prompt, &messages);
+    if !rendered.as_ref().is_ok_and(is_complete)
+        && let Some(one) = turns::with_one_system(&messages)
+    {
+        return Ok(template.render_chat(&one, &options)?);
+    }
+    Ok(rendered?)
 }

@@ -6,6 +6,7 @@
 use crate::app::App;
 use crate::error::Failure;
 use crate::fields::Fields;
+use crate::ignored::Ignored;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -101,6 +102,8 @@ pub(crate) async fn fields(app: &Arc<App>, request: Request) -> Result<(Fields, 
         app: app.clone(),
         bytes: 0,
     };
+    let ignored = request.extensions().get::<Ignored>().cloned();
+    let ignored = ignored.unwrap_or_default();
     let body = tokio::time::timeout(
         app.options.body_timeout,
         read(app, request.into_body(), &mut held),
@@ -114,7 +117,7 @@ pub(crate) async fn fields(app: &Arc<App>, request: Request) -> Result<(Fields, 
         let weight = Weight::of(&body);
         weight.check()?;
         held.add(weight.bytes())?;
-        Ok((Fields::parse(&body)?, held))
+        Ok((Fields::parse(&body, &ignored)?, held))
     };
     if small {
         return parse();

@@ -19,7 +19,7 @@ const MOST_TEXTS: usize = 2048;
 
 /// `POST /v1/embeddings`
 pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_named(&mut fields).await?;
     let input: Value = fields.need("input")?;
     let mut texts = Texts::new(openai::prompts(&fields, "input", input)?);
     texts.take_dimensions(&mut fields, &served)?;

@@ -35,7 +35,21 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// The field of the request that is at fault.
     pub(crate) field: Option<String>,
+    /// Set if the prompt is longer than the context.
+    pub(crate) overflow: Option<Overflow>,
 }
+
+/// A prompt that is longer than the context, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overflow {
+    /// Tokens of the prompt, at least.
+    pub(crate) prompt: usize,
+    /// Tokens that fit.
+    pub(crate) context: usize,
+}
+
+/// OpenAI's name for the error of a prompt that is too long. Agents look for it to shorten their conversations.
+const OVERFLOW: &str = "context_length_exceeded";
 
 impl Failure {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Failure {
@@ -43,6 +57,15 @@ impl Failure {
             status,
             message: message.into(),
             field: None,
+            overflow: None,
+        }
+    }
+
+    /// The prompt is longer than the context.
+    pub(crate) fn overflow(message: impl Into<String>, overflow: Overflow) -> Failure {
+        Failure {
+            overflow: Some(overflow),
+            ..Failure::request(message)
         }
     }
 
@@ -78,13 +101,29 @@ impl Failure {
             Api::OpenAi => json!({"error": {
                 "message": message, "type": self.openai_type(), "param": field, "code": self.openai_code(),
             }}),
-            Api::Anthropic => json!({
-                "type": "error", "error": {"type": self.anthropic_type(), "message": message},
-            }),
-            Api::Ollama => json!({ "error": message }),
-            Api::LlamaCpp => json!({"error": {
-                "code": code, "message": message, "type": self.openai_type(),
-            }}),
+            Api::Anthropic => {
+                let mut error = json!({"type": self.anthropic_type(), "message": message});
+                if let Some(Overflow { prompt, context }) = self.overflow {
+                    // Anthropic's clients know this error by its first words.
+                    let words = format!("prompt is too long: {prompt} tokens > {context} maximum");
+                    error["message"] = words.into();
+                    error["code"] = OVERFLOW.into();
+                }
+                json!({ "type": "error", "error": error })
+            }
+            Api::Ollama => match self.overflow {
+                Some(_) => json!({ "error": message, "code": OVERFLOW }),
+                None => json!({ "error": message }),
+            },
+            Api::LlamaCpp => {
+                let mut error =
+                    json!({"code": code, "message": message, "type": self.openai_type()});
+                if let Some(Overflow { prompt, context }) = self.overflow {
+                    error["type"] = "exceed_context_size_error".into();
+                    (error["n_prompt_tokens"], error["n_ctx"]) = (prompt.into(), context.into());
+                }
+                json!({ "error": error })
+            }
         }
     }
 
@@ -101,6 +140,7 @@ impl Failure {
 
     fn openai_code(&self) -> Option<&'static str> {
         match self.status.as_u16() {
+            _ if self.overflow.is_some() => Some(OVERFLOW),
             401 => Some("invalid_api_key"),
             404 => Some("not_found"),
             413 => Some("request_too_large"),
@@ -124,6 +164,8 @@ impl Failure {
 
     pub(crate) fn response(&self, api: Api) -> Response {
         let mut response = json_response(self.status, &self.body(api));
+        let refusal = Refusal(self.message.clone());
+        response.extensions_mut().insert(refusal);
         let headers = response.headers_mut();
         if matches!(self.status.as_u16(), 429 | 503) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -132,6 +174,27 @@ impl Failure {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+/// Why a request was refused, for the log.
+#[derive(Clone)]
+pub(crate) struct Refusal(String);
+
+impl Refusal {
+    /// The reason without texts of the request, as far as the JSON parser quotes them, and in one line of modest length.
+    pub(crate) fn why(&self) -> String {
+        let text = &self.0;
+        let quoted = text
+            .split_once("string \"")
+            .zip(text.rsplit_once('"'))
+            .filter(|((before, _), (upto, _))| upto.len() > before.len() + 7);
+        let text = match quoted {
+            Some(((before, _), (_, after))) => format!("{before}string{after}"),
+            None => text.clone(),
+        };
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        text.chars().map(plain).take(300).collect()
     }
 }
 
@@ -147,6 +210,9 @@ impl From<welte::Error> for Failure {
                     field: Some(field.to_string()),
                     ..Failure::request(message)
                 };
+            }
+            E::ContextFull { prompt, context } => {
+                return Failure::overflow(message, Overflow { prompt, context });
             }
             E::Bias { .. } => {
                 return Failure {
@@ -164,7 +230,6 @@ impl From<welte::Error> for Failure {
             | E::PromptPooling { .. }
             | E::Constraint { .. }
             | E::TooMany { .. }
-            | E::ContextFull { .. }
             | E::EmptyPrompt
             | E::Token { .. }
             | E::NoTokenizer { .. }

@@ -1,6 +1,7 @@
-//! The fields of a request's body. Every field is taken by name; what is left over is refused by name.
+//! The fields of a request's body. Every field is taken by name; those left over are ignored and named, or refused.
 
 use crate::error::Failure;
+use crate::ignored::Ignored;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -9,27 +10,39 @@ pub(crate) struct Fields {
     map: Map<String, Value>,
     /// Where the object is, such as `messages[2]`; empty for the body.
     path: String,
+    /// Notes the fields that nobody takes.
+    ignored: Ignored,
 }
 
 impl Fields {
     /// Parses a body.
-    pub(crate) fn parse(body: &[u8]) -> Result<Fields, Failure> {
+    pub(crate) fn parse(body: &[u8], ignored: &Ignored) -> Result<Fields, Failure> {
         let text = std::str::from_utf8(body)
             .map_err(|e| Failure::request(format!("the body is not UTF-8: {e}")))?;
         let value = serde_json::from_str(text)
             .map_err(|e| Failure::request(format!("the body is not valid JSON: {e}")))?;
-        Fields::of(value, "")
+        Fields::of(value, String::new(), ignored)
+    }
+
+    /// The fields of a parsed body.
+    pub(crate) fn root(map: Map<String, Value>, ignored: &Ignored) -> Result<Fields, Failure> {
+        Fields::of(map.into(), String::new(), ignored)
+    }
+
+    /// The fields of an object inside this one, such as `tools[2]`.
+    pub(crate) fn inner(&self, value: Value, name: &str) -> Result<Fields, Failure> {
+        Fields::of(value, self.name(name), &self.ignored)
     }
 
     /// The fields of a value at `path`. Fields that are null count as missing.
-    pub(crate) fn of(value: Value, path: impl Into<String>) -> Result<Fields, Failure> {
-        let path = path.into();
+    fn of(value: Value, path: String, ignored: &Ignored) -> Result<Fields, Failure> {
         let Value::Object(mut map) = value else {
             let place = if path.is_empty() { "the body" } else { &path };
             return Err(Failure::request(format!("{place} must be a JSON object")));
         };
         map.retain(|_, value| !value.is_null());
-        Ok(Fields { map, path })
+        let ignored = ignored.clone();
+        Ok(Fields { map, path, ignored })
     }
 
     /// The full name of a field.
@@ -55,6 +68,13 @@ impl Fields {
         }
     }
 
+    /// Changes the text of a field, if it is a text.
+    pub(crate) fn rename(&mut self, field: &str, change: impl FnOnce(&str) -> String) {
+        if let Some(Value::String(text)) = self.map.get_mut(field) {
+            *text = change(text);
+        }
+    }
+
     pub(crate) fn need<T: DeserializeOwned>(&mut self, field: &str) -> Result<T, Failure> {
         match self.take(field)? {
             Some(value) => Ok(value),
@@ -66,15 +86,13 @@ impl Fields {
     pub(crate) fn objects(&mut self, field: &str) -> Result<Vec<Fields>, Failure> {
         let all: Vec<Value> = self.take(field)?.unwrap_or_default();
         let all = all.into_iter().enumerate();
-        all.map(|(i, value)| Fields::of(value, format!("{}[{i}]", self.name(field))))
+        all.map(|(i, value)| self.inner(value, &format!("{field}[{i}]")))
             .collect()
     }
 
     pub(crate) fn object(&mut self, field: &str) -> Result<Option<Fields>, Failure> {
         let value: Option<Value> = self.take(field)?;
-        value
-            .map(|value| Fields::of(value, self.name(field)))
-            .transpose()
+        value.map(|value| self.inner(value, field)).transpose()
     }
 
     /// Fields that change nothing here, such as labels for accounting.
@@ -96,12 +114,29 @@ impl Fields {
         }
     }
 
-    /// Refuses the fields that nobody has taken.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
-        match self.map.keys().next() {
-            Some(field) => Err(self.wrong(field, "is not a supported field")),
-            None => Ok(()),
+    /// Refuses fields that are known and would change the answer, but that cannot be honoured.
+    pub(crate) fn refuse(&mut self, fields: &[&str]) -> Result<(), Failure> {
+        for field in fields {
+            if self.map.remove(*field).is_some() {
+                return Err(self.wrong(field, "is not supported"));
+            }
         }
+        Ok(())
+    }
+
+    /// Notes that a part of the request is ignored, or refuses it.
+    pub(crate) fn pass_over(&self, field: &str, problem: &str) -> Result<(), Failure> {
+        if self.ignored.is_strict() {
+            return Err(self.wrong(field, problem));
+        }
+        self.ignored.add(&self.name(field));
+        Ok(())
+    }
+
+    /// Passes over the fields that nobody has taken.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        let mut left = self.map.keys();
+        left.try_for_each(|field| self.pass_over(field, "is not a supported field"))
     }
 }
 
@@ -128,7 +163,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_field() {
-        let mut body = Fields::parse(br#"{"a": "x", "b": [{"c": 1, "d": null}], "e": 2}"#).unwrap();
+        let body = br#"{"a": "x", "b": [{"c": 1, "d": null}], "e": 2}"#;
+        let mut body = Fields::parse(body, &Ignored::new(true)).unwrap();
         let error = body.take::<f32>("a").unwrap_err();
         assert_eq!(
             error.message,
@@ -148,9 +184,10 @@ mod tests {
     #[test]
     fn bodies_that_are_no_objects_are_refused() {
         for body in [&b"[1]"[..], b"{", b"\xff", b"", b"3"] {
-            assert_eq!(Fields::parse(body).err().unwrap().status, 400);
+            let failure = Fields::parse(body, &Ignored::default()).err().unwrap();
+            assert_eq!(failure.status, 400);
         }
         let deep = "[".repeat(100_000);
-        assert!(Fields::parse(deep.as_bytes()).is_err());
+        assert!(Fields::parse(deep.as_bytes(), &Ignored::default()).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Refuses texts that are far too long before all of their tokens are computed, which would take much memory.
 
-use crate::error::Failure;
+use crate::error::{Failure, Overflow};
 use crate::models::Served;
 
 /// Texts with fewer bytes per position of the context are encoded as a whole.
@@ -17,7 +17,11 @@ pub(crate) fn check(served: &Served, text: &str) -> Result<(), Failure> {
     }
     let problem =
         format!("the prompt has more than {count} tokens and the context holds {context}");
-    Err(Failure::request(problem))
+    let overflow = Overflow {
+        prompt: count,
+        context,
+    };
+    Err(Failure::overflow(problem, overflow))
 }
 
 /// The beginning of a text that has all tokens which the context holds.

@@ -19,6 +19,7 @@ mod form;
 mod health;
 #[cfg(feature = "hub")]
 mod hub;
+mod ignored;
 mod length;
 mod lines;
 mod llama;
@@ -30,12 +31,14 @@ mod ollama;
 mod openai;
 mod openapi;
 mod page;
+mod range;
 mod rerank;
 mod router;
 mod sampling;
 mod serve;
 mod sse;
 mod times;
+mod turns;
 
 pub use browser::BrowserPage;
 pub use changing::Changing;
@@ -85,6 +88,8 @@ pub struct ServerOptions {
     pub stored_responses: usize,
     /// Lines of system prompts to leave out, because they change with every request.
     pub drop_changing: Vec<Changing>,
+    /// Refuse fields that the server does not know, in place of ignoring and naming them.
+    pub strict: bool,
     /// How long the head of a request may take to arrive.
     pub head_timeout: Duration,
     /// How long the body of a request may take to arrive.
@@ -121,6 +126,7 @@ impl Default for ServerOptions {
             engine: EngineOptions::default(),
             stored_responses: 64 << 20,
             drop_changing: Vec::new(),
+            strict: false,
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             #[cfg(feature = "hub")]

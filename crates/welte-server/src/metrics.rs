@@ -50,7 +50,9 @@ impl Histogram {
 pub(crate) struct Metrics {
     pub(crate) requests: AtomicU64,
     pub(crate) refused: AtomicU64,
+    /// Of every prompt once, however many answers it gets.
     pub(crate) prompt_tokens: AtomicU64,
+    looked_up_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
     pub(crate) lookups: AtomicU64,
@@ -67,11 +69,14 @@ pub(crate) struct Metrics {
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 impl Metrics {
-    /// A request was accepted.
-    pub(crate) fn begun(&self, prompt_tokens: usize) {
+    /// A request was accepted. `first`: it is the first answer to its prompt.
+    pub(crate) fn begun(&self, prompt_tokens: usize, first: bool) {
+        let tokens = prompt_tokens as u64;
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.prompt_tokens
-            .fetch_add(prompt_tokens as u64, Ordering::Relaxed);
+        self.looked_up_tokens.fetch_add(tokens, Ordering::Relaxed);
+        if first {
+            self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+        }
     }
 
     /// Time between two pieces of text.
@@ -95,7 +100,10 @@ impl Metrics {
         add(&self.lookups, 1);
         add(&self.hits, usize::from(outcome.cached_tokens > 0));
         add(&self.preemptions, outcome.preemptions as usize);
-        self.first_token.add(outcome.timings.first_token);
+        // An answer may have no token.
+        if !outcome.timings.first_token.is_zero() {
+            self.first_token.add(outcome.timings.first_token);
+        }
         self.queued.add(outcome.timings.queued);
         self.whole.add(whole);
     }
@@ -148,7 +156,7 @@ const ONES: &[One] = &[
         "vllm:prefix_cache_queries_total",
         "counter",
         "Tokens of prompts that were looked up.",
-        |entry, _| count(&entry.metrics.prompt_tokens),
+        |entry, _| count(&entry.metrics.looked_up_tokens),
     ),
     (
         "vllm:prefix_cache_hits_total",

@@ -2,7 +2,7 @@
 
 use crate::ServerOptions;
 use crate::app::App;
-use crate::error::{Api, Failure};
+use crate::error::{Api, Failure, Refusal};
 use crate::router::HEALTH;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
@@ -50,7 +50,9 @@ pub(crate) async fn log(State(app): State<Arc<App>>, request: Request, next: Nex
     if let Some(id) = id {
         let name = id.as_bytes().escape_ascii();
         let ms = begun.elapsed().as_secs_f64() * 1e3;
-        tracing::info!(request = %name, %method, path, status, ms, "answered");
+        let refusal = response.extensions().get::<Refusal>();
+        let why = refusal.map_or(String::new(), |refusal| refusal.why());
+        tracing::info!(request = %name, %method, path, status, ms, why, "answered");
         let headers = response.headers_mut();
         headers.insert(HeaderName::from_static("request-id"), id.clone());
         headers.insert(REQUEST_ID, id);
@@ -215,6 +217,6 @@ pub(crate) fn cors(options: &ServerOptions) -> CorsLayer {
         .allow_origin(AllowOrigin::predicate(allowed))
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([REQUEST_ID, header::RETRY_AFTER])
+        .expose_headers([REQUEST_ID, header::RETRY_AFTER, crate::ignored::HEADER])
         .max_age(Duration::from_secs(600))
 }

@@ -99,9 +99,12 @@ async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Fail
     logprobs::take(fields, &mut ask.options)?;
     if let Some(mut options) = fields.object("options")? {
         sampling::take(&mut options, &mut ask.options)?;
-        if let Some(limit) = options.take::<i64>("num_predict")? {
-            ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
+        sampling::take_limit(&mut options, "num_predict", &mut ask.options)?;
+        // Ollama knows no limit of 0.
+        if ask.options.max_tokens == 0 {
+            ask.options.max_tokens = usize::MAX;
         }
+        options.only("mirostat", &[json!(0)])?;
         take_context(&mut options, &served)?;
         options.finish()?;
     }
@@ -114,7 +117,10 @@ pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failu
     let served = app.lease(Some(&name)).await?;
     if let Some(time) = fields.take::<Value>("keep_alive")? {
         let time = match &time {
-            Value::Number(seconds) => keep_alive(&seconds.to_string()),
+            // Negative, or beyond all clocks: forever.
+            Value::Number(seconds) => Ok(seconds
+                .as_f64()
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())),
             Value::String(text) => keep_alive(text),
             _ => Err("must be seconds or a time such as \"5m\"".to_string()),
         };

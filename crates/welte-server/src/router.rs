@@ -5,6 +5,7 @@ use crate::error::{Api, Failure};
 use crate::fields::Fields;
 #[cfg(feature = "hub")]
 use crate::hub;
+use crate::ignored;
 use crate::models::Catalog;
 use crate::{
     ServerOptions, anthropic, bodies, embeddings, engine, health, llama, middleware, ollama,
@@ -83,6 +84,7 @@ fn routes() -> Vec<Route> {
             "/v1/responses/input_tokens",
             json(openai::input_tokens),
         ),
+        ("post", "/v1/responses/compact", json(openai::compact)),
         ("get", "/v1/responses/{id}", get(openai::retrieve)),
         ("delete", "/v1/responses/{id}", delete(openai::delete)),
         ("post", "/v1/responses/{id}/cancel", post(openai::cancel)),
@@ -167,6 +169,7 @@ pub(crate) fn of_app(app: Arc<App>) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn(middleware::format_errors))
+        .layer(from_fn_with_state(app.clone(), ignored::name))
         .layer(from_fn_with_state(check, middleware::check))
         .layer(middleware::cors(&app.options))
         .layer(from_fn_with_state(app.clone(), middleware::log))

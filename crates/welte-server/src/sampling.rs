@@ -3,54 +3,231 @@
 use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
-use serde_json::{Number, Value};
+use crate::range::Range;
+use serde_json::Value;
 use welte::{Constraint, GenerateOptions, Sampling};
+
+/// A number among the sampling fields, in all APIs that take it.
+pub(crate) struct Number {
+    pub(crate) name: &'static str,
+    /// Its type and its range, as `openapi/` writes them.
+    pub(crate) kind: &'static str,
+    pub(crate) meaning: &'static str,
+    place: Place,
+}
+
+/// Where a number goes.
+enum Place {
+    Real(fn(&mut Sampling) -> &mut f32),
+    /// Off if it is not above 0.
+    RealOrOff(fn(&mut Sampling) -> &mut f32),
+    /// With what stands for numbers below 0, and for those that are too large.
+    Count(fn(&mut Sampling) -> &mut u32, u32, u32),
+}
+
+const fn number(
+    name: &'static str,
+    kind: &'static str,
+    meaning: &'static str,
+    place: Place,
+) -> Number {
+    Number {
+        name,
+        kind,
+        meaning,
+        place,
+    }
+}
+
+/// Every number, once.
+pub(crate) const NUMBERS: [Number; 19] = [
+    number(
+        "temperature",
+        "number[0,3.4e38]",
+        "0 chooses the most likely token",
+        Place::Real(|s| &mut s.temperature),
+    ),
+    number(
+        "top_p",
+        "number[0,1]",
+        "keep the most likely tokens of this total probability",
+        Place::Real(|s| &mut s.top_p),
+    ),
+    number(
+        "top_k",
+        "integer",
+        "keep this many tokens; 0 or less: all",
+        Place::Count(|s| &mut s.top_k, 0, 0),
+    ),
+    number(
+        "min_p",
+        "number[0,1]",
+        "drop tokens less likely than this share of the most likely one",
+        Place::Real(|s| &mut s.min_p),
+    ),
+    number(
+        "repeat_penalty",
+        "number(0,3.4e38]",
+        "divide the logits of recent tokens by it",
+        Place::Real(|s| &mut s.repeat_penalty),
+    ),
+    // vLLM's name for the same.
+    number(
+        "repetition_penalty",
+        "number(0,3.4e38]",
+        "another name of repeat_penalty",
+        Place::Real(|s| &mut s.repeat_penalty),
+    ),
+    number(
+        "repeat_last_n",
+        "integer",
+        "how many tokens count as recent; negative: all",
+        Place::Count(|s| &mut s.penalty_last_n, u32::MAX, u32::MAX),
+    ),
+    number(
+        "presence_penalty",
+        "number[-3.4e38,3.4e38]",
+        "subtracted from the logit of every recent token",
+        Place::Real(|s| &mut s.presence_penalty),
+    ),
+    number(
+        "frequency_penalty",
+        "number[-3.4e38,3.4e38]",
+        "subtracted for each occurrence of a recent token",
+        Place::Real(|s| &mut s.frequency_penalty),
+    ),
+    number(
+        "typical_p",
+        "number[0,1]",
+        "keep tokens of typical information up to this probability",
+        Place::Real(|s| &mut s.typical_p),
+    ),
+    number(
+        "top_n_sigma",
+        "number[-3.4e38,3.4e38]",
+        "keep tokens within so many deviations of the likeliest one; 0 or less: all",
+        Place::RealOrOff(|s| &mut s.top_n_sigma),
+    ),
+    number(
+        "xtc_probability",
+        "number[0,1]",
+        "how often the likeliest tokens are dropped",
+        Place::Real(|s| &mut s.xtc_probability),
+    ),
+    number(
+        "xtc_threshold",
+        "number[0,1]",
+        "the least probability of tokens to drop",
+        Place::Real(|s| &mut s.xtc_threshold),
+    ),
+    number(
+        "dynatemp_range",
+        "number[0,3.4e38]",
+        "how far the temperature follows the entropy",
+        Place::Real(|s| &mut s.dynatemp_range),
+    ),
+    number(
+        "dynatemp_exponent",
+        "number(0,3.4e38]",
+        "how it follows the entropy",
+        Place::Real(|s| &mut s.dynatemp_exponent),
+    ),
+    number(
+        "dry_multiplier",
+        "number[0,3.4e38]",
+        "penalty of repeated sequences; 0: none",
+        Place::Real(|s| &mut s.dry_multiplier),
+    ),
+    number(
+        "dry_base",
+        "number[1,3.4e38]",
+        "how the penalty grows with the length of the repetition",
+        Place::Real(|s| &mut s.dry_base),
+    ),
+    number(
+        "dry_allowed_length",
+        "integer[0,]",
+        "the longest repetition without a penalty",
+        Place::Count(|s| &mut s.dry_allowed_length, 0, u32::MAX),
+    ),
+    number(
+        "dry_penalty_last_n",
+        "integer",
+        "how many tokens are searched for repetitions; negative: all",
+        Place::Count(|s| &mut s.dry_last_n, u32::MAX, u32::MAX),
+    ),
+];
+
+impl Number {
+    fn take(&self, fields: &mut Fields, s: &mut Sampling) -> Result<(), Failure> {
+        let check = |fields: &Fields, value: f64| match Range::of(self.kind).1 {
+            Some(range) if !range.contains(value) => Err(fields.wrong(self.name, range.problem())),
+            _ => Ok(()),
+        };
+        match self.place {
+            Place::Real(place) | Place::RealOrOff(place) => {
+                let Some(value) = fields.take::<f64>(self.name)? else {
+                    return Ok(());
+                };
+                check(fields, value)?;
+                *place(s) = match self.place {
+                    Place::RealOrOff(_) => value.max(0.0) as f32,
+                    _ => value as f32,
+                };
+            }
+            Place::Count(place, below, above) => {
+                if let Some(value) = take_whole(fields, self.name)? {
+                    check(fields, value as f64)?;
+                    *place(s) = match value {
+                        ..0 => below,
+                        _ => u32::try_from(value).unwrap_or(above),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a whole number of any size. Those beyond 64 bits have the nearest value.
+fn take_whole(fields: &mut Fields, name: &str) -> Result<Option<i64>, Failure> {
+    let Some(value) = fields.take::<serde_json::Number>(name)? else {
+        return Ok(None);
+    };
+    let whole = match (value.as_i64(), value.as_u64(), value.as_f64()) {
+        (Some(value), ..) => Some(value),
+        (_, Some(_), _) => Some(i64::MAX),
+        (.., Some(value)) if value.fract() == 0.0 => Some(value as i64),
+        _ => None,
+    };
+    match whole {
+        Some(whole) => Ok(Some(whole)),
+        None => Err(fields.wrong(name, "must be a whole number")),
+    }
+}
+
+/// Takes the limit of an answer's tokens under one of its names. Negative: no limit.
+pub(crate) fn take_limit(
+    fields: &mut Fields,
+    name: &str,
+    options: &mut GenerateOptions,
+) -> Result<(), Failure> {
+    if let Some(limit) = take_whole(fields, name)? {
+        options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
+    }
+    Ok(())
+}
 
 /// Takes the sampling fields that have the same name in several APIs.
 pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result<(), Failure> {
     let s = &mut options.sampling;
-    for (name, value) in [
-        ("temperature", &mut s.temperature),
-        ("top_p", &mut s.top_p),
-        ("min_p", &mut s.min_p),
-        ("repeat_penalty", &mut s.repeat_penalty),
-        ("frequency_penalty", &mut s.frequency_penalty),
-        ("presence_penalty", &mut s.presence_penalty),
-        ("typical_p", &mut s.typical_p),
-        ("top_n_sigma", &mut s.top_n_sigma),
-        ("xtc_probability", &mut s.xtc_probability),
-        ("xtc_threshold", &mut s.xtc_threshold),
-        ("dynatemp_range", &mut s.dynatemp_range),
-        ("dynatemp_exponent", &mut s.dynatemp_exponent),
-        ("dry_multiplier", &mut s.dry_multiplier),
-        ("dry_base", &mut s.dry_base),
-    ] {
-        if let Some(given) = fields.take(name)? {
-            *value = given;
-        }
+    for number in &NUMBERS {
+        number.take(fields, s)?;
     }
-    // llama.cpp switches it off with -1.
-    if s.top_n_sigma == -1.0 {
-        s.top_n_sigma = 0.0;
-    }
-    if let Some(given) = fields.take("dry_allowed_length")? {
-        s.dry_allowed_length = given;
-    }
-    if let Some(given) = fields.take::<i64>("dry_penalty_last_n")? {
-        s.dry_last_n = u32::try_from(given).unwrap_or(u32::MAX);
-    }
-    // vLLM's name for the same.
-    if let Some(given) = fields.take("repetition_penalty")? {
-        s.repeat_penalty = given;
-    }
-    // Some clients switch a limit off with -1 or 0.
-    if let Some(given) = fields.take::<i64>("top_k")? {
-        s.top_k = u32::try_from(given.max(0)).unwrap_or(0);
-    }
-    if let Some(given) = fields.take::<i64>("repeat_last_n")? {
-        s.penalty_last_n = u32::try_from(given).unwrap_or(u32::MAX);
-    }
-    if let Some(given) = fields.take::<Number>("seed")? {
+    // Even of no probability at all, one token stays.
+    s.top_p = s.top_p.max(f32::MIN_POSITIVE);
+    s.typical_p = s.typical_p.max(f32::MIN_POSITIVE);
+    if let Some(given) = fields.take::<serde_json::Number>("seed")? {
         match given.as_u64() {
             Some(seed) => s.seed = seed,
             // A negative seed asks for a random one.
@@ -209,7 +386,10 @@ fn biases(fields: &Fields, value: Value) -> Result<Vec<(u32, f32)>, Failure> {
     };
     let number = |value: &Value| match value {
         Value::Bool(false) => Some(f32::NEG_INFINITY),
-        value => value.as_f64().map(|v| v as f32),
+        value => value
+            .as_f64()
+            .map(|v| v as f32)
+            .filter(|value| value.is_finite()),
     };
     match value {
         Value::Object(map) => {

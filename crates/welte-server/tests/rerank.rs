@@ -44,7 +44,9 @@ fn reranker() -> Model {
 
 #[tokio::test]
 async fn documents_are_in_order() {
-    let server = router(reranker(), ServerOptions::default()).unwrap();
+    let mut options = ServerOptions::default();
+    options.strict = true;
+    let server = router(reranker(), options).unwrap();
     let documents = json!(["a bear", { "text": "a fox eats" }, "snow", "fox fox fox"]);
     let body = json!({ "query": "fox", "documents": documents, "return_documents": true });
     let reply = post(&server, "/v1/rerank", body.clone()).await.json();

@@ -4,7 +4,7 @@ mod common;
 
 use axum::Router;
 use axum::http::Method;
-use common::{Reply, get, post, send, server, with};
+use common::{Reply, get, post, send, server, strict_server, with};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/responses";
@@ -233,7 +233,7 @@ async fn tokens_are_counted() {
 
 #[tokio::test]
 async fn wrong_fields_are_named() {
-    let server = server();
+    let server = strict_server();
     for (field, value, named) in [
         ("colour", json!(1), "colour"),
         ("input", json!(3), "input"),

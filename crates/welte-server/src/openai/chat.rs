@@ -15,7 +15,7 @@ use std::sync::Arc;
 use welte::{Constraint, Logprobs};
 
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("chatcmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let messages = messages(&mut fields)?;
@@ -29,6 +29,10 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     logprobs::take(&mut fields, &mut ask.options)?;
     fields.only("store", &[json!(false)])?;
     fields.only("modalities", &[json!(["text"])])?;
+    // The former names of tools and of the choice of tools.
+    fields.only("functions", &[json!([])])?;
+    fields.only("function_call", &[json!("none"), json!("auto")])?;
+    fields.refuse(&["audio"])?;
     fields.finish()?;
     ask.prompts.push(Prompt::Chat {
         messages,
@@ -147,7 +151,8 @@ fn choice(app: &App, served: &Served, index: usize, whole: &Whole) -> Result<Val
         true => Value::Null,
         false => whole.text.as_str().into(),
     };
-    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    let mut message =
+        json!({ "role": "assistant", "content": content, "refusal": null, "annotations": [] });
     if !whole.reasoning.is_empty() {
         message["reasoning_content"] = whole.reasoning.as_str().into();
         message["reasoning"] = whole.reasoning.as_str().into();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const MAX_TOKENS: usize = 16;
 
 pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let prompt: Value = fields.need("prompt")?;

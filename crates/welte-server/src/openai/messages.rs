@@ -64,7 +64,7 @@ fn text(fields: &Fields, content: Value) -> Result<String, Failure> {
     };
     let mut text = String::new();
     for (i, part) in parts.into_iter().enumerate() {
-        let mut part = Fields::of(part, fields.name(&format!("content[{i}]")))?;
+        let mut part = fields.inner(part, &format!("content[{i}]"))?;
         let kind: String = part.need("type")?;
         match kind.as_str() {
             "text" => text.push_str(&part.need::<String>("text")?),
@@ -144,7 +144,7 @@ pub(super) fn tool_choice(fields: &mut Fields, ask: &mut Ask) -> Result<Value, F
         Value::String(kind) if kind == "none" => ask.tools.clear(),
         Value::String(kind) if kind == "required" => ask.must_call = must_call(None),
         Value::Object(_) => {
-            let mut named = Fields::of(choice.clone(), fields.name("tool_choice"))?;
+            let mut named = fields.inner(choice.clone(), "tool_choice")?;
             named.only("type", &[json!("function")])?;
             // Chats have a level more than responses.
             let mut inner = match named.object("function")? {

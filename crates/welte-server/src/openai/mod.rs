@@ -9,7 +9,7 @@ pub(crate) use chat::{chat, text_format};
 pub(crate) use completions::{completions, prompts};
 pub(crate) use messages::messages as take_messages;
 pub(crate) use responses::{
-    Store, cancel, create as responses, delete, input_items, input_tokens, retrieve,
+    Store, cancel, compact, create as responses, delete, input_items, input_tokens, retrieve,
 };
 
 use crate::answer::{End, Reason};

@@ -4,30 +4,42 @@ use super::{EVENTS, Endpoint, Field, SAMPLING, post};
 
 const ANTHROPIC: &[Field] = &[
     ("model", "!string", "the model's name"),
-    ("messages", "!object[]", "the conversation"),
-    ("system", "string|object[]", "the system message"),
-    ("tools", "object[]", "functions that the model may call"),
+    ("messages", "!Turn[+]", "the conversation"),
+    (
+        "system",
+        "string",
+        "the system message; also a list of blocks",
+    ),
+    ("tools", "SchemaTool[]", "functions that the model may call"),
     (
         "tool_choice",
-        "object",
+        "Choice",
         "type: auto, any, tool or none; disable_parallel_tool_use",
     ),
-    ("thinking", "object", "type: enabled, adaptive or disabled"),
+    (
+        "thinking",
+        "Thinking",
+        "type: enabled, adaptive or disabled",
+    ),
     ("cache_control", "object", "changes nothing"),
     (
         "context_management",
-        "object",
+        "Edits",
         "edits that keep everything: keep \"all\"",
     ),
 ];
 
 const MESSAGES: &[Field] = &[
-    ("max_tokens", "!integer", "the most tokens of the answer"),
+    (
+        "max_tokens",
+        "!integer[0,9007199254740991]",
+        "the most tokens of the answer",
+    ),
     ("stop_sequences", "string[]", "texts that end the answer"),
     ("stream", "boolean", "send the answer as it is written"),
     (
         "output_config",
-        "object",
+        "OutputConfig",
         "format: type json_schema, and a schema of the answer; effort: goes to the chat template",
     ),
     ("metadata", "object", "changes nothing"),

@@ -50,14 +50,14 @@ const LLAMA: &[Field] = &[
         "string[]",
         "send these fields only; timings/prompt_n is a field within another one",
     ),
-    ("n_cmpl", "integer", "1"),
-    ("n", "integer", "1"),
+    ("n_cmpl", "integer[1,1]", "1"),
+    ("n", "integer[1,1]", "1"),
     (
         "n_probs",
-        "integer",
+        "integer[0,20]",
         "send the probabilities of so many likeliest tokens",
     ),
-    ("return_tokens", "boolean", "false"),
+    ("return_tokens", "=false", "false"),
 ];
 
 const RERANK: &[Field] = &[
@@ -69,7 +69,7 @@ const RERANK: &[Field] = &[
     ("query", "!string", ""),
     (
         "documents",
-        "!any[]",
+        "!Document[+]",
         "texts, or objects whose field `text` is one",
     ),
     ("top_n", "integer", "return the best documents only"),
@@ -99,7 +99,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "Continue a text",
             &[
                 LLAMA,
-                &[("prompt", "!string|integer[]", "a text or its tokens")],
+                &[("prompt", "!string+", "a text, or its tokens")],
                 SAMPLING,
                 GRAMMAR,
             ],
@@ -163,7 +163,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "llama.cpp",
             "The prompt of a conversation",
             &[&[
-                ("messages", "!object[]", "the conversation"),
+                ("messages", "!Message[+]", "the conversation"),
                 (
                     "chat_template_kwargs",
                     "object",

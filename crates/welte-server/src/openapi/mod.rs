@@ -2,13 +2,20 @@
 
 mod anthropic;
 mod llama;
+mod objects;
 mod ollama;
 mod openai;
 mod welte;
 
+use crate::app::App;
 use crate::error::ok;
+use crate::models::Served;
+use crate::range::Range;
+use crate::sampling::NUMBERS;
+use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// A field of a body or of a URL: name, type, meaning. The type of a required field begins with `!`.
 type Field = (&'static str, &'static str, &'static str);
@@ -32,44 +39,8 @@ struct Endpoint {
 const EVENTS: Option<&str> = Some("text/event-stream");
 const LINES: Option<&str> = Some("application/x-ndjson");
 
-const SAMPLING: &[Field] = &[
-    ("temperature", "number", "0 chooses the most likely token"),
-    (
-        "top_p",
-        "number",
-        "keep the most likely tokens of this total probability",
-    ),
-    ("top_k", "integer", "keep this many tokens; 0: all"),
-    (
-        "min_p",
-        "number",
-        "drop tokens less likely than this share of the most likely one",
-    ),
-    (
-        "repeat_penalty",
-        "number",
-        "divide the logits of recent tokens by it",
-    ),
-    (
-        "repetition_penalty",
-        "number",
-        "another name of repeat_penalty",
-    ),
-    (
-        "repeat_last_n",
-        "integer",
-        "how many tokens count as recent",
-    ),
-    (
-        "presence_penalty",
-        "number",
-        "subtracted from the logit of every recent token",
-    ),
-    (
-        "frequency_penalty",
-        "number",
-        "subtracted for each occurrence of a recent token",
-    ),
+/// Sampling fields that are no numbers.
+const OTHER_SAMPLING: [Field; 7] = [
     (
         "seed",
         "integer",
@@ -84,62 +55,29 @@ const SAMPLING: &[Field] = &[
     ("ignore_eos", "boolean", "never choose an end token"),
     (
         "min_tokens",
-        "integer",
+        "integer[0,]",
         "no end token is chosen before so many tokens",
     ),
     ("stop_token_ids", "integer[]", "tokens that end the answer"),
-    (
-        "typical_p",
-        "number",
-        "keep tokens of typical information up to this probability",
-    ),
-    (
-        "top_n_sigma",
-        "number",
-        "keep tokens within so many deviations of the likeliest one",
-    ),
-    (
-        "xtc_probability",
-        "number",
-        "how often the likeliest tokens are dropped",
-    ),
-    (
-        "xtc_threshold",
-        "number",
-        "the least probability of tokens to drop",
-    ),
-    (
-        "dynatemp_range",
-        "number",
-        "how far the temperature follows the entropy",
-    ),
-    ("dynatemp_exponent", "number", "how it follows the entropy"),
-    (
-        "dry_multiplier",
-        "number",
-        "penalty of repeated sequences; 0: none",
-    ),
-    (
-        "dry_base",
-        "number",
-        "how the penalty grows with the length of the repetition",
-    ),
-    (
-        "dry_allowed_length",
-        "integer",
-        "the longest repetition without a penalty",
-    ),
-    (
-        "dry_penalty_last_n",
-        "integer",
-        "how many tokens are searched for repetitions",
-    ),
     (
         "dry_sequence_breakers",
         "string|string[]",
         "texts that end a repetition",
     ),
 ];
+
+const SAMPLING: &[Field] = &{
+    let mut all = [("", "", ""); NUMBERS.len() + OTHER_SAMPLING.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = match i < NUMBERS.len() {
+            true => (NUMBERS[i].name, NUMBERS[i].kind, NUMBERS[i].meaning),
+            false => OTHER_SAMPLING[i - NUMBERS.len()],
+        };
+        i += 1;
+    }
+    all
+};
 
 const GRAMMAR: &[Field] = &[
     (
@@ -194,7 +132,7 @@ const ENDPOINTS: [&[Endpoint]; 5] = [
 ];
 
 /// The endpoints of this build.
-fn offered() -> impl Iterator<Item = &'static Endpoint> {
+fn built() -> impl Iterator<Item = &'static Endpoint> {
     let of_hub = |endpoint: &&Endpoint| ["/api/pull", "/api/delete"].contains(&endpoint.path);
     let all = ENDPOINTS.iter().copied().flatten();
     all.filter(move |endpoint| cfg!(feature = "hub") || !of_hub(endpoint))
@@ -203,39 +141,54 @@ fn offered() -> impl Iterator<Item = &'static Endpoint> {
 /// The methods and paths of all endpoints.
 #[cfg(test)]
 pub(crate) fn endpoints() -> impl Iterator<Item = (&'static str, &'static str)> {
-    offered().map(|endpoint| (endpoint.method, endpoint.path))
+    built().map(|endpoint| (endpoint.method, endpoint.path))
+}
+
+/// Whether the server offers an endpoint, as far as it has models that can do it and the flags that it needs.
+fn is_offered(app: &App, path: &str) -> bool {
+    // A model that is not loaded may be able to do everything.
+    let any = |can: fn(&Served) -> bool| {
+        let entries = app.models.all();
+        entries
+            .iter()
+            .any(|entry| entry.loaded().is_none_or(|served| can(&served)))
+    };
+    match path {
+        "/metrics" => app.options.metrics,
+        "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
+        "/rerank" | "/v1/rerank" => any(|served| served.model.scores_pairs()),
+        _ => true,
+    }
 }
 
 /// `GET /openapi.json`
-pub(crate) async fn openapi() -> Response {
-    ok(&document())
+pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response {
+    ok(&document(&app))
 }
 
-fn document() -> Value {
+fn document(app: &App) -> Value {
+    let strict = app.options.strict;
     let mut paths: Map<String, Value> = Map::new();
-    for endpoint in offered() {
+    for endpoint in built().filter(|endpoint| is_offered(app, endpoint.path)) {
         let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
-        path[endpoint.method] = operation(endpoint);
+        path[endpoint.method] = operation(endpoint, strict);
     }
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Welte", "version": env!("CARGO_PKG_VERSION"),
-            "description": "The APIs of OpenAI, Anthropic, Ollama and llama.cpp. Unknown fields are refused.",
+            "description": "The APIs of OpenAI, Anthropic, Ollama and llama.cpp. Unknown fields are ignored and named in the header x-welte-ignored.",
         },
         "security": [{}, { "key": [] }],
         "paths": paths,
         "components": {
             "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
-            "schemas": { "Error": {
-                "type": "object", "required": ["error"],
-                "description": "The form depends on the API.",
-            }},
+            "schemas": objects::schemas(),
         },
     })
 }
 
-fn operation(endpoint: &Endpoint) -> Value {
+fn operation(endpoint: &Endpoint, strict: bool) -> Value {
     let mut parameters = Vec::new();
     if endpoint.path.contains("{id}") {
         parameters.push(json!({
@@ -267,13 +220,13 @@ fn operation(endpoint: &Endpoint) -> Value {
     });
     if !endpoint.body.is_empty() {
         operation["requestBody"] = json!({
-            "required": true, "content": { "application/json": { "schema": body(endpoint) } },
+            "required": true, "content": { "application/json": { "schema": body(endpoint, strict) } },
         });
     }
     operation
 }
 
-fn body(endpoint: &Endpoint) -> Value {
+fn body(endpoint: &Endpoint, strict: bool) -> Value {
     let (mut fields, mut required) = (Map::new(), Vec::new());
     for (name, kind, meaning) in endpoint.body.iter().copied().flatten() {
         let kind = kind.strip_prefix('!').map_or_else(
@@ -286,7 +239,7 @@ fn body(endpoint: &Endpoint) -> Value {
         fields.insert(name.to_string(), schema(&kind, meaning));
     }
     json!({
-        "type": "object", "properties": fields, "required": required, "additionalProperties": false,
+        "type": "object", "properties": fields, "required": required, "additionalProperties": !strict,
     })
 }
 
@@ -302,13 +255,9 @@ fn answer(endpoint: &Endpoint) -> Value {
     json!({ "type": "object", "properties": fields, "required": required })
 }
 
-/// The schema of a type in words: alternatives by `|`, `[]` for lists.
+/// The schema of a type in words: alternatives by `|`, `[]` for lists and `[+]` for lists that are not empty, `string+` for texts that
+/// are not empty, `=a b` for certain values, [ranges](Range) of numbers, and names of [objects].
 fn schema(kind: &str, meaning: &str) -> Value {
-    let one = |kind: &str| match kind.strip_suffix("[]") {
-        Some("any") => json!({ "type": "array" }),
-        Some(kind) => json!({ "type": "array", "items": { "type": kind } }),
-        None => json!({ "type": kind }),
-    };
     let mut schema = match kind.split('|').collect::<Vec<_>>()[..] {
         ["any", ..] => json!({}),
         [kind] => one(kind),
@@ -317,5 +266,35 @@ fn schema(kind: &str, meaning: &str) -> Value {
     if !meaning.is_empty() {
         schema["description"] = meaning.into();
     }
+    schema
+}
+
+/// The schema of one alternative.
+fn one(kind: &str) -> Value {
+    if let Some(values) = kind.strip_prefix('=') {
+        let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| text.into());
+        return json!({ "enum": values.split(' ').map(value).collect::<Vec<Value>>() });
+    }
+    for (suffix, least) in [("[]", 0), ("[+]", 1)] {
+        if let Some(item) = kind.strip_suffix(suffix) {
+            let mut list = json!({ "type": "array" });
+            if item != "any" {
+                list["items"] = one(item);
+            }
+            if least > 0 {
+                list["minItems"] = least.into();
+            }
+            return list;
+        }
+    }
+    if kind.starts_with(|c: char| c.is_ascii_uppercase()) {
+        return json!({ "$ref": format!("#/components/schemas/{kind}") });
+    }
+    if let Some(kind) = kind.strip_suffix('+') {
+        return json!({ "type": kind, "minLength": 1 });
+    }
+    let (name, range) = Range::of(kind);
+    let mut schema = json!({ "type": name });
+    range.iter().for_each(|range| range.describe(&mut schema));
     schema
 }

@@ -6,8 +6,8 @@ const OLLAMA: &[Field] = &[
     ("model", "!string", "the model's name"),
     ("stream", "boolean", "false: send the whole answer at once"),
     ("think", "boolean|string", "whether to think, or how much"),
-    ("options", "object", "sampling; num_predict and num_ctx"),
-    ("format", "any", "json, or a JSON schema of the answer"),
+    ("options", "Options", "sampling; num_predict and num_ctx"),
+    ("format", "=json", "json, or a JSON schema of the answer"),
     (
         "logprobs",
         "boolean",
@@ -15,7 +15,7 @@ const OLLAMA: &[Field] = &[
     ),
     (
         "top_logprobs",
-        "integer",
+        "integer[0,20]",
         "and of so many likeliest ones, at most 20",
     ),
     (
@@ -28,7 +28,7 @@ const OLLAMA: &[Field] = &[
 const OLLAMA_CHAT: &[Field] = &[
     (
         "messages",
-        "object[]",
+        "Message[]",
         "the conversation; without messages the model is only loaded",
     ),
     ("tools", "object[]", "functions that the model may call"),
@@ -47,7 +47,7 @@ const OLLAMA_GENERATE: &[Field] = &[
     ),
     ("system", "string", "the system message"),
     ("raw", "boolean", "use no chat template"),
-    ("template", "string", "the empty string"),
+    ("template", "=\"\"", "the empty string"),
     ("images", "string[]", "none"),
     ("context", "integer[]", "none"),
 ];
@@ -65,7 +65,7 @@ const OLLAMA_EMBED: &[Field] = &[
         "integer",
         "keep the first values only, and scale them to length 1",
     ),
-    ("options", "object", "num_ctx"),
+    ("options", "Context", "num_ctx"),
     (
         "keep_alive",
         "string|number",
@@ -76,7 +76,7 @@ const OLLAMA_EMBED: &[Field] = &[
 const OLLAMA_EMBEDDINGS: &[Field] = &[
     ("model", "!string", "the model's name"),
     ("prompt", "!string", "the text"),
-    ("options", "object", "num_ctx"),
+    ("options", "Context", "num_ctx"),
     (
         "keep_alive",
         "string|number",

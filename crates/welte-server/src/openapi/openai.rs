@@ -10,24 +10,25 @@ const OPENAI: &[Field] = &[
     ),
     (
         "n",
-        "integer",
+        "integer[1,64]",
         "answers to each prompt, 1 to 64 in all; answer i has the seed seed + i",
     ),
     ("stream", "boolean", "send the answer as it is written"),
     (
         "stream_options",
-        "object",
+        "StreamOptions",
         "include_usage: send the usage at the end",
     ),
 ];
 
+const CACHE: &[Field] = &[(
+    "cache_prompt",
+    "boolean",
+    "reuse what earlier requests computed; on by default",
+)];
+
 /// Fields that OpenAI's endpoints share.
 const LABELS: &[Field] = &[
-    (
-        "cache_prompt",
-        "boolean",
-        "reuse what earlier requests computed; on by default",
-    ),
     ("user", "string", "changes nothing"),
     ("metadata", "object", "changes nothing"),
     ("safety_identifier", "string", "changes nothing"),
@@ -37,10 +38,9 @@ const LABELS: &[Field] = &[
 ];
 
 const TOOLS: &[Field] = &[
-    ("tools", "object[]", "functions that the model may call"),
     (
         "tool_choice",
-        "any",
+        "=auto none required",
         "auto, none, required, or a function that must be called",
     ),
     (
@@ -50,12 +50,24 @@ const TOOLS: &[Field] = &[
     ),
 ];
 
+const CHAT_TOOLS: &[Field] = &[("tools", "Tool[]", "functions that the model may call")];
+
+const RESPONSE_TOOLS: &[Field] = &[(
+    "tools",
+    "FlatTool[]",
+    "functions that the model may call, and namespaces of functions",
+)];
+
 const CHAT: &[Field] = &[
-    ("messages", "!object[]", "the conversation"),
-    ("max_tokens", "integer", "the most tokens of the answer"),
+    ("messages", "!Message[+]", "the conversation"),
+    (
+        "max_tokens",
+        "integer[0,9007199254740991]",
+        "the most tokens of the answer",
+    ),
     (
         "max_completion_tokens",
-        "integer",
+        "integer[0,9007199254740991]",
         "another name of max_tokens",
     ),
     (
@@ -70,7 +82,7 @@ const CHAT: &[Field] = &[
     ),
     (
         "response_format",
-        "object",
+        "Format",
         "type: text, json_object or json_schema",
     ),
     (
@@ -80,22 +92,22 @@ const CHAT: &[Field] = &[
     ),
     (
         "top_logprobs",
-        "integer",
+        "integer[0,20]",
         "and of so many likeliest ones, at most 20",
     ),
-    ("store", "boolean", "false"),
+    ("store", "=false", "false"),
     ("modalities", "string[]", "text"),
 ];
 
 const COMPLETION: &[Field] = &[
     (
         "prompt",
-        "!any",
+        "!Prompts",
         "a string, a list of tokens, or a list of these",
     ),
     (
         "max_tokens",
-        "integer",
+        "integer[0,9007199254740991]",
         "the most tokens of each answer; 16 by default",
     ),
     ("echo", "boolean", "begin the answer with the prompt"),
@@ -106,10 +118,10 @@ const COMPLETION: &[Field] = &[
     ),
     (
         "logprobs",
-        "integer",
+        "integer[0,20]",
         "send the probabilities of the tokens, and of so many likeliest ones",
     ),
-    ("best_of", "integer", "1"),
+    ("best_of", "integer[1,1]", "1"),
 ];
 
 const CONVERSATION: &[Field] = &[
@@ -118,30 +130,38 @@ const CONVERSATION: &[Field] = &[
         "string",
         "the model's name; without it, the default model",
     ),
-    ("input", "string|object[]", "text, or a list of items"),
+    ("input", "!string|Item[+]", "text, or a list of items"),
     ("instructions", "string", "the system message"),
     (
         "previous_response_id",
         "string",
         "the stored response to continue",
     ),
-    ("reasoning", "object", "effort: passed to the chat template"),
+    (
+        "reasoning",
+        "Reasoning",
+        "effort: passed to the chat template",
+    ),
     (
         "text",
-        "object",
+        "TextOptions",
         "format: type text, json_object or json_schema",
     ),
-    ("truncation", "string", "disabled"),
+    ("truncation", "=disabled", "disabled"),
 ];
 
 const RESPONSES: &[Field] = &[
     (
         "max_output_tokens",
-        "integer",
+        "integer[0,9007199254740991]",
         "the most tokens of the answer",
     ),
     ("stream", "boolean", "send the answer as it is written"),
-    ("stream_options", "object", "include_obfuscation: false"),
+    (
+        "stream_options",
+        "StreamOptions",
+        "include_obfuscation: false",
+    ),
     (
         "store",
         "boolean",
@@ -155,12 +175,12 @@ const RESPONSES: &[Field] = &[
     ("include", "string[]", "further parts of the output"),
     (
         "max_tool_calls",
-        "integer",
+        "integer[0,9007199254740991]",
         "changes nothing: there are no built-in tools",
     ),
     (
         "top_logprobs",
-        "integer",
+        "integer[0,20]",
         "send the probabilities of so many likeliest tokens",
     ),
     ("prompt_cache_options", "object", "changes nothing"),
@@ -174,13 +194,13 @@ const EMBEDDINGS: &[Field] = &[
     ),
     (
         "input",
-        "!any",
+        "!Prompts",
         "a string, a list of tokens, or a list of these",
     ),
-    ("encoding_format", "string", "float or base64"),
+    ("encoding_format", "=float base64", "float or base64"),
     (
         "dimensions",
-        "integer",
+        "integer[1,]",
         "keep the first values only, and scale them to length 1",
     ),
     (
@@ -208,7 +228,9 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/v1/chat/completions",
             "OpenAI",
             "Answer a conversation",
-            &[OPENAI, CHAT, TOOLS, SAMPLING, GRAMMAR, LABELS],
+            &[
+                OPENAI, CHAT, CHAT_TOOLS, TOOLS, SAMPLING, GRAMMAR, CACHE, LABELS,
+            ],
         )
     },
     Endpoint {
@@ -222,7 +244,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/v1/completions",
             "OpenAI",
             "Continue texts",
-            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, LABELS],
+            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, CACHE, LABELS],
         )
     },
     Endpoint {
@@ -236,7 +258,15 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/v1/responses",
             "OpenAI",
             "Answer a conversation, and store it",
-            &[CONVERSATION, TOOLS, RESPONSES, SAMPLING, LABELS],
+            &[
+                CONVERSATION,
+                RESPONSE_TOOLS,
+                TOOLS,
+                RESPONSES,
+                SAMPLING,
+                CACHE,
+                LABELS,
+            ],
         )
     },
     Endpoint {
@@ -245,13 +275,22 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/v1/responses/input_tokens",
             "OpenAI",
             "Count the tokens of a prompt",
-            &[CONVERSATION, TOOLS],
+            &[CONVERSATION, RESPONSE_TOOLS, TOOLS],
+        )
+    },
+    Endpoint {
+        answer: &[("id", "string", ""), ("output", "object[]", "")],
+        ..post(
+            "/v1/responses/compact",
+            "OpenAI",
+            "Put a conversation into few words",
+            &[CONVERSATION, RESPONSE_TOOLS, TOOLS, LABELS],
         )
     },
     Endpoint {
         query: &[
             ("include", "string", "changes nothing"),
-            ("stream", "string", "false"),
+            ("stream", "=\"false\"", "false"),
         ],
         answer: &[
             ("id", "string", ""),
@@ -276,8 +315,8 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         query: &[
-            ("limit", "integer", "1 to 100; 20 by default"),
-            ("order", "string", "asc or desc, which is the default"),
+            ("limit", "integer[1,100]", "1 to 100; 20 by default"),
+            ("order", "=asc desc", "asc or desc, which is the default"),
             ("after", "string", "the id of the item before the first one"),
             ("include", "string", "changes nothing"),
         ],

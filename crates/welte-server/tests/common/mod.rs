@@ -45,6 +45,11 @@ pub(crate) fn server() -> Router {
     with(|_| ())
 }
 
+/// A server that refuses fields which it does not know.
+pub(crate) fn strict_server() -> Router {
+    with(|options| options.strict = true)
+}
+
 pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Router {
     let mut options = ServerOptions::default();
     change(&mut options);

@@ -1,5 +1,6 @@
 //! Items, the parts of a conversation: from a request to the form that is stored, and from there to messages.
 
+use super::tools::known_as;
 use crate::app::App;
 use crate::error::Failure;
 use crate::fields::Fields;
@@ -20,12 +21,7 @@ pub(super) fn take(app: &App, fields: &mut Fields) -> Result<Vec<Value>, Failure
     };
     let items = input.into_iter().enumerate();
     items
-        .map(|(i, value)| {
-            item(
-                app,
-                Fields::of(value, format!("{}[{i}]", fields.name("input")))?,
-            )
-        })
+        .map(|(i, value)| item(app, fields.inner(value, &format!("input[{i}]"))?))
         .collect()
 }
 
@@ -50,10 +46,20 @@ fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
             let content = parts(&mut fields, "content", &role)?;
             message(&id("msg_"), &role, content)
         }
-        "function_call" => json!({
-            "type": "function_call", "id": id("fc_"), "status": "completed",
-            "call_id": fields.need::<String>("call_id")?, "name": fields.need::<String>("name")?,
-            "arguments": fields.need::<String>("arguments")?,
+        "function_call" => {
+            let mut call = json!({
+                "type": "function_call", "id": id("fc_"), "status": "completed",
+                "call_id": fields.need::<String>("call_id")?, "name": fields.need::<String>("name")?,
+                "arguments": fields.need::<String>("arguments")?,
+            });
+            if let Some(namespace) = fields.take::<String>("namespace")? {
+                call["namespace"] = namespace.into();
+            }
+            call
+        }
+        "compaction" => json!({
+            "type": "compaction", "id": id("cmp_"),
+            "encrypted_content": fields.need::<String>("encrypted_content")?,
         }),
         "function_call_output" => json!({
             "type": "function_call_output", "id": id("fco_"), "status": "completed",
@@ -67,7 +73,7 @@ fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
         }
         _ => {
             let problem = format!(
-                "{kind:?} is not supported; use message, function_call, function_call_output or reasoning"
+                "{kind:?} is not supported; use message, function_call, function_call_output, reasoning or compaction"
             );
             return Err(fields.wrong("type", problem));
         }
@@ -95,7 +101,7 @@ fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> 
     };
     let mut parts = Vec::with_capacity(all.len());
     for (i, value) in all.into_iter().enumerate() {
-        let mut fields = Fields::of(value, fields.name(&format!("{name}[{i}]")))?;
+        let mut fields = fields.inner(value, &format!("{name}[{i}]"))?;
         let kind: String = fields.need("type")?;
         parts.push(match kind.as_str() {
             "input_text" | "output_text" | "text" => {
@@ -154,9 +160,17 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
             Some("function_call") if item["status"] == "incomplete" => {}
             Some("function_call") => answer(&mut all, |_| true).tool_calls.push(ToolCall {
                 id: text("call_id"),
-                name: text("name"),
+                name: match item["namespace"].as_str() {
+                    Some(namespace) => known_as(namespace, &text("name")),
+                    None => text("name"),
+                },
                 arguments: text("arguments"),
             }),
+            Some("compaction") => {
+                let summary = text("encrypted_content");
+                let content = format!("Summary of the conversation so far:\n\n{summary}");
+                all.push(Message::new("user", content));
+            }
             Some("function_call_output") => all.push(Message {
                 tool_call_id: Some(text("call_id")),
                 ..Message::new("tool", joined(&item["output"]))

@@ -1,23 +1,26 @@
 //! `/v1/responses`: answers with stored conversations.
 
+mod compact;
 mod items;
 mod output;
 mod store;
+mod tools;
 
+pub(crate) use compact::compact;
 pub(crate) use store::Store;
 
 use super::chat::reasoning_effort;
-use super::messages::{function, tool_choice};
+use super::messages::tool_choice;
 use super::{LABELS, created};
 use crate::answer::{Answer, Answers};
 use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
-use crate::models::Lease;
+use crate::ignored::Ignored;
 use crate::router::Outcome;
 use crate::{logprobs, sampling, sse};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use output::{Building, Keep};
@@ -25,6 +28,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use store::{Item, Stored};
 use tokio::sync::Notify;
+use tools::Names;
 use welte::Message;
 
 /// Values of `include` that ask for parts of items that the server never has, or for parts that it always sends.
@@ -39,7 +43,7 @@ const INCLUDES: [&str; 6] = [
 
 /// `POST /v1/responses`
 pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("resp_"));
     let conversation = take_conversation(&app, &mut fields, &mut ask)?;
     sampling::take(&mut fields, &mut ask.options)?;
@@ -76,6 +80,9 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     // It limits the calls of tools that the server runs, and there are none.
     let most_calls: Option<u64> = fields.take("max_tool_calls")?;
     fields.ignore(&["prompt_cache_options"]);
+    // These come back in the response.
+    let safety_identifier: Option<String> = fields.take("safety_identifier")?;
+    let prompt_cache_key: Option<String> = fields.take("prompt_cache_key")?;
     fields.ignore(&LABELS);
     fields.finish()?;
     let sampling = &ask.options.sampling;
@@ -89,16 +96,18 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         "store": store, "temperature": sampling.temperature, "text": { "format": conversation.format },
         "tool_choice": conversation.choice, "tools": conversation.tools, "top_logprobs": top.unwrap_or(0),
         "top_p": sampling.top_p, "truncation": "disabled", "usage": null,
+        "presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty,
+        "safety_identifier": safety_identifier, "prompt_cache_key": prompt_cache_key,
     });
     let keep = store.then(|| Keep {
         before: conversation.before,
         input: conversation.input,
     });
     let answers = ask.start(&app).await?;
+    let mut building = Building::new(app, served, head, conversation.names, keep);
     if background {
-        return Ok(in_background(app, served, head, keep, answers));
+        return Ok(in_background(building, answers));
     }
-    let mut building = Building::new(app, served, head, keep, false);
     if stream {
         return Ok(sse::response(answers, building, "text/event-stream"));
     }
@@ -116,27 +125,11 @@ async fn run(building: &mut Building, answers: Vec<Answer>) -> Result<(), Failur
 }
 
 /// Lets the answer go on without the client.
-fn in_background(
-    app: Arc<App>,
-    served: Lease,
-    head: Value,
-    keep: Option<Keep>,
-    answers: Vec<Answer>,
-) -> Response {
+fn in_background(mut building: Building, answers: Vec<Answer>) -> Response {
     let cancel = Arc::new(Notify::new());
-    if let Some(keep) = &keep {
-        app.responses.put(Stored {
-            id: head["id"].as_str().unwrap_or_default().to_string(),
-            head: head.clone(),
-            before: keep.before.clone(),
-            input: keep.input.clone(),
-            output: Vec::new(),
-            cancel: Some(cancel.clone()),
-        });
-    }
-    let response = ok(&head);
+    building.go_on_in_background(&cancel);
+    let response = ok(&building.response());
     tokio::spawn(async move {
-        let mut building = Building::new(app, served, head, keep, true);
         let done = tokio::select! {
             done = run(&mut building, answers) => Some(done),
             () = cancel.notified() => None,
@@ -152,7 +145,7 @@ fn in_background(
 
 /// `POST /v1/responses/input_tokens`
 pub(crate) async fn input_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, String::new());
     take_conversation(&app, &mut fields, &mut ask)?;
     fields.finish()?;
@@ -171,6 +164,8 @@ struct Conversation {
     effort: Option<String>,
     /// The tools and the choice of tools, as they came.
     tools: Value,
+    /// The tools that are in namespaces.
+    names: Names,
     choice: Value,
     /// The format of the text, as it came.
     format: Value,
@@ -209,7 +204,7 @@ fn take_conversation(
     let system = instructions.iter().map(|text| Message::new("system", text));
     let items = before.iter().chain(&input).map(|item| &item.value);
     let messages = system.chain(items::messages(items)).collect();
-    let tools = take_tools(fields, ask)?;
+    let (tools, names) = tools::take(fields, ask)?;
     let choice = tool_choice(fields, ask)?;
     let mut variables = Map::new();
     let mut effort = None;
@@ -225,13 +220,14 @@ fn take_conversation(
         let given: Option<Value> = text.take("format")?;
         if let Some(given) = given {
             format = given.clone();
-            let given = Fields::of(given, text.name("format"))?;
+            let given = text.inner(given, "format")?;
             super::chat::text_format(Some(given), ask)?;
         }
         text.only("verbosity", &[json!("medium")])?;
         text.finish()?;
     }
     fields.only("truncation", &[json!("disabled")])?;
+    fields.refuse(&["conversation", "prompt"])?;
     ask.prompts.push(Prompt::Chat {
         messages,
         variables,
@@ -243,37 +239,19 @@ fn take_conversation(
         previous,
         effort,
         tools,
+        names,
         choice,
         format,
     })
 }
 
-/// Takes the tools. Returns them as they came.
-fn take_tools(fields: &mut Fields, ask: &mut Ask) -> Result<Value, Failure> {
-    let tools: Value = fields.take("tools")?.unwrap_or_else(|| json!([]));
-    let Value::Array(all) = &tools else {
-        return Err(fields.wrong("tools", "must be a list"));
-    };
-    for (i, tool) in all.iter().enumerate() {
-        let mut tool = Fields::of(tool.clone(), fields.name(&format!("tools[{i}]")))?;
-        let kind: String = tool.need("type")?;
-        if kind != "function" {
-            let problem = format!("{kind:?} is not supported; use \"function\"");
-            return Err(tool.wrong("type", problem));
-        }
-        let described = function(tool, ask)?;
-        ask.tools.push(described);
-    }
-    Ok(tools)
-}
-
 type Queried = Query<Vec<(String, String)>>;
 
 /// The parameters of a URL.
-fn parameters(Query(query): Queried) -> Result<Fields, Failure> {
+fn parameters(Query(query): Queried, ignored: &Ignored) -> Result<Fields, Failure> {
     let query = query.into_iter();
     let map: Map<String, Value> = query.map(|(name, value)| (name, value.into())).collect();
-    Fields::of(map.into(), "")
+    Fields::root(map, ignored)
 }
 
 fn respond(outcome: Outcome) -> Response {
@@ -293,10 +271,11 @@ fn absent(id: &str) -> Failure {
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    Extension(ignored): Extension<Ignored>,
     query: Queried,
 ) -> Response {
     let find = || {
-        let mut parameters = parameters(query)?;
+        let mut parameters = parameters(query, &ignored)?;
         parameters.ignore(&["include", "include[]", "include_obfuscation"]);
         parameters.only("stream", &[json!("false")])?;
         parameters.finish()?;
@@ -339,13 +318,15 @@ pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) 
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    Extension(ignored): Extension<Ignored>,
     query: Queried,
 ) -> Response {
-    respond(list_input(&app, &id, query))
+    let listed =
+        parameters(query, &ignored).and_then(|parameters| list_input(&app, &id, parameters));
+    respond(listed)
 }
 
-fn list_input(app: &App, id: &str, query: Queried) -> Outcome {
-    let mut parameters = parameters(query)?;
+fn list_input(app: &App, id: &str, mut parameters: Fields) -> Outcome {
     parameters.ignore(&["include", "include[]"]);
     let limit: Option<String> = parameters.take("limit")?;
     let limit = limit.map_or(Ok(20), |text| text.parse::<usize>());

@@ -1,6 +1,7 @@
 //! The output of a response: items, and the events that announce them. Whole responses are built from the same events.
 
 use super::store::{Item, Stored};
+use super::tools::Names;
 use crate::answer::{End, Event, Reason};
 use crate::app::App;
 use crate::error::Failure;
@@ -9,6 +10,7 @@ use crate::openai::{created, figures};
 use crate::{logprobs, sse};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// What a stored response needs beside its output.
 pub(super) struct Keep {
@@ -22,6 +24,8 @@ pub(super) struct Building {
     served: Lease,
     /// Everything but the output.
     head: Value,
+    /// The tools that are in namespaces.
+    names: Names,
     /// Complete items.
     output: Vec<Value>,
     open: Option<Open>,
@@ -40,8 +44,9 @@ struct Open {
     id: String,
     /// Of a call.
     call_id: String,
-    /// The function of a call.
+    /// The function of a call, and the namespace that it is in.
     name: String,
+    namespace: Option<String>,
     text: String,
     /// Entries of its tokens, if they were asked for.
     logprobs: Vec<Value>,
@@ -95,10 +100,16 @@ impl Open {
             Kind::Reasoning => json!({
                 "type": "reasoning", "id": self.id, "status": status, "summary": [], "content": content,
             }),
-            Kind::Call => json!({
-                "type": "function_call", "id": self.id, "call_id": self.call_id, "name": self.name,
-                "arguments": text, "status": status,
-            }),
+            Kind::Call => {
+                let mut item = json!({
+                    "type": "function_call", "id": self.id, "call_id": self.call_id, "name": self.name,
+                    "arguments": text, "status": status,
+                });
+                if let Some(namespace) = &self.namespace {
+                    item["namespace"] = namespace.as_str().into();
+                }
+                item
+            }
         }
     }
 }
@@ -108,19 +119,35 @@ impl Building {
         app: Arc<App>,
         served: Lease,
         head: Value,
+        names: Names,
         keep: Option<Keep>,
-        in_background: bool,
     ) -> Building {
         Building {
             app,
             served,
             head,
+            names,
             output: Vec::new(),
             open: None,
             logprobs: Vec::new(),
             events: 0,
             keep,
-            in_background,
+            in_background: false,
+        }
+    }
+
+    /// Stores the response before it is made. `cancel` ends it.
+    pub(super) fn go_on_in_background(&mut self, cancel: &Arc<Notify>) {
+        self.in_background = true;
+        if let Some(keep) = &self.keep {
+            self.app.responses.put(Stored {
+                id: self.head["id"].as_str().unwrap_or_default().to_string(),
+                head: self.head.clone(),
+                before: keep.before.clone(),
+                input: keep.input.clone(),
+                output: Vec::new(),
+                cancel: Some(cancel.clone()),
+            });
         }
     }
 
@@ -149,11 +176,13 @@ impl Building {
             Kind::Reasoning => ("rs_", String::new()),
             Kind::Call => ("fc_", self.app.id("call_")),
         };
+        let (namespace, name) = self.names.of_call(name);
         let open = Open {
             kind,
             id: self.app.id(prefix),
             call_id,
             name,
+            namespace,
             text: String::new(),
             logprobs: Vec::new(),
         };
@@ -300,7 +329,7 @@ impl Building {
     }
 }
 
-fn usage(end: &End) -> Value {
+pub(super) fn usage(end: &End) -> Value {
     let (outcome, output) = (&end.outcome, end.outcome.tokens.len());
     json!({
         "input_tokens": outcome.prompt_tokens,
@@ -352,7 +381,13 @@ mod tests {
         let model = Model::load(path, &options, &mut |_| ()).unwrap();
         let app = Arc::new(App::new(model.into(), ServerOptions::default()).unwrap());
         let served = app.lease(None).await.unwrap();
-        let mut building = Building::new(app, served, json!({ "id": "resp_1" }), None, false);
+        let mut building = Building::new(
+            app,
+            served,
+            json!({ "id": "resp_1" }),
+            Names::default(),
+            None,
+        );
         let mut events = Vec::new();
         for event in [
             Event::Reasoning("let me ".into()),

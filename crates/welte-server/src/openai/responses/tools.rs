@@ -1,0 +1,88 @@
+//! Tools of a response: functions, and namespaces of functions. Tools that OpenAI's servers run are passed over.
+
+use crate::ask::Ask;
+use crate::error::Failure;
+use crate::fields::Fields;
+use crate::openai::messages::function;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// Types of tools that OpenAI's servers run. The model cannot call them here.
+const SERVER_TOOLS: [&str; 9] = [
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "mcp",
+    "tool_search",
+];
+
+/// Namespace and name of functions, by the name under which the model knows them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names(HashMap<String, (String, String)>);
+
+impl Names {
+    /// Namespace and name of a function that the model calls.
+    pub(super) fn of_call(&self, known_as: String) -> (Option<String>, String) {
+        match self.0.get(&known_as) {
+            Some((namespace, name)) => (Some(namespace.clone()), name.clone()),
+            None => (None, known_as),
+        }
+    }
+}
+
+/// The name under which the model knows a function in a namespace.
+pub(super) fn known_as(namespace: &str, name: &str) -> String {
+    format!("{namespace}__{name}")
+}
+
+/// Takes the tools. Returns them as they came.
+pub(super) fn take(fields: &mut Fields, ask: &mut Ask) -> Result<(Value, Names), Failure> {
+    let tools: Value = fields.take("tools")?.unwrap_or_else(|| json!([]));
+    let Value::Array(all) = &tools else {
+        return Err(fields.wrong("tools", "must be a list"));
+    };
+    let mut names = Names::default();
+    for (i, tool) in all.iter().enumerate() {
+        let mut tool = fields.inner(tool.clone(), &format!("tools[{i}]"))?;
+        let kind: String = tool.need("type")?;
+        match kind.as_str() {
+            "function" => {
+                let described = function(tool, ask)?;
+                ask.tools.push(described);
+            }
+            "namespace" => take_namespace(tool, ask, &mut names)?,
+            kind if SERVER_TOOLS.contains(&kind) => {
+                let problem = format!("{kind:?} is a tool that OpenAI's servers run");
+                tool.pass_over("type", &problem)?;
+            }
+            _ => {
+                let problem =
+                    format!("{kind:?} is not supported; use \"function\" or \"namespace\"");
+                return Err(tool.wrong("type", problem));
+            }
+        }
+    }
+    Ok((tools, names))
+}
+
+/// Takes functions whose names are unique within their namespace only.
+fn take_namespace(mut space: Fields, ask: &mut Ask, names: &mut Names) -> Result<(), Failure> {
+    let namespace: String = space.need("name")?;
+    // The functions have descriptions of their own.
+    space.take::<String>("description")?;
+    for mut tool in space.objects("tools")? {
+        tool.only("type", &[json!("function")])?;
+        tool.rename("name", |name| known_as(&namespace, name));
+        let described = function(tool, ask)?;
+        let known_as = described["function"]["name"].as_str().unwrap_or_default();
+        let name = known_as.get(namespace.len() + 2..).unwrap_or_default();
+        let place = (namespace.clone(), name.to_string());
+        names.0.insert(known_as.to_string(), place);
+        ask.tools.push(described);
+    }
+    space.finish()
+}

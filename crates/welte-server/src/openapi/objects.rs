@@ -1,0 +1,78 @@
+//! Objects in the bodies of requests, by name. They describe the common case; the server takes more.
+
+use serde_json::{Value, json};
+
+pub(super) fn schemas() -> Value {
+    let roles = json!({ "enum": ["system", "developer", "user", "assistant", "tool"] });
+    let text = json!({ "type": "string" });
+    let name = json!({ "type": "string", "minLength": 1 });
+    let schema = json!({ "type": "object" });
+    let object = |fields: Value, required: &[&str]| json!({ "type": "object", "properties": fields, "required": required });
+    let function = object(
+        json!({ "name": name, "description": text, "parameters": schema }),
+        &["name"],
+    );
+    json!({
+        "Error": {
+            "type": "object", "required": ["error"],
+            "description": "The form depends on the API.",
+        },
+        "Message": object(json!({ "role": roles, "content": text }), &["role", "content"]),
+        "Turn": object(
+            json!({ "role": { "enum": ["user", "assistant", "system"] }, "content": text }),
+            &["role", "content"],
+        ),
+        "Item": object(
+            json!({ "role": { "enum": ["system", "developer", "user", "assistant"] }, "content": text }),
+            &["role", "content"],
+        ),
+        "Tool": object(
+            json!({ "type": { "const": "function" }, "function": function }),
+            &["type", "function"],
+        ),
+        "FlatTool": object(
+            json!({ "type": { "const": "function" }, "name": name, "description": text, "parameters": schema }),
+            &["type", "name"],
+        ),
+        "SchemaTool": object(
+            json!({ "name": name, "description": text, "input_schema": schema }),
+            &["name", "input_schema"],
+        ),
+        "Format": object(json!({ "type": { "enum": ["text", "json_object"] } }), &["type"]),
+        "TextOptions": object(json!({ "format": { "$ref": "#/components/schemas/Format" } }), &[]),
+        "Reasoning": object(json!({ "effort": text }), &[]),
+        "StreamOptions": object(
+            json!({ "include_usage": { "type": "boolean" }, "include_obfuscation": { "const": false } }),
+            &[],
+        ),
+        "Thinking": object(
+            json!({ "type": { "enum": ["enabled", "adaptive", "disabled"] } }),
+            &["type"],
+        ),
+        "Choice": object(
+            json!({ "type": { "enum": ["auto", "none", "any"] }, "disable_parallel_tool_use": { "type": "boolean" } }),
+            &["type"],
+        ),
+        "Edits": object(json!({ "edits": { "type": "array", "items": object(
+            json!({ "type": text, "keep": { "const": "all" } }),
+            &["keep"],
+        ) } }), &[]),
+        "OutputConfig": object(json!({ "effort": text }), &[]),
+        "Options": object(
+            json!({
+                "temperature": { "type": "number", "minimum": 0 }, "seed": { "type": "integer" },
+                "num_predict": { "type": "integer" }, "num_ctx": { "type": "integer", "minimum": 0 },
+            }),
+            &[],
+        ),
+        "Context": object(json!({ "num_ctx": { "type": "integer", "minimum": 0 } }), &[]),
+        "File": object(json!({ "filename": text, "text": text }), &["text"]),
+        // A text, texts, tokens, or lists of tokens.
+        "Prompts": { "anyOf": [
+            name,
+            { "type": "array", "minItems": 1, "maxItems": 64, "items": name },
+            { "type": "array", "minItems": 1, "items": { "type": "integer", "minimum": 0 } },
+        ] },
+        "Document": { "anyOf": [text, object(json!({ "text": text }), &["text"])] },
+    })
+}

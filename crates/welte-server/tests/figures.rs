@@ -1,0 +1,259 @@
+//! Every figure that is reported: streamed and whole, per API and in `/metrics`.
+
+mod common;
+
+use axum::Router;
+use common::{get, post, with};
+use serde_json::{Value, json};
+
+fn metered() -> Router {
+    with(|options| options.metrics = true)
+}
+
+/// What an API reports of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Figures {
+    prompt: u64,
+    cached: u64,
+    output: u64,
+}
+
+fn messages(text: &str) -> Value {
+    json!([{ "role": "user", "content": text }])
+}
+
+/// An API: its path, a body for a text and a number of choices, and where its figures are.
+struct Api {
+    path: &'static str,
+    body: fn(&str, usize) -> Value,
+    /// Of prompt, cached and output tokens.
+    figures: [&'static str; 3],
+    /// The prompt's figure leaves out the cached tokens.
+    without_cached: bool,
+    most_choices: usize,
+}
+
+const APIS: [Api; 7] = [
+    Api {
+        path: "/v1/chat/completions",
+        body: |text, n| json!({ "messages": messages(text), "max_tokens": 6, "n": n, "stream_options": { "include_usage": true } }),
+        figures: OPENAI,
+        without_cached: false,
+        most_choices: 2,
+    },
+    Api {
+        path: "/v1/completions",
+        body: |text, n| json!({ "prompt": text, "max_tokens": 6, "n": n, "stream_options": { "include_usage": true } }),
+        figures: OPENAI,
+        without_cached: false,
+        most_choices: 2,
+    },
+    Api {
+        path: "/v1/responses",
+        body: |text, _| json!({ "input": text, "max_output_tokens": 6 }),
+        figures: [
+            "/usage/input_tokens",
+            "/usage/input_tokens_details/cached_tokens",
+            "/usage/output_tokens",
+        ],
+        without_cached: false,
+        most_choices: 1,
+    },
+    Api {
+        path: "/v1/messages",
+        body: |text, _| json!({ "model": "demo", "messages": messages(text), "max_tokens": 6 }),
+        figures: [
+            "/usage/input_tokens",
+            "/usage/cache_read_input_tokens",
+            "/usage/output_tokens",
+        ],
+        without_cached: true,
+        most_choices: 1,
+    },
+    Api {
+        path: "/api/chat",
+        body: |text, _| json!({ "model": "demo", "messages": messages(text), "options": { "num_predict": 6 } }),
+        figures: OLLAMA,
+        without_cached: false,
+        most_choices: 1,
+    },
+    Api {
+        path: "/api/generate",
+        body: |text, _| json!({ "model": "demo", "prompt": text, "options": { "num_predict": 6 } }),
+        figures: OLLAMA,
+        without_cached: false,
+        most_choices: 1,
+    },
+    Api {
+        path: "/completion",
+        body: |text, _| json!({ "prompt": text, "n_predict": 6 }),
+        figures: ["/tokens_evaluated", "/tokens_cached", "/tokens_predicted"],
+        without_cached: false,
+        most_choices: 1,
+    },
+];
+
+const OPENAI: [&str; 3] = [
+    "/usage/prompt_tokens",
+    "/usage/prompt_tokens_details/cached_tokens",
+    "/usage/completion_tokens",
+];
+const OLLAMA: [&str; 3] = ["/prompt_eval_count", "/welte/cached_tokens", "/eval_count"];
+
+impl Api {
+    /// Asks, whole or streamed.
+    async fn ask(&self, server: &Router, text: &str, n: usize, stream: bool) -> Figures {
+        let mut body = (self.body)(text, n);
+        body["stream"] = stream.into();
+        let reply = post(server, self.path, body).await;
+        assert_eq!(reply.status, 200, "{}: {}", self.path, reply.text);
+        let value = match stream {
+            false => reply.json(),
+            true if self.path.starts_with("/api/") => {
+                serde_json::from_str(reply.text.lines().last().unwrap()).unwrap()
+            }
+            true => {
+                let events = reply.events();
+                let has_figures = |event: &&Value| event.pointer(self.figures[2]).is_some();
+                let last = events.iter().rev().find(has_figures);
+                let of_response = events.last().map(|event| &event["response"]);
+                last.or(of_response).unwrap().clone()
+            }
+        };
+        self.check_times(&value);
+        let [prompt, cached, output] = self.figures.map(|pointer| {
+            let figure = value.pointer(pointer).and_then(Value::as_u64);
+            figure.unwrap_or_else(|| panic!("{}: {pointer} in {value}", self.path))
+        });
+        let prompt = match self.without_cached {
+            true => prompt + cached,
+            false => prompt,
+        };
+        assert!(cached <= prompt, "{}: {value}", self.path);
+        for total in ["/usage/total_tokens"] {
+            if let Some(total) = value.pointer(total) {
+                assert_eq!(total, &json!(prompt + output), "{}", self.path);
+            }
+        }
+        Figures {
+            prompt,
+            cached,
+            output,
+        }
+    }
+
+    /// Our own figures agree with those of the API.
+    fn check_times(&self, value: &Value) {
+        let own = &value["welte"];
+        let number = |name: &str| {
+            own[name]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{name}: {own}"))
+        };
+        assert!(
+            number("prompt_ms") > 0.0 && number("queued_ms") >= 0.0,
+            "{own}"
+        );
+        let cached = value.pointer(self.figures[1]).and_then(Value::as_f64);
+        assert_eq!(cached, Some(number("cached_tokens")), "{}", self.path);
+    }
+}
+
+/// The sum of a metric over its lines.
+fn metric(text: &str, name: &str) -> f64 {
+    let lines = text.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with('{'))
+    });
+    let values = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
+    values.sum()
+}
+
+#[tokio::test]
+async fn streamed_figures_are_those_of_the_whole_and_add_up_to_the_counters() {
+    let server = metered();
+    let before = get(&server, "/metrics").await.text;
+    for name in [
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "welte_requests_total",
+    ] {
+        assert!(before.contains(name), "{name}");
+        assert_eq!(metric(&before, name), 0.0, "{name}");
+    }
+    let (mut sum, mut requests, mut choices, mut looked_up) = (Figures::default(), 0, 0, 0);
+    for (number, api) in APIS.iter().enumerate() {
+        for n in 1..=api.most_choices {
+            // The prompts begin differently, so that nothing but the request before is cached.
+            let text = format!("{number}{n} foxes went into the wood, and then they came back.");
+            let other = format!("{n}{number} foxes went into the wood, and then they came back.");
+            let first = api.ask(&server, &text, n, false).await;
+            let fresh = api.ask(&server, &other, n, true).await;
+            let again = api.ask(&server, &text, n, true).await;
+            let last = api.ask(&server, &other, n, false).await;
+            assert_eq!(first, fresh, "{} n = {n}", api.path);
+            assert_eq!(again, last, "{} n = {n}", api.path);
+            assert_eq!(first.prompt, again.prompt, "{} n = {n}", api.path);
+            assert!(again.cached > first.cached, "{} {again:?}", api.path);
+            assert!(again.cached < again.prompt, "{} {again:?}", api.path);
+            assert_eq!(first.output, 6 * n as u64, "{}", api.path);
+            for figures in [first, fresh, again, last] {
+                sum.prompt += figures.prompt;
+                sum.cached += figures.cached;
+                sum.output += figures.output;
+                looked_up += figures.prompt * n as u64;
+                requests += 1;
+                choices += n as u64;
+            }
+        }
+    }
+    let after = get(&server, "/metrics").await.text;
+    let counted = |name: &str| metric(&after, name) as u64;
+    assert_eq!(counted("vllm:prompt_tokens_total"), sum.prompt);
+    assert_eq!(counted("vllm:generation_tokens_total"), sum.output);
+    assert_eq!(counted("vllm:prefix_cache_queries_total"), looked_up);
+    let hits = counted("vllm:prefix_cache_hits_total");
+    assert!(sum.cached <= hits && hits <= looked_up, "{hits}, {sum:?}");
+    assert_eq!(counted("welte_requests_total"), choices);
+    assert!(choices > requests);
+    assert_eq!(counted("vllm:request_success_total"), choices);
+    for histogram in [
+        "vllm:time_to_first_token_seconds_count",
+        "vllm:request_queue_time_seconds_count",
+        "vllm:e2e_request_latency_seconds_count",
+    ] {
+        assert_eq!(counted(histogram), choices, "{histogram}");
+    }
+    let queued = metric(&after, "vllm:request_queue_time_seconds_sum");
+    let first = metric(&after, "vllm:time_to_first_token_seconds_sum");
+    let whole = metric(&after, "vllm:e2e_request_latency_seconds_sum");
+    assert!(
+        queued <= first && first <= whole,
+        "{queued}, {first}, {whole}"
+    );
+    // Nothing is at work: what is cached can be had back.
+    assert_eq!(metric(&after, "vllm:num_requests_running"), 0.0);
+    assert_eq!(metric(&after, "vllm:kv_cache_usage_perc"), 0.0);
+}
+
+#[tokio::test]
+async fn prompts_without_a_cache_and_answers_without_a_token_are_counted() {
+    let server = metered();
+    let body = json!({ "prompt": "A fox and a bear.", "max_tokens": 4, "cache_prompt": false });
+    for _ in 0..2 {
+        let reply = post(&server, "/v1/completions", body.clone()).await.json();
+        assert_eq!(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+        assert_eq!(reply["welte"]["cached_tokens"], 0);
+    }
+    let body = json!({ "prompt": "A fox and a bear.", "n_predict": 0 });
+    let reply = post(&server, "/completion", body).await.json();
+    assert_eq!(reply["tokens_predicted"], 0);
+    let text = get(&server, "/metrics").await.text;
+    assert_eq!(metric(&text, "vllm:generation_tokens_total"), 8.0);
+    // The last one had no first token.
+    assert_eq!(metric(&text, "vllm:time_to_first_token_seconds_count"), 2.0);
+    assert_eq!(metric(&text, "vllm:request_queue_time_seconds_count"), 3.0);
+}
