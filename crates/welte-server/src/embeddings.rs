@@ -30,7 +30,7 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
         Some("base64") => |vector| base64(vector).into(),
         Some(_) => return Err(fields.wrong("encoding_format", "must be float or base64")),
     };
-    fields.ignore(&["user"]);
+    fields.take::<String>("user")?;
     fields.finish()?;
     let (vectors, tokens) = texts.embed(&app, &served).await?;
     let item = |(index, vector): (usize, &Vec<f32>)| json!({ "object": "embedding", "index": index, "embedding": write(vector) });

@@ -273,3 +273,29 @@ pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
 pub(crate) fn ok(value: &Value) -> Response {
     json_response(StatusCode::OK, value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_why_without_the_text() {
+        let fields = crate::fields::Fields::parse(
+            br#"{"messages": "my \"secret\" text", "role": "king"}"#,
+            &Default::default(),
+        );
+        let mut fields = fields.unwrap();
+        let failure = fields.take::<Vec<Value>>("messages").unwrap_err();
+        assert!(failure.message.contains("secret"), "{failure}");
+        let why = |failure: &Failure| {
+            let response = failure.response(Api::OpenAi);
+            response.extensions().get::<Refusal>().unwrap().why()
+        };
+        let said = "messages: invalid type: string, expected a list";
+        assert_eq!(why(&failure), said);
+        let failure = fields.wrong("role", "\"king\" is no role\n");
+        assert_eq!(why(&failure), "role: \"king\" is no role ");
+        let long = Failure::request("x".repeat(5000));
+        assert_eq!(why(&long).len(), 300);
+    }
+}

@@ -136,8 +136,8 @@ const ONES: &[One] = &[
         "Share of the cache's pages in use, from 0 to 1.",
         |_, served| {
             let status = served?.engine.status();
-            let used = status.pages.saturating_sub(status.free_pages);
-            Some(used as f64 / status.pages.max(1) as f64)
+            // As vLLM counts: pages of prefixes that nobody uses can be had.
+            Some(status.held_pages as f64 / status.pages.max(1) as f64)
         },
     ),
     (

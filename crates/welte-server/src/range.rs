@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// A range of numbers. Reals also fit an f32.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A range of numbers; by default all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Range {
     least: Option<f64>,
     /// `least` itself is outside.

@@ -172,6 +172,8 @@ impl Number {
                 check(fields, value)?;
                 *place(s) = match self.place {
                     Place::RealOrOff(_) => value.max(0.0) as f32,
+                    // It must not become 0 if 0 is outside.
+                    _ if !range.contains(0.0) => (value as f32).max(f32::MIN_POSITIVE),
                     _ => value as f32,
                 };
             }

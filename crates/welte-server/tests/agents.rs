@@ -126,7 +126,7 @@ async fn system_messages_reach_templates_that_know_only_one() {
     .await;
     assert_eq!(
         several,
-        "system: a\n\nb\nuser: c\n\nd\nassistant: e\nuser: f\nassistant: "
+        "system: a\n\nbuser: c\n\ndassistant: euser: fassistant: "
     );
     // A template that has a place for them gets them as they are.
     let plain = post(

@@ -647,7 +647,7 @@ async fn logprobs_of_all_apis_agree() {
 
 #[tokio::test]
 async fn embeddings_of_all_apis_agree() {
-    let server = strict_server();
+    let server = server();
     let texts = json!(["A small fox.", "A bear in the snow, far away.", "A"]);
     let body = json!({ "model": "demo", "input": texts });
     let reply = post(&server, "/v1/embeddings", body).await.json();
@@ -693,6 +693,7 @@ async fn embeddings_of_all_apis_agree() {
         400
     );
     assert_eq!(post(&server, "/api/embed", body.clone()).await.status, 200);
+    let server = strict_server();
     for (field, value) in [
         ("input", json!([])),
         ("input", json!(1)),

@@ -36,21 +36,21 @@ struct Api {
 const APIS: [Api; 7] = [
     Api {
         path: "/v1/chat/completions",
-        body: |text, n| json!({ "messages": messages(text), "max_tokens": 6, "n": n, "stream_options": { "include_usage": true } }),
+        body: |text, n| json!({ "messages": messages(text), "max_tokens": 6, "ignore_eos": true, "n": n, "stream_options": { "include_usage": true } }),
         figures: OPENAI,
         without_cached: false,
         most_choices: 2,
     },
     Api {
         path: "/v1/completions",
-        body: |text, n| json!({ "prompt": text, "max_tokens": 6, "n": n, "stream_options": { "include_usage": true } }),
+        body: |text, n| json!({ "prompt": text, "max_tokens": 6, "ignore_eos": true, "n": n, "stream_options": { "include_usage": true } }),
         figures: OPENAI,
         without_cached: false,
         most_choices: 2,
     },
     Api {
         path: "/v1/responses",
-        body: |text, _| json!({ "input": text, "max_output_tokens": 6 }),
+        body: |text, _| json!({ "input": text, "max_output_tokens": 6, "ignore_eos": true }),
         figures: [
             "/usage/input_tokens",
             "/usage/input_tokens_details/cached_tokens",
@@ -61,7 +61,7 @@ const APIS: [Api; 7] = [
     },
     Api {
         path: "/v1/messages",
-        body: |text, _| json!({ "model": "demo", "messages": messages(text), "max_tokens": 6 }),
+        body: |text, _| json!({ "model": "demo", "messages": messages(text), "max_tokens": 6, "ignore_eos": true }),
         figures: [
             "/usage/input_tokens",
             "/usage/cache_read_input_tokens",
@@ -72,21 +72,21 @@ const APIS: [Api; 7] = [
     },
     Api {
         path: "/api/chat",
-        body: |text, _| json!({ "model": "demo", "messages": messages(text), "options": { "num_predict": 6 } }),
+        body: |text, _| json!({ "model": "demo", "messages": messages(text), "options": { "num_predict": 6, "ignore_eos": true } }),
         figures: OLLAMA,
         without_cached: false,
         most_choices: 1,
     },
     Api {
         path: "/api/generate",
-        body: |text, _| json!({ "model": "demo", "prompt": text, "options": { "num_predict": 6 } }),
+        body: |text, _| json!({ "model": "demo", "prompt": text, "options": { "num_predict": 6, "ignore_eos": true } }),
         figures: OLLAMA,
         without_cached: false,
         most_choices: 1,
     },
     Api {
         path: "/completion",
-        body: |text, _| json!({ "prompt": text, "n_predict": 6 }),
+        body: |text, _| json!({ "prompt": text, "n_predict": 6, "ignore_eos": true }),
         figures: ["/tokens_evaluated", "/tokens_cached", "/tokens_predicted"],
         without_cached: false,
         most_choices: 1,
@@ -185,11 +185,16 @@ async fn streamed_figures_are_those_of_the_whole_and_add_up_to_the_counters() {
         assert_eq!(metric(&before, name), 0.0, "{name}");
     }
     let (mut sum, mut requests, mut choices, mut looked_up) = (Figures::default(), 0, 0, 0);
-    for (number, api) in APIS.iter().enumerate() {
+    let mut letters = ('A'..='Z').chain('a'..='z');
+    for api in &APIS {
         for n in 1..=api.most_choices {
-            // The prompts begin differently, so that nothing but the request before is cached.
-            let text = format!("{number}{n} foxes went into the wood, and then they came back.");
-            let other = format!("{n}{number} foxes went into the wood, and then they came back.");
+            // The prompts share what the chat template begins with, and after it only the request before is cached.
+            let text = |letter: char| {
+                format!("{letter} is for a fox that went into the wood, and then it came back.")
+            };
+            let mut begin = || text(letters.next().unwrap());
+            let (some, text, other) = (begin(), begin(), begin());
+            let warm = api.ask(&server, &some, n, false).await;
             let first = api.ask(&server, &text, n, false).await;
             let fresh = api.ask(&server, &other, n, true).await;
             let again = api.ask(&server, &text, n, true).await;
@@ -200,7 +205,7 @@ async fn streamed_figures_are_those_of_the_whole_and_add_up_to_the_counters() {
             assert!(again.cached > first.cached, "{} {again:?}", api.path);
             assert!(again.cached < again.prompt, "{} {again:?}", api.path);
             assert_eq!(first.output, 6 * n as u64, "{}", api.path);
-            for figures in [first, fresh, again, last] {
+            for figures in [warm, first, fresh, again, last] {
                 sum.prompt += figures.prompt;
                 sum.cached += figures.cached;
                 sum.output += figures.output;
@@ -242,7 +247,7 @@ async fn streamed_figures_are_those_of_the_whole_and_add_up_to_the_counters() {
 #[tokio::test]
 async fn prompts_without_a_cache_and_answers_without_a_token_are_counted() {
     let server = metered();
-    let body = json!({ "prompt": "A fox and a bear.", "max_tokens": 4, "cache_prompt": false });
+    let body = json!({ "prompt": "A fox and a bear.", "max_tokens": 4, "cache_prompt": false, "ignore_eos": true });
     for _ in 0..2 {
         let reply = post(&server, "/v1/completions", body.clone()).await.json();
         assert_eq!(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0);

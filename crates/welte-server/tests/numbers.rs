@@ -46,7 +46,7 @@ fn sampling() -> [(&'static str, Value, &'static str); 7] {
         ),
         (
             "/api/generate",
-            json!({ "model": "demo", "prompt": "Once", "options": options, "stream": false }),
+            json!({ "model": "demo", "prompt": "Tell me a story about a fox.", "options": options, "stream": false }),
             "options",
         ),
     ]
@@ -115,8 +115,10 @@ async fn every_sampling_number_is_accepted_up_to_its_borders() {
                 assert_eq!(reply.status, 200, "{path} {name} {value}: {}", reply.text);
             }
             let mut outside = vec![json!("warm"), json!([1])];
-            outside.extend(least.map(|least| json!(least - 1.0)).filter(|_| !whole));
-            outside.extend(least.map(|least| json!(least as i64 - 1)));
+            outside.extend(least.map(|least| match whole {
+                true => json!(least as i64 - 1),
+                false => json!(least - 0.5 - least.abs() / 2.0),
+            }));
             outside.extend(above.map(|above| json!(above)));
             outside.extend(most.map(|most| json!(most * 1.5 + 1.0)));
             if !whole {

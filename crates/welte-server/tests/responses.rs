@@ -273,11 +273,6 @@ async fn wrong_fields_are_named() {
             "text.format.type",
         ),
         ("reasoning", json!({ "depth": 1 }), "reasoning.depth"),
-        (
-            "previous_response_id",
-            json!("resp_x"),
-            "previous_response_id",
-        ),
         ("include", json!(["everything"]), "include"),
         ("conversation", json!("conv_1"), "conversation"),
         ("truncation", json!("auto"), "truncation"),
@@ -288,6 +283,11 @@ async fn wrong_fields_are_named() {
         assert_eq!(reply.status, 400, "{field}: {}", reply.text);
         assert_eq!(reply.json()["error"]["param"], named, "{}", reply.text);
     }
+    let mut body = ask("Hello".into());
+    body["previous_response_id"] = "resp_x".into();
+    let reply = post(&server, PATH, body).await;
+    assert_eq!(reply.status, 404);
+    assert_eq!(reply.json()["error"]["param"], "previous_response_id");
     for (field, other) in [("stream", true), ("store", false)] {
         let mut body = ask("Hello".into());
         body["background"] = true.into();

@@ -20,7 +20,7 @@ use crate::fields::Fields;
 use crate::models::Entry;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// `GET /v1/models`
@@ -51,15 +51,23 @@ fn describe(entry: &Entry) -> Value {
     })
 }
 
-/// Fields that only label a request for accounting or for caches of other servers.
-const LABELS: [&str; 6] = [
+/// Texts that only label a request for accounting or for caches of other servers.
+const LABELS: [&str; 5] = [
     "user",
-    "metadata",
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
     "service_tier",
 ];
+
+/// Takes the fields that label a request. They change nothing.
+pub(crate) fn take_labels(fields: &mut Fields) -> Result<(), Failure> {
+    for name in LABELS {
+        fields.take::<String>(name)?;
+    }
+    fields.take::<Map<String, Value>>("metadata")?;
+    Ok(())
+}
 
 /// Whether to stream, and whether to send the usage at the end.
 struct Streaming {
@@ -73,7 +81,7 @@ fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure>
     crate::sampling::take_grammar(fields, ask)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
-    fields.ignore(&LABELS);
+    take_labels(fields)?;
     let on = fields.take("stream")?.unwrap_or(false);
     let mut usage = false;
     if let Some(mut options) = fields.object("stream_options")? {

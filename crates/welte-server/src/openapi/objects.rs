@@ -7,7 +7,15 @@ pub(super) fn schemas() -> Value {
     let text = json!({ "type": "string" });
     let name = json!({ "type": "string", "minLength": 1 });
     let schema = json!({ "type": "object" });
-    let object = |fields: Value, required: &[&str]| json!({ "type": "object", "properties": fields, "required": required });
+    // Null stands for a field that is missing.
+    let object = |mut fields: Value, required: &[&str]| {
+        for (name, field) in fields.as_object_mut().into_iter().flatten() {
+            if !required.contains(&name.as_str()) {
+                *field = json!({ "anyOf": [field.take(), { "type": "null" }] });
+            }
+        }
+        json!({ "type": "object", "properties": fields, "required": required })
+    };
     let function = object(
         json!({ "name": name, "description": text, "parameters": schema }),
         &["name"],
@@ -17,7 +25,7 @@ pub(super) fn schemas() -> Value {
             "type": "object", "required": ["error"],
             "description": "The form depends on the API.",
         },
-        "Message": object(json!({ "role": roles, "content": text }), &["role", "content"]),
+        "Message": object(json!({ "role": roles, "content": text }), &["role"]),
         "Turn": object(
             json!({ "role": { "enum": ["user", "assistant", "system"] }, "content": text }),
             &["role", "content"],
@@ -50,7 +58,7 @@ pub(super) fn schemas() -> Value {
             &["type"],
         ),
         "Choice": object(
-            json!({ "type": { "enum": ["auto", "none", "any"] }, "disable_parallel_tool_use": { "type": "boolean" } }),
+            json!({ "type": { "enum": ["auto", "none"] }, "disable_parallel_tool_use": { "type": "boolean" } }),
             &["type"],
         ),
         "Edits": object(json!({ "edits": { "type": "array", "items": object(

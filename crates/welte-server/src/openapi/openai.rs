@@ -40,7 +40,7 @@ const LABELS: &[Field] = &[
 const TOOLS: &[Field] = &[
     (
         "tool_choice",
-        "=auto none required",
+        "=auto none",
         "auto, none, required, or a function that must be called",
     ),
     (
@@ -96,7 +96,7 @@ const CHAT: &[Field] = &[
         "and of so many likeliest ones, at most 20",
     ),
     ("store", "=false", "false"),
-    ("modalities", "string[]", "text"),
+    ("modalities", "=[\"text\"]", "text"),
 ];
 
 const COMPLETION: &[Field] = &[
@@ -210,7 +210,7 @@ const EMBEDDINGS: &[Field] = &[
     ),
     (
         "input_type",
-        "string",
+        "=query document passage",
         "query, document or passage: the model's prompt for these, if it has one",
     ),
     ("user", "string", "changes nothing"),

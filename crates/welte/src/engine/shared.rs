@@ -19,6 +19,9 @@ pub struct Status {
     pub free_slots: usize,
     /// Pages of all caches that hold nothing.
     pub free_pages: usize,
+    /// Pages of running requests, each counted for every request that has it, and at most those that are not free. The other
+    /// pages hold prefixes that make room when somebody needs it.
+    pub held_pages: usize,
     /// Pages of all caches.
     pub pages: usize,
 }

@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Failure, ok};
 use crate::fields::Fields;
-use crate::openai::{LABELS, created, figures};
+use crate::openai::{created, figures, take_labels};
 use crate::router::Outcome;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) async fn compact(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("resp_"));
     let conversation = take_conversation(&app, &mut fields, &mut ask)?;
-    fields.ignore(&LABELS);
+    take_labels(&mut fields)?;
     fields.finish()?;
     // The answer is text, whatever the conversation's answers are.
     (ask.tools, ask.strict, ask.must_call) = (Vec::new(), Vec::new(), None);

@@ -11,7 +11,7 @@ pub(crate) use store::Store;
 
 use super::chat::reasoning_effort;
 use super::messages::tool_choice;
-use super::{LABELS, created};
+use super::{created, take_labels};
 use crate::answer::{Answer, Answers};
 use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
@@ -83,7 +83,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     // These come back in the response.
     let safety_identifier: Option<String> = fields.take("safety_identifier")?;
     let prompt_cache_key: Option<String> = fields.take("prompt_cache_key")?;
-    fields.ignore(&LABELS);
+    take_labels(&mut fields)?;
     fields.finish()?;
     let sampling = &ask.options.sampling;
     let head = json!({
@@ -182,7 +182,10 @@ fn take_conversation(
         Some(id) => {
             let Some(stored) = app.responses.get(id) else {
                 let problem = format!("there is no stored response {id:?}");
-                return Err(fields.wrong("previous_response_id", problem));
+                return Err(Failure {
+                    status: StatusCode::NOT_FOUND,
+                    ..fields.wrong("previous_response_id", problem)
+                });
             };
             if stored.cancel.is_some() {
                 let problem = format!("{id:?} is still in progress");

@@ -2,16 +2,21 @@
 
 use super::Scheduler;
 use crate::engine::Status;
+use crate::engine::sequence::Sequence;
 
 impl Scheduler {
     /// Publishes how full the engine is.
     pub(super) fn publish_status(&self) {
+        let (free, total) = (self.pages.free(), self.pages.total());
+        let held = |sequence: &Sequence| sequence.lists.iter().map(Vec::len).sum::<usize>();
+        let held: usize = self.running.iter().map(held).sum();
         self.shared.inbox().status = Status {
             running: self.running.len(),
             waiting: self.waiting.len(),
             free_slots: self.free_slots.len(),
-            free_pages: self.pages.free(),
-            pages: self.pages.total(),
+            free_pages: free,
+            held_pages: held.min(total - free),
+            pages: total,
         };
     }
 
