@@ -2,12 +2,13 @@
 //! of the response names them, and the log names them once per client. With `--strict` they are refused.
 
 use crate::app::App;
+use crate::middleware::Client;
 use axum::extract::{Request, State};
 use axum::http::header::USER_AGENT;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names the ignored fields of a request.
@@ -87,16 +88,16 @@ fn printable(name: &str) -> String {
 
 /// What the log has named, by client.
 #[derive(Debug, Default)]
-pub(crate) struct Logged(Mutex<HashSet<(String, String)>>);
+pub(crate) struct Logged(Mutex<BTreeSet<(Client, String)>>);
 
 impl Logged {
     /// The names that are new for this client.
-    fn add(&self, client: &str, names: BTreeSet<String>) -> Vec<String> {
+    fn add(&self, client: Client, names: BTreeSet<String>) -> Vec<String> {
         let mut known = lock(&self.0);
         if known.len() >= MOST_PAIRS {
             known.clear();
         }
-        let is_new = |name: &String| known.insert((client.to_string(), name.clone()));
+        let is_new = |name: &String| known.insert((client, name.clone()));
         names.into_iter().filter(is_new).collect()
     }
 }
@@ -108,7 +109,7 @@ pub(crate) async fn name(
     next: Next,
 ) -> Response {
     let ignored = Ignored::new(app.options.strict);
-    let client = request.headers().get(USER_AGENT).cloned();
+    let program = request.headers().get(USER_AGENT).cloned();
     request.extensions_mut().insert(ignored.clone());
     let mut response = next.run(request).await;
     let names = ignored.take();
@@ -122,15 +123,15 @@ pub(crate) async fn name(
     if let Ok(value) = HeaderValue::from_str(&list.join(", ")) {
         response.headers_mut().insert(HEADER, value);
     }
-    let client = client.map_or_else(String::new, |name| {
+    let program: String = program.map_or_else(String::new, |name| {
         let name = String::from_utf8_lossy(name.as_bytes());
         name.chars().take(LONGEST_NAME).collect()
     });
-    let fields = app.logged.add(&client, names.named);
+    let fields = app.logged.add(Client::current(), names.named);
     if !fields.is_empty() {
         let fields = fields.join(", ");
         tracing::warn!(
-            client,
+            program,
             fields,
             "ignored fields that the server does not know; --strict refuses them"
         );
@@ -161,8 +162,9 @@ mod tests {
     fn the_log_names_a_field_once_per_client() {
         let logged = Logged::default();
         let names = |all: &[&str]| all.iter().map(|name| name.to_string()).collect();
-        assert_eq!(logged.add("a", names(&["x", "y"])), ["x", "y"]);
-        assert_eq!(logged.add("a", names(&["x", "z"])), ["z"]);
-        assert_eq!(logged.add("b", names(&["x"])), ["x"]);
+        let (a, b) = (Client(1), Client(2));
+        assert_eq!(logged.add(a, names(&["x", "y"])), ["x", "y"]);
+        assert_eq!(logged.add(a, names(&["x", "z"])), ["z"]);
+        assert_eq!(logged.add(b, names(&["x"])), ["x"]);
     }
 }

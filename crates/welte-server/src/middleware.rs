@@ -29,7 +29,7 @@ tokio::task_local! {
 
 /// Who asks: requests with the same key, address and program are of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Client(u64);
+pub(crate) struct Client(pub(crate) u64);
 
 impl Client {
     /// The client of the request that this task handles.
