@@ -331,7 +331,7 @@ fn blocks(app: &App, whole: &Whole) -> Vec<Value> {
 }
 
 fn text_block(text: &str) -> Value {
-    json!({ "type": "text", "text": text, "citations": null })
+    json!({ "type": "text", "text": text, "citations": [] })
 }
 
 fn call_block(app: &App, name: &str, input: Value) -> Value {

@@ -39,12 +39,9 @@ pub(super) fn known_as(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
 
-/// Takes the tools. Returns them as they came.
+/// Takes the tools. Returns them as they came, with null in place of what functions leave out.
 pub(super) fn take(fields: &mut Fields, ask: &mut Ask) -> Result<(Value, Names), Failure> {
-    let tools: Value = fields.take("tools")?.unwrap_or_else(|| json!([]));
-    let Value::Array(all) = &tools else {
-        return Err(fields.wrong("tools", "must be a list"));
-    };
+    let mut all: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     let mut names = Names::default();
     for (i, tool) in all.iter().enumerate() {
         let mut tool = fields.inner(tool.clone(), &format!("tools[{i}]"))?;
@@ -66,7 +63,14 @@ pub(super) fn take(fields: &mut Fields, ask: &mut Ask) -> Result<(Value, Names),
             }
         }
     }
-    Ok((tools, names))
+    for tool in all.iter_mut().filter(|tool| tool["type"] == "function") {
+        for name in ["description", "parameters", "strict"] {
+            if tool.get(name).is_none() {
+                tool[name] = Value::Null;
+            }
+        }
+    }
+    Ok((all.into(), names))
 }
 
 /// Takes functions whose names are unique within their namespace only.
