@@ -84,19 +84,25 @@ def entry(key, value):
 
 
 def pieces(answer, taken):
-    """Cuts an answer into pieces that no other token has."""
-    data = answer.encode()
-    begin = 0
-    while begin < len(data):
-        for end in range(min(begin + 12, len(data)), len(data) + 1):
-            piece = "".join(CHARACTER[byte] for byte in data[begin:end])
-            if piece not in taken:
-                break
-        else:
-            raise SystemExit(f"error: the answer {answer!r} ends with a piece that is a token already; add some text")
-        taken.add(piece)
-        yield piece
-        begin = end
+    """Cuts an answer into pieces that no other token has, and takes them."""
+    data = "".join(CHARACTER[byte] for byte in answer.encode())
+
+    def cut(begin, own):
+        if begin == len(data):
+            return own
+        for length in (12, 9, 15, 11, 13, 7, 17, 5):
+            piece = data[begin:begin + length]
+            if piece not in taken and piece not in own:
+                found = cut(begin + len(piece), [*own, piece])
+                if found:
+                    return found
+        return None
+
+    found = cut(0, [])
+    if not found:
+        raise SystemExit(f"error: the answer {answer!r} cannot be cut into new tokens; change a word")
+    taken.update(found)
+    return found
 
 
 def main():
