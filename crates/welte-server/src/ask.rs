@@ -294,18 +294,20 @@ pub(crate) fn render(
         ..RenderOptions::default()
     };
     let messages = changing::without(messages, &served.drop_changing);
-    if !tools.is_empty() && !template.supports_tools() {
-        return Ok(template.render_generic(&messages, tools, &options)?);
-    }
-    if !tools.is_empty() {
+    let generic = !tools.is_empty() && !template.supports_tools();
+    if !tools.is_empty() && !generic {
         options.variables.insert("tools".to_string(), tools.into());
     }
-    let rendered = template.render_chat(&messages, &options);
-    let is_complete = |prompt: &String| turns::has_systems(prompt, &messages);
+    let render = |messages: &[Message]| match generic {
+        true => template.render_generic(messages, tools, &options),
+        false => template.render_chat(messages, &options),
+    };
+    let rendered = render(&messages);
+    let is_complete = |prompt: &Rendered| turns::has_systems(prompt.text(), &messages);
     if !rendered.as_ref().is_ok_and(is_complete)
         && let Some(one) = turns::with_one_system(&messages)
     {
-        return Ok(template.render_chat(&one, &options)?);
+        return Ok(render(&one)?);
     }
     Ok(rendered?)
 }
