@@ -160,9 +160,10 @@ pub(crate) const NUMBERS: [Number; 19] = [
 
 impl Number {
     fn take(&self, fields: &mut Fields, s: &mut Sampling) -> Result<(), Failure> {
-        let check = |fields: &Fields, value: f64| match Range::of(self.kind).1 {
-            Some(range) if !range.contains(value) => Err(fields.wrong(self.name, range.problem())),
-            _ => Ok(()),
+        let range = Range::of(self.kind).1.unwrap_or_default();
+        let check = |fields: &Fields, value: f64| match range.contains(value) {
+            true => Ok(()),
+            false => Err(fields.wrong(self.name, range.problem())),
         };
         match self.place {
             Place::Real(place) | Place::RealOrOff(place) => {
