@@ -139,7 +139,7 @@ def test_codex(args):
         model = args.model or scripted(folder, call("exec_command", {"cmd": "sed -i s/hello/goodbye/ greeting.txt"}), DONE)
         with serving(args.welte, model, "-c", str(args.context), "-np", "2") as address:
             check_edited(file, codex(args.clients, folder, address, model, TASK))
-        with serving(args.welte, args.demo, "-c", "16384", "-np", "1", "-n", "64") as address:
+        with serving(args.welte, args.demo, "-c", "32768", "-np", "1", "-n", "64") as address:
             check(codex(args.clients, folder, address, args.demo, "Tell me a story about a fox.").strip(), "the bundled model said nothing")
 
 
@@ -210,17 +210,16 @@ def test_guidellm(args):
 def test_llm_comply(args):
     """Everything but images. A strict server also wants the model's name, as these specifications do."""
     flags = ["--strict", "--temp", "0", "-c", "4096"]
-    with tempfile.TemporaryDirectory() as folder:
-        model = args.model or scripted(pathlib.Path(folder), call("get_weather", {"location": "San Francisco"}))
-        with serving(args.welte, model, *flags) as address:
-            for kind in ["open-responses", "openai-chat", "anthropic"]:
-                command = [args.clients / "judge/bin/llm-comply", "-u", address + "/v1", "-k", KEY, "-m", model.stem, "--format", kind, "--json"]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=TIME)
-                results = json.loads(done.stdout)["results"]
-                failed = [one for one in results if one["status"] == "failed" and "image" not in one["id"]]
-                check(results and not failed, f"{kind}: {json.dumps(failed, indent=1)}")
-                passed = sum(one["status"] == "passed" for one in results)
-                print(f"llm-comply {kind}: {passed} of {len(results)} passed, {len(results) - passed} with images or for other models")
+    model = args.model or args.demo
+    with serving(args.welte, model, *flags) as address:
+        for kind in ["open-responses", "openai-chat", "anthropic"]:
+            command = [args.clients / "judge/bin/llm-comply", "-u", address + "/v1", "-k", KEY, "-m", model.stem, "--format", kind, "--json"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME)
+            results = json.loads(done.stdout)["results"]
+            failed = [one for one in results if one["status"] == "failed" and "image" not in one["id"]]
+            check(results and not failed, f"{kind}: {json.dumps(failed, indent=1)}")
+            passed = sum(one["status"] == "passed" for one in results)
+            print(f"llm-comply {kind}: {passed} of {len(results)} passed, {len(results) - passed} with images or for other models")
 
 
 TESTS = {"claude-code": test_claude_code, "codex": test_codex, "ai-sdk": test_ai_sdk, "tool-runner": test_tool_runner,

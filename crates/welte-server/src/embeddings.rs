@@ -116,6 +116,7 @@ impl Texts {
     fn take_prompt(&mut self, fields: &mut Fields, served: &Lease) -> Result<(), Failure> {
         let settings = served.model.vector_settings();
         let name: Option<String> = fields.take("prompt_name")?;
+        let name = name.filter(|name| !name.is_empty());
         let kind: Option<String> = fields.take("input_type")?;
         let (field, name) = match (name, kind) {
             (name, None) => ("prompt_name", name),

@@ -32,7 +32,7 @@ const ANTHROPIC: &[Field] = &[
 const MESSAGES: &[Field] = &[
     (
         "max_tokens",
-        "!integer[0,9007199254740991]",
+        "!integer[0,]",
         "the most tokens of the answer",
     ),
     ("stop_sequences", "string[]", "texts that end the answer"),

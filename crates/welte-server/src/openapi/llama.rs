@@ -92,7 +92,6 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         stream: EVENTS,
-        answer: &[("content", "string", ""), ("stop", "boolean", "")],
         ..post(
             "/completion",
             "llama.cpp",
@@ -107,7 +106,6 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         stream: EVENTS,
-        answer: &[("content", "string", ""), ("stop", "boolean", "")],
         ..post(
             "/infill",
             "llama.cpp",

@@ -46,10 +46,10 @@ const OTHER_SAMPLING: [Field; 7] = [
         "integer",
         "the same seed gives the same text; negative: a random one",
     ),
-    ("stop", "string|string[]", "texts that end the answer"),
+    ("stop", "string+|string+[]", "texts that end the answer"),
     (
         "logit_bias",
-        "object|any[]",
+        "Bias",
         "numbers by token, added to the logits; false forbids a token",
     ),
     ("ignore_eos", "boolean", "never choose an end token"),
@@ -61,7 +61,7 @@ const OTHER_SAMPLING: [Field; 7] = [
     ("stop_token_ids", "integer[]", "tokens that end the answer"),
     (
         "dry_sequence_breakers",
-        "string|string[]",
+        "string+|string+[]",
         "texts that end a repetition",
     ),
 ];
@@ -80,11 +80,7 @@ const SAMPLING: &[Field] = &{
 };
 
 const GRAMMAR: &[Field] = &[
-    (
-        "json_schema",
-        "object|boolean",
-        "a JSON schema of the answer",
-    ),
+    ("json_schema", "object", "a JSON schema of the answer"),
     (
         "grammar",
         "string",

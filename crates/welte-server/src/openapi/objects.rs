@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 pub(super) fn schemas() -> Value {
     let roles = json!({ "enum": ["system", "developer", "user", "assistant", "tool"] });
     let text = json!({ "type": "string" });
-    let name = json!({ "type": "string", "minLength": 1 });
+    let some = json!({ "type": "string", "minLength": 1 });
+    let name = text.clone();
     let schema = json!({ "type": "object" });
     // Null stands for a field that is missing.
     let object = |mut fields: Value, required: &[&str]| {
@@ -36,7 +37,7 @@ pub(super) fn schemas() -> Value {
         ),
         "Tool": object(
             json!({ "type": { "const": "function" }, "function": function }),
-            &["type", "function"],
+            &["function"],
         ),
         "FlatTool": object(
             json!({ "type": { "const": "function" }, "name": name, "description": text, "parameters": schema }),
@@ -48,6 +49,11 @@ pub(super) fn schemas() -> Value {
         ),
         "Format": object(json!({ "type": { "enum": ["text", "json_object"] } }), &["type"]),
         "TextOptions": object(json!({ "format": { "$ref": "#/components/schemas/Format" } }), &[]),
+        "Bias": {
+            "type": "object", "additionalProperties": false,
+            "patternProperties": { "^[0-9]{1,3}$": { "type": "number", "minimum": -100, "maximum": 100 } },
+        },
+        "ResponseStream": object(json!({ "include_obfuscation": { "const": false } }), &[]),
         "Reasoning": object(json!({ "effort": text }), &[]),
         "StreamOptions": object(
             json!({ "include_usage": { "type": "boolean" }, "include_obfuscation": { "const": false } }),
@@ -77,8 +83,8 @@ pub(super) fn schemas() -> Value {
         "File": object(json!({ "filename": text, "text": text }), &["text"]),
         // A text, texts, tokens, or lists of tokens.
         "Prompts": { "anyOf": [
-            name,
-            { "type": "array", "minItems": 1, "maxItems": 64, "items": name },
+            some,
+            { "type": "array", "minItems": 1, "maxItems": 64, "items": some },
             { "type": "array", "minItems": 1, "items": { "type": "integer", "minimum": 0 } },
         ] },
         "Document": { "anyOf": [text, object(json!({ "text": text }), &["text"])] },

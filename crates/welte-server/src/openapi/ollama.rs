@@ -85,7 +85,7 @@ const OLLAMA_EMBEDDINGS: &[Field] = &[
 ];
 
 const OLLAMA_MANAGED: &[Field] = &[
-    ("model", "string", "the model's name"),
+    ("model", "!string+", "the model's name"),
     ("name", "string", "another name of model"),
 ];
 

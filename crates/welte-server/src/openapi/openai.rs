@@ -60,14 +60,10 @@ const RESPONSE_TOOLS: &[Field] = &[(
 
 const CHAT: &[Field] = &[
     ("messages", "!Message[+]", "the conversation"),
-    (
-        "max_tokens",
-        "integer[0,9007199254740991]",
-        "the most tokens of the answer",
-    ),
+    ("max_tokens", "integer[0,]", "the most tokens of the answer"),
     (
         "max_completion_tokens",
-        "integer[0,9007199254740991]",
+        "integer[0,]",
         "another name of max_tokens",
     ),
     (
@@ -107,7 +103,7 @@ const COMPLETION: &[Field] = &[
     ),
     (
         "max_tokens",
-        "integer[0,9007199254740991]",
+        "integer[0,]",
         "the most tokens of each answer; 16 by default",
     ),
     ("echo", "boolean", "begin the answer with the prompt"),
@@ -153,13 +149,13 @@ const CONVERSATION: &[Field] = &[
 const RESPONSES: &[Field] = &[
     (
         "max_output_tokens",
-        "integer[0,9007199254740991]",
+        "integer[0,]",
         "the most tokens of the answer",
     ),
     ("stream", "boolean", "send the answer as it is written"),
     (
         "stream_options",
-        "StreamOptions",
+        "ResponseStream",
         "include_obfuscation: false",
     ),
     (
@@ -175,7 +171,7 @@ const RESPONSES: &[Field] = &[
     ("include", "string[]", "further parts of the output"),
     (
         "max_tool_calls",
-        "integer[0,9007199254740991]",
+        "integer[0,]",
         "changes nothing: there are no built-in tools",
     ),
     (
@@ -183,7 +179,7 @@ const RESPONSES: &[Field] = &[
         "integer[0,20]",
         "send the probabilities of so many likeliest tokens",
     ),
-    ("prompt_cache_options", "object", "changes nothing"),
+    ("prompt_cache_options", "any", "changes nothing"),
 ];
 
 const EMBEDDINGS: &[Field] = &[
