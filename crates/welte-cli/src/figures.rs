@@ -156,6 +156,7 @@ mod tests {
                 generation: Duration::from_millis(200),
                 first_token: Duration::from_millis(110),
                 bytes: 0,
+                chosen: 21,
                 decoded: 20,
             },
             prompt_tokens: 51,

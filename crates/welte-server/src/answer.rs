@@ -1,5 +1,6 @@
 //! The one place that turns the engine's stream into events: text, reasoning, calls, and the end.
 
+use crate::ask::Report;
 use crate::changing::Changing;
 use crate::error::Failure;
 use crate::lines::{LimitedText, LineLimits};
@@ -8,8 +9,8 @@ use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
-use welte::{Logprobs, Outcome, StopReason};
+use std::time::{Duration, Instant};
+use welte::{Logprobs, Outcome, RequestProgress, StopReason};
 use welte_text::calls::{self, CallParser};
 
 /// A part of an answer.
@@ -17,6 +18,12 @@ use welte_text::calls::{self, CallParser};
 pub(crate) enum Event {
     /// Probabilities of tokens, if they were asked for. Their text follows.
     Logprobs(Vec<Logprobs>),
+    /// Tokens, if they were asked for. Their text follows.
+    Tokens(Vec<u32>),
+    /// How fast it was so far, if that was asked for. Text follows.
+    Timings(RequestProgress),
+    /// How much of the prompt is computed, if that was asked for.
+    Progress(RequestProgress),
     Text(String),
     Reasoning(String),
     /// A call of this function begins.
@@ -46,6 +53,8 @@ pub(crate) struct End {
     pub(crate) reasoning_tokens: usize,
     /// Probabilities of the prompt's tokens from the second on, if they were asked for.
     pub(crate) prompt_logprobs: Vec<Logprobs>,
+    /// The prompt's tokens, if they were asked for.
+    pub(crate) prompt: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +83,11 @@ pub(crate) struct Answer {
     parsing: Option<Parsing>,
     changing: Vec<Changing>,
     lines: Option<LimitedText>,
+    report: Report,
+    /// The prompt's tokens, if they were asked for.
+    prompt: Vec<u32>,
+    /// Tokens of the prompt that were reported as computed.
+    told: Option<usize>,
     prompt_tokens: usize,
     started: Instant,
     last_piece: Option<Instant>,
@@ -104,6 +118,9 @@ impl Answer {
             parsing,
             changing: Vec::new(),
             lines: None,
+            report: Report::default(),
+            prompt: Vec::new(),
+            told: None,
             last_piece: None,
             ready: VecDeque::new(),
             calls: 0,
@@ -132,6 +149,15 @@ impl Answer {
         self
     }
 
+    /// As this answer, with what it tells beside its text.
+    pub(crate) fn with_report(mut self, report: Report, prompt: &[u32]) -> Answer {
+        self.report = report;
+        if report.prompt {
+            self.prompt = prompt.to_vec();
+        }
+        self
+    }
+
     /// Tokens of its prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
@@ -143,6 +169,12 @@ impl Answer {
             self.served.metrics.piece(now - last);
         }
         self.take_logprobs();
+        self.take_tokens();
+        if self.report.timings
+            && let Some(progress) = self.stream.progress()
+        {
+            self.ready.push_back(Event::Timings(progress));
+        }
         if let Some(lines) = &mut self.lines {
             piece = lines.push(&piece, now);
             if lines.is_over() {
@@ -166,6 +198,48 @@ impl Answer {
         if !logprobs.is_empty() {
             self.ready.push_back(Event::Logprobs(logprobs));
         }
+    }
+
+    fn take_tokens(&mut self) {
+        if self.report.tokens {
+            let tokens = self.stream.take_tokens().to_vec();
+            if !tokens.is_empty() {
+                self.ready.push_back(Event::Tokens(tokens));
+            }
+        }
+    }
+
+    /// Tells how much of the prompt is computed, if more is than before.
+    fn take_progress(&mut self) {
+        if !self.report.progress {
+            return;
+        }
+        let Some(progress) = self.stream.progress() else {
+            return;
+        };
+        let told = match self.told {
+            Some(told) => told,
+            None => {
+                let first = RequestProgress {
+                    computed_tokens: progress.cached_tokens,
+                    prompt: Duration::ZERO,
+                    generated: 0,
+                    generation: Duration::ZERO,
+                    ..progress
+                };
+                self.ready.push_back(Event::Progress(first));
+                progress.cached_tokens
+            }
+        };
+        if progress.computed_tokens > told {
+            let now = RequestProgress {
+                generated: 0,
+                generation: Duration::ZERO,
+                ..progress
+            };
+            self.ready.push_back(Event::Progress(now));
+        }
+        self.told = Some(progress.computed_tokens.max(told));
     }
 
     fn take(&mut self, events: Vec<calls::Event>) {
@@ -210,6 +284,7 @@ impl Answer {
 
     fn end(&mut self) -> Result<(), Failure> {
         self.take_logprobs();
+        self.take_tokens();
         let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
         self.take(events.unwrap_or_default());
         let rest = self.lines.as_mut().map(LimitedText::finish);
@@ -237,11 +312,14 @@ impl Answer {
         let in_cache = self.in_cache();
         let floor_share = self.served.bandwidth.filter(|_| !in_cache && seconds > 0.0);
         let floor_share = floor_share.map(|bandwidth| speed / bandwidth);
+        // More than memory gives came from a cache.
+        let floor_share = floor_share.filter(|share| *share <= 1.0);
         self.ready.push_back(Event::End(Box::new(End {
             reason,
             // A stop string takes tokens back.
             reasoning_tokens: self.reasoning_tokens.min(outcome.tokens.len()),
             prompt_logprobs: self.stream.prompt_logprobs(),
+            prompt: std::mem::take(&mut self.prompt),
             outcome,
             problems: std::mem::take(&mut self.problems),
             changing: std::mem::take(&mut self.changing),
@@ -272,7 +350,12 @@ impl Stream for Answer {
             if this.over {
                 return Poll::Ready(None);
             }
-            let failure = match ready!(Pin::new(&mut this.stream).poll_next(context)) {
+            let polled = Pin::new(&mut this.stream).poll_next(context);
+            this.take_progress();
+            if polled.is_pending() && !this.ready.is_empty() {
+                continue;
+            }
+            let failure = match ready!(polled) {
                 Some(Ok(piece)) => {
                     this.piece(piece);
                     continue;
@@ -372,6 +455,7 @@ impl Whole {
     fn add(&mut self, event: Event) {
         match event {
             Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
+            Event::Tokens(_) | Event::Timings(_) | Event::Progress(_) => {}
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
             Event::CallBegin(name) => self.calls.push((name, String::new())),

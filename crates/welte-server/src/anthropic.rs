@@ -91,8 +91,7 @@ fn keeps_context(fields: &mut Fields) -> Result<(), Failure> {
 }
 
 async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
-    let name: String = fields.need("model")?;
-    app.lease(Some(&name)).await
+    app.lease_named(fields).await
 }
 
 /// Takes the fields that make the prompt.
@@ -395,7 +394,8 @@ impl sse::Format for MessageStream {
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
         match event {
-            Event::Logprobs(_) => Vec::new(),
+            Event::Logprobs(_) | Event::Tokens(_) => Vec::new(),
+            Event::Timings(_) | Event::Progress(_) => Vec::new(),
             Event::Text(text) => self.grow(
                 Block::Text,
                 text_block(""),

@@ -3,17 +3,16 @@
 use crate::answer::{Answer, Parsing};
 use crate::app::App;
 use crate::changing::{self, Changing};
+pub(crate) use crate::ending::Ending;
 use crate::error::Failure;
 use crate::length;
 use crate::lines::LineLimits;
 use crate::models::{Active, Lease, Served};
-use crate::turns;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte::{Constraint, GenerateOptions, Message, Request};
-use welte_text::{RenderOptions, Rendered};
 
 /// What to continue.
 pub(crate) enum Prompt {
@@ -25,6 +24,8 @@ pub(crate) enum Prompt {
     /// Text without a chat template.
     Text(String),
     Tokens(Vec<u32>),
+    /// Texts and tokens that follow each other.
+    Parts(Vec<Part>),
     /// What is between two texts, of which the beginning is known.
     Infill {
         prefix: String,
@@ -35,6 +36,12 @@ pub(crate) enum Prompt {
     },
 }
 
+/// A part of a prompt.
+pub(crate) enum Part {
+    Text(String),
+    Token(u32),
+}
+
 impl Prompt {
     /// The tokens of a prompt that is no conversation.
     pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
@@ -43,6 +50,23 @@ impl Prompt {
             Prompt::Text(text) => {
                 length::check(served, text)?;
                 Ok(served.model.encode(text)?)
+            }
+            Prompt::Parts(parts) => {
+                let mut tokens = Vec::new();
+                for part in parts {
+                    match part {
+                        Part::Token(token) => tokens.push(*token),
+                        Part::Text(text) => {
+                            length::check(served, text)?;
+                            // Only a text at the beginning begins the prompt.
+                            tokens.extend(match tokens.is_empty() {
+                                true => served.model.encode(text)?,
+                                false => served.model.tokenizer()?.encode(text, false, true)?,
+                            });
+                        }
+                    }
+                }
+                Ok(tokens)
             }
             Prompt::Infill {
                 prefix,
@@ -100,6 +124,23 @@ pub(crate) struct Ask {
     /// Reuse what earlier requests computed.
     pub(crate) cache: bool,
     pub(crate) lines: Option<LineLimits>,
+    /// What to tell beside the text.
+    pub(crate) report: Report,
+    /// How the prompt of a conversation ends.
+    pub(crate) ending: Ending,
+}
+
+/// What an answer tells beside its text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Report {
+    /// The tokens of each piece of text.
+    pub(crate) tokens: bool,
+    /// How fast it was so far, before each piece of text.
+    pub(crate) timings: bool,
+    /// How much of the prompt is computed.
+    pub(crate) progress: bool,
+    /// The prompt's tokens, at the end.
+    pub(crate) prompt: bool,
 }
 
 /// A call that the model must make.
@@ -140,6 +181,11 @@ impl Ask {
             constrained_by: None,
             cache: true,
             lines: None,
+            report: Report {
+                prompt: app.options.verbose,
+                ..Report::default()
+            },
+            ending: Ending::default(),
         }
     }
 
@@ -206,7 +252,8 @@ impl Ask {
                 };
                 let answer = Answer::new(served, stream, parsing.clone(), active);
                 let answer = answer.with_changing(prompt.changing());
-                answers.push(answer.with_lines(self.lines));
+                let answer = answer.with_lines(self.lines);
+                answers.push(answer.with_report(self.report, &tokens));
             }
         }
         Ok(answers)
@@ -249,8 +296,9 @@ impl Ask {
                 messages,
                 variables,
             } => {
-                let mut rendered = render(served, messages, variables, &self.tools)?;
-                let shape = self.shape(&rendered, variables)?;
+                let variables = served.variables(variables);
+                let mut rendered = self.render(messages, &variables)?;
+                let shape = self.shape(&rendered, &variables)?;
                 rendered.push_str(&shape.opening);
                 length::check(served, &rendered)?;
                 Ok(Encoded {
@@ -275,39 +323,4 @@ pub(crate) async fn count(app: &App, ask: Ask) -> Result<usize, Failure> {
         ask.prompts.iter().map(encode).sum()
     };
     app.bodies.aside(count).await
-}
-
-/// The prompt of a conversation.
-pub(crate) fn render(
-    served: &Served,
-    messages: &[Message],
-    variables: &Map<String, Value>,
-    tools: &[Value],
-) -> Result<Rendered, Failure> {
-    let Some(template) = &served.template else {
-        let origin = served.model.origin().to_string();
-        return Err(welte::Error::NoChatTemplate { origin }.into());
-    };
-    let mut options = RenderOptions {
-        add_generation_prompt: true,
-        variables: variables.clone(),
-        ..RenderOptions::default()
-    };
-    let messages = changing::without(messages, &served.drop_changing);
-    let generic = !tools.is_empty() && !template.supports_tools();
-    if !tools.is_empty() && !generic {
-        options.variables.insert("tools".to_string(), tools.into());
-    }
-    let render = |messages: &[Message]| match generic {
-        true => template.render_generic(messages, tools, &options),
-        false => template.render_chat(messages, &options),
-    };
-    let rendered = render(&messages);
-    let is_complete = |prompt: &Rendered| turns::has_systems(prompt.text(), &messages);
-    if !rendered.as_ref().is_ok_and(is_complete)
-        && let Some(one) = turns::with_one_system(&messages)
-    {
-        return Ok(render(&one)?);
-    }
-    Ok(rendered?)
 }

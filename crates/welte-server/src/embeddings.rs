@@ -2,15 +2,14 @@
 
 use crate::app::App;
 use crate::ask::Prompt;
-use crate::error::{Failure, ok};
+use crate::error::{Failure, Overflow, ok};
 use crate::fields::Fields;
 use crate::length;
 use crate::models::Lease;
 use crate::router::Outcome;
-use crate::{ollama, openai};
+use crate::{ollama, prompts};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte::TextToEmbed;
 
@@ -21,7 +20,7 @@ const MOST_TEXTS: usize = 2048;
 pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
     let input: Value = fields.need("input")?;
-    let mut texts = Texts::new(openai::prompts(&fields, "input", input)?);
+    let mut texts = Texts::new(prompts::several(&fields, "input", input)?.0);
     texts.take_dimensions(&mut fields, &served)?;
     texts.take_prompt(&mut fields, &served)?;
     let format: Option<String> = fields.take("encoding_format")?;
@@ -39,6 +38,31 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
         "object": "list", "data": data, "model": served.id,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
     })))
+}
+
+/// `POST /embedding` of llama.cpp
+pub(crate) async fn llama(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let (content, input) = (fields.take("content")?, fields.take("input")?);
+    let (name, input): (&str, Value) = match (content, input) {
+        (Some(content), _) => ("content", content),
+        (None, Some(input)) => ("input", input),
+        (None, None) => return Err(fields.wrong("input", "is required")),
+    };
+    let mut texts = Texts::new(prompts::several(&fields, name, input)?.0);
+    texts.normalise = match fields.take("embd_normalize")? {
+        None | Some(2) => true,
+        Some(-1) => false,
+        Some(_) => {
+            let problem = "must be 2 (length 1) or -1 (as long as the model makes it)";
+            return Err(fields.wrong("embd_normalize", problem));
+        }
+    };
+    fields.finish()?;
+    let (vectors, _) = texts.embed(&app, &served).await?;
+    let item =
+        |(index, vector): (usize, &Vec<f32>)| json!({ "index": index, "embedding": [vector] });
+    Ok(ok(&vectors.iter().enumerate().map(item).collect()))
 }
 
 /// `POST /api/embed`
@@ -85,6 +109,8 @@ struct Texts {
     prompts: Vec<Prompt>,
     /// Cut those that are too long.
     truncate: bool,
+    /// Scale vectors to length 1.
+    normalise: bool,
     /// Values to keep.
     dimensions: Option<usize>,
     /// The model's prompt to put before texts; without a name, its default one.
@@ -96,6 +122,7 @@ impl Texts {
         Texts {
             prompts,
             truncate: false,
+            normalise: true,
             dimensions: None,
             prompt_name: None,
         }
@@ -186,19 +213,22 @@ impl Texts {
                 .map(encode)
                 .collect::<Result<Vec<TextToEmbed>, Failure>>()
         };
-        let encoded = app.bodies.aside(encode).await?;
+        let encoded = app.bodies.aside(encode).await.map_err(too_large)?;
         let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
-        let counter = &served.metrics.prompt_tokens;
-        counter.fetch_add(tokens as u64, Ordering::Relaxed);
+        served.metrics.embedded(tokens);
         let mut vectors = Vec::with_capacity(count);
         // As many as the engine computes together, so that a large request does not fill its queue.
         let together = served.model.program().slots.max(1) as usize;
         for some in encoded.chunks(together) {
             let begin = |text: &TextToEmbed| {
-                let vector = served.engine.embed(text.clone(), deadline)?;
-                Ok::<_, Failure>(match self.dimensions {
-                    Some(size) => vector.shortened(size),
-                    None => vector,
+                let vector = served.engine.embed(text.clone(), deadline);
+                let mut vector = vector.map_err(|error| too_large(error.into()))?;
+                if let Some(size) = self.dimensions {
+                    vector = vector.shortened(size);
+                }
+                Ok::<_, Failure>(match self.normalise {
+                    true => vector,
+                    false => vector.unnormalised(),
                 })
             };
             let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
@@ -208,6 +238,16 @@ impl Texts {
         }
         Ok((vectors, tokens))
     }
+}
+
+/// Says of a text that does not fit what is wrong with it: nothing is generated.
+fn too_large(mut failure: Failure) -> Failure {
+    if let Some(Overflow { prompt, context }) = failure.overflow {
+        failure.message = format!(
+            "the input is too large: it has {prompt} tokens or more and the context holds {context}"
+        );
+    }
+    failure
 }
 
 /// The names that models give to the prompt for queries or for documents, in order of preference (those of

@@ -12,6 +12,7 @@ mod browser;
 mod changing;
 mod connections;
 mod embeddings;
+mod ending;
 mod engine;
 mod error;
 mod fields;
@@ -31,6 +32,7 @@ mod ollama;
 mod openai;
 mod openapi;
 mod page;
+mod prompts;
 mod range;
 mod rerank;
 mod router;
@@ -49,6 +51,7 @@ pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
 pub use times::keep_alive;
 
+use serde_json::{Map, Value};
 use std::time::Duration;
 use welte::{EngineOptions, GenerateOptions};
 
@@ -58,6 +61,16 @@ use welte::{EngineOptions, GenerateOptions};
 pub struct ServerOptions {
     /// A chat template in place of the models' own.
     pub chat_template: Option<String>,
+    /// Variables of chat templates that requests do not set, such as `enable_thinking`.
+    pub template_variables: Map<String, Value>,
+    /// Words that describe the models in lists.
+    pub tags: Vec<String>,
+    /// Serve the chat page.
+    pub page: bool,
+    /// Offer `/slots`.
+    pub slots: bool,
+    /// Chats have llama.cpp's whole response too, with the prompt, unless a request says otherwise.
+    pub verbose: bool,
     /// Keys of clients; without any, everybody is welcome.
     pub api_keys: Vec<String>,
     /// Origins of web pages that may use the server, besides its own and those on this machine; `*`: all.
@@ -111,6 +124,11 @@ impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
             chat_template: None,
+            template_variables: Map::new(),
+            tags: Vec::new(),
+            page: true,
+            slots: true,
+            verbose: false,
             api_keys: Vec::new(),
             origins: Vec::new(),
             hosts: Vec::new(),
@@ -136,5 +154,16 @@ impl Default for ServerOptions {
             connections_per_address: 512,
             drain: Duration::from_secs(30),
         }
+    }
+}
+
+impl ServerOptions {
+    /// Whether clients may add models.
+    pub(crate) fn grows(&self) -> bool {
+        #[cfg(feature = "hub")]
+        let grows = self.hub.is_some();
+        #[cfg(not(feature = "hub"))]
+        let grows = false;
+        grows
     }
 }

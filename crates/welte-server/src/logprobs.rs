@@ -84,6 +84,19 @@ pub(crate) fn of_llama(served: &Served, all: &[Logprobs]) -> Value {
     all.iter().map(|one| entry(served, one, form)).collect()
 }
 
+/// An entry of llama.cpp's completions with probabilities after sampling.
+pub(crate) fn sampled(served: &Served, chosen: u32, left: &[(u32, f32)], top: usize) -> Value {
+    let form = |id: u32, prob: f32| {
+        let (text, bytes) = spelling(served, id);
+        json!({ "id": id, "token": text, "bytes": bytes, "prob": prob })
+    };
+    let of_chosen = left.iter().find(|one| one.0 == chosen);
+    let mut entry = form(chosen, of_chosen.map_or(f32::MIN_POSITIVE, |one| one.1));
+    let top = left.iter().filter(|one| one.1 > 0.0).take(top);
+    entry["top_probs"] = top.map(|one| form(one.0, one.1)).collect();
+    entry
+}
+
 /// What a choice of a completion has.
 #[derive(Default)]
 pub(crate) struct Columns {

@@ -2,6 +2,7 @@
 
 use crate::models::{Entry, Models, Served};
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use welte::{Outcome, StopReason};
@@ -15,7 +16,7 @@ const BOUNDS: [f64; 18] = [
 #[derive(Default)]
 pub(crate) struct Histogram {
     counts: [AtomicU64; BOUNDS.len() + 1],
-    nanoseconds: AtomicU64,
+    time: Nanoseconds,
 }
 
 impl Histogram {
@@ -23,8 +24,7 @@ impl Histogram {
         let seconds = time.as_secs_f64();
         let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.time.add(time);
     }
 
     fn write(&self, text: &mut String, name: &str, labels: &str) {
@@ -37,11 +37,26 @@ impl Histogram {
             sum += count.load(Ordering::Relaxed);
             let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {sum}");
         }
-        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
+        let seconds = self.time.seconds();
         let _ = writeln!(
             text,
             "{name}_sum{{{labels}}} {seconds}\n{name}_count{{{labels}}} {sum}"
         );
+    }
+}
+
+/// A sum of times.
+#[derive(Default)]
+struct Nanoseconds(AtomicU64);
+
+impl Nanoseconds {
+    fn add(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    fn seconds(&self) -> f64 {
+        self.0.load(Ordering::Relaxed) as f64 / 1e9
     }
 }
 
@@ -53,11 +68,24 @@ pub(crate) struct Metrics {
     /// Of every prompt once, however many answers it gets.
     pub(crate) prompt_tokens: AtomicU64,
     looked_up_tokens: AtomicU64,
+    /// Of those, the tokens of texts that get no answer but a vector or a score.
+    embedded_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
     pub(crate) lookups: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) preemptions: AtomicU64,
+    /// Tokens of prompts that were computed for answers, and the time that it took.
+    computed_tokens: AtomicU64,
+    computing: Nanoseconds,
+    /// Tokens that were chosen, those of them that cost a step, and the time that it took.
+    chosen_tokens: AtomicU64,
+    decoded_tokens: AtomicU64,
+    decoding: Nanoseconds,
+    /// Tokens that were guessed, right guesses, and rounds of guessing.
+    guessed: [AtomicU64; 3],
+    /// The most tokens of a request.
+    longest: AtomicU64,
     /// Requests that ended by an end token or stop string, by the limit, by cancellation, and by an error.
     finished: [AtomicU64; 4],
     first_token: Histogram,
@@ -76,6 +104,13 @@ impl Metrics {
         self.looked_up_tokens.fetch_add(tokens, Ordering::Relaxed);
         if first {
             self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+        }
+    }
+
+    /// Texts got a vector or a score.
+    pub(crate) fn embedded(&self, tokens: usize) {
+        for counter in [&self.prompt_tokens, &self.embedded_tokens] {
+            counter.fetch_add(tokens as u64, Ordering::Relaxed);
         }
     }
 
@@ -100,6 +135,19 @@ impl Metrics {
         add(&self.lookups, 1);
         add(&self.hits, usize::from(outcome.cached_tokens > 0));
         add(&self.preemptions, outcome.preemptions as usize);
+        let (t, guessed) = (&outcome.timings, &outcome.speculated);
+        let computed = outcome.prompt_tokens.saturating_sub(outcome.cached_tokens);
+        add(&self.computed_tokens, computed);
+        self.computing.add(t.prompt);
+        add(&self.chosen_tokens, t.chosen);
+        add(&self.decoded_tokens, t.decoded);
+        self.decoding.add(t.generation);
+        let guesses = [guessed.drafted, guessed.accepted, guessed.rounds];
+        for (counter, n) in self.guessed.iter().zip(guesses) {
+            add(counter, n);
+        }
+        let length = outcome.prompt_tokens + outcome.tokens.len();
+        self.longest.fetch_max(length as u64, Ordering::Relaxed);
         // An answer may have no token.
         if !outcome.timings.first_token.is_zero() {
             self.first_token.add(outcome.timings.first_token);
@@ -240,7 +288,159 @@ pub(crate) fn text(models: &Models) -> String {
             histogram(&entry.metrics).write(&mut text, name, labels);
         }
     }
+    llama_cpp(&entries, &mut text);
     text
+}
+
+/// A figure under llama.cpp's name: name, kind, help, and its value for all models together.
+type Sum = (&'static str, &'static str, &'static str, fn(&Sums) -> f64);
+
+/// Sums over all models.
+struct Sums<'a>(&'a [Arc<Entry>]);
+
+impl Sums<'_> {
+    fn of(&self, counter: impl Fn(&Metrics) -> &AtomicU64) -> f64 {
+        let all = self.0.iter().map(|entry| counter(&entry.metrics));
+        all.map(|counter| counter.load(Ordering::Relaxed) as f64)
+            .sum()
+    }
+
+    fn seconds(&self, time: impl Fn(&Metrics) -> &Nanoseconds) -> f64 {
+        self.0
+            .iter()
+            .map(|entry| time(&entry.metrics).seconds())
+            .sum()
+    }
+
+    fn loaded(&self, figure: impl Fn(&Served) -> usize) -> f64 {
+        let loaded = self.0.iter().filter_map(|entry| entry.loaded());
+        loaded.map(|served| figure(&served) as f64).sum()
+    }
+}
+
+fn rate(tokens: f64, seconds: f64) -> f64 {
+    match seconds > 0.0 {
+        true => tokens / seconds,
+        false => 0.0,
+    }
+}
+
+const SUMS: &[Sum] = &[
+    (
+        "prompt_tokens_total",
+        "counter",
+        "Tokens of prompts that were computed.",
+        |sums| sums.of(|m| &m.computed_tokens) + sums.of(|m| &m.embedded_tokens),
+    ),
+    (
+        "prompt_tokens_cached_total",
+        "counter",
+        "Tokens of prompts that were cached.",
+        |sums| sums.of(|m| &m.cached_tokens),
+    ),
+    (
+        "prompt_seconds_total",
+        "counter",
+        "Time that prompts took.",
+        |sums| sums.seconds(|m| &m.computing),
+    ),
+    (
+        "tokens_predicted_total",
+        "counter",
+        "Generated tokens.",
+        |sums| sums.of(|m| &m.chosen_tokens),
+    ),
+    (
+        "tokens_predicted_seconds_total",
+        "counter",
+        "Time that generation took.",
+        |sums| sums.seconds(|m| &m.decoding),
+    ),
+    (
+        "n_decode_total",
+        "counter",
+        "Turns of the scheduler.",
+        |sums| sums.loaded(|served| served.engine.turns() as usize),
+    ),
+    (
+        "n_tokens_max",
+        "counter",
+        "The most tokens of a request, with its prompt.",
+        |sums| {
+            let all = sums.0.iter().map(|entry| &entry.metrics.longest);
+            let longest = all.map(|counter| counter.load(Ordering::Relaxed)).max();
+            longest.unwrap_or(0) as f64
+        },
+    ),
+    (
+        "spec_decode_num_draft_tokens_total",
+        "counter",
+        "Tokens that were guessed.",
+        |sums| sums.of(|m| &m.guessed[0]),
+    ),
+    (
+        "spec_decode_num_accepted_tokens_total",
+        "counter",
+        "Guesses that were right.",
+        |sums| sums.of(|m| &m.guessed[1]),
+    ),
+    (
+        "spec_decode_num_drafts_total",
+        "counter",
+        "Rounds of guessing.",
+        |sums| sums.of(|m| &m.guessed[2]),
+    ),
+    (
+        "prompt_tokens_seconds",
+        "gauge",
+        "Tokens of prompts per second, on average since the start.",
+        |sums| {
+            let seconds = sums.seconds(|m| &m.computing);
+            rate(sums.of(|m| &m.computed_tokens), seconds)
+        },
+    ),
+    (
+        "predicted_tokens_seconds",
+        "gauge",
+        "Generated tokens per second, on average since the start.",
+        |sums| {
+            let seconds = sums.seconds(|m| &m.decoding);
+            rate(sums.of(|m| &m.decoded_tokens), seconds)
+        },
+    ),
+    (
+        "requests_processing",
+        "gauge",
+        "Requests that have a slot.",
+        |sums| sums.loaded(|served| served.engine.status().running),
+    ),
+    (
+        "requests_deferred",
+        "gauge",
+        "Requests that wait for a slot or for pages.",
+        |sums| sums.loaded(|served| served.engine.status().waiting),
+    ),
+    (
+        "n_busy_slots_per_decode",
+        "gauge",
+        "Generated tokens per turn of the scheduler.",
+        |sums| {
+            let turns = sums.loaded(|served| served.engine.turns() as usize);
+            rate(sums.of(|m| &m.chosen_tokens), turns)
+        },
+    ),
+];
+
+/// The figures under llama.cpp's names, which have no label: those of all models together.
+fn llama_cpp(entries: &[Arc<Entry>], text: &mut String) {
+    for (name, kind, help, value) in SUMS {
+        let name = format!("llamacpp:{name}");
+        let value = value(&Sums(entries));
+        let _ = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+        );
+    }
 }
 
 /// Name, help and place of a histogram.

@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::middleware::Client;
 use crate::{ServerOptions, app};
 use axum::http::StatusCode;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 #[cfg(feature = "hub")]
@@ -20,6 +21,8 @@ use welte_text::calls::Format;
 
 /// A load that waits for memory looks again at the latest after this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// The longest wait of [`Served::settle`].
+const SETTLE: Duration = Duration::from_millis(20);
 /// The most names in an error message.
 const MOST_NAMES: usize = 20;
 /// The most clients of a model whose wishes are remembered.
@@ -37,6 +40,8 @@ struct Source {
     /// What to load; `None`: the model is loaded and stays.
     path: Option<String>,
     model: Option<Model>,
+    /// Further names.
+    aliases: Vec<String>,
 }
 
 /// What loading a model would need.
@@ -79,11 +84,35 @@ impl Catalog {
     }
 
     fn push(&mut self, name: String, path: Option<String>, model: Option<Model>) -> bool {
-        let new = self.sources.iter().all(|source| source.name != name);
+        let new = !self.has(&name);
         if new {
-            self.sources.push(Source { name, path, model });
+            self.sources.push(Source {
+                name,
+                path,
+                model,
+                aliases: Vec::new(),
+            });
         }
         new
+    }
+
+    /// Gives the model `name` a further name. Returns false if the name is taken, or if there is no such model.
+    #[must_use]
+    pub fn alias(&mut self, name: &str, alias: &str) -> bool {
+        if self.has(alias) {
+            return false;
+        }
+        let source = self.sources.iter_mut().find(|source| source.name == name);
+        source.is_some_and(|source| {
+            source.aliases.push(alias.to_string());
+            true
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let is = |known: &String| known == name;
+        let has = |source: &Source| is(&source.name) || source.aliases.iter().any(is);
+        self.sources.iter().any(has)
     }
 
     /// True if there is no model.
@@ -151,6 +180,8 @@ pub(crate) struct Served {
     pub(crate) bandwidth: Option<f64>,
     /// Lines of system prompts to leave out.
     pub(crate) drop_changing: Vec<Changing>,
+    /// Variables of the chat template that requests do not set.
+    variables: Map<String, Value>,
     /// Requests in the engine, by the numbers that the engine gave them.
     active: Mutex<BTreeMap<u64, Active>>,
 }
@@ -187,9 +218,26 @@ impl Served {
             history: tokio::sync::Mutex::default(),
             bandwidth: options.bandwidth.and_then(|of| of(model.device())),
             drop_changing: options.drop_changing.clone(),
+            variables: options.template_variables.clone(),
             active: Mutex::default(),
             model,
         })
+    }
+
+    /// The variables of a request, and those that it does not set.
+    pub(crate) fn variables(&self, own: &Map<String, Value>) -> Map<String, Value> {
+        let mut all = self.variables.clone();
+        all.extend(own.clone());
+        all
+    }
+
+    /// Waits a moment for the scheduler to clear away what it has just answered.
+    pub(crate) async fn settle(&self) {
+        let (begun, turns) = (Instant::now(), self.engine.turns());
+        self.engine.ping();
+        while self.engine.turns() == turns && begun.elapsed() < SETTLE {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     pub(crate) fn active(&self) -> MutexGuard<'_, BTreeMap<u64, Active>> {
@@ -203,6 +251,8 @@ pub type BandwidthOf = fn(&DeviceInfo) -> Option<f64>;
 /// A model that the server knows.
 pub(crate) struct Entry {
     pub(crate) id: String,
+    /// Further names.
+    pub(crate) aliases: Vec<String>,
     /// Seconds since 1970.
     pub(crate) created: u64,
     /// What to load; `None`: it is loaded and stays.
@@ -285,6 +335,7 @@ impl Entry {
     ) -> Entry {
         Entry {
             id: name,
+            aliases: Vec::new(),
             created: app::unix_time().as_secs(),
             path,
             released: released.clone(),
@@ -388,7 +439,8 @@ impl Models {
         let released = Arc::default();
         let mut entries = Vec::new();
         for source in catalog.sources {
-            let entry = Entry::new(source.name, source.path, options.keep_alive, &released);
+            let mut entry = Entry::new(source.name, source.path, options.keep_alive, &released);
+            entry.aliases = source.aliases;
             if let Some(model) = source.model {
                 let served = Served::new(&entry, model, options)?;
                 entry.state().served = Some(Arc::new(served));
@@ -467,7 +519,7 @@ impl Models {
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let found = entries
             .iter()
-            .find(|entry| entry.id == name)
+            .find(|entry| entry.id == name || entry.aliases.iter().any(|alias| alias == name))
             .or(entries.iter().find(|entry| entry.id == plain));
         found.cloned().ok_or_else(|| {
             let known = entries.iter().map(|entry| format!("{:?}", entry.id));
@@ -489,13 +541,23 @@ impl Models {
         })
     }
 
+    /// As [`Models::find`], for clients that know a fixed name: if one model is served, it answers to every name.
+    fn find_any(&self, name: Option<&str>, options: &ServerOptions) -> Result<Arc<Entry>, Failure> {
+        let found = self.find(name);
+        let mut all = self.all();
+        match found {
+            Err(_) if all.len() == 1 && !options.grows() && !options.strict => Ok(all.remove(0)),
+            found => found,
+        }
+    }
+
     /// The model that a request names, for use. Loads it if need be. Requests for other models go on meanwhile.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         name: Option<&str>,
         options: &ServerOptions,
     ) -> Result<Lease, Failure> {
-        let entry = self.find(name)?;
+        let entry = self.find_any(name, options)?;
         let client = Client::current();
         if let Some(lease) = entry.lease(client) {
             return Ok(lease);

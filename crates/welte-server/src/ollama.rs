@@ -332,6 +332,7 @@ impl sse::Format for Lines {
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
         let value = match event {
+            Event::Tokens(_) | Event::Timings(_) | Event::Progress(_) => return Vec::new(),
             Event::Logprobs(logprobs) => {
                 self.logprobs.extend(logprobs);
                 return Vec::new();

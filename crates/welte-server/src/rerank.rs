@@ -8,7 +8,6 @@ use crate::models::Lease;
 use crate::router::Outcome;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte::Pair;
 
@@ -19,11 +18,19 @@ const MOST_DOCUMENTS: usize = 2048;
 pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
     let query: String = fields.need("query")?;
-    let documents: Vec<Value> = fields.need("documents")?;
-    let documents = texts(&fields, &documents)?;
+    // TEI's name, and its form of the response.
+    let tei: Option<Vec<Value>> = fields.take("texts")?;
+    let is_tei = tei.is_some();
+    let (name, documents) = match tei {
+        Some(texts) => ("texts", texts),
+        None => ("documents", fields.need("documents")?),
+    };
+    let documents = texts(&fields, name, &documents)?;
     let instruction: Option<String> = fields.take("instruction")?;
     let top: usize = fields.take("top_n")?.unwrap_or(usize::MAX);
-    let returns: bool = fields.take("return_documents")?.unwrap_or(false);
+    let returns: Option<bool> = fields.take("return_documents")?;
+    let returns_text: Option<bool> = fields.take("return_text")?;
+    let returns = returns.or(returns_text).unwrap_or(false);
     fields.finish()?;
     if !served.model.scores_pairs() {
         let message = format!("model {:?} is no reranker", served.id);
@@ -31,8 +38,7 @@ pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
     }
     let pairs = encode(&app, &served, query, documents.clone(), instruction).await?;
     let tokens: usize = pairs.iter().map(|pair| pair.tokens.len()).sum();
-    let counter = &served.metrics.prompt_tokens;
-    counter.fetch_add(tokens as u64, Ordering::Relaxed);
+    served.metrics.embedded(tokens);
     let deadline = app.options.timeout.map(|timeout| Instant::now() + timeout);
     let mut scored = Vec::with_capacity(pairs.len());
     // As many as the engine computes together, so that a large request does not fill its queue.
@@ -45,6 +51,16 @@ pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
         }
     }
     scored.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if is_tei {
+        let result = |(index, score): (usize, f32)| {
+            let mut result = json!({ "index": index, "score": score });
+            if returns {
+                result["text"] = documents[index].as_str().into();
+            }
+            result
+        };
+        return Ok(ok(&scored.into_iter().take(top).map(result).collect()));
+    }
     let result = |(index, score): (usize, f32)| {
         let mut result = json!({ "index": index, "relevance_score": score });
         if returns {
@@ -60,19 +76,19 @@ pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
 }
 
 /// The documents: texts, or objects with a text.
-fn texts(fields: &Fields, documents: &[Value]) -> Result<Vec<String>, Failure> {
+fn texts(fields: &Fields, name: &str, documents: &[Value]) -> Result<Vec<String>, Failure> {
     if documents.is_empty() || documents.len() > MOST_DOCUMENTS {
         let problem = format!(
             "must have 1 to {MOST_DOCUMENTS} texts, not {}",
             documents.len()
         );
-        return Err(fields.wrong("documents", problem));
+        return Err(fields.wrong(name, problem));
     }
     let text = |(i, document): (usize, &Value)| {
         let text = document.as_str().or_else(|| document["text"].as_str());
         let problem = "must be a text, or an object whose field `text` is one";
         text.map(str::to_string)
-            .ok_or_else(|| fields.wrong(&format!("documents[{i}]"), problem))
+            .ok_or_else(|| fields.wrong(&format!("{name}[{i}]"), problem))
     };
     documents.iter().enumerate().map(text).collect()
 }

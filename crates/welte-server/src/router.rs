@@ -77,6 +77,21 @@ fn routes() -> Vec<Route> {
         ("get", "/v1/models", get(openai::models)),
         ("get", "/v1/models/{*id}", get(openai::model)),
         ("post", "/v1/chat/completions", json(openai::chat)),
+        (
+            "post",
+            "/v1/chat/completions/input_tokens",
+            json(openai::chat_tokens),
+        ),
+        // llama.cpp has these without the version too.
+        ("get", "/models", get(openai::models)),
+        ("post", "/chat/completions", json(openai::chat)),
+        (
+            "post",
+            "/chat/completions/input_tokens",
+            json(openai::chat_tokens),
+        ),
+        ("post", "/responses", json(openai::responses)),
+        ("get", "/v1/health", get(health::health).open()),
         ("post", "/v1/completions", json(openai::completions)),
         ("post", "/v1/responses", json(openai::responses)),
         (
@@ -94,7 +109,11 @@ fn routes() -> Vec<Route> {
             get(openai::input_items),
         ),
         ("post", "/v1/embeddings", json(embeddings::openai)),
+        ("post", "/embedding", json(embeddings::llama)),
+        ("post", "/embeddings", json(embeddings::llama)),
         ("post", "/v1/rerank", json(rerank::rerank)),
+        ("post", "/v1/reranking", json(rerank::rerank)),
+        ("post", "/reranking", json(rerank::rerank)),
         ("post", "/rerank", json(rerank::rerank)),
         ("post", "/v1/messages", json(anthropic::messages)),
         (
@@ -111,13 +130,14 @@ fn routes() -> Vec<Route> {
         ("get", "/api/version", get(ollama::version)),
         ("post", "/api/show", json(ollama::show)),
         ("post", "/completion", json(llama::completion)),
+        ("post", "/completions", json(llama::completion)),
         ("post", "/infill", json(llama::infill)),
         ("post", "/tokenize", json(llama::tokenize)),
         ("post", "/detokenize", json(llama::detokenize)),
         ("post", "/apply-template", json(llama::apply_template)),
         ("get", "/props", get(llama::props)),
         ("get", "/slots", get(llama::slots)),
-        ("get", METRICS, get(llama::metrics)),
+        ("get", "/metrics", get(llama::metrics)),
         ("get", "/welte/state", get(engine::state)),
         ("get", "/welte/table", get(engine::table)),
         ("get", "/openapi.json", get(openapi::openapi)),
@@ -132,18 +152,14 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// It can be switched off.
-const METRICS: &str = "/metrics";
 /// It is answered whatever the load.
 pub(crate) const HEALTH: &str = "/health";
 
 /// All that a server with these options answers: the APIs and the pages.
 fn table(options: &ServerOptions) -> Vec<(&'static str, Cow<'static, str>, Endpoint)> {
     let apis = routes().into_iter();
-    let apis = apis
-        .filter(|(_, path, _)| *path != METRICS || options.metrics)
-        .map(|(method, path, endpoint)| (method, Cow::from(path), endpoint));
-    let pages = page::FILES.iter().map(|file| {
+    let apis = apis.map(|(method, path, endpoint)| (method, Cow::from(path), endpoint));
+    let pages = page::FILES.iter().filter(|_| options.page).map(|file| {
         let endpoint = get(move || async move { page::response(file) });
         ("get", Cow::from(file.path), endpoint.open())
     });

@@ -3,8 +3,10 @@
 use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
+use crate::length;
+use crate::models::Served;
 use crate::range::Range;
-use serde_json::Value;
+use serde_json::{Value, json};
 use welte::{Constraint, GenerateOptions, Sampling};
 
 /// A number among the sampling fields, in all APIs that take it.
@@ -174,7 +176,12 @@ impl Number {
                 *place(s) = match self.place {
                     Place::RealOrOff(_) => value.max(0.0) as f32,
                     // It must not become 0 if 0 is outside.
-                    _ if !range.contains(0.0) => (value as f32).max(f32::MIN_POSITIVE),
+                    _ if Range::of(self.kind)
+                        .1
+                        .is_some_and(|range| !range.contains(0.0)) =>
+                    {
+                        (value as f32).max(f32::MIN_POSITIVE)
+                    }
                     _ => value as f32,
                 };
             }
@@ -377,6 +384,35 @@ pub(crate) fn texts(
         _ => return Err(fields.wrong(name, "must be a string or a list of strings")),
     };
     Ok(all)
+}
+
+/// As [`biases`], where texts stand for all of their tokens.
+pub(crate) fn biases_of_texts(
+    fields: &Fields,
+    served: &Served,
+    value: Value,
+) -> Result<Vec<(u32, f32)>, Failure> {
+    let pairs: Vec<Value> = match value {
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, bias)| json!([key, bias]))
+            .collect(),
+        Value::Array(all) => all,
+        other => return biases(fields, other),
+    };
+    let mut all = Vec::new();
+    for pair in pairs {
+        match pair[0].as_str().map(|text| (text, text.parse::<u32>())) {
+            Some((_, Ok(token))) => all.push(json!([token, pair[1]])),
+            Some((text, Err(_))) => {
+                length::check(served, text)?;
+                let tokens = served.model.tokenizer()?.encode(text, false, true)?;
+                all.extend(tokens.into_iter().map(|token| json!([token, pair[1]])));
+            }
+            None => all.push(pair),
+        }
+    }
+    biases(fields, all.into())
 }
 
 /// An object from tokens to numbers, or a list of pairs. `false` forbids a token.

@@ -18,6 +18,9 @@ async fn a_client_that_leaves_frees_its_slot() {
             clients.push(server.send("/completion", &endless(stream)).await);
         }
         server.until(RUNNING, "2").await;
+        // A request whose client leaves before it is read is none.
+        let all = (6 * round).to_string();
+        server.until("welte_requests_total", &all).await;
         drop(clients);
         server.until(ABORTED, &(6 * round).to_string()).await;
         server.until(RUNNING, "0").await;

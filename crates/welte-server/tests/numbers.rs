@@ -52,6 +52,16 @@ fn sampling() -> [(&'static str, Value, &'static str); 7] {
     ]
 }
 
+/// Numbers of completions that other endpoints do not have.
+const OTHERS: [&str; 6] = [
+    "n",
+    "max_tokens",
+    "n_predict",
+    "logprobs",
+    "best_of",
+    "id_slot",
+];
+
 /// Every number of the document with its schema, for the sampling fields of an endpoint.
 fn numbers(properties: &Map<String, Value>) -> Vec<(String, Value)> {
     let number = |(name, schema): (&String, &Value)| {
@@ -74,7 +84,7 @@ async fn every_sampling_number_is_accepted_up_to_its_borders() {
     let all = numbers(known("/v1/completions").as_object().unwrap());
     let shared: Vec<_> = all
         .into_iter()
-        .filter(|(name, _)| !["n", "max_tokens", "logprobs", "best_of"].contains(&name.as_str()))
+        .filter(|(name, _)| !OTHERS.contains(&name.as_str()))
         .collect();
     assert!(shared.len() >= 21, "{shared:?}");
     for (path, body, place) in sampling() {

@@ -97,3 +97,29 @@ async fn other_models_rerank_nothing() {
     assert_eq!(reply.status, 400);
     assert!(reply.text.contains("no reranker"), "{}", reply.text);
 }
+
+#[tokio::test]
+async fn texts_get_the_response_of_tei() {
+    let server = router(reranker(), ServerOptions::default()).unwrap();
+    let texts = ["a bear", "snow", "fox"];
+    let documents = json!({ "query": "fox", "documents": texts });
+    let documents = post(&server, "/rerank", documents).await.json();
+    let body = json!({ "query": "fox", "texts": texts, "return_text": true });
+    let reply = post(&server, "/rerank", body).await.json();
+    let (reply, results) = (reply.as_array().unwrap(), &documents["results"]);
+    assert_eq!(reply.len(), 3);
+    for (i, one) in reply.iter().enumerate() {
+        assert_eq!(one["index"], results[i]["index"]);
+        assert_eq!(one["score"], results[i]["relevance_score"]);
+        let index = one["index"].as_u64().unwrap() as usize;
+        assert_eq!(one["text"], texts[index]);
+    }
+    let best = json!({ "query": "fox", "texts": texts, "top_n": 1 });
+    let best = post(&server, "/v1/reranking", best).await.json();
+    assert_eq!(best.as_array().unwrap().len(), 1);
+    assert!(best[0].get("text").is_none());
+    let wrong = json!({ "query": "fox", "texts": [1] });
+    let wrong = post(&server, "/rerank", wrong).await;
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.text.contains("texts[0]"), "{}", wrong.text);
+}

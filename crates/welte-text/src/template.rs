@@ -49,6 +49,28 @@ pub struct RenderOptions {
     pub now: Option<u64>,
 }
 
+impl RenderOptions {
+    /// Sets the variables in which some templates expect the date, unless they are set: `date_string` (Llama 3) and `datetime`
+    /// (Firefunction).
+    pub fn set_dates(&mut self) {
+        let now = self.now.unwrap_or_else(clock);
+        for (name, format) in [
+            ("date_string", "%d %b %Y"),
+            ("datetime", "%b %d %Y %H:%M:%S GMT"),
+        ] {
+            if let Ok(date) = python::strftime(now, format) {
+                self.variables.entry(name).or_insert(date.into());
+            }
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 /// A chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
@@ -211,11 +233,7 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             options.add_generation_prompt.into(),
         );
-        let now = options.now.unwrap_or_else(|| {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs())
-        });
+        let now = options.now.unwrap_or_else(clock);
         let clock = Value::from_function(move |format: &str| python::strftime(now, format));
         let context = minijinja::context! { strftime_now => clock, ..Value::from(Serde(&context)) };
         PRINTABLE.set(LONGEST_OUTPUT);

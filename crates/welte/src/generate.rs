@@ -90,8 +90,27 @@ pub struct Timings {
     pub first_token: Duration,
     /// Bytes that decoding had to read: weights and caches.
     pub bytes: u64,
-    /// Tokens that were decoded in `generation`.
+    /// Tokens that the model chose, with the end token or those of the stop string.
+    pub chosen: usize,
+    /// Tokens that were decoded in `generation`: all but the first.
     pub decoded: usize,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RequestProgress {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the prompt that were in the caches already.
+    pub cached_tokens: usize,
+    /// Tokens of the prompt that are in the caches now, those included.
+    pub computed_tokens: usize,
+    /// Computing the prompt.
+    pub prompt: Duration,
+    /// Tokens so far.
+    pub generated: usize,
+    /// From the first token until now, or to the last one.
+    pub generation: Duration,
 }
 
 /// The result of a generation.

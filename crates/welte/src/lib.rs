@@ -52,7 +52,7 @@ pub use engine::{
     Speculated, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
 pub use error::Error;
-pub use generate::{GenerateOptions, Outcome, StopReason, Timings};
+pub use generate::{GenerateOptions, Outcome, RequestProgress, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};

@@ -1,24 +1,35 @@
 //! `POST /v1/chat/completions`
 
 use super::messages::{messages, tools};
-use super::{created, figures, finish_reason, take_common, usage};
+use super::{FINGERPRINT, Streaming, created, figures, finish_reason, take_common, usage};
 use crate::answer::{Answers, End, Event, Whole};
 use crate::app::App;
-use crate::ask::{Ask, Prompt};
+use crate::ask::{self, Ask, Ending, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::{Lease, Served};
 use crate::router::Outcome;
-use crate::{logprobs, sse};
+use crate::{llama, logprobs, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use welte::{Constraint, Logprobs};
+use welte::{Constraint, Logprobs, RequestProgress};
 
-pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
+/// `POST /v1/chat/completions/input_tokens`: how long the prompt of a conversation is.
+pub(crate) async fn chat_tokens(app: Arc<App>, fields: Fields) -> Outcome {
+    let (ask, _) = request(&app, fields).await?;
+    let tokens = ask::count(&app, ask).await?;
+    Ok(ok(
+        &json!({ "object": "response.input_tokens", "input_tokens": tokens }),
+    ))
+}
+
+/// Takes all fields.
+async fn request(app: &App, mut fields: Fields) -> Result<(Ask, Streaming), Failure> {
     let served = app.lease_named(&mut fields).await?;
-    let mut ask = Ask::new(&app, &served, app.id("chatcmpl-"));
+    let mut ask = Ask::new(app, &served, app.id("chatcmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let messages = messages(&mut fields)?;
+    ask.ending = Ending::take(&mut fields, &messages)?;
     tools(&mut fields, &mut ask)?;
     let limit: Option<usize> = fields.take("max_completion_tokens")?;
     if let Some(limit) = limit.or(fields.take("max_tokens")?) {
@@ -38,7 +49,14 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         messages,
         variables,
     });
+    Ok((ask, streaming))
+}
+
+pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
+    let (ask, streaming) = request(&app, fields).await?;
+    let served = ask.served.clone();
     let (id, choices) = (ask.id.clone(), ask.choices);
+    let settings = streaming.extras.verbose.then(|| llama::settings(&ask));
     let answers = ask.start(&app).await?;
     if streaming.on {
         let format = ChatStream {
@@ -50,6 +68,8 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
             ends: vec![None; choices],
             calls: vec![0; choices],
             logprobs: vec![Vec::new(); choices],
+            settings,
+            timings: vec![None; choices],
         };
         return Ok(sse::response(answers, format, "text/event-stream"));
     }
@@ -60,10 +80,16 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         .map(|(i, whole)| choice(&app, &served, i, whole))
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
-    Ok(ok(&json!({
+    let mut body = json!({
         "id": id, "object": "chat.completion", "created": created(), "model": served.id,
-        "choices": choices?, "usage": usage(&ends, ends.len()), "welte": figures(ends[0]),
-    })))
+        "system_fingerprint": FINGERPRINT, "choices": choices?, "usage": usage(&ends, ends.len()),
+        "timings": llama::timings(ends[0]), "welte": figures(ends[0]),
+    });
+    if let Some(settings) = settings {
+        let tokens = &ends[0].outcome.tokens;
+        body["__verbose"] = llama::whole(&served, &settings, &wholes[0].text, tokens, ends[0]);
+    }
+    Ok(ok(&body))
 }
 
 /// What goes to the chat template.
@@ -182,28 +208,36 @@ struct ChatStream {
     calls: Vec<usize>,
     /// Probabilities that the next chunk of each answer has.
     logprobs: Vec<Vec<Logprobs>>,
+    /// The settings for llama.cpp's whole response, if that was asked for.
+    settings: Option<Value>,
+    /// How fast each answer was so far, for its next chunk.
+    timings: Vec<Option<RequestProgress>>,
 }
 
 impl ChatStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created,
-            "model": self.served.id, "choices": choices,
+            "model": self.served.id, "system_fingerprint": FINGERPRINT, "choices": choices,
         })
     }
 
     fn delta(&mut self, index: usize, delta: Value, reason: Option<&str>) -> Value {
         let logprobs = std::mem::take(&mut self.logprobs[index]);
         let logprobs = logprobs::of_chat(&self.served, &logprobs);
-        self.chunk(
+        let mut chunk = self.chunk(
             json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]),
-        )
+        );
+        if let Some(progress) = self.timings[index].take() {
+            chunk["timings"] = llama::so_far(&progress);
+        }
+        chunk
     }
 }
 
 impl sse::Format for ChatStream {
     fn begin(&mut self) -> Vec<Value> {
-        let role = || json!({ "role": "assistant", "content": "" });
+        let role = || json!({ "role": "assistant", "content": null });
         (0..self.ends.len())
             .map(|i| self.delta(i, role(), None))
             .collect()
@@ -214,6 +248,16 @@ impl sse::Format for ChatStream {
             Event::Logprobs(logprobs) => {
                 self.logprobs[index].extend(logprobs);
                 return Vec::new();
+            }
+            Event::Tokens(_) => return Vec::new(),
+            Event::Timings(progress) => {
+                self.timings[index] = Some(progress);
+                return Vec::new();
+            }
+            Event::Progress(progress) => {
+                let mut chunk = self.delta(index, json!({}), None);
+                chunk["prompt_progress"] = llama::progress(&progress);
+                return vec![chunk];
             }
             Event::Text(text) => json!({ "content": text }),
             Event::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
@@ -229,7 +273,11 @@ impl sse::Format for ChatStream {
             }
             Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => {
-                let last = self.delta(index, json!({}), Some(finish_reason(&end)));
+                let mut last = self.delta(index, json!({}), Some(finish_reason(&end)));
+                last["timings"] = llama::timings(&end);
+                if let Some(settings) = &self.settings {
+                    last["__verbose"] = llama::whole(&self.served, settings, "", &[], &end);
+                }
                 self.ends[index] = Some(end);
                 return vec![last];
             }
@@ -244,6 +292,7 @@ impl sse::Format for ChatStream {
         };
         let mut last = self.chunk(json!([]));
         last["usage"] = usage(&ends, ends.len());
+        last["timings"] = llama::timings(first);
         last["welte"] = figures(first);
         vec![last]
     }

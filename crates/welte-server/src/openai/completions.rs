@@ -1,6 +1,6 @@
 //! `POST /v1/completions`
 
-use super::{created, figures, finish_reason, take_common, usage};
+use super::{FINGERPRINT, created, figures, finish_reason, take_common, usage};
 use crate::answer::{Answers, End, Event, Whole};
 use crate::app::App;
 use crate::ask::{Ask, Prompt};
@@ -9,7 +9,7 @@ use crate::fields::Fields;
 use crate::logprobs::{self, Columns};
 use crate::models::Lease;
 use crate::router::Outcome;
-use crate::sse;
+use crate::{llama, prompts, sse};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -21,8 +21,10 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let prompt: Value = fields.need("prompt")?;
-    ask.prompts = prompts(&fields, "prompt", prompt)?;
-    ask.options.max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
+    ask.prompts = prompts::several(&fields, "prompt", prompt)?.0;
+    let limit: Option<usize> = fields.take("max_tokens")?;
+    let limit = limit.or(fields.take("n_predict")?);
+    ask.options.max_tokens = limit.unwrap_or(MAX_TOKENS);
     let echo: bool = fields.take("echo")?.unwrap_or(false);
     let suffix: Option<String> = fields.take("suffix")?;
     if let Some(suffix) = suffix.filter(|suffix| !suffix.is_empty()) {
@@ -97,44 +99,13 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     let all: Vec<Value> = wholes.iter().enumerate().map(choice).collect();
     Ok(ok(&json!({
         "id": id, "object": "text_completion", "created": created(), "model": served.id,
-        "choices": all, "usage": usage(&ends, choices), "welte": figures(ends[0]),
+        "system_fingerprint": FINGERPRINT, "choices": all, "usage": usage(&ends, choices),
+        "timings": llama::timings(ends[0]), "welte": figures(ends[0]),
     })))
 }
 
 fn choice(index: usize, text: &str, logprobs: Value, reason: Option<&str>) -> Value {
     json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason })
-}
-
-/// A string, several, a list of tokens, or several lists.
-pub(crate) fn prompts(fields: &Fields, name: &str, value: Value) -> Result<Vec<Prompt>, Failure> {
-    let wrong = || {
-        fields.wrong(
-            name,
-            "must be a string, a list of tokens, or a list of these",
-        )
-    };
-    let tokens = |all: &[Value]| {
-        let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
-        all.iter()
-            .map(token)
-            .collect::<Option<Vec<u32>>>()
-            .map(Prompt::Tokens)
-    };
-    let one = |value: Value| match value {
-        Value::String(text) => Some(Prompt::Text(text)),
-        Value::Array(all) => tokens(&all),
-        _ => None,
-    };
-    match value {
-        Value::Array(all) if all.first().is_some_and(Value::is_number) => {
-            Ok(vec![tokens(&all).ok_or_else(wrong)?])
-        }
-        Value::Array(all) => all
-            .into_iter()
-            .map(|value| one(value).ok_or_else(wrong))
-            .collect(),
-        value => Ok(vec![one(value).ok_or_else(wrong)?]),
-    }
 }
 
 /// A prompt that is part of the answer.
@@ -188,7 +159,7 @@ impl CompletionStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "text_completion", "created": self.created,
-            "model": self.served.id, "choices": choices,
+            "model": self.served.id, "system_fingerprint": FINGERPRINT, "choices": choices,
         })
     }
 }
@@ -213,6 +184,12 @@ impl sse::Format for CompletionStream {
             Event::Text(text) | Event::Reasoning(text) => {
                 choice(index, &text, self.columns[index].take(), None)
             }
+            Event::Tokens(_) | Event::Timings(_) => return Vec::new(),
+            Event::Progress(progress) => {
+                let mut chunk = self.chunk(json!([choice(index, "", Value::Null, None)]));
+                chunk["prompt_progress"] = llama::progress(&progress);
+                return vec![chunk];
+            }
             Event::CallBegin(_) | Event::CallArguments(_) => return Vec::new(),
             Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => {
@@ -232,6 +209,7 @@ impl sse::Format for CompletionStream {
         };
         let mut last = self.chunk(json!([]));
         last["usage"] = usage(&ends, self.choices);
+        last["timings"] = llama::timings(first);
         last["welte"] = figures(first);
         vec![last]
     }

@@ -56,7 +56,7 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
 }
 
 /// The text of a string or of a list of parts.
-fn text(fields: &Fields, content: Value) -> Result<String, Failure> {
+pub(crate) fn text(fields: &Fields, content: Value) -> Result<String, Failure> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
@@ -96,7 +96,7 @@ fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
 }
 
 /// Takes the tools and how to use them.
-pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
+pub(crate) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     for mut tool in fields.objects("tools")? {
         tool.only("type", &[json!("function")])?;
         let Some(inner) = tool.object("function")? else {

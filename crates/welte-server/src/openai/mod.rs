@@ -5,9 +5,9 @@ mod completions;
 mod messages;
 mod responses;
 
-pub(crate) use chat::{chat, text_format};
-pub(crate) use completions::{completions, prompts};
-pub(crate) use messages::messages as take_messages;
+pub(crate) use chat::{chat, chat_tokens, text_format};
+pub(crate) use completions::completions;
+pub(crate) use messages::{messages as take_messages, text as text_of, tools};
 pub(crate) use responses::{
     Store, cancel, compact, create as responses, delete, input_items, input_tokens, retrieve,
 };
@@ -17,6 +17,7 @@ use crate::app::{App, unix_time};
 use crate::ask::Ask;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::llama::Extras;
 use crate::models::Entry;
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -29,7 +30,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
         .models
         .all()
         .iter()
-        .map(|entry| describe(entry))
+        .map(|entry| describe(&app, entry))
         .collect();
     ok(&json!({ "object": "list", "data": all }))
 }
@@ -37,16 +38,18 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
 /// `GET /v1/models/ID`
 pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     match app.models.find(Some(&id)) {
-        Ok(entry) => ok(&describe(&entry)),
+        Ok(entry) => ok(&describe(&app, &entry)),
         Err(failure) => failure.response(Api::OpenAi),
     }
 }
 
-fn describe(entry: &Entry) -> Value {
+fn describe(app: &App, entry: &Entry) -> Value {
     let loaded = entry.loaded();
+    let names: Vec<&String> = [&entry.id].into_iter().chain(&entry.aliases).collect();
     let context = loaded.as_ref().map(|served| served.model.context());
     json!({
         "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
+        "aliases": names, "tags": app.options.tags,
         "welte": { "loaded": loaded.is_some(), "context": context },
     })
 }
@@ -69,10 +72,14 @@ pub(crate) fn take_labels(fields: &mut Fields) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Tells clients which program answers.
+const FINGERPRINT: &str = concat!("build-welte-", env!("CARGO_PKG_VERSION"));
+
 /// Whether to stream, and whether to send the usage at the end.
 struct Streaming {
     on: bool,
     usage: bool,
+    extras: Extras,
 }
 
 /// Takes the fields that chats and completions share.
@@ -81,6 +88,7 @@ fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure>
     crate::sampling::take_grammar(fields, ask)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
+    let extras = Extras::take(fields, ask)?;
     take_labels(fields)?;
     let on = fields.take("stream")?.unwrap_or(false);
     let mut usage = false;
@@ -89,7 +97,7 @@ fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure>
         options.only("include_obfuscation", &[json!(false)])?;
         options.finish()?;
     }
-    Ok(Streaming { on, usage })
+    Ok(Streaming { on, usage, extras })
 }
 
 fn finish_reason(end: &End) -> &'static str {

@@ -2,6 +2,23 @@
 
 use super::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
 
+/// Further paths of endpoints.
+pub(super) const ALIASES: &[(&str, &str)] = &[
+    ("/models", "/v1/models"),
+    ("/chat/completions", "/v1/chat/completions"),
+    (
+        "/chat/completions/input_tokens",
+        "/v1/chat/completions/input_tokens",
+    ),
+    ("/responses", "/v1/responses"),
+    ("/v1/health", "/health"),
+    ("/completions", "/completion"),
+    ("/embeddings", "/embedding"),
+    ("/rerank", "/v1/rerank"),
+    ("/reranking", "/v1/rerank"),
+    ("/v1/reranking", "/v1/rerank"),
+];
+
 const LLAMA: &[Field] = &[
     (
         "model",
@@ -19,11 +36,6 @@ const LLAMA: &[Field] = &[
         "reuse what earlier requests computed; on by default",
     ),
     ("stream", "boolean", "send the answer as it is written"),
-    (
-        "id_slot",
-        "integer",
-        "changes nothing: all slots share the prompt cache",
-    ),
     (
         "n_keep",
         "integer",
@@ -50,14 +62,78 @@ const LLAMA: &[Field] = &[
         "string[]",
         "send these fields only; timings/prompt_n is a field within another one",
     ),
-    ("n_cmpl", "integer[1,1]", "1"),
-    ("n", "integer[1,1]", "1"),
+    ("n_cmpl", "integer[1,64]", "answers to each prompt"),
+    ("n", "integer[1,64]", "another name of n_cmpl"),
     (
         "n_probs",
         "integer[0,20]",
         "send the probabilities of so many likeliest tokens",
     ),
-    ("return_tokens", "=false", "false"),
+    (
+        "post_sampling_probs",
+        "boolean",
+        "of the tokens that sampling left, at most 20",
+    ),
+    (
+        "return_tokens",
+        "boolean",
+        "send the tokens too; streams always have them",
+    ),
+    ("n_discard", "integer", "changes nothing"),
+];
+
+/// Fields that OpenAI's endpoints take too.
+pub(super) const EXTRAS: &[Field] = &[
+    (
+        "timings_per_token",
+        "boolean",
+        "streams tell how fast they were so far",
+    ),
+    (
+        "return_progress",
+        "boolean",
+        "streams tell how much of the prompt is computed",
+    ),
+    (
+        "verbose",
+        "boolean",
+        "chats also have llama.cpp's response, with the prompt",
+    ),
+    (
+        "id_slot",
+        "integer",
+        "changes nothing: all slots share the prompt cache",
+    ),
+    ("backend_sampling", "boolean", "changes nothing"),
+];
+
+/// How the prompt of a conversation ends.
+pub(super) const ENDING: &[Field] = &[
+    (
+        "add_generation_prompt",
+        "boolean",
+        "false: the prompt ends with the last message",
+    ),
+    (
+        "continue_final_message",
+        "boolean",
+        "whether the answer continues the last message, by default if it is the assistant's",
+    ),
+];
+
+const EMBEDDING: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    ("input", "any", "texts or tokens"),
+    ("content", "any", "another name of input"),
+    (
+        "embd_normalize",
+        "integer",
+        "2: vectors of length 1; -1: as long as the model makes them",
+    ),
 ];
 
 const RERANK: &[Field] = &[
@@ -69,9 +145,15 @@ const RERANK: &[Field] = &[
     ("query", "!string", ""),
     (
         "documents",
-        "!Document[+]",
+        "Document[+]",
         "texts, or objects whose field `text` is one",
     ),
+    (
+        "texts",
+        "any[]",
+        "in place of documents: the response is that of TEI",
+    ),
+    ("return_text", "boolean", "another name of return_documents"),
     ("top_n", "integer", "return the best documents only"),
     ("return_documents", "boolean", ""),
     (
@@ -87,8 +169,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         ..post("/v1/rerank", "llama.cpp", "Order documents", &[RERANK])
     },
     Endpoint {
-        answer: &[("results", "object[]", ""), ("usage", "object", "")],
-        ..post("/rerank", "llama.cpp", "Order documents", &[RERANK])
+        ..post("/embedding", "llama.cpp", "Vectors of texts", &[EMBEDDING])
     },
     Endpoint {
         stream: EVENTS,
@@ -98,7 +179,12 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "Continue a text",
             &[
                 LLAMA,
-                &[("prompt", "!string+", "a text, or its tokens")],
+                EXTRAS,
+                &[(
+                    "prompt",
+                    "!any",
+                    "a text, its tokens, texts and tokens that follow each other, or a list of these",
+                )],
                 SAMPLING,
                 GRAMMAR,
             ],
@@ -112,6 +198,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "Fill in the middle of a text",
             &[
                 LLAMA,
+                EXTRAS,
                 &[
                     ("input_prefix", "!string", "the text before"),
                     ("input_suffix", "!string", "the text behind"),
@@ -160,14 +247,20 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/apply-template",
             "llama.cpp",
             "The prompt of a conversation",
-            &[&[
-                ("messages", "!Message[+]", "the conversation"),
-                (
-                    "chat_template_kwargs",
-                    "object",
-                    "variables of the chat template",
-                ),
-            ]],
+            &[
+                &[
+                    ("messages", "!Message[+]", "the conversation"),
+                    ("tools", "object[]", "functions that the model may call"),
+                    ("tool_choice", "any", "none: as without tools"),
+                    ("parallel_tool_calls", "boolean", "changes nothing"),
+                    (
+                        "chat_template_kwargs",
+                        "object",
+                        "variables of the chat template",
+                    ),
+                ],
+                ENDING,
+            ],
         )
     },
     get("/props", "llama.cpp", "The model and the default options"),

@@ -21,6 +21,7 @@ use std::sync::Arc;
 type Field = (&'static str, &'static str, &'static str);
 
 /// An endpoint.
+#[derive(Clone, Copy)]
 struct Endpoint {
     method: &'static str,
     path: &'static str,
@@ -128,10 +129,20 @@ const ENDPOINTS: [&[Endpoint]; 5] = [
 ];
 
 /// The endpoints of this build.
-fn built() -> impl Iterator<Item = &'static Endpoint> {
-    let of_hub = |endpoint: &&Endpoint| ["/api/pull", "/api/delete"].contains(&endpoint.path);
-    let all = ENDPOINTS.iter().copied().flatten();
-    all.filter(move |endpoint| cfg!(feature = "hub") || !of_hub(endpoint))
+fn built() -> impl Iterator<Item = Endpoint> {
+    let of_hub = |endpoint: &Endpoint| ["/api/pull", "/api/delete"].contains(&endpoint.path);
+    let all = || ENDPOINTS.iter().copied().flatten().copied();
+    let own = all().filter(move |endpoint| cfg!(feature = "hub") || !of_hub(endpoint));
+    let aliases = llama::ALIASES.iter().flat_map(move |(alias, path)| {
+        all()
+            .filter(move |endpoint| endpoint.path == *path)
+            .map(move |endpoint| Endpoint {
+                path: alias,
+                api: "llama.cpp",
+                ..endpoint
+            })
+    });
+    own.chain(aliases)
 }
 
 /// The methods and paths of all endpoints.
@@ -152,7 +163,7 @@ fn is_offered(app: &App, path: &str) -> bool {
     match path {
         "/metrics" => app.options.metrics,
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
-        "/rerank" | "/v1/rerank" => any(|served| served.model.scores_pairs()),
+        path if path.contains("/rerank") => any(|served| served.model.scores_pairs()),
         _ => true,
     }
 }
@@ -167,7 +178,7 @@ fn document(app: &App) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in built().filter(|endpoint| is_offered(app, endpoint.path)) {
         let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
-        path[endpoint.method] = operation(endpoint, strict);
+        path[endpoint.method] = operation(&endpoint, strict);
     }
     json!({
         "openapi": "3.1.0",
@@ -242,13 +253,19 @@ fn body(endpoint: &Endpoint, strict: bool) -> Value {
 fn answer(endpoint: &Endpoint) -> Value {
     match endpoint.path {
         "/metrics" => return json!({ "type": "string" }),
-        "/slots" => return json!({ "type": "array" }),
+        "/slots" | "/embedding" | "/embeddings" => return json!({ "type": "array" }),
         _ => {}
     }
     let field = |(name, kind, _): &Field| (name.to_string(), schema(kind, ""));
     let fields: Map<String, Value> = endpoint.answer.iter().map(field).collect();
     let required: Vec<&str> = endpoint.answer.iter().map(|field| field.0).collect();
-    json!({ "type": "object", "properties": fields, "required": required })
+    let object = json!({ "type": "object", "properties": fields, "required": required });
+    match endpoint.path {
+        // A list for several prompts, or for the fields of TEI.
+        "/completion" | "/completions" => json!({ "anyOf": [object, { "type": "array" }] }),
+        path if path.contains("/rerank") => json!({ "anyOf": [object, { "type": "array" }] }),
+        _ => object,
+    }
 }
 
 /// The schema of a type in words: alternatives by `|`, `[]` for lists and `[+]` for lists that are not empty, `string+` for texts that

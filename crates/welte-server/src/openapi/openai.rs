@@ -1,5 +1,6 @@
 //! OpenAI's API.
 
+use super::llama::{ENDING, EXTRAS};
 use super::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
 
 const OPENAI: &[Field] = &[
@@ -118,6 +119,7 @@ const COMPLETION: &[Field] = &[
         "send the probabilities of the tokens, and of so many likeliest ones",
     ),
     ("best_of", "integer[1,1]", "1"),
+    ("n_predict", "integer", "another name of max_tokens"),
 ];
 
 const CONVERSATION: &[Field] = &[
@@ -225,8 +227,17 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "OpenAI",
             "Answer a conversation",
             &[
-                OPENAI, CHAT, CHAT_TOOLS, TOOLS, SAMPLING, GRAMMAR, CACHE, LABELS,
+                OPENAI, CHAT, ENDING, CHAT_TOOLS, TOOLS, SAMPLING, GRAMMAR, CACHE, LABELS, EXTRAS,
             ],
+        )
+    },
+    Endpoint {
+        answer: &[("input_tokens", "integer", "")],
+        ..post(
+            "/v1/chat/completions/input_tokens",
+            "llama.cpp",
+            "Count the tokens of a conversation's prompt",
+            &[OPENAI, CHAT, ENDING, CHAT_TOOLS, TOOLS],
         )
     },
     Endpoint {
@@ -240,7 +251,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/v1/completions",
             "OpenAI",
             "Continue texts",
-            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, CACHE, LABELS],
+            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, CACHE, LABELS, EXTRAS],
         )
     },
     Endpoint {

@@ -450,6 +450,24 @@ impl Format {
         marks.into_iter().map(str::to_owned).collect()
     }
 
+    /// What comes between a rendered prompt and text of an answer: this reasoning, if there is any, and its marks.
+    pub fn before_text(&self, prompt: &str, reasoning: &str) -> String {
+        let Reasoning { open, close, .. } = self.reasoning;
+        match (self.opens_reasoning(prompt), reasoning.is_empty()) {
+            (true, _) => format!("{reasoning}{close}\n\n"),
+            (false, false) => format!("{open}\n{reasoning}\n{close}\n\n"),
+            (false, true) => String::new(),
+        }
+    }
+
+    /// The end of the reasoning that a rendered prompt begins; empty if it begins none.
+    pub fn end_of_reasoning(&self, prompt: &str) -> &'static str {
+        match self.opens_reasoning(prompt) {
+            true => self.reasoning.close,
+            false => "",
+        }
+    }
+
     /// The control tokens that the parser must see. Detokenising leaves control tokens out, so whoever feeds the parser
     /// inserts the spelling of these ([`Tokenizer::token_text`]).
     pub fn control_tokens(&self, tokenizer: &Tokenizer) -> Vec<u32> {

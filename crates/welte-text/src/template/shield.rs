@@ -419,6 +419,14 @@ impl Rendered {
         self.text.push_str(text);
     }
 
+    /// Adds text that has no marks, whatever it spells.
+    pub fn push_plain(&mut self, text: &str) {
+        let from = self.text.len();
+        let places = text.char_indices().map(|(at, _)| from + at);
+        self.covered.extend(places);
+        self.text.push_str(text);
+    }
+
     /// Whether it begins with this mark.
     pub fn begins_with(&self, mark: &str) -> bool {
         let outside = self.covered.first().is_some_and(|at| *at < mark.len());

@@ -31,6 +31,8 @@ pub(crate) struct Report {
     pub(crate) ended: Option<Instant>,
     /// Tokens of the prompt that were cached.
     pub(crate) cached: usize,
+    /// Tokens of the prompt that are in the caches now.
+    pub(crate) computed: usize,
     /// Position of the first token that differs from the closest cached text.
     pub(crate) differs_at: Option<usize>,
     /// How often the request gave its pages back and was computed again.
@@ -190,6 +192,17 @@ impl Channel {
     /// Changes the report.
     pub(crate) fn report(&self, change: impl FnOnce(&mut Report)) {
         change(&mut self.state().report);
+    }
+
+    /// Reports how much of the prompt is in the caches, and wakes an asynchronous consumer, which may want to know.
+    pub(crate) fn progress(&self, computed: usize) {
+        let mut state = self.state();
+        state.report.computed = computed;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// The report so far.

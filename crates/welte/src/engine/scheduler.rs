@@ -201,6 +201,7 @@ impl Scheduler {
                     sequence.out.report(|report| {
                         report.admitted.get_or_insert_with(Instant::now);
                     });
+                    sequence.out.progress(sequence.computed);
                     self.running.push(sequence);
                 }
                 Ok(false) if self.running.is_empty() => {
@@ -307,6 +308,9 @@ impl Scheduler {
             }
             let decodes = !sequence.is_filling();
             sequence.computed += rows;
+            if sequence.generated() == 0 {
+                sequence.out.progress(sequence.computed);
+            }
             let output = match decodes {
                 true => {
                     decoded += 1;

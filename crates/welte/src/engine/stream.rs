@@ -3,7 +3,7 @@
 use super::channel::{Channel, Finish, Next};
 use super::sequence::Sequence;
 use super::{CancelHandle, Engine, Request};
-use crate::{Error, Outcome, StopReason, Timings};
+use crate::{Error, Outcome, RequestProgress, StopReason, Timings};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +42,8 @@ struct Text {
     logprobs: Vec<Logprobs>,
     /// Those that the caller has taken.
     reported: usize,
+    /// Tokens that the caller has taken beside their text.
+    told: usize,
 }
 
 impl Text {
@@ -95,6 +97,7 @@ impl Stream {
                 splitter: Splitter::new(options.stop),
                 logprobs: Vec::with_capacity(options.logprobs.map_or(0, |_| room)),
                 reported: 0,
+                told: 0,
             },
             printed_controls: options.printed_controls,
             ready: String::new(),
@@ -140,6 +143,37 @@ impl Stream {
         let from = text.reported.min(to);
         text.reported = text.reported.max(to);
         &text.logprobs[from..to]
+    }
+
+    /// The tokens since the last call whose text is part of the pieces so far. After the end, all those of the outcome.
+    pub fn take_tokens(&mut self) -> &[u32] {
+        let text = &mut self.text;
+        let (tokens, to) = match &self.outcome {
+            Some(outcome) => (&outcome.tokens, outcome.tokens.len()),
+            None => (&text.generated, text.settled().min(text.generated.len())),
+        };
+        let from = text.told.min(to);
+        text.told = text.told.max(to);
+        &tokens[from..to]
+    }
+
+    /// How far the request is; `None` while it waits.
+    pub fn progress(&self) -> Option<RequestProgress> {
+        let report = self.out.reported();
+        let admitted = report.admitted?;
+        let now = report.ended.unwrap_or_else(Instant::now);
+        let first = report.first.unwrap_or(now);
+        Some(RequestProgress {
+            prompt_tokens: self.prompt,
+            cached_tokens: report.cached,
+            computed_tokens: match report.first {
+                Some(_) => self.prompt,
+                None => report.computed.min(self.prompt),
+            },
+            prompt: first.saturating_duration_since(admitted),
+            generated: self.generated(),
+            generation: now.saturating_duration_since(first),
+        })
     }
 
     /// The probabilities of the prompt's tokens from the second on, if they were asked for: all of them once the first
@@ -256,7 +290,8 @@ impl Stream {
     fn finish(&mut self, stop: StopReason, more: usize) {
         self.leave();
         self.cancelled.store(false, Ordering::Relaxed);
-        let decoded = (self.text.generated.len() + more).saturating_sub(1);
+        let chosen = self.text.generated.len() + more;
+        let decoded = chosen.saturating_sub(1);
         match &stop {
             StopReason::StopString(string) => self.text.rewind(string),
             StopReason::Callback => {}
@@ -284,6 +319,7 @@ impl Stream {
                 generation: between(report.first, Some(ended)),
                 first_token: between(Some(self.started), report.first),
                 bytes: bytes as u64,
+                chosen,
                 decoded,
             },
             prompt_tokens: self.prompt,

@@ -312,6 +312,7 @@ impl Building {
     /// Takes an event of the answer. Returns the events of the response.
     pub(super) fn take(&mut self, event: Event) -> Vec<Value> {
         match event {
+            Event::Tokens(_) | Event::Timings(_) | Event::Progress(_) => Vec::new(),
             Event::Logprobs(all) => {
                 if let Value::Array(entries) = logprobs::entries(&self.served, &all) {
                     self.logprobs.extend(entries);

@@ -1,0 +1,145 @@
+//! The prompt of a conversation, and how it ends: with the beginning of an answer, or with the one that the last message begins.
+
+use crate::ask::Ask;
+use crate::changing;
+use crate::error::Failure;
+use crate::fields::Fields;
+use crate::turns;
+use serde_json::{Map, Value};
+use welte::Message;
+use welte_text::{RenderOptions, Rendered};
+
+/// How the prompt of a conversation ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// A last message of the assistant is the beginning of the answer.
+    #[default]
+    Auto,
+    /// With the beginning of an answer.
+    Begin,
+    /// With the last message, which the answer continues.
+    Continue,
+    /// With the last message, complete.
+    Nothing,
+}
+
+impl Ending {
+    /// Takes `add_generation_prompt` and `continue_final_message`, as vLLM and llama.cpp have them.
+    pub(crate) fn take(fields: &mut Fields, messages: &[Message]) -> Result<Ending, Failure> {
+        let begin: Option<bool> = fields.take("add_generation_prompt")?;
+        let goes_on: Option<bool> = fields.take("continue_final_message")?;
+        let last = messages.last().is_some_and(is_beginning);
+        match (goes_on, begin) {
+            (Some(true), Some(true)) => {
+                let problem = "does not go with add_generation_prompt";
+                Err(fields.wrong("continue_final_message", problem))
+            }
+            (Some(true), _) if !last => {
+                let problem = "the last message is no text of the assistant";
+                Err(fields.wrong("continue_final_message", problem))
+            }
+            (Some(true), _) => Ok(Ending::Continue),
+            (_, Some(false)) => Ok(Ending::Nothing),
+            (Some(false), _) | (None, Some(true)) => Ok(Ending::Begin),
+            (None, None) => Ok(Ending::Auto),
+        }
+    }
+}
+
+/// True for a message that an answer can continue.
+fn is_beginning(message: &Message) -> bool {
+    message.role == "assistant" && message.tool_calls.is_empty()
+}
+
+impl Ask {
+    /// The prompt of a conversation. The variables go to the chat template.
+    pub(crate) fn render(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+    ) -> Result<Rendered, Failure> {
+        let goes_on = match self.ending {
+            Ending::Auto => messages.last().is_some_and(is_beginning),
+            ending => ending == Ending::Continue,
+        };
+        let Some((last, rest)) = messages.split_last().filter(|_| goes_on) else {
+            let begins = self.ending != Ending::Nothing;
+            let rendered = self.render_all(messages, variables, begins)?;
+            return Ok(self.without_reasoning(rendered, variables));
+        };
+        if rest.last().is_none_or(is_beginning) {
+            let problem = match rest.is_empty() {
+                true => "the answer cannot continue the only message",
+                false => "two messages of the assistant are at the end",
+            };
+            return Err(Failure::field("messages", problem));
+        }
+        let mut rendered = self.render_all(rest, variables, true)?;
+        if let Some(format) = &self.served.format {
+            let before = format.before_text(&rendered, &last.reasoning);
+            rendered.push_str(&before);
+        }
+        rendered.push_plain(&last.content);
+        Ok(rendered)
+    }
+
+    fn render_all(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+        add_generation_prompt: bool,
+    ) -> Result<Rendered, Failure> {
+        let served = &self.served;
+        let Some(template) = &served.template else {
+            let origin = served.model.origin().to_string();
+            return Err(welte::Error::NoChatTemplate { origin }.into());
+        };
+        let mut options = RenderOptions {
+            add_generation_prompt,
+            variables: variables.clone(),
+            ..RenderOptions::default()
+        };
+        options.set_dates();
+        let messages = changing::without(messages, &served.drop_changing);
+        let tools = self.tools.as_slice();
+        // Firefunction's name for the tools, as text.
+        let functions = match tools.is_empty() {
+            true => String::new(),
+            false => format!("{:#}", Value::from(tools)),
+        };
+        options
+            .variables
+            .entry("functions")
+            .or_insert(functions.into());
+        let generic = !tools.is_empty() && !template.supports_tools();
+        if !tools.is_empty() && !generic {
+            options.variables.insert("tools".to_string(), tools.into());
+        }
+        let render = |messages: &[Message]| match generic {
+            true => template.render_generic(messages, tools, &options),
+            false => template.render_chat(messages, &options),
+        };
+        let rendered = render(&messages);
+        let is_complete = |prompt: &Rendered| turns::has_systems(prompt.text(), &messages);
+        if !rendered.as_ref().is_ok_and(is_complete)
+            && let Some(one) = turns::with_one_system(&messages)
+        {
+            return Ok(render(&one)?);
+        }
+        Ok(rendered?)
+    }
+
+    /// The prompt, with the end of the reasoning that it begins where reasoning is off and the template does not know it.
+    fn without_reasoning(
+        &self,
+        mut rendered: Rendered,
+        variables: &Map<String, Value>,
+    ) -> Rendered {
+        let off = variables.get("enable_thinking") == Some(&Value::Bool(false));
+        if let Some(format) = self.served.format.as_ref().filter(|_| off) {
+            let end = format.end_of_reasoning(&rendered);
+            rendered.push_str(end);
+        }
+        rendered
+    }
+}

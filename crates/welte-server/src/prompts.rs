@@ -1,0 +1,73 @@
+//! Prompts of completions and texts to embed, in the forms that OpenAI's and llama.cpp's APIs take.
+
+use crate::ask::{Part, Prompt};
+use crate::error::Failure;
+use crate::fields::Fields;
+use serde_json::Value;
+
+const FORMS: &str = "must be a text, a list of tokens, a list of texts and tokens that follow each other, \
+    an object with a text (prompt_string or content), or a list of these";
+
+/// A prompt or several. True: they came as a list.
+pub(crate) fn several(
+    fields: &Fields,
+    name: &str,
+    value: Value,
+) -> Result<(Vec<Prompt>, bool), Failure> {
+    let is_one = |all: &[Value]| all.iter().any(Value::is_number);
+    match value {
+        Value::Array(all) if !is_one(&all) => {
+            let all = all.into_iter().enumerate();
+            let all = all.map(|(i, value)| one(fields, &format!("{name}[{i}]"), value));
+            Ok((all.collect::<Result<_, _>>()?, true))
+        }
+        value => Ok((vec![one(fields, name, value)?], false)),
+    }
+}
+
+fn one(fields: &Fields, name: &str, value: Value) -> Result<Prompt, Failure> {
+    match value {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(all) => {
+            let part = |value| part(value).ok_or_else(|| fields.wrong(name, FORMS));
+            let parts: Vec<Part> = all.into_iter().map(part).collect::<Result<_, _>>()?;
+            Ok(tokens(&parts).map_or(Prompt::Parts(parts), Prompt::Tokens))
+        }
+        Value::Object(_) => object(fields.inner(value, name)?),
+        _ => Err(fields.wrong(name, FORMS)),
+    }
+}
+
+fn part(value: Value) -> Option<Part> {
+    match value {
+        Value::String(text) => Some(Part::Text(text)),
+        value => Some(Part::Token(u32::try_from(value.as_u64()?).ok()?)),
+    }
+}
+
+/// The parts, if all of them are tokens.
+fn tokens(parts: &[Part]) -> Option<Vec<u32>> {
+    let token = |part: &Part| match part {
+        Part::Token(token) => Some(*token),
+        Part::Text(_) => None,
+    };
+    parts.iter().map(token).collect()
+}
+
+/// The text of an object.
+fn object(mut fields: Fields) -> Result<Prompt, Failure> {
+    if let Some(data) = fields.take::<Value>("multimodal_data")?
+        && data != Value::Array(Vec::new())
+    {
+        return Err(fields.wrong("multimodal_data", "images and sound are not supported"));
+    }
+    let text = match fields.take("prompt_string")? {
+        Some(text) => text,
+        None => {
+            let content: Vec<Value> = fields.need("content")?;
+            crate::openai::text_of(&fields, content.into())?
+        }
+    };
+    fields.finish()?;
+    Ok(Prompt::Text(text))
+}
