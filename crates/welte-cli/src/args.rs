@@ -2,14 +2,15 @@
 
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
+use crate::offer::OfferArgs;
 use crate::rerank::RerankArgs;
+use crate::sampling::SamplingArgs;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use welte::{
-    DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay, Sampling,
+    DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay,
     Speculation,
 };
 use welte_server::Changing;
@@ -34,7 +35,7 @@ pub(crate) enum Command {
     /// Chat
     Chat(RunArgs),
     /// Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a chat page
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Show a model's description, memory plan and passes; reads headers only
     Inspect(InspectArgs),
     /// Measure prompt and generation speed
@@ -57,6 +58,14 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Show the devices of this machine and what is missing
     Doctor(DoctorArgs),
+    /// List the models that a running server has loaded
+    Ps(PsArgs),
+    /// Unload a model of a running server
+    Stop(StopArgs),
+    /// Print a shell's completions
+    Completions(CompletionsArgs),
+    /// Write manual pages
+    Man(ManArgs),
     /// Download a model from the Hugging Face hub into the shared cache
     #[cfg(feature = "hub")]
     Pull(PullArgs),
@@ -126,6 +135,9 @@ pub(crate) struct PlaceArgs {
     /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
     #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
     pub(crate) cpu_experts: u32,
+    /// Rows of a prompt that are computed at a time (also -ub) [default: the device's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) rows: Option<u32>,
 }
 
 impl PlaceArgs {
@@ -153,6 +165,7 @@ impl PlaceArgs {
         options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.ignore_memory = self.ignore_memory;
         options.cpu_experts = self.cpu_experts;
+        options.prompt_rows = self.rows.unwrap_or(0);
         Ok(options)
     }
 }
@@ -196,153 +209,6 @@ fn kv_format(name: &str) -> Result<Format, String> {
     match Format::from_name(name) {
         Some(format @ (Format::F16 | Format::Q8_0)) => Ok(format),
         _ => Err("use f16 or q8_0".to_string()),
-    }
-}
-
-/// Sampling and stopping.
-#[derive(Args)]
-pub(crate) struct SamplingArgs {
-    /// Tokens to generate (-1: until an end token or the end of the context)
-    #[arg(short = 'n', long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) predict: i64,
-    /// Seed of the noise (-1: from the clock)
-    #[arg(short, long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) seed: i64,
-    /// Temperature; 0 is greedy
-    #[arg(long, default_value_t = 0.8, value_name = "T")]
-    pub(crate) temp: f32,
-    /// Keep the N most likely tokens; 0 keeps all
-    #[arg(long, default_value_t = 40, value_name = "N")]
-    pub(crate) top_k: u32,
-    /// Keep the most likely tokens with total probability P; 1 keeps all
-    #[arg(long, default_value_t = 0.95, value_name = "P")]
-    pub(crate) top_p: f32,
-    /// Drop tokens less likely than P times the most likely; 0 drops none
-    #[arg(long, default_value_t = 0.05, value_name = "P")]
-    pub(crate) min_p: f32,
-    /// Keep the tokens with the most typical information, of total probability P; 1 keeps all
-    #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P")]
-    pub(crate) typical: f32,
-    /// Keep the logits within N standard deviations of the largest; 0 keeps all
-    #[arg(
-        long,
-        alias = "top-n-sigma",
-        default_value_t = 0.0,
-        value_name = "N",
-        allow_hyphen_values = true
-    )]
-    pub(crate) top_nsigma: f32,
-    /// Drop the most likely tokens with this probability; 0 is never
-    #[arg(long, default_value_t = 0.0, value_name = "P")]
-    pub(crate) xtc_probability: f32,
-    /// Tokens are dropped from this probability on, all but the least likely of them
-    #[arg(long, default_value_t = 0.1, value_name = "P")]
-    pub(crate) xtc_threshold: f32,
-    /// Vary the temperature by X in both directions, with the entropy; 0 keeps it
-    #[arg(long, default_value_t = 0.0, value_name = "X")]
-    pub(crate) dynatemp_range: f32,
-    /// How the temperature follows the entropy
-    #[arg(long, default_value_t = 1.0, value_name = "X")]
-    pub(crate) dynatemp_exp: f32,
-    /// Penalty against repeating runs of tokens (DRY); 0 is none
-    #[arg(long, default_value_t = 0.0, value_name = "X")]
-    pub(crate) dry_multiplier: f32,
-    /// Growth of the penalty with each token of the run
-    #[arg(long, default_value_t = 1.75, value_name = "X")]
-    pub(crate) dry_base: f32,
-    /// Shortest repeated run that is penalised
-    #[arg(long, default_value_t = 2, value_name = "N")]
-    pub(crate) dry_allowed_length: u32,
-    /// Recent tokens that DRY looks at (-1: all)
-    #[arg(long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) dry_penalty_last_n: i64,
-    /// Text at which a run ends, in place of newline, colon, quote and asterisk (repeatable; none: no text)
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) dry_sequence_breaker: Vec<String>,
-    /// Divide the logits of recent tokens by X; 1 is none
-    #[arg(long, default_value_t = 1.0, value_name = "X")]
-    pub(crate) repeat_penalty: f32,
-    /// Recent tokens that penalties apply to
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    pub(crate) repeat_last_n: u32,
-    /// Subtract X for each occurrence of a recent token
-    #[arg(
-        long,
-        default_value_t = 0.0,
-        value_name = "X",
-        allow_hyphen_values = true
-    )]
-    pub(crate) frequency_penalty: f32,
-    /// Subtract X from the logits of recent tokens
-    #[arg(
-        long,
-        default_value_t = 0.0,
-        value_name = "X",
-        allow_hyphen_values = true
-    )]
-    pub(crate) presence_penalty: f32,
-    /// Choose no end token before N tokens
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) min_tokens: usize,
-    /// Never choose an end token
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
-    /// Stop at this text (repeatable)
-    #[arg(short = 'r', long = "stop", value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
-}
-
-impl SamplingArgs {
-    pub(crate) fn sampling(&self) -> Sampling {
-        let clock = || {
-            std::time::UNIX_EPOCH
-                .elapsed()
-                .map_or(0, |d| d.as_nanos() as u64)
-        };
-        Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            penalty_last_n: self.repeat_last_n,
-            seed: if self.seed < 0 {
-                clock()
-            } else {
-                self.seed as u64
-            },
-            typical_p: self.typical,
-            // llama.cpp switches it off with -1.
-            top_n_sigma: match self.top_nsigma == -1.0 {
-                true => 0.0,
-                false => self.top_nsigma,
-            },
-            xtc_probability: self.xtc_probability,
-            xtc_threshold: self.xtc_threshold,
-            dynatemp_range: self.dynatemp_range,
-            dynatemp_exponent: self.dynatemp_exp,
-            dry_multiplier: self.dry_multiplier,
-            dry_base: self.dry_base,
-            dry_allowed_length: self.dry_allowed_length,
-            dry_last_n: u32::try_from(self.dry_penalty_last_n).unwrap_or(u32::MAX),
-        }
-    }
-
-    pub(crate) fn options(&self) -> welte::GenerateOptions {
-        let mut options = welte::GenerateOptions::default();
-        options.max_tokens = usize::try_from(self.predict).unwrap_or(usize::MAX);
-        options.sampling = self.sampling();
-        options.stop = self.stop.clone().into();
-        options.ignore_end = self.ignore_eos;
-        options.min_tokens = self.min_tokens;
-        match &self.dry_sequence_breaker[..] {
-            [] => {}
-            [none] if none == "none" => options.dry_breakers.clear(),
-            breakers => options.dry_breakers = breakers.to_vec(),
-        }
-        options
     }
 }
 
@@ -548,7 +414,7 @@ pub(crate) struct ServeArgs {
     /// File with one key per line
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
+    /// The model's name in the APIs, and further ones after commas (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
     /// Lines of system prompts to leave out, because they change with every request and so empty the prompt cache:
@@ -576,7 +442,9 @@ pub(crate) struct ServeArgs {
     /// Folder that tools/browser made: serves the page that runs Welte in the browser, at /browser/
     #[arg(long, value_name = "FOLDER")]
     pub(crate) browser: Option<PathBuf>,
-    /// Log every request
+    #[command(flatten)]
+    pub(crate) offer: OfferArgs,
+    /// Log every request, and add the prompt to the responses of chats
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -736,6 +604,7 @@ impl BenchArgs {
                 reference: false,
                 ignore_memory: false,
                 cpu_experts: self.cpu_experts,
+                rows: None,
             },
         }
     }
@@ -863,21 +732,75 @@ pub(crate) struct DoctorArgs {
     pub(crate) output: Plain,
 }
 
+/// Where a server listens.
+#[derive(Args)]
+pub(crate) struct AddressArgs {
+    /// Address of the server
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) host: String,
+    /// Port of the server
+    #[arg(long, default_value_t = 8080, value_name = "N")]
+    pub(crate) port: u16,
+    /// Key that the server asks for
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct PsArgs {
+    #[command(flatten)]
+    pub(crate) server: AddressArgs,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = Plain::Text)]
+    pub(crate) output: Plain,
+}
+
+#[derive(Args)]
+pub(crate) struct StopArgs {
+    /// The model, as `welte ps` names it
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) server: AddressArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// The folder to write to, such as man1
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
 /// Syntax of a model's name on the hub.
 #[cfg(feature = "hub")]
-const HUB_NAME: &str = "ORG/NAME[@REV][:QUANT or FILE]";
+const HUB_NAME: &str = "ORG/NAME[@REV][:QUANT or FILE] or a short name";
+
+/// A name on the hub, or a short name of one.
+#[cfg(feature = "hub")]
+fn model_name(text: &str) -> Result<welte_hub::ModelName, welte_hub::Error> {
+    crate::short::on_hub(text).unwrap_or(text).parse()
+}
 
 #[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct PullArgs {
     /// The model; Q4_K_M is the default among several GGUF files
-    #[arg(value_name = HUB_NAME)]
+    #[arg(value_name = HUB_NAME, value_parser = model_name)]
     pub(crate) name: welte_hub::ModelName,
 }
 
 #[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct ListArgs {
+    /// List the short names of common models instead
+    #[arg(long)]
+    pub(crate) available: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
@@ -887,7 +810,7 @@ pub(crate) struct ListArgs {
 #[derive(Args)]
 pub(crate) struct ShowArgs {
     /// The model
-    #[arg(value_name = "ORG/NAME")]
+    #[arg(value_name = "ORG/NAME", value_parser = model_name)]
     pub(crate) name: welte_hub::ModelName,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
@@ -898,35 +821,19 @@ pub(crate) struct ShowArgs {
 #[derive(Args)]
 pub(crate) struct RmArgs {
     /// The model; with a revision or a file, only that
-    #[arg(value_name = HUB_NAME)]
+    #[arg(value_name = HUB_NAME, value_parser = model_name)]
     pub(crate) name: welte_hub::ModelName,
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
 }
 
-/// Replaces llama.cpp's flags of one dash and several letters by long flags.
-pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut literal = false;
-    args.map(|arg| {
-        literal |= arg == "--";
-        match arg.to_str() {
-            Some("-sys") if !literal => "--system-prompt".into(),
-            Some("-hf") if !literal => "--hf-repo".into(),
-            Some("-np") if !literal => "--parallel".into(),
-            Some("-md") if !literal => "--model-draft".into(),
-            Some("-ctk") if !literal => "--cache-type-k".into(),
-            Some("-ctv") if !literal => "--cache-type-v".into(),
-            _ => arg,
-        }
-    })
-    .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::llama_flags::translate;
     use clap::CommandFactory;
+    use std::ffi::OsString;
 
     #[test]
     fn flags_are_consistent() {
@@ -939,7 +846,7 @@ mod tests {
             "welte", "run", "-sys", "be brief", "-ctk", "q8_0", "-n", "-1", "-hf", "a/b:Q8_0",
             "hello",
         ];
-        let cli = Cli::try_parse_from(long_names(line.iter().map(OsString::from)))
+        let cli = Cli::try_parse_from(translate(line.iter().map(OsString::from)).args)
             .unwrap_or_else(|e| panic!("{e}"));
         let Command::Run(args) = cli.command else {
             panic!("not run")

@@ -1,7 +1,7 @@
 //! The models that `welte serve` knows: those named by the arguments, those in folders, and those in the hub's cache.
 
 use crate::args::ServeArgs;
-use crate::{hub, source};
+use crate::{hub, offer, source};
 use anyhow::{Context, bail};
 use std::path::Path;
 use welte::{LoadOptions, Model};
@@ -17,7 +17,10 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
     let mut catalog = Catalog::new(load.clone());
     let mut first = None;
     for (index, (name, path)) in named.into_iter().enumerate() {
-        let name = args.alias.get(index).cloned().unwrap_or(name);
+        let (name, others) = match args.alias.get(index) {
+            Some(alias) => offer::names(alias)?,
+            None => (name, Vec::new()),
+        };
         let new = match index {
             0 => {
                 let model = source::load_with(&path, load)?;
@@ -26,6 +29,7 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
             }
             _ => catalog.add(&name, path),
         };
+        let new = new && others.iter().all(|other| catalog.alias(&name, other));
         if !new {
             bail!("two models have the name {name}; give them names with --alias");
         }

@@ -16,7 +16,8 @@ const HELP: &str = "\
 /save FILE      write the conversation as JSON
 /load FILE      read a conversation
 /exit           leave (also Ctrl-D)
-Ctrl-C stops an answer. A line that ends in a backslash continues on the next line.";
+Ctrl-C stops an answer. A line that ends in a backslash continues on the next line.
+\"\"\" begins a message of several lines, and ends it.";
 
 struct Chat {
     session: Session,
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     let session = run::session(args, &model)?;
     let cancel = session.cancel_handle();
     if std::io::stdin().is_terminal() {
-        let headline = figures::headline(&session);
+        let headline = figures::headline(&session, args.verbose);
         eprintln!("{headline}. /help lists the commands.");
     }
     let mut chat = Chat {
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     // The editor installs a handler that would swallow the signal, so ours comes after it.
     run::on_interrupt(cancel)?;
     loop {
-        match read(&mut editor) {
+        match read(&mut |prompt| editor.readline(prompt)) {
             Ok(line) if line.trim().is_empty() => {}
             Ok(line) => {
                 let _ = editor.add_history_entry(line.as_str());
@@ -88,10 +89,23 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(editor: &mut rustyline::DefaultEditor) -> rustyline::Result<String> {
-    let mut text = editor.readline("> ")?;
+/// Begins and ends a message of several lines.
+const QUOTES: &str = "\"\"\"";
+
+/// Reads a message, which may have several lines.
+fn read(line: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> rustyline::Result<String> {
+    let mut text = line("> ")?;
+    if let Some(begun) = text.trim_start().strip_prefix(QUOTES) {
+        let mut text = begun.to_string();
+        loop {
+            if let Some(whole) = text.trim_end().strip_suffix(QUOTES) {
+                return Ok(whole.trim_matches('\n').to_string());
+            }
+            text = format!("{text}\n{}", line(". ")?);
+        }
+    }
     while let Some(more) = text.strip_suffix('\\') {
-        text = format!("{more}\n{}", editor.readline(". ")?);
+        text = format!("{more}\n{}", line(". ")?);
     }
     Ok(text)
 }
@@ -194,5 +208,33 @@ impl Chat {
             .with_context(|| format!("{path}: messages: each needs a role and a content"))?;
         self.raw = field(&all, "text").unwrap_or_default();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_may_have_several_lines() {
+        let read = |lines: &[&str]| {
+            let mut lines = lines.iter();
+            let text = read(&mut |_| {
+                let next = lines.next().ok_or(ReadlineError::Eof)?;
+                Ok(next.to_string())
+            });
+            (text.ok(), lines.count())
+        };
+        let some = |text: &str, left: usize| (Some(text.to_string()), left);
+        assert_eq!(read(&["hello", "x"]), some("hello", 1));
+        assert_eq!(read(&["a\\", "b"]), some("a\nb", 0));
+        assert_eq!(
+            read(&["\"\"\"a", "b\\", "", "c\"\"\"", "x"]),
+            some("a\nb\\\n\nc", 1)
+        );
+        assert_eq!(read(&["\"\"\"", "a", "\"\"\" "]), some("a", 0));
+        assert_eq!(read(&["\"\"\"one line\"\"\"", "x"]), some("one line", 1));
+        // The input ends within the message.
+        assert_eq!(read(&["\"\"\"a", "b"]), (None, 0));
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct EmbedArgs {
     truncate: bool,
 }
 
-fn pooling(name: &str) -> Result<Pooling, String> {
+pub(crate) fn pooling(name: &str) -> Result<Pooling, String> {
     let names = Pooling::ALL.map(Pooling::name).join(", ");
     Pooling::from_name(name).ok_or_else(|| format!("use one of {names}"))
 }

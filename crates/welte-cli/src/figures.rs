@@ -5,6 +5,7 @@ use crate::remedy::remedy;
 use std::time::Duration;
 
 use welte::{Error, Model, Outcome, Session, StopReason};
+use welte_device::Error as DeviceError;
 use welte_report::{count, human};
 use welte_table::Class;
 
@@ -22,11 +23,20 @@ fn place(session: &Session) -> String {
     }
 }
 
-/// Why a device that an automatic choice prefers was not taken.
-fn why_here(model: &Model) -> Option<String> {
-    model
-        .skipped()
-        .first()
+/// What devices say that this machine does not have.
+const ABSENT: [&str; 2] = ["the NVIDIA driver's library", "no GPU found"];
+
+/// Why a device that an automatic choice prefers was not taken. That there is none is worth a line only in detail.
+fn why_here(model: &Model, verbose: bool) -> Option<String> {
+    let is_there = |why: &Error| {
+        let Error::Device(DeviceError::Unavailable { why, .. }) = why else {
+            return true;
+        };
+        !ABSENT.iter().any(|words| why.contains(words))
+    };
+    let mut skipped = model.skipped().iter();
+    skipped
+        .find(|skipped| verbose || is_there(&skipped.why))
         .map(|skipped| match (&skipped.why, remedy(&skipped.why)) {
             // The model would fit there another way.
             (Error::Memory { .. }, Some(remedy)) => format!("{}; {remedy}", skipped.why),
@@ -35,9 +45,9 @@ fn why_here(model: &Model) -> Option<String> {
 }
 
 /// For the first line of a chat: `m.gguf on cpu (cuda: no driver), context of 4096 tokens`
-pub(crate) fn headline(session: &Session) -> String {
+pub(crate) fn headline(session: &Session, verbose: bool) -> String {
     let (place, model) = (place(session), session.model());
-    let why = why_here(model).map_or(String::new(), |why| format!(" ({why})"));
+    let why = why_here(model, verbose).map_or(String::new(), |why| format!(" ({why})"));
     format!(
         "{} on {place}{why}, context of {}",
         model.origin(),
@@ -46,8 +56,8 @@ pub(crate) fn headline(session: &Session) -> String {
 }
 
 /// A note before an answer if an automatic choice fell back to another device.
-pub(crate) fn note_device(model: &Model) {
-    if let Some(why) = why_here(model) {
+pub(crate) fn note_device(model: &Model, verbose: bool) {
+    if let Some(why) = why_here(model, verbose) {
         eprintln!("note: running on {}: {why}", model.device().id);
     }
 }

@@ -1,6 +1,7 @@
 //! Models from the hub: `-hf` on every command, `welte pull`, `list`, `show` and `rm`.
 
 use crate::args::Command;
+use crate::{short, source};
 
 #[cfg(feature = "hub")]
 pub(crate) use cache::{list, pull, rm, show};
@@ -22,13 +23,26 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
     if let Some(name) = name {
         *model = Some(path(name)?);
     }
+    let words = match command {
+        Command::Run(args) | Command::Chat(args) if args.load.model.is_none() => &mut args.words,
+        _ => return Ok(()),
+    };
+    // A first word of two, or the only one, may be a model's short name; a file of that name comes first.
+    if let Some(first) = words.first_mut()
+        && first.contains(':')
+        && !source::is_model(first)
+        && let Some(name) = short::on_hub(first)
+    {
+        *first = path(name)?;
+    }
     Ok(())
 }
 
 /// The file or folder of a model. Downloads the model if it is not in the cache.
 #[cfg(feature = "hub")]
 pub(crate) fn path(name: &str) -> anyhow::Result<String> {
-    let pulled = cache::fetched(&name.parse()?, |hub, name, tell| hub.get(name, tell))?;
+    let name = short::on_hub(name).unwrap_or(name).parse()?;
+    let pulled = cache::fetched(&name, |hub, name, tell| hub.get(name, tell))?;
     Ok(pulled.path.display().to_string())
 }
 
@@ -56,6 +70,7 @@ pub(crate) fn cached() -> anyhow::Result<Vec<(String, String)>> {
 #[cfg(feature = "hub")]
 mod cache {
     use crate::args::{ListArgs, Plain, PullArgs, RmArgs, ShowArgs};
+    use crate::short;
     use std::io::{IsTerminal, Write};
     use std::process::ExitCode;
     use std::time::{Duration, Instant};
@@ -160,6 +175,9 @@ mod cache {
     }
 
     pub(crate) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+        if args.available {
+            return available(args.output);
+        }
         let hub = Hub::from_env()?;
         let models: Vec<_> = hub.repos()?.iter().flat_map(CachedRepo::models).collect();
         let mut out = crate::terminal::stdout();
@@ -178,6 +196,24 @@ mod cache {
         }
         for model in models {
             writeln!(out, "{:>10}  {}", human(model.bytes), model.name)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Lists the short names.
+    fn available(output: Plain) -> anyhow::Result<ExitCode> {
+        let mut out = std::io::stdout().lock();
+        if output == Plain::Json {
+            let row = |(name, gigabytes, hub)| serde_json::json!({"name": name, "gigabytes": gigabytes, "hub": hub});
+            writeln!(
+                out,
+                "{:#}",
+                short::all().map(row).collect::<serde_json::Value>()
+            )?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        for (name, gigabytes, hub) in short::all() {
+            writeln!(out, "{name:<22} {gigabytes:>5.1} GB  {hub}")?;
         }
         Ok(ExitCode::SUCCESS)
     }

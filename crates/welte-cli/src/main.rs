@@ -8,32 +8,40 @@ mod args;
 mod bench;
 mod catalog;
 mod chat;
+mod client;
 mod constraint;
 mod doctor;
 mod embed;
 mod figures;
 mod floor;
+mod generate;
+mod help;
 mod hub;
 mod inspect;
 mod ladder;
 mod limits;
+mod llama_flags;
 mod logprobs;
+mod offer;
 mod perplexity;
 mod profile;
 mod quantize;
 mod remedy;
 mod rerank;
 mod run;
+mod sampling;
 mod serve;
+mod short;
 mod source;
 mod synth;
+mod templates;
 mod texts;
 mod tokenize;
 mod tune;
 mod wrap;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::FromArgMatches;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -43,7 +51,17 @@ static START: OnceLock<Instant> = OnceLock::new();
 
 fn main() -> ExitCode {
     START.get_or_init(Instant::now);
-    let mut cli = Cli::parse_from(args::long_names(std::env::args_os()));
+    let line = llama_flags::translate(std::env::args_os());
+    if let Some(error) = line.error {
+        eprintln!("error: {error}");
+        return ExitCode::from(2);
+    }
+    let mut args = line.args;
+    let matches = help::command(&mut args).get_matches_from(args);
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    for note in line.notes {
+        eprintln!("note: {note}");
+    }
     let done = hub::fetch(&mut cli.command).and_then(|()| dispatch(cli.command));
     match done {
         Ok(code) => code,
@@ -72,6 +90,10 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Synth(args) => synth::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Ps(args) => client::ps(&args),
+        Command::Stop(args) => client::stop(&args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
         #[cfg(feature = "hub")]
         Command::Pull(args) => hub::pull(&args),
         #[cfg(feature = "hub")]

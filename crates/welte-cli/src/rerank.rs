@@ -38,6 +38,11 @@ pub(crate) fn run(args: &RerankArgs) -> anyhow::Result<ExitCode> {
     let mut options = args.load.options()?;
     (options.scores, options.slots) = (true, args.texts.batch);
     let model = source::load_with(&source, &options)?;
+    if !model.vector_settings().scores {
+        eprintln!(
+            "note: {source} does not say that it is a reranker; the scores of a chat model mean little"
+        );
+    }
     let engine = model.engine()?;
     let (mut begun, mut scored) = (VecDeque::new(), Vec::new());
     let mut rest = documents.iter();

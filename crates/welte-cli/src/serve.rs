@@ -1,7 +1,7 @@
 //! `welte serve`: the memory plan, the address and the log go to standard error.
 
 use crate::args::ServeArgs;
-use crate::{catalog, figures, floor, source};
+use crate::{catalog, figures, floor, offer, source};
 use anyhow::Context;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -25,12 +25,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut load = args.place.options()?;
     load.slots = args.parallel;
     (load.embeddings, load.scores) = (!args.reranking, args.reranking);
+    load.pooling = args.offer.pooling;
     load.cache_positions = args.cache_positions;
     load.checkpoints = args.checkpoints;
     load.prefix_store = args.prefix.prefix_cache.is_some();
     let (catalog, first) = catalog::of(args, &load)?;
     if let Some(model) = &first {
-        print_first(model);
+        print_first(model, args.verbose);
     }
     let planned = catalog.plan();
     anyhow::ensure!(
@@ -66,8 +67,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The memory plan of the model that is loaded at the start.
-fn print_first(model: &Model) {
-    figures::note_device(model);
+fn print_first(model: &Model, verbose: bool) {
+    figures::note_device(model, verbose);
     let plan = model.plan();
     for class in Class::ALL {
         eprintln!("{:>12}  {}", human(plan.bytes(class)), class.name());
@@ -92,8 +93,7 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.drop_changing = args.drop_changing.clone();
     options.keep_alive = args.keep_alive.0;
     options.models_memory = args.models_memory;
-    let template = args.chat_template_file.as_deref();
-    options.chat_template = template.map(source::read_text).transpose()?;
+    offer::set(args, &mut options)?;
     options.api_keys = keys;
     options.origins = args.cors.clone();
     options.hosts = args.allow_host.clone();

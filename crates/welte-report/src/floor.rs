@@ -21,7 +21,8 @@ impl Floor {
     /// The share of the floor that a speed in bytes per second reaches. `None` for a model in cache: there it may exceed
     /// 1 and means nothing.
     pub fn share(&self, speed: f64) -> Option<f64> {
-        (!self.in_cache).then(|| speed / self.speed)
+        let share = speed / self.speed;
+        (!self.in_cache && share <= 1.0).then_some(share)
     }
 
     /// `62 % of {whole}`, or `in cache`.
@@ -46,6 +47,9 @@ mod tests {
         assert_eq!(large.share(15e9), Some(0.75));
         assert_eq!(large.describe(15e9, "the floor"), "75 % of the floor");
         assert!(Floor::new(20e9, 8, 8).in_cache && !Floor::new(20e9, 9, 8).in_cache);
+        // Nothing is read faster than memory gives it: what is above was in a cache.
+        assert_eq!(large.share(21e9), None);
+        assert_eq!(large.describe(21e9, "the floor"), "in cache");
         // An unknown cache holds nothing.
         assert!(!Floor::new(20e9, 1, 0).in_cache);
     }

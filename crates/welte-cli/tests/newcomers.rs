@@ -1,0 +1,268 @@
+//! What people type who come from other programs.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+
+fn command(args: &[&str]) -> Command {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
+    if std::env::var_os("XDG_CACHE_HOME").is_none() {
+        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    }
+    command
+        .args(args)
+        .current_dir(root)
+        .env_remove("WELTE_MODEL");
+    command
+}
+
+fn welte(args: &[&str]) -> Output {
+    command(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs with a text on standard input.
+fn piped(args: &[&str], text: &str) -> Output {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const SHORT: [&str; 8] = ["-n", "8", "--temp", "0", "-s", "1", "--device", "cpu"];
+
+#[test]
+fn a_question_and_a_pipe_are_one_prompt() {
+    let ask = |args: &[&str], input: &str| {
+        let output = piped(&[args, &SHORT].concat(), input);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        out(&output)
+    };
+    let both = ask(&["run", "What happens next?"], "The fox ran.\n");
+    assert_eq!(both, ask(&["run"], "The fox ran.\n\nWhat happens next?"));
+    assert_eq!(
+        both,
+        ask(&["run", "-p", "What happens next?"], "The fox ran.\n")
+    );
+    // An empty input is none.
+    let question = ask(&["run", "What happens next?"], "");
+    assert_eq!(
+        question,
+        out(&welte(
+            &[&["run", "What happens next?"], &SHORT[..]].concat()
+        ))
+    );
+    assert_ne!(question, both);
+}
+
+#[test]
+fn llama_cpps_flags_are_honoured_or_noted() {
+    let base = ["run", "Hello", "-n", "4", "--temp", "0"];
+    let flags = [
+        "-ngl",
+        "0",
+        "-cnv",
+        "--jinja",
+        "-fa",
+        "on",
+        "-b",
+        "64",
+        "-ub",
+        "16",
+        "--no-mmap",
+    ];
+    let output = welte(&[&base[..], &flags].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let notes: Vec<String> = err(&output)
+        .lines()
+        .filter(|line| line.starts_with("note: -"))
+        .map(str::to_string)
+        .collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("--no-mmap has no effect"), "{notes:?}");
+    assert_eq!(
+        out(&output),
+        out(&welte(&[&base[..], &["--device", "cpu"]].concat()))
+    );
+    let refused = welte(&[&base[..], &["--lora", "x.gguf"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        err(&refused).contains("--lora: adapters"),
+        "{}",
+        err(&refused)
+    );
+}
+
+#[test]
+fn a_cpu_run_does_not_lament_a_missing_gpu() {
+    let notes = |args: &[&str]| {
+        let text = err(&welte(&[&["run", "Hello", "-n", "2"], args].concat()));
+        text.lines()
+            .any(|line| line.contains("NVIDIA driver's library"))
+    };
+    assert!(!notes(&[]));
+    // With -v it says so, unless there is a GPU.
+    let doctor = out(&welte(&["doctor"]));
+    if doctor.contains("NVIDIA driver's library") {
+        assert!(notes(&["-v"]));
+    }
+}
+
+#[test]
+fn help_is_short_and_help_all_is_not() {
+    for name in ["run", "chat", "serve"] {
+        let short = out(&welte(&[name, "--help"]));
+        let long = out(&welte(&[name, "--help-all"]));
+        assert!(
+            short.lines().count() <= 60,
+            "{name}: {}",
+            short.lines().count()
+        );
+        assert!(short.contains("--help-all"));
+        assert!(long.contains("--xtc-threshold") && !short.contains("--xtc-threshold"));
+    }
+}
+
+#[test]
+fn shells_and_man_get_their_files() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = out(&welte(&["completions", shell]));
+        assert!(
+            script.contains("perplexity") && script.contains("top-nsigma"),
+            "{shell}"
+        );
+    }
+    assert_eq!(welte(&["completions", "tcl"]).status.code(), Some(2));
+    let folder = tempfile::tempdir().unwrap();
+    let man = folder.path().join("a/man1");
+    let output = welte(&["man", man.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let page = std::fs::read_to_string(man.join("welte-serve.1")).unwrap();
+    assert!(page.contains("checkpoints"), "{page}");
+    assert!(man.join("welte.1").is_file());
+}
+
+#[cfg(feature = "hub")]
+#[test]
+fn common_models_have_short_names() {
+    let list = out(&welte(&["list", "--available"]));
+    assert!(list.lines().count() >= 40);
+    let line = list
+        .lines()
+        .find(|line| line.starts_with("qwen3:4b "))
+        .unwrap();
+    assert!(line.ends_with("Qwen/Qwen3-4B-GGUF:Q4_K_M"), "{line}");
+    let json = out(&welte(&["list", "--available", "-o", "json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["name"], "qwen3:0.6b");
+    // A short name is looked up on the hub, here on one that is not there.
+    let home = tempfile::tempdir().unwrap();
+    for args in [
+        &["run", "gemma3:270m", "hi"][..],
+        &["run", "-hf", "gemma3:270m", "hi"],
+    ] {
+        let output = command(args)
+            .env("HF_HOME", home.path())
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            err(&output).contains("ggml-org/gemma-3-270m-it-GGUF"),
+            "{}",
+            err(&output)
+        );
+    }
+}
+
+#[test]
+fn a_chat_model_that_reranks_is_noted() {
+    let output = welte(&["rerank", "-m", "models/demo.gguf", "fox", "a fox", "a bear"]);
+    // The bundled model has no tokens for yes and no, or it scores: both say that it is no reranker.
+    assert!(err(&output).contains("reranker"), "{}", err(&output));
+}
+
+#[test]
+fn ps_and_stop_ask_a_running_server() {
+    // A port that is free: the server tells which one it took.
+    let mut server = command(&[
+        "serve",
+        "--port",
+        "0",
+        "-c",
+        "256",
+        "-np",
+        "1",
+        "--device",
+        "cpu",
+        "--api-key",
+        "k",
+    ])
+    .stdin(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut said = String::new();
+    let mut stderr = server.stderr.take().unwrap();
+    let mut byte = [0];
+    while !(said.contains("listening at http://") && said.ends_with('\n')) {
+        assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{said}");
+        said.push(byte[0].into());
+    }
+    let port = said.trim_end().rsplit(':').next().unwrap().to_string();
+    let ask = |args: &[&str]| welte(&[args, &["--port", &port, "--api-key", "k"]].concat());
+    let loaded = ask(&["ps"]);
+    assert!(out(&loaded).contains("demo"), "{}", err(&loaded));
+    let wrong = welte(&["ps", "--port", &port, "--api-key", "x"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(err(&wrong).contains("key"), "{}", err(&wrong));
+    let stopped = ask(&["stop", "demo"]);
+    assert_eq!(stopped.status.code(), Some(0), "{}", err(&stopped));
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        out(&ask(&["ps"])).is_empty()
+    });
+    assert!(gone, "{}", out(&ask(&["ps"])));
+    let again = ask(&["stop", "demo"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(err(&again).contains("not loaded"), "{}", err(&again));
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn no_server_and_other_servers_are_told_apart() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let none = welte(&["ps", "--port", &port]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(err(&none).contains("no server answers"), "{}", err(&none));
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _): (TcpStream, _) = other.accept().unwrap();
+        stream.write_all(b"220 mail.example.org\r\n").unwrap();
+    });
+    let mail = welte(&["ps", "--port", &port]);
+    thread.join().unwrap();
+    assert_eq!(mail.status.code(), Some(1), "{}", out(&mail));
+}
