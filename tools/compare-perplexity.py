@@ -2,10 +2,10 @@
 """Compares the perplexity of a model in every recipe, computed by Welte and by llama.cpp on the same files.
 
     tools/compare-perplexity.py --llama-perplexity PATH
-    tools/compare-perplexity.py --llama-perplexity PATH --files crates/welte/tests/goldens/*/*.gguf
+    tools/compare-perplexity.py --llama-perplexity PATH --files GOLDENS/*/*.gguf
 
-With --files, which suits small random models, every file gets a tokenizer whose tokens are single bytes, and random text is scored
-(needs the Python package gguf).
+With --files, which suits small random models (tools/goldens/seeded.py writes the goldens to a folder), every file gets a tokenizer
+whose tokens are single bytes, and random text is scored (needs the Python package gguf).
 """
 import argparse
 import json

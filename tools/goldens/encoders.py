@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the goldens of encoders: small random models of transformers, texts as tokens, and the vectors or scores that
-transformers computes for them.
+"""Writes the goldens of encoders: small models of transformers with random weights, texts as tokens, and the vectors or scores
+that transformers computes for them.
 
     tools/goldens/encoders.py crates/welte/tests/goldens
 """
@@ -9,8 +9,12 @@ import json
 import pathlib
 import sys
 
+import gguf
 import torch
 import transformers as tf
+
+from make import directory
+from seeded import cut, generate
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 from embedding_models import bert_gguf
@@ -43,6 +47,17 @@ def randomise(model, seed):
             noise = torch.randn(p.shape, generator=generator) * scale
             p.copy_(noise + 1.0 if p.dim() == 1 and name.endswith("weight") and "emb" not in name else noise)
     return model.float().eval()
+
+
+def same_weights(path, folder):
+    """Cuts a GGUF file that has the tensors of a directory, under names of its own."""
+    fill = json.loads((folder / "model.safetensors.fill").read_text())
+    known = {generate(fill["seed"], name, *how).tobytes(): (name, how) for name, _, *how in fill["tensors"]}
+    tensors = []
+    for tensor in gguf.GGUFReader(path).tensors:
+        name, how = known[tensor.data.tobytes()]
+        tensors.append([name, int(tensor.data_offset), *how])
+    cut(path, fill["seed"], tensors)
 
 
 def pool(states, kind):
@@ -92,10 +107,8 @@ def main():
     ]
     for seed, (name, config, kind, pooling) in enumerate(models):
         config._attn_implementation = "eager"
-        model = randomise(kind(config), seed)
         folder = out / "encoders" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(folder)
+        model = directory(randomise(kind(config), seed), folder, seed)
         modules(folder, pooling, config.hidden_size)
         inputs = texts(config.vocab_size, seed)
         with torch.no_grad():
@@ -104,6 +117,7 @@ def main():
         if name == "bert":
             path = out / "encoders" / "bert.gguf"
             bert_gguf(model, config, path)
+            same_weights(path, folder)
             add("bert (GGUF)", path, pooling, inputs, [pool(s, pooling) for s in states])
     classifiers = [
         ("bert-classifier", tf.BertConfig(**SIZES, num_labels=1), tf.BertForSequenceClassification),
@@ -116,10 +130,8 @@ def main():
     ]
     for seed, (name, config, kind) in enumerate(classifiers, 20):
         config._attn_implementation = "eager"
-        model = randomise(kind(config), seed)
         folder = out / "encoders" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(folder)
+        model = directory(randomise(kind(config), seed), folder, seed)
         inputs = texts(config.vocab_size, seed)
         outputs = []
         for text in inputs:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from make import KEPT, PROMPT, SMALL, WIDE, build, logits, write_gguf
+from make import PROMPT, SMALL, WIDE, add_to_config, build, logits, quantised, save, write_gguf
 from safetensors.torch import load_file, save_file
+from seeded import Goldens
 
-LARGEST, SQUARE = 448.0, 128
+SQUARE = 128
 SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
          "head_dim": 32}
 NARROW = SHAPE | {"hidden_size": 96, "intermediate_size": 128}
@@ -29,21 +30,23 @@ PLANS = [("blocks", "llama", SHAPE, "block"), ("rows", "qwen3", SHAPE, "channel"
 GGUF = [("IQ4_NL", "llama", SMALL), ("IQ4_XS", "qwen3", WIDE), ("MXFP4", "qwen2", SMALL)]
 
 
-def eight(w, scales):
-    """Bytes, scales and the values that they stand for."""
+# The deviation of random codes.
+CODES = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float().square().mean().sqrt()
+
+
+def scale_of(w, scales, rng):
+    """Scales that give random codes about the deviation of a matrix."""
     n, k = w.shape
-    if scales == "block":
-        rows, columns = -(-n // SQUARE), -(-k // SQUARE)
-        padded = torch.zeros(rows * SQUARE, columns * SQUARE)
-        padded[:n, :k] = w.float()
-        s = padded.reshape(rows, SQUARE, columns, SQUARE).abs().amax((1, 3)) / LARGEST
-        wide = s.repeat_interleave(SQUARE, 0)[:n].repeat_interleave(SQUARE, 1)[:, :k]
-    else:
-        s = (w.float().abs().amax(1, keepdim=True) if scales == "channel" else w.float().abs().max().reshape(1)) / LARGEST
-        s = s.to(torch.bfloat16)
-        wide = s.float().expand(n, k) if scales == "channel" else s.float()
-    q = (w.float() / wide).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
-    return q, s, q.float() * wide
+    shape = {"block": (-(-n // SQUARE), -(-k // SQUARE)), "channel": (n, 1), "tensor": (1,)}[scales]
+    s = torch.from_numpy(rng.uniform(0.8, 1.2, shape).astype(np.float32)) * w.float().std() / CODES
+    return s if scales == "block" else s.to(torch.bfloat16)
+
+
+def values_of(q, s, scales):
+    n, k = q.shape
+    s = s.float().repeat_interleave(SQUARE, 0)[:n].repeat_interleave(SQUARE, 1)[:, :k] if scales == "block" else s.float()
+    values = q.float() * s
+    return values.to(torch.bfloat16).float() if k % SQUARE else values
 
 
 def configuration(scales):
@@ -56,52 +59,38 @@ def configuration(scales):
 
 def float8(path, arch, shape, scales, seed):
     model = build(arch, shape, seed).to(torch.bfloat16)
-    model.save_pretrained(path)
-    (path / "generation_config.json").unlink(missing_ok=True)
-    model, stored = model.float(), {}
-    parameters = dict(model.named_parameters())
+    save(model, path)
+    tensors, fields, rng = {}, {}, np.random.default_rng(seed)
+    suffix = "_scale_inv" if scales == "block" else "_scale"
     for key, w in load_file(path / "model.safetensors").items():
-        if "_proj" not in key or not key.endswith("weight"):
-            stored[key] = w
+        tensors[key] = w
+        if not key.endswith("_proj.weight"):
             continue
-        q, s, values = eight(w, scales)
-        stored[key], stored[key + ("_scale_inv" if scales == "block" else "_scale")] = q, s
+        tensors[key], tensors[key + suffix] = torch.zeros(w.shape).to(torch.float8_e4m3fn), scale_of(w, scales, rng)
+        fields[key] = [[0, 1, "e4m3", 0, 0]]
         if scales == "tensor":
-            stored[key.replace(".weight", ".input_scale")] = torch.ones(1)
-        if w.shape[1] % SQUARE:
-            values = values.to(torch.bfloat16).float()
-        with torch.no_grad():
-            parameters[key].copy_(values)
-    save_file(stored, path / "model.safetensors", {"format": "pt"})
-    config = json.loads((path / "config.json").read_text())
-    config["quantization_config"] = configuration(scales)
-    (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    return model
+            tensors[key.replace(".weight", ".input_scale")] = torch.ones(1)
+    add_to_config(path, quantization_config=configuration(scales))
+    return quantised(model, path, seed, tensors, lambda stored, key: values_of(stored[key], stored[key + suffix], scales), fields)
 
 
 def models(out):
     folder = out / "formats"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    index = []
+    goldens = Goldens(out, "formats.json", anew=True)
 
     def keep(model, name, path, kind):
-        prompt = np.random.default_rng(300 + len(index)).integers(2, model.config.vocab_size, PROMPT).tolist()
-        values = logits(model, prompt)
-        values.tofile(folder / f"{name}.f32")
-        index.append({"name": f"formats/{name}", "path": f"formats/{path}", "logits": f"formats/{name}.f32", "architecture": "formats",
-                      "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": model.config.vocab_size})
-        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+        prompt = np.random.default_rng(300 + len(goldens.entries)).integers(2, model.config.vocab_size, PROMPT).tolist()
+        goldens.keep(f"formats/{name}", f"formats/{path}", "formats", kind, prompt, logits(model, prompt), model.config.vocab_size)
 
     for i, (kind, arch, shape) in enumerate(GGUF):
         model, name = build(arch, shape, 50 + i), kind.lower()
-        write_gguf(folder / f"{name}.gguf", arch, model, kind)
+        write_gguf(folder / f"{name}.gguf", arch, model, kind, 50 + i)
         keep(model, name, f"{name}.gguf", kind)
     for i, (name, arch, shape, scales) in enumerate(PLANS):
-        (folder / name).mkdir()
         model = float8(folder / name, arch, shape, scales, 60 + i)
         keep(model, name, name, "F8_E4M3" if shape is SHAPE else "BF16")
-    (out / "formats.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
 
 
 def mxfp4(out):

@@ -7,15 +7,14 @@ file in Q8_0 with llama.cpp's names. The first and third layer are sparse, the l
 than the prompt. Some tokens have no embedding per layer.
 """
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
-import gguf
 import numpy as np
 import torch
-from make import KEPT, PROMPT, VOCAB, logits, stored
+from make import PROMPT, VOCAB, directory, logits
+from seeded import Gguf, Goldens
 from transformers import Gemma3nForCausalLM, Gemma3nTextConfig
 
 WINDOWED, FULL = "sliding_attention", "full_attention"
@@ -70,10 +69,11 @@ def gguf_name(name):
     return f"blk.{layer}.{NAMES[stem]}.{kind}"
 
 
-def write_gguf(path, model):
+def write_gguf(path, model, seed):
     """Stores the matrices in Q8_0, and puts what was stored back into the model."""
     c = model.config
-    w = gguf.GGUFWriter(path, "gemma3n")
+    made = Gguf(path, "gemma3n", seed)
+    w = made.keys
     w.add_name("golden gemma3n Q8_0")
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
@@ -98,26 +98,22 @@ def write_gguf(path, model):
 
     def put(name, value):
         """Stores values, and gives what is stored."""
-        kind = "F32" if value.ndim == 1 or "altup" in name or value.shape[-1] % 32 else "Q8_0"
-        data, decoded = (value, value) if kind == "F32" else stored(value, kind)
-        w.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[kind])
-        return decoded
+        return made.put(name, value, "F32" if value.ndim == 1 or "altup" in name or value.shape[-1] % 32 else "Q8_0")
 
     stacks = {own: [] for own in STACKED.values()}
     for name, p in model.named_parameters():
         name, value = name.removeprefix("model."), p.detach().numpy().copy()
         stack = STACKED.get(name.split(".")[0])
         if stack:
-            stacks[stack].append(value)
+            stacks[stack].append(p)
             continue
         with torch.no_grad():
             p.copy_(torch.from_numpy(put(gguf_name(name), value)))
-    for own, values in stacks.items():
-        put(f"{own}.weight", np.stack(values))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    for own, parameters in stacks.items():
+        with torch.no_grad():
+            for p, value in zip(parameters, put(f"{own}.weight", np.stack([p.numpy() for p in parameters]))):
+                p.copy_(torch.from_numpy(value))
+    made.finish()
 
 
 def main():
@@ -126,26 +122,17 @@ def main():
     folder = out / "gemma3n"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    index = []
+    goldens = Goldens(out, "gemma3n.json", anew=True)
     prompt = np.random.default_rng(650).integers(2, VOCAB, PROMPT).tolist()
     assert any(token >= PER_LAYER_VOCAB for token in prompt)
 
     def keep(model, name, path, kind):
-        values = logits(model, prompt)
-        values.tofile(folder / f"{name}.f32")
-        index.append({"name": f"gemma3n/{name}", "path": f"gemma3n/{path}", "logits": f"gemma3n/{name}.f32", "architecture": "gemma3n",
-                      "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
-        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+        goldens.keep(f"gemma3n/{name}", f"gemma3n/{path}", "gemma3n", kind, prompt, logits(model, prompt), VOCAB)
 
-    build(97).to(torch.bfloat16).save_pretrained(folder / "hf")
-    (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
-    # Read again in float32: rope's frequencies are not stored, and must not be rounded.
-    model = Gemma3nForCausalLM.from_pretrained(folder / "hf", dtype=torch.float32, attn_implementation="eager")
-    keep(model.eval(), "hf", "hf", "BF16")
+    keep(directory(build(97).to(torch.bfloat16), folder / "hf", 97), "hf", "hf", "BF16")
     model = build(98)
-    write_gguf(folder / "q8_0.gguf", model)
+    write_gguf(folder / "q8_0.gguf", model, 98)
     keep(model, "q8_0", "q8_0.gguf", "Q8_0")
-    (out / "gemma3n.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
 
 
 if __name__ == "__main__":

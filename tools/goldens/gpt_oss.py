@@ -16,8 +16,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from make import KEPT, PROMPT, VOCAB, logits
+from make import PROMPT, VOCAB, directory, logits, save
 from safetensors.torch import load_file, save_file
+from seeded import Gguf, Goldens, Safetensors
 from transformers import GptOssConfig, GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -56,27 +57,25 @@ def build(seed):
     return model.eval()
 
 
-def blocks(shape, scale, rng):
-    """Random blocks and scales for [experts, rows, columns] of about that deviation."""
-    experts, rows, columns = shape
-    q = torch.from_numpy(rng.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8))
-    exponent = int(np.floor(np.log2(scale / 2.9)))
-    return q, torch.from_numpy(rng.integers(127 + exponent, 129 + exponent, (experts, rows, columns // 32), dtype=np.uint8))
-
-
-def quantised(path, model, rng):
-    """Stores the experts in MXFP4 and puts what was stored into the model."""
-    model.to(torch.bfloat16).save_pretrained(path)
-    (path / "generation_config.json").unlink(missing_ok=True)
+def quantised(path, model, seed):
+    """Stores the experts in MXFP4 and puts what is stored into the model."""
+    save(model.to(torch.bfloat16), path)
+    tensors, fields = load_file(path / "model.safetensors"), {}
+    packed = [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]
+    for name in packed:
+        experts, k, n = tensors.pop(name).shape
+        tensors[name + "_blocks"] = torch.zeros(experts, n, k // 32, 16, dtype=torch.uint8)
+        tensors[name + "_scales"] = torch.zeros(experts, n, k // 32, dtype=torch.uint8)
+        # Codes alone deviate by 2.9.
+        exponent = int(np.floor(np.log2((0.2 if "down" in name else 1.3) / k**0.5 / 2.9)))
+        fields[name + "_scales"] = [[0, 1, "byte", 127 + exponent, 128 + exponent]]
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    weights, parameters = Safetensors(path / "model.safetensors", seed, fields), dict(model.float().named_parameters())
     stored = load_file(path / "model.safetensors")
-    parameters = dict(model.float().named_parameters())
-    for name in [name for name in stored if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
-        experts, k, n = stored.pop(name).shape
-        q, s = blocks((experts, n, k), (0.2 if "down" in name else 1.3) / k ** 0.5, rng)
-        stored[name + "_blocks"], stored[name + "_scales"] = q, s
-        with torch.no_grad():
-            parameters[name].copy_(convert_moe_packed_tensors(q, s, dtype=torch.float32))
-    save_file(stored, path / "model.safetensors", {"format": "pt"})
+    with torch.no_grad():
+        for name, p in parameters.items():
+            blocks, scales = (stored.get(name + part) for part in ("_blocks", "_scales"))
+            p.copy_(stored[name].float() if blocks is None else convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
     config = json.loads((path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
@@ -90,12 +89,14 @@ def quantised(path, model, rng):
     again = GptOssForCausalLM.from_pretrained(path, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16)
     for name, p in again.named_parameters():
         assert torch.equal(p.float(), parameters[name].to(torch.bfloat16).float()), name
+    weights.cut()
 
 
-def write_gguf(path, model, experts):
+def write_gguf(path, model, experts, seed):
     """Matrices in F32, or experts in MXFP4 beside F16; what was stored is put back into the model."""
     c = model.config
-    w = gguf.GGUFWriter(path, "gpt-oss")
+    made = Gguf(path, "gpt-oss", seed)
+    w, put = made.keys, made.put
     w.add_name("golden gpt-oss")
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
@@ -116,14 +117,6 @@ def write_gguf(path, model, experts):
     w.add_layer_norm_rms_eps(c.rms_norm_eps)
     w.add_vocab_size(VOCAB)
 
-    def put(name, value, kind):
-        """Stores values, and gives what is stored."""
-        value = np.ascontiguousarray(value, np.float32)
-        qtype = gguf.GGMLQuantizationType[kind]
-        data = value if kind == "F32" else gguf.quants.quantize(value, qtype)
-        w.add_tensor(name, data, raw_dtype=qtype)
-        return np.asarray(gguf.quants.dequantize(data, qtype), np.float32).reshape(value.shape)
-
     for name, p in model.named_parameters():
         value = p.detach().numpy().copy()
         stem, _, kind = name.removeprefix("model.").rpartition(".")
@@ -137,7 +130,7 @@ def write_gguf(path, model, experts):
             parts = {"gate": value[..., ::2], "up": value[..., 1::2]} if "gate_up" in kind else {"down": value}
             for part, rows in parts.items():
                 if kind.endswith("bias"):
-                    put(f"{block}_{part}_exps.bias", rows, "F32")
+                    rows[...] = put(f"{block}_{part}_exps.bias", rows)
                 else:
                     rows[...] = put(f"{block}_{part}_exps.weight", rows.swapaxes(1, 2), experts).swapaxes(1, 2)
         else:
@@ -146,10 +139,7 @@ def write_gguf(path, model, experts):
             value = put(f"blk.{layer}.{NAMES[rest]}.{kind}", value, "F32" if plain else "F16")
         with torch.no_grad():
             p.copy_(torch.from_numpy(value))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    made.finish()
 
 
 def main():
@@ -157,29 +147,20 @@ def main():
     folder = out / "gpt-oss"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    index = []
+    goldens = Goldens(out, "gpt-oss.json", anew=True)
 
     def keep(model, name, path, kind):
-        prompt = np.random.default_rng(500 + len(index)).integers(2, VOCAB, PROMPT).tolist()
-        values = logits(model, prompt)
-        values.tofile(folder / f"{name}.f32")
-        index.append({"name": f"gpt-oss/{name}", "path": f"gpt-oss/{path}", "logits": f"gpt-oss/{name}.f32", "architecture": "gpt_oss",
-                      "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
-        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+        prompt = np.random.default_rng(500 + len(goldens.entries)).integers(2, VOCAB, PROMPT).tolist()
+        goldens.keep(f"gpt-oss/{name}", f"gpt-oss/{path}", "gpt_oss", kind, prompt, logits(model, prompt), VOCAB)
 
-    model = build(80).to(torch.bfloat16)
-    model.save_pretrained(folder / "hf")
-    (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
-    keep(model.float(), "hf", "hf", "BF16")
+    keep(directory(build(80).to(torch.bfloat16), folder / "hf", 80), "hf", "hf", "BF16")
     model = build(81)
-    quantised(folder / "mxfp4", model, np.random.default_rng(81))
+    quantised(folder / "mxfp4", model, 81)
     keep(model, "mxfp4", "mxfp4", "MXFP4")
     for i, kind in enumerate(("F32", "MXFP4")):
         model = build(82 + i)
-        name = f"{kind.lower()}_gguf"
-        write_gguf(folder / f"{kind.lower()}.gguf", model, kind)
-        keep(model, name, f"{kind.lower()}.gguf", kind)
-    (out / "gpt-oss.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
+        write_gguf(folder / f"{kind.lower()}.gguf", model, kind, 82 + i)
+        keep(model, f"{kind.lower()}_gguf", f"{kind.lower()}.gguf", kind)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the golden files: small random models with the logits that transformers gives for them in float32.
+"""Writes the golden files: small models with random weights, and the logits that transformers gives for them in float32.
 
     python3 make.py crates/welte/tests/goldens          needs torch, transformers, gguf, numpy
 
@@ -9,6 +9,7 @@ prompt. `index.json` lists them.
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import gguf
 import numpy as np
 import torch
 import transformers
-
-import kquants
+from choose import calmest, clearest
+from safetensors.torch import load_file, save_file
+from seeded import Gguf, Goldens, Safetensors
 
 FORMATS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 PROMPT, KEPT, VOCAB, THETA = 24, 8, 251, 10000.0
@@ -37,6 +39,7 @@ EVERY_FORMAT = ("llama", "qwen2", "qwen3")
 PAIRED = ("llama", "smollm3", "mixtral")
 # Mixtral's GGUF files call themselves after the architecture that it adds experts to.
 GGUF_ARCH = {"mixtral": "llama"}
+MIXTURES = ("qwen3moe", "mixtral")
 ARCHITECTURES = [*EVERY_FORMAT, "gemma", "gemma2", "gemma3", "phi3", "olmo2", "smollm3", "qwen3moe", "mixtral"]
 # Gemma 3 and SmolLM3 differ every few layers; Phi-3's heads are as wide as its stream allows, and two are wanted.
 SHAPES = {"gemma3": {"num_hidden_layers": 6}, "smollm3": {"num_hidden_layers": 4}, "phi3": {"hidden_size": 128},
@@ -118,9 +121,43 @@ def build(arch, shape, seed):
 
 def logits(model, prompt):
     with torch.no_grad():
-        out = model(torch.tensor([prompt])).logits[0, -KEPT:].float().numpy()
-    assert np.isfinite(out).all() and out.std() > 0.8, out.std()
-    return np.ascontiguousarray(out, np.float32)
+        return model(torch.tensor([prompt])).logits[0, -KEPT:].float().numpy()
+
+
+def save(model, folder, edit=lambda folder: None):
+    """Writes a directory as transformers does. `edit` changes it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    edit(folder)
+
+
+def directory(model, folder, seed, edit=lambda folder: None):
+    """Writes a directory whose weights are made from a seed, and gives the model as transformers reads it, in float32."""
+    save(model, folder, edit)
+    weights = Safetensors(folder / "model.safetensors", seed)
+    experts = {"experts_implementation": "eager"} if getattr(model.config, "_experts_implementation", None) else {}
+    read = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **experts)
+    weights.cut()
+    return read.eval()
+
+
+def quantised(model, folder, seed, tensors, values, fields, exact=()):
+    """Replaces the tensors of a saved directory. What is stored goes into the model: `values` decodes the matrices of layers."""
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    weights = Safetensors(folder / "model.safetensors", seed, fields, exact)
+    stored = load_file(folder / "model.safetensors")
+    model.float()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            p.copy_(values(stored, key) if key.endswith("_proj.weight") else stored[key].float())
+    weights.cut()
+    return model
+
+
+def add_to_config(folder, **keys):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys, indent=1) + "\n")
 
 
 def swap(w, heads, back=False):
@@ -139,13 +176,6 @@ def gguf_name(arch, name):
     return f"blk.{layer}.{names[rest]}.{kind}"
 
 
-def stored(value, kind):
-    """The bytes of a matrix in a format, and the values they stand for."""
-    qtype = gguf.GGMLQuantizationType[kind]
-    data = kquants.encode(value, kind) if kind in kquants.ENCODERS else gguf.quants.quantize(value, qtype)
-    return data, np.asarray(gguf.quants.dequantize(data, qtype), np.float32).reshape(value.shape)
-
-
 def rope_factors(config):
     """What each frequency is divided by under llama3 scaling: told apart by comparing with the plain ones."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -154,12 +184,13 @@ def rope_factors(config):
     return (plain / scaled).numpy().astype(np.float32)
 
 
-def write_gguf(path, arch, model, kind):
-    """Stores the model's matrices in a format, and puts what was stored back into the model."""
+def write_gguf(path, arch, model, kind, seed, more=None):
+    """Stores the model with matrices in a format and weights from a seed, and puts what was stored back into the model."""
     c = model.config
     heads, kv = c.num_attention_heads, c.num_key_value_heads
     head_dim = getattr(c, "head_dim", None) or c.hidden_size // heads
-    w = gguf.GGUFWriter(path, GGUF_ARCH.get(arch, arch))
+    made = Gguf(path, GGUF_ARCH.get(arch, arch), seed)
+    w = made.keys
     w.add_name(f"golden {arch} {kind}")
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
@@ -174,7 +205,7 @@ def write_gguf(path, arch, model, kind):
     w.add_layer_norm_rms_eps(c.rms_norm_eps)
     w.add_vocab_size(VOCAB)
     if arch == "llama":
-        w.add_tensor("rope_freqs.weight", rope_factors(c))
+        made.exact("rope_freqs.weight", rope_factors(c))
     if arch in ("gemma2", "gemma3"):
         w.add_sliding_window(WINDOW)
     if arch == "gemma2":
@@ -193,69 +224,63 @@ def write_gguf(path, arch, model, kind):
         w.add_sliding_window(c.sliding_window)
         w.add_rope_scaling_orig_ctx_len(ORIGINAL)
         for which, factors in zip(("short", "long"), rope_lists(head_dim // 2)):
-            w.add_tensor(f"rope_factors_{which}.weight", np.array(factors, np.float32))
+            made.exact(f"rope_factors_{which}.weight", factors)
     for name, p in model.named_parameters():
-        value, paired = p.detach().numpy().copy(), None
+        value = p.detach().numpy().copy()
         if ".experts." in name:
             stem = f"blk.{name.split('.')[2]}.ffn"
             half = value.shape[1] // 2
             parts = {"gate": value[:, :half], "up": value[:, half:]} if "gate_up" in name else {"down": value}
             for part, rows in parts.items():
-                data, decoded = stored(np.ascontiguousarray(rows), kind)
-                w.add_tensor(f"{stem}_{part}_exps.weight", data, raw_dtype=gguf.GGMLQuantizationType[kind])
-                rows[...] = decoded
-            with torch.no_grad():
-                p.copy_(torch.from_numpy(value))
-            continue
-        if arch in PAIRED and name.endswith(("q_proj.weight", "k_proj.weight")):
-            paired = heads if "q_proj" in name else kv
-            value = swap(value, paired)
-        if value.ndim == 1:
-            if arch.startswith("gemma"):
-                value += 1
-            w.add_tensor(gguf_name(arch, name), value)
-            continue
-        data, decoded = stored(value, kind)
-        w.add_tensor(gguf_name(arch, name), data, raw_dtype=gguf.GGMLQuantizationType[kind])
+                rows[...] = made.put(f"{stem}_{part}_exps.weight", rows, kind)
+        elif value.ndim == 1:
+            one = 1 if arch.startswith("gemma") else 0
+            value = made.put(gguf_name(arch, name), value + one) - one
+        else:
+            value = made.put(gguf_name(arch, name), value, kind)
+            if arch in PAIRED and name.endswith(("q_proj.weight", "k_proj.weight")):
+                value = swap(value, heads if "q_proj" in name else kv, back=True)
         with torch.no_grad():
-            p.copy_(torch.from_numpy(swap(decoded, paired, back=True) if paired else decoded))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+            p.copy_(torch.from_numpy(value))
+    if more:
+        more(made, model)
+    made.finish()
+
+
+def published(folder):
+    """The way most published checkpoints of Llama still say it."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_scaling"] = {k: v for k, v in config.pop("rope_parameters").items() if k != "rope_theta"}
+    config["rope_theta"], config["torch_dtype"] = THETA, config.pop("dtype")
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def main():
+    torch.set_num_threads(1)
     out = Path(sys.argv[1])
-    index = []
+    goldens = Goldens(out, "index.json", anew=True)
     for a, arch in enumerate(ARCHITECTURES):
         folder = out / arch
         folder.mkdir(parents=True, exist_ok=True)
         prompt = np.random.default_rng(100 + a).integers(2, VOCAB, PROMPT).tolist()
 
         def keep(model, name, path, kind):
-            values = logits(model, prompt)
-            values.tofile(folder / f"{name}.f32")
-            index.append({"name": f"{arch}/{name}", "path": f"{arch}/{path}", "logits": f"{arch}/{name}.f32", "architecture": arch,
-                          "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
-            print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+            goldens.keep(f"{arch}/{name}", f"{arch}/{path}", arch, kind, prompt, logits(model, prompt), VOCAB)
 
-        model = build(arch, SMALL | SHAPES.get(arch, {}), 10 + a).to(torch.bfloat16)
-        model.save_pretrained(folder / "hf")
-        (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
-        if arch == "llama":  # the way most published checkpoints still say it
-            config = json.loads((folder / "hf" / "config.json").read_text())
-            config["rope_scaling"] = {k: v for k, v in config.pop("rope_parameters").items() if k != "rope_theta"}
-            config["rope_theta"], config["torch_dtype"] = THETA, config.pop("dtype")
-            (folder / "hf" / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        keep(model.float(), "hf", "hf", "BF16")
+        def folder_of(seed):
+            model = build(arch, SMALL | SHAPES.get(arch, {}), seed).to(torch.bfloat16)
+            return directory(model, folder / "hf", seed, published if arch == "llama" else lambda folder: None)
+
+        def file(seed, kind):
+            model = build(arch, WIDE if kind.endswith("_K") else SMALL | SHAPES.get(arch, {}), seed)
+            write_gguf(folder / f"{kind.lower()}.gguf", arch, model, kind, seed)
+            return model
+
+        select = clearest if arch in MIXTURES else calmest
+        keep(select(folder_of, prompt, 10 + 100 * a, "BF16"), "hf", "hf", "BF16")
         for kind in FORMATS if arch in EVERY_FORMAT else ["Q8_0"]:
-            shape = WIDE if kind.endswith("_K") else SMALL | SHAPES.get(arch, {})
-            model = build(arch, shape, 20 + a)
-            path = f"{kind.lower()}.gguf"
-            write_gguf(folder / path, arch, model, kind)
-            keep(model, kind.lower(), path, kind)
-    (out / "index.json").write_text(json.dumps(index).replace('}, {', '},\n{') + "\n")
+            keep(select(lambda seed: file(seed, kind), prompt, 50 + 100 * a, kind), kind.lower(), f"{kind.lower()}.gguf", kind)
 
 
 if __name__ == "__main__":

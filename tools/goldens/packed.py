@@ -9,99 +9,82 @@ NVFP4, without and with factors beside the matrices. Hugging Face directories: A
 compressed-tensors in 4 and 8 bits, and NVFP4 as modelopt writes it.
 """
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
-import gguf
-import kquants
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType as T
-from make import KEPT, PROMPT, WIDE, build, logits, write_gguf
-from safetensors.torch import load_file, save_file
+from make import PROMPT, WIDE, add_to_config, build, logits, quantised, save, write_gguf
+from safetensors.torch import load_file
+from seeded import Goldens, e4m3
 
-# Format, and where a block has its F16 scale.
-TABLES = [("IQ1_S", 0), ("IQ1_M", None), ("IQ2_XXS", 0), ("IQ2_XS", 0), ("IQ2_S", 0), ("IQ3_XXS", 0), ("IQ3_S", 0), ("TQ1_0", 52), ("TQ2_0", 64),
-          ("NVFP4", None)]
+TABLES = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4"]
 DIRECTORIES = [("awq", "llama"), ("gptq", "qwen2"), ("gptq_order", "llama"), ("pack", "qwen3"), ("int8", "llama"), ("nvfp4", "qwen3")]
 FORMATS = {"awq": "UINT4_64_F16", "gptq": "UINT4_128_F16", "gptq_order": "F16", "pack": "INT4_128", "int8": "INT8_128", "nvfp4": "NVFP4_F32"}
 FOUR = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
-def random_blocks(rng, kind, at):
-    """An encoder that keeps only the spread of its values."""
-    qtype = T[kind]
-    size, width = gguf.GGML_QUANT_SIZES[qtype]
-
-    def with_scale(blocks, d):
-        if kind == "NVFP4":
-            # Scales from d / 2 to 2 d, as E4M3.
-            wanted = torch.from_numpy((d * np.exp2(rng.uniform(-1, 1, (len(blocks), 4)))).astype(np.float32))
-            blocks[:, :4] = wanted.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
-        elif kind == "IQ1_M":
-            bits = int(np.float16(d).view(np.uint16))
-            words = blocks[:, 48:56].copy().view("<u2") & 0x0FFF
-            for j in range(4):
-                words[:, j] |= (bits >> 4 * j & 15) << 12
-            blocks[:, 48:56] = words.view(np.uint8)
-        else:
-            blocks[:, at:at + 2] = np.float16(d).reshape(1, 1).view(np.uint8)
-        return blocks
-
-    def encode(rows):
-        n, k = rows.shape
-        blocks = rng.integers(0, 256, (n * k // size, width), dtype=np.uint8)
-        unit = gguf.quants.dequantize(with_scale(blocks.copy(), 1.0).reshape(n, -1), qtype)
-        return with_scale(blocks, np.std(rows) / np.std(unit)).reshape(n, -1)
-
-    return encode
+# The places of eight neighbours in an I32.
+PLACES = {"awq": [0, 2, 4, 6, 1, 3, 5, 7]}
 
 
-def i32(words):
-    return torch.from_numpy(words.astype(np.uint32).view(np.int32)).contiguous()
+def unpacked(words, places=range(8)):
+    """Numbers of 4 bits from the I32s of the last dimension."""
+    four = words.numpy().view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+    numbers = np.empty_like(four)
+    numbers[..., list(places)] = four
+    return torch.from_numpy(numbers.reshape(*words.shape[:-1], -1).astype(np.float32))
 
 
-def packed(numbers, places=range(8)):
-    """Eight numbers of 4 bits in an I32, along the last dimension."""
-    numbers = numbers.reshape(*numbers.shape[:-1], -1, 8)[..., list(places)]
-    return i32((numbers.astype(np.uint64) << np.arange(0, 32, 4, dtype=np.uint64)).sum(-1))
+def zeros(*shape):
+    return torch.zeros(shape, dtype=torch.int32)
 
 
 def module(rng, case, w):
-    """A matrix's tensors in a directory, and the values that they stand for."""
+    """A matrix's tensors: those that are random bits are 0, with the fields that they need, and the names of those that are stored."""
     n, k = w.shape
     spread = float(w.std())
     if case == "nvfp4":
-        q = rng.integers(0, 16, (n, k))
         factor = torch.tensor(spread / 2.9 / 200, dtype=torch.float32)
-        scale = torch.from_numpy(rng.uniform(100, 300, (n, k // 16)).astype(np.float32)).to(torch.float8_e4m3fn)
-        values = torch.from_numpy(FOUR[q]) * (scale.float() * factor).repeat_interleave(16, 1)
-        bytes_ = torch.from_numpy((q[:, ::2] | q[:, 1::2] << 4).astype(np.uint8))
-        return {"weight": bytes_, "weight_scale": scale, "weight_scale_2": factor, "input_scale": torch.ones(())}, values
+        tensors = {"weight": torch.zeros(n, k // 2, dtype=torch.uint8), "weight_scale": torch.zeros(n, k // 16).to(torch.float8_e4m3fn),
+                   "weight_scale_2": factor, "input_scale": torch.ones(())}
+        return tensors, {"weight_scale": [[0, 1, "byte", e4m3(100), e4m3(300)]]}, []
     if case == "int8":
-        q = torch.from_numpy(rng.integers(-127, 128, (n, k)).astype(np.int8))
         scale = torch.from_numpy((spread / 73 * rng.uniform(0.8, 1.2, (n, 1))).astype(np.float32)).to(torch.bfloat16)
-        return {"weight": q, "weight_scale": scale}, q.float() * scale.float()
+        return {"weight": torch.zeros(n, k, dtype=torch.int8), "weight_scale": scale}, {"weight": [[0, 1, "byte", -127, 127]]}, []
     group = 128 if case in ("gptq", "pack") else 64
-    q, zero = rng.integers(0, 16, (n, k)), rng.integers(6, 11, (n, k // group))
-    if case == "pack":
-        zero = np.full_like(zero, 8)
     scale = torch.from_numpy((spread / 4.8 * rng.uniform(0.8, 1.2, (n, k // group))).astype(np.float32))
-    scale = scale.to(torch.bfloat16 if case == "pack" else torch.float16)
+    if case == "pack":
+        return {"weight_packed": zeros(n, k // 8), "weight_scale": scale.to(torch.bfloat16), "weight_shape": torch.tensor([n, k])}, {}, ["weight_shape"]
+    tensors = {"qweight": zeros(k, n // 8), "qzeros": zeros(k // group, n // 8), "scales": scale.half().T.contiguous()}
+    if case == "awq":
+        return tensors, {"qzeros": [[0, 1, "nibbles", 6, 10]]}, []
     member = np.arange(k) // group
     if case == "gptq_order":
         rng.shuffle(member)
-    values = scale.float()[:, member] * torch.from_numpy(q - zero[:, member]).float()
+    tensors |= {"qweight": zeros(k // 8, n), "g_idx": torch.from_numpy(member.astype(np.int32))}
+    # One less than the zero points.
+    return tensors, {"qzeros": [[0, 1, "nibbles", 5, 9]]}, ["g_idx"]
+
+
+def values(stored, key, case):
+    """The values that a matrix's tensors stand for."""
+    own = {name.removeprefix(key.removesuffix("weight")): tensor for name, tensor in stored.items()}
+    if case == "nvfp4":
+        q = torch.stack([own["weight"] & 15, own["weight"] >> 4], -1).flatten(1)
+        return torch.from_numpy(FOUR)[q.int()] * (own["weight_scale"].float() * own["weight_scale_2"]).repeat_interleave(16, 1)
+    if case == "int8":
+        return own["weight"].float() * own["weight_scale"].float()
     if case == "pack":
-        return {"weight_packed": packed(q), "weight_scale": scale, "weight_shape": torch.tensor([n, k])}, values
+        return own["weight_scale"].float().repeat_interleave(128, 1) * (unpacked(own["weight_packed"]) - 8)
+    places = PLACES.get(case, range(8))
+    scale, zero = own["scales"].float().T, unpacked(own["qzeros"], places).T
     if case == "awq":
-        places = [0, 2, 4, 6, 1, 3, 5, 7]
-        return {"qweight": packed(q.T, places), "qzeros": packed(zero.T, places), "scales": scale.T.contiguous()}, values
-    tensors = {"qweight": packed(q).T.contiguous(), "qzeros": packed(zero.T - 1), "scales": scale.T.contiguous()}
-    tensors["g_idx"] = torch.from_numpy(member.astype(np.int32))
-    return tensors, values.half().float() if case == "gptq_order" else values
+        return scale.repeat_interleave(64, 1) * (unpacked(own["qweight"], places).T - zero.repeat_interleave(64, 1))
+    q, member = unpacked(own["qweight"].T.contiguous()), own["g_idx"].long()
+    decoded = scale[:, member] * (q - (zero + 1)[:, member])
+    return decoded.half().float() if case == "gptq_order" else decoded
 
 
 def configuration(case):
@@ -118,47 +101,31 @@ def configuration(case):
 
 def directory(path, case, arch, seed):
     model = build(arch, WIDE, seed).to(torch.bfloat16)
-    path.mkdir()
-    model.save_pretrained(path)
-    (path / "generation_config.json").unlink(missing_ok=True)
-    model, stored, rng = model.float(), {}, np.random.default_rng(seed)
-    parameters = dict(model.named_parameters())
+    save(model, path)
+    tensors, fields, exact, rng = {}, {}, [], np.random.default_rng(seed)
     for key, w in load_file(path / "model.safetensors").items():
-        if "_proj" not in key or not key.endswith("weight"):
-            stored[key] = w
+        if not key.endswith("_proj.weight"):
+            tensors[key] = w
             continue
-        tensors, values = module(rng, case, w.float())
-        stored |= {f"{key.removesuffix('weight')}{name}": tensor for name, tensor in tensors.items()}
-        with torch.no_grad():
-            parameters[key].copy_(values)
-    save_file(stored, path / "model.safetensors", {"format": "pt"})
-    config = json.loads((path / "config.json").read_text())
-    config["quantization_config"] = configuration(case)
-    (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    return model
+        stem = key.removesuffix("weight")
+        own, how, stay = module(rng, case, w.float())
+        tensors |= {stem + name: tensor for name, tensor in own.items()}
+        fields |= {stem + name: field for name, field in how.items()}
+        exact += [stem + name for name in stay]
+    add_to_config(path, quantization_config=configuration(case))
+    return quantised(model, path, seed, tensors, lambda stored, key: values(stored, key, case), fields, exact)
 
 
-def with_factors(path, model):
+def add_factors(made, model):
     """Adds factors to the matrices of an NVFP4 file, and multiplies the model's by them."""
-    reader, names = gguf.GGUFReader(path), {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
-    writer = gguf.GGUFWriter(path.with_suffix(".tmp"), reader.fields["general.architecture"].contents())
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    names = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
     for i, (key, parameter) in enumerate((k, p) for k, p in model.named_parameters() if "_proj.weight" in k):
         factor = np.float32(0.7 + 0.1 * i)
         layer, name = key.split(".")[2], key.split(".")[-2].removesuffix("_proj")
-        writer.add_tensor(f"blk.{layer}.{names[name]}.scale", np.array([factor], np.float32))
-        writer.add_tensor(f"blk.{layer}.{names[name]}.input_scale", np.array([1], np.float32))
+        made.exact(f"blk.{layer}.{names[name]}.scale", [factor])
+        made.exact(f"blk.{layer}.{names[name]}.input_scale", [1])
         with torch.no_grad():
             parameter.mul_(float(factor))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    path.with_suffix(".tmp").rename(path)
 
 
 def main():
@@ -166,29 +133,21 @@ def main():
     folder = out / "packed"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    index = []
+    goldens = Goldens(out, "packed.json", anew=True)
 
     def keep(model, name, path, kind):
-        prompt = np.random.default_rng(700 + len(index)).integers(2, model.config.vocab_size, PROMPT).tolist()
-        values = logits(model, prompt)
-        values.tofile(folder / f"{name}.f32")
-        index.append({"name": f"packed/{name}", "path": f"packed/{path}", "logits": f"packed/{name}.f32", "architecture": "packed", "format": kind,
-                      "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": model.config.vocab_size})
-        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+        prompt = np.random.default_rng(700 + len(goldens.entries)).integers(2, model.config.vocab_size, PROMPT).tolist()
+        goldens.keep(f"packed/{name}", f"packed/{path}", "packed", kind, prompt, logits(model, prompt), model.config.vocab_size)
 
-    for i, (kind, at) in enumerate(TABLES + [("NVFP4", None)]):
+    for i, kind in enumerate([*TABLES, "NVFP4"]):
+        factors = i == len(TABLES)
         # The architecture's rows of Q and K need no reordering.
-        model, name = build("qwen3", WIDE, 90 + i), kind.lower() + ("_factors" if i == len(TABLES) else "")
-        kquants.ENCODERS[kind] = random_blocks(np.random.default_rng(800 + i), kind, at)
-        write_gguf(folder / f"{name}.gguf", "qwen3", model, kind)
-        if i == len(TABLES):
-            with_factors(folder / f"{name}.gguf", model)
-            kind = "NVFP4_F32"
-        keep(model, name, f"{name}.gguf", kind)
+        model, name = build("qwen3", WIDE, 90 + i), kind.lower() + ("_factors" if factors else "")
+        write_gguf(folder / f"{name}.gguf", "qwen3", model, kind, 90 + i, add_factors if factors else None)
+        keep(model, name, f"{name}.gguf", "NVFP4_F32" if factors else kind)
     for i, (case, arch) in enumerate(DIRECTORIES):
         name = "modelopt" if case == "nvfp4" else case
         keep(directory(folder / name, case, arch, 110 + i), name, name, FORMATS[case])
-    (out / "packed.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
 
 
 if __name__ == "__main__":

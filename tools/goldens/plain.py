@@ -5,7 +5,7 @@
 The names of tensors in GGUF are those of the gguf package. `plain.json` lists the files.
 """
 
-import json
+import functools
 import sys
 from pathlib import Path
 
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 import transformers as t
 
-from make import KEPT, LLAMA3, ORIGINAL, PROMPT, SMALL, THETA, VOCAB, WINDOW, logits, stored, swap
+from choose import calmest, clearest
+from make import LLAMA3, ORIGINAL, PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits, rope_factors, swap
+from seeded import Gguf, Goldens
 
 ROPE = {"rope_type": "default", "rope_theta": THETA}
 YARN = {"rope_type": "yarn", "rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 32.0,
@@ -186,60 +188,9 @@ def build(name, seed):
     return model.float().eval()
 
 
-def margin(model, prompt):
-    """By how much the last chosen expert, and the last used group, is ahead of the next, at the closest decision."""
-    logits = []
-    gates = ("mlp.gate", "mlp.router", "feed_forward.gate", "mixer.gate")
-    routers = [m for key, m in model.named_modules() if key.endswith(gates) and hasattr(m, "weight")]
-    biases = {m.gate: m.expert_bias for m in model.modules() if hasattr(m, "expert_bias")}
-    hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[0]))) for m in routers]
-    with torch.no_grad():
-        model(torch.tensor([prompt]))
-    for hook in hooks:
-        hook.remove()
-    c, least = model.config, float("inf")
-    used = getattr(c, "moe_k", None) or c.num_experts_per_tok
-    for m, out in logits:
-        if type(model).__name__.startswith("Phimoe"):
-            least = min(least, mixer_margin(out, 2 * m.router_jitter_noise))
-            continue
-        bias = getattr(m, "e_score_correction_bias", biases.get(m))
-        bias = m.moe_statics.e_score_correction_bias if hasattr(m, "moe_statics") else bias
-        scores = out.sigmoid() if type(model).__name__.startswith(("Glm", "DeepseekV3", "Lfm2", "NemotronH")) else out.softmax(-1)
-        scores = scores + (0 if bias is None else bias.reshape(-1))
-        groups = getattr(c, "n_group", None) or 1
-        if groups > 1:
-            each = scores.view(-1, groups, scores.shape[-1] // groups)
-            best = each.max(-1).values if bias is None else each.topk(2, -1).values.sum(-1)
-            order = best.sort(-1, descending=True).values
-            least = min(least, (order[:, c.topk_group - 1] - order[:, c.topk_group]).min().item())
-            continue
-        order = scores.sort(-1, descending=True).values
-        least = min(least, (order[:, used - 1] - order[:, used]).min().item())
-    return least
-
-
-def mixer_margin(logits, limit):
-    """The same for SparseMixer, whose shares also jump where a logit comes within a limit of the best one."""
-    order = logits.sort(-1, descending=True).values
-    gaps = [(order[:, i] - order[:, i + 1]).min().item() for i in range(2)]
-    for i in range(2):
-        best, rest = order[:, i, None], order[:, i + 1:]
-        gaps.append(((best - rest) / rest.abs().maximum(best) - limit).abs().min().item())
-    return min(gaps)
-
-
-def clearest(make, prompt, first, tries=40):
-    """The model of the seed whose experts are chosen most clearly: rounded activations must not change the choice."""
-    tried = [(margin(make(seed), prompt), seed) for seed in range(first, first + tries)]
-    best = max(tried)
-    print(f"seed {best[1]}: chosen by {best[0]:.4f}")
-    return make(best[1])
-
-
-def metadata(w, name, model):
+def metadata(made, name, model):
     """What a converter writes about the model."""
-    c = model.config
+    c, w = model.config, made.keys
     head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     w.add_name(f"golden {name}")
     w.add_context_length(512)
@@ -290,18 +241,15 @@ def metadata(w, name, model):
         w.add_xielu_alpha_n([p.alpha_n.item() for p in parts])
         w.add_xielu_beta([p.beta.item() for p in parts])
         w.add_xielu_eps([p.eps.item() for p in parts])
-        from make import rope_factors
         c.head_dim = head_dim
-        w.add_tensor("rope_freqs.weight", rope_factors(c))
-
-
+        made.exact("rope_freqs.weight", rope_factors(c))
     if name == "phimoe":
         w.add_expert_count(c.num_local_experts)
         w.add_expert_used_count(c.num_experts_per_tok)
         w.add_rope_scaling_orig_ctx_len(ORIGINAL)
         w.add_rope_scaling_attn_factors(MAGNITUDE)
         for which in ("short", "long"):
-            w.add_tensor(f"rope_factors_{which}.weight", np.array(FACTORS, np.float32))
+            made.exact(f"rope_factors_{which}.weight", FACTORS)
     e = getattr(c, "n_routed_experts", None) or getattr(c, "moe_num_experts", None)
     if e:
         w.add_expert_count(e)
@@ -352,78 +300,59 @@ def parts_of(key, value, c):
     return [(f"{block}.ffn_down_exps.weight", value)]
 
 
-def write_gguf(path, name, model, kind="Q8_0"):
-    """Stores the model's matrices in a format, and puts what was stored back into the model."""
+def write_gguf(path, name, model, seed, kind="Q8_0"):
+    """Stores the model with matrices in a format and weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = MODELS[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
     names = gguf.get_tensor_name_map(arch, c.num_hidden_layers)
-    w = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
-    metadata(w, name, model)
-    for key, b in [*model.named_buffers(), *model.named_parameters()]:
+    made = Gguf(path, gguf.MODEL_ARCH_NAMES[arch], seed)
+    metadata(made, name, model)
+    for key, p in [*model.named_buffers(), *model.named_parameters()]:
+        value = p.detach().float().numpy().copy()
         if "e_score_correction_bias" in key:
-            w.add_tensor(f"blk.{key.split('.')[2]}.exp_probs_b.bias", b.detach().float().numpy().reshape(-1))
-    for key, p in model.named_parameters():
-        if ".experts." in key or "kv_b_proj" in key:
-            value = p.detach().numpy().copy()
+            value[...] = made.put(f"blk.{key.split('.')[2]}.exp_probs_b.bias", value.reshape(-1)).reshape(value.shape)
+        elif not isinstance(p, torch.nn.Parameter) or "act_fn" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
+            continue
+        elif ".experts." in key or "kv_b_proj" in key:
             for own, rows in parts_of(key, value, c):
-                data, decoded = stored(np.ascontiguousarray(rows), kind)
-                w.add_tensor(own, data, raw_dtype=gguf.GGMLQuantizationType[kind])
-                rows[...] = decoded
-            with torch.no_grad():
-                p.copy_(torch.from_numpy(value))
-            continue
-        if "act_fn" in key or "e_score" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
-            continue
-        value = p.detach().numpy().copy()
-        own = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        assert own, key
-        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])
-        if value.ndim == 1:
-            w.add_tensor(own, value)
-            continue
-        if paired and heads:
-            value = swap(value, heads)
-        data, decoded = stored(value, kind)
-        w.add_tensor(own, data, raw_dtype=gguf.GGMLQuantizationType[kind])
+                rows[...] = made.put(own, rows, kind)
+        else:
+            own = names.get_name(key, try_suffixes=(".weight", ".bias"))
+            assert own, key
+            value = made.put(own, value, "F32" if value.ndim == 1 else kind)
+            heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])
+            if paired and heads and value.ndim == 2:
+                value = swap(value, heads, back=True)
         with torch.no_grad():
-            p.copy_(torch.from_numpy(swap(decoded, heads, back=True) if paired and heads else decoded))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+            p.copy_(torch.from_numpy(value))
+    made.finish()
 
 
 def main():
     out, wanted = Path(sys.argv[1]), sys.argv[2:] or list(MODELS)
     torch.set_num_threads(1)
-    path = out / "plain.json"
-    known = json.loads(path.read_text()) if path.exists() else []
-    index = {entry["name"]: entry for entry in known}
+    goldens = Goldens(out, "plain.json")
     for name in wanted:
-        seed = list(MODELS).index(name)
+        number = list(MODELS).index(name)
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
-        prompt = np.random.default_rng(300 + seed).integers(2, VOCAB, PROMPT).tolist()
+        prompt = np.random.default_rng(300 + number).integers(2, VOCAB, PROMPT).tolist()
 
         def keep(model, kind, path):
-            values = logits(model, prompt)
             stem = path.removesuffix(".gguf")
-            values.tofile(folder / f"{stem}.f32")
-            index[f"{name}/{stem}"] = {"name": f"{name}/{stem}", "path": f"{name}/{path}", "logits": f"{name}/{stem}.f32",
-                                       "architecture": name, "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB}
-            print(name, stem, f"std {values.std():.2f} range {np.ptp(values):.1f}")
+            goldens.keep(f"{name}/{stem}", f"{name}/{path}", name, kind, prompt, logits(model, prompt), VOCAB)
+
+        def file(seed):
+            model = build(name, seed)
+            write_gguf(folder / "q8_0.gguf", name, model, seed)
+            return model
 
         mixed = "n_routed_experts" in build(name, 0).config.to_dict() or name in ("ernie4_5_moe", "phimoe")
         tries = 200 if name == "phimoe" else 40
-        select = (lambda make, prompt, first: clearest(make, prompt, first, tries)) if mixed else lambda make, prompt, first: make(first)
-        model = select(lambda s: build(name, s).to(torch.bfloat16).float(), prompt, 400 + 100 * seed).to(torch.bfloat16)
-        model.save_pretrained(folder / "hf")
-        (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
-        keep(model.float(), "BF16", "hf")
-        model = select(lambda s: build(name, s), prompt, 450 + 100 * seed)
-        write_gguf(folder / "q8_0.gguf", name, model)
-        keep(model, "Q8_0", "q8_0.gguf")
-    path.write_text(json.dumps(list(index.values())).replace("}, {", "},\n{") + "\n")
+        select = functools.partial(clearest, tries=tries) if mixed else calmest
+        write = lambda seed: directory(build(name, seed).to(torch.bfloat16), folder / "hf", seed)
+        keep(select(write, prompt, 400 + 100 * number, "BF16"), "BF16", "hf")
+        keep(select(file, prompt, 450 + 100 * number, "Q8_0"), "Q8_0", "q8_0.gguf")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from choose import rounded
 from gemma4 import MODELS, build, write_gguf
 from make import PROMPT, VOCAB, logits
 
@@ -19,20 +20,12 @@ PARTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), 
          ("per_layer_projection",), ("lm_head",))
 
 
-def rounded(x):
-    if x.shape[-1] % 32:
-        return x
-    blocks = x.reshape(*x.shape[:-1], -1, 32)
-    scale = (blocks.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30)
-    return ((blocks / scale).round() * scale).reshape(x.shape)
-
-
 def main():
     torch.set_num_threads(1)
     for i, (what, (config, _)) in enumerate(MODELS.items()):
         model = build(config, 92 + i)
         with tempfile.TemporaryDirectory() as folder:
-            write_gguf(Path(folder) / "model.gguf", model, "Q8_0")
+            write_gguf(Path(folder) / "model.gguf", model, "Q8_0", 92 + i)
         prompt = np.random.default_rng(600).integers(2, VOCAB, PROMPT).tolist()
         want = logits(model, prompt)
 

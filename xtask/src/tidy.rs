@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 17] = [
+const IMPORTS: [(&str, &[&str]); 18] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -17,6 +17,7 @@ const IMPORTS: [(&str, &[&str]); 17] = [
     ("welte-report", &["welte-table", "welte-device"]),
     ("welte-text", &[]),
     ("welte-hub", &[]),
+    ("welte-goldens", &[]),
     (
         "welte",
         &[

@@ -683,10 +683,8 @@ fn bench_decodes_batches() {
 
 #[test]
 fn bench_embeds_texts() {
-    let encoder = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../welte/tests/goldens/encoders/bert"
-    );
+    let golden = welte_goldens::Golden::new("encoders/bert");
+    let encoder = golden.path().to_str().unwrap();
     for model in [["-m", encoder], ["--synthetic", "tiny:q8_0"]] {
         let sizes = ["--embed", "9,70", "--texts", "3", "-r", "2"];
         let rows = rows(&[&["bench"][..], &model, &sizes].concat());

@@ -1,8 +1,8 @@
 //! Every golden model with something missing or wrong: each reader refuses it, and none panics.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
 use welte_formats::checkpoint::{self, Checkpoint, Dialect, Metadata, TensorInfo, Value};
+use welte_goldens::Golden;
 use welte_models::{CompileOptions, Error, compile, spec};
 use welte_table::{Program, Source};
 
@@ -86,24 +86,13 @@ impl Checkpoint for Changed<'_> {
 }
 
 /// All golden models: GGUF files and directories, one of each kind and family.
-fn goldens() -> Vec<(String, Box<dyn Checkpoint>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../welte/tests/goldens");
-    let mut found = Vec::new();
-    let mut open: Vec<PathBuf> = vec![folder.clone()];
-    while let Some(path) = open.pop() {
-        let weights = ["model.safetensors", "model.safetensors.index.json"];
-        let is_model = weights.iter().any(|name| path.join(name).is_file())
-            || path.extension().is_some_and(|e| e == "gguf");
-        if is_model {
-            let name = path.strip_prefix(&folder).unwrap().display().to_string();
-            let file = welte_formats::open(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
-            found.push((name, file));
-        } else if path.is_dir() {
-            let list = std::fs::read_dir(&path).expect("a folder of goldens");
-            open.extend(list.map(|entry| entry.unwrap().path()));
-        }
-    }
-    found.sort_by(|a, b| a.0.cmp(&b.0));
+fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
+    let open = |name: String| {
+        let golden = Golden::new(&name);
+        let file = welte_formats::open(golden.path()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        (name, file, golden)
+    };
+    let found: Vec<_> = welte_goldens::names().into_iter().map(open).collect();
     assert!(found.len() > 100, "{} goldens", found.len());
     found
 }
@@ -111,7 +100,7 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>)> {
 #[test]
 fn a_missing_tensor_is_refused() {
     let mut silent = Vec::new();
-    for (name, file) in goldens() {
+    for (name, file, _golden) in goldens() {
         let all = Changed::of(&*file);
         let program = all.program().unwrap_or_else(|e| panic!("{name}: {e}"));
         for i in 0..all.tensors.len() {
@@ -133,7 +122,7 @@ fn a_missing_tensor_is_refused() {
 #[test]
 fn a_tensor_of_a_wrong_shape_is_refused() {
     let mut silent = Vec::new();
-    for (name, file) in goldens() {
+    for (name, file, _golden) in goldens() {
         for i in 0..file.tensors().len() {
             let own = &file.tensors()[i];
             let wider = TensorInfo {
@@ -166,7 +155,7 @@ fn a_tensor_of_a_wrong_shape_is_refused() {
 #[test]
 fn a_wrong_key_is_an_error_of_the_contents() {
     let mut silent = Vec::new();
-    for (name, file) in goldens() {
+    for (name, file, _golden) in goldens() {
         for key in file.metadata().keys() {
             if key.starts_with("tokenizer.") {
                 continue;

@@ -4,19 +4,14 @@ mod common;
 
 use common::{get, post};
 use serde_json::{Value, json};
-use std::path::Path;
 use welte::{LoadOptions, Model};
 use welte_server::{ServerOptions, router};
 
 /// The model of the golden `prompts`. `change` edits what sentence-transformers put beside it.
 fn model(change: impl Fn(String) -> String) -> Model {
-    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../welte/tests/goldens/encoders");
+    let prompts = welte_goldens::folder().join("encoders/prompts");
     let folder = tempfile::tempdir().unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        let from = goldens.join("bert").join(file);
-        std::fs::copy(from, folder.path().join(file)).unwrap();
-    }
-    std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    welte_goldens::write("encoders/bert", folder.path());
     for file in [
         "1_Pooling/config.json",
         "config_sentence_transformers.json",
@@ -24,7 +19,7 @@ fn model(change: impl Fn(String) -> String) -> Model {
         "sentence_bert_config.json",
         "tokenizer.json",
     ] {
-        let text = std::fs::read_to_string(goldens.join("prompts").join(file)).unwrap();
+        let text = std::fs::read_to_string(prompts.join(file)).unwrap();
         std::fs::write(folder.path().join(file), change(text)).unwrap();
     }
     let mut options = LoadOptions::default();

@@ -9,15 +9,8 @@ use welte_server::{ServerOptions, router};
 
 /// A small random reranker, and the tokenizer of another small model beside it.
 fn reranker() -> Model {
-    let root = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../welte/tests/goldens/encoders"
-    );
     let folder = tempfile::tempdir().unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        let from = format!("{root}/bert-classifier/{file}");
-        std::fs::copy(from, folder.path().join(file)).unwrap();
-    }
+    welte_goldens::write("encoders/bert-classifier", folder.path());
     let words: serde_json::Map<String, serde_json::Value> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
         .into_iter()
         .chain(["fox", "bear", "snow", "a", "eats", "##s"])

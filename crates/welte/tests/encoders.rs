@@ -3,16 +3,20 @@
 use serde_json::Value;
 use std::path::Path;
 use welte::{Error, LoadOptions, Model, Pair, Pooling, Request};
+use welte_goldens::Golden;
 
 /// The largest error of a value as a share of the largest value of its vector: with activations in F32, and with 16-bit
 /// activations, queries, keys and values, as a GPU has them. 2.6e-3 was the worst seen there.
 const EXACT: f32 = 2e-4;
 const ON_GPU: f32 = 4e-3;
 
-fn goldens() -> (&'static Path, Vec<Value>) {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens"));
-    let text = std::fs::read_to_string(folder.join("encoders.json")).unwrap();
-    (folder, serde_json::from_str(&text).unwrap())
+fn goldens() -> Vec<Value> {
+    let list = welte_goldens::folder().join("encoders.json");
+    serde_json::from_str(&std::fs::read_to_string(list).unwrap()).unwrap()
+}
+
+fn bert() -> Golden {
+    Golden::new("encoders/bert")
 }
 
 fn load(path: &Path, device: &str, scores: bool, pooling: Option<Pooling>) -> Model {
@@ -37,14 +41,14 @@ fn floats(list: &Value) -> Vec<f32> {
 }
 
 fn agree(device: &str, most: f32) {
-    let (folder, goldens) = goldens();
+    let goldens = goldens();
     let mut wrong = Vec::new();
     assert!(goldens.len() >= 10);
     for golden in goldens {
         let name = golden["name"].as_str().unwrap();
         let scores = golden["scores"].as_bool().unwrap();
-        let path = folder.join(golden["path"].as_str().unwrap());
-        let model = load(&path, device, scores, None);
+        let file = Golden::new(golden["path"].as_str().unwrap());
+        let model = load(file.path(), device, scores, None);
         let engine = model.engine().unwrap();
         let texts = golden["texts"].as_array().unwrap().iter();
         let begun: Vec<_> = texts
@@ -95,7 +99,7 @@ fn a_gpu_agrees_with_transformers() {
 
 #[test]
 fn an_encoder_generates_no_text() {
-    let model = load(&goldens().0.join("encoders/bert"), "cpu", false, None);
+    let model = load(bert().path(), "cpu", false, None);
     assert!(model.is_encoder() && !model.scores_pairs());
     let engine = model.engine().unwrap();
     let refused = engine.submit(Request::new(vec![5, 6])).err();
@@ -105,14 +109,14 @@ fn an_encoder_generates_no_text() {
 
 #[test]
 fn texts_have_at_most_the_models_positions() {
-    let path = goldens().0.join("encoders/bert");
-    let model = load(&path, "cpu", false, None);
+    let golden = bert();
+    let model = load(golden.path(), "cpu", false, None);
     assert_eq!(model.context(), 72);
     let engine = model.engine().unwrap();
     assert!(engine.embed(vec![7; 72], None).unwrap().wait().is_ok());
     let longer = engine.embed(vec![7; 73], None).err();
     assert!(matches!(longer, Some(Error::ContextFull { .. })));
-    let problem = refused(&path, |o| (o.context, o.embeddings) = (73, true));
+    let problem = refused(golden.path(), |o| (o.context, o.embeddings) = (73, true));
     assert!(
         problem.contains("context") && problem.contains("72"),
         "{problem}"
@@ -121,9 +125,9 @@ fn texts_have_at_most_the_models_positions() {
 
 #[test]
 fn pooling_can_be_chosen() {
-    let path = goldens().0.join("encoders/bert");
+    let golden = bert();
     let vector = |pooling| {
-        let engine = load(&path, "cpu", false, pooling).engine().unwrap();
+        let engine = load(golden.path(), "cpu", false, pooling).engine().unwrap();
         engine.embed(vec![9, 8, 7], None).unwrap().wait().unwrap()
     };
     assert_eq!(vector(None), vector(Some(Pooling::Mean)));
@@ -134,7 +138,6 @@ fn pooling_can_be_chosen() {
 
 #[test]
 fn a_model_without_a_classifier_scores_nothing() {
-    let path = goldens().0.join("encoders/bert");
-    let problem = refused(&path, |o| o.scores = true);
+    let problem = refused(bert().path(), |o| o.scores = true);
     assert!(problem.contains("classifier"), "{problem}");
 }

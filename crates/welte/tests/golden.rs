@@ -1,9 +1,8 @@
 //! Logits against transformers: small random models of each architecture in every format, and against MLX: models
 //! that it quantised. On every instruction set of this machine, on the reference, on the portable GPU device, and on CUDA (with
 //! `--include-ignored`).
-//! Teacher-forced; the scripts in `tools/goldens` wrote the files.
+//! Teacher-forced; the scripts in `tools/goldens` wrote the logits, and `welte-goldens` makes the weights.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use welte::{DeviceId, DeviceOptions, Replay};
@@ -27,7 +26,7 @@ const INT8_ACTS_GATED_DELTA: f32 = 8e-2;
 /// One entry of `index.json` with its logits.
 struct Golden {
     name: String,
-    path: PathBuf,
+    path: String,
     format: Format,
     prompt: Vec<u32>,
     first: usize,
@@ -36,10 +35,7 @@ struct Golden {
 }
 
 fn goldens(architecture: &str) -> Vec<Golden> {
-    // At run time first: a bundle for a machine with a GPU carries the files elsewhere.
-    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR");
-    let crate_folder = crate_folder.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    let folder = Path::new(&crate_folder).join("tests/goldens");
+    let folder = welte_goldens::folder();
     let list = |file: &str| {
         let text = std::fs::read_to_string(folder.join(file)).expect("the index");
         let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
@@ -67,7 +63,7 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         .filter(|entry| text(entry, "architecture") == architecture);
     let all = ours.map(|entry| Golden {
         name: text(entry, "name"),
-        path: folder.join(text(entry, "path")),
+        path: text(entry, "path"),
         format: Format::from_name(&text(entry, "format")).expect("a format"),
         prompt: entry["prompt"]
             .as_array()
@@ -351,7 +347,8 @@ fn check_all(architecture: &str, count: usize, targets: &[Target]) {
     assert_eq!(goldens.len(), count, "a directory and files");
     let mut problems = Vec::new();
     for golden in &goldens {
-        let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
+        let model = welte_goldens::Golden::new(&golden.path);
+        let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
         for target in targets {
             let name = &target.name;
             let program = match compile(&*checkpoint, &*target.device) {

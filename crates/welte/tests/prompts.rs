@@ -1,22 +1,18 @@
 //! Prompts before texts, lower case and cuts, against sentence-transformers (`tools/goldens/prompts.py`).
 
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 use welte::{Error, LoadOptions, Model};
 
-fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/encoders")
+fn file(name: &str) -> String {
+    let path = welte_goldens::folder().join("encoders/prompts").join(name);
+    std::fs::read_to_string(path).unwrap()
 }
 
 /// The model of another golden, with the tokenizer and the settings of this one. `change` edits a file's text.
 fn load(change: impl Fn(&str, String) -> String) -> Model {
     let folder = tempfile::tempdir().unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        let from = goldens().join("bert").join(file);
-        std::fs::copy(from, folder.path().join(file)).unwrap();
-    }
-    std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
-    for file in [
+    welte_goldens::write("encoders/bert", folder.path());
+    for name in [
         "1_Pooling/config.json",
         "config_sentence_transformers.json",
         "modules.json",
@@ -24,8 +20,7 @@ fn load(change: impl Fn(&str, String) -> String) -> Model {
         "tokenizer.json",
         "tokenizer_config.json",
     ] {
-        let text = std::fs::read_to_string(goldens().join("prompts").join(file)).unwrap();
-        std::fs::write(folder.path().join(file), change(file, text)).unwrap();
+        std::fs::write(folder.path().join(name), change(name, file(name))).unwrap();
     }
     let mut options = LoadOptions::default();
     (options.device, options.slots) = ("cpu".parse().unwrap(), 2);
@@ -49,8 +44,7 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn vectors_agree_with_sentence_transformers() {
     let model = load(|_, text| text);
-    let expected = std::fs::read_to_string(goldens().join("prompts/expected.json")).unwrap();
-    let expected: Vec<Value> = serde_json::from_str(&expected).unwrap();
+    let expected: Vec<Value> = serde_json::from_str(&file("expected.json")).unwrap();
     assert_eq!(expected.len(), 9);
     for case in &expected {
         let (prompt, text) = (case["prompt"].as_str(), case["text"].as_str().unwrap());

@@ -64,12 +64,8 @@ pub fn directory(folder: &Path, end_of_config: &str, files: &[(&str, &str)]) -> 
 
 /// Writes that directory.
 pub fn write_directory(folder: &Path, end_of_config: &str, files: &[(&str, &str)]) -> String {
-    let manifest = std::env::var("CARGO_MANIFEST_DIR");
-    let manifest = manifest.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
-    let golden = Path::new(&manifest).join("tests/goldens/llama/hf");
-    let weights = "model.safetensors";
-    std::fs::copy(golden.join(weights), folder.join(weights)).unwrap();
-    let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+    welte_goldens::write("llama/hf", folder);
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let own = "\"eos_token_id\": 1,";
     assert!(config.contains(own));
     let config = config.replace(own, end_of_config);
