@@ -108,7 +108,7 @@ pub(crate) struct PlaceArgs {
     /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
     #[arg(long, value_name = "NAME", value_parser = replay)]
     pub(crate) replay: Option<Replay>,
-    /// Context size in tokens (0: the model's own, at most 4096)
+    /// Context size in tokens (0: the model's own; run and serve: as far as memory allows, else at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
     /// CPU threads [default: one for each core]
@@ -393,7 +393,7 @@ pub(crate) struct ServeArgs {
     /// Requests that are answered at the same time; each has the whole context (also -np)
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) parallel: u32,
-    /// Positions in the caches, shared by all requests (0: enough for all of them)
+    /// Positions in the caches, shared by all requests (0: one context, or with -c one for each request, if memory allows)
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) cache_positions: u32,
     /// States kept of earlier requests, to go on from their prefixes; only for models with recurrent state

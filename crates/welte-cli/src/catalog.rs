@@ -66,6 +66,12 @@ fn shown(path: &str, verbose: bool) -> &str {
     name.filter(|_| !verbose).unwrap_or(path)
 }
 
+/// True if more than one model may be loaded.
+pub(crate) fn has_several(args: &ServeArgs) -> bool {
+    let named = args.source.iter().chain(&args.model).chain(&args.hf_repo);
+    named.count() > 1 || !args.models_dir.is_empty() || args.models_cached
+}
+
 /// Names and paths of the models that the arguments name, or of the bundled one if there is nothing else to serve.
 fn named(args: &ServeArgs) -> anyhow::Result<Vec<(String, String)>> {
     let paths = args.source.iter().chain(&args.model).cloned();

@@ -8,8 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use welte::{
-    CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL, GenerateOptions, Message,
-    Model, Outcome, Said, Session, StopReason,
+    CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL, GenerateOptions,
+    LoadOptions, Message, Model, Outcome, Said, Session, StopReason,
 };
 
 /// The model and the prompt that the arguments name.
@@ -179,16 +179,26 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
 
 /// The model, prepared for the prefix cache that the arguments ask for.
 pub(crate) fn load(source: &str, args: &RunArgs) -> anyhow::Result<Model> {
+    source::load_with(source, &load_options(args)?)
+}
+
+fn load_options(args: &RunArgs) -> anyhow::Result<LoadOptions> {
     let mut options = args.load.options()?;
+    options.fit_context = true;
+    options.fit_with_others = args.spec.model_draft.is_some();
     options.prefix_store = args.prefix.prefix_cache.is_some();
-    source::load_with(source, &options)
+    Ok(options)
 }
 
 /// A conversation, with the prefix cache and the speculation that the arguments ask for.
 pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> {
     let mut options = EngineOptions::default();
     options.prefix_store = args.prefix.options();
-    args.spec.set(&mut options, |draft| load(draft, args))?;
+    args.spec.set(&mut options, |draft| {
+        let mut options = load_options(args)?;
+        options.context = model.context() as u32;
+        source::load_with(draft, &options)
+    })?;
     Ok(Engine::new(model, &options)?.session())
 }
 

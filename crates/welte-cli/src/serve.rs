@@ -24,6 +24,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut options = options(args)?;
     let mut load = args.place.options()?;
     load.slots = args.parallel;
+    load.fit_context = true;
+    load.fit_within = args.models_memory;
+    load.fit_with_others = args.spec.model_draft.is_some() || catalog::has_several(args);
     (load.embeddings, load.scores) = (!args.reranking, args.reranking);
     load.pooling = args.offer.pooling;
     load.cache_positions = args.cache_positions;
@@ -39,6 +42,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         "-md takes one model; {} are served",
         planned.len()
     );
+    load.context = first.as_ref().map_or(load.context, |m| m.context() as u32);
     args.spec
         .set(&mut options.engine, |draft| source::load_with(draft, &load))?;
     if planned.len() > 1 {
@@ -79,6 +83,16 @@ fn print_first(model: &Model, verbose: bool) {
         model.device().id,
         count(model.context() as u64, "token"),
     );
+    let Some(fitted) = model.fitted_context() else {
+        return;
+    };
+    eprintln!("{:>12}  {fitted}", "");
+    if fitted.limited {
+        eprintln!(
+            "{:>12}  -ctk q8_0 makes room for nearly twice as many; -c and --cache-positions set other sizes",
+            ""
+        );
+    }
 }
 
 fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {

@@ -108,15 +108,17 @@ fn a_server_under_nohup_outlives_its_terminal() {
 #[test]
 fn too_little_memory_is_said_with_what_to_do() {
     let welte = env!("CARGO_BIN_EXE_welte");
-    // Kilobytes of address space: enough for the program, too few for the caches.
+    // Kilobytes of address space: enough for the program, too few for these weights.
     let line = format!(
-        "ulimit -v 1500000; exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 -np 1000"
+        "ulimit -v 1500000; exec {welte} serve -m synthetic:qwen3-4b:bf16 --port 0 --device cpu -t 2"
     );
     let done = Command::new("sh").args(["-c", &line]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("needs") && said.contains("GiB") && said.contains("try"),
+        said.contains("needs")
+            && said.contains("GiB available")
+            && said.contains("smaller quantisation"),
         "{said}"
     );
 }

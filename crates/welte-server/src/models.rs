@@ -598,22 +598,31 @@ impl Models {
         options: &ServerOptions,
     ) -> Result<Loading, Failure> {
         let path = entry.path.as_deref().unwrap_or_default();
-        while let Some((need, have)) = self.shortage(path, options)? {
-            if self.unload_oldest() {
+        let load = loop {
+            let (load, inspection) = self.inspect(path, options)?;
+            let shortage = self.shortage(&inspection, options);
+            // A short context is of little use, so idle models make room for a longer one.
+            let fitted = inspection.fitted_context();
+            let cramped = fitted.is_some_and(|fitted| fitted.is_cramped());
+            if (shortage.is_some() || cramped) && self.unload_oldest() {
                 continue;
             }
+            let Some((need, have)) = shortage else {
+                break load;
+            };
             return Ok(Loading::Short(Shortage {
                 name: entry.id.clone(),
                 need,
                 have,
                 busy: self.loaded().iter().map(|s| s.id.clone()).collect(),
             }));
-        }
+        };
         let begun = Instant::now();
-        let model = Model::load(path, &self.load, &mut |_| ())?;
+        let model = Model::load(path, &load, &mut |_| ())?;
+        let sizes = model.fitted_context().map(|sizes| sizes.to_string());
         let served = Served::new(entry, model, options)?;
         let ms = begun.elapsed().as_millis() as u64;
-        tracing::info!(model = entry.id, ms, "loaded");
+        tracing::info!(model = entry.id, ms, sizes, "loaded");
         // This reference keeps it loaded until there is a lease.
         let served = Arc::new(served);
         entry.state().served = Some(served.clone());
@@ -621,14 +630,33 @@ impl Models {
         entry.lease(client).map(Loading::Done).ok_or_else(gone)
     }
 
+    /// Bytes that all models may take beside the loaded ones, if they have a limit.
+    fn limit(&self, options: &ServerOptions) -> Option<u64> {
+        let limit = options.models_memory?;
+        Some(limit.saturating_sub(self.used()))
+    }
+
+    /// Bytes of the loaded models.
+    fn used(&self) -> u64 {
+        self.loaded().iter().map(|s| s.model.plan().total()).sum()
+    }
+
+    /// Plans a model beside the loaded ones.
+    fn inspect(
+        &self,
+        path: &str,
+        options: &ServerOptions,
+    ) -> Result<(LoadOptions, Inspection), Failure> {
+        let mut load = self.load.clone();
+        load.fit_within = self.limit(options);
+        let inspection = Model::inspect(path, &load)?;
+        Ok((load, inspection))
+    }
+
     /// Bytes that a model needs and those that it can have beside the loaded ones, if they are too few.
-    fn shortage(&self, path: &str, options: &ServerOptions) -> Result<Option<(u64, u64)>, Failure> {
-        let inspection = Model::inspect(path, &self.load)?;
+    fn shortage(&self, inspection: &Inspection, options: &ServerOptions) -> Option<(u64, u64)> {
         let need = inspection.plan().total();
-        let used: u64 = self.loaded().iter().map(|s| s.model.plan().total()).sum();
-        let limit = options
-            .models_memory
-            .map(|limit| limit.saturating_sub(used));
+        let limit = self.limit(options);
         let have = match self.load.ignore_memory {
             true => None,
             false => inspection.available(),
@@ -641,10 +669,10 @@ impl Models {
                 welte::Error::Memory { need, have, .. } => Some((*need, *have)),
                 _ => None,
             });
-        let skipped = skipped.filter(|_| used > 0);
+        let skipped = skipped.filter(|_| self.used() > 0);
         let own = limit.into_iter().chain(have).min();
         let own = own.filter(|have| need > *have).map(|have| (need, have));
-        Ok(own.or(skipped))
+        own.or(skipped)
     }
 
     /// Unloads the idle model that was not used for the longest time. False if there is none.

@@ -1,7 +1,7 @@
 //! The splitter, cut in all ways.
 
 use proptest::prelude::*;
-use welte_text::Splitter;
+use welte_text::{Splitter, StopMatcher};
 
 fn splitter(stops: &[&str]) -> Splitter {
     let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
@@ -115,5 +115,59 @@ proptest! {
                 prop_assert!(stops.iter().all(|stop| stop.is_empty() || !out.contains(stop.as_str())));
             }
         }
+    }
+}
+
+/// Where a text first contains a stop string: the number of the token, and which one.
+fn met_by_search(tokens: &[Vec<u8>], stops: &[String]) -> Option<(usize, String)> {
+    (0..tokens.len()).find_map(|last| {
+        let bytes = tokens[..=last].concat();
+        // A character that later bytes may complete is not text yet.
+        let open = match bytes.utf8_chunks().last() {
+            Some(chunk) => match std::str::from_utf8(chunk.invalid()) {
+                Err(error) if error.error_len().is_none() => chunk.invalid().len(),
+                _ => 0,
+            },
+            None => 0,
+        };
+        let text = String::from_utf8_lossy(&bytes[..bytes.len() - open]).into_owned();
+        let found = stops.iter().filter(|stop| !stop.is_empty());
+        let found = found.filter_map(|stop| Some((text.find(stop.as_str())?, stop)));
+        let first = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len()))?;
+        Some((last, first.1.clone()))
+    })
+}
+
+/// Tokens of whole texts, of parts of characters, of bytes that are no text, and of none at all.
+fn token() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        "[abä🦊]{0,4}".prop_map(String::into_bytes),
+        prop::collection::vec(
+            prop::sample::select(b"ab\xc3\xa4\xf0\x9f\xa6\x8a\xff\xe2".to_vec()),
+            0..3
+        ),
+    ]
+}
+
+proptest! {
+    /// The scheduler ends a sequence with the very token at which its reader meets the stop string, and names the same one.
+    #[test]
+    fn a_matcher_meets_what_a_splitter_meets(
+        tokens in prop::collection::vec(token(), 0..40),
+        stops in prop::collection::vec("[abä🦊\u{fffd}]{0,5}", 0..5),
+    ) {
+        let (mut matcher, mut splitter) = (StopMatcher::new(&stops), Splitter::new(stops.clone()));
+        let mut met = None;
+        let mut stopped = None;
+        for (number, token) in tokens.iter().enumerate() {
+            if met.is_none() {
+                met = matcher.push(token).map(|which| (number, stops[which].clone()));
+            }
+            if stopped.is_none() {
+                stopped = splitter.push(token).stopped.map(|stop| (number, stop));
+            }
+        }
+        prop_assert_eq!(&met, &met_by_search(&tokens, &stops));
+        prop_assert_eq!(met, stopped);
     }
 }

@@ -1,6 +1,7 @@
-//! Whether a plan fits in memory, and what would fit.
+//! Whether a plan fits in memory, what would fit, and the longest context that does.
 
 use crate::devices::{open_device, with_experts_on_cpu};
+use crate::model::DEFAULT_CONTEXT;
 use crate::{Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Demand, Device, DeviceId, Plan};
@@ -82,6 +83,138 @@ fn fewest(from: u32, to: u32, demands: impl Fn(u32) -> Option<Vec<Demand>>) -> O
     }
     let fits = demands(least)?.iter().all(|demand| lack(demand) == 0);
     fits.then_some(least)
+}
+
+/// Automatic sizes are multiples of this.
+const POSITIONS: u32 = 1024;
+
+/// The context and the caches of a plan with [`LoadOptions::fit_context`], and why they were chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FittedContext {
+    /// The context of the model itself.
+    pub own: u32,
+    /// The most positions of a sequence.
+    pub context: u32,
+    /// Positions in the caches, shared by all sequences.
+    pub positions: u32,
+    /// True if memory made either smaller than it would be otherwise.
+    pub limited: bool,
+}
+
+impl FittedContext {
+    /// True if memory made the context so short that unloading other models is worth it.
+    pub fn is_cramped(&self) -> bool {
+        self.context < self.own.min(8 * DEFAULT_CONTEXT)
+    }
+}
+
+impl std::fmt::Display for FittedContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let FittedContext {
+            own,
+            context,
+            positions,
+            limited,
+        } = self;
+        write!(f, "context {context}")?;
+        if context != own {
+            write!(f, " (the model's own is {own})")?;
+        }
+        write!(f, ", caches for {positions} positions")?;
+        match limited {
+            true => write!(f, "; memory allows no more"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Chooses the context and the size of the caches. `plan` plans a context with so many positions in the caches.
+///
+/// The context is the one that the options name, else the model's own. The caches hold as many positions as the options
+/// say. Otherwise they hold the whole context of every slot if the options name the context. If they do not, one context is
+/// enough for all slots together, as long as each has as much as it would have by default. What exceeds the memory is cut:
+/// first the caches, down to one context, then the context, down to the default one.
+pub(crate) fn fitted_context(
+    own: u32,
+    options: &LoadOptions,
+    device: &dyn Device,
+    plan: impl Fn(u32, u32) -> Result<Plan, Error>,
+) -> Result<FittedContext, Error> {
+    let slots = options.slots.max(1);
+    let (named, sized) = (options.context, options.cache_positions);
+    let whole = match (named, sized) {
+        (0, 0) => own,
+        (0, sized) => own.min(sized),
+        (named, 0) => named,
+        (named, sized) => named.min(sized),
+    };
+    let least = whole.min(DEFAULT_CONTEXT);
+    let wanted = match (named, sized) {
+        (_, sized @ 1..) => sized,
+        (0, _) => whole.max(slots.saturating_mul(least)),
+        (named, _) => slots.saturating_mul(named),
+    };
+    let smallest = match sized {
+        0 => least,
+        sized => sized,
+    };
+    let base = device.demands(&plan(least, smallest)?);
+    let fits = |context: u32, positions: u32| -> Result<bool, Error> {
+        let demands = device.demands(&plan(context, positions)?);
+        let mut pairs = base.iter().zip(&demands);
+        Ok(pairs.all(|(base, demand)| {
+            let have = base.have.into_iter().chain(options.fit_within).min();
+            let have = have.unwrap_or(u64::MAX);
+            let caches = demand.need.saturating_sub(base.need);
+            let room = have.saturating_sub(base.need) as f64;
+            caches == 0 || caches as f64 <= room * share(base.device, options)
+        }))
+    };
+    let found = |context, positions| FittedContext {
+        own,
+        context,
+        positions,
+        limited: (context, positions) != (whole, wanted),
+    };
+    if fits(whole, wanted)? {
+        return Ok(found(whole, wanted));
+    }
+    if sized == 0 && wanted > whole && fits(whole, whole)? {
+        let positions = longest(whole, wanted, |positions| fits(whole, positions))?;
+        return Ok(found(whole, positions));
+    }
+    if named > 0 {
+        // The caller has decided. If it does not fit at all, the check of the memory says so.
+        return Ok(found(whole, if sized == 0 { whole } else { sized }));
+    }
+    let context = longest(least, whole, |context| {
+        fits(context, if sized == 0 { context } else { sized })
+    })?;
+    Ok(found(context, if sized == 0 { context } else { sized }))
+}
+
+/// The share of the memory beside everything else that caches take, if nobody has said how large they are. The CPU's memory
+/// is there for other programs too.
+fn share(device: DeviceId, options: &LoadOptions) -> f64 {
+    match device.kind {
+        _ if options.fit_with_others => 0.5,
+        "cpu" => 0.5,
+        _ => 0.9,
+    }
+}
+
+/// The largest of `least`, which counts as fitting, and the multiples up to `most` that fits.
+fn longest(least: u32, most: u32, fits: impl Fn(u32) -> Result<bool, Error>) -> Result<u32, Error> {
+    let (mut low, mut high) = (least / POSITIONS, most / POSITIONS);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        match fits(middle * POSITIONS)? {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    Ok((low * POSITIONS).max(least))
 }
 
 /// The device as the options want it: with the experts of some layers on the CPU, or as it is.

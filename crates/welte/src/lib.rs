@@ -45,12 +45,12 @@ pub use devices::{instruction_sets, peak_memory};
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
-#[doc(hidden)]
-pub use engine::SyntheticDraft;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
     Speculated, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
+#[doc(hidden)]
+pub use engine::{Clock, SyntheticDraft};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, RequestProgress, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};

@@ -1,14 +1,18 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+mod plan;
+
 use crate::cache::fingerprint;
 use crate::constraint::Grammars;
-use crate::devices::{self, KINDS, Kind, open_device};
+use crate::devices::{self, KINDS, Kind};
 use crate::engine::Handle;
+use crate::fit::FittedContext;
 use crate::text::TextSide;
 use crate::{
-    DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, fit,
-    rerank, text,
+    DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
+    text,
 };
+use plan::{check_fit, inspect, plan_on};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,8 +35,15 @@ pub const DEFAULT_CONTEXT: u32 = 4096;
 pub struct LoadOptions {
     /// Where to run.
     pub device: DeviceChoice,
-    /// Positions that a sequence can have; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
+    /// Positions that a sequence can have; 0: the model's own context, at most [`DEFAULT_CONTEXT`] unless `fit_context`.
     pub context: u32,
+    /// Sizes that are 0 follow the memory: the context is the model's own as far as memory allows, and the caches are cut
+    /// to what fits ([`Model::fitted_context`] says what was chosen). Not for encoders.
+    pub fit_context: bool,
+    /// With `fit_context`: leave memory for other models, too.
+    pub fit_with_others: bool,
+    /// With `fit_context`: the bytes that the model may take in all; `None`: what is available.
+    pub fit_within: Option<u64>,
     /// Threads of the CPU device; `None`: one for each core that the process may use, or for each core of `cpus`. Of a hybrid
     /// processor the performance cores count.
     pub threads: Option<usize>,
@@ -62,6 +73,8 @@ pub struct LoadOptions {
     pub scores: bool,
     /// The tokens for yes and no, whose logits are the scores.
     pub(crate) score_tokens: Option<[u32; 2]>,
+    /// Positions of a page, which tests make small.
+    pub(crate) page: u32,
     /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
     /// so that stored pages are never used with other weights.
     pub prefix_store: bool,
@@ -83,6 +96,9 @@ impl Default for LoadOptions {
         LoadOptions {
             device: DeviceChoice::Auto,
             context: 0,
+            fit_context: false,
+            fit_with_others: false,
+            fit_within: None,
             threads: None,
             cpus: None,
             kv_format: Format::F16,
@@ -96,6 +112,7 @@ impl Default for LoadOptions {
             pooling: None,
             scores: false,
             score_tokens: None,
+            page: CompileOptions::default().page,
             prefix_store: false,
             max_chain: 256,
             replay: None,
@@ -138,6 +155,7 @@ pub struct Inspection {
     skipped: Vec<Skipped>,
     device: Arc<dyn Device>,
     plan: Plan,
+    fitted: Option<FittedContext>,
 }
 
 impl Inspection {
@@ -217,6 +235,11 @@ impl Inspection {
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
+
+    /// The context that was chosen, if the options asked for that.
+    pub fn fitted_context(&self) -> Option<FittedContext> {
+        self.fitted
+    }
 }
 
 /// A loaded model. Clones are cheap and share the weights.
@@ -238,6 +261,7 @@ pub(crate) struct Inner {
     facts: Vec<(String, String)>,
     device: Arc<dyn Device>,
     skipped: Vec<Skipped>,
+    fitted: Option<FittedContext>,
     pub(crate) loaded: Arc<dyn Loaded>,
     /// Index of the decode pass.
     pub(crate) decode: usize,
@@ -372,12 +396,13 @@ impl Model {
             skipped,
             device,
             plan,
-            ..
+            fitted,
+            options: sized,
         } = phases.time("opening the device, plan", || inspect(checkpoint, options))?;
         if !options.ignore_memory {
             let checkpoint = checkpoint.as_ref();
             phases.time("free memory", || {
-                check_fit(&plan, device.as_ref(), checkpoint, &spec, options)
+                check_fit(&plan, device.as_ref(), checkpoint, &spec, &sized)
             })?;
         }
         let pass = |kind: PassKind| {
@@ -408,6 +433,7 @@ impl Model {
                 facts,
                 device,
                 skipped,
+                fitted,
                 loaded,
                 decode,
                 prompt,
@@ -520,6 +546,11 @@ impl Model {
     /// The devices that an automatic choice did not take.
     pub fn skipped(&self) -> &[Skipped] {
         &self.inner.skipped
+    }
+
+    /// The context that was chosen, if the options asked for that.
+    pub fn fitted_context(&self) -> Option<FittedContext> {
+        self.inner.fitted
     }
 
     /// Bytes per second that its device reads from memory, measured for about `seconds`.
@@ -689,226 +720,6 @@ impl Model {
         let pass = self.program().passes.get(pass);
         pass.map_or(1, |pass| pass.rows.max(1) as usize)
     }
-}
-
-/// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
-fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
-    if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
-        return Err(Error::CacheFormat {
-            format: options.kv_format,
-        });
-    }
-    let spec = welte_models::spec(checkpoint.as_ref())?;
-    if options.cpu_experts > 0 && spec.experts.is_none() {
-        return Err(Error::NoExperts {
-            origin: checkpoint.origin().to_string(),
-        });
-    }
-    let plan_on = |device: &dyn Device| plan_on(device, checkpoint.as_ref(), &spec, options);
-    let mut skipped: Vec<Skipped> = Vec::new();
-    let (device, plan) = match options.device {
-        DeviceChoice::Named(id) => {
-            let device = fit::placed(open_device(id, &options.for_device())?, options)?;
-            let plan = plan_on(device.as_ref())?;
-            (device, plan)
-        }
-        DeviceChoice::Auto => {
-            // With experts on the CPU, all else needs another device.
-            let fits =
-                |kind: &&Kind| kind.is_automatic() && (options.cpu_experts == 0 || !kind.is_cpu());
-            let mut kinds = KINDS.iter().filter(fits).peekable();
-            loop {
-                let Some(kind) = kinds.next() else {
-                    return Err(match options.cpu_experts {
-                        0 => Error::unknown_device("auto"),
-                        _ => Error::ExpertsOnCpu,
-                    });
-                };
-                let last = kinds.peek().is_none();
-                let found = kind.open_first(&options.for_device()).and_then(|device| {
-                    let device = fit::placed(device, options)?;
-                    let plan = plan_on(device.as_ref())?;
-                    if !last && !options.ignore_memory {
-                        let checkpoint = checkpoint.as_ref();
-                        check_fit(&plan, device.as_ref(), checkpoint, &spec, options)?;
-                    }
-                    Ok((device, plan))
-                });
-                match found {
-                    Ok(found) => break found,
-                    // With experts on the CPU, the device that is tried first counts.
-                    Err(why) if last => match skipped.into_iter().next() {
-                        Some(first) if options.cpu_experts > 0 => return Err(first.why),
-                        _ => return Err(why),
-                    },
-                    Err(why) => skipped.push(Skipped {
-                        device: kind.id(0),
-                        why,
-                    }),
-                }
-            }
-        }
-    };
-    Ok(Inspection {
-        checkpoint,
-        spec,
-        options: options.clone(),
-        skipped,
-        device,
-        plan,
-    })
-}
-
-/// Refuses a plan that exceeds the available memory.
-fn check_fit(
-    plan: &Plan,
-    device: &dyn Device,
-    checkpoint: &dyn Checkpoint,
-    spec: &ModelSpec,
-    options: &LoadOptions,
-) -> Result<(), Error> {
-    let plan_for = |context| plan_on(device, checkpoint, spec, &options.with_context(context));
-    let on =
-        |device: &dyn Device, options: &LoadOptions| plan_on(device, checkpoint, spec, options);
-    let fewest = || {
-        spec.experts?;
-        fit::fewest_on_cpu(device.info().id, spec.layers, options, on)
-    };
-    fit::check_memory(checkpoint.origin(), plan, device, plan_for, fewest)
-}
-
-/// The program for a device and everything that the device will allocate for it.
-fn plan_on(
-    device: &dyn Device,
-    checkpoint: &dyn Checkpoint,
-    spec: &ModelSpec,
-    options: &LoadOptions,
-) -> Result<Plan, Error> {
-    if spec.encoder.is_some() {
-        return plan_encoder(device, checkpoint, spec, options);
-    }
-    let context = match options.context {
-        0 => spec.context.clamp(1, DEFAULT_CONTEXT),
-        n => n,
-    };
-    let (slots, defaults) = (options.slots.max(1), CompileOptions::default());
-    // One sequence must fit in the pool.
-    let context = match options.cache_positions {
-        0 => context,
-        n => context.min(n),
-    };
-    let prompt_rows = match options.prompt_rows {
-        0 => device.info().prompt_rows,
-        n => n,
-    };
-    let prompt_rows = prompt_rows.clamp(1, context.max(1));
-    let (embed_rows, pooling) = embed_pass(checkpoint, options, context, prompt_rows)?;
-    let compile = CompileOptions {
-        context,
-        kv_format: options.kv_format,
-        slots,
-        pages: options.cache_positions.div_ceil(defaults.page),
-        checkpoints: options.checkpoints,
-        decode_rows: options.decode_rows.max(slots),
-        prompt_rows,
-        embed_rows,
-        pooling,
-        score_tokens: options.score_tokens,
-        // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
-        prompt_outputs: options.decode_rows.max(slots),
-        ..defaults
-    };
-    let program = welte_models::compile(spec, checkpoint, &compile)?;
-    plan_program(device, checkpoint, program)
-}
-
-/// The program of an encoder: a step holds the whole text of each sequence.
-fn plan_encoder(
-    device: &dyn Device,
-    checkpoint: &dyn Checkpoint,
-    spec: &ModelSpec,
-    options: &LoadOptions,
-) -> Result<Plan, Error> {
-    let settings = welte_models::vector_settings(checkpoint)?;
-    let context = match options.context {
-        0 => {
-            let longest = settings.longest.unwrap_or(DEFAULT_CONTEXT);
-            longest.min(spec.context).max(1)
-        }
-        n => n,
-    };
-    let rows = match options.prompt_rows {
-        0 => device.info().prompt_rows,
-        n => n,
-    };
-    let pooling = match options.scores {
-        true => settings.score_pooling.unwrap_or(Pooling::First),
-        false => options
-            .pooling
-            .or(settings.pooling)
-            .unwrap_or(Pooling::Mean),
-    };
-    let compile = CompileOptions {
-        context: context.saturating_mul(spec.segments(options.scores)),
-        slots: options.slots.max(1),
-        embed_rows: rows.max(context),
-        pooling,
-        scores: options.scores,
-        ..CompileOptions::default()
-    };
-    let program = welte_models::compile(spec, checkpoint, &compile)?;
-    plan_program(device, checkpoint, program)
-}
-
-/// What the device will allocate for a program.
-fn plan_program(
-    device: &dyn Device,
-    checkpoint: &dyn Checkpoint,
-    mut program: Program,
-) -> Result<Plan, Error> {
-    let origin = || checkpoint.origin().to_string();
-    let unsupported = |what| Error::Unsupported {
-        origin: origin(),
-        device: device.info().id,
-        what,
-    };
-    if let Some(what) = device.missing(&program) {
-        return Err(unsupported(what));
-    }
-    welte_table::legalize(&mut program, &|command| device.supports(command))
-        .map_err(unsupported)?;
-    welte_table::verify(&program).map_err(|problem| Error::Program {
-        origin: origin(),
-        problem,
-    })?;
-    Ok(device.plan(Arc::new(program))?)
-}
-
-/// The rows of an embed step, 0 if the program has no embed pass, and what it pools.
-fn embed_pass(
-    checkpoint: &dyn Checkpoint,
-    options: &LoadOptions,
-    context: u32,
-    prompt_rows: u32,
-) -> Result<(u32, Pooling), Error> {
-    let none = (0, Pooling::Last);
-    if options.scores {
-        return match options.score_tokens {
-            Some(_) => Ok((prompt_rows, Pooling::Last)),
-            None => Ok(none),
-        };
-    }
-    if !options.embeddings {
-        return Ok(none);
-    }
-    let settings = welte_models::vector_settings(checkpoint)?;
-    let pooling = options.pooling.or(settings.pooling).unwrap_or_default();
-    Ok(match pooling {
-        _ if settings.scores => none,
-        Pooling::Last => (prompt_rows, pooling),
-        // All rows of a text must be in one step.
-        _ => (context, pooling),
-    })
 }
 
 #[cfg(test)]

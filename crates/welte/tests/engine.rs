@@ -472,3 +472,25 @@ fn equal_prompts_are_computed_once() {
     );
     assert_eq!(other.complete().unwrap().1.cached_tokens, 0);
 }
+
+/// Without a page for the copy of a state, nothing can be reused, and nothing is said to be.
+#[test]
+fn what_could_not_be_reused_is_not_reported_as_cached() {
+    let options = with(options(DeviceChoice::CPU), |o| o.checkpoints = 0);
+    let model = load(
+        "synthetic:custom,arch=qwen35,layers=4,vocab=512:q8_0",
+        &options,
+    );
+    let (engine, mut driver, _) = by_hand(&model, &EngineOptions::default());
+    let mut computed = 0;
+    for _ in 0..2 {
+        let mut stream = engine.submit(request(prompt(132, &model), 3)).unwrap();
+        finish(&mut driver, &mut stream).unwrap();
+        engine.ask_snapshot();
+        driver.turn().unwrap();
+        let all = engine.take_snapshot().unwrap().prompt_tokens;
+        let cached = stream.outcome().unwrap().cached_tokens as u64;
+        assert_eq!(cached + all - computed, 132);
+        computed = all;
+    }
+}

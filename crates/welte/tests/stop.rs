@@ -4,7 +4,10 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
-use welte::{CancelHandle, DeviceChoice, GenerateOptions, Model, StopReason};
+use welte::{
+    CancelHandle, DeviceChoice, Driver, Engine, EngineOptions, GenerateOptions, Model, Request,
+    Speculation, StopReason, Stream, SyntheticDraft,
+};
 
 fn at_most(max_tokens: usize) -> GenerateOptions {
     with(GenerateOptions::default(), |o| {
@@ -389,4 +392,104 @@ fn each_end_token_ends_a_generation() {
         (outcome.stop, outcome.tokens),
         (StopReason::Length, vec![6; 6])
     );
+}
+
+/// Runs a request until nothing is left to do, although nobody reads. Returns the tokens that were made, too.
+fn unread(engine: &Engine, driver: &mut Driver, request: Request) -> (Stream, u64) {
+    let made = |driver: &mut Driver| {
+        engine.ask_snapshot();
+        driver.turn().unwrap();
+        engine.take_snapshot().unwrap().generated_tokens
+    };
+    let before = made(driver);
+    let stream = engine.submit(request).unwrap();
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
+    (stream, made(driver) - before)
+}
+
+/// The sequence ends with the very token at which its text meets a stop string, whether or not anybody reads: random texts,
+/// random stop strings, chains and guesses of every length.
+#[test]
+fn a_sequence_ends_where_its_text_meets_a_stop_string() {
+    let model = demo(DeviceChoice::CPU);
+    let prompt = story(&model);
+    let how = with(EngineOptions::default(), |o| {
+        (o.speculation, o.speculate_always) = (Speculation::Ngram, true);
+    });
+    let (engine, mut driver) =
+        Engine::without_thread(&model, &how, Box::new(|context| context)).unwrap();
+    let mut random = Random(1);
+    let mut met = 0;
+    for seed in 0..60 {
+        let plain = with(Request::new(prompt.clone()), |r| {
+            r.options = at_most(40);
+            r.options.ignore_end = true;
+            r.options.sampling = sampled(seed);
+            r.options.sampling.temperature = 1.5;
+        });
+        let (mut stream, _) = unread(&engine, &mut driver, plain.clone());
+        let tokens: Vec<u32> = std::iter::from_fn(|| stream.next_token())
+            .map(Result::unwrap)
+            .collect();
+        let bytes = |token: &u32| model.tokenizer().unwrap().token_bytes(*token).to_vec();
+        let text = String::from_utf8(tokens.iter().flat_map(bytes).collect()).unwrap();
+        // A part of the text, one that is nowhere, and one that begins like the first.
+        let from = random.below(text.len() as u64 - 8) as usize;
+        let to = from + 1 + random.below(7) as usize;
+        let Some(part) = text.get(from..to) else {
+            continue;
+        };
+        let stops = vec![
+            format!("{part}\u{1f98a}"),
+            part.to_string(),
+            "\u{1f98a}".into(),
+        ];
+        let at = text.find(part).unwrap();
+        let mut length = 0;
+        let ends: Vec<usize> = tokens
+            .iter()
+            .map(|token| {
+                length += bytes(token).len();
+                length
+            })
+            .collect();
+        let last = ends.iter().position(|end| *end >= at + part.len()).unwrap();
+        let kept = ends.iter().filter(|end| **end <= at).count();
+        let stopping = with(plain, |r| {
+            r.options.stop = stops.into();
+            r.options.chain = random.once_in(2).then(|| 1 + random.below(20) as usize);
+            r.options.min_tokens = random.below(30) as usize;
+            r.speculate = random.once_in(2);
+            r.synthetic_draft = random.once_in(2).then(|| SyntheticDraft {
+                answer: tokens.clone(),
+                agreement: 0.9,
+                ..SyntheticDraft::default()
+            });
+        });
+        let what = format!("seed {seed}: {part:?} in {text:?}");
+        // A reader of text, and one of tokens.
+        let (stream, made) = unread(&engine, &mut driver, stopping.clone());
+        assert_eq!(made, last as u64 + 1, "{what}");
+        let (said, outcome) = stream.complete().unwrap();
+        assert_eq!(said, text[..at], "{what}");
+        let (mut stream, made) = unread(&engine, &mut driver, stopping);
+        assert_eq!(made, last as u64 + 1, "{what}");
+        let taken: Vec<u32> = std::iter::from_fn(|| stream.next_token())
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(taken, tokens[..=last], "{what}");
+        for outcome in [&outcome, stream.outcome().unwrap()] {
+            let stop = StopReason::StopString(part.into());
+            assert_eq!(
+                (&outcome.stop, outcome.timings.chosen),
+                (&stop, last + 1),
+                "{what}"
+            );
+            assert_eq!(outcome.tokens, tokens[..kept], "{what}");
+        }
+        met += 1;
+    }
+    assert!(met > 40, "only {met} texts");
 }

@@ -13,6 +13,8 @@ mod tree;
 
 pub(crate) use fingerprint::fingerprint;
 pub(crate) use pool::PagePool;
+#[cfg(test)]
+pub(crate) use store::SimulatedDisk;
 pub(crate) use store::{Layout, Place, PrefixStore, Rates, Sha256, Staging, StoreMonitor, Stored};
 pub use store::{PrefixStoreOptions, PrefixStoreStatus};
 pub(crate) use tree::PrefixTree;

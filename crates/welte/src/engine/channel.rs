@@ -1,6 +1,7 @@
 //! The way of tokens from the scheduler to the consumer of a stream. The queue has room for every token of the request, so
 //! the scheduler never waits for a consumer and never allocates.
 
+use super::clock::Clock;
 use super::draft::Speculated;
 use crate::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,8 @@ use welte_device::Logprobs;
 pub(crate) enum Finish {
     /// The model chose this end token.
     End(u32),
+    /// The text met this one of the request's stop strings.
+    Stop(usize),
     /// All tokens of the budget were generated.
     Length,
     Cancelled,
@@ -66,6 +69,7 @@ pub(crate) struct Channel {
     left: AtomicBool,
     /// Set by cancel handles.
     cancelled: Arc<AtomicBool>,
+    clock: Clock,
 }
 
 struct State {
@@ -88,7 +92,7 @@ struct State {
 
 impl Channel {
     /// An empty queue.
-    pub(crate) fn new(room: Room, cancelled: Arc<AtomicBool>) -> Channel {
+    pub(crate) fn new(room: Room, cancelled: Arc<AtomicBool>, clock: Clock) -> Channel {
         Channel {
             state: Mutex::new(State {
                 tokens: Vec::with_capacity(room.tokens),
@@ -105,6 +109,7 @@ impl Channel {
             changed: Condvar::new(),
             left: AtomicBool::new(false),
             cancelled,
+            clock,
         }
     }
 
@@ -138,6 +143,11 @@ impl Channel {
         std::mem::take(&mut self.state().vector)
     }
 
+    /// The clock of its engine.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +156,7 @@ impl Channel {
     pub(crate) fn push(&self, token: u32, logprobs: Option<&Logprobs>) {
         let mut state = self.state();
         if state.tokens.is_empty() {
-            state.report.first = Some(Instant::now());
+            state.report.first = Some(self.clock.now());
         }
         state.tokens.push(token);
         state.logprobs.extend(logprobs);
@@ -173,7 +183,7 @@ impl Channel {
         if !state.ended {
             state.ended = true;
             state.end = Some(result);
-            state.report.ended = Some(Instant::now());
+            state.report.ended = Some(self.clock.now());
             self.wake(state);
         }
     }

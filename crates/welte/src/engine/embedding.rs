@@ -140,7 +140,8 @@ impl Engine {
         request.deadline = deadline;
         request.options.max_tokens = 0;
         request.prefix_cache = false;
-        let out = |most| Channel::new(most, Arc::default()).with_vector(size);
+        let clock = self.handle.shared.clock.clone();
+        let out = |most| Channel::new(most, Arc::default(), clock).with_vector(size);
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         (sequence.embeds, sequence.left_out) = (true, left_out);
         if let Some(second) = second.filter(|_| self.model.inner.segments > 1) {

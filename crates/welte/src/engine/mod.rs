@@ -2,6 +2,7 @@
 //! tokens.
 
 mod channel;
+mod clock;
 mod disk;
 mod draft;
 mod embedding;
@@ -13,10 +14,15 @@ mod request;
 mod scheduler;
 mod sequence;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod snapshot;
+mod spelling;
 mod stream;
 mod thread;
 
+#[doc(hidden)]
+pub use clock::Clock;
 #[doc(hidden)]
 pub use draft::SyntheticDraft;
 pub use draft::{Speculated, Speculation};
@@ -39,7 +45,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use thread::MakeContext;
-use web_time::Instant;
 use welte_device::{Context, Replaying};
 
 /// How an engine works.
@@ -57,6 +62,9 @@ pub struct EngineOptions {
     pub speculate_always: bool,
     /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
+    /// Where it takes the time from: for tests.
+    #[doc(hidden)]
+    pub clock: Clock,
 }
 
 impl Default for EngineOptions {
@@ -67,6 +75,7 @@ impl Default for EngineOptions {
             draft_max: 16,
             speculate_always: false,
             prefix_store: None,
+            clock: Clock::default(),
         }
     }
 }
@@ -136,7 +145,11 @@ impl Handle {
     ) -> Result<(Arc<Handle>, Driver), Error> {
         let mut context = make()?;
         let program = model.inner.loaded.program();
-        let shared = Arc::new(Shared::new(program.slots as usize, options.queue.max(1)));
+        let shared = Arc::new(Shared::new(
+            program.slots as usize,
+            options.queue.max(1),
+            options.clock.clone(),
+        ));
         let nodes = program.caches.iter().map(|cache| cache.pages as usize);
         let nodes = nodes.max().unwrap_or(0);
         let disk = options.prefix_store.as_ref();
@@ -288,8 +301,9 @@ impl Engine {
             let origin = self.model.origin().to_string();
             return Err(Error::NoText { origin });
         }
-        let started = Instant::now();
-        let out = |room| Channel::new(room, cancelled.clone());
+        let clock = &self.handle.shared.clock;
+        let started = clock.now();
+        let out = |room| Channel::new(room, cancelled.clone(), clock.clone());
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         let rows = self.model.rows_of(self.model.inner.decode);
         sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);

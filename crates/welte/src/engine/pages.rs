@@ -95,6 +95,10 @@ impl Pages {
                 && self.reserve(context, sequence, positions, true)? == positions
             {
                 let settled = std::mem::replace(&mut sequence.begun, true);
+                if !settled {
+                    let cached = sequence.computed;
+                    sequence.out.report(|report| report.cached = cached);
+                }
                 if let Some(disk) = self.disk.as_mut().filter(|_| sequence.shared) {
                     disk.begin(sequence, self.page, most, settled);
                 }
@@ -143,9 +147,9 @@ impl Pages {
         self.tree
             .acquire(&hit, keys, pools, lists, &mut self.copies);
         if !sequence.begun {
-            sequence.out.report(|report| {
-                (report.cached, report.differs_at) = (hit.tokens, hit.differs_at);
-            });
+            sequence
+                .out
+                .report(|report| report.differs_at = hit.differs_at);
         }
         sequence.computed = hit.tokens;
         sequence.inserted = hit.tokens;
@@ -195,10 +199,7 @@ impl Pages {
     ) -> Result<usize, Error> {
         let mut room = positions;
         for cache in 0..self.kinds.len() {
-            let entries = match self.kinds[cache] {
-                Kind::Attention { .. } => positions.div_ceil(self.page),
-                Kind::Recurrent => 1,
-            };
+            let entries = self.entries(cache, positions);
             let first = sequence.lists[cache].len();
             while sequence.lists[cache].len() < entries {
                 match self.take(context, cache, evict) {
@@ -213,6 +214,14 @@ impl Pages {
             }
         }
         Ok(room)
+    }
+
+    /// Pages of a cache that so many positions take.
+    pub(crate) fn entries(&self, cache: usize, positions: usize) -> usize {
+        match self.kinds[cache] {
+            Kind::Attention { .. } => positions.div_ceil(self.page),
+            Kind::Recurrent => 1,
+        }
     }
 
     /// Tells the device a sequence's pages from an entry on.

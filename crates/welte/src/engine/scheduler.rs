@@ -3,6 +3,8 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+#[cfg(test)]
+mod audit;
 mod decode;
 mod embed;
 mod guided;
@@ -20,11 +22,12 @@ use super::pages::Pages;
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::Error;
+#[cfg(test)]
+pub(crate) use audit::{Audit, Audited};
 use embed::pools_several;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use web_time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 
@@ -198,8 +201,9 @@ impl Scheduler {
             });
             match admitted {
                 Ok(true) => {
+                    let now = self.shared.clock.now();
                     sequence.out.report(|report| {
-                        report.admitted.get_or_insert_with(Instant::now);
+                        report.admitted.get_or_insert(now);
                     });
                     sequence.out.progress(sequence.computed);
                     self.running.push(sequence);
@@ -274,12 +278,12 @@ impl Scheduler {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let begun = Instant::now();
+        let begun = self.shared.clock.now();
         let stepped = context.step(self.prompt.index, &self.rows, &self.outputs);
         if let Err(error) = stepped.map(drop) {
             return self.fault(context, error);
         }
-        let took = begun.elapsed();
+        let took = self.shared.clock.since(begun);
         if !self.can_mix(context) {
             let waiting = self.waiting_for_each();
             self.pace.prompted(self.rows.len(), took, waiting);

@@ -5,6 +5,7 @@ use super::disk::Restore;
 use super::draft::Draft;
 use super::guide::Guide;
 use super::shared::Shared;
+use super::spelling::Stops;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
@@ -43,6 +44,8 @@ pub(crate) struct Sequence {
     /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
     ends: Vec<u32>,
+    /// What its text must not contain.
+    stops: Option<Stops>,
     /// Tokens at which a repeated run ends: a bit per token.
     breakers: Vec<u32>,
     /// Biases in force once so many tokens are generated.
@@ -163,6 +166,7 @@ impl Sequence {
             sampling: options.sampling,
             bias,
             ends,
+            stops: Stops::new(model, &options.stop, &options.printed_controls),
             breakers: breakers(model, options),
             biases,
             min_tokens: options.min_tokens,
@@ -350,7 +354,10 @@ impl Sequence {
         }
         self.out.push(token, logprobs);
         self.slot_changed |= self.generated() == self.min_tokens;
-        if self.remaining() == 0 {
+        let stop = self.stops.as_mut().and_then(|stops| stops.take(token));
+        if let Some(which) = stop {
+            self.end = Some(Ok(Finish::Stop(which)));
+        } else if self.remaining() == 0 {
             self.end = Some(Ok(Finish::Length));
         }
         self.is_wanted()
@@ -372,12 +379,18 @@ impl Sequence {
         }
     }
 
+    /// True if its deadline has passed.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline
+            .is_some_and(|deadline| self.out.clock().now() >= deadline)
+    }
+
     /// True while somebody wants the next token. If not, the sequence ends.
     pub(crate) fn is_wanted(&mut self) -> bool {
         if self.end.is_none() && !self.out.is_wanted() {
             self.end = Some(Ok(Finish::Cancelled));
         }
-        if self.end.is_none() && self.deadline.is_some_and(|d| Instant::now() >= d) {
+        if self.end.is_none() && self.is_late() {
             self.end = Some(match self.begun {
                 true => Ok(Finish::Deadline),
                 false => Err(Error::Deadline),

@@ -1,5 +1,6 @@
 //! What the handles of an engine and its thread share.
 
+use super::clock::Clock;
 use super::sequence::Sequence;
 use super::snapshot::Snapshot;
 use crate::Error;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     /// The most requests that may be inside.
     pub(crate) most: usize,
     pub(crate) queue: usize,
+    pub(crate) clock: Clock,
     /// Turns that the scheduler has completed.
     pub(crate) turns: AtomicU64,
 }
@@ -62,7 +64,7 @@ pub(crate) struct Inbox {
 }
 
 impl Shared {
-    pub(crate) fn new(slots: usize, queue: usize) -> Shared {
+    pub(crate) fn new(slots: usize, queue: usize, clock: Clock) -> Shared {
         let most = slots + queue;
         let inbox = Inbox {
             arrivals: Vec::with_capacity(most),
@@ -75,6 +77,7 @@ impl Shared {
             inside: AtomicUsize::new(0),
             most,
             queue,
+            clock,
             turns: AtomicU64::new(0),
         }
     }
@@ -164,9 +167,12 @@ mod tests {
             ..LoadOptions::default()
         };
         let model = Model::load("synthetic:tiny:q8_0", &options, &mut |_| ()).unwrap();
-        let out = |most| Channel::new(most, Arc::default());
+        let out = |most| Channel::new(most, Arc::default(), Clock::default());
         let sequence = Sequence::new(&model, &Request::new(vec![1]), out).unwrap();
-        let (out, shared) = (sequence.out.clone(), Arc::new(Shared::new(1, 1)));
+        let (out, shared) = (
+            sequence.out.clone(),
+            Arc::new(Shared::new(1, 1, Clock::default())),
+        );
         shared.push(sequence).unwrap();
         shared.closed(Some("a fault".to_string()));
         let Some(Next::End(Err(error))) = out.next() else {

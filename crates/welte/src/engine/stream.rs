@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, Finish, Next};
 use super::sequence::Sequence;
+use super::spelling::Spelling;
 use super::{CancelHandle, Engine, Request};
 use crate::{Error, Outcome, RequestProgress, StopReason, Timings};
 use std::pin::Pin;
@@ -19,7 +20,8 @@ pub struct Stream {
     out: Arc<Channel>,
     cancelled: Arc<AtomicBool>,
     text: Text,
-    printed_controls: Vec<u32>,
+    spelling: Spelling,
+    stops: Arc<[String]>,
     ready: String,
     pub(super) number: u64,
     prompt: usize,
@@ -54,6 +56,16 @@ impl Text {
         self.ends.push(self.raw.len());
         let split = self.splitter.push(bytes);
         (split.text, split.stopped)
+    }
+
+    /// The bytes of all tokens, also of those that were taken as tokens.
+    fn spell(&mut self, spelling: &Spelling) {
+        self.raw.clear();
+        self.ends.clear();
+        for token in &self.generated {
+            self.raw.extend_from_slice(spelling.bytes(*token));
+            self.ends.push(self.raw.len());
+        }
     }
 
     /// Drops the token in which the stop string begins, and all after it.
@@ -94,12 +106,13 @@ impl Stream {
                 generated: Vec::with_capacity(room),
                 raw: Vec::new(),
                 ends: Vec::new(),
-                splitter: Splitter::new(options.stop),
+                splitter: Splitter::new(options.stop.clone()),
                 logprobs: Vec::with_capacity(options.logprobs.map_or(0, |_| room)),
                 reported: 0,
                 told: 0,
             },
-            printed_controls: options.printed_controls,
+            spelling: Spelling::new(engine.model(), &options.printed_controls),
+            stops: options.stop,
             ready: String::new(),
             number: 0,
             prompt: sequence.prompt,
@@ -199,8 +212,9 @@ impl Stream {
         }
     }
 
-    /// Waits for the next token; `None` at the end. This is for callers that want tokens in place of text: stop strings do
-    /// not count, and the tokens taken are missing in the pieces. Allocates nothing before the end.
+    /// Waits for the next token; `None` at the end. This is for callers that want tokens in place of text: the tokens taken
+    /// are missing in the pieces. With stop strings the last token is the one that completes a stop string; the outcome has
+    /// the tokens before it. Allocates nothing before the end.
     pub fn next_token(&mut self) -> Option<Result<u32, Error>> {
         match self.is_at_work().then(|| self.out.next())? {
             Some(next) => self.token(next),
@@ -254,12 +268,7 @@ impl Stream {
             }
             Next::End(end) => return self.end(end),
         };
-        let model = self.engine.model();
-        let bytes = match self.printed_controls.contains(&token) {
-            true => model.tokenizer()?.token_text(token).as_bytes(),
-            false => model.token_bytes(token),
-        };
-        let (piece, stopped) = self.text.take(token, bytes);
+        let (piece, stopped) = self.text.take(token, self.spelling.bytes(token));
         self.ready.push_str(&piece);
         if let Some(stop) = stopped {
             self.finish(StopReason::StopString(stop), 0);
@@ -270,6 +279,12 @@ impl Stream {
     fn end(&mut self, end: Result<Finish, Error>) -> Result<(), Error> {
         match end {
             Ok(Finish::End(token)) => self.finish(StopReason::End(token), 1),
+            Ok(Finish::Stop(which)) => {
+                // Whoever reads tokens has not met it.
+                self.text.spell(&self.spelling);
+                let stop = self.stops.get(which).cloned().unwrap_or_default();
+                self.finish(StopReason::StopString(stop), 0);
+            }
             Ok(Finish::Length) => self.finish(self.at_limit.clone(), 0),
             Ok(Finish::Cancelled) => self.finish(StopReason::Cancelled, 0),
             Ok(Finish::Deadline) => self.finish(StopReason::Deadline, 0),
@@ -298,7 +313,7 @@ impl Stream {
             _ => self.ready.push_str(&self.text.splitter.finish()),
         }
         let report = self.out.reported();
-        let ended = report.ended.unwrap_or_else(Instant::now);
+        let ended = report.ended.unwrap_or_else(|| self.out.clock().now());
         let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.saturating_duration_since(from),
             _ => Duration::ZERO,

@@ -73,6 +73,22 @@ impl Driver {
         Ok(())
     }
 
+    /// The scheduler, for simulations.
+    #[cfg(test)]
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// Ends the engine as its thread would, once it was asked to.
+    #[cfg(test)]
+    pub(crate) fn finish(mut self) {
+        if let Some(context) = &mut self.context {
+            self.scheduler.save(context.as_mut());
+        }
+        self.scheduler
+            .end_all(|| Error::EngineStopped { why: None });
+    }
+
     /// True if no request is left.
     pub fn is_idle(&self) -> bool {
         self.scheduler.is_idle() && self.shared.inbox().arrivals.is_empty()

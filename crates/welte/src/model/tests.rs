@@ -1,6 +1,9 @@
 //! Loading and planning, with devices that are made up.
 
+use super::plan::plan_fitted;
 use super::*;
+use crate::devices::open_device;
+use crate::fit;
 use welte_device::DeviceId;
 use welte_table::{Command, Op};
 
@@ -142,4 +145,84 @@ fn rows_and_context_follow_the_options() {
         ..context(5)
     };
     assert_eq!(sizes(&wide), (5, 1, 5));
+}
+
+/// What is chosen with four slots: context, positions in the caches, and whether memory limited them.
+fn fitted(memory: Option<u64>, change: impl FnOnce(&mut LoadOptions)) -> (u32, u32, bool) {
+    let mut device = Limited::new();
+    device.memory = memory;
+    let mut options = LoadOptions {
+        fit_context: true,
+        slots: 4,
+        ..LoadOptions::default()
+    };
+    change(&mut options);
+    let checkpoint = open("synthetic:custom,context=40000:q8_0").unwrap();
+    let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
+    let planned = plan_fitted(&device, checkpoint.as_ref(), &spec, &options).unwrap();
+    let fitted = planned.fitted.unwrap();
+    assert_eq!(fitted.own, 40000);
+    assert_eq!(planned.plan.program.context, fitted.context);
+    assert_eq!(planned.sized.cache_positions, fitted.positions);
+    // At least the default context is planned, and what the options name.
+    if fitted.context > DEFAULT_CONTEXT && options.context == 0 {
+        assert!(memory.is_none_or(|memory| planned.plan.memory.total() <= memory));
+    }
+    (fitted.context, fitted.positions, fitted.limited)
+}
+
+/// Bytes of a plan of four slots.
+fn bytes_of(context: u32, positions: u32) -> u64 {
+    let checkpoint = open("synthetic:custom,context=40000:q8_0").unwrap();
+    let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
+    let options = LoadOptions {
+        context,
+        slots: 4,
+        cache_positions: positions,
+        ..LoadOptions::default()
+    };
+    let plan = plan_on(&Limited::new(), checkpoint.as_ref(), &spec, &options);
+    plan.unwrap().memory.total()
+}
+
+#[test]
+fn the_context_is_the_models_own_as_far_as_memory_allows() {
+    let none = |_: &mut LoadOptions| ();
+    assert_eq!(fitted(None, none), (40000, 40000, false));
+    // Nine tenths of what is left beside the least.
+    let least = bytes_of(4096, 4096);
+    let room = |context, positions| {
+        let caches = bytes_of(context, positions) - least;
+        Some(least + (caches as f64 / 0.9).ceil() as u64)
+    };
+    assert_eq!(fitted(room(40000, 40000), none), (40000, 40000, false));
+    let less = room(40000, 40000).map(|room| room - 4096);
+    assert_eq!(fitted(less, none), (39936, 39936, true));
+    assert_eq!(fitted(room(20480, 20480), none), (20480, 20480, true));
+    // Never less than the default, which the check of the memory may then refuse.
+    assert_eq!(fitted(Some(least), none), (4096, 4096, true));
+    assert_eq!(fitted(Some(1), none), (4096, 4096, true));
+    // The caches never hold less than they would by default, and a limit counts like the memory.
+    let short = |o: &mut LoadOptions| o.slots = 20;
+    assert_eq!(fitted(None, short), (40000, 81920, false));
+    let within = |o: &mut LoadOptions| o.fit_within = room(20480, 20480);
+    assert_eq!(fitted(None, within), (20480, 20480, true));
+    let others = |o: &mut LoadOptions| o.fit_with_others = true;
+    let (context, ..) = fitted(room(40000, 40000), others);
+    assert!((20000..24000).contains(&context), "{context}");
+}
+
+#[test]
+fn a_context_that_was_named_is_kept_and_caches_are_cut() {
+    let named = |o: &mut LoadOptions| o.context = 8192;
+    assert_eq!(fitted(None, named), (8192, 32768, false));
+    let least = bytes_of(4096, 4096);
+    let half = bytes_of(8192, 16384) - least;
+    let memory = least + (half as f64 / 0.9).ceil() as u64;
+    assert_eq!(fitted(Some(memory), named), (8192, 16384, true));
+    assert_eq!(fitted(Some(least), named), (8192, 8192, true));
+    let sized = |o: &mut LoadOptions| o.cache_positions = 10240;
+    assert_eq!(fitted(None, sized), (10240, 10240, false));
+    let both = |o: &mut LoadOptions| (o.context, o.cache_positions) = (2048, 10240);
+    assert_eq!(fitted(None, both), (2048, 10240, false));
 }

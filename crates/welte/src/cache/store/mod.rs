@@ -8,10 +8,14 @@ mod file;
 mod folder;
 mod io;
 mod rates;
+#[cfg(test)]
+mod simulated;
 
 pub(super) use file::sha256;
 pub(crate) use file::{FileId, Layout, Place, Sha256, Staging};
 pub(crate) use rates::Rates;
+#[cfg(test)]
+pub(crate) use simulated::SimulatedDisk;
 
 use folder::Folder;
 use io::{Done, Io, Job};
@@ -112,6 +116,16 @@ pub(crate) struct PrefixStore {
     jobs: Option<Sender<Job>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
+    /// In place of the thread.
+    #[cfg(test)]
+    simulated: Option<simulated::Worker>,
+}
+
+/// The ends of the queues to and from the thread.
+struct Work {
+    jobs: Sender<Job>,
+    taken: Receiver<Job>,
+    results: Sender<Done>,
 }
 
 /// Writes a file that must be on disk when the function returns.
@@ -130,38 +144,13 @@ impl PrefixStore {
         device: &str,
         write: Box<Write>,
     ) -> PrefixStore {
-        let (folder, opened) = Folder::open(&options.dir, options.bytes);
-        let rates = RatesFile::new(&options.dir, &layout, device);
-        let kept = rates.read();
-        let status = PrefixStoreStatus {
-            read_rate: kept.read,
-            ..PrefixStoreStatus::default()
-        };
-        let shared = Arc::new(Shared {
-            folder: Mutex::new(folder),
-            status: Mutex::new(status),
-        });
-        // The staging buffers bound both queues.
-        let (jobs, taken) = channel();
-        let (results, done) = channel();
-        let mut store = PrefixStore {
-            free: (0..STAGING).map(|_| Staging::new(&layout)).collect(),
-            answers: VecDeque::with_capacity(STAGING),
-            layout,
-            shared,
-            kept,
-            jobs: None,
-            done,
-            thread: None,
-        };
-        let io = Io {
-            layout: store.layout.clone(),
-            shared: store.shared.clone(),
-            options: options.clone(),
-            write,
-            rates,
-            unlisted: 0,
-        };
+        let (mut store, io, work, opened) =
+            PrefixStore::without_thread(options, layout, device, write);
+        let Work {
+            jobs,
+            taken,
+            results,
+        } = work;
         let thread = std::thread::Builder::new()
             .name("prefix store".to_string())
             .spawn(move || io.run(&taken, &results));
@@ -176,6 +165,56 @@ impl PrefixStore {
             }
         }
         store
+    }
+
+    /// A store that does nothing yet, what its thread needs, and whether the folder can be used.
+    fn without_thread(
+        options: &PrefixStoreOptions,
+        layout: Layout,
+        device: &str,
+        write: Box<Write>,
+    ) -> (PrefixStore, Io, Work, std::io::Result<()>) {
+        let (folder, opened) = Folder::open(&options.dir, options.bytes);
+        let rates = RatesFile::new(&options.dir, &layout, device);
+        let kept = rates.read();
+        let status = PrefixStoreStatus {
+            read_rate: kept.read,
+            ..PrefixStoreStatus::default()
+        };
+        let shared = Arc::new(Shared {
+            folder: Mutex::new(folder),
+            status: Mutex::new(status),
+        });
+        // The staging buffers bound both queues.
+        let (jobs, taken) = channel();
+        let (results, done) = channel();
+        let store = PrefixStore {
+            free: (0..STAGING).map(|_| Staging::new(&layout)).collect(),
+            answers: VecDeque::with_capacity(STAGING),
+            layout,
+            shared,
+            kept,
+            jobs: None,
+            done,
+            thread: None,
+            #[cfg(test)]
+            simulated: None,
+        };
+        let io = Io {
+            layout: store.layout.clone(),
+            shared: store.shared.clone(),
+            options: options.clone(),
+            write,
+            rates,
+            unlisted: 0,
+            pretended: None,
+        };
+        let work = Work {
+            jobs,
+            taken,
+            results,
+        };
+        (store, io, work, opened)
     }
 
     /// The layout of its files.
@@ -259,6 +298,8 @@ impl PrefixStore {
 
     /// The next answer, if there is one.
     pub(crate) fn poll(&mut self) -> Option<Answer> {
+        #[cfg(test)]
+        self.simulate(Duration::ZERO);
         while let Ok(done) = self.done.try_recv() {
             self.sort(done);
         }
@@ -267,9 +308,30 @@ impl PrefixStore {
 
     /// Sleeps until a job is done, or until some time has passed.
     pub(crate) fn wait(&mut self, at_most: Duration) {
+        #[cfg(test)]
+        if self.simulate(at_most) {
+            return;
+        }
         if let Ok(done) = self.done.recv_timeout(at_most) {
             self.sort(done);
         }
+    }
+
+    /// Waits until a job is done, or takes the buffer of an answer that nobody takes any more. False if nothing comes.
+    fn next_free(&mut self) -> bool {
+        if let Some(answer) = self.answers.pop_front() {
+            self.free.extend(answer.page);
+            return true;
+        }
+        #[cfg(test)]
+        if self.simulate(Duration::MAX) {
+            return true;
+        }
+        let done = self.done.recv();
+        done.is_ok_and(|done| {
+            self.sort(done);
+            true
+        })
     }
 
     fn sort(&mut self, done: Done) {
@@ -316,12 +378,7 @@ impl PrefixStore {
         while let Ok(done) = self.done.try_recv() {
             self.sort(done);
         }
-        while wait
-            && self.free.is_empty()
-            && let Ok(done) = self.done.recv()
-        {
-            self.sort(done);
-        }
+        while wait && self.free.is_empty() && self.next_free() {}
         let Some(mut staging) = self.free.pop() else {
             self.shared.status().pages_lost += 1;
             return Ok(());
@@ -341,6 +398,8 @@ impl Drop for PrefixStore {
     /// Finishes what has been asked for.
     fn drop(&mut self) {
         self.jobs = None;
+        #[cfg(test)]
+        self.finish_simulated();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

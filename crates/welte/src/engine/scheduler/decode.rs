@@ -2,7 +2,6 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
-use web_time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, is_token};
 
 impl Scheduler {
@@ -17,7 +16,7 @@ impl Scheduler {
         if self.starts.is_empty() {
             return Ok(());
         }
-        let begun = Instant::now();
+        let begun = self.shared.clock.now();
         let sequences = self.starts.len();
         let tokens = match sequences <= context.chain_slots() {
             _ if drafts => self.verify(context)?,
@@ -30,7 +29,7 @@ impl Scheduler {
             } else {
                 tokens.div_ceil(sequences)
             };
-            let step = begun.elapsed() / steps as u32;
+            let step = self.shared.clock.since(begun) / steps as u32;
             self.totals.generated_tokens += tokens as u64;
             self.totals.decode_steps += steps as u64;
             // Mixed steps are compared with steps without guesses.
@@ -131,7 +130,8 @@ impl Scheduler {
 
     /// Runs the chain. Returns the tokens that it made.
     fn chain(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
-        let (running, control) = (&mut self.running, &self.shared.control);
+        let (running, shared) = (&mut self.running, &self.shared);
+        let control = &shared.control;
         let waits = !self.waiting.is_empty();
         let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
         let (speculator, sequences) = (&self.speculator, self.starts.len());
@@ -147,7 +147,7 @@ impl Scheduler {
                 control.stop();
             }
             // A slot is free, or somebody has waited too long.
-            if waits && !goes_on || deadline.is_some_and(|at| Instant::now() >= at) {
+            if waits && !goes_on || deadline.is_some_and(|at| shared.clock.now() >= at) {
                 control.stop();
             }
             if let (Some(speculator), Some(draft)) = (speculator, &sequence.draft)

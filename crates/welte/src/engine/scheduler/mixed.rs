@@ -2,7 +2,6 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::sequence::Sequence;
-use web_time::Instant;
 use welte_device::{Context, MixedStep};
 
 impl Scheduler {
@@ -41,11 +40,11 @@ impl Scheduler {
             generated,
             outputs: &self.outputs,
         };
-        let begun = Instant::now();
+        let begun = self.shared.clock.now();
         if let Err(error) = context.step_mixed(&step).map(drop) {
             return self.fault(context, error);
         }
-        let (took, waiting) = (begun.elapsed(), self.waiting_for_each());
+        let (took, waiting) = (self.shared.clock.since(begun), self.waiting_for_each());
         self.pace.mixed(self.rows.len() - generated, took, waiting);
         self.totals.decode_steps += 1;
         self.finish_prompts(context, generated)

@@ -2,7 +2,7 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::sequence::Sequence;
-use web_time::{Duration, Instant};
+use web_time::Duration;
 use welte_device::{Context, Logprobs, Pick, is_token};
 use welte_table::Row;
 
@@ -17,7 +17,7 @@ impl Scheduler {
 
     /// Guesses as planned, and verifies the guesses by one step. Returns the tokens that it made.
     pub(super) fn verify(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
-        let begun = Instant::now();
+        let begun = self.shared.clock.now();
         let speculator = self.speculator.as_mut();
         let only_guesses = speculator.is_none_or(|s| s.guess(&mut self.running));
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
@@ -27,11 +27,11 @@ impl Scheduler {
         }
         self.check_guesses();
         let longest = self.rows_of_guesses();
-        let drafting = begun.elapsed();
+        let drafting = self.shared.clock.since(begun);
         if let Err(error) = self.step_and_sample(context) {
             return self.fault(context, error).map(|()| 0);
         }
-        let verifying = begun.elapsed() - drafting;
+        let verifying = self.shared.clock.since(begun) - drafting;
         if let Some(speculator) = &mut self.speculator {
             let drafting = only_guesses.then_some(drafting);
             speculator.verified(self.rows.len(), longest, drafting, verifying);

@@ -1,0 +1,185 @@
+//! What holds after every turn.
+
+use super::world::World;
+use crate::engine::scheduler::{Audit, Audited, Scheduler};
+use std::cmp::Reverse;
+
+/// What the last turns have shown.
+#[derive(Default)]
+pub(super) struct Checks {
+    before: Audit,
+    /// Requests that nobody wanted when the turn began.
+    gone: Vec<u64>,
+    /// The request that has what it needs and does not run, and for how many turns.
+    starving: Option<(u64, usize)>,
+}
+
+/// Small is urgent.
+fn order(request: &Audited) -> (Reverse<i32>, u64) {
+    (Reverse(request.priority), request.number)
+}
+
+/// True if one of these may compute what the request waits for.
+fn may_share(running: &[Audited], request: &Audited) -> bool {
+    running.iter().any(|other| other.first == request.first)
+}
+
+impl Checks {
+    /// A turn is about to begin.
+    pub(super) fn before(&mut self, world: &World, scheduler: &Scheduler) {
+        self.before = scheduler.audit();
+        let waits = |number: u64| self.before.waiting.iter().any(|w| w.number == number);
+        self.gone = world.clients.lock().unwrap().gone();
+        let deadlines = world.clients.lock().unwrap().deadlines();
+        let waiting = deadlines.into_iter().filter(|(number, _)| waits(*number));
+        world.begin_turn(waiting.collect());
+    }
+
+    /// A turn has ended.
+    pub(super) fn after(&mut self, world: &World, scheduler: &Scheduler) -> Result<(), String> {
+        let after = scheduler.audit();
+        scheduler.adds_up(world.shape.slots as usize)?;
+        self.order(&after)?;
+        self.preemption(&after)?;
+        self.unwanted(&after)?;
+        self.deadlines(world, &after)?;
+        self.pieces(world, &after)?;
+        self.starvation(&after)
+    }
+
+    /// The most urgent come first: nobody who waited all the time is more urgent than somebody who was admitted.
+    fn order(&self, after: &Audit) -> Result<(), String> {
+        let waited = |all: &[Audited], number: u64| all.iter().any(|one| one.number == number);
+        let admitted = after.running.iter();
+        let admitted = admitted.filter(|one| waited(&self.before.waiting, one.number));
+        for one in admitted {
+            let passed_over = after.waiting.iter().find(|other| {
+                waited(&self.before.waiting, other.number)
+                    && order(other) < order(one)
+                    && !may_share(&self.before.running, other)
+                    && !may_share(&after.running, other)
+            });
+            if let Some(other) = passed_over {
+                return Err(format!("{one:?} was admitted before {other:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The least urgent gives its pages to the others.
+    fn preemption(&self, after: &Audit) -> Result<(), String> {
+        let ran = |number: u64| self.before.running.iter().any(|one| one.number == number);
+        for one in after.waiting.iter().filter(|one| ran(one.number)) {
+            let mut others = after.running.iter().filter(|other| ran(other.number));
+            if let Some(other) = others.find(|other| order(other) > order(one)) {
+                return Err(format!("{one:?} was preempted before {other:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What nobody wanted when the turn began has ended.
+    fn unwanted(&self, after: &Audit) -> Result<(), String> {
+        let mut all = after.running.iter().chain(&after.waiting);
+        match all.find(|one| self.gone.contains(&one.number)) {
+            Some(one) => Err(format!("{one:?} goes on, and nobody wants it")),
+            None => Ok(()),
+        }
+    }
+
+    /// What was late when the turn began has ended, and a chain ends when somebody who waits becomes late.
+    fn deadlines(&self, world: &World, after: &Audit) -> Result<(), String> {
+        let mut all = after.running.iter().chain(&after.waiting);
+        let before = || self.before.running.iter().chain(&self.before.waiting);
+        let kept = all.find(|one| before().any(|b| b.is_late && b.number == one.number));
+        if let Some(kept) = kept {
+            return Err(format!("{kept:?} goes on after its deadline"));
+        }
+        let inner = world.inner();
+        let mut waiting = after.waiting.iter();
+        match waiting.find(|w| inner.missed.contains(&w.number)) {
+            Some(late) => Err(format!("a chain went on although {late:?} was late")),
+            None => Ok(()),
+        }
+    }
+
+    /// A piece of a prompt beside a stream is as large as the pace allows, and takes no longer than a few decode steps.
+    fn pieces(&self, world: &World, after: &Audit) -> Result<(), String> {
+        let (rows, took) = world.inner().piece;
+        let decoded = self.before.running.iter().filter(|one| {
+            let still = after
+                .running
+                .iter()
+                .find(|other| other.number == one.number);
+            !one.is_filling && still.is_some_and(|still| !still.is_filling)
+        });
+        let decoding = decoded.count();
+        if decoding == 0 {
+            return Ok(());
+        }
+        if rows > self.before.piece {
+            return Err(format!(
+                "a piece of {rows} rows beside {decoding} streams; the pace allows {}",
+                self.before.piece
+            ));
+        }
+        // It follows what it measures, so it may be twice too large for a moment.
+        let [decode, least] = world.times(decoding, 16);
+        let most = 2 * (decode + 4 * decode) + least;
+        match took > most {
+            true => Err(format!(
+                "a piece of {rows} rows takes {took:?} beside steps of {decode:?}"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Whoever has what it needs is admitted as soon as the prompts before it are computed.
+    fn starvation(&mut self, after: &Audit) -> Result<(), String> {
+        let candidates = after
+            .waiting
+            .iter()
+            .filter(|w| !may_share(&after.running, w));
+        let best = candidates.min_by_key(|w| order(w));
+        let fits = |one: &&Audited| one.pages.iter().zip(&after.free).all(|(n, free)| n <= free);
+        let restores = after.running.iter().any(|one| one.restores);
+        // What was preempted comes back when somebody ends, or it would be preempted again. The prompts before it come first.
+        let admits = after.free_slots > 0 && after.rows_ahead < after.piece && !restores;
+        let best = best.filter(|best| admits && !best.begun).filter(fits);
+        self.starving = best.map(|best| match self.starving {
+            Some((number, turns)) if number == best.number => (number, turns + 1),
+            _ => (best.number, 0),
+        });
+        match self.starving {
+            Some((number, turns)) if turns > 2 => Err(format!(
+                "request number {number} could run, and has waited for {turns} turns"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The figures equal what the device did, unless a call failed in between.
+    pub(super) fn at_the_end(&self, world: &World, scheduler: &Scheduler) -> Result<(), String> {
+        let (audit, inner) = (scheduler.audit(), world.inner());
+        let (computed, chosen) = (audit.prompt_tokens, audit.generated_tokens);
+        if inner.faults > 0 {
+            return Ok(());
+        }
+        if computed != inner.computed {
+            return Err(format!(
+                "{computed} tokens of prompts are reported, {} were computed",
+                inner.computed
+            ));
+        }
+        // Guesses after the end of a text are chosen in vain.
+        let in_vain: usize = inner.seen.values().map(|seen| seen.drafted).sum();
+        let reported = chosen..=chosen + in_vain as u64;
+        match reported.contains(&inner.chosen) {
+            true => Ok(()),
+            false => Err(format!(
+                "{chosen} tokens are reported, {} were chosen",
+                inner.chosen
+            )),
+        }
+    }
+}

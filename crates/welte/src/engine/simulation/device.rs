@@ -1,0 +1,481 @@
+//! A device that costs simulated time. Its caches hold what was computed from which tokens in which role, so every row
+//! finds out whether it reads the right ones.
+
+use super::world::{Marks, World, choice, mix};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use welte_device::timeline::Timeline;
+use welte_device::{
+    ChainStart, Context, Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
+    MixedStep, Pick, Profile, SKIPPED, SlotState, is_token,
+};
+use welte_table::{BufferId, CacheKind, Class, PassKind, Program, Row};
+
+/// A position of a cache, or the state at the end of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cell {
+    position: u32,
+    token: u32,
+    generated: bool,
+    marks: Marks,
+}
+
+impl Cell {
+    /// What nobody has written.
+    const NOISE: Cell = Cell {
+        position: u32::MAX,
+        token: u32::MAX,
+        generated: false,
+        marks: Marks {
+            content: 1,
+            bits: 1,
+        },
+    };
+    /// Bytes of a cell in a page's bytes.
+    const BYTES: usize = 25;
+
+    fn write(&self, bytes: &mut [u8]) {
+        bytes[..4].copy_from_slice(&self.position.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.token.to_le_bytes());
+        bytes[8] = self.generated.into();
+        bytes[9..17].copy_from_slice(&self.marks.content.to_le_bytes());
+        bytes[17..25].copy_from_slice(&self.marks.bits.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Cell {
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        Cell {
+            position: word(0),
+            token: word(4),
+            generated: bytes[8] != 0,
+            marks: Marks {
+                content: long(9),
+                bits: long(17),
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Reach {
+    /// All earlier positions, or so many of the last ones.
+    Positions(usize),
+    /// The state at the end.
+    State,
+}
+
+struct Cache {
+    reach: Reach,
+    /// `page` cells for each page; one for a state.
+    cells: Vec<Cell>,
+    /// Cells of a page.
+    page: usize,
+    lists: Vec<Vec<u32>>,
+}
+
+impl Cache {
+    /// Where a position of a slot is.
+    fn at(&self, slot: u32, position: u32) -> Option<usize> {
+        let (entry, offset) = match self.reach {
+            Reach::State => (0, 0),
+            Reach::Positions(_) => (position as usize / self.page, position as usize % self.page),
+        };
+        let page = *self.lists[slot as usize].get(entry)? as usize;
+        (page < self.cells.len() / self.page).then_some(page * self.page + offset)
+    }
+
+    /// What a row at this position finds. `None`: something else is there.
+    fn before(&self, slot: u32, position: u32) -> Option<Marks> {
+        let first = match self.reach {
+            _ if position == 0 => return Some(Marks::START),
+            Reach::Positions(window) => (position as usize + 1).saturating_sub(window) as u32,
+            Reach::State => position - 1,
+        };
+        let mut marks = match first {
+            0 => Some(Marks::START),
+            _ => None,
+        };
+        for position in first.min(position - 1)..position {
+            let cell = self.cells[self.at(slot, position)?];
+            let follows = marks.is_none_or(|m| m.after(cell.token, cell.generated) == cell.marks);
+            if cell.position != position || !follows {
+                return None;
+            }
+            marks = Some(cell.marks);
+        }
+        marks
+    }
+}
+
+/// What a slot's tokens are chosen by.
+#[derive(Default)]
+struct Slot {
+    request: u64,
+    history: Vec<u32>,
+    ends: Vec<u32>,
+    /// Tokens with the bias minus infinity.
+    forbidden: Vec<u32>,
+    logprobs: bool,
+}
+
+/// The context.
+pub(super) struct SimulatedContext {
+    program: Arc<Program>,
+    world: Arc<World>,
+    caches: Vec<Cache>,
+    slots: Vec<Slot>,
+    /// What the output rows of the last step stand for.
+    outputs: Vec<(u32, u32, Marks)>,
+    logits: Vec<f32>,
+    masks: Arc<MaskBoard>,
+    /// Every call fails.
+    broken: bool,
+}
+
+impl SimulatedContext {
+    pub(super) fn new(program: &Arc<Program>, world: &Arc<World>) -> SimulatedContext {
+        let page = program.page as usize;
+        let cache = |cache: &welte_table::CacheSpec| {
+            let (reach, page) = match cache.kind {
+                CacheKind::Attention { window: 0, .. } => (Reach::Positions(usize::MAX), page),
+                CacheKind::Attention { window, .. } => (Reach::Positions(window as usize), page),
+                CacheKind::Recurrent { .. } => (Reach::State, 1),
+            };
+            Cache {
+                reach,
+                cells: vec![Cell::NOISE; cache.pages as usize * page],
+                page,
+                lists: vec![
+                    vec![u32::MAX; cache.entries(program) as usize];
+                    program.slots as usize
+                ],
+            }
+        };
+        SimulatedContext {
+            caches: program.caches.iter().map(cache).collect(),
+            slots: (0..program.slots).map(|_| Slot::default()).collect(),
+            outputs: Vec::new(),
+            logits: Vec::new(),
+            masks: Arc::new(MaskBoard::new(
+                program.slots as usize,
+                program.vocab as usize,
+            )),
+            broken: false,
+            program: program.clone(),
+            world: world.clone(),
+        }
+    }
+
+    /// Lets the call fail if it is its turn. The requests of these slots take part.
+    fn fail(&mut self, slots: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let requests = slots.map(|slot| self.slots[slot as usize].request);
+        match self.world.fails(&mut self.broken, requests) {
+            false => Ok(()),
+            true => Err(Error::Failed {
+                device: DeviceId::only("simulated"),
+                source: "a planted fault".into(),
+            }),
+        }
+    }
+
+    /// Computes rows of one role. Returns what each stands for.
+    fn compute(&mut self, rows: &[Row], generated: bool) -> Vec<Marks> {
+        let mut all: Vec<Marks> = Vec::with_capacity(rows.len());
+        for (nth, row) in rows.iter().enumerate() {
+            let follows = nth > 0
+                && rows[nth - 1].slot == row.slot
+                && rows[nth - 1].position + 1 == row.position;
+            let before = match follows {
+                true => Some(all[nth - 1]),
+                false => self.read(row),
+            };
+            let marks = before.unwrap_or(Cell::NOISE.marks);
+            let marks = marks.after(row.token, generated);
+            let cell = Cell {
+                position: row.position,
+                token: row.token,
+                generated,
+                marks,
+            };
+            for cache in &mut self.caches {
+                match cache.at(row.slot, row.position) {
+                    Some(at) => cache.cells[at] = cell,
+                    None => self.world.wrong(format!("{row:?} has no page to write")),
+                }
+            }
+            all.push(marks);
+        }
+        all
+    }
+
+    /// What a row reads from all caches.
+    fn read(&self, row: &Row) -> Option<Marks> {
+        let mut found = None;
+        for cache in &self.caches {
+            let marks = cache.before(row.slot, row.position);
+            if marks.is_none() || found.is_some_and(|found| Some(found) != marks) {
+                let request = self.slots[row.slot as usize].request;
+                let what = format!("request {request}: {row:?} reads what is not its own");
+                self.world.wrong(what);
+                return None;
+            }
+            found = marks;
+        }
+        found
+    }
+
+    /// Chooses the token after a row.
+    fn choose(&mut self, slot: u32, position: u32, marks: Marks) -> u32 {
+        let own = &mut self.slots[slot as usize];
+        let seen = marks.seen(self.world.shape.roles);
+        let token = choice(own.request, seen, &own.history, &own.forbidden);
+        self.world
+            .chosen(own.request, position, token, marks, &own.history);
+        own.history.push(token);
+        token
+    }
+
+    fn give(&mut self, outputs: Vec<(u32, u32, Marks)>) -> &[f32] {
+        self.logits.clear();
+        let width = self.program.vocab as usize;
+        self.logits.resize(outputs.len() * width, 0.0);
+        self.outputs = outputs;
+        &self.logits
+    }
+}
+
+/// Fills a vector with what it stands for.
+pub(super) fn vector(marks: Marks, width: usize) -> impl Iterator<Item = f32> {
+    (0..width as u64).map(move |nth| (mix(marks.content, nth) % 1000) as f32)
+}
+
+impl Context for SimulatedContext {
+    fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    fn chain_slots(&self) -> usize {
+        self.world.shape.chain_slots
+    }
+
+    fn allocated(&self) -> BTreeMap<Class, u64> {
+        BTreeMap::new()
+    }
+
+    fn set_pages(
+        &mut self,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<(), Error> {
+        let list = &mut self.caches[cache].lists[slot as usize];
+        list[first as usize..first as usize + pages.len()].copy_from_slice(pages);
+        Ok(())
+    }
+
+    fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error> {
+        let cache = &mut self.caches[cache];
+        let (from, to) = (from as usize * cache.page, to as usize * cache.page);
+        cache.cells.copy_within(from..from + cache.page, to);
+        Ok(())
+    }
+
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
+        let cache = &self.caches[cache];
+        let cells = &cache.cells[page as usize * cache.page..][..cache.page];
+        for (cell, bytes) in cells.iter().zip(bytes.chunks_exact_mut(Cell::BYTES)) {
+            cell.write(bytes);
+        }
+        Ok(())
+    }
+
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let cache = &mut self.caches[cache];
+        let cells = &mut cache.cells[page as usize * cache.page..][..cache.page];
+        for (cell, bytes) in cells.iter_mut().zip(bytes.chunks_exact(Cell::BYTES)) {
+            *cell = Cell::read(bytes);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
+        self.fail(rows.iter().map(|row| row.slot))?;
+        let kind = self.program.passes[pass].kind;
+        let generated = kind == PassKind::Decode;
+        self.world.step(rows.len(), generated);
+        if kind == PassKind::Prompt {
+            self.world.piece(rows.len());
+        }
+        let marks = self.compute(rows, generated);
+        if !generated {
+            let requests = rows.iter().map(|row| self.slots[row.slot as usize].request);
+            self.world.computed(requests);
+        }
+        let output = |row: usize| (rows[row].slot, rows[row].position, marks[row]);
+        let all = match generated {
+            true => (0..rows.len()).map(output).collect(),
+            false => outputs
+                .iter()
+                .map(|row| output(*row as usize))
+                .collect::<Vec<_>>(),
+        };
+        if kind == PassKind::Embed {
+            let width = self.program.passes[pass].width as usize;
+            self.logits.clear();
+            let values = all.iter().flat_map(|(_, _, marks)| vector(*marks, width));
+            self.logits.extend(values);
+            return Ok(&self.logits);
+        }
+        Ok(self.give(all))
+    }
+
+    fn mixes(&self) -> bool {
+        self.world.shape.mixes
+    }
+
+    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
+        self.fail(step.rows.iter().map(|row| row.slot))?;
+        let (generated, prompts) = step.rows.split_at(step.generated);
+        self.world.step(step.rows.len(), false);
+        self.world.piece(prompts.len());
+        let mut marks = self.compute(generated, true);
+        marks.extend(self.compute(prompts, false));
+        let requests = prompts
+            .iter()
+            .map(|row| self.slots[row.slot as usize].request);
+        self.world.computed(requests);
+        let outputs = step.outputs.iter().map(|row| *row as usize);
+        let all = (0..step.generated).chain(outputs);
+        let all = all.map(|row| (step.rows[row].slot, step.rows[row].position, marks[row]));
+        Ok(self.give(all.collect()))
+    }
+
+    fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
+        let own = &mut self.slots[slot as usize];
+        own.request = state.sampling.seed;
+        own.history.clear();
+        own.history.extend_from_slice(state.history);
+        own.ends = state.ends.to_vec();
+        let never = state
+            .bias
+            .iter()
+            .filter(|(_, bias)| *bias == f32::NEG_INFINITY);
+        own.forbidden = never.map(|(token, _)| *token).collect();
+        own.logprobs = state.logprobs.is_some();
+        self.world.entered(state.sampling.seed);
+        Ok(())
+    }
+
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.masks.clone()
+    }
+
+    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+        for (nth, pick) in picks.iter().enumerate() {
+            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+                true => SKIPPED,
+                false => {
+                    let (slot, position, marks) = self.outputs[pick.output as usize];
+                    if (slot, position + 1) != (pick.slot, pick.position) {
+                        self.world
+                            .wrong(format!("{pick:?} is of slot {slot}, row {position}"));
+                    }
+                    self.choose(slot, pick.position, marks)
+                }
+            };
+            if pick.draft.is_some() {
+                self.world.drafted(self.slots[pick.slot as usize].request);
+            }
+        }
+        Ok(())
+    }
+
+    fn logprobs(&mut self, _: &[LogprobQuery], answers: &mut [Logprobs]) -> Result<(), Error> {
+        answers.fill(Logprobs::default());
+        Ok(())
+    }
+
+    fn chain(
+        &mut self,
+        starts: &[ChainStart],
+        control: &Control,
+        emit: &mut dyn FnMut(Emitted) -> bool,
+    ) -> Result<(), Error> {
+        self.fail(starts.iter().map(|start| start.slot))?;
+        let mut live: Vec<ChainStart> = starts.iter().copied().filter(|s| s.steps > 0).collect();
+        let mut steps = 0;
+        while !live.is_empty() && !control.is_stopped() {
+            if steps > 0 {
+                let requests = live
+                    .iter()
+                    .map(|start| self.slots[start.slot as usize].request);
+                self.world.chain_goes_on(requests);
+            }
+            steps += 1;
+            let rows: Vec<Row> = live.iter().map(ChainStart::row).collect();
+            self.world.step(rows.len(), true);
+            // Others do not wait for the end of the chain.
+            self.world.others_act();
+            let marks = self.compute(&rows, true);
+            let mut next = Vec::new();
+            for (start, marks) in live.iter().zip(marks) {
+                let position = start.position + 1;
+                let token = self.choose(start.slot, position, marks);
+                let own = &self.slots[start.slot as usize];
+                self.world.emitted(own.request, position);
+                let wanted = emit(Emitted {
+                    slot: start.slot,
+                    position,
+                    token,
+                    logprobs: own.logprobs.then(Logprobs::default),
+                });
+                let goes_on = wanted && start.steps > 1 && is_token(token);
+                if goes_on && !own.ends.contains(&token) {
+                    next.push(ChainStart {
+                        token,
+                        position,
+                        steps: start.steps - 1,
+                        ..*start
+                    });
+                }
+            }
+            live = next;
+        }
+        Ok(())
+    }
+
+    fn begin_step(&mut self, _: usize, _: &[Row], _: &[u32]) -> Result<(), Error> {
+        Err(Error::request("a part of a step"))
+    }
+
+    fn run_commands(&mut self, _: Range<usize>) -> Result<(), Error> {
+        Err(Error::request("a part of a step"))
+    }
+
+    fn end_step(&mut self) -> Result<&[f32], Error> {
+        Err(Error::request("a part of a step"))
+    }
+
+    fn read_bytes(&mut self, _: BufferId, _: u64, _: &mut [u8]) -> Result<(), Error> {
+        Err(Error::request("bytes of a buffer"))
+    }
+
+    fn write_bytes(&mut self, _: BufferId, _: u64, _: &[u8]) -> Result<(), Error> {
+        Err(Error::request("bytes of a buffer"))
+    }
+
+    fn set_profiling(&mut self, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn profile(&self) -> Vec<Profile> {
+        Vec::new()
+    }
+
+    fn last_step(&self) -> Timeline {
+        Timeline::default()
+    }
+}
