@@ -181,6 +181,11 @@ __device__ __forceinline__ void mbarriers_ready() {
 
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 
+// The same without a branch. Branches between asynchronous products would make the compiler wait for them.
+__device__ __forceinline__ void mbarrier_arrive_if(bool yes, u32 barrier) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p mbarrier.arrive.shared::cta.b64 _, [%1]; }" ::"r"((u32)yes), "r"(barrier) : "memory");
+}
+
 // Arrives, and announces bytes.
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -216,6 +221,28 @@ __device__ __forceinline__ u64 read_once() {
 __device__ __forceinline__ void copy_bulk_by(u64 policy, u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+// A cache policy for memory that is read again soon: L2 keeps it.
+__device__ __forceinline__ u64 read_again() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Copies a box of a matrix, whose first element is at `column` of `row`, as its tensor map says (sm_90).
+__device__ __forceinline__ void copy_box(u64 policy, u32 to, const void *map, u32 column, u32 row, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+// The same, to the same place in every block of the cluster whose bit is set in `blocks`. Each counts the bytes at its own barrier.
+__device__ __forceinline__ void copy_box_to(u16 blocks, u64 policy, u32 to, const void *map, u32 column, u32 row, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], "
+                 "%5, %6;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks), "l"(policy)
                  : "memory");
 }
 
@@ -263,6 +290,32 @@ __device__ __forceinline__ void store_shared(u32 to, uint4 v) {
 __device__ __forceinline__ uint4 load_shared(u32 from) {
     uint4 v;
     asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+// ---- clusters (sm_90): blocks that reach each other's shared memory ----
+
+// All threads of all blocks of the cluster wait for each other, and see each other's earlier writes.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// mbarrier_arrive_if() at the same barrier of another block.
+__device__ __forceinline__ void mbarrier_arrive_at(bool yes, u32 barrier, u32 block) {
+    asm volatile("{ .reg .pred p; .reg .b32 at; setp.ne.u32 p, %0, 0; mapa.shared::cluster.u32 at, %1, %2; @p mbarrier.arrive.shared::cluster.b64 _, [at]; }" ::"r"(
+                     (u32)yes),
+                 "r"(barrier), "r"(block)
+                 : "memory");
+}
+
+// Loads from the shared memory of another block.
+__device__ __forceinline__ float4 load_from_block(u32 address, u32 block) {
+    float4 v;
+    asm volatile("{ .reg .b32 at; mapa.shared::cluster.u32 at, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [at]; }"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address), "r"(block)
+                 : "memory");
     return v;
 }
 

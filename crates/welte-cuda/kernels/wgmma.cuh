@@ -112,3 +112,52 @@ template <bool IS_BF16> __device__ __forceinline__ void wgmma_rows(float (&c)[32
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
     }
 }
+
+// 64 rows times N rows, both in shared memory with k along them: f16 or bf16. If `add` is 0, the sums start from zero.
+#define T2 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define T4 T2 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define T6 T4 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define T8 T6 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define T10 T8 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define T12 T10 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define T14 T12 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define T16 T14 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define T18 T16 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define T20 T18 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define T22 T20 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define T24 T22 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define O2(c) FOUR(c, 0), FOUR(c, 1)
+#define O4(c) O2(c), FOUR(c, 2), FOUR(c, 3)
+#define O6(c) O4(c), FOUR(c, 4), FOUR(c, 5)
+#define O8(c) O6(c), FOUR(c, 6), FOUR(c, 7)
+#define O10(c) O8(c), FOUR(c, 8), FOUR(c, 9)
+#define O12(c) O10(c), FOUR(c, 10), FOUR(c, 11)
+#define O14(c) O12(c), FOUR(c, 12), FOUR(c, 13)
+#define O16(c) O14(c), FOUR(c, 14), FOUR(c, 15)
+#define O18(c) O16(c), FOUR(c, 16), FOUR(c, 17)
+#define O20(c) O18(c), FOUR(c, 18), FOUR(c, 19)
+#define O22(c) O20(c), FOUR(c, 20), FOUR(c, 21)
+#define O24(c) O22(c), FOUR(c, 22), FOUR(c, 23)
+#define TILE_PRODUCT(J, N, A, B, P)                                                                                                 \
+    template <bool IS_BF16> __device__ __forceinline__ void wgmma_tile(float (&c)[J][4], u64 a, u64 b, u32 add) {                   \
+        if (IS_BF16)                                                                                                                \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #P ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" T##J "}, %" #A ", %" #B ", p, 1, 1, 0, 0;}"   \
+                         : O##J(c) : "l"(a), "l"(b), "r"(add) : "memory");                                                          \
+        else                                                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %" #P ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" T##J "}, %" #A ", %" #B ", p, 1, 1, 0, 0;}"     \
+                         : O##J(c) : "l"(a), "l"(b), "r"(add) : "memory");                                                          \
+    }
+TILE_PRODUCT(2, 16, 8, 9, 10)
+TILE_PRODUCT(4, 32, 16, 17, 18)
+TILE_PRODUCT(6, 48, 24, 25, 26)
+TILE_PRODUCT(8, 64, 32, 33, 34)
+TILE_PRODUCT(10, 80, 40, 41, 42)
+TILE_PRODUCT(12, 96, 48, 49, 50)
+TILE_PRODUCT(14, 112, 56, 57, 58)
+TILE_PRODUCT(16, 128, 64, 65, 66)
+TILE_PRODUCT(18, 144, 72, 73, 74)
+TILE_PRODUCT(20, 160, 80, 81, 82)
+TILE_PRODUCT(22, 176, 88, 89, 90)
+TILE_PRODUCT(24, 192, 96, 97, 98)

@@ -37,6 +37,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "conv.cu",
     "dequant.cu",
     "dequant.cuh",
+    "eighths.cu",
     "embed.cu",
     "encode.cu",
     "encode.cuh",

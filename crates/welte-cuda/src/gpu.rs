@@ -2,12 +2,14 @@
 //! synchronisation of its own.
 #![allow(unsafe_code)]
 
+use crate::launch::DeviceWeight;
 use crate::ops::library::Library;
 use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use welte_table::Format;
 
 /// Launch attribute: the kernel may start before the one ahead of it on the stream is complete.
 const OVERLAP: sys::CUlaunchAttributeID =
@@ -218,6 +220,41 @@ impl Gpu {
         let attribute = self.overlaps_kernels().then_some(attribute);
         // SAFETY: the caller guarantees it.
         unsafe { self.launch_with(kernel, grid, args, attribute) }
+    }
+
+    /// A tensor map of a matrix of 16-bit floats whose rows are `stride` bytes apart: for copies of boxes of `[elements, rows]`, in the
+    /// swizzled order of `tile.cuh`. Elements beyond the matrix are zero.
+    pub(crate) fn tensor_map(
+        &self,
+        weight: &DeviceWeight,
+        stride: u64,
+        boxes: [u32; 2],
+    ) -> Result<[u64; 16], Error> {
+        self.current()?;
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let kind = match weight.format {
+            Format::BF16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        };
+        // SAFETY: the driver reads two dimensions, one stride, two sizes and two steps, and writes the map.
+        let made = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map,
+                kind,
+                2,
+                weight.start as *mut c_void,
+                [u64::from(weight.k), u64::from(weight.n)].as_ptr(),
+                [stride].as_ptr(),
+                boxes.as_ptr(),
+                [1, 1].as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        check(made, "describing a matrix for copies")?;
+        Ok(map.opaque)
     }
 
     /// Whether a kernel may start before the previous one is complete. It then waits in `grid_wait()`.

@@ -1,11 +1,12 @@
-//! Products of decode rows on tensor cores (`columns.cu`, `columns_wide.cu`): the family of models that are loaded for several slots.
+//! Products of decode rows on tensor cores (`columns.cu`, `columns_wide.cu`, `eighths.cu`): the family of models that are loaded for several
+//! slots.
 //!
 //! A launch reads the weights once for up to 128 rows, or 256 where warp groups multiply. The division of a matrix among blocks, and with
 //! it the order of sums, depends on the matrix and the GPU alone.
 
 use super::gemm::{GemmArgs, Job, Layout, PrepareArgs, for_rows, prepare_unit};
 use super::tile::flag;
-use super::{Demand, Role, matmul};
+use super::{Demand, Role, eighths, matmul};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
@@ -172,6 +173,9 @@ fn widest(format: Format, rows: u32, gpu: &GpuInfo) -> Option<u32> {
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let job = Job::of(cx, command, rows)?;
     let (format, k) = (job.weight.format, job.weight.k);
+    if eighths::multiplies(format, cx.gpu) {
+        return eighths::lower(cx, &job, rows);
+    }
     let Some(widest) = widest(format, rows, cx.gpu) else {
         return matmul::lower(cx, command, rows);
     };
@@ -180,7 +184,11 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let mut least = 1;
     for columns in widths(format, cx.gpu).take_while(|columns| *columns <= widest) {
         let most = if columns == widest { rows } else { columns };
-        let mut list = vec![prepare(cx, &job, &private, columns)];
+        let layout = match is_wide(columns, cx.gpu) {
+            true => Layout::TiledOperands,
+            false => Layout::Operands,
+        };
+        let mut list = vec![prepare(cx, &job, layout, columns, private.x_rows)];
         for first in (0..most).step_by(columns as usize) {
             let launch = Node::Kernel(product(cx, &job, &private, columns, first));
             list.push(match first {
@@ -194,33 +202,28 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     Ok(nodes)
 }
 
-fn prepare(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32) -> Node {
+/// The kernel that norms and rounds rows, `x_rows` of them at the most, and `per` with one launch's width. They are the beginning of the
+/// command's scratch.
+pub(super) fn prepare(cx: &Lowering<'_>, job: &Job, layout: Layout, per: u32, x_rows: u32) -> Node {
     let values = PrepareArgs {
         x: job.x,
         weight: job.norm,
-        out: private.x,
+        out: cx.places.scratch,
         step: cx.step,
         k: job.weight.k,
         x_stride: job.x_stride,
-        out_rows: private.x_rows,
+        out_rows: x_rows,
         out_stride: 0,
         normed: job.normed.into(),
         eps: job.eps,
         scale: 1.0 / job.scale(),
         each: 1,
     };
-    let layout = match is_wide(columns, cx.gpu) {
-        true => Layout::TiledOperands,
-        false => Layout::Operands,
-    };
     Node::Kernel(Launch {
         unit: prepare_unit(job.bfloat(), layout),
         function: "prepare",
-        grid: [columns, private.x_rows.div_ceil(columns), 1],
-        by_rows: ByRows::Axis {
-            axis: 1,
-            per: columns,
-        },
+        grid: [per, x_rows.div_ceil(per), 1],
+        by_rows: ByRows::Axis { axis: 1, per },
         block: THREADS,
         shared: 0,
         args: args(&values),
@@ -324,6 +327,9 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     let Some(weight) = weight.filter(|_| demand.role == Role::Batched) else {
         return 0;
     };
+    if eighths::multiplies(weight.format, demand.gpu) {
+        return eighths::scratch(weight.k, demand.rows);
+    }
     match widest(weight.format, demand.rows, demand.gpu) {
         Some(widest) => Private::of(0, weight.k, demand.rows, widest, demand.gpu).bytes,
         None => 0,
@@ -353,7 +359,8 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         let units = wide.into_iter().chain(by_warps);
         units.map(|unit| Listed { unit, hot: true })
     };
-    some.chain(all).flat_map(ways).collect()
+    let all = some.chain(all).flat_map(ways);
+    all.chain(eighths::catalogue()).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod basic;
 pub(crate) mod columns;
 pub(crate) mod conv;
+mod eighths;
 pub(crate) mod embed;
 pub(crate) mod encode;
 pub(crate) mod experts;

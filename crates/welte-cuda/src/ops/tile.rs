@@ -36,7 +36,7 @@ fn raw_bytes(format: Format) -> u32 {
 /// Whether an architecture has the instructions of a unit. Only sm_90a has products of warp groups.
 pub(crate) fn is_for(unit: &Unit, arch: &str) -> bool {
     match unit.file {
-        WIDE_FILE | "columns_wide.cu" => arch == "sm_90a",
+        WIDE_FILE | "columns_wide.cu" | "eighths.cu" => arch == "sm_90a",
         "persistent.cu" | "persistent_rows.cu" => !matches!(arch, "sm_80" | "sm_89"),
         _ => true,
     }

@@ -38,10 +38,12 @@ static fs::path own_headers() {
 
 static std::string changed(const std::string &source) {
     static const std::regex bounded(R"(extern "C" __global__ void __launch_bounds__\(([^(),]*)[^()]*\) (\w+)\(const __grid_constant__ (\w+) ?& ?(\w+)\))");
+    static const std::regex clustered(R"((extern "C" __global__ void )__cluster_dims__\(([^(),]*), 1, 1\) (__launch_bounds__\([^()]*\) (\w+)\())");
     static const std::regex by_value(R"(const __grid_constant__ (\w+) (\w+)\))");
     static const std::regex free(R"(extern "C" __global__ void (\w+)\(const __grid_constant__ (\w+) ?& ?(\w+)\))");
     static const std::regex dynamic(R"(extern __shared__ __align__\((\w+)\) (\w+) (\w+)\[\];)");
     std::string text = std::regex_replace(source, by_value, "const __grid_constant__ $1& $2)");
+    text = std::regex_replace(text, clustered, R"(extern "C" SEEN const unsigned pretend_cluster_$4 = $2; $1$3)");
     text = std::regex_replace(text, bounded, R"(PRETEND_KERNEL($2, $3, ($1)) extern "C" __global__ void $2(const $3& $4))");
     text = std::regex_replace(text, free, R"(PRETEND_KERNEL($1, $2, 1024) extern "C" __global__ void $1(const $2& $3))");
     return std::regex_replace(text, dynamic, "$2 *const $3 = ($2 *)pretend->dynamic_shared($1);");

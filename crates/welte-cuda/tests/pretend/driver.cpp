@@ -348,7 +348,8 @@ API cuModuleGetFunction(Function **to, Module *module, const char *name) {
     void *code = find(name), *args = find(std::string("pretend_args_") + name);
     if (!code || !args) return NOT_FOUND;
     const unsigned *most = (const unsigned *)find(std::string("pretend_threads_") + name);
-    *to = new Function{module, name, (void (*)(const void *))code, *(const unsigned *)args, *most, 0};
+    const unsigned *cluster = (const unsigned *)find(std::string("pretend_cluster_") + name);
+    *to = new Function{module, name, (void (*)(const void *))code, *(const unsigned *)args, *most, 0, cluster ? *cluster : 1};
     (*to)->most_shared = USUAL_SHARED - (unsigned)(module->shared[1] - module->shared[0]);
     return SUCCESS;
 }
@@ -361,11 +362,21 @@ API cuFuncSetAttribute(Function *function, int which, int value) {
     if (which != DYNAMIC_SHARED || value < 0 || value + fixed > MOST_SHARED) return INVALID_VALUE;
     return function->most_shared = (unsigned)value, SUCCESS;
 }
+// A map of a matrix of 16-bit elements, for boxes of 128-byte rows in swizzled order. copy_box() in include/ptx.cuh reads it.
+API cuTensorMapEncodeTiled(u64 *to, int type, unsigned rank, void *address, const u64 *dimensions, const u64 *strides, const unsigned *box,
+                           const unsigned *steps, int interleave, int swizzle, int, int fill) {
+    const bool two_bytes = type == 6 || type == 9, whole_rows = box[0] == 64 && box[1] <= 256 && box[1] > 0;
+    if (rank != 2 || !two_bytes || !whole_rows || steps[0] != 1 || steps[1] != 1 || interleave || swizzle != 3 || fill) return INVALID_VALUE;
+    if ((size_t)address % 16 || strides[0] % 16 || (size_t)to % 64) return INVALID_VALUE;
+    const u64 words[16] = {(u64)address, dimensions[0], dimensions[1], strides[0], box[1]};
+    return memcpy(to, words, sizeof words), SUCCESS;
+}
 // A launch with its parameter copied, once it is known that the function takes such a one.
 static Result make_launch(std::shared_ptr<Launch> &to, Function *function, Dim b, Dim t, unsigned shared, void **args, bool may_overlap) {
     if (!b.x || !b.y || !b.z || b.y > 65535 || b.z > 65535 || !t.x || t.x > 1024 || t.y != 1 || t.z != 1) return INVALID_VALUE;
     if (shared > function->most_shared) return INVALID_VALUE;
-    if (t.x > function->most_threads) return LAUNCH_OUT_OF_RESOURCES;
+    if (t.x > function->most_threads || function->cluster > 8 || function->cluster > multiprocessors()) return LAUNCH_OUT_OF_RESOURCES;
+    if (b.x % function->cluster) return INVALID_VALUE;
     to = std::make_shared<Launch>(Launch{function, b, t, shared, may_overlap, {}});
     to->args.assign((const char *)args[0], (const char *)args[0] + function->args);
     return SUCCESS;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 
 typedef unsigned long long u64;
@@ -67,6 +68,10 @@ struct Block {
 };
 
 
+struct ClusterMeeting {
+    unsigned arrived, turn;
+};
+
 // A grid with its blocks: as many as are alive at a time, and others that were needed before.
 struct Grid {
     std::shared_ptr<const Launch> launch;
@@ -75,6 +80,7 @@ struct Grid {
     unsigned resident, open;    // places for blocks, and those where one is at work
     u64 next, all;              // the block that begins next; how many there are
     u64 released;               // blocks that let the next grid begin, or have left
+    std::map<u64, ClusterMeeting> meetings; // of its clusters
     bool early;                 // it has begun before its turn: who waits for the grid before has to wait
 };
 
@@ -115,5 +121,9 @@ bool mbarrier_passed(unsigned at, unsigned parity);
 void copy_bulk(unsigned to, const void *from, unsigned bytes, unsigned barrier);
 void copy_async(unsigned to, const void *from, unsigned bytes, unsigned taken);
 void arrive_after_copies(unsigned barrier);
+void cluster_sync();
+void *shared_of(unsigned rank, unsigned address, unsigned bytes);
+void mbarrier_arrive_at(unsigned rank, unsigned at);
+void copy_to(unsigned blocks, unsigned to, const void *from, unsigned bytes, unsigned taken, unsigned barrier);
 void copy_commit();
 void copy_wait(unsigned pending);

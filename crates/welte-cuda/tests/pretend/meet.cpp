@@ -127,3 +127,16 @@ void yield(const char *at, const void *what) {
     current->last = what;
     if (again || chance(2)) pause(at, what);
 }
+
+void cluster_sync() {
+    perhaps_pause();
+    const unsigned size = grid->launch->function->cluster;
+    const Dim &at = current->warp->block->index, &all = grid->launch->blocks;
+    ClusterMeeting &meeting = grid->meetings[((u64)at.z * all.y + at.y) * all.x + at.x / size];
+    const unsigned turn = meeting.turn;
+    if (++meeting.arrived == size * grid->launch->threads.x) {
+        meeting.arrived = 0, meeting.turn++;
+        something_happened = true;
+    }
+    while (meeting.turn == turn) pause("a cluster's barrier", nullptr);
+}

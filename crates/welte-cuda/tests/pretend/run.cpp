@@ -146,7 +146,8 @@ void grid_release() {
 static long long now() { return (long long)ticks; }
 
 const Services services = {meet, barrier, grid_wait, grid_release, yield, dynamic_shared, shared_address, shared, mbarrier_init, mbarrier_arrive, mbarrier_passed,
-                           copy_bulk, copy_async, arrive_after_copies, copy_commit, copy_wait, set_condition, now, die};
+                           copy_bulk, copy_async, arrive_after_copies, copy_commit, copy_wait, cluster_sync, shared_of, mbarrier_arrive_at, copy_to,
+                           set_condition, now, die};
 
 // ---- scheduling ----
 
@@ -252,6 +253,7 @@ static void begin(std::shared_ptr<const Launch> launch) {
     grid->resident = (unsigned)std::min<u64>(grid->all, at_a_time(*launch));
     grid->launch = std::move(launch);
     grid->next = grid->released = grid->open = 0;
+    grid->meetings.clear();
     grid->early = true;
     static const unsigned seed = setting("WELTE_PRETEND_SEED", 0);
     in_order = seed == 0;

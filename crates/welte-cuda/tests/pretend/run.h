@@ -25,6 +25,7 @@ struct Function {
     unsigned args;         // bytes of its parameter
     unsigned most_threads; // __launch_bounds__
     unsigned most_shared;  // dynamic shared memory that it was allowed
+    unsigned cluster;      // blocks of a cluster
 };
 
 struct Launch {

@@ -64,14 +64,33 @@ void mbarrier_init(unsigned at, unsigned arrivals) {
     m.kind = MADE;
 }
 
-void mbarrier_arrive(unsigned at, unsigned bytes) {
+static void arrive(const Block &block, unsigned at, unsigned bytes) {
     perhaps_pause();
-    Mbarrier &m = mbarrier(*current->warp->block, at);
+    Mbarrier &m = mbarrier(block, at);
     if (!m.pending) die("more arrivals at an mbarrier than its phase has");
     m.bytes += bytes;
     m.pending--;
     settle(m);
 }
+
+void mbarrier_arrive(unsigned at, unsigned bytes) { arrive(*current->warp->block, at, bytes); }
+
+// A block of this cluster, which is still there.
+static Block &peer(unsigned rank) {
+    const Dim &own = current->warp->block->index;
+    const unsigned size = grid->launch->function->cluster, x = own.x / size * size + rank;
+    if (rank >= size) die("a block beyond the cluster");
+    for (unsigned i = 0; i < grid->resident; i++) {
+        Block &block = *grid->blocks[i];
+        if (block.alive && block.index.x == x && block.index.y == own.y && block.index.z == own.z) return block;
+    }
+    die("a block of the cluster that has left, or not begun");
+}
+
+// Only dynamic shared memory: a block's static one is elsewhere while others have their turn.
+void *shared_of(unsigned rank, unsigned address, unsigned bytes) { return in_shared(peer(rank), address, bytes); }
+
+void mbarrier_arrive_at(unsigned rank, unsigned at) { arrive(peer(rank), at, 0); }
 
 bool mbarrier_passed(unsigned at, unsigned parity) {
     const Mbarrier &m = mbarrier(*current->warp->block, at);
@@ -87,6 +106,17 @@ void copy_bulk(unsigned to, const void *from, unsigned bytes, unsigned barrier) 
     memset(shared(to, bytes), 0xff, bytes); // nobody may look at it yet
     mbarrier(block, barrier);
     block.bulk.push_back({to, bytes, bytes, barrier, from});
+}
+
+void copy_to(unsigned blocks, unsigned to, const void *from, unsigned bytes, unsigned taken, unsigned barrier) {
+    if (to % 16 || (taken && (size_t)from % 16) || bytes % 16) die("a bulk copy that is no multiple of 16");
+    for (unsigned rank = 0; rank < 8; rank++) {
+        if (blocks ? !(blocks >> rank & 1) : rank > 0) continue;
+        Block &block = blocks ? peer(rank) : *current->warp->block;
+        memset(in_shared(block, to, bytes), 0xff, bytes);
+        mbarrier(block, barrier);
+        block.bulk.push_back({to, bytes, taken, barrier, from});
+    }
 }
 
 bool deliver(Block &block) {

@@ -42,6 +42,12 @@ struct Services {
     void (*arrive_after_copies)(unsigned barrier);
     void (*copy_commit)();
     void (*copy_wait)(unsigned pending);
+    // Clusters: all their lanes meet; shared memory of the block with a rank; an arrival at its barrier; a copy into the blocks whose bit is
+    // set (0: into this one).
+    void (*cluster_sync)();
+    void *(*shared_of)(unsigned rank, unsigned address, unsigned bytes);
+    void (*mbarrier_arrive_at)(unsigned rank, unsigned barrier);
+    void (*copy_to)(unsigned blocks, unsigned to, const void *from, unsigned bytes, unsigned taken, unsigned barrier);
     void (*set_condition)(unsigned long long handle, unsigned value);
     long long (*clock)();
     void (*die)(const char *why);

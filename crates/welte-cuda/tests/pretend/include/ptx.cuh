@@ -95,12 +95,33 @@ inline void mbarrier_init(u32 barrier, u32 arrivals) { pretend->mbarrier_init(ba
 inline void mbarriers_ready() {}
 inline void mbarrier_arrive(u32 barrier) { pretend->mbarrier_arrive(barrier, 0); }
 inline void mbarrier_expect(u32 barrier, u32 bytes) { pretend->mbarrier_arrive(barrier, bytes); }
+inline void mbarrier_arrive_if(bool yes, u32 barrier) {
+    if (yes) pretend->mbarrier_arrive(barrier, 0);
+}
+inline void mbarrier_arrive_at(bool yes, u32 barrier, u32 block) {
+    if (yes) pretend->mbarrier_arrive_at(block, barrier);
+}
+inline void cluster_sync() { pretend->cluster_sync(); }
+inline float4 load_from_block(u32 address, u32 block) { return *(const float4 *)pretend->shared_of(block, address, 16); }
 inline bool mbarrier_passed(u32 barrier, u32 parity) { return pretend->mbarrier_passed(barrier, parity); }
 
 inline void wait_ticks(u32, u32) {}
 inline u64 read_once() { return 0; }
 inline void copy_bulk_by(u64, u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
 inline void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
+inline u64 read_again() { return 0; }
+// Box of a matrix by its map (driver.cpp); elements beyond the matrix become zero.
+inline void copy_box_to(u16 blocks, u64, u32 to, const void *map, u32 column, u32 row, u32 barrier) {
+    const u64 *m = (const u64 *)map;
+    if (to % 1024 || column % 8) pretend->die("a box that is not aligned");
+    for (u32 r = 0; r < m[4]; r++)
+        for (u32 piece = 0; piece < 8; piece++) {
+            u64 at = column + piece * 8, here = row + r < m[2] && at < m[1] ? (m[1] - at < 8 ? m[1] - at : 8) : 0;
+            const u8 *from = here ? (const u8 *)m[0] + (row + r) * m[3] + at * 2 : nullptr;
+            pretend->copy_to(blocks, to + r * 128 + ((piece ^ (r & 7)) << 4), from, 16, (u32)here * 2, barrier);
+        }
+}
+inline void copy_box(u64 policy, u32 to, const void *map, u32 column, u32 row, u32 barrier) { copy_box_to(0, policy, to, map, column, row, barrier); }
 inline void copy_async_by(u64, u32 to, const void *from) { pretend->copy_async(to, from, 16, 16); }
 inline void arrive_after_copies(u32 barrier) { pretend->arrive_after_copies(barrier); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from) { pretend->copy_async(to, from, BYTES, BYTES); }

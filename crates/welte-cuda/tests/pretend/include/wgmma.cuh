@@ -87,3 +87,8 @@ template <bool IS_BF16, u32 EIGHTS> inline void wgmma_rows(float (&c)[EIGHTS][4]
     pretend_gpu::Operand second(b);
     pretend_gpu::add_products(&c[0][0], EIGHTS * 8, pretend_gpu::FromLanes<IS_BF16>(a), [&](u32 n, u32 k) { return pretend_gpu::widened<IS_BF16>(second.along(n, k)); });
 }
+
+template <bool IS_BF16, u32 EIGHTS> inline void wgmma_tile(float (&c)[EIGHTS][4], u64 a, u64 b, u32 add) {
+    if (!add) memset(c, 0, sizeof c);
+    wgmma<IS_BF16>(*(float(*)[EIGHTS * 4])c, a, b);
+}
