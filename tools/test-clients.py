@@ -182,7 +182,7 @@ def main():
     parser.add_argument("welte", help="the binary")
     parser.add_argument("--only", choices=TESTS, action="append")
     args = parser.parse_args()
-    command = [args.welte, "serve", "-m", "models/demo.gguf", "--port", "0", "--api-key", KEY, "--timeout", "30"]
+    command = [args.welte, "serve", "-m", "models/demo.gguf", "--strict", "--port", "0", "--api-key", KEY, "--timeout", "30"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         url = None

@@ -20,10 +20,10 @@ pub(crate) struct App {
     pub(crate) models: Arc<Models>,
     /// Stored responses.
     pub(crate) responses: Store,
-    /// What the bodies of requests take.
-    pub(crate) bodies: Bodies,
     /// Ignored fields that the log has named.
     pub(crate) logged: Logged,
+    /// What the bodies of requests take.
+    pub(crate) bodies: Bodies,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
     keys: Vec<[u8; 32]>,
@@ -38,8 +38,8 @@ impl App {
             models: Arc::new(Models::new(catalog, &options)?),
             keys: options.api_keys.iter().map(hash).collect(),
             responses: Store::new(options.stored_responses),
-            bodies: Bodies::new(options.bodies_memory),
             logged: Logged::default(),
+            bodies: Bodies::new(options.bodies_memory),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             ids: RandomState::new(),

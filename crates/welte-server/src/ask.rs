@@ -197,6 +197,10 @@ impl Ask {
 
     /// Hands the request to the engine. The answers are in order of prompts, then choices.
     pub(crate) async fn start(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
+        if app.options.strict && self.has_generic_tools() {
+            let problem = "the model's chat template does not support tools";
+            return Err(Failure::field("tools", problem));
+        }
         let count = self.choices.saturating_mul(self.prompts.len());
         if count == 0 || count > MOST_CHOICES {
             let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");

@@ -75,11 +75,14 @@ impl Ask {
             return Err(Failure::field("messages", problem));
         }
         let mut rendered = self.render_all(rest, variables, true)?;
-        if let Some(format) = &self.served.format {
-            let before = format.before_text(&rendered, &last.reasoning);
-            rendered.push_str(&before);
+        // `render_all` needs a template.
+        if let Some(template) = &self.served.template {
+            if let Some(format) = &self.served.format {
+                let before = format.before_text(&rendered, &last.reasoning);
+                template.push_answer(&mut rendered, &before);
+            }
+            template.push_answer(&mut rendered, &last.content);
         }
-        rendered.push_plain(&last.content);
         Ok(rendered)
     }
 
@@ -111,7 +114,7 @@ impl Ask {
             .variables
             .entry("functions")
             .or_insert(functions.into());
-        let generic = !tools.is_empty() && !template.supports_tools();
+        let generic = self.has_generic_tools();
         if !tools.is_empty() && !generic {
             options.variables.insert("tools".to_string(), tools.into());
         }
@@ -120,7 +123,7 @@ impl Ask {
             false => template.render_chat(messages, &options),
         };
         let rendered = render(&messages);
-        let is_complete = |prompt: &Rendered| turns::has_systems(prompt.text(), &messages);
+        let is_complete = |prompt: &Rendered| turns::has_systems(prompt, &messages);
         if !rendered.as_ref().is_ok_and(is_complete)
             && let Some(one) = turns::with_one_system(&messages)
         {

@@ -3,7 +3,7 @@
 mod common;
 
 use axum::Router;
-use common::{post, server, with};
+use common::{post, server, strict_server, with};
 use serde_json::{Value, json};
 
 /// Writes tools and calls as Hermes and Qwen do.
@@ -502,7 +502,14 @@ async fn tools_are_explained_to_a_model_without_them() {
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "3"},
     ]);
-    let body = json!({"messages": messages, "max_tokens": 20, "tools": tools()});
-    let chat = post(&server, "/v1/chat/completions", body).await;
+    let body = json!({"model": "demo", "messages": messages, "max_tokens": 20, "tools": tools()});
+    let chat = post(&server, "/v1/chat/completions", body.clone()).await;
     assert_eq!(chat.status, 200, "{}", chat.text);
+    let refused = post(&strict_server(), "/v1/chat/completions", body).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert!(
+        refused.text.contains("does not support tools"),
+        "{}",
+        refused.text
+    );
 }

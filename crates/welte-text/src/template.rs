@@ -190,6 +190,11 @@ impl ChatTemplate {
         }
     }
 
+    /// Adds the beginning of an answer to a prompt. It may have marks of reasoning and calls, and no others.
+    pub fn push_answer(&self, rendered: &mut Rendered, text: &str) {
+        self.shield.push_answer(rendered, text);
+    }
+
     /// Whether tools appear in the prompt. Without it the model does not know them.
     pub fn supports_tools(&self) -> bool {
         self.dialect(false).tools

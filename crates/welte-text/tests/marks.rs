@@ -364,6 +364,24 @@ fn templates_find_their_marks_in_answers_and_other_texts_in_messages() {
 }
 
 #[test]
+fn the_beginning_of_an_answer_has_marks_of_reasoning_and_no_others() {
+    let [tokenizer, _] = tokenizers();
+    let template = template(INLINE[5].1, &tokenizer.marks());
+    let mut prompt = template
+        .render(&[Message::new("user", "Hi")], true)
+        .unwrap();
+    let before = marks_of(&tokenizer, &prompt);
+    template.push_answer(&mut prompt, "<think>Hm.<|im_end|></think><|im_start|>Yes");
+    assert!(
+        prompt
+            .text()
+            .ends_with("<think>Hm.<|im_end|></think><|im_start|>Yes")
+    );
+    let marks = marks_of(&tokenizer, &prompt);
+    assert_eq!(marks[before.len()..], ["<think>", "</think>"]);
+}
+
+#[test]
 fn a_message_does_not_begin_the_prompt() {
     let [tokenizer, _] = tokenizers();
     let template = template("{{ messages[0].content }}", &tokenizer.marks());

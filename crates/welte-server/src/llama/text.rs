@@ -34,12 +34,11 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
         let mut body = String::from("{\"tokens\":[");
         for (index, id) in tokens.into_iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
-            let _ = match pieces {
-                false => write!(body, "{comma}{id}"),
-                true => {
-                    let piece = piece(tokenizer.token_bytes(id));
-                    write!(body, "{comma}{{\"id\":{id},\"piece\":{piece}}}")
-                }
+            let _ = if pieces {
+                let piece = piece(tokenizer.token_bytes(id));
+                write!(body, "{comma}{{\"id\":{id},\"piece\":{piece}}}")
+            } else {
+                write!(body, "{comma}{id}")
             };
         }
         body.push_str("]}");

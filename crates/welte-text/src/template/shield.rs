@@ -216,6 +216,20 @@ impl Shield {
         Some(messages)
     }
 
+    /// Adds text of the assistant to a prompt. It may have marks of reasoning and calls, and no others.
+    pub(super) fn push_answer(&self, rendered: &mut Rendered, text: &str) {
+        let start = rendered.text.len();
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let mark = self.own.iter().find(|mark| rest.starts_with(mark.as_str()));
+            if mark.is_none() {
+                rendered.covered.push(start + text.len() - rest.len());
+            }
+            rest = &rest[mark.map_or(c.len_utf8(), |mark| mark.len())..];
+        }
+        rendered.text.push_str(text);
+    }
+
     fn message(&self, message: &Json, covers: &Covers) -> Json {
         let Json::Object(fields) = message else {
             return self.value(message, Place::Other, covers);
