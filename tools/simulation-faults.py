@@ -35,7 +35,7 @@ FAULTS = [
      "self.end.is_none() && !(FAULT && self.begun) && self.is_late()"),
     ("pieces ignore the pace", "scheduler.rs", "true => self.pace.rows(),", "true => if FAULT { self.prompt.rows } else { self.pace.rows() },"),
     ("pieces take forty times as long", "pace.rs", "SHARE * waiting.clamp(1.0, MOST_WAITING) * self.decode",
-     "if FAULT { 40.0 } else { 1.0 } * SHARE * waiting.clamp(1.0, MOST_WAITING) * self.decode"),
+     "SHARE * waiting.clamp(1.0, MOST_WAITING) * self.decode * if FAULT { 40.0 } else { 1.0 }"),
     ("the end wakes nobody", "channel.rs", "state.report.ended = Some(self.clock.now());\n            self.wake(state);",
      "state.report.ended = Some(self.clock.now());\n            if !FAULT { self.wake(state); }"),
     ("what is not reused counts as cached", "pages.rs", "let cached = sequence.computed;",

@@ -29,6 +29,8 @@ pub(crate) struct Pages {
     pub(crate) disk: Option<Disk>,
     /// One entry per cache: the page that a hit ends in.
     copies: Vec<u32>,
+    /// Running sequences have dropped pages before their windows since somebody asked.
+    dropped: bool,
 }
 
 impl Pages {
@@ -48,6 +50,7 @@ impl Pages {
             tree: PrefixTree::new(program),
             disk,
             copies: vec![NO_PAGE; program.caches.len()],
+            dropped: false,
         }
     }
 
@@ -359,7 +362,13 @@ impl Pages {
                 break;
             }
             self.pools[cache].release(std::mem::replace(entry, NO_PAGE));
+            self.dropped = true;
         }
+    }
+
+    /// True if running sequences have dropped pages since the last call.
+    pub(crate) fn have_come_back(&mut self) -> bool {
+        std::mem::take(&mut self.dropped)
     }
 
     /// Gives back the pages beyond the position that is computed next, unless the tokens before it are still to come.

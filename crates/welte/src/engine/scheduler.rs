@@ -168,9 +168,10 @@ impl Scheduler {
         if forget {
             self.pages.clear();
         }
-        // A new request may be more urgent, or need fewer pages.
-        self.short &= !arrived && !forget;
+        let before = self.waiting.len();
         self.waiting.retain_mut(|sequence| sequence.is_wanted());
+        // A new request may be more urgent, or need fewer pages. So may the next one, if the one that lacked pages has left.
+        self.short &= !arrived && !forget && self.waiting.len() == before;
         for sequence in &mut self.running {
             sequence.is_wanted();
         }
@@ -180,13 +181,19 @@ impl Scheduler {
     /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them. A request whose
     /// prompt begins like one that is being computed waits for that one's pages.
     fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        if self.pages.have_come_back() {
+            self.short = false;
+        }
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
             let (running, pages) = (&self.running, &self.pages);
             let shares = |s: &Sequence| running.iter().any(|r| pages.would_share(r, s));
             let best = self.waiting.iter().enumerate();
             let best = best.filter(|(_, sequence)| !shares(sequence));
             let best = best.min_by_key(|(_, sequence)| order(sequence));
-            let Some((best, _)) = best else { break };
+            let Some((best, first)) = best else { break };
+            if first.set_back && !self.running.is_empty() {
+                break;
+            }
             let Some(slot) = self.free_slots.pop() else {
                 break;
             };
@@ -498,9 +505,10 @@ impl Scheduler {
         sequence.leave_slot();
         self.free_slots.push(sequence.slot);
         sequence.out.report(|report| report.preemptions += 1);
+        sequence.set_back = true;
         self.waiting.push(sequence);
-        // Its pages are for those that go on. It comes back when one of them ends.
-        self.short = true;
+        // A more urgent one may fit now.
+        self.short = false;
         at
     }
 
@@ -529,6 +537,7 @@ impl Scheduler {
         });
         if self.running.len() < before {
             self.short = false;
+            self.waiting.iter_mut().for_each(|s| s.set_back = false);
         }
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Sequence {
     pub(crate) outputs: usize,
     /// Stored pages that are on their way to it. It computes nothing until they have come.
     pub(crate) restore: Option<Box<Restore>>,
+    /// It gave its pages to others, and comes back when one of them ends. Otherwise it would give them back at once.
+    pub(crate) set_back: bool,
     /// It has run before, so the roles of its tokens are settled.
     pub(crate) begun: bool,
     /// What is guessed of its next tokens.
@@ -184,6 +186,7 @@ impl Sequence {
             planned: 0,
             outputs: 0,
             restore: None,
+            set_back: false,
             begun: false,
             draft: None,
             end: None,

@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Ends the chain at hand.
     pub(crate) control: Control,
     /// Requests that have not ended.
-    inside: AtomicUsize,
+    pub(crate) inside: AtomicUsize,
     /// The most requests that may be inside.
     pub(crate) most: usize,
     pub(crate) queue: usize,

@@ -174,7 +174,7 @@ impl Stream {
     pub fn progress(&self) -> Option<RequestProgress> {
         let report = self.out.reported();
         let admitted = report.admitted?;
-        let now = report.ended.unwrap_or_else(Instant::now);
+        let now = report.ended.unwrap_or_else(|| self.out.clock().now());
         let first = report.first.unwrap_or(now);
         Some(RequestProgress {
             prompt_tokens: self.prompt,

@@ -3,6 +3,7 @@
 use super::{Scheduler, Sequence};
 use crate::cache::{NO_PAGE, PagePool};
 use crate::engine::pages::Pages;
+use std::sync::atomic::Ordering;
 
 /// A request in the scheduler's hands.
 #[derive(Clone, Debug)]
@@ -12,8 +13,8 @@ pub(crate) struct Audited {
     /// Its first token: requests that begin alike may wait for each other.
     pub(crate) first: u32,
     pub(crate) is_filling: bool,
-    /// It has run before.
-    pub(crate) begun: bool,
+    /// It was preempted, and nobody has ended since.
+    pub(crate) set_back: bool,
     /// It waits for the disk.
     pub(crate) restores: bool,
     /// It has a deadline, which has passed.
@@ -45,7 +46,7 @@ impl Scheduler {
             priority: sequence.priority,
             first: sequence.tokens[0],
             is_filling: sequence.is_filling(),
-            begun: sequence.begun,
+            set_back: sequence.set_back,
             restores: sequence.restore.is_some(),
             is_late: sequence.is_late(),
             pages: self.pages.demand(sequence),
@@ -69,6 +70,11 @@ impl Scheduler {
         all.sort_unstable();
         if !all.iter().copied().eq(0..slots as u32) {
             return Err(format!("slots do not add up: {all:?}"));
+        }
+        let known = self.running.len() + self.waiting.len() + self.shared.inbox().arrivals.len();
+        let inside = self.shared.inside.load(Ordering::Relaxed);
+        if inside != known {
+            return Err(format!("{inside} requests count as inside, {known} are"));
         }
         if let Some(held) = self
             .waiting

@@ -1,6 +1,6 @@
 //! Decoding: a chain of the sequences whose tokens are computed, or a step of one row each.
 
-use super::{ContextLost, Scheduler};
+use super::{ContextLost, Scheduler, order};
 use crate::engine::draft::Speculator;
 use welte_device::{ChainStart, Context, Error as DeviceError, is_token};
 
@@ -125,7 +125,9 @@ impl Scheduler {
 
     /// True if a request waits that the next turn can admit.
     fn could_admit(&self) -> bool {
-        !self.short && !self.waiting.is_empty() && !self.free_slots.is_empty()
+        let best = self.waiting.iter().min_by_key(|sequence| order(sequence));
+        let waits = best.is_some_and(|sequence| !sequence.set_back);
+        waits && !self.short && !self.free_slots.is_empty()
     }
 
     /// Runs the chain. Returns the tokens that it made.

@@ -24,6 +24,24 @@ fn may_share(running: &[Audited], request: &Audited) -> bool {
     running.iter().any(|other| other.first == request.first)
 }
 
+/// A turn in one line.
+fn line(audit: &Audit) -> String {
+    let one = |one: &Audited| {
+        let filling = if one.is_filling { "+" } else { "" };
+        format!("{}{filling}", one.number)
+    };
+    let wait = |one: &Audited| {
+        let back = if one.set_back { "*" } else { "" };
+        format!("{}{back}:{}:{:?}", one.number, one.priority, one.pages)
+    };
+    let running: Vec<String> = audit.running.iter().map(one).collect();
+    let waiting: Vec<String> = audit.waiting.iter().map(wait).collect();
+    format!(
+        "runs {running:?} waits {waiting:?} free {:?}, {} slots; ahead {}, piece {}",
+        audit.free, audit.free_slots, audit.rows_ahead, audit.piece
+    )
+}
+
 impl Checks {
     /// A turn is about to begin.
     pub(super) fn before(&mut self, world: &World, scheduler: &Scheduler) {
@@ -38,8 +56,12 @@ impl Checks {
     /// A turn has ended.
     pub(super) fn after(&mut self, world: &World, scheduler: &Scheduler) -> Result<(), String> {
         let after = scheduler.audit();
+        if super::traces() {
+            let now = world.clock.now() - world.start;
+            println!("{now:?} {}", line(&after));
+        }
         scheduler.adds_up(world.shape.slots as usize)?;
-        self.order(&after)?;
+        self.order(world, &after)?;
         self.preemption(&after)?;
         self.unwanted(&after)?;
         self.deadlines(world, &after)?;
@@ -48,7 +70,15 @@ impl Checks {
     }
 
     /// The most urgent come first: nobody who waited all the time is more urgent than somebody who was admitted.
-    fn order(&self, after: &Audit) -> Result<(), String> {
+    fn order(&self, world: &World, after: &Audit) -> Result<(), String> {
+        let firsts = world.clients.lock().unwrap().first_tokens();
+        // Somebody may have computed its beginning in this turn, or still does.
+        let may_share = |one: &Audited| {
+            let mut others = firsts
+                .iter()
+                .filter(|(number, first)| *number != one.number && *first == one.first);
+            others.any(|(number, _)| after.waiting.iter().all(|w| w.number != *number))
+        };
         let waited = |all: &[Audited], number: u64| all.iter().any(|one| one.number == number);
         let admitted = after.running.iter();
         let admitted = admitted.filter(|one| waited(&self.before.waiting, one.number));
@@ -56,8 +86,7 @@ impl Checks {
             let passed_over = after.waiting.iter().find(|other| {
                 waited(&self.before.waiting, other.number)
                     && order(other) < order(one)
-                    && !may_share(&self.before.running, other)
-                    && !may_share(&after.running, other)
+                    && !may_share(other)
             });
             if let Some(other) = passed_over {
                 return Err(format!("{one:?} was admitted before {other:?}"));
@@ -117,15 +146,16 @@ impl Checks {
         if decoding == 0 {
             return Ok(());
         }
-        if rows > self.before.piece {
+        // A text to embed follows the piece of a prompt, which the pace has measured by then.
+        let allowed = self.before.piece.max(after.piece);
+        if rows > allowed {
             return Err(format!(
-                "a piece of {rows} rows beside {decoding} streams; the pace allows {}",
-                self.before.piece
+                "a piece of {rows} rows beside {decoding} streams; the pace allows {allowed}"
             ));
         }
-        // It follows what it measures, so it may be twice too large for a moment.
-        let [decode, least] = world.times(decoding, 16);
-        let most = 2 * (decode + 4 * decode) + least;
+        // The longest is for eight requests that wait for each stream, measured with other streams.
+        let [decode, least] = world.times(world.shape.slots as usize, 16);
+        let most = decode.mul_f64(6.0) + least;
         match took > most {
             true => Err(format!(
                 "a piece of {rows} rows takes {took:?} beside steps of {decode:?}"
@@ -136,18 +166,18 @@ impl Checks {
 
     /// Whoever has what it needs is admitted as soon as the prompts before it are computed.
     fn starvation(&mut self, after: &Audit) -> Result<(), String> {
-        let candidates = after
-            .waiting
-            .iter()
-            .filter(|w| !may_share(&after.running, w));
-        let best = candidates.min_by_key(|w| order(w));
+        // Nobody overtakes a more urgent request that lacks pages.
+        let best = after.waiting.iter().min_by_key(|w| order(w));
+        let best = best.filter(|best| !may_share(&after.running, best));
         let fits = |one: &&Audited| one.pages.iter().zip(&after.free).all(|(n, free)| n <= free);
         let restores = after.running.iter().any(|one| one.restores);
         // What was preempted comes back when somebody ends, or it would be preempted again. The prompts before it come first.
         let admits = after.free_slots > 0 && after.rows_ahead < after.piece && !restores;
-        let best = best.filter(|best| admits && !best.begun).filter(fits);
+        let best = best.filter(|best| admits && !best.set_back).filter(fits);
+        let ran = |one: &Audited| self.before.running.iter().any(|b| b.number == one.number);
+        let others_came = !after.running.iter().all(ran);
         self.starving = best.map(|best| match self.starving {
-            Some((number, turns)) if number == best.number => (number, turns + 1),
+            Some((number, turns)) if number == best.number && !others_came => (number, turns + 1),
             _ => (best.number, 0),
         });
         match self.starving {

@@ -29,6 +29,8 @@ pub(super) struct Lone {
     /// Those before a stop string.
     pub(super) tokens: Vec<u32>,
     pub(super) text: String,
+    /// With the stop string, and whatever is chosen with it.
+    raw: String,
     pub(super) stop: StopReason,
 }
 
@@ -89,6 +91,7 @@ impl Lone {
             _ => (String::from_utf8_lossy(&raw).into_owned(), chosen.len()),
         };
         Lone {
+            raw: String::from_utf8_lossy(&raw).into_owned(),
             tokens: chosen[..kept].to_vec(),
             chosen,
             text,
@@ -207,8 +210,6 @@ pub(super) struct Clients {
     engine: Option<Engine>,
     start: Instant,
     all: Vec<Client>,
-    /// Requests that may be inside at a time.
-    most: usize,
 }
 
 impl Clients {
@@ -247,13 +248,11 @@ impl Clients {
             engine: None,
             start,
             all,
-            most: 0,
         }
     }
 
-    pub(super) fn meet(&mut self, engine: &Engine, most: usize) {
+    pub(super) fn meet(&mut self, engine: &Engine) {
         self.engine = Some(engine.clone());
-        self.most = most;
     }
 
     /// When the next client arrives or cancels; `None`: nothing comes by itself.
@@ -278,12 +277,6 @@ impl Clients {
             if self.all[at].arrived.is_none() && self.start + self.all[at].plan.at <= now {
                 let client = &mut self.all[at];
                 client.arrive(&engine, world);
-                let refused = matches!(client.end, Some(End::Refused));
-                let came = self.all.iter().filter(|client| client.number.is_some());
-                let came = came.count();
-                if refused && came < self.most {
-                    world.wrong(format!("a request is refused after {came}"));
-                }
             }
             self.all[at].read(now, false);
         }
@@ -314,6 +307,12 @@ impl Clients {
             Some((client.number?, deadline))
         };
         self.all.iter().filter_map(deadline).collect()
+    }
+
+    /// Numbers and first tokens of the requests that have arrived.
+    pub(super) fn first_tokens(&self) -> Vec<(u64, u32)> {
+        let first = |client: &Client| Some((client.number?, client.plan.request.prompt[0]));
+        self.all.iter().filter_map(first).collect()
     }
 
     /// The engine's numbers of requests that nobody wants any more.
@@ -577,7 +576,9 @@ impl Client {
             _ => None,
         };
         if let Some(lone) = lone.filter(|_| self.plan.reading != Reading::Vector) {
-            let begins = lone.text.starts_with(&self.text) && lone.chosen.starts_with(&self.tokens);
+            // What is cut off gets what was held back, and perhaps a part of a character.
+            let text = self.text.trim_end_matches('\u{fffd}');
+            let begins = lone.raw.starts_with(text) && lone.chosen.starts_with(&self.tokens);
             if !begins {
                 return Err(format!(
                     "{:?} {:?} is no beginning of {:?} {:?}",

@@ -132,6 +132,8 @@ pub(super) struct SimulatedContext {
     masks: Arc<MaskBoard>,
     /// Every call fails.
     broken: bool,
+    /// Nothing was called. The first call of a new context finds out whether it works, and never fails.
+    fresh: bool,
 }
 
 impl SimulatedContext {
@@ -163,6 +165,7 @@ impl SimulatedContext {
                 program.vocab as usize,
             )),
             broken: false,
+            fresh: true,
             program: program.clone(),
             world: world.clone(),
         }
@@ -170,6 +173,9 @@ impl SimulatedContext {
 
     /// Lets the call fail if it is its turn. The requests of these slots take part.
     fn fail(&mut self, slots: impl Iterator<Item = u32>) -> Result<(), Error> {
+        if std::mem::take(&mut self.fresh) {
+            return Ok(());
+        }
         let requests = slots.map(|slot| self.slots[slot as usize].request);
         match self.world.fails(&mut self.broken, requests) {
             false => Ok(()),

@@ -2,7 +2,7 @@
 //! and a disk that is slow, full or torn. One seed gives one schedule. After every turn the invariants of [`checks`] hold, and
 //! every text is that of the request alone.
 //!
-//! `WELTE_SIMULATION_SEED` replays one schedule, and `WELTE_SIMULATION_SECONDS` says how long to go on with new ones
+//! `WELTE_SIMULATION_SEED` replays one schedule, `WELTE_SIMULATION_TRACE=1` prints its turns, and `WELTE_SIMULATION_SECONDS` says how long to go on with new ones
 //! (`tools/simulate`). Constraints are not part of it: their guides are threads of their own.
 //! docs/architecture/simulation.md says which planted fault each invariant has noticed.
 
@@ -304,8 +304,7 @@ fn schedule(seed: u64) -> Result<Counts, String> {
         let world = Arc::new(World::new(shape, &mut random, clients, clock.clone()));
         let disk = folder.as_ref().map(|folder| (folder.path(), &mut random));
         let (engine, mut driver) = engine(model, &world, speculates, disk);
-        let most = shape.slots as usize + shape.queue;
-        world.clients.lock().unwrap().meet(&engine, most);
+        world.clients.lock().unwrap().meet(&engine);
         let lived = live(&world, &engine, &mut driver);
         world.clients.lock().unwrap().judge(&world, &mut counts);
         let clients = world.clients.lock().unwrap().describe();
@@ -366,6 +365,12 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// Whether every turn is printed.
+fn traces() -> bool {
+    static TRACES: OnceLock<bool> = OnceLock::new();
+    *TRACES.get_or_init(|| variable("WELTE_SIMULATION_TRACE").is_some())
+}
+
 /// Runs a schedule, and says how to run it again if it fails.
 fn run(seed: u64) -> Counts {
     let done = std::panic::catch_unwind(|| schedule(seed));
@@ -384,8 +389,7 @@ fn schedules_keep_the_invariants() {
     let mut counts = Counts::default();
     match variable("WELTE_SIMULATION_SEED") {
         Some(seed) => counts += run(seed),
-        // Seeds 88 and 471 are known to break a rule (docs/architecture/simulation.md).
-        None => (0..80).for_each(|seed| counts += run(seed)),
+        None => (0..3000).for_each(|seed| counts += run(seed)),
     }
     println!("{counts:?}");
     if variable("WELTE_SIMULATION_SEED").is_none() {
@@ -402,7 +406,7 @@ fn schedules_keep_the_invariants() {
         let often = [
             complete, stopped, cached, accepted, preempted, cut, failed, inexact,
         ];
-        assert!(often.iter().all(|count| *count > 0), "{counts:?}");
+        assert!(often.iter().all(|count| *count > 50), "{counts:?}");
     }
 }
 

@@ -149,6 +149,7 @@ pub(super) struct Inner {
 pub(super) struct World {
     pub(super) shape: Shape,
     pub(super) clock: Clock,
+    pub(super) start: Instant,
     costs: [Duration; 3],
     /// A call fails once in so many; 0: never.
     faults: usize,
@@ -165,13 +166,14 @@ impl World {
             costs: [
                 micros(random, 500, 10_000),
                 micros(random, 1, 500),
-                micros(random, 5, 200),
+                micros(random, 5, 1_000),
             ],
             faults: match random.below(4) {
                 0 => random.from(10, 60),
                 _ => 0,
             },
             shape,
+            start: clock.now(),
             clock,
             inner: Mutex::new(Inner {
                 random: random.clone(),
