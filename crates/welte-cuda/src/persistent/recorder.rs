@@ -164,7 +164,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
     if budget.is_step && cx.program.caches.iter().any(|c| is_recurrent(c.kind)) {
         return Err("recurrent state in steps of several rows".to_string());
     }
-    // Every block must have rows of every product, except of the small ones (docs/persistent.md).
+    // Every block must have rows of every product, except of the small ones (docs/architecture/persistent.md).
     let products = (0..pass.commands.len()).filter(|index| !is_small(pass, *index));
     let rows = products.filter_map(|i| gate_rows(pass, i).or_else(|| rows_of(&pass.commands[i])));
     let rows = rows.min();
