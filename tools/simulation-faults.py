@@ -4,7 +4,7 @@
     tools/simulation-faults.py [NAME...]
 
 crates/welte/src must be clean: the script edits files, builds once, and restores them. A fault is a change that a careless
-refactoring might make. docs/architecture/simulation.md has the table that it prints.
+refactoring might make. docs/architecture/simulation.md sums up the table that it prints.
 """
 
 import os

@@ -4,7 +4,7 @@
 //!
 //! `WELTE_SIMULATION_SEED` replays one schedule, `WELTE_SIMULATION_TRACE=1` prints its turns, and `WELTE_SIMULATION_SECONDS` says how long to go on with new ones
 //! (`tools/simulate`). Constraints are not part of it: their guides are threads of their own.
-//! docs/architecture/simulation.md says which planted fault each invariant has noticed.
+//! `tools/simulation-faults.py` says which planted fault each invariant notices.
 
 mod checks;
 mod clients;
