@@ -12,8 +12,6 @@ A results file holds one table: title, date, machine, peer, commands, notes, col
 The lines between the markers are generated. KEY=VALUE keeps the rows whose cell is one of the values, `columns` selects
 columns, and `brief` leaves out the machine, the commands and the notes. `chart` puts the chart of the same name first.
 `if-present` shows nothing while there are no results of that name.
-
-Results named cpu-*-threads (tools/scaling.py writes them) get a chart each.
 """
 import argparse
 import json
@@ -186,9 +184,6 @@ class Drawing:
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{height:.1f}" rx="1.5" fill="{color}"/>'
         )
 
-    def dot(self, x, y, color):
-        self.elements.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{color}"/>')
-
     def curve(self, points, color, dashed=False):
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -269,27 +264,6 @@ def bar_chart(title, subtitle, series, groups, label, baseline=None):
     return drawing.svg()
 
 
-def dot_chart(title, subtitle, series, groups, ticks, label):
-    """One line per row of a group, one dot per series."""
-    drawing = Drawing(title, subtitle)
-    drawing.legend(series)
-    x, top = scale(ticks[-1]), drawing.y - 6
-    colors = list(series.values())
-    axis(drawing, x, ticks, label, top, drawing.y - 4 + sum(24 + len(rows) * 20 for _, rows in groups))
-    for heading, rows in groups:
-        drawing.text(16, drawing.y + 10, heading, weight=600)
-        drawing.y += 18
-        for name, values in rows:
-            drawing.text(LEFT - 10, drawing.y + 12, name, anchor="end")
-            drawing.line(x(min(values)), drawing.y + 8, x(max(values)), drawing.y + 8, GREY, 2.0)
-            for place in reversed(range(len(values))):
-                drawing.dot(x(values[place]), drawing.y + 8, colors[place])
-            drawing.text(WIDTH - 16, drawing.y + 12, " / ".join(label(v) for v in values), anchor="end", size=10, color=QUIET)
-            drawing.y += 20
-        drawing.y += 6
-    return drawing.svg()
-
-
 def panel(drawing, left, heading, counts, curves, labels=None):
     """Curves over a count that is to scale, from (color, dashed, [value or None]). `labels`: the counts that are written."""
     top, height, width = drawing.y + 22, 110, 285
@@ -311,13 +285,13 @@ def panel(drawing, left, heading, counts, curves, labels=None):
         drawing.curve([place(count, value) for count, value in zip(counts, values) if value is not None], color, dashed)
 
 
-def threads_chart(result):
-    """Per model: tokens per second and GB/s over the number of threads, which is to scale."""
+def threads_chart(result, shapes, formats):
+    """Of these shapes and formats: tokens per second and GB/s over the number of threads, which is to scale."""
     drawing = Drawing("Decoding by number of threads", f"{result['machine']} ({result['date']})")
     peer = any("llama_cpp" in row for row in result["rows"])
     drawing.legend({"Welte": BLUE, **({"llama.cpp": GREY} if peer else {}), "what as many threads read": GREEN})
-    for shape, found in by_shape(result["rows"]):
-        for name in dict.fromkeys(row["format"] for row in found):
+    for shape, found in by_shape([row for row in result["rows"] if row["shape"] in shapes]):
+        for name in formats:
             rows = sorted((row for row in found if row["format"] == name), key=lambda row: row["threads"])
             threads = [row["threads"] for row in rows]
 
@@ -399,7 +373,6 @@ def thousands(value):
 
 def charts(results):
     persistent = results["h200-persistent-llama-cpp"]
-    depth = results["h200-persistent-depth"]
     graph = results["h200-graph-llama-cpp"]
     yield "h200-decode", bar_chart(
         "Decoding on an H200, tokens per second",
@@ -407,20 +380,6 @@ def charts(results):
         {"Welte": BLUE, "llama.cpp": GREY},
         against_llama_cpp(persistent, "tg128"),
         thousands,
-    )
-    yield "h200-floor", dot_chart(
-        "Share of the H200's memory bandwidth that decoding uses",
-        f"Bytes of weights, keys and values over time, against the measured read rate ({depth['date']})",
-        {"empty context": BLUE, "4,096 tokens": GREEN, "31,700 tokens": ORANGE},
-        [
-            (
-                shape,
-                [(row["format"].upper(), [row[f"floor_share_{place}"] for place in (0, 4096, 31700)]) for row in found],
-            )
-            for shape, found in by_shape(depth["rows"])
-        ],
-        range(0, 101, 20),
-        lambda value: f"{value} %",
     )
     yield "h200-prompts", bar_chart(
         "Prompts on an H200, tokens per second",
@@ -455,9 +414,7 @@ def charts(results):
 
     yield "h100-growth", growth_chart(results["h100-batched"], results["h100-depth"])
 
-    for name, result in results.items():
-        if name.startswith("cpu-") and name.endswith("-threads"):
-            yield name, threads_chart(result)
+    yield "cpu-16-cores-threads", threads_chart(results["cpu-16-cores-threads"], ["qwen3-4b", "llama-8b"], ["q4_k", "bf16"])
 
 
 def outputs():

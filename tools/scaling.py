@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures decoding by number of threads and writes docs/results/cpu-*-threads.json, from which tools/charts.py draws a chart.
+"""Measures decoding by number of threads and writes docs/results/cpu-*-threads.json (charts: tools/charts.py).
 
     tools/scaling.py --llama-bench PATH --models qwen3-0.6b:q4_0,qwen3-4b:q4_k --threads 1,2,4,8,16 --output FILE
 
