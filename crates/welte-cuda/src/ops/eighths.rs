@@ -342,7 +342,7 @@ mod tests {
         }
     }
 
-    /// The measured ones: docs/architecture/cuda.md.
+    /// The measured ones: docs/architecture/experiments.md.
     #[test]
     fn qwen3_4b_has_the_tiles_that_were_fastest() {
         let tiles = |columns, per_row, class: usize| {
