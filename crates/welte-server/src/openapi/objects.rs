@@ -51,7 +51,7 @@ pub(super) fn schemas() -> Value {
         "TextOptions": object(json!({ "format": { "$ref": "#/components/schemas/Format" } }), &[]),
         "Bias": {
             "type": "object", "additionalProperties": false,
-            "patternProperties": { "^[0-9]{1,3}$": { "type": "number", "minimum": -100, "maximum": 100 } },
+            "patternProperties": { "^[0-9]{1,3}$": { "type": "number" } },
         },
         "ResponseStream": object(json!({ "include_obfuscation": { "const": false } }), &[]),
         "Reasoning": object(json!({ "effort": text }), &[]),
