@@ -321,8 +321,17 @@ def pytest_configure(config):
 
     from requests.structures import CaseInsensitiveDict
 
-    # The case of a header's name means nothing.
-    utils.dict = lambda *of, **more: of[0] if of and isinstance(of[0], CaseInsensitiveDict) else dict(*of, **more)
+    class Kind(type):
+        def __instancecheck__(cls, one):
+            return isinstance(one, dict)
+
+    class Dict(dict, metaclass=Kind):
+        """`dict`, but that the case of a header's name means nothing. A class, for it stands in types too."""
+
+        def __new__(cls, *of, **more):
+            return of[0] if of and isinstance(of[0], CaseInsensitiveDict) else dict(*of, **more)
+
+    utils.dict = Dict
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.download_file = lambda url, output_file_path=None: url
     match = utils.match_regex
