@@ -79,7 +79,7 @@ pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
 fn keeps_context(fields: &mut Fields) -> Result<(), Failure> {
     if let Some(mut management) = fields.object("context_management")? {
         for mut edit in management.objects("edits")? {
-            edit.ignore(&["type"]);
+            edit.take::<String>("type")?;
             if edit.need::<Value>("keep")? != "all" {
                 return Err(edit.wrong("keep", "only \"all\" is supported"));
             }
@@ -104,10 +104,12 @@ fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
             return Err(fields.wrong("system", "may have text only"));
         }
     }
-    for message in fields.objects("messages")? {
+    let messages = fields.objects("messages")?;
+    let is_empty = messages.is_empty();
+    for message in messages {
         take_message(message, &mut all)?;
     }
-    if all.iter().all(|message| message.role == "system") {
+    if is_empty {
         return Err(fields.wrong("messages", "at least one message is required"));
     }
     tools(fields, ask)?;

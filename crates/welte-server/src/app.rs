@@ -9,10 +9,12 @@ use crate::models::{Catalog, Lease, Models, Served};
 use crate::openai::Store;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 
 /// The state of the server.
 pub(crate) struct App {
@@ -26,6 +28,8 @@ pub(crate) struct App {
     pub(crate) bodies: Bodies,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
+    /// The ids of responses that are made in the background, and of those that nobody has read when the server is about to end.
+    pub(crate) background: watch::Sender<BTreeSet<String>>,
     keys: Vec<[u8; 32]>,
     ids: RandomState,
     count: AtomicU64,
@@ -42,6 +46,7 @@ impl App {
             bodies: Bodies::new(options.bodies_memory),
             started: Instant::now(),
             draining: AtomicBool::new(false),
+            background: watch::Sender::default(),
             ids: RandomState::new(),
             count: AtomicU64::new(0),
             options,
@@ -116,6 +121,19 @@ impl App {
             .iter()
             .fold(false, |any, known| any | equal(known))
             && key.is_some()
+    }
+
+    /// Clients see the names of files only, unless the server is verbose.
+    pub(crate) fn without_folders(&self, mut failure: Failure) -> Failure {
+        for folder in self.models.folders().filter(|_| !self.options.verbose) {
+            failure.message = failure.message.replace(&folder, "");
+        }
+        failure
+    }
+
+    /// The server may end without this background response.
+    pub(crate) fn forget_background(&self, id: &str) {
+        self.background.send_if_modified(|ids| ids.remove(id));
     }
 
     pub(crate) fn is_draining(&self) -> bool {

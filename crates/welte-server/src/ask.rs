@@ -161,7 +161,7 @@ struct Encoded {
 }
 
 /// The most answers to one request.
-const MOST_CHOICES: usize = 64;
+pub(crate) const MOST_CHOICES: usize = 64;
 
 impl Ask {
     /// A request with the server's defaults.

@@ -70,13 +70,17 @@ pub(crate) async fn ollama(app: Arc<App>, mut fields: Fields) -> Outcome {
     let begun = Instant::now();
     let served = ollama::lease(&app, &mut fields).await?;
     let input: Value = fields.need("input")?;
-    let prompts = crate::sampling::texts(&fields, "input", input, MOST_TEXTS)?;
+    // As in Ollama, an empty text is none.
+    let prompts = match input.as_str() {
+        Some("") => Vec::new(),
+        _ => crate::sampling::texts(&fields, "input", input, MOST_TEXTS)?,
+    };
     let mut texts = Texts::new(prompts.into_iter().map(Prompt::Text).collect());
     texts.truncate = fields.take("truncate")?.unwrap_or(true);
     texts.take_dimensions(&mut fields, &served)?;
     take_options(&mut fields, &served)?;
     fields.finish()?;
-    let (vectors, tokens) = texts.embed(&app, &served).await?;
+    let (vectors, tokens) = texts.embed_any(&app, &served).await?;
     let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(ok(&json!({
         "model": served.id, "embeddings": vectors, "total_duration": took, "load_duration": 0,
@@ -87,12 +91,16 @@ pub(crate) async fn ollama(app: Arc<App>, mut fields: Fields) -> Outcome {
 /// `POST /api/embeddings`, Ollama's older endpoint.
 pub(crate) async fn ollama_one(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = ollama::lease(&app, &mut fields).await?;
-    let mut texts = Texts::new(vec![Prompt::Text(fields.need("prompt")?)]);
+    let prompt: String = fields.need("prompt")?;
+    let prompts = (!prompt.is_empty()).then_some(Prompt::Text(prompt));
+    let mut texts = Texts::new(prompts.into_iter().collect());
     texts.truncate = true;
     take_options(&mut fields, &served)?;
     fields.finish()?;
-    let (vectors, _) = texts.embed(&app, &served).await?;
-    Ok(ok(&json!({ "embedding": vectors.first() })))
+    let (vectors, _) = texts.embed_any(&app, &served).await?;
+    Ok(ok(
+        &json!({ "embedding": vectors.first().map_or(&[][..], Vec::as_slice) }),
+    ))
 }
 
 /// Takes `options`, of which only the context has a meaning here.
@@ -173,6 +181,14 @@ impl Texts {
         Ok(())
     }
 
+    /// As [`Texts::embed`], also of no texts.
+    async fn embed_any(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
+        match self.prompts.is_empty() {
+            true => Ok((Vec::new(), 0)),
+            false => self.embed(app, served).await,
+        }
+    }
+
     /// The vectors, and the number of tokens.
     async fn embed(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
         let count = self.prompts.len();
@@ -244,7 +260,7 @@ impl Texts {
 fn too_large(mut failure: Failure) -> Failure {
     if let Some(Overflow { prompt, context }) = failure.overflow {
         failure.message = format!(
-            "the input is too large: it has {prompt} tokens or more and the context holds {context}"
+            "the input is too large: it has {prompt} tokens or more, which exceeds the available context size of {context}"
         );
     }
     failure

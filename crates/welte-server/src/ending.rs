@@ -28,14 +28,16 @@ impl Ending {
     pub(crate) fn take(fields: &mut Fields, messages: &[Message]) -> Result<Ending, Failure> {
         let begin: Option<bool> = fields.take("add_generation_prompt")?;
         let goes_on: Option<bool> = fields.take("continue_final_message")?;
-        let last = messages.last().is_some_and(is_beginning);
+        let calls = messages
+            .last()
+            .is_some_and(|last| !last.tool_calls.is_empty());
         match (goes_on, begin) {
             (Some(true), Some(true)) => {
                 let problem = "does not go with add_generation_prompt";
                 Err(fields.wrong("continue_final_message", problem))
             }
-            (Some(true), _) if !last => {
-                let problem = "the last message is no text of the assistant";
+            (Some(true), _) if calls => {
+                let problem = "the last message ends with calls of tools";
                 Err(fields.wrong("continue_final_message", problem))
             }
             (Some(true), _) => Ok(Ending::Continue),
@@ -67,11 +69,11 @@ impl Ask {
             let rendered = self.render_all(messages, variables, begins)?;
             return Ok(self.without_reasoning(rendered, variables));
         };
-        if rest.last().is_none_or(is_beginning) {
-            let problem = match rest.is_empty() {
-                true => "the answer cannot continue the only message",
-                false => "two messages of the assistant are at the end",
-            };
+        if !is_beginning(last) {
+            return self.render_open(messages, &last.content, variables);
+        }
+        if rest.last().is_some_and(is_beginning) {
+            let problem = "two messages of the assistant are at the end";
             return Err(Failure::field("messages", problem));
         }
         let mut rendered = self.render_all(rest, variables, true)?;
@@ -83,6 +85,23 @@ impl Ask {
             }
             template.push_answer(&mut rendered, &last.content);
         }
+        Ok(rendered)
+    }
+
+    /// The prompt up to the end of the last message's text, which is not the assistant's.
+    fn render_open(
+        &self,
+        messages: &[Message],
+        last: &str,
+        variables: &Map<String, Value>,
+    ) -> Result<Rendered, Failure> {
+        let mut rendered = self.render_all(messages, variables, false)?;
+        let last = last.trim();
+        let Some(at) = rendered.rfind(last) else {
+            let problem = "the chat template changes the last message, so nothing can continue it";
+            return Err(Failure::field("continue_final_message", problem));
+        };
+        rendered.truncate(at + last.len());
         Ok(rendered)
     }
 

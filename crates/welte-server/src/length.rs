@@ -15,8 +15,9 @@ pub(crate) fn check(served: &Served, text: &str) -> Result<(), Failure> {
     if count <= context {
         return Ok(());
     }
-    let problem =
-        format!("the prompt has more than {count} tokens and the context holds {context}");
+    let problem = format!(
+        "the prompt has more than {count} tokens, which exceeds the available context size of {context}"
+    );
     let overflow = Overflow {
         prompt: count,
         context,

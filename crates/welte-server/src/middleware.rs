@@ -87,7 +87,7 @@ pub(crate) async fn check(
     let route = request.extensions().get::<MatchedPath>();
     let open = route.is_some_and(|route| open.iter().any(|path| path == route.as_str()));
     let (uri, headers) = (request.uri(), request.headers());
-    if let Err(failure) = allow(&app, uri, headers, open) {
+    if let Err(failure) = allow(&app, request.method(), uri, headers, open) {
         return failure.response(Api::of(uri.path()));
     }
     let peer = request.extensions().get::<Peer>();
@@ -96,7 +96,13 @@ pub(crate) async fn check(
     CLIENT.scope(Client(client), next.run(request)).await
 }
 
-fn allow(app: &App, uri: &Uri, headers: &HeaderMap, open: bool) -> Result<(), Failure> {
+fn allow(
+    app: &App,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    open: bool,
+) -> Result<(), Failure> {
     let host = host(uri, headers)?;
     if let Some(host) = host
         && !is_own_host(&app.options, host)
@@ -115,7 +121,9 @@ fn allow(app: &App, uri: &Uri, headers: &HeaderMap, open: bool) -> Result<(), Fa
         let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY";
         return Err(Failure::new(StatusCode::UNAUTHORIZED, message));
     }
-    if app.is_draining() && uri.path() != HEALTH {
+    // Background responses can be read until the end.
+    let reads_response = method == Method::GET && uri.path().starts_with("/v1/responses/");
+    if app.is_draining() && uri.path() != HEALTH && !reads_response {
         let message = "the server is about to end";
         return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message));
     }

@@ -11,7 +11,6 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Deref;
-#[cfg(feature = "hub")]
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -462,6 +461,21 @@ impl Models {
     /// All models that the server knows, the default one first.
     pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         self.entries().clone()
+    }
+
+    /// The folders of the models' files, each with the separator at its end.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = String> {
+        let all = self.all().into_iter();
+        all.filter_map(|entry| {
+            let loaded = entry.loaded();
+            let path = match (&entry.path, &loaded) {
+                (Some(path), _) => path,
+                (None, served) => served.as_ref()?.model.origin(),
+            };
+            let name = Path::new(path).file_name()?.to_str()?;
+            let folder = path.trim_end_matches('/').strip_suffix(name)?;
+            (folder.len() > 1).then(|| folder.to_string())
+        })
     }
 
     /// Those that are loaded.

@@ -25,7 +25,8 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         .into_iter()
         .map(message)
         .collect::<Result<_, _>>()?;
-    ask.tools = fields.take("tools")?.unwrap_or_default();
+    let tools: Vec<Map<String, Value>> = fields.take("tools")?.unwrap_or_default();
+    ask.tools = tools.into_iter().map(Value::from).collect();
     let variables = thinking(&mut fields)?;
     fields.finish()?;
     if messages.is_empty() {
@@ -435,7 +436,7 @@ fn parameter_size(count: u64) -> String {
 /// `POST /api/show`
 pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     let name = take_name(&mut fields)?;
-    fields.ignore(&["verbose"]);
+    fields.take::<bool>("verbose")?;
     fields.finish()?;
     let served = app.lease(Some(&name)).await?;
     let tools = served

@@ -212,7 +212,9 @@ where
         move |State(app): State<Arc<App>>, uri: Uri, request: Request| async move {
             let done = async {
                 let (fields, _held) = bodies::fields(&app, request).await?;
-                handler(app, fields).await
+                handler(app.clone(), fields)
+                    .await
+                    .map_err(|failure| app.without_folders(failure))
             };
             done.await
                 .unwrap_or_else(|failure| failure.response(Api::of(uri.path())))

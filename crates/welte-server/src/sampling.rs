@@ -267,7 +267,7 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
 }
 
 /// llama.cpp's names of the steps of sampling, in the order of the steps.
-const SAMPLERS: [&str; 10] = [
+pub(crate) const SAMPLERS: [&str; 10] = [
     "penalties",
     "dry",
     "top_n_sigma",
@@ -349,6 +349,9 @@ const LONGEST_STOPS: usize = 64 << 10;
 /// One short string or several.
 pub(crate) fn strings(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failure> {
     let all = texts(fields, name, value, MOST_STOPS)?;
+    if all.iter().any(String::is_empty) {
+        return Err(fields.wrong(name, "has an empty text"));
+    }
     if let Some(long) = all.iter().find(|one| one.len() > LONGEST_STOP) {
         let problem = format!(
             "has a string of {} bytes; {LONGEST_STOP} is the limit",

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::{HttpService, Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -109,7 +110,11 @@ impl Server {
             "ending; requests at work have {} s",
             options.drain.as_secs()
         );
-        let mut drained = pin!(tokio::time::timeout(options.drain, connections.drained()));
+        let mut background = self.app.background.subscribe();
+        let mut drained = pin!(tokio::time::timeout(options.drain, async {
+            let _ = background.wait_for(BTreeSet::is_empty).await;
+            connections.drained().await;
+        }));
         // New connections are told that the server is about to end.
         let in_time = loop {
             tokio::select! {

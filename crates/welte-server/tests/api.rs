@@ -466,7 +466,7 @@ async fn texts_far_beyond_the_context_are_refused_early() {
         let reply = post(&server, path, body).await;
         assert_eq!(reply.status, 400, "{path}");
         assert!(
-            reply.text.contains("the context holds 512"),
+            reply.text.contains("available context size of 512"),
             "{}",
             reply.text
         );

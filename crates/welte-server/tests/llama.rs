@@ -429,9 +429,19 @@ async fn an_answer_continues_the_assistants_message() {
         { "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }, { "role": "assistant", "content": "c" },
     ] });
     refused(&server, path, chat(twice), "two messages").await;
-    let none =
-        json!({ "continue_final_message": true, "messages": [{ "role": "user", "content": "a" }] });
-    refused(&server, path, chat(none), "continue_final_message").await;
+    // Also the only message, and by request the user's.
+    let only = json!({ "messages": [{ "role": "assistant", "content": "Once" }] });
+    let only = prompt(post(&server, path, chat(only)).await);
+    assert!(only.ends_with("assistant\nOnce"), "{only}");
+    let user = json!({ "continue_final_message": true, "messages": [{ "role": "user", "content": "Why is" }] });
+    let user = prompt(post(&server, path, chat(user)).await);
+    assert!(user.ends_with("user\nWhy is"), "{user}");
+    let function = json!({ "name": "f", "arguments": "{}" });
+    let call = json!({ "id": "1", "type": "function", "function": function });
+    let called = json!({ "continue_final_message": true, "messages": [
+        { "role": "user", "content": "a" }, { "role": "assistant", "content": "", "tool_calls": [call] },
+    ] });
+    refused(&server, path, chat(called), "continue_final_message").await;
 }
 
 /// A template that shows its variables.
@@ -581,7 +591,10 @@ async fn props_have_the_defaults() {
         .json();
     assert_eq!(props["default_generation_settings"]["params"]["seed"], 7);
     assert_eq!(props["is_sleeping"], false);
-    assert!(props["model_path"].as_str().unwrap().ends_with(".gguf"));
+    assert_eq!(props["model_path"], "demo.gguf");
+    let props = get(&with(|options| options.verbose = true), "/props").await;
+    let path = props.json()["model_path"].as_str().unwrap().to_string();
+    assert!(path.ends_with("models/demo.gguf"), "{path}");
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ async fn a_model_that_cannot_be_loaded_fails_its_own_requests_only() {
     let server = router(catalog, ServerOptions::default()).unwrap();
     let reply = post(&server, "/v1/completions", ask("bad", 1)).await;
     assert_eq!(reply.status, 500);
-    assert!(reply.text.contains("/nowhere/model.gguf"), "{}", reply.text);
+    assert!(reply.text.contains("model.gguf: No such"), "{}", reply.text);
     assert_eq!(
         post(&server, "/v1/completions", ask("good", 1))
             .await
@@ -308,5 +308,24 @@ async fn a_model_is_shown_under_both_names_of_the_field() {
     }
     for wrong in [json!({}), json!({ "name": 1 })] {
         assert_eq!(post(&server, "/api/show", wrong).await.status, 400);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_load_names_the_file_without_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.gguf");
+    std::fs::write(&path, b"GGUF?").unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for verbose in [false, true] {
+        let mut catalog = catalog(&["a"]);
+        assert!(catalog.add("broken", path.to_str().unwrap()));
+        let mut options = ServerOptions::default();
+        options.verbose = verbose;
+        let server = router(catalog, options).unwrap();
+        let reply = post(&server, "/v1/completions", ask("broken", 1)).await;
+        assert!(!reply.status.is_success());
+        assert!(reply.text.contains("broken.gguf"), "{}", reply.text);
+        assert_eq!(reply.text.contains(folder), verbose, "{}", reply.text);
     }
 }

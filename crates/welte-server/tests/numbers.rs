@@ -439,3 +439,76 @@ async fn ollamas_other_numbers_have_borders_too() {
         assert_eq!(reply.status, status, "{value}: {}", reply.text);
     }
 }
+
+/// What schemathesis tries: bodies that `/openapi.json` allows are answered, and others are not.
+#[tokio::test]
+async fn the_description_and_the_server_agree() {
+    let server = server();
+    let user = json!([{ "role": "user", "content": "Hi" }]);
+    let system = json!([{ "role": "system", "content": "" }]);
+    for (path, body, status) in [
+        (
+            "/v1/chat/completions/input_tokens",
+            json!({ "messages": user, "n": 64 }),
+            200,
+        ),
+        (
+            "/v1/chat/completions/input_tokens",
+            json!({ "messages": user, "n": 65 }),
+            400,
+        ),
+        (
+            "/v1/messages/count_tokens",
+            json!({ "messages": system }),
+            200,
+        ),
+        ("/v1/messages/count_tokens", json!({ "messages": [] }), 400),
+        ("/api/embed", json!({ "model": "demo", "input": "" }), 200),
+        ("/api/embed", json!({ "model": "demo", "input": [] }), 200),
+        (
+            "/api/embeddings",
+            json!({ "model": "demo", "prompt": "" }),
+            200,
+        ),
+        (
+            "/api/chat",
+            json!({ "model": "demo", "messages": [], "tools": [1] }),
+            400,
+        ),
+        ("/api/show", json!({ "model": "demo", "verbose": {} }), 400),
+        (
+            "/api/show",
+            json!({ "model": "demo", "verbose": true }),
+            200,
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": "a", "max_output_tokens": 1, "include": [""] }),
+            400,
+        ),
+        (
+            "/completion",
+            json!({ "prompt": "a", "n_predict": 1, "samplers": ["top_k", "min_p"] }),
+            200,
+        ),
+        (
+            "/completion",
+            json!({ "prompt": "a", "n_predict": 1, "samplers": [""] }),
+            400,
+        ),
+    ] {
+        let reply = post(&server, path, body.clone()).await;
+        assert_eq!(reply.status, status, "{path} {body}: {}", reply.text);
+    }
+    let described = get(&server, "/openapi.json").await.json();
+    let schemas = &described["components"]["schemas"];
+    let has = |name: &str, value: &str| {
+        schemas[name]["enum"]
+            .as_array()
+            .unwrap()
+            .contains(&value.into())
+    };
+    assert!(has("Sampler", "top_k") && has("Include", "message.output_text.logprobs"));
+    let chat = &described["paths"]["/v1/chat/completions"]["post"]["requestBody"];
+    assert!(chat["content"]["application/json"]["schema"]["anyOf"].is_array());
+}

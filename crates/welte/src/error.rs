@@ -191,7 +191,7 @@ pub enum Error {
     EmptyBreaker,
     /// More tokens than the context holds.
     #[error(
-        "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
+        "the prompt has {prompt} tokens, which exceeds the available context size of {context} with one token of the answer"
     )]
     ContextFull {
         /// Tokens in all.

@@ -10,6 +10,8 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 
 /// `GET /props`
@@ -42,7 +44,9 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> R
     props["is_sleeping"] = false.into();
     props["default_generation_settings"]["n_ctx"] = served.model.context().into();
     props["total_slots"] = served.model.program().slots.into();
-    props["model_path"] = served.model.origin().into();
+    let path = served.model.origin();
+    let name = Path::new(path).file_name().filter(|_| !app.options.verbose);
+    props["model_path"] = name.map_or(path.into(), OsStr::to_string_lossy).into();
     props["chat_template"] = served.template_source.as_deref().into();
     (props["bos_token"], props["eos_token"]) = (tokens.0.into(), tokens.1.into());
     ok(&props)

@@ -9,12 +9,13 @@ pub(crate) use chat::{chat, chat_tokens, text_format};
 pub(crate) use completions::completions;
 pub(crate) use messages::{messages as take_messages, text as text_of, tools};
 pub(crate) use responses::{
-    Store, cancel, compact, create as responses, delete, input_items, input_tokens, retrieve,
+    INCLUDES, Store, cancel, compact, create as responses, delete, input_items, input_tokens,
+    retrieve,
 };
 
 use crate::answer::{End, Reason};
 use crate::app::{App, unix_time};
-use crate::ask::Ask;
+use crate::ask::{Ask, MOST_CHOICES};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::llama::Extras;
@@ -87,6 +88,9 @@ fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure>
     crate::sampling::take(fields, &mut ask.options)?;
     crate::sampling::take_grammar(fields, ask)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
+    if !(1..=MOST_CHOICES).contains(&ask.choices) {
+        return Err(fields.wrong("n", format!("must be from 1 to {MOST_CHOICES}")));
+    }
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let extras = Extras::take(fields, ask)?;
     take_labels(fields)?;

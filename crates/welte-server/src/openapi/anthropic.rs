@@ -3,7 +3,11 @@
 use super::{EVENTS, Endpoint, Field, SAMPLING, post};
 
 const ANTHROPIC: &[Field] = &[
-    ("model", "!string", "the model's name"),
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
     ("messages", "!Turn[+]", "the conversation"),
     (
         "system",
@@ -35,7 +39,7 @@ const MESSAGES: &[Field] = &[
         "!integer[0,]",
         "the most tokens of the answer",
     ),
-    ("stop_sequences", "string[]", "texts that end the answer"),
+    ("stop_sequences", "string+[]", "texts that end the answer"),
     ("stream", "boolean", "send the answer as it is written"),
     (
         "output_config",

@@ -54,8 +54,8 @@ const LLAMA: &[Field] = &[
     ),
     (
         "samplers",
-        "string[]",
-        "the steps of sampling to use; others are switched off",
+        "Sampler[]",
+        "the steps of sampling to use, in the order of the names here; others are switched off",
     ),
     (
         "response_fields",
@@ -121,17 +121,27 @@ pub(super) const ENDING: &[Field] = &[
     ),
 ];
 
+/// In place of the field of the other APIs.
+const BIAS: &[Field] = &[(
+    "logit_bias",
+    "BiasOfTexts",
+    "numbers by token or text, added to the logits; false forbids a token",
+)];
+
 const EMBEDDING: &[Field] = &[
     (
         "model",
         "string",
         "the model's name; without it, the default model",
     ),
-    ("input", "any", "texts or tokens"),
-    ("content", "any", "another name of input"),
+    (
+        "input",
+        "!Prompt",
+        "texts or tokens; content is another name",
+    ),
     (
         "embd_normalize",
-        "integer",
+        "=2 -1",
         "2: vectors of length 1; -1: as long as the model makes them",
     ),
 ];
@@ -182,10 +192,11 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
                 EXTRAS,
                 &[(
                     "prompt",
-                    "!any",
+                    "!Prompt",
                     "a text, its tokens, texts and tokens that follow each other, or a list of these",
                 )],
                 SAMPLING,
+                BIAS,
                 GRAMMAR,
             ],
         )
@@ -206,6 +217,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
                     ("prompt", "string", "the beginning of the middle"),
                 ],
                 SAMPLING,
+                BIAS,
                 GRAMMAR,
             ],
         )
@@ -251,7 +263,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
                 &[
                     ("messages", "!Message[+]", "the conversation"),
                     ("tools", "object[]", "functions that the model may call"),
-                    ("tool_choice", "any", "none: as without tools"),
+                    ("tool_choice", "=auto none", "none: as without tools"),
                     ("parallel_tool_calls", "boolean", "changes nothing"),
                     (
                         "chat_template_kwargs",

@@ -243,11 +243,34 @@ fn body(endpoint: &Endpoint, strict: bool) -> Value {
                 kind.to_string()
             },
         );
+        let kind = match strict && *name == "model" && needs_model(endpoint.path) {
+            true => {
+                required.push(name);
+                kind.replace("|null", "")
+            }
+            false => kind,
+        };
         fields.insert(name.to_string(), schema(&kind, meaning));
     }
-    json!({
+    let counts_top = fields.contains_key("top_logprobs") && fields.contains_key("logprobs");
+    let mut body = json!({
         "type": "object", "properties": fields, "required": required, "additionalProperties": !strict,
-    })
+    });
+    if counts_top {
+        body["anyOf"] = json!([
+            { "properties": { "logprobs": { "const": true } }, "required": ["logprobs"] },
+            { "properties": { "top_logprobs": { "enum": [0, null] } } },
+        ]);
+    }
+    body
+}
+
+/// Whether the API's specification requires `model`, so that a strict server does.
+fn needs_model(path: &str) -> bool {
+    let short = path.trim_start_matches("/v1");
+    let begins = |begin: &&str| short.starts_with(*begin);
+    ["/chat/", "/responses", "/messages"].iter().any(begins)
+        || ["/v1/completions", "/v1/embeddings"].contains(&path)
 }
 
 fn answer(endpoint: &Endpoint) -> Value {

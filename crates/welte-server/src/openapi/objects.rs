@@ -1,5 +1,7 @@
 //! Objects in the bodies of requests, by name. They describe the common case; the server takes more.
 
+use crate::openai::INCLUDES;
+use crate::sampling::SAMPLERS;
 use serde_json::{Value, json};
 
 pub(super) fn schemas() -> Value {
@@ -27,6 +29,9 @@ pub(super) fn schemas() -> Value {
             "description": "The form depends on the API.",
         },
         "Message": object(json!({ "role": roles, "content": text }), &["role"]),
+        // Any role: the chat template knows them.
+        "OllamaMessage": object(json!({ "role": text, "content": text }), &["role"]),
+        "Time": { "anyOf": [{ "type": "number" }, { "type": "string", "pattern": "^-?[0-9]{1,6}[smh]$" }] },
         "Turn": object(
             json!({ "role": { "enum": ["user", "assistant", "system"] }, "content": text }),
             &["role", "content"],
@@ -51,7 +56,10 @@ pub(super) fn schemas() -> Value {
         "TextOptions": object(json!({ "format": { "$ref": "#/components/schemas/Format" } }), &[]),
         "Bias": {
             "type": "object", "additionalProperties": false,
-            "patternProperties": { "^[0-9]{1,3}$": { "type": "number" } },
+            "patternProperties": { "^[0-9]{1,3}$": { "anyOf": [{ "type": "number" }, { "const": false }] } },
+        },
+        "BiasOfTexts": {
+            "type": "object", "additionalProperties": { "anyOf": [{ "type": "number" }, { "const": false }] },
         },
         "ResponseStream": object(json!({ "include_obfuscation": { "const": false } }), &[]),
         "Reasoning": object(json!({ "effort": text }), &[]),
@@ -81,6 +89,14 @@ pub(super) fn schemas() -> Value {
         ),
         "Context": object(json!({ "num_ctx": { "type": "integer", "minimum": 0 } }), &[]),
         "File": object(json!({ "filename": text, "text": text }), &["text"]),
+        "Sampler": { "enum": SAMPLERS },
+        "Include": { "enum": INCLUDES },
+        // A text, a list of texts and tokens that follow each other, or a text in an object.
+        "Prompt": { "anyOf": [
+            some,
+            { "type": "array", "minItems": 1, "items": { "anyOf": [some, { "type": "integer", "minimum": 0 }] } },
+            object(json!({ "prompt_string": some }), &["prompt_string"]),
+        ] },
         // A text, texts, tokens, or lists of tokens.
         "Prompts": { "anyOf": [
             some,

@@ -7,7 +7,11 @@ const OLLAMA: &[Field] = &[
     ("stream", "boolean", "false: send the whole answer at once"),
     ("think", "boolean|string", "whether to think, or how much"),
     ("options", "Options", "sampling; num_predict and num_ctx"),
-    ("format", "=json", "json, or a JSON schema of the answer"),
+    (
+        "format",
+        "=json \"\"|object",
+        "json, or a JSON schema of the answer",
+    ),
     (
         "logprobs",
         "boolean",
@@ -18,17 +22,13 @@ const OLLAMA: &[Field] = &[
         "integer[0,20]",
         "and of so many likeliest ones, at most 20",
     ),
-    (
-        "keep_alive",
-        "string|number",
-        "how long the model stays loaded",
-    ),
+    ("keep_alive", "Time", "how long the model stays loaded"),
 ];
 
 const OLLAMA_CHAT: &[Field] = &[
     (
         "messages",
-        "Message[]",
+        "OllamaMessage[]",
         "the conversation; without messages the model is only loaded",
     ),
     ("tools", "object[]", "functions that the model may call"),
@@ -48,13 +48,13 @@ const OLLAMA_GENERATE: &[Field] = &[
     ("system", "string", "the system message"),
     ("raw", "boolean", "use no chat template"),
     ("template", "=\"\"", "the empty string"),
-    ("images", "string[]", "none"),
-    ("context", "integer[]", "none"),
+    ("images", "=[]", "none"),
+    ("context", "=[]", "none"),
 ];
 
 const OLLAMA_EMBED: &[Field] = &[
     ("model", "!string", "the model's name"),
-    ("input", "!string|string[]", "the texts"),
+    ("input", "!string|string+[]", "the texts"),
     (
         "truncate",
         "boolean",
@@ -66,22 +66,14 @@ const OLLAMA_EMBED: &[Field] = &[
         "keep the first values only, and scale them to length 1",
     ),
     ("options", "Context", "num_ctx"),
-    (
-        "keep_alive",
-        "string|number",
-        "how long the model stays loaded",
-    ),
+    ("keep_alive", "Time", "how long the model stays loaded"),
 ];
 
 const OLLAMA_EMBEDDINGS: &[Field] = &[
     ("model", "!string", "the model's name"),
     ("prompt", "!string", "the text"),
     ("options", "Context", "num_ctx"),
-    (
-        "keep_alive",
-        "string|number",
-        "how long the model stays loaded",
-    ),
+    ("keep_alive", "Time", "how long the model stays loaded"),
 ];
 
 const OLLAMA_MANAGED: &[Field] = &[

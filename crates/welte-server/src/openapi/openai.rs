@@ -170,7 +170,7 @@ const RESPONSES: &[Field] = &[
         "boolean",
         "answer at once, and generate in the background",
     ),
-    ("include", "string[]", "further parts of the output"),
+    ("include", "Include[]", "further parts of the output"),
     (
         "max_tool_calls",
         "integer[0,]",

@@ -462,6 +462,11 @@ async fn a_server_about_to_end_refuses_everything() {
         let status = walk
             .refused(&row.method, &row.path, &[bearer()], Body::from("{}"))
             .await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{}", row.path);
+        // Background responses can be read until the end; here there is none.
+        let expected = match row.method == Method::GET && row.path.starts_with("/v1/responses/") {
+            true => StatusCode::NOT_FOUND,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        assert_eq!(status, expected, "{}", row.path);
     }
 }

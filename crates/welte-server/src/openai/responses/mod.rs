@@ -31,8 +31,11 @@ use tokio::sync::Notify;
 use tools::Names;
 use welte::Message;
 
-/// Values of `include` that ask for parts of items that the server never has, or for parts that it always sends.
-const INCLUDES: [&str; 6] = [
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// Values of `include`. Except [`LOGPROBS`] they ask for parts of items that the server never has, or for parts that it always sends.
+pub(crate) const INCLUDES: [&str; 7] = [
+    LOGPROBS,
     "reasoning.encrypted_content",
     "file_search_call.results",
     "web_search_call.results",
@@ -67,7 +70,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut wants_logprobs = false;
     for name in fields.take::<Vec<String>>("include")?.unwrap_or_default() {
         match name.as_str() {
-            "message.output_text.logprobs" => wants_logprobs = true,
+            LOGPROBS => wants_logprobs = true,
             name if INCLUDES.contains(&name) => {}
             _ => return Err(fields.wrong("include", format!("{name:?} is not supported"))),
         }
@@ -129,6 +132,8 @@ fn in_background(mut building: Building, answers: Vec<Answer>) -> Response {
     let cancel = Arc::new(Notify::new());
     building.go_on_in_background(&cancel);
     let response = ok(&building.response());
+    let (app, id) = building.app_and_id();
+    app.background.send_modify(|ids| _ = ids.insert(id.clone()));
     tokio::spawn(async move {
         let done = tokio::select! {
             done = run(&mut building, answers) => Some(done),
@@ -138,6 +143,10 @@ fn in_background(mut building: Building, answers: Vec<Answer>) -> Response {
             Some(Ok(())) => {}
             Some(Err(failure)) => building.abort("failed", Some(&failure)),
             None => building.abort("cancelled", None),
+        }
+        // A server that is about to end waits until somebody has read the response.
+        if !app.is_draining() {
+            app.forget_background(&id);
         }
     });
     response
@@ -282,7 +291,11 @@ pub(crate) async fn retrieve(
         parameters.ignore(&["include", "include[]", "include_obfuscation"]);
         parameters.only("stream", &[json!("false")])?;
         parameters.finish()?;
-        Ok(ok(&find(&app, &id)?.response()))
+        let stored = find(&app, &id);
+        if stored.as_ref().is_ok_and(|stored| stored.cancel.is_none()) {
+            app.forget_background(&id);
+        }
+        Ok(ok(&stored?.response()))
     };
     respond(find())
 }
@@ -295,6 +308,7 @@ pub(crate) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) 
     if let Some(cancel) = &stored.cancel {
         cancel.notify_one();
     }
+    app.forget_background(&id);
     ok(&json!({ "id": id, "object": "response", "deleted": true }))
 }
 

@@ -151,6 +151,11 @@ impl Building {
         }
     }
 
+    pub(super) fn app_and_id(&self) -> (Arc<App>, String) {
+        let id = self.head["id"].as_str().unwrap_or_default();
+        (self.app.clone(), id.to_string())
+    }
+
     /// The response so far.
     pub(super) fn response(&self) -> Value {
         let mut response = self.head.clone();
