@@ -1,6 +1,6 @@
 //! What a user can do about an error, in terms of flags. The engine's errors name numbers and no flags.
 
-use welte::Error;
+use welte::{Error, Sampling};
 use welte_device::Error as DeviceError;
 
 /// The error with its causes and a remedy, on one line.
@@ -43,7 +43,8 @@ pub(crate) fn remedy(error: &Error) -> Option<String> {
         Error::Memory { .. } => "use a smaller quantisation, or --ignore-memory to load it anyway",
         Error::CacheFormat { .. } => "use -ctk and -ctv with f16 or q8_0",
         Error::Sampling { field, .. } => {
-            return sampling_flag(field).map(|flag| format!("change {flag}"));
+            let flag = Sampling::option(field)?.flags[0];
+            return Some(format!("change --{flag}"));
         }
         Error::EmptyStopString => "remove the empty --stop",
         Error::EmptyBreaker => "remove the empty --dry-sequence-breaker",
@@ -84,27 +85,6 @@ fn device_remedy(error: &DeviceError) -> Option<String> {
         _ => return None,
     };
     Some(text.to_string())
-}
-
-/// The flag that sets a field of the sampling parameters.
-fn sampling_flag(field: &str) -> Option<&'static str> {
-    Some(match field {
-        "temperature" => "--temp",
-        "top_p" => "--top-p",
-        "min_p" => "--min-p",
-        "repeat_penalty" => "--repeat-penalty",
-        "frequency_penalty" => "--frequency-penalty",
-        "presence_penalty" => "--presence-penalty",
-        "typical_p" => "--typical",
-        "top_n_sigma" => "--top-nsigma",
-        "xtc_probability" => "--xtc-probability",
-        "xtc_threshold" => "--xtc-threshold",
-        "dynatemp_range" => "--dynatemp-range",
-        "dynatemp_exponent" => "--dynatemp-exp",
-        "dry_multiplier" => "--dry-multiplier",
-        "dry_base" => "--dry-base",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
@@ -242,27 +222,12 @@ mod tests {
     }
 
     #[test]
-    fn every_sampling_parameter_has_its_flag() {
-        for (field, flag) in [
-            ("temperature", "--temp"),
-            ("top_p", "--top-p"),
-            ("min_p", "--min-p"),
-            ("repeat_penalty", "--repeat-penalty"),
-            ("frequency_penalty", "--frequency-penalty"),
-            ("presence_penalty", "--presence-penalty"),
-            ("typical_p", "--typical"),
-            ("top_n_sigma", "--top-nsigma"),
-            ("xtc_probability", "--xtc-probability"),
-            ("xtc_threshold", "--xtc-threshold"),
-            ("dynatemp_range", "--dynatemp-range"),
-            ("dynatemp_exponent", "--dynatemp-exp"),
-            ("dry_multiplier", "--dry-multiplier"),
-            ("dry_base", "--dry-base"),
-        ] {
+    fn sampling_parameters_have_their_flags() {
+        for (field, flag) in [("temperature", "--temp"), ("typical_p", "--typical")] {
             let error = Error::Sampling {
                 field,
                 value: f32::NAN,
-                range: "a number",
+                range: welte::Range::default(),
             };
             assert_eq!(of(error), format!("change {flag}"));
         }

@@ -304,7 +304,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
             repeat_penalty: n.pick(&[1.0, 1.3]),
             frequency_penalty: n.pick(&[0.0, 0.4]),
             presence_penalty: n.pick(&[0.0, 0.1]),
-            penalty_last_n: n.pick(&[0, 3, 64]),
+            repeat_last_n: n.pick(&[0, 3, 64]),
             seed: n.next(),
             ..Sampling::default()
         };

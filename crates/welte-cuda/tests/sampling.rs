@@ -81,7 +81,7 @@ fn settings(n: &mut Numbers) -> Sampling {
         repeat_penalty: n.pick(&[1.0, 1.3]),
         frequency_penalty: n.pick(&[0.0, 0.5]),
         presence_penalty: n.pick(&[0.0, 0.5]),
-        penalty_last_n: n.pick(&[0, 5, 64, 1000]),
+        repeat_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
         ..Sampling::default()
     }

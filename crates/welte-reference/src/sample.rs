@@ -118,7 +118,7 @@ impl Slot {
     /// repeat penalty, then falls by the frequency penalty per occurrence and by the presence penalty.
     fn penalise(&self, values: &mut [f32]) {
         let s = &self.sampling;
-        let first = self.history.len().saturating_sub(s.penalty_last_n as usize);
+        let first = self.history.len().saturating_sub(s.repeat_last_n as usize);
         let mut occurrences: BTreeMap<u32, f32> = BTreeMap::new();
         for token in &self.history[first..] {
             *occurrences.entry(*token).or_default() += 1.0;
@@ -139,7 +139,10 @@ impl Slot {
     /// DRY: penalises every token that followed an earlier occurrence of the last tokens, by the longest such run.
     fn penalise_runs(&self, values: &mut [f32]) {
         let s = &self.sampling;
-        let first = self.history.len().saturating_sub(s.dry_last_n as usize);
+        let first = self
+            .history
+            .len()
+            .saturating_sub(s.dry_penalty_last_n as usize);
         let (recent, allowed) = (&self.history[first..], s.dry_allowed_length as usize);
         if s.dry_multiplier == 0.0 || recent.len() <= allowed {
             return;
@@ -296,7 +299,7 @@ mod tests {
             repeat_penalty: 2.0,
             frequency_penalty: 0.25,
             presence_penalty: 0.5,
-            penalty_last_n: 4,
+            repeat_last_n: 4,
             ..Sampling::default()
         };
         let mut values = [8.0, 8.0, -8.0, 8.0];
@@ -304,7 +307,7 @@ mod tests {
         slot(sampling, &[3, 1, 2, 1, 9]).penalise(&mut values);
         assert_eq!(values, [8.0, 4.0 - 0.5 - 0.5, -16.0 - 0.25 - 0.5, 8.0]);
         let none = Sampling {
-            penalty_last_n: 0,
+            repeat_last_n: 0,
             ..sampling
         };
         slot(none, &[0, 1, 2, 3]).penalise(&mut values);

@@ -33,7 +33,6 @@ mod openai;
 mod openapi;
 mod page;
 mod prompts;
-mod range;
 mod rerank;
 mod router;
 mod sampling;

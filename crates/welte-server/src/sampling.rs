@@ -5,197 +5,24 @@ use crate::error::Failure;
 use crate::fields::Fields;
 use crate::length;
 use crate::models::Served;
-use crate::range::Range;
 use serde_json::{Value, json};
-use welte::{Constraint, GenerateOptions, Sampling};
+use welte::{Constraint, GenerateOptions, Sampling, SamplingOption};
 
-/// A number among the sampling fields, in all APIs that take it.
-pub(crate) struct Number {
-    pub(crate) name: &'static str,
-    /// Its type and its range, as `openapi/` writes them.
-    pub(crate) kind: &'static str,
-    pub(crate) meaning: &'static str,
-    place: Place,
-}
-
-/// Where a number goes.
-enum Place {
-    Real(fn(&mut Sampling) -> &mut f32),
-    /// Off if it is not above 0.
-    RealOrOff(fn(&mut Sampling) -> &mut f32),
-    /// With what stands for numbers below 0, and for those that are too large.
-    Count(fn(&mut Sampling) -> &mut u32, u32, u32),
-}
-
-const fn number(
+/// Takes a number among the settings.
+fn take_option(
+    fields: &mut Fields,
+    option: &SamplingOption,
     name: &'static str,
-    kind: &'static str,
-    meaning: &'static str,
-    place: Place,
-) -> Number {
-    Number {
-        name,
-        kind,
-        meaning,
-        place,
-    }
-}
-
-/// Every number, once.
-pub(crate) const NUMBERS: [Number; 19] = [
-    number(
-        "temperature",
-        "number[0,3.4e38]",
-        "0 chooses the most likely token",
-        Place::Real(|s| &mut s.temperature),
-    ),
-    number(
-        "top_p",
-        "number[0,1]",
-        "keep the most likely tokens of this total probability",
-        Place::Real(|s| &mut s.top_p),
-    ),
-    number(
-        "top_k",
-        "integer",
-        "keep this many tokens; 0 or less: all",
-        Place::Count(|s| &mut s.top_k, 0, 0),
-    ),
-    number(
-        "min_p",
-        "number[0,1]",
-        "drop tokens less likely than this share of the most likely one",
-        Place::Real(|s| &mut s.min_p),
-    ),
-    number(
-        "repeat_penalty",
-        "number(0,3.4e38]",
-        "divide the logits of recent tokens by it",
-        Place::Real(|s| &mut s.repeat_penalty),
-    ),
-    // vLLM's name for the same.
-    number(
-        "repetition_penalty",
-        "number(0,3.4e38]",
-        "another name of repeat_penalty",
-        Place::Real(|s| &mut s.repeat_penalty),
-    ),
-    number(
-        "repeat_last_n",
-        "integer",
-        "how many tokens count as recent; negative: all",
-        Place::Count(|s| &mut s.penalty_last_n, u32::MAX, u32::MAX),
-    ),
-    number(
-        "presence_penalty",
-        "number[-3.4e38,3.4e38]",
-        "subtracted from the logit of every recent token",
-        Place::Real(|s| &mut s.presence_penalty),
-    ),
-    number(
-        "frequency_penalty",
-        "number[-3.4e38,3.4e38]",
-        "subtracted for each occurrence of a recent token",
-        Place::Real(|s| &mut s.frequency_penalty),
-    ),
-    number(
-        "typical_p",
-        "number[0,1]",
-        "keep tokens of typical information up to this probability",
-        Place::Real(|s| &mut s.typical_p),
-    ),
-    number(
-        "top_n_sigma",
-        "number[-3.4e38,3.4e38]",
-        "keep tokens within so many deviations of the likeliest one; 0 or less: all",
-        Place::RealOrOff(|s| &mut s.top_n_sigma),
-    ),
-    number(
-        "xtc_probability",
-        "number[0,1]",
-        "how often the likeliest tokens are dropped",
-        Place::Real(|s| &mut s.xtc_probability),
-    ),
-    number(
-        "xtc_threshold",
-        "number[0,1]",
-        "the least probability of tokens to drop",
-        Place::Real(|s| &mut s.xtc_threshold),
-    ),
-    number(
-        "dynatemp_range",
-        "number[0,3.4e38]",
-        "how far the temperature follows the entropy",
-        Place::Real(|s| &mut s.dynatemp_range),
-    ),
-    number(
-        "dynatemp_exponent",
-        "number(0,3.4e38]",
-        "how it follows the entropy",
-        Place::Real(|s| &mut s.dynatemp_exponent),
-    ),
-    number(
-        "dry_multiplier",
-        "number[0,3.4e38]",
-        "penalty of repeated sequences; 0: none",
-        Place::Real(|s| &mut s.dry_multiplier),
-    ),
-    number(
-        "dry_base",
-        "number[1,3.4e38]",
-        "how the penalty grows with the length of the repetition",
-        Place::Real(|s| &mut s.dry_base),
-    ),
-    number(
-        "dry_allowed_length",
-        "integer[0,]",
-        "the longest repetition without a penalty",
-        Place::Count(|s| &mut s.dry_allowed_length, 0, u32::MAX),
-    ),
-    number(
-        "dry_penalty_last_n",
-        "integer",
-        "how many tokens are searched for repetitions; negative: all",
-        Place::Count(|s| &mut s.dry_last_n, u32::MAX, u32::MAX),
-    ),
-];
-
-impl Number {
-    fn take(&self, fields: &mut Fields, s: &mut Sampling) -> Result<(), Failure> {
-        let range = Range::of(self.kind).1.unwrap_or_default();
-        let check = |fields: &Fields, value: f64| match range.contains(value) {
-            true => Ok(()),
-            false => Err(fields.wrong(self.name, range.problem())),
-        };
-        match self.place {
-            Place::Real(place) | Place::RealOrOff(place) => {
-                let Some(value) = fields.take::<f64>(self.name)? else {
-                    return Ok(());
-                };
-                check(fields, value)?;
-                *place(s) = match self.place {
-                    Place::RealOrOff(_) => value.max(0.0) as f32,
-                    // It must not become 0 if 0 is outside.
-                    _ if Range::of(self.kind)
-                        .1
-                        .is_some_and(|range| !range.contains(0.0)) =>
-                    {
-                        (value as f32).max(f32::MIN_POSITIVE)
-                    }
-                    _ => value as f32,
-                };
-            }
-            Place::Count(place, below, above) => {
-                if let Some(value) = take_whole(fields, self.name)? {
-                    check(fields, value as f64)?;
-                    *place(s) = match value {
-                        ..0 => below,
-                        _ => u32::try_from(value).unwrap_or(above),
-                    };
-                }
-            }
-        }
-        Ok(())
+    s: &mut Sampling,
+) -> Result<(), Failure> {
+    let value = if option.is_whole() {
+        take_whole(fields, name)?.map(|whole| whole as f64)
+    } else {
+        fields.take(name)?
+    };
+    match value.map(|value| option.set(s, value)) {
+        Some(Err(range)) => Err(fields.wrong(name, format!("must be {range}"))),
+        _ => Ok(()),
     }
 }
 
@@ -231,12 +58,12 @@ pub(crate) fn take_limit(
 /// Takes the sampling fields that have the same name in several APIs.
 pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result<(), Failure> {
     let s = &mut options.sampling;
-    for number in &NUMBERS {
-        number.take(fields, s)?;
+    for option in Sampling::OPTIONS {
+        take_option(fields, option, option.name, s)?;
+        for alias in option.aliases {
+            take_option(fields, option, alias, s)?;
+        }
     }
-    // Even of no probability at all, one token stays.
-    s.top_p = s.top_p.max(f32::MIN_POSITIVE);
-    s.typical_p = s.typical_p.max(f32::MIN_POSITIVE);
     if let Some(given) = fields.take::<serde_json::Number>("seed")? {
         match given.as_u64() {
             Some(seed) => s.seed = seed,

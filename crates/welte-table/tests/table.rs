@@ -221,7 +221,7 @@ fn sampling_is_greedy_by_default() {
         repeat_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
-        penalty_last_n: 64,
+        repeat_last_n: 64,
         seed: 0,
         typical_p: 1.0,
         top_n_sigma: 0.0,
@@ -232,7 +232,7 @@ fn sampling_is_greedy_by_default() {
         dry_multiplier: 0.0,
         dry_base: 1.75,
         dry_allowed_length: 2,
-        dry_last_n: u32::MAX,
+        dry_penalty_last_n: u32::MAX,
     };
     assert!(!sampling.is_extended() && !sampling.has_penalties() && !sampling.has_dry());
     assert_eq!(Sampling::default(), sampling);

@@ -149,7 +149,7 @@ pub enum Error {
         /// The value given.
         value: f32,
         /// The values that make sense.
-        range: &'static str,
+        range: welte_table::Range,
     },
     /// The bias of a token is not a number.
     #[error("the bias of token {token} is not a number")]

@@ -141,86 +141,11 @@ const LONGEST_STOPS: usize = 64 << 10;
 
 /// Refuses options that are out of range.
 pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(), Error> {
-    let s = &options.sampling;
-    let number = "a finite number";
-    let share = "from 0 to 1";
-    let not_negative = "a finite number of at least 0";
-    let positive = "a finite number above 0";
-    for (field, value, range, good) in [
-        (
-            "temperature",
-            s.temperature,
-            not_negative,
-            s.temperature >= 0.0,
-        ),
-        (
-            "top_p",
-            s.top_p,
-            "above 0 and at most 1",
-            s.top_p > 0.0 && s.top_p <= 1.0,
-        ),
-        ("min_p", s.min_p, share, (0.0..=1.0).contains(&s.min_p)),
-        (
-            "repeat_penalty",
-            s.repeat_penalty,
-            positive,
-            s.repeat_penalty > 0.0,
-        ),
-        (
-            "typical_p",
-            s.typical_p,
-            "above 0 and at most 1",
-            s.typical_p > 0.0 && s.typical_p <= 1.0,
-        ),
-        (
-            "top_n_sigma",
-            s.top_n_sigma,
-            not_negative,
-            s.top_n_sigma >= 0.0,
-        ),
-        (
-            "xtc_probability",
-            s.xtc_probability,
-            share,
-            (0.0..=1.0).contains(&s.xtc_probability),
-        ),
-        (
-            "xtc_threshold",
-            s.xtc_threshold,
-            share,
-            (0.0..=1.0).contains(&s.xtc_threshold),
-        ),
-        (
-            "dynatemp_range",
-            s.dynatemp_range,
-            not_negative,
-            s.dynatemp_range >= 0.0,
-        ),
-        (
-            "dynatemp_exponent",
-            s.dynatemp_exponent,
-            positive,
-            s.dynatemp_exponent > 0.0,
-        ),
-        (
-            "dry_multiplier",
-            s.dry_multiplier,
-            not_negative,
-            s.dry_multiplier >= 0.0,
-        ),
-        (
-            "dry_base",
-            s.dry_base,
-            "a finite number of at least 1",
-            s.dry_base >= 1.0,
-        ),
-        ("frequency_penalty", s.frequency_penalty, number, true),
-        ("presence_penalty", s.presence_penalty, number, true),
-    ] {
-        if !good || !value.is_finite() {
+    for option in Sampling::OPTIONS {
+        if let Err(range) = option.check(&options.sampling) {
             return Err(Error::Sampling {
-                field,
-                value,
+                field: option.name,
+                value: option.get(&options.sampling) as f32,
                 range,
             });
         }

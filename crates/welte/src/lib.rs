@@ -64,5 +64,5 @@ pub use welte_device::{
     Profile, Progress, Replay, ReplayTools, Replaying, cpu_list, timeline,
 };
 pub use welte_models::{Pooling, VectorSettings};
-pub use welte_table::{Format, Sampling};
+pub use welte_table::{Format, Range, Sampling, SamplingOption};
 pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Rendered, Said, Tokenizer};

@@ -204,7 +204,7 @@ fn guesses_change_no_answer(device: DeviceChoice) {
         request.options.max_tokens = 120;
         if seed % 4 == 0 {
             request.options.sampling.frequency_penalty = 0.3;
-            request.options.sampling.penalty_last_n = 64;
+            request.options.sampling.repeat_last_n = 64;
         }
         let Ok(stream) = plain.submit(request.clone()) else {
             continue;

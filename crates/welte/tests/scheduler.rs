@@ -68,7 +68,7 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
                 top_k: [0, 40][random.below(2) as usize],
                 repeat_penalty: 1.2,
                 frequency_penalty: 0.1,
-                penalty_last_n: [8, 64][random.below(2) as usize],
+                repeat_last_n: [8, 64][random.below(2) as usize],
                 ..Sampling::default()
             },
         };
@@ -76,7 +76,7 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
         options.sampling.seed = number + 1;
         if random.once_in(8) {
             let s = &mut options.sampling;
-            (s.dry_multiplier, s.dry_last_n) = (0.5 * random.below(3) as f32, 100);
+            (s.dry_multiplier, s.dry_penalty_last_n) = (0.5 * random.below(3) as f32, 100);
             (s.typical_p, s.top_n_sigma) = (0.9, 2.0 * random.below(2) as f32);
             (s.xtc_probability, s.dynatemp_range) = (0.5, 0.3 * random.below(2) as f32);
         }

@@ -201,7 +201,7 @@ on_devices!(
 
 /// The best token by penalties written out here, from the logits that follow `known`.
 fn penalised_choice(logits: &[f32], known: &[u32], sampling: &welte::Sampling) -> u32 {
-    let recent = &known[known.len().saturating_sub(sampling.penalty_last_n as usize)..];
+    let recent = &known[known.len().saturating_sub(sampling.repeat_last_n as usize)..];
     let mut best = (f32::NEG_INFINITY, 0);
     for (token, &logit) in (0u32..).zip(logits) {
         let count = recent.iter().filter(|t| **t == token).count() as f32;
@@ -227,7 +227,7 @@ fn penalties_are_those_of_the_definition() {
     let model = tiny(DeviceChoice::CPU);
     let prompt = prompt(20, &model);
     let plain = welte::Sampling {
-        penalty_last_n: 8,
+        repeat_last_n: 8,
         ..Default::default()
     };
     let mut texts = Vec::new();

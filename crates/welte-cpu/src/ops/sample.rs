@@ -215,7 +215,7 @@ mod tests {
                 repeat_penalty: pick(&[1.0, 1.3]),
                 frequency_penalty: pick(&[0.0, 0.5]),
                 presence_penalty: pick(&[0.0, 0.5]),
-                penalty_last_n: pick(&[0.0, 5.0, 64.0]) as u32,
+                repeat_last_n: pick(&[0.0, 5.0, 64.0]) as u32,
                 seed: case,
                 ..Sampling::default()
             };
@@ -376,9 +376,9 @@ mod literal_tests {
 
     #[test]
     fn penalties_look_back_as_far_as_they_are_told() {
-        let presence = |penalty_last_n| Sampling {
+        let presence = |repeat_last_n| Sampling {
             presence_penalty: 5.0,
-            penalty_last_n,
+            repeat_last_n,
             ..GREEDY
         };
         let logits = [3.0, 2.0, 1.0];
@@ -519,7 +519,7 @@ mod literal_tests {
         assert!(!plain(GREEDY, &[(1, 1.0)]));
         assert!(!plain(repeat, &[]));
         let none = Sampling {
-            penalty_last_n: 0,
+            repeat_last_n: 0,
             ..repeat
         };
         assert!(plain(none, &[]));

@@ -276,7 +276,7 @@ impl Sampler {
             s.repeat_penalty.to_bits(),
             s.frequency_penalty.to_bits(),
             s.presence_penalty.to_bits(),
-            s.penalty_last_n,
+            s.repeat_last_n,
             s.seed as u32,
             (s.seed >> 32) as u32,
         ];

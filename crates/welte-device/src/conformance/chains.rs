@@ -24,7 +24,7 @@ fn samplings() -> [Sampling; 3] {
             min_p: 0.02,
             frequency_penalty: 0.3,
             presence_penalty: 0.2,
-            penalty_last_n: 9,
+            repeat_last_n: 9,
             seed: 99,
             ..Sampling::default()
         },

@@ -140,7 +140,7 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
         for slot in 0..SLOTS {
             let (mut sampling, bias, mut history) = random_state(n, vocab);
             if turn % 2 == 0 {
-                sampling.penalty_last_n = 0;
+                sampling.repeat_last_n = 0;
             }
             let state = SlotState {
                 sampling,
@@ -235,7 +235,7 @@ fn history(context: &mut dyn Context) {
     let state = SlotState {
         sampling: Sampling {
             presence_penalty: 9.0,
-            penalty_last_n: 1,
+            repeat_last_n: 1,
             ..Sampling::default()
         },
         masked: true,

@@ -51,8 +51,8 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
         presence_penalty,
         ..greedy
     };
-    let last = |penalty_last_n, sampling| Sampling {
-        penalty_last_n,
+    let last = |repeat_last_n, sampling| Sampling {
+        repeat_last_n,
         ..sampling
     };
     let cold = |sampling| Sampling {
@@ -194,7 +194,7 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
         (
             "DRY looks at the last tokens only",
             Sampling {
-                dry_last_n: 5,
+                dry_penalty_last_n: 5,
                 ..dry(1)
             },
             none,
@@ -276,7 +276,7 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
 fn histories(context: &mut dyn Context) {
     let sampling = Sampling {
         presence_penalty: 9.0,
-        penalty_last_n: 3,
+        repeat_last_n: 3,
         ..Sampling::default()
     };
     let state = |history| SlotState {
@@ -541,7 +541,7 @@ fn extend(sampling: &mut Sampling, n: &mut Numbers) {
     sampling.dry_multiplier = n.pick(&[0.0, 0.8, 3.0]);
     sampling.dry_base = n.pick(&[1.75, 1.0, 4.0]);
     sampling.dry_allowed_length = n.pick(&[0, 1, 2, 5]);
-    sampling.dry_last_n = n.pick(&[0, 8, 64, u32::MAX]);
+    sampling.dry_penalty_last_n = n.pick(&[0, 8, 64, u32::MAX]);
 }
 
 /// Rows of guessed tokens: each slot's tokens are chosen as one by one up to the first that differs from its guess, and
@@ -570,7 +570,7 @@ pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
             // Without penalties.
             states
                 .iter_mut()
-                .for_each(|state| state.0.penalty_last_n = 0);
+                .for_each(|state| state.0.repeat_last_n = 0);
         }
         for (slot, (sampling, bias, history)) in (0..).zip(&states) {
             let state = SlotState {
@@ -644,7 +644,7 @@ pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
         repeat_penalty: n.pick(&[1.0, 1.3]),
         frequency_penalty: n.pick(&[0.0, 0.5]),
         presence_penalty: n.pick(&[0.0, 0.5]),
-        penalty_last_n: n.pick(&[0, 5, 64, 1000]),
+        repeat_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
         ..Sampling::default()
     };
@@ -674,7 +674,7 @@ pub(super) fn choose_plainly(
             *value += bias;
         }
     }
-    let recent = &history[history.len().saturating_sub(s.penalty_last_n as usize)..];
+    let recent = &history[history.len().saturating_sub(s.repeat_last_n as usize)..];
     let neutral = (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) == (1.0, 0.0, 0.0);
     for (token, value) in values.iter_mut().enumerate() {
         let count = recent.iter().filter(|t| **t as usize == token).count();

@@ -9,7 +9,7 @@ impl HostScratch {
         if !s.has_dry() {
             return;
         }
-        let count = slot.len.min(s.dry_last_n as usize);
+        let count = slot.len.min(s.dry_penalty_last_n as usize);
         let allowed = s.dry_allowed_length as usize;
         if count <= allowed {
             return;

@@ -229,7 +229,7 @@ impl HostScratch {
         if !s.has_penalties() {
             return;
         }
-        let recent = || slot.recent().take(s.penalty_last_n as usize);
+        let recent = || slot.recent().take(s.repeat_last_n as usize);
         for token in recent() {
             if let Some(count) = self.counts.get_mut(token as usize) {
                 *count += 1;

@@ -3,29 +3,29 @@
 use crate::ask::Ask;
 use crate::models::Served;
 use serde_json::{Map, Value, json};
-use welte::{GenerateOptions, Sampling};
+use welte::{GenerateOptions, Sampling, SamplingOption};
 
 /// The settings that a request and the server's defaults share.
 pub(crate) fn sampling(s: &Sampling) -> Map<String, Value> {
-    let all = json!({
-        "seed": s.seed, "temperature": s.temperature,
-        "dynatemp_range": s.dynatemp_range, "dynatemp_exponent": s.dynatemp_exponent,
-        "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p,
-        "top_n_sigma": if s.top_n_sigma > 0.0 { s.top_n_sigma } else { -1.0 },
-        "xtc_probability": s.xtc_probability, "xtc_threshold": s.xtc_threshold,
-        "typical_p": s.typical_p,
-        "repeat_last_n": s.penalty_last_n, "repeat_penalty": s.repeat_penalty,
-        "presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty,
-        "dry_multiplier": s.dry_multiplier, "dry_base": s.dry_base,
-        "dry_allowed_length": s.dry_allowed_length,
-        "dry_penalty_last_n": i64::from(s.dry_last_n as i32),
-        // Samplers that there are not: their values mean off.
-        "mirostat": 0, "adaptive_target": -1.0, "adaptive_decay": 0.0,
-    });
-    match all {
-        Value::Object(all) => all,
-        _ => Map::new(),
+    let number = |option: &SamplingOption| match option.get(s) {
+        // What stands for all tokens.
+        value if option.is_whole() && value == f64::from(u32::MAX) => json!(-1),
+        value if option.is_whole() => json!(value as u64),
+        value => json!(value),
+    };
+    let options = Sampling::OPTIONS.iter();
+    let mut all: Map<String, Value> = options
+        .map(|option| (option.name.into(), number(option)))
+        .collect();
+    all.insert("seed".into(), s.seed.into());
+    if s.top_n_sigma <= 0.0 {
+        all.insert("top_n_sigma".into(), json!(-1.0));
     }
+    // Samplers that do not exist here: their values mean off.
+    all.insert("mirostat".into(), json!(0));
+    all.insert("adaptive_target".into(), json!(-1.0));
+    all.insert("adaptive_decay".into(), json!(0.0));
+    all
 }
 
 /// The settings of a request.

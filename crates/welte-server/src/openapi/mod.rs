@@ -10,8 +10,7 @@ mod welte;
 use crate::app::App;
 use crate::error::ok;
 use crate::models::Served;
-use crate::range::Range;
-use crate::sampling::NUMBERS;
+use ::welte::{Range, Sampling};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -67,17 +66,39 @@ const OTHER_SAMPLING: [Field; 7] = [
     ),
 ];
 
+/// The numbers among the settings under all their names, then the others.
 const SAMPLING: &[Field] = &{
-    let mut all = [("", "", ""); NUMBERS.len() + OTHER_SAMPLING.len()];
+    let mut all = [("", "", ""); Sampling::OPTIONS.len() + ALIASES + OTHER_SAMPLING.len()];
+    let mut end = 0;
     let mut i = 0;
-    while i < all.len() {
-        all[i] = match i < NUMBERS.len() {
-            true => (NUMBERS[i].name, NUMBERS[i].kind, NUMBERS[i].meaning),
-            false => OTHER_SAMPLING[i - NUMBERS.len()],
-        };
+    while i < Sampling::OPTIONS.len() {
+        let option = &Sampling::OPTIONS[i];
+        all[end] = (option.name, option.kind, option.meaning);
+        end += 1;
+        let mut j = 0;
+        while j < option.aliases.len() {
+            all[end] = (option.aliases[j], option.kind, option.meaning);
+            end += 1;
+            j += 1;
+        }
         i += 1;
     }
+    while end < all.len() {
+        all[end] = OTHER_SAMPLING[end + OTHER_SAMPLING.len() - all.len()];
+        end += 1;
+    }
     all
+};
+
+/// Further names of settings.
+const ALIASES: usize = {
+    let mut count = 0;
+    let mut i = 0;
+    while i < Sampling::OPTIONS.len() {
+        count += Sampling::OPTIONS[i].aliases.len();
+        i += 1;
+    }
+    count
 };
 
 const GRAMMAR: &[Field] = &[
@@ -331,6 +352,28 @@ fn one(kind: &str) -> Value {
     }
     let (name, range) = Range::of(kind);
     let mut schema = json!({ "type": name });
-    range.iter().for_each(|range| range.describe(&mut schema));
+    let Range {
+        min,
+        excludes_min,
+        max,
+    } = range.unwrap_or_default();
+    let number = |value: f64| {
+        if value.fract() == 0.0 && value.abs() < 1e15 {
+            json!(value as i64)
+        } else {
+            json!(value)
+        }
+    };
+    if let Some(min) = min {
+        let bound = if excludes_min {
+            "exclusiveMinimum"
+        } else {
+            "minimum"
+        };
+        schema[bound] = number(min);
+    }
+    if let Some(max) = max {
+        schema["maximum"] = number(max);
+    }
     schema
 }

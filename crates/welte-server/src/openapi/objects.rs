@@ -1,8 +1,9 @@
 //! Objects in the bodies of requests, by name. They describe the common case; the server takes more.
 
+use super::SAMPLING;
 use crate::openai::INCLUDES;
 use crate::sampling::SAMPLERS;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub(super) fn schemas() -> Value {
     let roles = json!({ "enum": ["system", "developer", "user", "assistant", "tool"] });
@@ -23,6 +24,13 @@ pub(super) fn schemas() -> Value {
         json!({ "name": name, "description": text, "parameters": schema }),
         &["name"],
     );
+    let mut options: Map<String, Value> = SAMPLING
+        .iter()
+        .map(|(name, kind, meaning)| (name.to_string(), super::schema(kind, meaning)))
+        .collect();
+    options.insert("num_predict".into(), json!({ "type": "integer" }));
+    let num_ctx = json!({ "type": "integer", "minimum": 0 });
+    options.insert("num_ctx".into(), num_ctx);
     json!({
         "Error": {
             "type": "object", "required": ["error"],
@@ -80,13 +88,7 @@ pub(super) fn schemas() -> Value {
             &["keep"],
         ) } }), &[]),
         "OutputConfig": object(json!({ "effort": text }), &[]),
-        "Options": object(
-            json!({
-                "temperature": { "type": "number", "minimum": 0 }, "seed": { "type": "integer" },
-                "num_predict": { "type": "integer" }, "num_ctx": { "type": "integer", "minimum": 0 },
-            }),
-            &[],
-        ),
+        "Options": object(options.into(), &[]),
         "Context": object(json!({ "num_ctx": { "type": "integer", "minimum": 0 } }), &[]),
         "File": object(json!({ "filename": text, "text": text }), &["text"]),
         "Sampler": { "enum": SAMPLERS },

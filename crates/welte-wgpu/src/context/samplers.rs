@@ -119,7 +119,7 @@ fn write_settings(slot: &HostSlot, out: &mut Vec<u8>) {
         false => f32::MIN,
     };
     let last_n = match s.has_penalties() {
-        true => s.penalty_last_n,
+        true => s.repeat_last_n,
         false => 0,
     };
     let mut biases = slot.biases().to_vec();

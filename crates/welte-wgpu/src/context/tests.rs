@@ -132,7 +132,7 @@ fn settings(n: &mut Numbers) -> Sampling {
         repeat_penalty: n.pick(&[1.0, 1.3, 0.9]),
         frequency_penalty: n.pick(&[0.0, 0.3, -0.2]),
         presence_penalty: n.pick(&[0.0, 0.5]),
-        penalty_last_n: n.pick(&[0, 5, 64, 1000]),
+        repeat_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
         ..Sampling::default()
     }

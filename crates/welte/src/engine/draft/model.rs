@@ -143,7 +143,7 @@ impl DraftModel {
             }
             let state = sequence.slot_state();
             // Only penalties look at the history.
-            if !slot.told || state.sampling.penalty_last_n > 0 {
+            if !slot.told || state.sampling.repeat_last_n > 0 {
                 let history = &state.history[state.history.len().saturating_sub(HISTORY)..];
                 let state = SlotState {
                     history,
