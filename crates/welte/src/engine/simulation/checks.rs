@@ -116,7 +116,7 @@ impl Checks {
         }
     }
 
-    /// What was late when the turn began has ended, and a chain ends when somebody who waits becomes late.
+    /// What was late when the turn began has ended, and a chain ends when somebody who waits becomes late or may get a slot.
     fn deadlines(&self, world: &World, after: &Audit) -> Result<(), String> {
         let mut all = after.running.iter().chain(&after.waiting);
         let before = || self.before.running.iter().chain(&self.before.waiting);
@@ -125,6 +125,17 @@ impl Checks {
             return Err(format!("{kept:?} goes on after its deadline"));
         }
         let inner = world.inner();
+        let waited = |one: &&Audited| self.before.waiting.iter().any(|b| b.number == one.number);
+        if let Some(one) = after
+            .waiting
+            .iter()
+            .find(waited)
+            .filter(|_| inner.late_steps > 0)
+        {
+            return Err(format!(
+                "a chain went on after a sequence left it, and {one:?} waits"
+            ));
+        }
         let mut waiting = after.waiting.iter();
         match waiting.find(|w| inner.missed.contains(&w.number)) {
             Some(late) => Err(format!("a chain went on although {late:?} was late")),
