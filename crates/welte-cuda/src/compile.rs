@@ -162,8 +162,9 @@ pub struct Compiled {
 }
 
 /// Compiles every kernel file for an architecture such as `sm_90a`, in every listed variant or only once per format.
-/// Needs the run-time compiler but no GPU. The error names file and line.
-pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
+/// Needs the run-time compiler but no GPU. The error names file and line. What compiles is noted in the folder `notes`, and
+/// not compiled again while sources, options and compiler are the same.
+pub fn compile_all(arch: &str, every_variant: bool, notes: &Path) -> Result<Vec<Compiled>, Error> {
     let compiler = Compiler::find().map_err(Error::NoCompiler)?;
     let mut listed = ops::catalogue();
     listed.retain(|l| ops::tile::is_for(&l.unit, arch));
@@ -185,40 +186,59 @@ pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Err
         listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
     }
     let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
-    let results = in_parallel(&units, &|unit| compiler.compile(unit, arch, true));
-    listed
-        .iter()
-        .zip(results)
-        .map(|(listed, result)| {
-            let (image, log) = result?;
-            Ok(Compiled {
-                name: title(&listed.unit),
-                hot: listed.hot,
-                bytes: image.len(),
-                spills: spills(&log),
-                log,
-            })
-        })
+    let results = in_parallel(&units, &|unit| {
+        let source = source(unit.file).unwrap_or_default();
+        noted(&compiler, source, unit, arch, notes)
+    });
+    let hot = listed.iter().map(|listed| listed.hot);
+    hot.zip(results)
+        .map(|(hot, result)| Ok(Compiled { hot, ..result? }))
         .collect()
 }
 
+/// Compiles a unit with this source, unless that has been done.
+fn noted(
+    compiler: &Compiler,
+    source: &str,
+    unit: &Unit,
+    arch: &str,
+    notes: &Path,
+) -> Result<Compiled, Error> {
+    let path = notes.join(compiler.name_of_result(source, unit, arch));
+    let known = read_cached(&path).and_then(|note| {
+        let note = String::from_utf8(note).ok()?;
+        let (bytes, log) = note.split_once('\n')?;
+        Some((bytes.parse().ok()?, log.to_string()))
+    });
+    let (bytes, log) = match known {
+        Some(known) => known,
+        None => {
+            let (image, log) = compiler.compile_text(source, unit, arch, true)?;
+            // Without a note the next run compiles again.
+            let _ = write_cached(&path, format!("{}\n{log}", image.len()).as_bytes());
+            (image.len(), log)
+        }
+    };
+    Ok(Compiled {
+        name: title(unit),
+        hot: false,
+        bytes,
+        spills: spills(&log),
+        log,
+    })
+}
+
 /// Compiles a self-contained source, such as the text from
-/// [`CudaDevice::persistent_source`](crate::CudaDevice::persistent_source). Needs the run-time compiler but no GPU.
-pub fn compile_alone(source: &str, arch: &str) -> Result<Compiled, Error> {
+/// [`CudaDevice::persistent_source`](crate::CudaDevice::persistent_source). Needs the run-time compiler but no GPU. Notes are
+/// as in [`compile_all`].
+pub fn compile_alone(source: &str, arch: &str, notes: &Path) -> Result<Compiled, Error> {
     let unit = Unit {
         file: "standalone.cu",
         generated: String::new(),
         defines: Vec::new(),
     };
     let compiler = Compiler::find().map_err(Error::NoCompiler)?;
-    let (image, log) = compiler.compile_text(source, &unit, arch, true)?;
-    Ok(Compiled {
-        name: title(&unit),
-        hot: false,
-        bytes: image.len(),
-        spills: spills(&log),
-        log,
-    })
+    noted(&compiler, source, &unit, arch, notes)
 }
 
 /// Takes the cubin of a unit, on any thread.
@@ -348,7 +368,7 @@ fn cache_name(unit: &Unit, arch: &str, driver: u32, version: Version) -> String 
 }
 
 /// A file name for a key.
-fn hashed(key: &impl Hash) -> String {
+pub(crate) fn hashed(key: &impl Hash) -> String {
     let hash = |salt: u64| {
         let mut hasher = DefaultHasher::new();
         (salt, key).hash(&mut hasher);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::compile::{
-    DECODE_UNITS, SOURCES, cache_folder, read_cached, source, title, write_cached,
+    DECODE_UNITS, SOURCES, cache_folder, hashed, read_cached, source, title, write_cached,
 };
 use crate::launch::Unit;
 use crate::{Error, libraries};
@@ -160,6 +160,13 @@ impl Compiler {
         self.compile_text(source, unit, arch, verbose)
     }
 
+    /// A name for all that decides what [`Compiler::compile_text`] returns: sources, options, and the compiler's file.
+    pub(crate) fn name_of_result(&self, source: &str, unit: &Unit, arch: &str) -> String {
+        let file = libraries::nvrtc_file().map(|file| (stamp(&file), file));
+        let options = options(unit, arch, true);
+        hashed(&(source, unit, options, self.version, file, SOURCES))
+    }
+
     /// Compiles `source` in place of the unit's file.
     pub(crate) fn compile_text(
         &self,
@@ -174,20 +181,10 @@ impl Compiler {
             log,
         };
         let text = |text: &str| CString::new(text).map_err(|e| refused(e.to_string()));
-        let mut options = vec![
-            text(&format!("--gpu-architecture={arch}"))?,
-            text("--std=c++17")?,
-            text(&format!("--include-path={}", self.include.display()))?,
-        ];
-        if DECODE_UNITS.contains(&unit.file) {
-            options.push(text("--fmad=false")?);
-        }
-        if verbose {
-            options.push(text("--ptxas-options=-v")?);
-        }
-        for (key, value) in &unit.defines {
-            options.push(text(&format!("--define-macro={key}={value}"))?);
-        }
+        let mut options = options(unit, arch, verbose);
+        options.push(format!("--include-path={}", self.include.display()));
+        let options = options.iter().map(|option| text(option));
+        let options: Vec<CString> = options.collect::<Result<_, Error>>()?;
         let headers: Vec<(CString, CString)> = SOURCES
             .iter()
             .map(|(name, source)| Ok((text(name)?, text(source)?)))
@@ -195,7 +192,6 @@ impl Compiler {
             .collect::<Result<_, Error>>()?;
         let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
-        let options: Vec<&CString> = options.iter().collect();
         let option_texts: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let (source, name) = (text(source)?, text(unit.file)?);
         let mut program = Program(std::ptr::null_mut());
@@ -227,6 +223,23 @@ impl Compiler {
             Ok((image, log))
         }
     }
+}
+
+/// What the compiler is told, apart from where CUDA's headers are.
+fn options(unit: &Unit, arch: &str, verbose: bool) -> Vec<String> {
+    let mut options = vec![
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".to_string(),
+    ];
+    if DECODE_UNITS.contains(&unit.file) {
+        options.push("--fmad=false".to_string());
+    }
+    if verbose {
+        options.push("--ptxas-options=-v".to_string());
+    }
+    let defines = unit.defines.iter();
+    options.extend(defines.map(|(key, value)| format!("--define-macro={key}={value}")));
+    options
 }
 
 /// The run-time compiler's handle for one compilation.

@@ -1,6 +1,7 @@
 //! Every kernel compiles for every architecture that is meant, without a GPU, and the hot ones spill no register: in
 //! every variant for sm_90a, once per format for the others. Needs NVRTC: `.ci/run` brings it and sets `WELTE_NVRTC_REQUIRED`; elsewhere its absence skips the test.
 
+use std::path::Path;
 use std::sync::Arc;
 use welte_cuda::{Compiled, CudaDevice, Error, GpuInfo, compile_all, compile_alone, h200};
 use welte_device::DeviceOptions;
@@ -11,8 +12,13 @@ fn is_required() -> bool {
     std::env::var_os("WELTE_NVRTC_REQUIRED").is_some()
 }
 
+/// Where it is noted what compiles, so that only changed sources are compiled again.
+fn notes() -> &'static Path {
+    Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/kernels"))
+}
+
 fn compiled(arch: &str) -> Option<Vec<Compiled>> {
-    match compile_all(arch, arch == "sm_90a") {
+    match compile_all(arch, arch == "sm_90a", notes()) {
         Ok(kernels) => Some(kernels),
         Err(Error::NoCompiler(why)) if !is_required() => {
             eprintln!("skipped for {arch}: {why}");
@@ -79,7 +85,7 @@ fn the_printed_source_of_the_persistent_kernels_compiles_alone() {
         for several_rows in kernels {
             let source = persistent_source(model, *several_rows);
             assert!(!source.contains("#include \""), "a header is missing");
-            match compile_alone(&source, "sm_90a") {
+            match compile_alone(&source, "sm_90a", notes()) {
                 Ok(kernel) => {
                     // Attention with heads of 256 elements has too few registers.
                     let spills = kernel.spills > 0 && !model.starts_with("gemma");
@@ -111,7 +117,7 @@ fn the_persistent_kernels_compile_for_other_gpus() {
         };
         for (model, several_rows) in [("qwen3-4b:q4_0", false), ("qwen3-0.6b:q8_0", true)] {
             let source = persistent_source_for(&gpu, model, several_rows);
-            match compile_alone(&source, name) {
+            match compile_alone(&source, name, notes()) {
                 Ok(kernel) => {
                     assert!(kernel.bytes > 0, "{name}, {model}: no code");
                     // On others than 9.0 and 10.0 both kernels have a few registers too few: stores and loads together.
@@ -141,7 +147,7 @@ fn the_persistent_kernels_of_other_families_compile() {
             shared_per_block: kib << 10,
             ..h200()
         };
-        match compile_alone(&persistent_source_for(&gpu, model, false), name) {
+        match compile_alone(&persistent_source_for(&gpu, model, false), name, notes()) {
             Ok(kernel) => {
                 assert!(kernel.bytes > 0, "{name}, {model}: no code");
                 assert!(kernel.spills <= 1024, "{name}, {model}: {}", kernel.log);
@@ -162,7 +168,7 @@ fn a_changed_struct_does_not_compile() {
         ("    u32 flags;", "    u32 layers, flags;"),
     ] {
         assert_eq!(source.matches(field).count(), 1, "{field}");
-        match compile_alone(&source.replace(field, changed), "sm_90a") {
+        match compile_alone(&source.replace(field, changed), "sm_90a", notes()) {
             Ok(_) => panic!("{changed} compiles"),
             Err(Error::Compile { log, .. }) => assert!(
                 log.contains("Rust mirror")

@@ -3,8 +3,10 @@
 mod common;
 
 use axum::Router;
+use common::live::{RUNNING, endless, start};
 use common::{get, post, with};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 
 fn metered() -> Router {
     with(|options| options.metrics = true)
@@ -236,7 +238,7 @@ async fn streamed_figures_are_those_of_the_whole_and_add_up_to_the_counters() {
     let first = metric(&after, "vllm:time_to_first_token_seconds_sum");
     let whole = metric(&after, "vllm:e2e_request_latency_seconds_sum");
     assert!(
-        queued <= first && first <= whole,
+        queued < first && first <= whole,
         "{queued}, {first}, {whole}"
     );
     // Nothing is at work: what is cached can be had back.
@@ -261,4 +263,38 @@ async fn prompts_without_a_cache_and_answers_without_a_token_are_counted() {
     // The last one had no first token.
     assert_eq!(metric(&text, "vllm:time_to_first_token_seconds_count"), 2.0);
     assert_eq!(metric(&text, "vllm:request_queue_time_seconds_count"), 3.0);
+}
+
+/// By reason: a client that leaves is not an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_whose_clients_left_are_aborted() {
+    let server = start(|_| ()).await;
+    let mut client = server.send("/completion", &endless(true)).await;
+    client.read_exact(&mut [0; 16]).await.unwrap();
+    drop(client);
+    server.until(RUNNING, "0").await;
+    // A response in the background ends when it is deleted.
+    let body = json!({ "input": "A fox.", "background": true, "max_output_tokens": 8000, "ignore_eos": true });
+    let text = common::live::read(&mut server.send("/v1/responses", &body).await).await;
+    let response: Value = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+    server.until(RUNNING, "1").await;
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    let head = format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    server.raw(head.as_bytes()).await;
+    server.until(RUNNING, "0").await;
+    let ended = |text: &str, reason: &str| {
+        let label = format!("finished_reason=\"{reason}\"");
+        let lines = text.lines().filter(|line| line.contains(&label));
+        lines
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+            .sum::<u64>()
+    };
+    // The counters follow the engine.
+    let reasons = ["stop", "length", "abort", "error"];
+    let mut counts = [0; 4];
+    while counts.iter().sum::<u64>() < 2 {
+        let text = server.get("/metrics").await;
+        counts = reasons.map(|reason| ended(&text, reason));
+    }
+    assert_eq!(counts, [0, 0, 2, 0]);
 }

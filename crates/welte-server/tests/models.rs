@@ -210,6 +210,19 @@ async fn generate(server: &Router, program: &str, model: &str, time: Option<Valu
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
+/// As [`generate`], with a key.
+async fn generate_with(server: &Router, key: &str, model: &str, time: Option<Value>) {
+    let mut body = json!({ "model": model, "prompt": "Once", "stream": false, "options": { "num_predict": 2 } });
+    if let Some(time) = time {
+        body["keep_alive"] = time;
+    }
+    let authorization = format!("Bearer {key}");
+    let headers = [("user-agent", "same"), ("authorization", &authorization)];
+    let body = body.to_string().into_bytes();
+    let reply = common::send(server, Method::POST, "/api/generate", &headers, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+}
+
 /// A server that unloads idle models.
 async fn unloading(names: &[&str], keep_alive: Option<Duration>) -> (Router, impl Future) {
     let mut options = ServerOptions::default();
@@ -246,6 +259,21 @@ async fn a_client_cannot_unload_what_another_uses() {
     generate(&server, "one", "a", Some(json!("1h"))).await;
     generate(&server, "one", "a", Some(json!(0))).await;
     until_loaded(&server, &[]).await;
+    end.await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wish_is_that_of_its_key_and_of_no_other() {
+    let (server, end) = unloading(&["a", "b"], None).await;
+    // The second client does not say, so the model stays for it.
+    generate_with(&server, "one", "a", Some(json!(0))).await;
+    generate_with(&server, "two", "a", None).await;
+    generate_with(&server, "one", "b", Some(json!(0))).await;
+    until_loaded(&server, &["a"]).await;
+    generate_with(&server, "two", "a", Some(json!("1h"))).await;
+    generate_with(&server, "one", "a", Some(json!(0))).await;
+    generate_with(&server, "one", "b", Some(json!(0))).await;
+    until_loaded(&server, &["a"]).await;
     end.await;
 }
 

@@ -238,6 +238,69 @@ fn sampling_is_greedy_by_default() {
     assert_eq!(Sampling::default(), sampling);
 }
 
+/// Which of penalties, DRY and further filters a setting turns on: this decides which kernels run.
+#[test]
+fn settings_turn_on_what_they_need() {
+    type Change = fn(&mut Sampling);
+    let rows: [(Change, [bool; 3]); 20] = [
+        (|s| s.repeat_penalty = 1.1, [true, false, false]),
+        (|s| s.frequency_penalty = -0.1, [true, false, false]),
+        (|s| s.presence_penalty = 0.1, [true, false, false]),
+        (
+            |s| (s.presence_penalty, s.penalty_last_n) = (0.1, 1),
+            [true, false, false],
+        ),
+        (
+            |s| (s.presence_penalty, s.penalty_last_n) = (0.1, 0),
+            [false; 3],
+        ),
+        (|s| s.penalty_last_n = 7, [false; 3]),
+        (|s| s.dry_multiplier = 0.8, [false, true, true]),
+        (
+            |s| (s.dry_multiplier, s.dry_last_n) = (0.8, 1),
+            [false, true, true],
+        ),
+        (|s| (s.dry_multiplier, s.dry_last_n) = (0.8, 0), [false; 3]),
+        (|s| s.dry_last_n = 7, [false; 3]),
+        (|s| s.temperature = 1.0, [false; 3]),
+        // Further filters choose among several tokens only.
+        (|s| s.typical_p = 0.9, [false; 3]),
+        (|s| s.xtc_probability = 0.5, [false; 3]),
+        (
+            |s| (s.temperature, s.typical_p) = (1.0, 0.9),
+            [false, false, true],
+        ),
+        (|s| (s.temperature, s.typical_p) = (1.0, 1.5), [false; 3]),
+        (
+            |s| (s.temperature, s.top_n_sigma) = (1.0, 1.0),
+            [false, false, true],
+        ),
+        (|s| (s.temperature, s.top_n_sigma) = (1.0, -1.0), [false; 3]),
+        (
+            |s| (s.temperature, s.xtc_probability) = (1.0, 0.5),
+            [false, false, true],
+        ),
+        (
+            |s| (s.temperature, s.dynatemp_range) = (1.0, 0.5),
+            [false, false, true],
+        ),
+        (
+            |s| (s.temperature, s.dynatemp_range) = (1.0, -0.5),
+            [false; 3],
+        ),
+    ];
+    for (nth, (change, expected)) in rows.into_iter().enumerate() {
+        let mut sampling = Sampling::GREEDY;
+        change(&mut sampling);
+        let on = [
+            sampling.has_penalties(),
+            sampling.has_dry(),
+            sampling.is_extended(),
+        ];
+        assert_eq!(on, expected, "row {nth}");
+    }
+}
+
 #[test]
 fn a_plan_lists_the_weights_and_the_buffers() {
     let program = every_op();

@@ -517,6 +517,52 @@ fn llama_cpps_pre_tokenizers_are_covered_or_refused_by_name() {
     }
 }
 
+/// Spellings that end an answer in every vocabulary.
+const ENDS: &str = "<|im_end|> <|eot_id|> <|eom_id|> <|end_of_text|> <|endoftext|> <|end|> <|eot|> <|return|> <|call|> \
+    <|endofturn|> <|END_OF_TURN_TOKEN|> <end_of_turn> <end_of_utterance> <turn|> <|tool_response> \
+    <start_function_response> <|observation|> <EOT> _<EOT> <｜end▁of▁sentence｜> [EOS] <eos> </s>";
+
+/// A token ends an answer if the file says so, or by its spelling if it is a control or user-defined token.
+#[test]
+fn tokens_of_every_kind_end_an_answer() {
+    const NORMAL: i32 = 1;
+    const CONTROL: i32 = 3;
+    const USER_DEFINED: i32 = 4;
+    let ends =
+        |spelling: &str, kind: i32, name: fn(&mut Vocabulary) -> Option<&mut Option<u32>>| {
+            let mut vocabulary = small();
+            vocabulary.tokens.push(spelling.into());
+            vocabulary.token_types = vec![NORMAL, NORMAL, NORMAL, kind];
+            if let Some(named) = name(&mut vocabulary) {
+                *named = Some(3);
+            }
+            let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+            match tokenizer.end_tokens() {
+                [] => false,
+                [3] => true,
+                other => panic!("{spelling}: {other:?}"),
+            }
+        };
+    for spelling in ENDS.split_whitespace() {
+        for (kind, expected) in [(NORMAL, false), (CONTROL, true), (USER_DEFINED, true)] {
+            assert_eq!(
+                ends(spelling, kind, |_| None),
+                expected,
+                "{spelling} {kind}"
+            );
+        }
+    }
+    for kind in [NORMAL, CONTROL, USER_DEFINED] {
+        assert!(!ends("<|mine|>", kind, |_| None));
+        assert!(ends("<|mine|>", kind, |v| Some(&mut v.eos)), "{kind}");
+        assert!(ends("<|mine|>", kind, |v| Some(&mut v.eot)), "{kind}");
+        assert!(ends("<|mine|>", kind, |v| Some(&mut v.eom)), "{kind}");
+    }
+    let mut tokenizer = Tokenizer::from_vocabulary(small()).unwrap();
+    tokenizer.add_end_tokens(&[2, 99, 0, 2]);
+    assert_eq!(tokenizer.end_tokens(), [0, 2]);
+}
+
 fn small() -> Vocabulary {
     Vocabulary {
         model: "gpt2".into(),

@@ -187,3 +187,16 @@ fn a_window_gives_back_the_pages_before_it() {
     assert_eq!(used, pages.iter().sum::<usize>());
     drop(stream);
 }
+
+/// A ping asks for one turn. An engine without work sleeps afterwards.
+#[test]
+fn an_idle_engine_does_not_turn() {
+    let engine = demo(DeviceChoice::CPU).engine().unwrap();
+    engine.ping();
+    while engine.turns() == 0 {
+        std::thread::yield_now();
+    }
+    // Turns without work take microseconds.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(engine.turns() < 4, "{}", engine.turns());
+}

@@ -394,6 +394,41 @@ fn each_end_token_ends_a_generation() {
     );
 }
 
+/// By their spelling, as control tokens and as user-defined ones; others of the vocabulary do not end an answer.
+#[test]
+fn end_tokens_of_the_vocabulary_end_a_generation() {
+    let letter = |id| char::from_u32(0x100 + id).unwrap().to_string();
+    let mut vocab: Vec<(String, u32)> = (0..247u32).map(|id| (letter(id), id)).collect();
+    // As an ordinary piece the spelling means nothing.
+    vocab.push(("<|eot_id|>".into(), 247));
+    let added = [
+        (248, "<|im_end|>", false),
+        (249, "<end_of_turn>", true),
+        (250, "<|mine|>", true),
+    ];
+    let added = added.map(|(id, content, special)| {
+        serde_json::json!({ "id": id, "content": content, "special": special, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false })
+    });
+    let vocab: serde_json::Map<_, _> = vocab.into_iter().map(|(t, id)| (t, id.into())).collect();
+    let tokenizer = serde_json::json!({
+        "model": {"type": "BPE", "vocab": vocab, "merges": []}, "added_tokens": added,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let files = [("tokenizer.json", tokenizer.to_string())];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let model = directory(folder.path(), r#""eos_token_id": 7,"#, &files);
+    assert_eq!(model.end_tokens(), [7, 248, 249]);
+    for (token, ends) in [(247, false), (248, true), (249, true), (250, false)] {
+        let options = with(at_most(3), |o| o.bias = vec![(token, 1e9)]);
+        let outcome = generate(&mut model.session().unwrap(), &[1, 2, 3], &options).0;
+        let expected = match ends {
+            true => (StopReason::End(token), vec![]),
+            false => (StopReason::Length, vec![token; 3]),
+        };
+        assert_eq!((outcome.stop, outcome.tokens), expected);
+    }
+}
+
 /// Runs a request until nothing is left to do, although nobody reads. Returns the tokens that were made, too.
 fn unread(engine: &Engine, driver: &mut Driver, request: Request) -> (Stream, u64) {
     let made = |driver: &mut Driver| {

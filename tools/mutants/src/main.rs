@@ -1,10 +1,11 @@
 //! Measures how many mutants a package's tests notice, with one build for all of them.
 //!
 //! `cargo mutants --list --json` names the mutants. This program rewrites the sources of a scratch checkout so that every
-//! mutant is compiled in and switched on by the variable `MUTANT`. It then runs the tests once per mutant. Mutants that
-//! do not compile this way are left out and counted.
+//! mutant is compiled in and switched on by the variable `MUTANT`. It then runs, for each mutant, the tests that reach it.
+//! Mutants that do not compile this way are left out and counted.
 
 mod rewrite;
+mod run;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -12,9 +13,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Deserialize)]
 pub struct Place {
@@ -57,46 +56,67 @@ struct Planned {
     made: bool,
 }
 
-/// How long a test binary may run with a mutant: many times as long as without one, and at least this long. Then a mutant
-/// that makes it hang is told from a machine that is busy.
-const LIMIT_FACTOR: u32 = 10;
-const LEAST_LIMIT: Duration = Duration::from_secs(30);
-
-const SWITCH: &str = "
+/// Goes into every crate with mutants. Besides switching it notes which mutants a run reaches.
+const SWITCH: &str = r#"
 #[doc(hidden)]
 pub fn __mutant(number: u32) -> bool {
-    static ON: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {
-        std::env::var(\"MUTANT\").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+    use std::io::Write;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static ON: LazyLock<u32> = LazyLock::new(|| {
+        std::env::var("MUTANT").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
     });
+    static REACHED: LazyLock<Option<std::fs::File>> = LazyLock::new(|| {
+        let path = std::env::var_os("MUTANTS_REACHED")?;
+        std::fs::File::options().append(true).create(true).open(path).ok()
+    });
+    static SEEN: [AtomicBool; 1 << 14] = [const { AtomicBool::new(false) }; 1 << 14];
+    if let Some(mut file) = REACHED.as_ref()
+        && !SEEN[number as usize].swap(true, Ordering::Relaxed)
+    {
+        let _ = file.write_all(&number.to_le_bytes());
+    }
     *ON == number
 }
-";
+"#;
 
-const USAGE: &str = "usage: mutants LIST.json CHECKOUT PACKAGE-WITH-TESTS... [-f FILE]... [-j JOBS] [--every N] [--plan PLAN.json]
-       mutants run PLAN.json [-j JOBS] [--every N]";
+const USAGE: &str = "usage: mutants LIST.json CHECKOUT PACKAGE-WITH-TESTS... [-f FILE]... [-j JOBS] [--every N] [--most SECONDS] [--plan PLAN.json] [--build COMMAND]
+       mutants run PLAN.json [-j JOBS] [--every N] [--most SECONDS]";
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (mut names, mut files, mut plan_file) = (Vec::new(), Vec::new(), None);
-    let (mut jobs, mut every) = (1, 1);
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    let (mut plan_file, mut build_args) = (None, None);
+    let mut sample = run::Sample::default();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "-f" => files.push(args.next().context("-f needs a file")?),
-            "-j" => jobs = args.next().context("-j needs a number")?.parse()?,
-            "--every" => every = args.next().context("--every needs a number")?.parse()?,
+            "-j" => sample.jobs = args.next().context("-j needs a number")?.parse()?,
+            "--every" => sample.every = args.next().context("--every needs a number")?.parse()?,
+            "--most" => {
+                let seconds = args.next().context("--most needs seconds")?.parse()?;
+                sample.most = Some(Duration::from_secs(seconds));
+            }
+            "--build" => build_args = args.next(),
             "--plan" => plan_file = Some(args.next().context("--plan needs a file")?),
             _ => names.push(arg),
         }
     }
     match names.as_slice() {
         [run, plan] if run == "run" => {
-            run_all(&serde_json::from_slice(&std::fs::read(plan)?)?, jobs, every)
+            run::run_all(&serde_json::from_slice(&std::fs::read(plan)?)?, &sample)
         }
         [list, root, packages @ ..] if !packages.is_empty() => {
-            let plan = plan(list, Path::new(root), packages, &files)?;
+            let plan = plan(
+                list,
+                Path::new(root),
+                packages,
+                &files,
+                build_args.as_deref(),
+            )?;
             match plan_file {
                 Some(file) => Ok(std::fs::write(file, serde_json::to_vec(&plan)?)?),
-                None => run_all(&plan, jobs, every),
+                None => run::run_all(&plan, &sample),
             }
         }
         _ => bail!(USAGE),
@@ -104,14 +124,20 @@ fn main() -> Result<()> {
 }
 
 /// Builds the tests of `packages` with the mutants of a list that lie in `files`.
-fn plan(list: &str, root: &Path, packages: &[String], files: &[String]) -> Result<Plan> {
+fn plan(
+    list: &str,
+    root: &Path,
+    packages: &[String],
+    files: &[String],
+    args: Option<&str>,
+) -> Result<Plan> {
     let mut mutants: Vec<Mutant> = serde_json::from_slice(&std::fs::read(list)?)?;
     mutants.retain(|m| files.is_empty() || files.iter().any(|f| m.file.contains(f.as_str())));
     for (i, mutant) in mutants.iter_mut().enumerate() {
         mutant.number = i as u32 + 1;
     }
     let sources = Sources::read(root, &mutants)?;
-    let (made, tests) = build(root, &sources, &mutants, packages)?;
+    let (made, tests) = build(root, &sources, &mutants, packages, args)?;
     eprintln!("{} of {} mutants in the build", made.len(), mutants.len());
     let planned = |m: Mutant| Planned {
         made: made.contains(&m.number),
@@ -123,70 +149,6 @@ fn plan(list: &str, root: &Path, packages: &[String], files: &[String]) -> Resul
         mutants: mutants.into_iter().map(planned).collect(),
         tests,
     })
-}
-
-/// Runs the tests once per mutant, `jobs` mutants at once, and prints what was missed and a table. `every` is a sample: 3
-/// takes every third mutant.
-fn run_all(plan: &Plan, jobs: usize, every: usize) -> Result<()> {
-    // The fastest test first: most mutants are noticed by it.
-    let mut tests = Vec::new();
-    for test in &plan.tests {
-        let start = Instant::now();
-        if !passes(test, 0, None, Duration::MAX)? {
-            bail!("{} fails without a mutant", test.0.display());
-        }
-        let limit = (LIMIT_FACTOR * start.elapsed()).max(LEAST_LIMIT);
-        tests.push((limit, test));
-    }
-    tests.sort_by_key(|(limit, _)| *limit);
-    let cores = std::thread::available_parallelism()?.get();
-    let (next, rows) = (
-        AtomicUsize::new(0),
-        Mutex::new(BTreeMap::<&str, [usize; 3]>::new()),
-    );
-    let work = |job: usize| -> Result<()> {
-        let share = (jobs > 1).then(|| {
-            let (first, last) = (job * cores / jobs, (job + 1) * cores / jobs);
-            format!("{first}-{}", last.max(first + 1) - 1)
-        });
-        while let Some(mutant) = plan.mutants.get(next.fetch_add(every, Ordering::Relaxed)) {
-            let mut noticed = false;
-            for (limit, test) in tests.iter().filter(|_| mutant.made) {
-                noticed = !passes(test, mutant.number, share.as_deref(), *limit)?;
-                if noticed {
-                    break;
-                }
-            }
-            match (mutant.made, noticed) {
-                (false, _) => println!("left out: {}", mutant.name),
-                (_, false) => println!("missed: {}", mutant.name),
-                _ => {}
-            }
-            let mut rows = rows.lock().unwrap_or_else(|e| e.into_inner());
-            let row = rows.entry(&mutant.file).or_default();
-            row[0] += 1;
-            row[1] += usize::from(mutant.made);
-            row[2] += usize::from(noticed);
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = (0..jobs)
-            .map(|job| scope.spawn(move || work(job)))
-            .collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().expect("a job panicked"))
-    })?;
-    for (file, [all, built, noticed]) in rows.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        let share = 100.0 * noticed as f64 / built.max(1) as f64;
-        println!(
-            "| `{file}` | {all} | {} | {noticed} | {share:.0} % |",
-            all - built
-        );
-    }
-    Ok(())
 }
 
 /// The files to rewrite with their original texts. Dropping this restores them.
@@ -225,6 +187,7 @@ fn build(
     sources: &Sources,
     mutants: &[Mutant],
     packages: &[String],
+    args: Option<&str>,
 ) -> Result<(HashSet<u32>, Vec<Test>)> {
     let mut bad: HashSet<u32> = HashSet::new();
     for round in 1.. {
@@ -242,7 +205,7 @@ fn build(
             };
             std::fs::write(file, text + switch)?;
         }
-        let (wrong, tests) = compile(root, packages, sources)?;
+        let (wrong, tests) = compile(root, packages, sources, args)?;
         if wrong.is_empty() {
             return Ok((made, tests));
         }
@@ -261,23 +224,28 @@ fn compile(
     root: &Path,
     packages: &[String],
     sources: &Sources,
+    args: Option<&str>,
 ) -> Result<(HashSet<u32>, Vec<Test>)> {
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root).args([
-        "build",
-        "--message-format=json",
-        "--keep-going",
-        "--lib",
-        "--tests",
-    ]);
-    for package in packages {
-        command.args(["-p", package]);
+    command.current_dir(root);
+    match args {
+        Some(args) => {
+            command.args(args.split_whitespace());
+        }
+        None => {
+            command.args(["build", "--keep-going", "--lib", "--tests"]);
+            for package in packages {
+                command.args(["-p", package]);
+            }
+        }
     }
-    let output = command
-        .env("RUSTFLAGS", "--cap-lints=allow")
-        .stderr(Stdio::inherit())
-        .output()?;
+    command.arg("--message-format=json");
+    // With arguments of its own the build takes what other builds have left, and so their flags.
+    if args.is_none() {
+        command.env("RUSTFLAGS", "--cap-lints=allow");
+    }
+    let output = command.stderr(Stdio::inherit()).output()?;
     let (mut wrong, mut tests, mut shown) = (HashSet::new(), Vec::new(), false);
     for line in output.stdout.split(|b| *b == b'\n') {
         let Ok(message) = serde_json::from_slice::<Value>(line) else {
@@ -287,10 +255,12 @@ fn compile(
             && let Some(path) = message["executable"].as_str()
         {
             let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
-            tests.push((
-                PathBuf::from(path),
-                manifest.parent().unwrap_or(root).to_path_buf(),
-            ));
+            let folder = manifest.parent().unwrap_or(root);
+            // A build of more than these packages has more tests.
+            let name = folder.file_name().and_then(|name| name.to_str());
+            if name.is_some_and(|name| packages.iter().any(|package| package == name)) {
+                tests.push((PathBuf::from(path), folder.to_path_buf()));
+            }
         }
         if message["message"]["level"] != "error" {
             continue;
@@ -341,42 +311,4 @@ fn number_at(text: &str, at: usize) -> Option<u32> {
     let call = &text[at + SWITCH_CALL.len()..];
     let digits = call.find(|c: char| !c.is_ascii_digit())?;
     call[..digits].parse().ok()
-}
-
-/// Runs a test binary with one mutant switched on, on a share of the cores. One that runs longer than `limit` fails.
-fn passes(
-    (binary, folder): &Test,
-    number: u32,
-    cores: Option<&str>,
-    limit: Duration,
-) -> Result<bool> {
-    let mut command = match cores {
-        None => Command::new(binary),
-        Some(cores) => {
-            let mut command = Command::new("taskset");
-            command.args(["-c", cores]).arg(binary);
-            command
-        }
-    };
-    let mut child = command
-        .arg("-q")
-        .current_dir(folder)
-        .env("MUTANT", number.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let start = Instant::now();
-    let mut pause = Duration::from_millis(2);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
-        }
-        if start.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(false);
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
-    }
 }

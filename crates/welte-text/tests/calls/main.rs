@@ -698,6 +698,43 @@ fn calls_before_and_behind_a_malformed_one_are_kept() {
     assert_eq!(answer.problems[0].index, None);
 }
 
+/// Whole and in pieces, cut at every place.
+#[test]
+fn a_malformed_call_among_good_ones_is_text() {
+    for (format, good, bad) in [
+        (
+            "hermes",
+            "<tool_call>{\"name\": \"time\"}</tool_call>",
+            "<tool_call>{\"name\": \"weather\", \"arguments\": {]}</tool_call>",
+        ),
+        (
+            "qwen-xml",
+            "<tool_call><function=time></function></tool_call>",
+            "<tool_call>weather</tool_call>",
+        ),
+        (
+            "glm",
+            "<tool_call>time\n</tool_call>",
+            "<tool_call>weather\nplace</tool_call>",
+        ),
+    ] {
+        let source = format!("{good}{bad}{good}");
+        let whole = parser(format).parse(&source);
+        assert_eq!(whole.text, bad, "{format}");
+        assert_eq!(calls(&whole).len(), 2, "{format}");
+        assert_eq!(whole.problems.len(), 1, "{format}");
+        for cut in 1..source.len() {
+            assert_eq!(
+                in_pieces(parser(format), &source, [cut]),
+                whole,
+                "{format} {cut}"
+            );
+        }
+        let letters = in_pieces(parser(format), &source, 1..source.len());
+        assert_eq!(letters, whole, "{format}");
+    }
+}
+
 #[test]
 fn problems_name_their_place() {
     let source = r#"{"name": "time", "parameters": {}}; {"name": "time", "parameters": {1"#;

@@ -310,13 +310,85 @@ mod tests {
     use serde_json::json;
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn constraints_are_kept() {
+    /// The bundled model's vocabulary.
+    fn demo() -> (Arc<Tokenizer>, Grammars) {
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
         let checkpoint = crate::open(demo).unwrap();
         let tokenizer = Arc::new(crate::tokenizer(checkpoint.as_ref()).unwrap());
         let vocab = tokenizer.vocab_size() as u32;
         let grammars = Grammars::new(&tokenizer, vocab, tokenizer.end_tokens()).unwrap();
+        (tokenizer, grammars)
+    }
+
+    /// Walks that spell the marks, in pieces of any size, wherever the masks allow it.
+    #[test]
+    fn a_form_spells_no_mark_before_its_end() {
+        let (tokenizer, grammars) = demo();
+        let control = tokenizer.id_of("<|im_start|>").unwrap();
+        let forbidden = "<tool_call>";
+        let mut ended = 0;
+        for mark in ["the", "</think>", "\n\n", "<|im_start|>"] {
+            let until = Constraint::Until {
+                mark: mark.into(),
+                without: vec![forbidden.into()],
+            };
+            let form = Constraint::Sequence(vec![until, Constraint::Text("!".into())]);
+            for seed in 0..6u64 {
+                let mut matching = grammars.compile(&form, true).unwrap();
+                let mut progress = matching.start().unwrap();
+                let (mut tokens, mut bytes, mut state) = (Vec::new(), Vec::new(), seed);
+                loop {
+                    for token in &progress.forced {
+                        bytes.extend_from_slice(tokenizer.token_bytes(*token));
+                    }
+                    tokens.append(&mut progress.forced);
+                    let Some(mask) = progress.mask.filter(|_| tokens.len() < 150) else {
+                        break;
+                    };
+                    let spells = |token: &u32| {
+                        let mut all = bytes.clone();
+                        all.extend_from_slice(tokenizer.token_bytes(*token));
+                        let longer = all.len() > bytes.len();
+                        let ends = |mark: &str| {
+                            (1..=mark.len()).any(|end| all.ends_with(&mark.as_bytes()[..end]))
+                        };
+                        longer && [mark, forbidden].into_iter().any(ends)
+                    };
+                    let allowed = mask.to_list();
+                    state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    let spelling: Vec<u32> = allowed.iter().copied().filter(spells).collect();
+                    let from = match (state >> 40) % 4 < 3 && !spelling.is_empty() {
+                        true => &spelling,
+                        false => &allowed,
+                    };
+                    let token = from[(state >> 33) as usize % from.len()];
+                    tokens.push(token);
+                    bytes.extend_from_slice(tokenizer.token_bytes(token));
+                    progress = matching.take(&[token]).unwrap();
+                }
+                let text = String::from_utf8_lossy(&bytes);
+                assert!(!text.contains(forbidden), "{text:?}");
+                let rest = match tokens.iter().position(|token| *token == control) {
+                    Some(at) => {
+                        assert!(mark == "<|im_start|>" && !text.contains(mark), "{text:?}");
+                        assert!(tokens.len() <= at + 3, "{text:?}");
+                        Some("!")
+                    }
+                    None => text.split_once(mark).map(|(_, rest)| rest),
+                };
+                assert!(
+                    rest.is_none_or(|rest| ["", "!"].contains(&rest)),
+                    "{text:?}"
+                );
+                ended += usize::from(rest.is_some());
+            }
+        }
+        assert!(ended > 6, "{ended}");
+    }
+
+    #[test]
+    fn constraints_are_kept() {
+        let (_, grammars) = demo();
         let digits = |most: usize| Constraint::Regex(format!("[0-9]{{1,{most}}}"));
         for most in 0..=KEPT {
             let mut matching = grammars.compile(&digits(most + 1), true).unwrap();

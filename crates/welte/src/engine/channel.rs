@@ -281,3 +281,42 @@ impl State {
         self.end.take().map(Next::End)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An asynchronous consumer is woken by whatever it may want to know, once for each time that it waits.
+    #[test]
+    fn everything_wakes_who_waits() {
+        let room = Room {
+            tokens: 2,
+            ..Room::default()
+        };
+        let channel = Channel::new(room, Arc::default(), Clock::default());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let happens: [&dyn Fn(); 3] = [&|| channel.progress(1), &|| channel.push(1, None), &|| {
+            channel.end(Ok(Finish::Length))
+        }];
+        for (nth, happen) in happens.into_iter().enumerate() {
+            let mut context = Context::from_waker(&waker);
+            assert!(channel.poll(&mut context).is_pending());
+            happen();
+            channel.progress(2);
+            assert_eq!(woken.0.load(Ordering::Relaxed), nth + 1);
+            channel.try_next();
+        }
+    }
+}

@@ -282,3 +282,41 @@ impl Staging {
         &self.bytes[start..start + layout.caches[cache]]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::GENERATED;
+
+    /// What other versions have stored stays readable: whoever changes this changes the magic, too.
+    #[test]
+    fn the_layout_of_a_file_is_settled() {
+        let layout = Layout {
+            page: 4,
+            caches: vec![8, 4],
+            identity: [7; 32],
+        };
+        let (start, keys) = (layout.start(), [1, 2, GENERATED | 3, 4]);
+        let id = FileId::new(&start, &start.after(&keys));
+        assert_eq!(
+            id.file_name(),
+            "9a98d1402c2099337d36b5d5af052a09-0707070707070707-\
+             dde53b2a72c3c7293221a9a2e571d35675a3477a4112a2697659d12821be8d07.page"
+        );
+        let mut staging = Staging::new(&layout);
+        let fill = &mut |cache: usize, bytes: &mut [u8]| {
+            bytes.fill(5 + cache as u8);
+            Ok::<_, ()>(())
+        };
+        staging.encode(&layout, &start, &keys, fill).unwrap();
+        staging.seal();
+        let mut file = [&MAGIC[..], &[7; 64], &[4, 0, 0, 0]].concat();
+        file.extend([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 128, 4, 0, 0, 0]);
+        file.extend([5, 5, 5, 5, 5, 5, 5, 5, 6, 6, 6, 6]);
+        file.extend(sha256([&file[..]]));
+        assert_eq!(MAGIC, b"WELTEPF1");
+        assert_eq!(staging.bytes[..staging.len], file);
+        assert_eq!(staging.check(&layout, &id), Ok(()));
+        assert_eq!(FileId::parse(&id.file_name()), Some(id));
+    }
+}

@@ -152,3 +152,32 @@ impl Folder {
         removed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two processes may write the same page.
+    #[test]
+    fn a_file_that_is_noted_again_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut folder, opened) = Folder::open(dir.path(), 1000);
+        opened.unwrap();
+        let id = |n: u8| FileId {
+            trail: [n; 16],
+            parent: [n; 8],
+            name: [n; 32],
+        };
+        let at = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(n);
+        folder.note(id(1), 400, at(1));
+        folder.note(id(2), 400, at(2));
+        folder.note(id(1), 300, at(3));
+        assert_eq!(folder.total(), 700);
+        // The other one has not been used for longer.
+        assert_eq!(folder.make_room(500), [folder.path_of(&id(2))]);
+        assert_eq!(folder.total(), 300);
+        folder.forget(&id(1));
+        folder.forget(&id(1));
+        assert_eq!(folder.total(), 0);
+    }
+}

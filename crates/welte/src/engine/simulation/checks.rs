@@ -12,6 +12,10 @@ pub(super) struct Checks {
     gone: Vec<u64>,
     /// The request that has what it needs and does not run, and for how many turns.
     starving: Option<(u64, usize)>,
+    /// Requests that were preempted since one has ended.
+    preempted: Vec<u64>,
+    /// Calls that had failed when the turn began.
+    faults: usize,
 }
 
 /// Small is urgent.
@@ -51,6 +55,7 @@ impl Checks {
         let deadlines = world.clients.lock().unwrap().deadlines();
         let waiting = deadlines.into_iter().filter(|(number, _)| waits(*number));
         world.begin_turn(waiting.collect());
+        self.faults = world.inner().faults;
     }
 
     /// A turn has ended.
@@ -63,6 +68,7 @@ impl Checks {
         scheduler.adds_up(world.shape.slots as usize)?;
         self.order(world, &after)?;
         self.preemption(&after)?;
+        self.returns(world, &after)?;
         self.unwanted(&after)?;
         self.deadlines(world, &after)?;
         self.pieces(world, &after)?;
@@ -107,6 +113,31 @@ impl Checks {
         Ok(())
     }
 
+    /// Who was preempted waits until another one has ended, or would give its pages back at once.
+    fn returns(&mut self, world: &World, after: &Audit) -> Result<(), String> {
+        let is_in = |all: &[Audited], number: u64| all.iter().any(|one| one.number == number);
+        let before = &self.before.running;
+        let stays = |number: u64| is_in(&after.running, number) || is_in(&after.waiting, number);
+        let ended = before.iter().any(|one| !stays(one.number));
+        if ended || before.is_empty() || world.inner().faults > self.faults {
+            self.preempted.clear();
+            return Ok(());
+        }
+        if let Some(back) = self
+            .preempted
+            .iter()
+            .find(|one| is_in(&after.running, **one))
+        {
+            return Err(format!(
+                "request number {back} is back, and nobody has ended"
+            ));
+        }
+        let new = after.waiting.iter().map(|one| one.number);
+        self.preempted
+            .extend(new.filter(|number| is_in(before, *number)));
+        Ok(())
+    }
+
     /// What nobody wanted when the turn began has ended.
     fn unwanted(&self, after: &Audit) -> Result<(), String> {
         let mut all = after.running.iter().chain(&after.waiting);
@@ -116,7 +147,7 @@ impl Checks {
         }
     }
 
-    /// What was late when the turn began has ended, and a chain ends when somebody who waits becomes late.
+    /// What was late when the turn began has ended, and a chain ends when somebody who waits becomes late or may get a slot.
     fn deadlines(&self, world: &World, after: &Audit) -> Result<(), String> {
         let mut all = after.running.iter().chain(&after.waiting);
         let before = || self.before.running.iter().chain(&self.before.waiting);
@@ -125,6 +156,17 @@ impl Checks {
             return Err(format!("{kept:?} goes on after its deadline"));
         }
         let inner = world.inner();
+        let waited = |one: &&Audited| self.before.waiting.iter().any(|b| b.number == one.number);
+        if let Some(one) = after
+            .waiting
+            .iter()
+            .find(waited)
+            .filter(|_| inner.late_steps > 0)
+        {
+            return Err(format!(
+                "a chain went on after a sequence left it, and {one:?} waits"
+            ));
+        }
         let mut waiting = after.waiting.iter();
         match waiting.find(|w| inner.missed.contains(&w.number)) {
             Some(late) => Err(format!("a chain went on although {late:?} was late")),

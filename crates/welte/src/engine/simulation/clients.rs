@@ -475,6 +475,7 @@ impl Client {
         match engine.submit(request) {
             Ok(stream) => {
                 self.number = Some(stream.number());
+                world.has_arrived();
                 self.answer = Some(Answer::Stream(Box::new(stream)));
             }
             Err(Error::Busy { .. }) => self.end = Some(End::Refused),

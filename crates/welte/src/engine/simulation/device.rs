@@ -438,6 +438,9 @@ impl Context for SimulatedContext {
                     token,
                     logprobs: own.logprobs.then(Logprobs::default),
                 });
+                if !wanted {
+                    self.world.leaves_chain();
+                }
                 let goes_on = wanted && start.steps > 1 && is_token(token);
                 if goes_on && !own.ends.contains(&token) {
                     next.push(ChainStart {

@@ -135,6 +135,12 @@ pub(super) struct Inner {
     waiting: Vec<(u64, Instant)>,
     /// Those of them that a chain has not noticed.
     pub(super) missed: Vec<u64>,
+    /// A request has arrived since the turn began.
+    arrived: bool,
+    /// A sequence has left the chain at hand.
+    left: bool,
+    /// Steps of chains after that, in this turn.
+    pub(super) late_steps: usize,
     /// Rows of prompts in the largest step of the turn, and the time of that step.
     pub(super) piece: (usize, Duration),
     /// Rows of prompts, and tokens chosen, in all.
@@ -182,6 +188,9 @@ impl World {
                 known: HashMap::new(),
                 waiting: Vec::new(),
                 missed: Vec::new(),
+                arrived: false,
+                left: false,
+                late_steps: 0,
                 piece: (0, Duration::ZERO),
                 computed: 0,
                 chosen: 0,
@@ -201,12 +210,23 @@ impl World {
         let mut inner = self.inner();
         inner.waiting = waiting;
         inner.missed.clear();
+        (inner.arrived, inner.left, inner.late_steps) = (false, false, 0);
         inner.piece = (0, Duration::ZERO);
     }
 
     /// A request is about to arrive.
     pub(super) fn arrives(&self, request: u64, known: Known) {
         self.inner().known.insert(request, known);
+    }
+
+    /// The engine has taken a request.
+    pub(super) fn has_arrived(&self) {
+        self.inner().arrived = true;
+    }
+
+    /// A sequence leaves the chain at hand, whose other sequences may go on.
+    pub(super) fn leaves_chain(&self) {
+        self.inner().left = true;
     }
 
     pub(super) fn wrong(&self, what: String) {
@@ -320,6 +340,11 @@ impl World {
             .map(|(number, _)| *number)
             .collect();
         inner.missed.extend(missed);
+        inner.late_steps += usize::from(inner.left);
+        if inner.arrived {
+            let what = "a chain goes on although a request has arrived";
+            inner.wrong.push(what.to_string());
+        }
         for request in requests {
             let deadline = inner.known.get(&request).and_then(|known| known.deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
