@@ -247,21 +247,21 @@ fn settings_turn_on_what_they_need() {
         (|s| s.frequency_penalty = -0.1, [true, false, false]),
         (|s| s.presence_penalty = 0.1, [true, false, false]),
         (
-            |s| (s.presence_penalty, s.penalty_last_n) = (0.1, 1),
+            |s| (s.presence_penalty, s.repeat_last_n) = (0.1, 1),
             [true, false, false],
         ),
         (
-            |s| (s.presence_penalty, s.penalty_last_n) = (0.1, 0),
+            |s| (s.presence_penalty, s.repeat_last_n) = (0.1, 0),
             [false; 3],
         ),
-        (|s| s.penalty_last_n = 7, [false; 3]),
+        (|s| s.repeat_last_n = 7, [false; 3]),
         (|s| s.dry_multiplier = 0.8, [false, true, true]),
         (
-            |s| (s.dry_multiplier, s.dry_last_n) = (0.8, 1),
+            |s| (s.dry_multiplier, s.dry_penalty_last_n) = (0.8, 1),
             [false, true, true],
         ),
-        (|s| (s.dry_multiplier, s.dry_last_n) = (0.8, 0), [false; 3]),
-        (|s| s.dry_last_n = 7, [false; 3]),
+        (|s| (s.dry_multiplier, s.dry_penalty_last_n) = (0.8, 0), [false; 3]),
+        (|s| s.dry_penalty_last_n = 7, [false; 3]),
         (|s| s.temperature = 1.0, [false; 3]),
         // Further filters choose among several tokens only.
         (|s| s.typical_p = 0.9, [false; 3]),
