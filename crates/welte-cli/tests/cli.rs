@@ -546,8 +546,8 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
     );
     refused(
         &["run", "hi", "--top-p", "7"],
-        1,
-        &["top_p", "change --top-p"],
+        2,
+        &["--top-p <P>", "at least 0 and at most 1"],
     );
     refused(&["run", "hi", "-c", "64000000"], 1, &["needs", "try -c "]);
     refused(
