@@ -461,18 +461,6 @@ impl Program {
     }
 }
 
-/// One row in flight.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Row {
-    /// The token to read.
-    pub token: u32,
-    /// Its position.
-    pub position: u32,
-    /// The slot of its sequence.
-    pub slot: u32,
-}
-
 /// How the next token of a slot is chosen. The order is that of llama.cpp:
 ///
 /// 1. bias,
