@@ -228,11 +228,7 @@ fn main() {
     let mut context = loaded.context().expect("memory");
     fill(&mut *context, cache);
     let rows: Vec<Row> = (0..shapes.rows)
-        .map(|i| Row {
-            token: 0,
-            position: depth + i,
-            slot: 0,
-        })
+        .map(|i| Row::new(0, depth + i, 0))
         .collect();
     let (pass, outputs) = match shapes.rows {
         1 => (0, Vec::new()),
@@ -241,7 +237,7 @@ fn main() {
     let mut seconds: Vec<f64> = (0..turns)
         .map(|_| {
             let start = Instant::now();
-            context.step(pass, &rows, &outputs).expect("a step");
+            context.step_rows(pass, &rows, &outputs).expect("a step");
             start.elapsed().as_secs_f64()
         })
         .collect();

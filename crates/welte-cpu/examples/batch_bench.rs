@@ -45,14 +45,10 @@ fn main() -> Result<(), AnyError> {
     let context = context.as_mut();
     let prompt = context.program().pass(PassKind::Prompt);
     let prompt = prompt.ok_or("the model has no prompt pass")?;
-    let row = |slot, position| Row {
-        token: 1 + slot,
-        position,
-        slot,
-    };
+    let row = |slot, position| Row::new(1 + slot, position, slot);
     for slot in 0..most {
         let rows: Vec<Row> = (0..DEPTH).map(|at| row(slot, at)).collect();
-        context.step(prompt, &rows, &[])?;
+        context.step_rows(prompt, &rows, &[])?;
     }
     println!("| slots | step, ms | greedy chain, ms | sampled chain, ms | tokens/s, greedy |");
     println!("|---:|---:|---:|---:|---:|");
@@ -68,7 +64,7 @@ fn main() -> Result<(), AnyError> {
             let begun = Instant::now();
             for step in 0..steps {
                 let rows: Vec<Row> = (0..slots).map(|slot| row(slot, DEPTH + step)).collect();
-                context.step(0, &rows, &[])?;
+                context.step_rows(0, &rows, &[])?;
             }
             times[0].push(begun.elapsed().as_secs_f64());
             for (kind, sampling) in [Sampling::default(), sampled].into_iter().enumerate() {
@@ -86,7 +82,7 @@ fn main() -> Result<(), AnyError> {
         let mut times = Vec::new();
         for _ in 0..4 * TIMES {
             let begun = Instant::now();
-            context.step(prompt, &rows, &[])?;
+            context.step_rows(prompt, &rows, &[])?;
             times.push(begun.elapsed().as_secs_f64());
         }
         println!("| {piece} | {:.2} |", 1e3 * median(times));

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
-    MixedStep, Pick, Profile, SKIPPED, SlotState, is_token,
+    ChainStart, Checks, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs, Made,
+    MaskBoard, Profile, SKIPPED, SlotState, Step, StepChain, StepOptions, StepPlan, chain_by_steps,
+    is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -37,6 +38,8 @@ pub(crate) struct CpuContext {
     chunks: Vec<u32>,
     /// The slots of the chain at hand that have not stopped.
     live: Vec<ChainStart>,
+    /// The tokens that a step wants.
+    choices: Vec<Choice>,
     /// The pass of the last step.
     last_pass: usize,
     /// Output rows of the last step from which tokens may be chosen.
@@ -93,7 +96,8 @@ impl CpuContext {
         Ok(CpuContext {
             chunks: Vec::with_capacity(most_phases(program)),
             live: Vec::with_capacity(slots),
-            checks: Checks::new(program),
+            choices: Vec::with_capacity(sizes.rows),
+            checks: Checks::new(program).mixing(mixes),
             buffers,
             scratch,
             passes,
@@ -108,16 +112,22 @@ impl CpuContext {
         })
     }
 
-    /// Makes a step that was checked the one at hand. The first `generated` rows are outputs besides those that are chosen.
-    fn begin(&mut self, pass: usize, rows: &[Row], generated: usize, outputs: &[u32]) {
+    /// Makes a step that was checked the one at hand.
+    fn begin(&mut self, step: &Step, plan: &StepPlan) {
+        let kind = self.inner.program.passes[plan.pass].kind;
+        // All rows of the decode pass are output rows: they are not chosen.
+        let generated = match kind {
+            PassKind::Decode => 0,
+            PassKind::Prompt | PassKind::Embed => plan.generated,
+        };
         self.state.generated = generated;
         self.state.outputs.clear();
         self.state.outputs.extend(0..generated as u32);
-        self.state.outputs.extend_from_slice(outputs);
-        self.state.rows[..rows.len()].copy_from_slice(rows);
-        self.state.live = rows.len();
+        self.state.outputs.extend(step.chosen());
+        self.state.rows[..plan.rows].copy_from_slice(&step.rows);
+        self.state.live = plan.rows;
         self.write_tokens();
-        self.last_pass = pass;
+        self.last_pass = plan.pass;
         self.logits = 0;
     }
 
@@ -146,7 +156,7 @@ impl CpuContext {
         let (words, _) = self.buffers[tokens].as_mut_slice().as_chunks_mut::<4>();
         let rows = &self.state.rows[..self.state.live];
         for (word, row) in words.iter_mut().zip(rows) {
-            *word = row.token.to_ne_bytes();
+            *word = row.token().to_ne_bytes();
         }
     }
 
@@ -235,6 +245,37 @@ impl CpuContext {
     }
 }
 
+impl StepChain for CpuContext {
+    fn live(&mut self) -> &mut Vec<ChainStart> {
+        &mut self.live
+    }
+
+    fn step_live(&mut self) -> Result<(), Error> {
+        self.state.live = self.live.len();
+        for (row, start) in self.state.rows.iter_mut().zip(&self.live) {
+            *row = start.row();
+        }
+        self.write_tokens();
+        self.replay(0..usize::MAX, true)
+    }
+
+    fn choose_live(&mut self, row: usize) -> Result<Made, Error> {
+        let (slot, token) = (self.live[row].slot as usize, self.token(row));
+        let samplers = &mut self.state.samplers;
+        if is_token(token) {
+            samplers.remember(slot, token);
+        }
+        let ends = samplers.ends_at(slot, token);
+        let query = samplers.logprob_query(slot, row, token);
+        let logprobs = query.map(|query| self.answer(DECODE, self.live.len(), &query));
+        Ok(Made {
+            token,
+            logprobs,
+            ends,
+        })
+    }
+}
+
 impl Context for CpuContext {
     fn program(&self) -> &Arc<Program> {
         &self.inner.program
@@ -298,27 +339,31 @@ impl Context for CpuContext {
         Ok(())
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
-        self.checks.step(&self.inner.program, pass, rows, outputs)?;
-        self.begin(pass, rows, 0, outputs);
-        self.replay(0..usize::MAX, false)?;
-        Ok(self.end())
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
+        let plan = self.checks.step(&self.inner.program, step, &options)?;
+        if options.stage.begins() {
+            self.begin(step, &plan);
+        }
+        if let Some(commands) = options.stage.commands() {
+            self.replay(commands, false)?;
+        }
+        if !options.stage.ends() {
+            return Ok(&[]);
+        }
+        let Some(tokens) = options.tokens else {
+            return Ok(self.end());
+        };
+        self.end();
+        let mut choices = std::mem::take(&mut self.choices);
+        choices.clear();
+        choices.extend(step.choices());
+        let sampled = self.sample(&choices, tokens);
+        self.choices = choices;
+        sampled.map(|()| &[][..])
     }
 
     fn mixes(&self) -> bool {
         self.mixes
-    }
-
-    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
-        if !self.mixes {
-            return Err(Error::request(
-                "a mixed step; prompts of this program have another arithmetic",
-            ));
-        }
-        self.checks.mixed_step(&self.inner.program, step)?;
-        self.begin(step.pass, step.rows, step.generated, step.outputs);
-        self.replay(0..usize::MAX, false)?;
-        Ok(self.end())
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -331,18 +376,18 @@ impl Context for CpuContext {
         self.state.samplers.masks().clone()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn sample(&mut self, choices: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         let program = &self.inner.program;
-        self.checks.picks(program, picks, tokens, self.logits)?;
+        self.checks.choices(program, choices, tokens, self.logits)?;
         let vocab = program.vocab as usize;
-        for (nth, pick) in picks.iter().enumerate() {
-            if Pick::is_skipped(picks, tokens, nth) {
+        for (nth, choice) in choices.iter().enumerate() {
+            if Choice::is_skipped(choices, tokens, nth) {
                 tokens[nth] = SKIPPED;
                 continue;
             }
-            let (row, slot) = (pick.output as usize, pick.slot as usize);
+            let (row, slot) = (choice.output as usize, choice.slot as usize);
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
-            tokens[nth] = self.state.samplers.choose(0, slot, logits, pick.position);
+            tokens[nth] = self.state.samplers.choose(0, slot, logits, choice.position);
             if is_token(tokens[nth]) {
                 self.state.samplers.remember(slot, tokens[nth]);
             }
@@ -372,66 +417,11 @@ impl Context for CpuContext {
     ) -> Result<(), Error> {
         let most = self.chain_slots();
         self.checks.chain(&self.inner.program, starts, most)?;
-        self.live.clear();
-        let begins = starts.iter().filter(|start| start.steps > 0);
-        self.live.extend(begins);
         self.last_pass = DECODE;
         self.logits = 0;
         self.state.generated = 0;
         self.state.outputs.clear();
-        while !self.live.is_empty() && !control.is_stopped() {
-            self.state.live = self.live.len();
-            for (row, start) in self.state.rows.iter_mut().zip(&self.live) {
-                *row = start.row();
-            }
-            self.write_tokens();
-            self.replay(0..usize::MAX, true)?;
-            let mut kept = 0;
-            for row in 0..self.live.len() {
-                let (start, token) = (self.live[row], self.token(row));
-                let (slot, position) = (start.slot, start.position + 1);
-                if is_token(token) {
-                    self.state.samplers.remember(slot as usize, token);
-                }
-                let query = self.state.samplers.logprob_query(slot as usize, row, token);
-                let logprobs = query.map(|query| self.answer(DECODE, self.live.len(), &query));
-                let wanted = emit(Emitted {
-                    slot,
-                    position,
-                    token,
-                    logprobs,
-                });
-                let ended = !is_token(token) || self.state.samplers.ends_at(slot as usize, token);
-                if wanted && !ended && start.steps > 1 {
-                    self.live[kept] = ChainStart {
-                        slot,
-                        token,
-                        position,
-                        steps: start.steps - 1,
-                    };
-                    kept += 1;
-                }
-            }
-            self.live.truncate(kept);
-        }
-        Ok(())
-    }
-
-    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        self.checks
-            .begin(&self.inner.program, pass, rows, outputs)?;
-        self.begin(pass, rows, 0, outputs);
-        Ok(())
-    }
-
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
-        self.checks.begun()?;
-        self.replay(commands, false)
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], Error> {
-        self.checks.end()?;
-        Ok(self.end())
+        chain_by_steps(self, starts, control, emit)
     }
 
     fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {

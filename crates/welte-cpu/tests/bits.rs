@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use std::sync::Arc;
-use welte_device::{ChainStart, Context, Control, Pick, SlotState, conformance};
+use welte_device::{ChainStart, Choice, Context, Control, SlotState, conformance};
 use welte_models::CompileOptions;
 use welte_table::{CacheKind, Format, PassKind, Row, Sampling};
 
@@ -43,9 +43,9 @@ fn every_instruction_set_agrees_with_the_reference() {
             .collect();
         fast.iter_mut().for_each(|(_, c)| reverse_pages(&mut **c));
         let mut check = |pass, rows: &[_], outputs: &[u32]| {
-            let want = plain.step(pass, rows, outputs).unwrap();
+            let want = plain.step_rows(pass, rows, outputs).unwrap();
             for (isa, context) in &mut fast {
-                let off = distance(context.step(pass, rows, outputs).unwrap(), want);
+                let off = distance(context.step_rows(pass, rows, outputs).unwrap(), want);
                 let position = rows[0].position;
                 assert!(off < 4e-2, "{name} on {isa} at {position}: {off}");
             }
@@ -87,7 +87,7 @@ fn prompts_in_pieces_give_the_same_bits() {
             let mut last = Vec::new();
             for &piece in pieces {
                 let outputs = [piece as u32 - 1];
-                let logits = context.step(prompt, &whole[from..from + piece], &outputs);
+                let logits = context.step_rows(prompt, &whole[from..from + piece], &outputs);
                 last = bits(logits.unwrap());
                 from += piece;
             }
@@ -107,10 +107,10 @@ fn the_number_of_outputs_changes_no_bit() {
         let mut context = model.context(&*cpu(2, None));
         let rows = rows(&model, 0, 0, 60);
         let all: Vec<u32> = (0..40).map(|i| i + 20).collect();
-        let together = bits(context.step(prompt, &rows, &all).unwrap());
+        let together = bits(context.step_rows(prompt, &rows, &all).unwrap());
         for output in [20, 43, 59] {
-            assert!(context.step(prompt, &rows, &[]).unwrap().is_empty());
-            let alone = bits(context.step(prompt, &rows, &[output]).unwrap());
+            assert!(context.step_rows(prompt, &rows, &[]).unwrap().is_empty());
+            let alone = bits(context.step_rows(prompt, &rows, &[output]).unwrap());
             let at = (output as usize - 20) * vocab;
             assert!(alone == together[at..at + vocab], "{name}, row {output}");
         }
@@ -132,16 +132,12 @@ fn logits_of_prompts_are_exact() {
     let plan = device.plan(Arc::new(program)).unwrap();
     let loaded = device.load(plan, &checkpoint, &mut |_| {}).unwrap();
     let mut context = loaded.context().unwrap();
-    let row = |position| Row {
-        token: position * 5 + 1,
-        position,
-        slot: 0,
-    };
+    let row = |position| Row::new(position * 5 + 1, position, 0);
     let rows: Vec<Row> = (0..20).map(row).collect();
     let all: Vec<u32> = (0..20).collect();
-    let decoded = bits(context.step(0, &rows, &[]).unwrap());
+    let decoded = bits(context.step_rows(0, &rows, &[]).unwrap());
     let prompt = context.program().pass(PassKind::Prompt).unwrap();
-    assert!(bits(context.step(prompt, &rows, &all).unwrap()) == decoded);
+    assert!(bits(context.step_rows(prompt, &rows, &all).unwrap()) == decoded);
 }
 
 #[test]
@@ -154,7 +150,7 @@ fn rows_of_a_decode_step_change_no_bit_of_each_other() {
         for slot in 0..3 {
             let rows = rows(&model, slot, 0, 100 + 80 * slot);
             for piece in rows.chunks(130) {
-                context.step(prompt, piece, &[]).unwrap();
+                context.step_rows(prompt, piece, &[]).unwrap();
             }
         }
         // Sixteen rows: more than one of a slot, in any order.
@@ -163,9 +159,9 @@ fn rows_of_a_decode_step_change_no_bit_of_each_other() {
             batch.extend(rows(&model, slot, 100 + 80 * slot, 6));
         }
         batch.truncate(16);
-        let together = bits(context.step(decode, &batch, &[]).unwrap());
+        let together = bits(context.step_rows(decode, &batch, &[]).unwrap());
         for (row, together) in batch.iter().zip(together.chunks(vocab)) {
-            let alone = bits(context.step(decode, &[*row], &[]).unwrap());
+            let alone = bits(context.step_rows(decode, &[*row], &[]).unwrap());
             assert!(alone == together, "{name}, {row:?}");
         }
     }
@@ -178,7 +174,7 @@ fn chains(model: &Model, threads: usize, steps: &[u32], sampling: Sampling) -> V
     let mut starts = Vec::new();
     for slot in 0..3 {
         let rows = rows(model, slot, 0, 11 + slot);
-        let history: Vec<u32> = rows.iter().map(|row| row.token).collect();
+        let history: Vec<u32> = rows.iter().map(|row| row.token()).collect();
         let state = SlotState {
             sampling: Sampling {
                 seed: u64::from(slot),
@@ -190,9 +186,9 @@ fn chains(model: &Model, threads: usize, steps: &[u32], sampling: Sampling) -> V
             ..SlotState::default()
         };
         context.set_slot(slot, &state).unwrap();
-        context.step(prompt, &rows, &[10 + slot]).unwrap();
+        context.step_rows(prompt, &rows, &[10 + slot]).unwrap();
         let position = 11 + slot;
-        let pick = Pick {
+        let pick = Choice {
             output: 0,
             slot,
             position,
@@ -256,7 +252,7 @@ fn what_lies_before_a_window_is_not_read() {
     let mut context = model.context(&*cpu(2, None));
     let run = |context: &mut dyn Context, poison: bool| {
         for piece in rows(&model, 0, 0, 200).chunks(100) {
-            context.step(prompt, piece, &[]).unwrap();
+            context.step_rows(prompt, piece, &[]).unwrap();
         }
         if poison {
             // Positions up to 143 lie before the window of position 200.
@@ -275,11 +271,11 @@ fn what_lies_before_a_window_is_not_read() {
         }
         let mut all = bits(
             context
-                .step(prompt, &rows(&model, 0, 200, 40), &[0, 39])
+                .step_rows(prompt, &rows(&model, 0, 200, 40), &[0, 39])
                 .unwrap(),
         );
         for row in rows(&model, 0, 240, 2) {
-            all.extend(bits(context.step(decode, &[row], &[]).unwrap()));
+            all.extend(bits(context.step_rows(decode, &[row], &[]).unwrap()));
         }
         all
     };

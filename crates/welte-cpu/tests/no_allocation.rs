@@ -6,8 +6,8 @@ mod common;
 use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use welte_device::{ChainStart, Control, Pick, SlotState};
-use welte_table::{PassKind, Sampling};
+use welte_device::{ChainStart, Choice, Control, Role, SlotState, Step, StepOptions};
+use welte_table::Sampling;
 
 struct Counting;
 
@@ -34,10 +34,14 @@ static ALLOCATOR: Counting = Counting;
 fn replay_allocates_nothing() {
     let model = Model::new("tiny:q4_0", &options());
     let mut context = model.context(&*cpu(3, None));
-    let (prompt, decode) = (model.pass(PassKind::Prompt), model.pass(PassKind::Decode));
-    let embed = model.pass(PassKind::Embed);
     let first = rows(&model, 0, 0, 40);
     let batch: Vec<_> = (0..3).flat_map(|slot| rows(&model, slot, 40, 1)).collect();
+    let (embed, prompt) = (
+        Step::of(Role::Text, &first, &[3, 39]),
+        Step::of(Role::Prompt, &first, &[39]),
+    );
+    let decode = Step::of(Role::Generated, &batch, &[]);
+    let choosing = Step::choosing(&batch);
     let sampled = Sampling {
         temperature: 0.8,
         top_k: 20,
@@ -46,7 +50,7 @@ fn replay_allocates_nothing() {
         repeat_penalty: 1.1,
         ..Sampling::default()
     };
-    let history: Vec<u32> = first.iter().map(|row| row.token).collect();
+    let history: Vec<u32> = first.iter().map(|row| row.token()).collect();
     let control = Control::default();
     let before = COUNT.load(Ordering::Relaxed);
     for sampling in [Sampling::default(), sampled] {
@@ -58,9 +62,9 @@ fn replay_allocates_nothing() {
             ..SlotState::default()
         };
         (0..3).for_each(|slot| context.set_slot(slot, &state).unwrap());
-        context.step(embed, &first, &[3, 39]).unwrap();
-        context.step(prompt, &first, &[39]).unwrap();
-        let pick = Pick {
+        context.step(&embed, StepOptions::default()).unwrap();
+        context.step(&prompt, StepOptions::default()).unwrap();
+        let pick = Choice {
             output: 0,
             slot: 0,
             position: 40,
@@ -68,7 +72,10 @@ fn replay_allocates_nothing() {
         };
         let mut token = [0];
         context.sample(&[pick], &mut token).unwrap();
-        context.step(decode, &batch, &[]).unwrap();
+        context.step(&decode, StepOptions::default()).unwrap();
+        let mut tokens = [0; 3];
+        let options = StepOptions::tokens(&mut tokens);
+        context.step(&choosing, options).unwrap();
         let start = |slot: u32| ChainStart {
             slot,
             token: token[0],

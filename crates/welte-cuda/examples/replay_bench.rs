@@ -122,17 +122,11 @@ fn bench(
         if replay != Replay::Graph {
             continue;
         }
-        let prompt: Vec<Row> = (0..512)
-            .map(|position| Row {
-                token: 1,
-                position,
-                slot: 0,
-            })
-            .collect();
-        context.step(prompt_pass, &prompt, &[511])?;
+        let prompt: Vec<Row> = (0..512).map(|position| Row::new(1, position, 0)).collect();
+        context.step_rows(prompt_pass, &prompt, &[511])?;
         let begun = Instant::now();
         for _ in 0..4 {
-            context.step(prompt_pass, &prompt, &[511])?;
+            context.step_rows(prompt_pass, &prompt, &[511])?;
         }
         let each = begun.elapsed().as_secs_f64() / 4.0;
         println!("  prompt of 512: {:.0} tok/s", 512.0 / each);
@@ -142,7 +136,7 @@ fn bench(
         ] {
             context.set_profiling(true)?;
             for _ in 0..8 {
-                context.step(pass, rows, outputs)?;
+                context.step_rows(pass, rows, outputs)?;
             }
             println!("  ops of a {what} step, each timed alone:");
             for op in context.profile().iter().filter(|op| op.calls > 0) {
@@ -165,11 +159,7 @@ fn several(context: &mut CudaContext, depth: u32) -> Result<(), Box<dyn Error>> 
     println!("  at {depth}: rows together: {:?}", context.rows_together());
     for count in [2, 4, 8] {
         let rows: Vec<Row> = (depth..depth + count)
-            .map(|position| Row {
-                token: 1,
-                position,
-                slot: 0,
-            })
+            .map(|position| Row::new(1, position, 0))
             .collect();
         let last = [count - 1];
         let mut line = format!("  rows {count}:");
@@ -182,10 +172,10 @@ fn several(context: &mut CudaContext, depth: u32) -> Result<(), Box<dyn Error>> 
                 let way = round % 2;
                 // With the graph, steps of several rows are launched kernels.
                 context.set_replay([Replay::Persistent, Replay::Graph][way])?;
-                context.step(pass, &rows, outputs)?;
+                context.step_rows(pass, &rows, outputs)?;
                 let begun = Instant::now();
                 for _ in 0..16 {
-                    context.step(pass, &rows, outputs)?;
+                    context.step_rows(pass, &rows, outputs)?;
                 }
                 best[way] = best[way].min(begun.elapsed().as_secs_f64() * 1e6 / 16.0);
             }

@@ -77,16 +77,12 @@ fn bench(
     let counts = COUNTS.into_iter();
     for count in counts.filter(|count| only.is_empty() || only.contains(count)) {
         let rows: Vec<Row> = (0..count)
-            .map(|i| Row {
-                token: 1 + i,
-                position: depth + i / slots,
-                slot: i % slots,
-            })
+            .map(|i| Row::new(1 + i, depth + i / slots, i % slots))
             .collect();
         if count <= FETCHED {
             let step = best(|| {
                 for _ in 0..STEPS {
-                    context.step(0, &rows, &[])?;
+                    context.step_rows(0, &rows, &[])?;
                 }
                 Ok(())
             })?;
@@ -112,7 +108,7 @@ fn chain(context: &mut CudaContext, rows: &[Row]) -> Result<(), Box<dyn Error>> 
         .iter()
         .map(|row| ChainStart {
             slot: row.slot,
-            token: row.token,
+            token: row.token(),
             position: row.position,
             steps: STEPS,
         })

@@ -27,18 +27,17 @@ use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::encode;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
-use crate::sizes::{STATE_BYTES, STEP_HEAD};
+use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
 use library::Recall;
 use logprobs::LogprobKernels;
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
-use slots::Running;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{Checks, HostScratch, MaskBoard, Pick, Profile, Replay};
+use welte_device::{ChainStart, Checks, Choice, HostScratch, MaskBoard, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, PassKind, Row};
 
 /// The decode pass: the first of a program, unless it is an encoder.
@@ -75,7 +74,6 @@ pub struct CudaContext {
     logprobs: Option<LogprobKernels>,
     /// For slots whose tokens the host chooses.
     scratch: HostScratch,
-    picks: Vec<Pick>,
     chosen: Vec<u32>,
     mailbox: HostBlock,
     cancel_word: HostBlock,
@@ -88,11 +86,12 @@ pub struct CudaContext {
     tokens: Vec<u32>,
     tiles: Vec<u32>,
     /// The rows of a chain of several slots, and what they are to sample for.
-    running: Vec<Running>,
+    running: Vec<ChainStart>,
     chained: Vec<Row>,
     picked: Vec<Row>,
-    /// The rows of the step that was begun, and how many outputs it has.
-    begun: (Vec<Row>, usize),
+    /// Output rows and wanted tokens of the step at hand.
+    chosen_rows: Vec<u32>,
+    choices: Vec<Choice>,
     /// Numbers that the device may have given to tokens so far.
     serial: u32,
     /// Pass and number of output rows of the last step.
@@ -241,7 +240,6 @@ impl CudaContext {
             sample: sample.transpose()?,
             logprobs,
             scratch: HostScratch::new(vocab, program.context as usize),
-            picks: Vec::with_capacity(decode_rows),
             chosen: Vec::with_capacity(decode_rows),
             mailbox,
             cancel_word,
@@ -253,7 +251,8 @@ impl CudaContext {
             running: Vec::with_capacity(decode_rows),
             chained: Vec::with_capacity(decode_rows),
             picked: Vec::with_capacity(decode_rows),
-            begun: (Vec::with_capacity(most_rows), 0),
+            chosen_rows: Vec::with_capacity(most_rows),
+            choices: Vec::with_capacity(most_rows),
             serial: 0,
             last: (DECODE, 0),
             stays: false,
@@ -440,8 +439,11 @@ impl CudaContext {
         image[..STEP_HEAD].copy_from_slice(bytes_of(&head(outputs.len())));
         image[STEP_HEAD..][..size_of_val(outputs)].copy_from_slice(bytes_of_all(outputs));
         image[step_rows..][..STEP_HEAD].copy_from_slice(bytes_of(&head(rows.len())));
-        let to = step_rows + STEP_HEAD + size_of_val(rows);
-        image[step_rows + STEP_HEAD..to].copy_from_slice(bytes_of_all(rows));
+        let to = step_rows + STEP_HEAD + ROW_BYTES * rows.len();
+        let words = image[step_rows + STEP_HEAD..to].chunks_exact_mut(ROW_BYTES);
+        for (words, row) in words.zip(rows) {
+            words.copy_from_slice(bytes_of(&[row.token(), row.position, row.slot]));
+        }
         let mut from = 0;
         if self.passes[pass].kind == PassKind::Decode {
             // It has no output rows of its own, but states.
@@ -459,7 +461,7 @@ impl CudaContext {
             image[from..][..4 * rows.len()].copy_from_slice(bytes_of_all(&self.tokens));
         }
         self.tokens.clear();
-        self.tokens.extend(rows.iter().map(|row| row.token));
+        self.tokens.extend(rows.iter().map(Row::token));
         let tokens = self.loaded.program.tokens as usize;
         // SAFETY: both blocks have room for the most rows, and requests are checked.
         unsafe {

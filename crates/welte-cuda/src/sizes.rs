@@ -2,10 +2,12 @@
 
 use crate::ops::{Demand, Role};
 use crate::{GpuInfo, ops};
-use welte_table::{CacheSpec, Class, Pass, PassKind, Program, Row};
+use welte_table::{CacheSpec, Class, Pass, PassKind, Program};
 
 /// Bytes of `Step` (`common.cuh`) before its rows.
 pub(crate) const STEP_HEAD: usize = 32;
+/// Bytes of a `Row`: token, position, slot.
+pub(crate) const ROW_BYTES: usize = 12;
 /// Bytes of a `RowState`.
 pub(crate) const STATE_BYTES: usize = 16;
 
@@ -59,7 +61,7 @@ impl Sizes {
         let decode_rows = decode.map_or(0, |pass| pass.rows.into());
         let states = (order + 4 * decode_rows).next_multiple_of(16);
         let step_rows = (states + STATE_BYTES as u64 * decode_rows).next_multiple_of(16);
-        let rows = u64::from(program.most_rows()) * size_of::<Row>() as u64;
+        let rows = u64::from(program.most_rows()) * ROW_BYTES as u64;
         let entries = |cache: &CacheSpec| u64::from(cache.entries(program));
         let entries: u64 = program.caches.iter().map(entries).sum();
         Sizes {

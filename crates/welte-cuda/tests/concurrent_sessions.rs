@@ -96,14 +96,10 @@ fn use_once(
         let past = rows(&mut Numbers(config.seed), config.vocab, 0, 100, 0);
         let logits = step(&mut context, PassKind::Prompt, &past);
         let bits = logits.iter().map(|value| value.to_bits()).collect();
-        let mut row = Row {
-            token: 7,
-            position: 100,
-            slot: 0,
-        };
+        let mut row = Row::new(7, 100, 0);
         let mut tokens = chain_of(&mut context, row, 8);
         context.set_replay(Replay::Loop).unwrap();
-        row.position += 8;
+        row = Row::new(7, 108, 0);
         tokens.extend(chain_of(&mut context, row, 8));
         (bits, tokens)
     };

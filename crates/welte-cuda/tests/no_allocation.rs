@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use welte_device::conformance::made::Numbers;
 use welte_device::conformance::{model, program};
 use welte_device::{
-    ChainStart, Context, Control, DeviceOptions, Pick, Replay, ReplayTools, SlotState,
+    ChainStart, Choice, Context, Control, DeviceOptions, Replay, ReplayTools, Role, SlotState,
+    Step, StepOptions,
 };
-use welte_table::{PassKind, Row, Sampling};
+use welte_table::{Row, Sampling};
 
 struct Counting;
 
@@ -40,15 +41,12 @@ fn replay_allocates_nothing() {
     let loaded = device.load_program(Arc::new(program), &checkpoint).unwrap();
     let mut context = loaded.cuda_context().unwrap();
     context.set_replay(Replay::Loop).unwrap();
-    let prompt = context.program().pass(PassKind::Prompt).unwrap();
     let mut n = Numbers(1);
-    let mut row = |position, slot| Row {
-        token: n.below(101),
-        position,
-        slot,
-    };
+    let mut row = |position, slot| Row::new(n.below(101), position, slot);
     let rows: Vec<Row> = (0..40).map(|position| row(position, 0)).collect();
     let batch: Vec<Row> = (0..3).map(|slot| row(40, slot)).collect();
+    let prompt = Step::of(Role::Prompt, &rows, &[7, 39]);
+    let decode = Step::of(Role::Generated, &batch, &[]);
     let sampled = Sampling {
         temperature: 0.8,
         top_k: 20,
@@ -57,7 +55,7 @@ fn replay_allocates_nothing() {
         repeat_penalty: 1.1,
         ..Sampling::default()
     };
-    let history: Vec<u32> = rows.iter().map(|r| r.token).collect();
+    let history: Vec<u32> = rows.iter().map(|r| r.token()).collect();
     let control = Control::default();
     let before = COUNT.load(Ordering::Relaxed);
     for replay in [Replay::Launches, Replay::Graph, Replay::Loop] {
@@ -65,7 +63,7 @@ fn replay_allocates_nothing() {
             context.set_replay(replay).unwrap();
             context.set_pages(0, 1, 0, &[5, 4, 3]).unwrap();
             context.copy_page(0, 5, 6).unwrap();
-            context.step(prompt, &rows, &[7, 39]).unwrap();
+            context.step(&prompt, StepOptions::default()).unwrap();
             let state = SlotState {
                 sampling,
                 bias: &[(1, 1.0)],
@@ -74,7 +72,7 @@ fn replay_allocates_nothing() {
                 ..SlotState::default()
             };
             context.set_slot(0, &state).unwrap();
-            let pick = Pick {
+            let pick = Choice {
                 output: 1,
                 slot: 0,
                 position: 40,
@@ -89,7 +87,7 @@ fn replay_allocates_nothing() {
                 steps: 300,
             };
             context.chain(&[start], &control, &mut |_| true).unwrap();
-            context.step(0, &batch, &[]).unwrap();
+            context.step(&decode, StepOptions::default()).unwrap();
         }
     }
     assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0);

@@ -12,8 +12,8 @@ use welte_cuda::CudaContext;
 use welte_device::conformance::made::{Made, Numbers};
 use welte_device::conformance::{model, program};
 use welte_device::{
-    ChainStart, Context, Control, Emitted, LogprobQuery, Logprobs, NO_MASK, Pick, Progress, Replay,
-    ReplayTools, SlotState,
+    ChainStart, Choice, Context, Control, Emitted, LogprobQuery, Logprobs, NO_MASK, Progress,
+    Replay, ReplayTools, SlotState,
 };
 use welte_table::*;
 
@@ -75,11 +75,7 @@ fn logits_agree_with_the_reference_in_every_format() {
             let past = rows(&mut n, program.vocab, first, count, 1);
             prompt(&mut fast, &past);
             prompt(plain.as_mut(), &past);
-            let row = Row {
-                token: 7,
-                position: first + count,
-                slot: 1,
-            };
+            let row = Row::new(7, first + count, 1);
             chain_of(&mut fast, row, 1);
             let got = logits(&mut fast);
             // In a small random model one rounding to 8 bits that falls the other way is visible.
@@ -246,11 +242,7 @@ fn samplings() -> [Sampling; 3] {
 
 /// A row of slot `slot` at position 0.
 fn start(token: u32, slot: u32) -> Row {
-    Row {
-        token,
-        position: 0,
-        slot,
-    }
+    Row::new(token, 0, slot)
 }
 
 #[test]
@@ -320,11 +312,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
             ..SlotState::default()
         };
         context.set_slot(0, &state).unwrap();
-        let row = Row {
-            token: n.below(5003),
-            position,
-            slot: 0,
-        };
+        let row = Row::new(n.below(5003), position, 0);
         let got = chain_of(&mut context, row, 1)[0];
         let chosen_from = logits(&mut context);
         let bytes: Vec<u8> = chosen_from.iter().flat_map(|v| v.to_ne_bytes()).collect();
@@ -332,7 +320,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
         step(&mut context, PassKind::Decode, &[row]);
         context.write_buffer(result, &bytes).unwrap();
         context.set_slot(0, &state).unwrap();
-        let pick = Pick {
+        let pick = Choice {
             output: 0,
             slot: 0,
             position: position + 1,
@@ -400,7 +388,7 @@ fn chains_report_the_probabilities_of_steps() {
                 context.logprobs(&[query], &mut answer).unwrap();
                 assert_eq!(one.logprobs, Some(answer[0]), "{row:?}, {sampling:?}");
                 assert_eq!(answer[0].top().len(), top as usize);
-                (row.token, row.position) = (one.token, one.position);
+                row = Row::new(one.token, one.position, row.slot);
             }
         }
     }
@@ -452,11 +440,7 @@ fn tokens_are_chosen_within_their_masks() {
             assert!(allows(position, *token), "{token} at {position}");
         }
         // The step may be repeated, and the best allowed token wins.
-        let at = Row {
-            token: tokens[count - 1],
-            position: count as u32,
-            slot: 1,
-        };
+        let at = Row::new(tokens[count - 1], count as u32, 1);
         allow(at.position + 1);
         let token = chain_of(&mut context, at, 1)[0];
         if sampling == Sampling::default() {
@@ -496,11 +480,7 @@ fn end_tokens_and_listeners_end_a_chain() {
     let never = Control::default();
     let mut some = chain_while(&mut context, start, count, &never, &mut |t| t.len() < 20);
     assert_eq!(some, all[..20]);
-    let row = Row {
-        token: some[19],
-        position: 20,
-        ..start
-    };
+    let row = Row::new(some[19], 20, start.slot);
     some.extend(chain_of(&mut context, row, 80));
     assert_eq!(some, all[..100]);
     // Stopped from elsewhere: the token of the step in flight is the last one. None is in flight if a launch has just ended.
@@ -582,11 +562,7 @@ fn a_timeline_has_the_work_of_every_block() {
     assert!(timeline.kinds().iter().any(|kind| kind.op == Op::Attention));
     // Afterwards chains run as before, without clocks.
     assert_eq!(replaying(&context), (Replay::Persistent, None));
-    let row = Row {
-        token: 9,
-        position: 60,
-        slot: 0,
-    };
+    let row = Row::new(9, 60, 0);
     assert_eq!(chain_of(&mut context, row, 12).len(), 12);
     let far = ChainStart {
         position: program.context,
@@ -654,10 +630,14 @@ fn random_chains_give_the_text_of_one_long_chain() {
             let some = chain_while(&mut context, row, length, &never, &mut |tokens| {
                 before + tokens.len() < stop
             });
-            row.position += some.len() as u32;
+            let position = row.position + some.len() as u32;
             got.extend(some);
             open = got.last().is_none_or(|t| !ends.contains(t)) && got.len() < most;
-            row.token = got.last().copied().unwrap_or(row.token);
+            row = Row::new(
+                got.last().copied().unwrap_or(row.token()),
+                position,
+                row.slot,
+            );
         }
         assert_eq!(got, text[..got.len()], "token {token}");
         assert_eq!(replaying(&context), (Replay::Persistent, None));

@@ -491,11 +491,7 @@ fn a_chain_of_every_family_equals_its_parts() {
         for lengths in [vec![count], vec![count / 2 + 1, count - count / 2 - 1]] {
             let mut context = load_any(&program, &checkpoint);
             set_slot(&mut context, 0, &Sampling::default(), &[]);
-            let start = Row {
-                token: 3,
-                position: 0,
-                slot: 0,
-            };
+            let start = Row::new(3, 0, 0);
             let tokens = common::chain(&mut context, start, &lengths);
             assert_eq!(replaying(&context), (Replay::Persistent, None));
             all.push((tokens, bits(&logits(&mut context))));
@@ -695,11 +691,7 @@ impl Pair {
         Pair {
             context: load_any(program, checkpoint),
             plain: oracle(program, checkpoint),
-            next: Row {
-                token: 3,
-                position: 0,
-                slot: 0,
-            },
+            next: Row::new(3, 0, 0),
             allowed,
         }
     }
@@ -709,8 +701,7 @@ impl Pair {
         let mut want = Vec::new();
         for token in tokens {
             want = step(self.plain.as_mut(), PassKind::Decode, &[self.next]);
-            self.next.token = *token;
-            self.next.position += 1;
+            self.next = Row::new(*token, self.next.position + 1, self.next.slot);
         }
         let at = self.next.position;
         let off = difference(&logits(&mut self.context), &want);
@@ -732,7 +723,8 @@ impl Pair {
         let rows = rows(&mut Numbers(9), vocab, self.next.position, count, 0);
         prompt(&mut self.context, &rows);
         prompt(self.plain.as_mut(), &rows);
-        self.next.position += count;
+        let next = self.next;
+        self.next = Row::new(next.token(), next.position + count, next.slot);
     }
 
     fn chain(&mut self, count: usize) -> Vec<u32> {
@@ -815,11 +807,7 @@ fn states_are_those_of_the_last_token_of_a_chain() {
             .find(|i| !made[..*i].contains(&made[*i]))
             .unwrap_or(0);
         let again = |pair: &mut Pair| {
-            pair.next = Row {
-                token: 0,
-                position: 0,
-                slot: 0,
-            };
+            pair.next = Row::new(0, 0, 0);
             pair.prompt(10);
             pair.next = start;
         };
@@ -849,11 +837,7 @@ fn states_are_those_of_the_last_token_of_a_chain() {
             assert_eq!(pair.chain(count - wanted), made[wanted..]);
         }
         // Another sequence begins, whatever states the page holds.
-        pair.next = Row {
-            token: 5,
-            position: 0,
-            slot: 0,
-        };
+        pair.next = Row::new(5, 0, 0);
         pair.chain(2);
         assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
         again(&mut pair);
@@ -885,11 +869,7 @@ fn random_chains_of_every_family_give_the_text_of_one_long_chain() {
         &gated_convolutions()[2],
     ];
     let most = long(200);
-    let start = |token| Row {
-        token,
-        position: 0,
-        slot: 0,
-    };
+    let start = |token| Row::new(token, 0, 0);
     let mut models: Vec<(&str, CudaContext, Vec<Vec<u32>>)> = Vec::new();
     for case in cases {
         let (program, checkpoint) = case.program();
@@ -915,8 +895,8 @@ fn random_chains_of_every_family_give_the_text_of_one_long_chain() {
                 common::chain_while(context, row, length, &Control::default(), &mut |tokens| {
                     before + tokens.len() < stop
                 });
-            row.position += some.len() as u32;
-            row.token = some.last().copied().unwrap_or(row.token);
+            let last = some.last().copied().unwrap_or(row.token());
+            row = Row::new(last, row.position + some.len() as u32, row.slot);
             got.extend(some);
         }
         assert_eq!(got, texts[token as usize][..got.len()], "{name}, {token}");

@@ -468,10 +468,12 @@ fn slots_of_a_chain_make_the_tokens_that_they_make_alone() {
         assert_eq!(together.to_vec(), alone);
         // The keys and values that they left are the same.
         let rows: Vec<Row> = (0..3)
-            .map(|slot| Row {
-                token: 1,
-                position: starts[slot].position + together[slot].len() as u32,
-                slot: slot as u32,
+            .map(|slot| {
+                Row::new(
+                    1,
+                    starts[slot].position + together[slot].len() as u32,
+                    slot as u32,
+                )
             })
             .collect();
         let after = step(&mut context, PassKind::Decode, &rows);

@@ -70,20 +70,12 @@ fn run(context: &mut CudaContext, cut: &Cut, tokens: &[u32]) -> (Vec<u32>, Vec<V
     let mut logits = Vec::new();
     while at < PROMPT {
         let size = (*sizes.next().unwrap()).min(PROMPT - at);
-        let own = (at..at + size).map(|position| Row {
-            token: tokens[position as usize],
-            position,
-            slot: 0,
-        });
+        let own = (at..at + size).map(|position| Row::new(tokens[position as usize], position, 0));
         let mut rows: Vec<Row> = own.collect();
         for _ in 0..cut.neighbours {
             let slot = 1 + n.below(2);
             let position = &mut others[slot as usize - 1];
-            let row = Row {
-                token: n.below(program.vocab),
-                position: *position,
-                slot,
-            };
+            let row = Row::new(n.below(program.vocab), *position, slot);
             *position = (*position + 1) % program.context;
             // The last row stays last.
             rows.insert(n.below(rows.len() as u32) as usize, row);
@@ -91,7 +83,7 @@ fn run(context: &mut CudaContext, cut: &Cut, tokens: &[u32]) -> (Vec<u32>, Vec<V
         at += size;
         let last = rows.len() as u32 - 1;
         let outputs: Vec<u32> = (last.saturating_sub(cut.more_outputs)..=last).collect();
-        let all = context.step(pass, &rows, &outputs).unwrap();
+        let all = context.step_rows(pass, &rows, &outputs).unwrap();
         let row = &all[all.len() - program.vocab as usize..];
         logits = row.iter().map(|v| v.to_bits()).collect();
     }

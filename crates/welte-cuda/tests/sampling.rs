@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use welte_device::conformance::made::{Made, Numbers};
-use welte_device::{ChainStart, Context, Control, Device, DeviceOptions, Pick, Replay, SlotState};
+use welte_device::{
+    ChainStart, Choice, Context, Control, Device, DeviceOptions, Replay, SlotState,
+};
 use welte_table::*;
 
 /// A program whose logits are whatever its only buffer of them holds.
@@ -92,12 +94,9 @@ fn tokens(context: &mut dyn Context, values: &[f32], state: &SlotState<'_>) -> V
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
     context.write_buffer(1, &bytes).unwrap();
     context.set_slot(1, state).unwrap();
-    let row = Row {
-        slot: 1,
-        ..Row::default()
-    };
-    context.step(0, &[row], &[]).unwrap();
-    let pick = Pick {
+    let row = Row::new(0, 0, 1);
+    context.step_rows(0, &[row], &[]).unwrap();
+    let pick = Choice {
         output: 0,
         slot: 1,
         position: 9,

@@ -1,6 +1,9 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
-use crate::{ChainStart, Error, LogprobQuery, Logprobs, MixedStep, Pick, SlotState};
+use crate::{
+    ChainStart, Choice, Error, LogprobQuery, Logprobs, Role, SlotState, Stage, Step, StepOptions,
+    Want,
+};
 use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, Pass, PassKind, Program, Row};
 
 /// Checks requests against a program, with room for its largest step.
@@ -10,15 +13,21 @@ pub struct Checks {
     keys: Vec<u64>,
     /// Any cache is recurrent: the rows of a slot must follow each other.
     recurrent: bool,
-    /// The pass whose step was begun.
-    begun: Option<usize>,
+    /// The device can mix generated rows and rows of prompts.
+    mixes: bool,
+    /// The step that was begun and has not ended.
+    begun: Option<StepPlan>,
 }
 
 /// What a valid step comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepPlan {
+    /// The pass that computes it.
+    pub pass: usize,
     /// Input rows.
     pub rows: usize,
+    /// How many of them are generated. They come first.
+    pub generated: usize,
     /// Output rows.
     pub outputs: usize,
 }
@@ -30,8 +39,14 @@ impl Checks {
         Checks {
             keys: Vec::with_capacity(program.most_rows().max(program.slots) as usize),
             recurrent: program.caches.iter().any(|cache| recurrent(cache.kind)),
+            mixes: false,
             begun: None,
         }
+    }
+
+    /// For a device that can mix generated rows and rows of prompts.
+    pub fn mixing(self, mixes: bool) -> Checks {
+        Checks { mixes, ..self }
     }
 
     /// Bytes that the checks of a program take.
@@ -39,77 +54,98 @@ impl Checks {
         program.most_rows().max(program.slots) as usize * 8
     }
 
-    /// Checks a step that is run part by part, and remembers it.
-    pub fn begin(
-        &mut self,
-        program: &Program,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-    ) -> Result<StepPlan, Error> {
-        let plan = self.step(program, pass, rows, outputs)?;
-        self.begun = Some(pass);
-        Ok(plan)
-    }
-
-    /// The pass of the step that was begun. Another step or a chain ends it.
-    pub fn begun(&self) -> Result<usize, Error> {
-        self.begun
-            .ok_or_else(|| Error::request("no step was begun"))
-    }
-
-    /// Ends the step that was begun, and returns its pass.
-    pub fn end(&mut self) -> Result<usize, Error> {
-        let pass = self.begun()?;
-        self.begun = None;
-        Ok(pass)
-    }
-
-    /// Checks the rows and chosen outputs of a step.
+    /// Checks a step that begins, or that a step which goes on is the one that was begun. A chain or another step ends
+    /// it.
     pub fn step(
         &mut self,
         program: &Program,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
+        step: &Step,
+        options: &StepOptions<'_>,
     ) -> Result<StepPlan, Error> {
-        let spec = self.rows(program, pass, rows)?;
-        if spec.kind == PassKind::Decode {
-            if !outputs.is_empty() {
-                return Err(Error::request("a decode pass yields all rows; choose none"));
-            }
-            return Ok(StepPlan {
-                rows: rows.len(),
-                outputs: match spec.is_middle() {
-                    true => 0,
-                    false => rows.len(),
-                },
-            });
+        let begun = self.begun.take();
+        let plan = if options.stage.begins() {
+            self.whole(program, step)?
+        } else {
+            begun.ok_or_else(|| Error::request("no step was begun"))?
+        };
+        if plan.rows != step.rows.len() {
+            let (given, rows) = (step.rows.len(), plan.rows);
+            return Err(Error::request(format!(
+                "a step of {given} rows goes on; the one that was begun has {rows}"
+            )));
         }
-        chosen(spec, rows.len(), 0, outputs)
+        if let Some(tokens) = &options.tokens {
+            let (wanted, room) = (step.tokens(), tokens.len());
+            if wanted != room {
+                return Err(Error::request(format!(
+                    "{wanted} picks want a token, and there is room for {room}"
+                )));
+            }
+        }
+        if matches!(options.stage, Stage::Begin | Stage::Run(_)) {
+            self.begun = Some(plan);
+        }
+        Ok(plan)
     }
 
-    /// Checks a mixed step.
-    pub fn mixed_step(
-        &mut self,
-        program: &Program,
-        step: &MixedStep<'_>,
-    ) -> Result<StepPlan, Error> {
-        let spec = self.rows(program, step.pass, step.rows)?;
-        if spec.kind != PassKind::Prompt {
-            return Err(Error::request(format!(
-                "a mixed step of the {} pass; only the prompt pass has them",
-                spec.kind.name()
-            )));
+    /// Checks the spans, rows and picks of a step.
+    fn whole(&mut self, program: &Program, step: &Step) -> Result<StepPlan, Error> {
+        let kind = step.pass();
+        let pass = program.pass(kind).ok_or_else(|| {
+            Error::request(format!("the {} pass; the program has none", kind.name()))
+        })?;
+        let spec = self.rows(program, pass, &step.rows)?;
+        self.spans(step)?;
+        let generated = step.generated();
+        if spec.is_middle() && kind == PassKind::Decode {
+            return Ok(StepPlan {
+                pass,
+                rows: step.rows.len(),
+                generated,
+                outputs: 0,
+            });
         }
-        if step.generated > step.rows.len() {
-            return Err(Error::request(format!(
-                "{} generated rows among {}",
-                step.generated,
-                step.rows.len()
-            )));
+        let outputs = picked(spec, step, generated)?;
+        Ok(StepPlan {
+            pass,
+            rows: step.rows.len(),
+            generated,
+            outputs,
+        })
+    }
+
+    /// Checks that the spans cover the rows, in the order of their roles, and each has rows of one slot.
+    fn spans(&self, step: &Step) -> Result<(), Error> {
+        let all: usize = step.spans.iter().map(|span| span.rows as usize).sum();
+        if all != step.rows.len() {
+            let rows = step.rows.len();
+            return Err(Error::request(format!("spans of {all} rows for {rows}")));
         }
-        chosen(spec, step.rows.len(), step.generated, step.outputs)
+        if !step.spans.is_sorted_by_key(|span| span.role) {
+            return Err(Error::request(
+                "spans in disorder; generated rows come first, then prompts",
+            ));
+        }
+        let roles = |role| step.spans.iter().any(|span| span.role == role);
+        if roles(Role::Text) && (roles(Role::Generated) || roles(Role::Prompt)) {
+            return Err(Error::request("a step of texts and of other rows"));
+        }
+        if roles(Role::Generated) && roles(Role::Prompt) && !self.mixes {
+            return Err(Error::request(
+                "a step of generated rows and rows of prompts; this device computes them one after the other",
+            ));
+        }
+        let mut rows = &step.rows[..];
+        for (number, span) in step.spans.iter().enumerate() {
+            let (own, others) = rows.split_at(span.rows as usize);
+            rows = others;
+            if own.is_empty() || own.iter().any(|row| row.slot != own[0].slot) {
+                return Err(Error::request(format!(
+                    "span {number}; it must have rows of one slot"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the rows of a step.
@@ -135,6 +171,12 @@ impl Checks {
         }
         for row in rows {
             self.row(program, row)?;
+            if !row.is_text() {
+                return Err(Error::request(format!(
+                    "position {} of slot {} with a feature, axes or a reach of its own; this device takes tokens of texts only",
+                    row.position, row.slot
+                )));
+            }
         }
         self.distinct(rows.iter().map(|row| (row.slot, row.position)))?;
         if self.recurrent {
@@ -150,8 +192,8 @@ impl Checks {
             slots,
             ..
         } = program;
-        let problem = if row.token >= *vocab {
-            format!("token {} is not in the vocabulary of {vocab}", row.token)
+        let problem = if row.token() >= *vocab {
+            format!("token {} is not in the vocabulary of {vocab}", row.token())
         } else if row.position >= *context {
             format!(
                 "position {} is beyond the context of {context}",
@@ -213,23 +255,23 @@ impl Checks {
     }
 
     /// Checks what tokens are chosen from; `outputs` is what the last step yielded.
-    pub fn picks(
+    pub fn choices(
         &self,
         program: &Program,
-        picks: &[Pick],
+        choices: &[Choice],
         tokens: &[u32],
         outputs: usize,
     ) -> Result<(), Error> {
-        if picks.len() != tokens.len() {
+        if choices.len() != tokens.len() {
             return Err(Error::request(format!(
-                "{} picks and room for {} tokens",
-                picks.len(),
+                "{} choices and room for {} tokens",
+                choices.len(),
                 tokens.len()
             )));
         }
-        for pick in picks {
-            output(pick.output, outputs)?;
-            self.slot(program, pick.slot)?;
+        for choice in choices {
+            output(choice.output, outputs)?;
+            self.slot(program, choice.slot)?;
         }
         Ok(())
     }
@@ -388,9 +430,30 @@ impl Checks {
     }
 }
 
-/// Checks the chosen outputs of a step, the first `generated` rows of which are outputs anyway.
-fn chosen(spec: &Pass, rows: usize, generated: usize, outputs: &[u32]) -> Result<StepPlan, Error> {
-    let all = generated + outputs.len();
+/// Checks the picks of a step, whose first `generated` rows are output rows anyway. Returns the number of output rows.
+fn picked(spec: &Pass, step: &Step, generated: usize) -> Result<usize, Error> {
+    let rows = step.rows.len();
+    let ascending = step.picks.windows(2).all(|pair| pair[0].row < pair[1].row);
+    if !ascending || step.picks.iter().any(|pick| pick.row as usize >= rows) {
+        return Err(Error::request(format!(
+            "picks must be ascending row numbers below {rows}"
+        )));
+    }
+    for pick in &step.picks {
+        let generated = (pick.row as usize) < generated;
+        match pick.want {
+            Want::Values if generated => {
+                return Err(Error::request(
+                    "all generated rows are output rows; pick them for tokens only",
+                ));
+            }
+            Want::Token { .. } if spec.kind == PassKind::Embed => {
+                return Err(Error::request("a text yields no tokens"));
+            }
+            Want::Values | Want::Token { .. } => {}
+        }
+    }
+    let all = generated + step.chosen().count();
     if all > spec.outputs as usize {
         return Err(Error::request(format!(
             "{all} outputs; the {} pass yields at most {}",
@@ -398,14 +461,7 @@ fn chosen(spec: &Pass, rows: usize, generated: usize, outputs: &[u32]) -> Result
             spec.outputs
         )));
     }
-    let ascending = outputs.windows(2).all(|pair| pair[0] < pair[1]);
-    let within = |row: &u32| (generated..rows).contains(&(*row as usize));
-    if !ascending || !outputs.iter().all(within) {
-        return Err(Error::request(format!(
-            "outputs must be ascending row numbers from {generated} to below {rows}"
-        )));
-    }
-    Ok(StepPlan { rows, outputs: all })
+    Ok(all)
 }
 
 /// Checks the number of an output row.

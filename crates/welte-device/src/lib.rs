@@ -9,6 +9,7 @@
 //!
 //! A new device implements the three traits and runs [`conformance`] against the reference device.
 
+mod chain;
 mod checks;
 pub mod conformance;
 mod error;
@@ -16,7 +17,6 @@ mod host;
 mod id;
 mod logprobs;
 mod mask;
-mod mixed;
 mod noise;
 mod options;
 mod phases;
@@ -24,25 +24,26 @@ mod plan;
 mod profile;
 mod report;
 mod slot;
+mod step;
 pub mod timeline;
 
+pub use chain::{Made, StepChain, chain_by_steps};
 pub use checks::{Checks, StepPlan};
 pub use error::Error;
 pub use host::{HostScratch, HostSlot, argmax};
 pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
-pub use mixed::{MixedStep, same_commands};
 pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying, cpu_list};
 pub use phases::{Phase, Phases};
 pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;
 pub use report::DeviceReport;
-pub use slot::{ChainStart, Control, Emitted, Pick, SlotState};
+pub use slot::{ChainStart, Control, Emitted, SlotState};
+pub use step::{Choice, Pick, Role, Span, Stage, Step, StepOptions, Want, same_commands};
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use timeline::Timeline;
 use welte_formats::Checkpoint;
@@ -138,21 +139,17 @@ pub trait Context: Send {
     /// with the same [`Loaded::arithmetic`] and the same caches.
     fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Runs a pass over rows, without sampling. Returns the output rows: of a decode pass those of all rows (`outputs`
-    /// is then empty); of other passes those of the rows that `outputs` names in ascending order, which may be none.
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error>;
+    /// Runs a step, or a part of one. Returns its output rows: those of all generated rows, then those of the other rows
+    /// that are picked. What is returned is empty if tokens were asked for or the step has not ended.
+    ///
+    /// A row's bits depend on its sequence and its role only, so every row of a mixed step has the bits that it has in a
+    /// step of its own pass.
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error>;
 
-    /// Whether [`Context::step_mixed`] can be asked: the same for the context's life.
+    /// Whether generated rows and prompt rows can share a step, which reads the weights once. The same for the context's
+    /// life.
     fn mixes(&self) -> bool {
         false
-    }
-
-    /// Computes generated rows of some sequences and prompt rows of others in one pass over the weights. Every row has the bits
-    /// that it has in a step of its own pass. Returns the output rows: those of all generated rows, then those of the prompt
-    /// rows that are chosen. [`Context::sample`] and [`Context::logprobs`] follow as after [`Context::step`].
-    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
-        let _ = step;
-        Err(Error::request("a mixed step; this device has none"))
     }
 
     /// Sets a slot's sampling state and takes its masks away. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
@@ -162,24 +159,10 @@ pub trait Context: Send {
     /// Where the masks of slots are written whose state is [`SlotState::masked`]. The same board for the context's life.
     fn masks(&self) -> Arc<MaskBoard>;
 
-    /// Chooses tokens from the logits of the last step, in the order of `picks`. A slot's mask may leave it without a token: then
-    /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history. A pick that is skipped ([`Pick::draft`]) gets
-    /// [`SKIPPED`] and leaves no trace.
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
-
-    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so only
-    /// [`Context::logprobs`] can be asked of them.
-    fn step_and_sample(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-        picks: &[Pick],
-        tokens: &mut [u32],
-    ) -> Result<(), Error> {
-        self.step(pass, rows, outputs)?;
-        self.sample(picks, tokens)
-    }
+    /// Chooses tokens from the output rows of the last step, once more or by other slots than the step's own. A slot's mask
+    /// may leave it without a token: then it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history. A choice that is
+    /// skipped ([`Choice::draft`]) gets [`SKIPPED`] and leaves no trace. Cannot follow a step that has chosen tokens.
+    fn sample(&mut self, choices: &[Choice], tokens: &mut [u32]) -> Result<(), Error>;
 
     /// Computes probabilities from the logits of the last step, in the order of `queries`. [`Context::sample`] may have
     /// been called in between. A row's bits do not depend on other rows.
@@ -198,19 +181,14 @@ pub trait Context: Send {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error>;
 
-    /// Begins a step of a pass over rows and runs none of its commands. [`Context::run_commands`] and [`Context::end_step`]
-    /// follow; together they are a [`Context::step`].
-    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error>;
+    /// Runs rows of any slots through one pass: for tests and tools. `outputs` names the output rows; of a decode pass all
+    /// rows are.
+    fn step_rows(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
+        let step = step_of(self.program(), pass, rows, outputs)?;
+        self.step(&step, StepOptions::default())
+    }
 
-    /// Runs some commands of the step that was begun, in the order of the pass, without sampling. Numbers beyond the pass's
-    /// end are ignored. The device may still be at work when this returns; [`Context::read_bytes`] and
-    /// [`Context::end_step`] wait for it.
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error>;
-
-    /// Ends the step whose commands have all run. Returns the output rows, as [`Context::step`] does.
-    fn end_step(&mut self) -> Result<&[f32], Error>;
-
-    /// As [`Context::step`], but only the first `commands` commands: for finding the first one that differs.
+    /// As [`Context::step_rows`], but only the first `commands` commands: for finding the first one that differs.
     fn step_until(
         &mut self,
         pass: usize,
@@ -218,8 +196,10 @@ pub trait Context: Send {
         outputs: &[u32],
         commands: usize,
     ) -> Result<(), Error> {
-        self.begin_step(pass, rows, outputs)?;
-        self.run_commands(0..commands)
+        let step = step_of(self.program(), pass, rows, outputs)?;
+        self.step(&step, StepOptions::stage(Stage::Begin))?;
+        let part = Stage::Run(0..commands);
+        self.step(&step, StepOptions::stage(part)).map(drop)
     }
 
     /// Copies bytes of a buffer, from byte `first` on, to the host.
@@ -247,7 +227,7 @@ pub trait Context: Send {
     /// What each op did since profiling was switched on; empty if it is off.
     fn profile(&self) -> Vec<Profile>;
 
-    /// When the commands of the last profiled step ran, or those that [`Context::run_commands`] ran last.
+    /// When the commands of the last profiled step ran, or those of the last [`Stage::Run`].
     fn last_step(&self) -> Timeline;
 
     /// Further ways to replay, if the device has them: for benchmarks and tools.
@@ -272,4 +252,13 @@ pub trait ReplayTools {
 
     /// The tuning parameters in use, in words, if the way of replaying has any.
     fn tuning(&self) -> Option<String>;
+}
+
+/// The step over rows of one pass.
+fn step_of(program: &Program, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<Step, Error> {
+    let known = program.passes.len();
+    let spec = program.passes.get(pass);
+    let spec =
+        spec.ok_or_else(|| Error::request(format!("pass {pass}; the program has {known}")))?;
+    Ok(Step::of(Role::of(spec.kind), rows, outputs))
 }

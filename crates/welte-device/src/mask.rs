@@ -7,7 +7,7 @@ use web_time::{Duration, Instant};
 pub const NO_TOKEN: u32 = u32::MAX;
 /// In place of a token: the mask of this position did not come in time. The step may be repeated.
 pub const NO_MASK: u32 = u32::MAX - 1;
-/// In place of a token: a guess before it was wrong, so the pick was skipped ([`Pick::draft`](crate::Pick::draft)).
+/// In place of a token: a guess before it was wrong, so the choice was skipped ([`Choice::draft`](crate::Choice::draft)).
 pub const SKIPPED: u32 = u32::MAX - 2;
 
 /// True for a token, false for [`NO_TOKEN`], [`NO_MASK`] and [`SKIPPED`].

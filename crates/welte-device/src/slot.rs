@@ -1,6 +1,6 @@
 //! Slots: what a caller sets, and what chains take and emit.
 
-use crate::{Logprobs, SKIPPED};
+use crate::{Choice, Logprobs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use welte_table::{Row, Sampling};
 
@@ -33,32 +33,6 @@ impl SlotState<'_> {
     pub const MOST_ENDS: usize = 256;
 }
 
-/// Which output row of the last step a token is chosen from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pick {
-    /// Index of the output row.
-    pub output: u32,
-    /// Whose sampling state chooses.
-    pub slot: u32,
-    /// Position of the new token: a key of its noise.
-    pub position: u32,
-    /// The token that the slot's next row of the step has read as a guess. If another token is chosen, later picks of
-    /// the slot in the same call are skipped.
-    pub draft: Option<u32>,
-}
-
-impl Pick {
-    /// True if pick `nth` is skipped. `tokens` are those of the picks before it.
-    pub fn is_skipped(picks: &[Pick], tokens: &[u32], nth: usize) -> bool {
-        let earlier = picks[..nth].iter().zip(&tokens[..nth]).rev();
-        let mut earlier = earlier.filter(|(pick, _)| pick.slot == picks[nth].slot);
-        let rejected = |(pick, token): (&Pick, &u32)| {
-            *token == SKIPPED || pick.draft.is_some_and(|draft| draft != *token)
-        };
-        earlier.next().is_some_and(rejected)
-    }
-}
-
 /// Where a slot begins a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainStart {
@@ -75,16 +49,12 @@ pub struct ChainStart {
 impl ChainStart {
     /// The row of the step that reads its token.
     pub fn row(&self) -> Row {
-        Row {
-            token: self.token,
-            position: self.position,
-            slot: self.slot,
-        }
+        Row::new(self.token, self.position, self.slot)
     }
 
     /// The choice of the token after it, from an output row of that step.
-    pub fn pick(&self, output: u32) -> Pick {
-        Pick {
+    pub fn choice(&self, output: u32) -> Choice {
+        Choice {
             output,
             slot: self.slot,
             position: self.position + 1,

@@ -1,8 +1,11 @@
 //! Every refusal of [`Checks`], with the words that a person reads.
 
-use welte_device::{ChainStart, Checks, Error, Pick, SlotState, StepPlan};
+use welte_device::{
+    ChainStart, Checks, Choice, Error, Pick, Role, SlotState, Span, Stage, Step, StepOptions,
+    StepPlan, Want,
+};
 use welte_table::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, Pass, PassKind, Program, Row,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, Input, Pass, PassKind, Program, Row,
 };
 
 /// A vocabulary of 10, a context of 8 in pages of 3, 2 slots; passes of 2, 4 and 4 rows; a cache of 5 pages.
@@ -60,11 +63,7 @@ fn recurrent() -> Program {
 }
 
 fn row(slot: u32, position: u32) -> Row {
-    Row {
-        token: 1,
-        position,
-        slot,
-    }
+    Row::new(1, position, slot)
 }
 
 fn start(slot: u32, position: u32, steps: u32) -> ChainStart {
@@ -85,80 +84,103 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     }
 }
 
+const GENERATED: Role = Role::Generated;
+const PROMPT: Role = Role::Prompt;
+const TEXT: Role = Role::Text;
+
 #[track_caller]
-fn step(pass: usize, rows: &[Row], outputs: &[u32]) -> Result<StepPlan, Error> {
+fn step(role: Role, rows: &[Row], outputs: &[u32]) -> Result<StepPlan, Error> {
     let program = program();
-    Checks::new(&program).step(&program, pass, rows, outputs)
+    whole(
+        &mut Checks::new(&program),
+        &program,
+        &Step::of(role, rows, outputs),
+    )
+}
+
+fn whole(checks: &mut Checks, program: &Program, step: &Step) -> Result<StepPlan, Error> {
+    checks.step(program, step, &StepOptions::default())
 }
 
 #[test]
 fn good_steps_say_how_many_rows_they_yield() {
-    let plan = |rows, outputs| StepPlan { rows, outputs };
+    let plan = |pass, rows, outputs| StepPlan {
+        pass,
+        rows,
+        generated: if pass == 0 { rows } else { 0 },
+        outputs,
+    };
     let both = [row(0, 7), row(1, 7)];
-    assert_eq!(step(0, &both, &[]).unwrap(), plan(2, 2));
+    assert_eq!(step(GENERATED, &both, &[]).unwrap(), plan(0, 2, 2));
     let four = [row(0, 0), row(0, 1), row(1, 5), row(0, 2)];
-    assert_eq!(step(1, &four, &[]).unwrap(), plan(4, 0));
-    assert_eq!(step(1, &four, &[0, 2, 3]).unwrap(), plan(4, 3));
-    assert_eq!(step(2, &four, &[0, 1, 2, 3]).unwrap(), plan(4, 4));
+    assert_eq!(step(PROMPT, &four, &[]).unwrap(), plan(1, 4, 0));
+    assert_eq!(step(PROMPT, &four, &[0, 2, 3]).unwrap(), plan(1, 4, 3));
+    assert_eq!(step(TEXT, &four, &[0, 1, 2, 3]).unwrap(), plan(2, 4, 4));
 }
 
 #[test]
 fn impossible_steps_are_refused() {
     let far = row(0, 8);
     let other = row(2, 0);
-    let unknown = Row {
-        token: 10,
-        ..row(0, 0)
-    };
+    let unknown = Row::new(10, 0, 0);
     let two = [row(0, 0), row(0, 1)];
     let five = [0, 1, 2, 3, 4].map(|position| row(0, position));
     let four = &five[..4];
-    let cases: [(usize, &[Row], &[u32], &str); 12] = [
-        (3, &two, &[], "pass 3; the program has 3"),
-        (0, &[], &[], "0 rows; the decode pass takes 1 to 2"),
-        (1, &five, &[], "5 rows; the prompt pass takes 1 to 4"),
+    let cases: [(Role, &[Row], &[u32], &str); 11] = [
+        (GENERATED, &[], &[], "0 rows; the decode pass takes 1 to 2"),
+        (PROMPT, &five, &[], "5 rows; the prompt pass takes 1 to 4"),
         (
-            0,
+            GENERATED,
             &[unknown],
             &[],
             "token 10 is not in the vocabulary of 10",
         ),
-        (0, &[far], &[], "position 8 is beyond the context of 8"),
-        (0, &[other], &[], "slot 2; there are 2"),
         (
-            1,
+            GENERATED,
+            &[far],
+            &[],
+            "position 8 is beyond the context of 8",
+        ),
+        (GENERATED, &[other], &[], "slot 2; there are 2"),
+        (
+            PROMPT,
             &[row(1, 4), row(0, 4), row(1, 4)],
             &[],
             "position 4 of slot 1 appears twice",
         ),
-        (0, &two, &[0], "a decode pass yields all rows; choose none"),
         (
-            1,
+            GENERATED,
+            &two,
+            &[0],
+            "all generated rows are output rows; pick them for tokens only",
+        ),
+        (
+            PROMPT,
             four,
             &[0, 1, 2, 3],
             "4 outputs; the prompt pass yields at most 3",
         ),
         (
-            1,
+            PROMPT,
             &two,
             &[2],
-            "outputs must be ascending row numbers from 0 to below 2",
+            "picks must be ascending row numbers below 2",
         ),
         (
-            1,
+            PROMPT,
             &two,
             &[1, 0],
-            "outputs must be ascending row numbers from 0 to below 2",
+            "picks must be ascending row numbers below 2",
         ),
         (
-            2,
+            TEXT,
             &two,
             &[1, 1],
-            "outputs must be ascending row numbers from 0 to below 2",
+            "picks must be ascending row numbers below 2",
         ),
     ];
-    for (pass, rows, outputs, text) in cases {
-        assert_eq!(refusal(step(pass, rows, outputs)), text);
+    for (role, rows, outputs, text) in cases {
+        assert_eq!(refusal(step(role, rows, outputs)), text);
     }
 }
 
@@ -166,7 +188,7 @@ fn impossible_steps_are_refused() {
 fn recurrent_rows_follow_each_other() {
     let program = recurrent();
     let mut checks = Checks::new(&program);
-    let mut step = |rows: &[Row]| checks.step(&program, 1, rows, &[]);
+    let mut step = |rows: &[Row]| whole(&mut checks, &program, &Step::of(PROMPT, rows, &[]));
     assert!(step(&[row(0, 3), row(1, 0), row(0, 4), row(1, 1)]).is_ok());
     let gap =
         "position 5 of slot 0 does not follow its last row; recurrent state needs consecutive rows";
@@ -177,7 +199,14 @@ fn recurrent_rows_follow_each_other() {
     // Attention alone needs no order.
     let program = self::program();
     let rows = [row(0, 4), row(0, 3)];
-    assert!(Checks::new(&program).step(&program, 1, &rows, &[]).is_ok());
+    assert!(
+        whole(
+            &mut Checks::new(&program),
+            &program,
+            &Step::of(PROMPT, &rows, &[])
+        )
+        .is_ok()
+    );
 }
 
 #[test]
@@ -228,24 +257,25 @@ fn impossible_chains_are_refused() {
 fn impossible_picks_are_refused() {
     let program = program();
     let checks = Checks::new(&program);
-    let pick = |output, slot| Pick {
+    let choice = |output, slot| Choice {
         output,
         slot,
         position: 99,
         draft: None,
     };
-    let picks = |picks: &[Pick], tokens: usize| checks.picks(&program, picks, &vec![0; tokens], 3);
-    assert!(picks(&[pick(2, 1), pick(2, 0), pick(0, 1)], 3).is_ok());
-    assert!(picks(&[], 0).is_ok());
+    let choices =
+        |all: &[Choice], tokens: usize| checks.choices(&program, all, &vec![0; tokens], 3);
+    assert!(choices(&[choice(2, 1), choice(2, 0), choice(0, 1)], 3).is_ok());
+    assert!(choices(&[], 0).is_ok());
     assert_eq!(
-        refusal(picks(&[pick(0, 0)], 2)),
-        "1 picks and room for 2 tokens"
+        refusal(choices(&[choice(0, 0)], 2)),
+        "1 choices and room for 2 tokens"
     );
     assert_eq!(
-        refusal(picks(&[pick(3, 0)], 1)),
+        refusal(choices(&[choice(3, 0)], 1)),
         "output 3; the last step yielded 3"
     );
-    assert_eq!(refusal(picks(&[pick(0, 2)], 1)), "slot 2; there are 2");
+    assert_eq!(refusal(choices(&[choice(0, 2)], 1)), "slot 2; there are 2");
 }
 
 #[test]
@@ -328,25 +358,117 @@ fn pages_are_read_and_written_whole() {
 }
 
 #[test]
+fn spans_cover_the_rows_in_order() {
+    let program = program();
+    let mut checks = Checks::new(&program).mixing(true);
+    let mut mixed = Step::of(GENERATED, &[row(0, 3)], &[]);
+    mixed.add_all(PROMPT, &[row(1, 0), row(1, 1)]);
+    let token = Want::Token { draft: None };
+    mixed.picks = [0, 2].map(|row| Pick { row, want: token }).to_vec();
+    let plan = whole(&mut checks, &program, &mixed).unwrap();
+    assert_eq!((plan.pass, plan.rows), (1, 3));
+    assert_eq!((plan.generated, plan.outputs), (1, 2));
+    let choices: Vec<_> = mixed.choices().map(|one| (one.output, one.slot)).collect();
+    assert_eq!(choices, [(0, 0), (1, 1)]);
+    let no_mixing = whole(&mut Checks::new(&program), &program, &mixed);
+    assert!(refusal(no_mixing).contains("one after the other"));
+    let mut refused = |change: &dyn Fn(&mut Step)| {
+        let mut step = mixed.clone();
+        change(&mut step);
+        refusal(whole(&mut checks, &program, &step))
+    };
+    assert_eq!(refused(&|s| s.spans[1].rows = 1), "spans of 2 rows for 3");
+    assert_eq!(
+        refused(&|s| s.spans.reverse()),
+        "spans in disorder; generated rows come first, then prompts"
+    );
+    assert_eq!(
+        refused(&|s| s.spans[1].role = TEXT),
+        "a step of texts and of other rows"
+    );
+    assert_eq!(
+        refused(&|s| s.rows[1].slot = 0),
+        "span 1; it must have rows of one slot"
+    );
+    let (rows, role) = (0, PROMPT);
+    assert_eq!(
+        refused(&|s| s.spans.push(Span { role, rows })),
+        "span 2; it must have rows of one slot"
+    );
+}
+
+#[test]
+fn rows_that_are_not_text_are_refused() {
+    let text = row(0, 3);
+    let (input, axes) = (Input::Feature(0), [3, 3, 4]);
+    let rows = [
+        Row { input, ..text },
+        Row { axes, ..text },
+        Row { reach: 4, ..text },
+    ];
+    for row in rows {
+        let refused = refusal(step(PROMPT, &[row, self::row(0, 4)], &[]));
+        assert!(refused.contains("takes tokens of texts only"), "{refused}");
+    }
+}
+
+#[test]
 fn a_step_that_is_run_in_parts_begins_and_ends_once() {
     let program = program();
     let mut checks = Checks::new(&program);
-    let rows = [row(0, 0)];
-    assert_eq!(refusal(checks.begun()), "no step was begun");
-    assert_eq!(refusal(checks.end()), "no step was begun");
-    checks.begin(&program, 1, &rows, &[]).unwrap();
-    assert_eq!(checks.begun().unwrap(), 1);
-    assert_eq!(checks.end().unwrap(), 1);
-    assert_eq!(refusal(checks.begun()), "no step was begun");
-    // A step or a chain ends it, refused or not.
-    checks.begin(&program, 1, &rows, &[]).unwrap();
-    checks.step(&program, 9, &rows, &[]).unwrap_err();
-    assert_eq!(refusal(checks.begun()), "no step was begun");
-    checks.begin(&program, 1, &rows, &[]).unwrap();
+    let good = Step::of(PROMPT, &[row(0, 0)], &[]);
+    let far = Step::of(PROMPT, &[row(0, 8)], &[]);
+    let mut part = |step: &Step, part| checks.step(&program, step, &StepOptions::stage(part));
+    let run = || Stage::Run(0..1);
+    assert_eq!(refusal(part(&good, run())), "no step was begun");
+    assert_eq!(refusal(part(&good, Stage::End)), "no step was begun");
+    part(&good, Stage::Begin).unwrap();
+    assert_eq!(part(&good, run()).unwrap().pass, 1);
+    assert_eq!(part(&good, Stage::End).unwrap().pass, 1);
+    assert_eq!(refusal(part(&good, run())), "no step was begun");
+    // Another step ends it, refused or not.
+    for step in [&good, &far] {
+        part(&good, Stage::Begin).unwrap();
+        assert_eq!(part(step, Stage::Whole).is_ok(), step == &good);
+        assert_eq!(refusal(part(&good, run())), "no step was begun");
+    }
+    let two = Step::of(PROMPT, &[row(0, 0), row(0, 1)], &[]);
+    part(&good, Stage::Begin).unwrap();
+    assert_eq!(
+        refusal(part(&two, run())),
+        "a step of 2 rows goes on; the one that was begun has 1"
+    );
+    part(&far, Stage::Begin).unwrap_err();
+    assert_eq!(refusal(part(&good, run())), "no step was begun");
+    part(&good, Stage::Begin).unwrap();
     checks.chain(&program, &[start(0, 0, 1)], 1).unwrap();
-    assert_eq!(refusal(checks.begun()), "no step was begun");
-    checks.begin(&program, 3, &rows, &[]).unwrap_err();
-    assert_eq!(refusal(checks.begun()), "no step was begun");
+    let run = StepOptions::stage(run());
+    assert_eq!(
+        refusal(checks.step(&program, &good, &run)),
+        "no step was begun"
+    );
+}
+
+#[test]
+fn tokens_have_room() {
+    let program = program();
+    let mut checks = Checks::new(&program);
+    let step = Step::choosing(&[row(0, 0), row(1, 0)]);
+    let mut room = |room: usize| {
+        let mut tokens = vec![0; room];
+        checks.step(&program, &step, &StepOptions::tokens(&mut tokens))
+    };
+    assert!(room(2).is_ok());
+    assert_eq!(
+        refusal(room(1)),
+        "2 picks want a token, and there is room for 1"
+    );
+    let mut text = Step::of(TEXT, &[row(0, 0)], &[0]);
+    text.picks[0].want = Want::Token { draft: None };
+    assert_eq!(
+        refusal(whole(&mut checks, &program, &text)),
+        "a text yields no tokens"
+    );
 }
 
 #[test]
@@ -354,9 +476,12 @@ fn the_middle_of_a_pass_yields_nothing() {
     let mut middle = program();
     middle.passes[0].outputs = 0;
     let mut checks = Checks::new(&middle);
-    let plan = checks.begin(&middle, 0, &[row(0, 0)], &[]).unwrap();
-    let (rows, outputs) = (1, 0);
-    assert_eq!(plan, StepPlan { rows, outputs });
+    let plan = whole(
+        &mut checks,
+        &middle,
+        &Step::of(GENERATED, &[row(0, 0)], &[]),
+    );
+    assert_eq!(plan.unwrap().outputs, 0);
     assert_eq!(
         refusal(checks.chain(&middle, &[start(0, 0, 1)], 1)),
         "the middle of a pass yields no tokens"

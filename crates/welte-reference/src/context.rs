@@ -8,8 +8,9 @@ use std::sync::Arc;
 use web_time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
-    MixedStep, Pick, Profile, SKIPPED, SlotState, StepPlan, is_token, same_commands,
+    ChainStart, Checks, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs, Made,
+    MaskBoard, Profile, SKIPPED, SlotState, Step, StepChain, StepOptions, chain_by_steps, is_token,
+    same_commands,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -22,6 +23,8 @@ pub(crate) struct ReferenceContext {
     masks: Arc<MaskBoard>,
     checks: Checks,
     last: LastStep,
+    /// The slots of the chain at hand that have not stopped.
+    live: Vec<ChainStart>,
     profile: Option<Vec<Profile>>,
 }
 
@@ -56,8 +59,9 @@ impl ReferenceContext {
                 program.slots as usize,
                 program.vocab as usize,
             )),
-            checks: Checks::new(&program),
+            checks: Checks::new(&program).mixing(same_commands(&program)),
             last: LastStep::default(),
+            live: Vec::new(),
             profile: None,
             program,
         }
@@ -71,7 +75,7 @@ impl ReferenceContext {
             outputs,
             ..LastStep::default()
         };
-        let tokens = rows.iter().flat_map(|row| row.token.to_ne_bytes());
+        let tokens = rows.iter().flat_map(|row| row.token().to_ne_bytes());
         let tokens: Vec<u8> = tokens.collect();
         self.memory.buffers[self.program.tokens as usize][..tokens.len()].copy_from_slice(&tokens);
     }
@@ -133,11 +137,36 @@ impl ReferenceContext {
     }
 }
 
-/// The chosen rows of a step: of a decode pass all.
-fn chosen(plan: StepPlan, kind: PassKind, outputs: &[u32]) -> Vec<u32> {
-    match kind {
-        PassKind::Decode => (0..plan.outputs as u32).collect(),
-        PassKind::Prompt | PassKind::Embed => outputs.to_vec(),
+impl StepChain for ReferenceContext {
+    fn live(&mut self) -> &mut Vec<ChainStart> {
+        &mut self.live
+    }
+
+    fn step_live(&mut self) -> Result<(), Error> {
+        let rows: Vec<Row> = self.live.iter().map(ChainStart::row).collect();
+        self.begin(0, &rows, (0..rows.len() as u32).collect());
+        self.replay(0..usize::MAX, true);
+        self.end();
+        Ok(())
+    }
+
+    fn choose_live(&mut self, row: usize) -> Result<Made, Error> {
+        let ChainStart { slot, position, .. } = self.live[row];
+        let token = self.choose(row, slot, position + 1);
+        let tokens = &mut self.memory.buffers[self.program.tokens as usize];
+        tokens[row * 4..][..4].copy_from_slice(&token.to_ne_bytes());
+        let own = &self.slots[slot as usize];
+        let logprobs = own.logprobs.filter(|_| is_token(token)).map(|top| {
+            let vocab = self.program.vocab as usize;
+            let output = row as u32;
+            let logits = &self.last.values[row * vocab..][..vocab];
+            log_softmax(logits, &LogprobQuery { output, token, top })
+        });
+        Ok(Made {
+            token,
+            logprobs,
+            ends: own.ends_at(token),
+        })
     }
 }
 
@@ -210,28 +239,30 @@ impl Context for ReferenceContext {
         Ok(())
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
-        let plan = self.checks.step(&self.program, pass, rows, outputs)?;
-        let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
-        self.begin(pass, rows, outputs);
-        self.replay(0..usize::MAX, false);
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
+        let plan = self.checks.step(&self.program, step, &options)?;
+        if options.stage.begins() {
+            let generated = 0..plan.generated.min(plan.outputs) as u32;
+            let outputs = generated.chain(step.chosen()).collect();
+            self.begin(plan.pass, &step.rows, outputs);
+        }
+        if let Some(commands) = options.stage.commands() {
+            self.replay(commands, false);
+        }
+        if !options.stage.ends() {
+            return Ok(&[]);
+        }
         self.end();
-        Ok(&self.last.values)
-    }
-
-    fn mixes(&self) -> bool {
-        same_commands(&self.program)
+        let Some(tokens) = options.tokens else {
+            return Ok(&self.last.values);
+        };
+        let choices: Vec<Choice> = step.choices().collect();
+        self.sample(&choices, tokens).map(|()| &[][..])
     }
 
     /// Both roles have the same arithmetic here.
-    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
-        self.checks.mixed_step(&self.program, step)?;
-        let generated = 0..step.generated as u32;
-        let outputs: Vec<u32> = generated.chain(step.outputs.iter().copied()).collect();
-        self.begin(step.pass, step.rows, outputs);
-        self.replay(0..usize::MAX, false);
-        self.end();
-        Ok(&self.last.values)
+    fn mixes(&self) -> bool {
+        same_commands(&self.program)
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -245,13 +276,14 @@ impl Context for ReferenceContext {
         self.masks.clone()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn sample(&mut self, choices: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         let logits = self.last.logits;
-        self.checks.picks(&self.program, picks, tokens, logits)?;
-        for (nth, pick) in picks.iter().enumerate() {
-            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+        self.checks
+            .choices(&self.program, choices, tokens, logits)?;
+        for (nth, choice) in choices.iter().enumerate() {
+            tokens[nth] = match Choice::is_skipped(choices, tokens, nth) {
                 true => SKIPPED,
-                false => self.choose(pick.output as usize, pick.slot, pick.position),
+                false => self.choose(choice.output as usize, choice.slot, choice.position),
             };
         }
         Ok(())
@@ -280,66 +312,10 @@ impl Context for ReferenceContext {
     ) -> Result<(), Error> {
         let most = self.chain_slots();
         self.checks.chain(&self.program, starts, most)?;
-        let mut live: Vec<ChainStart> = starts.to_vec();
-        live.retain(|start| start.steps > 0);
-        while !live.is_empty() && !control.is_stopped() {
-            let rows: Vec<Row> = live.iter().map(ChainStart::row).collect();
-            self.begin(0, &rows, (0..rows.len() as u32).collect());
-            self.replay(0..usize::MAX, true);
-            self.end();
-            let mut next = Vec::new();
-            for (output, start) in live.into_iter().enumerate() {
-                let position = start.position + 1;
-                let token = self.choose(output, start.slot, position);
-                let tokens = &mut self.memory.buffers[self.program.tokens as usize];
-                tokens[output * 4..][..4].copy_from_slice(&token.to_ne_bytes());
-                let top = self.slots[start.slot as usize].logprobs;
-                let logprobs = top.filter(|_| is_token(token)).map(|top| {
-                    let vocab = self.program.vocab as usize;
-                    let row = &self.last.values[output * vocab..][..vocab];
-                    let output = output as u32;
-                    log_softmax(row, &LogprobQuery { output, token, top })
-                });
-                let wanted = emit(Emitted {
-                    slot: start.slot,
-                    position,
-                    token,
-                    logprobs,
-                });
-                let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
-                if wanted && !ended && start.steps > 1 {
-                    next.push(ChainStart {
-                        token,
-                        position,
-                        steps: start.steps - 1,
-                        ..start
-                    });
-                }
-            }
-            live = next;
-        }
+        let done = chain_by_steps(self, starts, control, emit);
         // The outputs belonged to the chain.
         self.last.logits = 0;
-        Ok(())
-    }
-
-    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        let plan = self.checks.begin(&self.program, pass, rows, outputs)?;
-        let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
-        self.begin(pass, rows, outputs);
-        Ok(())
-    }
-
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
-        self.checks.begun()?;
-        self.replay(commands, false);
-        Ok(())
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], Error> {
-        self.checks.end()?;
-        self.end();
-        Ok(&self.last.values)
+        done
     }
 
     fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use web_time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, HostSlot, LogprobQuery, Logprobs,
-    MaskBoard, Pick, Profile, SlotState,
+    ChainStart, Checks, Choice, Context, Control, Emitted, Error, HostSlot, LogprobQuery, Logprobs,
+    MaskBoard, Profile, Role, SlotState, Stage, Step, StepOptions, chain_by_steps,
 };
 
 use welte_table::{
-    BufferId, Class, NO_BUFFER, Op, PassKind, Program, Region, Row, Side, Split, Stretch,
+    BufferId, Class, NO_BUFFER, Op, PassKind, Program, Region, Side, Split, Stretch,
 };
 
 /// The decode pass: verified programs begin with it, unless they only embed.
@@ -28,24 +28,27 @@ pub(crate) struct SplitContext {
     passage: Vec<u8>,
     /// The step at hand.
     pass: usize,
-    pub(crate) rows: Vec<Row>,
+    /// The step at hand without its picks, as the far side runs it.
+    pub(crate) step: Step,
     /// Output rows of the last step from which tokens may be chosen.
     pub(crate) logits: usize,
     /// Where chains of a slot end, and what they report.
     pub(crate) slots: Vec<HostSlot>,
     /// The slots of the chain at hand that have not stopped.
     pub(crate) live: Vec<ChainStart>,
-    pub(crate) picks: Vec<Pick>,
+    /// Its step.
+    chained: Step,
+    pub(crate) choices: Vec<Choice>,
     pub(crate) tokens: Vec<u32>,
     /// Side, number, begin and end of each command of the last step, if it was profiled.
     ran: Option<Vec<(Side, u32, u64, u64)>>,
     /// The choices of chains since profiling was switched on. A side does not see them as commands.
-    choices: Choices,
+    sampled: Sampled,
 }
 
 /// Choices of tokens.
 #[derive(Clone, Copy, Default)]
-struct Choices {
+struct Sampled {
     calls: u64,
     ns: u64,
     bytes: u64,
@@ -77,14 +80,15 @@ impl SplitContext {
             },
             pass: DECODE,
             logits: 0,
-            rows: Vec::with_capacity(program.most_rows() as usize),
+            step: Step::with_room(program.most_rows() as usize),
             // The near side has the histories.
             slots: (0..slots).map(|_| HostSlot::new(vocab, 1)).collect(),
             live: Vec::with_capacity(slots),
-            picks: Vec::with_capacity(slots),
+            chained: Step::with_room(slots),
+            choices: Vec::with_capacity(program.most_rows() as usize),
             tokens: Vec::with_capacity(slots),
             ran: None,
-            choices: Choices::default(),
+            sampled: Sampled::default(),
             near,
             far,
             split,
@@ -92,39 +96,28 @@ impl SplitContext {
         }
     }
 
-    /// Begins a step on both sides.
-    fn begin(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        self.pass = pass;
-        self.rows.clear();
-        self.rows.extend_from_slice(rows);
-        self.begin_here(outputs)
-    }
-
-    /// As `begin`, over rows that are in their place already.
-    fn begin_here(&mut self, outputs: &[u32]) -> Result<(), Error> {
-        self.logits = 0;
-        if let Some(ran) = &mut self.ran {
-            ran.clear();
+    /// Runs a part of a step that was checked. `outputs` says what is copied back from the far side.
+    fn take_part(&mut self, step: &Step, part: &Stage, outputs: Outputs) -> Result<&[f32], Error> {
+        if part.begins() {
+            self.step.clear();
+            self.step.spans.extend_from_slice(&step.spans);
+            self.step.rows.extend_from_slice(&step.rows);
+            self.logits = 0;
+            if let Some(ran) = &mut self.ran {
+                ran.clear();
+            }
+            self.near.step(step, StepOptions::stage(Stage::Begin))?;
+            if let Some(far) = &mut self.far {
+                far.step(&self.step, StepOptions::stage(Stage::Begin))?;
+            }
         }
-        self.near.begin_step(self.pass, &self.rows, outputs)?;
-        match &mut self.far {
-            Some(far) => far.begin_step(self.pass, &self.rows, &[]),
-            None => Ok(()),
+        if let Some(commands) = part.commands() {
+            self.run(step, commands, outputs)?;
         }
-    }
-
-    /// Begins a decode step over `rows`, and runs all its commands.
-    pub(crate) fn decode(&mut self) -> Result<(), Error> {
-        self.pass = DECODE;
-        self.begin_here(&[])?;
-        self.run(0..usize::MAX, Outputs::Needed)?;
-        self.end()?;
-        Ok(())
-    }
-
-    /// Ends the step at hand: tokens may be chosen from its output rows.
-    fn end(&mut self) -> Result<&[f32], Error> {
-        let values = self.near.end_step()?;
+        if !part.ends() {
+            return Ok(&[]);
+        }
+        let values = self.near.step(step, StepOptions::stage(Stage::End))?;
         let pass = &self.program.passes[self.pass];
         if pass.kind != PassKind::Embed {
             self.logits = values.len() / pass.width.max(1) as usize;
@@ -132,14 +125,28 @@ impl SplitContext {
         Ok(values)
     }
 
+    /// Runs a decode step of the live slots of a chain.
+    pub(crate) fn decode(&mut self) -> Result<(), Error> {
+        let mut step = std::mem::take(&mut self.chained);
+        step.clear();
+        for start in &self.live {
+            step.add(Role::Generated, [start.row()]);
+        }
+        self.pass = DECODE;
+        let ran = self.take_part(&step, &Stage::Whole, Outputs::Needed);
+        let ran = ran.map(drop);
+        self.chained = step;
+        ran
+    }
+
     /// Runs commands of the step at hand.
-    fn run(&mut self, commands: Range<usize>, outputs: Outputs) -> Result<(), Error> {
+    fn run(&mut self, step: &Step, commands: Range<usize>, outputs: Outputs) -> Result<(), Error> {
         let split = self.split.clone();
         for stretch in &split.passes[self.pass] {
             let first = stretch.commands.start.max(commands.start);
             let end = stretch.commands.end.min(commands.end);
             if first < end {
-                self.run_part(&split, stretch, first..end, outputs)?;
+                self.run_part(step, stretch, first..end, outputs)?;
             }
         }
         Ok(())
@@ -148,25 +155,26 @@ impl SplitContext {
     /// Runs some commands of a stretch, with its copies.
     fn run_part(
         &mut self,
-        split: &Split,
+        step: &Step,
         stretch: &Stretch,
         commands: Range<usize>,
         outputs: Outputs,
     ) -> Result<(), Error> {
+        let split = self.split.clone();
         let first = stretch.here.start + commands.start - stretch.commands.start;
         let here = first..first + commands.len();
         if stretch.side == Side::Near {
-            return self.run_side(Side::Near, commands.start, here);
+            return self.run_side(step, Side::Near, commands.start, here);
         }
         if commands.start == stretch.commands.start {
             for region in &stretch.inputs {
-                self.copy(split, region, Side::Near)?;
+                self.copy(&split, region, Side::Near)?;
             }
         }
-        self.run_side(Side::Far, commands.start, here)?;
+        self.run_side(step, Side::Far, commands.start, here)?;
         for region in &stretch.outputs {
             if region.needed || outputs == Outputs::All {
-                self.copy(split, region, Side::Far)?;
+                self.copy(&split, region, Side::Far)?;
             }
         }
         Ok(())
@@ -179,7 +187,7 @@ impl SplitContext {
         let Some(far_context) = &mut self.far else {
             return Ok(());
         };
-        for run in region.runs(self.rows.len()) {
+        for run in region.runs(self.step.rows.len()) {
             let bytes = &mut self.passage[..(run.end - run.start) as usize];
             match from {
                 Side::Near => {
@@ -197,16 +205,25 @@ impl SplitContext {
 
     /// Runs commands of one side, of which the first has the number `first` in the whole program. Where profiling is on,
     /// one by one.
-    fn run_side(&mut self, side: Side, first: usize, here: Range<usize>) -> Result<(), Error> {
-        let context = match (side, &mut self.far) {
-            (Side::Far, Some(far)) => far.as_mut(),
-            _ => self.near.as_mut(),
+    fn run_side(
+        &mut self,
+        step: &Step,
+        side: Side,
+        first: usize,
+        here: Range<usize>,
+    ) -> Result<(), Error> {
+        let (context, step) = match (side, &mut self.far) {
+            (Side::Far, Some(far)) => (far.as_mut(), &self.step),
+            _ => (self.near.as_mut(), step),
         };
+
         let Some(ran) = &mut self.ran else {
-            return context.run_commands(here);
+            return context
+                .step(step, StepOptions::stage(Stage::Run(here)))
+                .map(drop);
         };
         for (index, command) in (first as u32..).zip(here) {
-            context.run_commands(command..command + 1)?;
+            context.step(step, StepOptions::stage(Stage::Run(command..command + 1)))?;
             let begin = ran.last().map_or(0, |ran| ran.3);
             let timeline = context.last_step();
             if !timeline.is_empty() {
@@ -219,13 +236,13 @@ impl SplitContext {
     /// Chooses the tokens of a chain's step: the work of the `sample` command that has not run.
     pub(crate) fn choose(&mut self) -> Result<(), Error> {
         let begun = self.ran.is_some().then(Instant::now);
-        self.near.sample(&self.picks, &mut self.tokens)?;
+        self.near.sample(&self.choices, &mut self.tokens)?;
         let sample = self.program.passes[DECODE].commands.last();
         if let (Some(begun), Some(sample)) = (begun, sample) {
-            self.choices.calls += 1;
-            self.choices.ns += begun.elapsed().as_nanos() as u64;
-            self.choices.bytes += sample.bytes;
-            self.choices.flops += sample.flops * self.rows.len() as u64;
+            self.sampled.calls += 1;
+            self.sampled.ns += begun.elapsed().as_nanos() as u64;
+            self.sampled.bytes += sample.bytes;
+            self.sampled.flops += sample.flops * self.step.rows.len() as u64;
         }
         Ok(())
     }
@@ -283,11 +300,21 @@ impl Context for SplitContext {
         self.near.write_page(cache, page, bytes)
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
-        self.checks.step(&self.program, pass, rows, outputs)?;
-        self.begin(pass, rows, outputs)?;
-        self.run(0..usize::MAX, Outputs::Needed)?;
-        self.end()
+    /// When it is run part by part, buffers of the near side are as if all commands had run there, for whoever looks at them.
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
+        self.pass = self.checks.step(&self.program, step, &options)?.pass;
+        let outputs = match options.stage {
+            Stage::Whole => Outputs::Needed,
+            Stage::Begin | Stage::Run(_) | Stage::End => Outputs::All,
+        };
+        let Some(tokens) = options.tokens.filter(|_| options.stage.ends()) else {
+            return self.take_part(step, &options.stage, outputs);
+        };
+        self.take_part(step, &options.stage, outputs)?;
+        self.choices.clear();
+        self.choices.extend(step.choices());
+        self.near.sample(&self.choices, tokens)?;
+        Ok(&[])
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -305,10 +332,10 @@ impl Context for SplitContext {
         self.near.masks()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn sample(&mut self, choices: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         self.checks
-            .picks(&self.program, picks, tokens, self.logits)?;
-        self.near.sample(picks, tokens)
+            .choices(&self.program, choices, tokens, self.logits)?;
+        self.near.sample(choices, tokens)
     }
 
     fn logprobs(
@@ -329,23 +356,10 @@ impl Context for SplitContext {
     ) -> Result<(), Error> {
         let most = self.chain_slots();
         self.checks.chain(&self.program, starts, most)?;
-        self.run_chain(starts, control, emit)
-    }
-
-    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        self.checks.begin(&self.program, pass, rows, outputs)?;
-        self.begin(pass, rows, outputs)
-    }
-
-    /// Buffers of the near side are as if all commands had run there, for whoever looks at them.
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
-        self.checks.begun()?;
-        self.run(commands, Outputs::All)
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], Error> {
-        self.checks.end()?;
-        self.end()
+        let done = chain_by_steps(self, starts, control, emit);
+        // The outputs belonged to the chain.
+        self.logits = 0;
+        done
     }
 
     fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {
@@ -371,7 +385,7 @@ impl Context for SplitContext {
 
     fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
         self.ran = on.then(Vec::new);
-        self.choices = Choices::default();
+        self.sampled = Sampled::default();
         self.near.set_profiling(on)?;
         match &mut self.far {
             Some(far) => far.set_profiling(on),
@@ -389,10 +403,10 @@ impl Context for SplitContext {
             one.flops += far.flops;
         }
         if let Some(sample) = all.iter_mut().find(|one| one.op == Op::Sample) {
-            sample.calls += self.choices.calls;
-            sample.ns += self.choices.ns;
-            sample.bytes += self.choices.bytes;
-            sample.flops += self.choices.flops;
+            sample.calls += self.sampled.calls;
+            sample.ns += self.sampled.ns;
+            sample.bytes += self.sampled.bytes;
+            sample.flops += self.sampled.flops;
         }
         all
     }
@@ -404,7 +418,7 @@ impl Context for SplitContext {
             return Timeline::default();
         }
         let all: Vec<_> = ran.iter().map(|ran| (ran.1, ran.2, ran.3)).collect();
-        let mut timeline = Timeline::in_order(&self.program, self.pass, &self.rows, &all);
+        let mut timeline = Timeline::in_order(&self.program, self.pass, &self.step.rows, &all);
         let spans: Vec<_> = timeline.lanes.drain(..).flatten().collect();
         timeline.lanes = [Side::Near, Side::Far]
             .map(|side| {

@@ -460,15 +460,3 @@ impl Program {
         self.passes.iter().map(|pass| pass.rows).max().unwrap_or(0)
     }
 }
-
-/// One row in flight.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Row {
-    /// The token to read.
-    pub token: u32,
-    /// Its position.
-    pub position: u32,
-    /// The slot of its sequence.
-    pub slot: u32,
-}

@@ -365,10 +365,7 @@ fn attention_reads_the_positions_within_its_window() {
             window: 0,
         })
     };
-    let rows = [0, 9, 99].map(|position| Row {
-        position,
-        ..Row::default()
-    });
+    let rows = [0, 9, 99].map(|position| Row::new(0, position, 0));
     // One position of one layer: keys and values of 2 heads, 64 bytes each in F16, 34 in Q8_0.
     for (format, bytes) in [(Format::F16, 256), (Format::Q8_0, 136)] {
         for (window, positions) in [

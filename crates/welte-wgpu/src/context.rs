@@ -181,14 +181,14 @@ impl WgpuContext {
         step.logits = 0;
         step.values.clear();
         step.words.clear();
-        let tokens = rows.iter().flat_map(|row| row.token.to_ne_bytes());
+        let tokens = rows.iter().flat_map(|row| row.token().to_ne_bytes());
         step.words.extend(tokens);
         let queue = &self.weights.gpu.queue;
         let at = self.sizes.places[self.weights.program.tokens as usize].unwrap_or(0);
         queue.write_buffer(&self.arena, at, &step.words);
         step.words.clear();
         let head = [rows.len() as u32, step.outputs as u32, 0, 0];
-        let rows = rows.iter().flat_map(|r| [r.token, r.position, r.slot]);
+        let rows = rows.iter().flat_map(|r| [r.token(), r.position, r.slot]);
         let words = head.into_iter().chain(rows);
         step.words.extend(words.flat_map(u32::to_ne_bytes));
         queue.write_buffer(&self.state, 0, &step.words);

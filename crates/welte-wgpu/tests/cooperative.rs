@@ -36,14 +36,10 @@ fn logits(context: &mut dyn Context, pieces: &[u32]) -> Vec<f32> {
     let mut all = Vec::new();
     for count in pieces {
         let rows: Vec<Row> = (at..at + count)
-            .map(|position| Row {
-                token: position % 17 + 1,
-                position,
-                slot: 0,
-            })
+            .map(|position| Row::new(position % 17 + 1, position, 0))
             .collect();
         let outputs: Vec<u32> = (0..*count).collect();
-        all.extend_from_slice(context.step(pass, &rows, &outputs).expect("a step"));
+        all.extend_from_slice(context.step_rows(pass, &rows, &outputs).expect("a step"));
         at += count;
     }
     all

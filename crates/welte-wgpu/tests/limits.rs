@@ -64,14 +64,13 @@ fn logits(device: &dyn Device, program: Program, made: &Made) -> Vec<f32> {
     let mut context = context(device, program, made);
     let of = |kind| context.program().pass(kind).expect("the pass");
     let (prompt, decode) = (of(PassKind::Prompt), of(PassKind::Decode));
-    let row = |position| Row {
-        token: 40 * position + 1,
-        position,
-        slot: 0,
-    };
+    let row = |position| Row::new(40 * position + 1, position, 0);
     let rows: Vec<Row> = (0..20).map(row).collect();
-    let mut all = context.step(prompt, &rows, &[19]).expect("a step").to_vec();
-    let next = context.step(decode, &[row(20)], &[]).expect("a step");
+    let mut all = context
+        .step_rows(prompt, &rows, &[19])
+        .expect("a step")
+        .to_vec();
+    let next = context.step_rows(decode, &[row(20)], &[]).expect("a step");
     all.extend_from_slice(next);
     all
 }
@@ -192,11 +191,7 @@ fn a_nan_in_the_cache_reaches_every_logit() {
     let (program, made) = make(&model);
     let mut context = context(&*device, program, &made);
     let program = context.program().clone();
-    let row = |position| Row {
-        token: 3,
-        position,
-        slot: 0,
-    };
+    let row = |position| Row::new(3, position, 0);
     let rows: Vec<Row> = (20..25).map(row).collect();
     for (byte, nans) in [(0xff, true), (0, false)] {
         for (id, spec) in program.buffers.iter().enumerate() {
@@ -212,7 +207,7 @@ fn a_nan_in_the_cache_reaches_every_logit() {
             (PassKind::Decode, &rows[..], &[]),
         ] {
             let pass = program.pass(kind).expect("the pass");
-            let logits = context.step(pass, rows, outputs).expect("a step");
+            let logits = context.step_rows(pass, rows, outputs).expect("a step");
             assert!(!logits.is_empty());
             let all = logits.iter().all(|logit| logit.is_nan() == nans);
             assert!(all, "{kind:?}, {} rows, cache of {byte:#x}", rows.len());

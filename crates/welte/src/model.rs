@@ -696,10 +696,7 @@ impl Model {
         let Some(pass) = program.passes.get(self.inner.decode) else {
             return 0;
         };
-        let row = Row {
-            position: depth.saturating_sub(1) as u32,
-            ..Row::default()
-        };
+        let row = Row::new(0, depth.saturating_sub(1) as u32, 0);
         let context = |command| cost::of_context(command, program, &[row]).bytes;
         let cached: u64 = pass.commands.iter().map(context).sum();
         pass.row_bytes().saturating_add(cached)

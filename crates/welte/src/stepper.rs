@@ -1,7 +1,9 @@
 //! A stepper: one text in the caches of a context of its own, extended step by step. For measurements and tools.
 
 use crate::{Error, Model};
-use welte_device::{ChainStart, Context, Control, Pick, SlotState};
+use welte_device::{
+    ChainStart, Choice, Context, Control, Pick, Role, SlotState, Step, StepOptions, Want,
+};
 use welte_table::{BufferId, CacheKind, Format, Row, Sampling};
 
 /// The slot of the stepper's text: a stepper has one.
@@ -14,7 +16,7 @@ pub struct Stepper {
     device: Box<dyn Context>,
     /// The tokens in the caches, by position. Its capacity is the context, so it never grows.
     tokens: Vec<u32>,
-    rows: Vec<Row>,
+    step: Step,
 }
 
 impl Stepper {
@@ -27,7 +29,7 @@ impl Stepper {
             model: model.clone(),
             device: model.inner.loaded.context()?,
             tokens: Vec::with_capacity(model.context()),
-            rows: Vec::with_capacity(model.program().most_rows() as usize),
+            step: Step::with_room(model.program().most_rows() as usize),
         })
     }
 
@@ -101,13 +103,16 @@ impl Stepper {
         };
         let (pieces, last_piece) = tokens.split_at(last / most * most);
         for piece in pieces.chunks(most) {
-            self.set_rows(piece);
-            self.device.step(prompt, &self.rows, &[])?;
+            self.set_rows(Role::Prompt, piece);
+            self.device.step(&self.step, StepOptions::default())?;
             self.tokens.extend_from_slice(piece);
         }
-        self.set_rows(last_piece);
-        let last_row = [last_piece.len() as u32 - 1];
-        let logits = self.device.step(prompt, &self.rows, &last_row)?;
+        self.set_rows(Role::Prompt, last_piece);
+        self.step.picks.push(Pick {
+            row: last_piece.len() as u32 - 1,
+            want: Want::Values,
+        });
+        let logits = self.device.step(&self.step, StepOptions::default())?;
         self.tokens.extend_from_slice(last_piece);
         Ok(logits)
     }
@@ -123,8 +128,8 @@ impl Stepper {
         let vocab = self.model.vocab() as usize;
         for piece in tokens.chunks(self.model.rows_of(decode)) {
             let first = self.tokens.len();
-            self.set_rows(piece);
-            let logits = self.device.step(decode, &self.rows, &[])?;
+            self.set_rows(Role::Generated, piece);
+            let logits = self.device.step(&self.step, StepOptions::default())?;
             for (i, row) in logits.chunks_exact(vocab).enumerate() {
                 see(first + i, row);
             }
@@ -153,14 +158,14 @@ impl Stepper {
 
     /// Samples the token that follows the last one fed, from the logits of that step.
     pub fn sample(&mut self) -> Result<u32, Error> {
-        let pick = Pick {
+        let choice = Choice {
             output: 0,
             slot: SLOT,
             position: self.tokens.len() as u32,
             draft: None,
         };
         let mut token = [0];
-        self.device.sample(&[pick], &mut token)?;
+        self.device.sample(&[choice], &mut token)?;
         Ok(token[0])
     }
 
@@ -197,15 +202,12 @@ impl Stepper {
         Ok(count)
     }
 
-    fn set_rows(&mut self, piece: &[u32]) {
+    fn set_rows(&mut self, role: Role, piece: &[u32]) {
         let first = self.tokens.len() as u32;
-        self.rows.clear();
-        self.rows
-            .extend((first..).zip(piece).map(|(position, &token)| Row {
-                token,
-                position,
-                slot: SLOT,
-            }));
+        let rows = (first..).zip(piece);
+        self.step.clear();
+        let rows = rows.map(|(position, token)| Row::new(*token, position, SLOT));
+        self.step.add(role, rows);
     }
 
     /// Refuses tokens that do not fit in the context or are not in the vocabulary.

@@ -6,9 +6,9 @@ mod common;
 
 use std::sync::Arc;
 use welte::{ChainStart, DeviceId, DeviceOptions};
-use welte_device::{Control, Pick, SlotState};
+use welte_device::{Choice, Control, Role, SlotState, Step, StepOptions};
 use welte_models::CompileOptions;
-use welte_table::{PassKind, Row};
+use welte_table::Row;
 
 #[test]
 fn prefill_and_decode_with_experts_elsewhere_allocate_nothing() {
@@ -26,15 +26,10 @@ fn prefill_and_decode_with_experts_elsewhere_allocate_nothing() {
         ..CompileOptions::default()
     };
     let program = welte_models::compile(&spec, checkpoint.as_ref(), &compile).unwrap();
-    let prompt = program.pass(PassKind::Prompt).unwrap();
     let plan = device.plan(Arc::new(program)).unwrap();
     let loaded = device.load(plan, checkpoint.as_ref(), &mut |_| ()).unwrap();
     let mut context = loaded.context().unwrap();
-    let row = |position| Row {
-        token: 7 * position,
-        position,
-        slot: 0,
-    };
+    let row = |position| Row::new(7 * position, position, 0);
     let rows: Vec<Row> = (0..30).map(row).collect();
     let start = |slot, position| ChainStart {
         slot,
@@ -42,7 +37,8 @@ fn prefill_and_decode_with_experts_elsewhere_allocate_nothing() {
         position,
         steps: 20,
     };
-    let pick = Pick {
+    let prompt = Step::of(Role::Prompt, &rows, &[29]);
+    let pick = Choice {
         output: 0,
         slot: 0,
         position: 30,
@@ -58,7 +54,7 @@ fn prefill_and_decode_with_experts_elsewhere_allocate_nothing() {
             };
             context.set_slot(slot, &state)?;
         }
-        context.step(prompt, &rows, &[29])?;
+        context.step(&prompt, StepOptions::default())?;
         context.sample(&[pick], &mut token)?;
         context.chain(&[start(0, 30), start(1, 0)], &control, &mut |emitted| {
             made += usize::from(emitted.logprobs.is_some());

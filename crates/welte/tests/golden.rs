@@ -279,11 +279,7 @@ fn check(
         .map_err(said)?;
     let rows: Vec<Row> = (0u32..)
         .zip(&golden.prompt)
-        .map(|(position, &token)| Row {
-            token,
-            position,
-            slot: 0,
-        })
+        .map(|(position, &token)| Row::new(token, position, 0))
         .collect();
     let commands = &program.passes[decode].commands;
     let gated_delta = commands.iter().any(|c| c.op == Op::GatedDelta);
@@ -305,7 +301,7 @@ fn check(
     let mut context = model.context().map_err(said)?;
     let mut got = Vec::new();
     for rows in rows.chunks(16) {
-        got.extend_from_slice(context.step(decode, rows, &[]).map_err(said)?);
+        got.extend_from_slice(context.step_rows(decode, rows, &[]).map_err(said)?);
     }
     let got = got.chunks_exact(golden.vocabulary);
     for (got, want) in got.skip(golden.first).zip(&wanted) {
@@ -316,7 +312,7 @@ fn check(
     let most = rows.len().min(PROMPT_ROWS);
     let outputs: Vec<u32> = (golden.first as u32..most as u32).collect();
     let got = context
-        .step(prompt, &rows[..most], &outputs)
+        .step_rows(prompt, &rows[..most], &outputs)
         .map_err(said)?;
     assert_eq!(got.len(), outputs.len() * golden.vocabulary);
     for (got, want) in got.chunks_exact(golden.vocabulary).zip(&wanted) {
@@ -326,12 +322,12 @@ fn check(
     let mut context = model.context().map_err(said)?;
     let (first, rest) = rows.split_at(golden.first + 1);
     let got = context
-        .step(prompt, first, &[golden.first as u32])
+        .step_rows(prompt, first, &[golden.first as u32])
         .map_err(said)?;
     judge("prompt", got, wanted[0])?;
     for (row, want) in rest.iter().zip(&wanted[1..]) {
         let got = context
-            .step(decode, std::slice::from_ref(row), &[])
+            .step_rows(decode, std::slice::from_ref(row), &[])
             .map_err(said)?;
         judge("decode", got, want)?;
     }

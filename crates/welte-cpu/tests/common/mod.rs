@@ -60,10 +60,12 @@ pub fn cpu(threads: usize, instructions: Option<&str>) -> Arc<dyn Device> {
 
 /// `count` rows of a slot from `position` on, with tokens that look random.
 pub fn rows(model: &Model, slot: u32, position: u32, count: u32) -> Vec<Row> {
-    let row = |position: u32| Row {
-        token: (position * 7919 + slot * 104_729 + 13) % model.program.vocab,
-        position,
-        slot,
+    let row = |position: u32| {
+        Row::new(
+            (position * 7919 + slot * 104_729 + 13) % model.program.vocab,
+            position,
+            slot,
+        )
     };
     (position..position + count).map(row).collect()
 }

@@ -42,7 +42,7 @@ impl CudaContext {
                 _ => usize::MAX,
             };
             self.upload_sampler(row.slot)?;
-            let mut last = row.token;
+            let mut last = row.token();
             let n = most.min(steps - emitted);
             let (count, more) = self.run_chain(row, n, control, &mut |token, logprobs| {
                 last = token;
@@ -52,11 +52,7 @@ impl CudaContext {
             if !more {
                 break;
             }
-            row = Row {
-                token: last,
-                position: row.position + count as u32,
-                ..row
-            };
+            row = Row::new(last, row.position + count as u32, row.slot);
         }
         Ok(emitted)
     }
@@ -115,10 +111,7 @@ impl CudaContext {
                 match (&self.decode_graph, mode) {
                     (Some(graph), Replay::Graph) => graph.launch()?,
                     _ => {
-                        let row = Row {
-                            position: row.position + launched as u32,
-                            ..row
-                        };
+                        let row = Row::new(row.token(), row.position + launched as u32, row.slot);
                         self.replay(DECODE, 0..usize::MAX, true, &[row], 1)?;
                     }
                 }

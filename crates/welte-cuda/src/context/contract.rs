@@ -9,10 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery, Logprobs,
-    MaskBoard, Pick, Profile, Replay, ReplayTools, Replaying, SlotState,
+    ChainStart, Choice, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery,
+    Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, SlotState, Stage, Step,
+    StepOptions, StepPlan,
 };
-use welte_table::{BufferId, Class, PageRuns, PassKind, Program, Row};
+use welte_table::{BufferId, Class, PageRuns, PassKind, Program};
 
 /// The most slots of a chain: the mailbox has room for a few tokens of each.
 const MOST_CHAIN_SLOTS: usize = MAILBOX_SLOTS as usize / 16;
@@ -45,8 +46,59 @@ impl CudaContext {
         self.done(copied)
     }
 
+    /// Runs a part of a step that was checked, whose output rows are `chosen` unless all are. Returns the number of floats in
+    /// the output rows that are on the host then.
+    fn run_part(
+        &mut self,
+        step: &Step,
+        plan: &StepPlan,
+        options: StepOptions<'_>,
+        chosen: &[u32],
+    ) -> Result<usize, Error> {
+        let (pass, rows, count) = (plan.pass, &step.rows[..], plan.outputs);
+        self.gpu.current()?;
+        match options.stage {
+            Stage::Begin => {
+                self.last = (pass, 0);
+                return self.upload_step(pass, rows, chosen, 0).map(|()| 0);
+            }
+            Stage::Run(commands) => {
+                let ran = self.replay(pass, commands, false, rows, count);
+                return ran.map(|()| 0);
+            }
+            Stage::Whole | Stage::End => {}
+        }
+        let mut choices = std::mem::take(&mut self.choices);
+        choices.clear();
+        if options.tokens.is_some() {
+            choices.extend(step.choices());
+        }
+        let by_host = choices.iter().any(|one| self.is_left_to_host(one.slot));
+        let ran = match options.tokens {
+            Some(tokens) if options.stage == Stage::Whole && !by_host && !choices.is_empty() => {
+                self.step_and_pick(pass, rows, chosen, &choices, tokens)
+                    .map(|()| 0)
+            }
+            tokens => {
+                let values = if options.stage == Stage::Whole {
+                    self.run_step(pass, rows, chosen, count)
+                } else {
+                    self.last = (pass, count);
+                    self.stays = false;
+                    self.fetch_outputs()
+                };
+                match (values, tokens) {
+                    (Ok(_), Some(tokens)) => self.pick_all(&choices, tokens).map(|()| 0),
+                    (values, _) => values,
+                }
+            }
+        };
+        self.choices = choices;
+        ran
+    }
+
     /// The result of a request that was checked.
-    fn done<T>(&self, result: Result<T, Error>) -> Result<T, DeviceError> {
+    pub(super) fn done<T>(&self, result: Result<T, Error>) -> Result<T, DeviceError> {
         result.map_err(|error| error.on(self.id()))
     }
 }
@@ -117,11 +169,17 @@ impl Context for CudaContext {
         })
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], DeviceError> {
-        let program = &self.loaded.program;
-        let plan = self.checks.step(program, pass, rows, outputs)?;
-        let values = self.run_step(pass, rows, outputs, plan.outputs);
-        let values = self.done(values)?;
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], DeviceError> {
+        let plan = self.checks.step(&self.loaded.program, step, &options)?;
+        let mut chosen = std::mem::take(&mut self.chosen_rows);
+        chosen.clear();
+        // All rows of the decode pass are output rows: they are not chosen.
+        if self.passes[plan.pass].kind != PassKind::Decode {
+            chosen.extend(step.chosen());
+        }
+        let ran = self.run_part(step, &plan, options, &chosen);
+        self.chosen_rows = chosen;
+        let values = self.done(ran)?;
         Ok(self.outputs(values))
     }
 
@@ -136,47 +194,16 @@ impl Context for CudaContext {
         self.masks.clone()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), DeviceError> {
+    fn sample(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), DeviceError> {
         let (pass, outputs) = self.last;
         let logits = match self.passes[pass].kind {
             PassKind::Decode | PassKind::Prompt if !self.stays => outputs,
             _ => 0,
         };
         self.checks
-            .picks(&self.loaded.program, picks, tokens, logits)?;
-        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
-            let picked = self.pick_one_by_one(picks, tokens);
-            return self.done(picked);
-        }
-        let most = self.passes[DECODE].rows as usize;
-        for (picks, tokens) in picks.chunks(most).zip(tokens.chunks_mut(most)) {
-            let picked = self.pick(picks, tokens);
-            self.done(picked)?;
-        }
-        Ok(())
-    }
-
-    fn step_and_sample(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-        picks: &[Pick],
-        tokens: &mut [u32],
-    ) -> Result<(), DeviceError> {
-        let program = &self.loaded.program;
-        let plan = self.checks.step(program, pass, rows, outputs)?;
-        let logits = match self.passes[pass].kind {
-            PassKind::Decode | PassKind::Prompt => plan.outputs,
-            PassKind::Embed => 0,
-        };
-        self.checks.picks(program, picks, tokens, logits)?;
-        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
-            self.step(pass, rows, outputs)?;
-            return self.sample(picks, tokens);
-        }
-        let chosen = self.step_and_pick(pass, rows, outputs, picks, tokens);
-        self.done(chosen)
+            .choices(&self.loaded.program, picks, tokens, logits)?;
+        let picked = self.pick_all(picks, tokens);
+        self.done(picked)
     }
 
     fn logprobs(
@@ -206,47 +233,7 @@ impl Context for CudaContext {
         let made = self.chain_of_slots(starts, control, emit);
         // The outputs belonged to the chain.
         self.last = (DECODE, 0);
-        self.done(made)
-    }
-
-    fn begin_step(
-        &mut self,
-        pass: usize,
-        rows: &[Row],
-        outputs: &[u32],
-    ) -> Result<(), DeviceError> {
-        let program = &self.loaded.program;
-        let plan = self.checks.begin(program, pass, rows, outputs)?;
-        self.last = (pass, 0);
-        self.begun.0.clear();
-        self.begun.0.extend_from_slice(rows);
-        self.begun.1 = plan.outputs;
-        let uploaded = self
-            .gpu
-            .current()
-            .and_then(|()| self.upload_step(pass, rows, outputs, 0));
-        self.done(uploaded)
-    }
-
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), DeviceError> {
-        let pass = self.checks.begun()?;
-        let rows = std::mem::take(&mut self.begun.0);
-        let outputs = self.begun.1;
-        let ran = self
-            .gpu
-            .current()
-            .and_then(|()| self.replay(pass, commands, false, &rows, outputs));
-        self.begun.0 = rows;
-        self.done(ran)
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], DeviceError> {
-        let pass = self.checks.end()?;
-        self.last = (pass, self.begun.1);
-        self.stays = false;
-        let fetched = self.gpu.current().and_then(|()| self.fetch_outputs());
-        let values = self.done(fetched)?;
-        Ok(self.outputs(values))
+        made
     }
 
     fn read_bytes(

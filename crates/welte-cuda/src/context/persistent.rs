@@ -249,11 +249,11 @@ impl CudaContext {
         self.gpu.synchronise()?;
         let (words, _) = bytes.as_chunks();
         let ticks: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let row = Row {
-            token: start.token,
-            position: (start.position + made as u32).saturating_sub(1),
-            slot: start.slot,
-        };
+        let row = Row::new(
+            start.token,
+            (start.position + made as u32).saturating_sub(1),
+            start.slot,
+        );
         let commands = recording.commands.iter();
         let commands =
             commands.filter_map(|command| Timed::of(&loaded.program, DECODE, *command, &[row]));

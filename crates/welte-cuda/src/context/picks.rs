@@ -2,24 +2,34 @@
 
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::{Pick, SKIPPED, is_token};
+use welte_device::{Choice, SKIPPED, is_token};
 use welte_table::{PassKind, Row};
 
 impl CudaContext {
     /// Chooses tokens from output rows of the last step: as many as the decode pass has rows.
-    pub(super) fn pick(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    pub(super) fn pick(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         self.gpu.current()?;
         let mut rows = std::mem::take(&mut self.picked);
         rows.clear();
-        rows.extend(picks.iter().map(|pick| Row {
-            token: 0,
-            position: pick.position.wrapping_sub(1),
-            slot: pick.slot,
-        }));
+        rows.extend(
+            picks
+                .iter()
+                .map(|pick| Row::new(0, pick.position.wrapping_sub(1), pick.slot)),
+        );
         let launched = self.launch_picks(picks, &rows);
         self.picked = rows;
         launched?;
         self.take_picks(picks, tokens)
+    }
+
+    /// Chooses tokens from output rows of the last step, each where its slot demands.
+    pub(super) fn pick_all(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
+        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
+            return self.pick_one_by_one(picks, tokens);
+        }
+        let most = self.passes[DECODE].rows as usize;
+        let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
+        parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))
     }
 
     /// Runs a checked step and chooses tokens from its output rows, which stay on the device.
@@ -28,7 +38,7 @@ impl CudaContext {
         pass: usize,
         rows: &[Row],
         outputs: &[u32],
-        picks: &[Pick],
+        picks: &[Choice],
         tokens: &mut [u32],
     ) -> Result<(), Error> {
         self.gpu.current()?;
@@ -62,16 +72,14 @@ impl CudaContext {
         if of_rows {
             self.take_picks(picks, tokens)?;
         } else {
-            let most = self.passes[DECODE].rows as usize;
-            let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
-            parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))?;
+            self.pick_all(picks, tokens)?;
         }
         Ok(())
     }
 
     /// True if the picks are those of the rows in turn, and none of them needs the token of another one.
-    fn are_of_rows(&self, picks: &[Pick], rows: &[Row]) -> bool {
-        let own = |(nth, (pick, row)): (usize, (&Pick, &Row))| {
+    fn are_of_rows(&self, picks: &[Choice], rows: &[Row]) -> bool {
+        let own = |(nth, (pick, row)): (usize, (&Choice, &Row))| {
             pick.output as usize == nth
                 && pick.slot == row.slot
                 && pick.position == row.position.wrapping_add(1)
@@ -82,14 +90,14 @@ impl CudaContext {
     }
 
     /// True if no slot with penalties is picked for twice.
-    fn are_independent(&self, picks: &[Pick]) -> bool {
+    fn are_independent(&self, picks: &[Choice]) -> bool {
         picks.iter().enumerate().all(|(nth, pick)| {
             let slot = &self.slots[pick.slot as usize];
             !slot.looks_back() || picks[..nth].iter().all(|other| other.slot != pick.slot)
         })
     }
 
-    fn upload_samplers(&mut self, picks: &[Pick]) -> Result<(), Error> {
+    fn upload_samplers(&mut self, picks: &[Choice]) -> Result<(), Error> {
         picks
             .iter()
             .try_for_each(|pick| self.upload_sampler(pick.slot))
@@ -97,14 +105,14 @@ impl CudaContext {
 
     /// Enqueues one launch if the picks have consecutive outputs and are independent, else a launch per pick. A slot with
     /// penalties that is picked for twice has its first token in its history then.
-    fn launch_picks(&mut self, picks: &[Pick], rows: &[Row]) -> Result<(), Error> {
+    fn launch_picks(&mut self, picks: &[Choice], rows: &[Row]) -> Result<(), Error> {
         self.upload_samplers(picks)?;
         // A wait for a mask would end at the flag.
         self.cancel_word.set_flag(0);
         self.upload_step(DECODE, rows, &[], 1)?;
         let ready = &self.passes[self.last.0];
         let (result, row_bytes) = (ready.result, 4 * u64::from(ready.width));
-        let logits = |pick: &Pick| result + u64::from(pick.output) * row_bytes;
+        let logits = |pick: &Choice| result + u64::from(pick.output) * row_bytes;
         let consecutive = picks
             .windows(2)
             .all(|pair| pair[0].output + 1 == pair[1].output);
@@ -122,13 +130,13 @@ impl CudaContext {
     }
 
     /// Waits for the tokens of picks that are enqueued.
-    fn take_picks(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn take_picks(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(picks.len() as u32);
         for (nth, pick) in picks.iter().enumerate() {
             tokens[nth] = self.wait_for(first.wrapping_add(nth as u32))?;
             let slot = &mut self.slots[pick.slot as usize];
-            if Pick::is_skipped(picks, tokens, nth) {
+            if Choice::is_skipped(picks, tokens, nth) {
                 // The device has its token in the history.
                 tokens[nth] = SKIPPED;
                 slot.mark_changed();

@@ -3,29 +3,13 @@
 use super::chain::Wait;
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::{ChainStart, Control, Emitted, Logprobs, is_token};
+use welte_device::{
+    ChainStart, Control, Emitted, Error as DeviceError, Logprobs, Made, chain_by_steps, is_token,
+};
 use welte_table::Row;
 
 /// Steps that may be enqueued beyond the last one seen.
 const AHEAD: u32 = 3;
-
-/// A slot of a chain.
-#[derive(Clone, Copy)]
-pub(super) struct Running {
-    /// The row of its next step.
-    pub(super) row: Row,
-    /// Tokens that it may still make.
-    pub(super) left: u32,
-}
-
-impl Running {
-    pub(super) fn new(start: &ChainStart) -> Running {
-        Running {
-            row: start.row(),
-            left: start.steps,
-        }
-    }
-}
 
 impl CudaContext {
     /// Decodes a checked chain.
@@ -34,38 +18,37 @@ impl CudaContext {
         starts: &[ChainStart],
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), DeviceError> {
+        if starts.iter().any(|start| self.is_left_to_host(start.slot)) {
+            return chain_by_steps(self, starts, control, emit);
+        }
         let mut running = std::mem::take(&mut self.running);
         running.clear();
-        running.extend(starts.iter().map(Running::new));
-        let by_host = starts.iter().any(|start| self.is_left_to_host(start.slot));
-        let result = match by_host {
-            true => self.run_by_steps(&mut running, control, emit),
-            false => self.run_slots(&mut running, control, emit),
-        };
+        running.extend_from_slice(starts);
+        let result = self.run_slots(&mut running, control, emit);
         self.running = running;
-        result
+        self.done(result)
     }
 
     /// Slots leave the chain one after the other. The last one goes on alone.
     fn run_slots(
         &mut self,
-        running: &mut Vec<Running>,
+        running: &mut Vec<ChainStart>,
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         self.gpu.current()?;
         loop {
-            running.retain(|one| one.left > 0);
+            running.retain(|one| one.steps > 0);
             match running[..] {
                 [] => return Ok(()),
-                [one] => return self.run_alone(one, control, emit),
+                [start] => return self.run_alone(start, control, emit),
                 _ if control.is_stopped() => return Ok(()),
                 _ => {}
             }
             let mut rows = std::mem::take(&mut self.chained);
             rows.clear();
-            rows.extend(running.iter().map(|one| one.row));
+            rows.extend(running.iter().map(ChainStart::row));
             let made = self.run_together(running, &rows, control, emit);
             self.chained = rows;
             made?;
@@ -74,21 +57,13 @@ impl CudaContext {
 
     fn run_alone(
         &mut self,
-        one: Running,
+        start: ChainStart,
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
-        let Row {
-            token,
-            mut position,
-            slot,
-        } = one.row;
-        let start = ChainStart {
-            slot,
-            token,
-            position,
-            steps: one.left,
-        };
+        let ChainStart {
+            slot, mut position, ..
+        } = start;
         let emitted = self.decode(&start, control, &mut |token, logprobs| {
             position += 1;
             emit(Emitted {
@@ -105,13 +80,13 @@ impl CudaContext {
     /// then.
     fn run_together(
         &mut self,
-        running: &mut [Running],
+        running: &mut [ChainStart],
         rows: &[Row],
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         let count = rows.len() as u32;
-        let steps = running.iter().map(|one| one.left).min().unwrap_or(0);
+        let steps = running.iter().map(|one| one.steps).min().unwrap_or(0);
         for row in rows {
             self.upload_sampler(row.slot)?;
         }
@@ -132,37 +107,33 @@ impl CudaContext {
                 self.serial = self.serial.wrapping_add(count);
             }
             for (nth, one) in (0..).zip(running.iter_mut()) {
-                if one.left == 0 {
+                if one.steps == 0 {
                     continue;
                 }
                 let serial = first.wrapping_add(seen * count + nth);
-                let awaited = self.await_slot(one.row.slot, serial, control)?;
+                let awaited = self.await_slot(one.slot, serial, control)?;
                 let Some((token, logprobs)) = awaited else {
                     return self.leave_slots(rows);
                 };
-                one.left -= 1;
-                one.row.token = token;
-                one.row.position += 1;
-                let slot = &mut self.slots[one.row.slot as usize];
+                let slot = &mut self.slots[one.slot as usize];
                 if is_token(token) {
                     slot.remember(token);
                 }
-                let emitted = Emitted {
-                    slot: one.row.slot,
-                    position: one.row.position,
+                let made = Made {
                     token,
                     logprobs,
+                    ends: slot.ends_with(token),
                 };
-                let ends = !is_token(token) || slot.ends_with(token);
-                let refused = !emit(emitted);
+                let mut refused = false;
+                one.advance(made, &mut |emitted| {
+                    refused = !emit(emitted);
+                    !refused
+                });
                 if refused {
                     // The device goes on with it.
-                    self.slots[one.row.slot as usize].mark_changed();
+                    slot.mark_changed();
                 }
-                if ends || refused {
-                    one.left = 0;
-                }
-                going_on &= one.left > 0;
+                going_on &= one.steps > 0;
             }
             seen += 1;
             going_on &= !(states && control.is_stopped());

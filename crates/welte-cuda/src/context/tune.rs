@@ -251,11 +251,7 @@ impl CudaContext {
         let vocab = self.loaded.program.vocab.max(1);
         // Recurrent states begin at position 0, the same for both kinds of kernels.
         let first = if self.has_states() { 0 } else { DEPTH };
-        let row = |i| Row {
-            token: (1 + 97 * i) % vocab,
-            position: first + i,
-            ..Row::default()
-        };
+        let row = |i| Row::new((1 + 97 * i) % vocab, first + i, 0);
         let rows: Vec<Row> = (0..count).map(row).collect();
         let values = self.run_step(DECODE, &rows, &[], rows.len())?;
         Ok(self.outputs(values).to_vec())

@@ -194,11 +194,7 @@ mod tests {
     fn texts_are_cut_where_they_begin_and_every_64_rows() {
         let mut rows = Vec::new();
         for (slot, length) in [(3, 1), (0, 64), (1, 130), (3, 2)] {
-            rows.extend((0..length).map(|position| Row {
-                token: 0,
-                position,
-                slot,
-            }));
+            rows.extend((0..length).map(|position| Row::new(0, position, slot)));
         }
         let mut words = vec![7; 5];
         cut_texts(&rows, &mut words);

@@ -173,11 +173,7 @@ pub fn replaying(context: &CudaContext) -> (Replay, Option<String>) {
 
 /// Rows of random tokens of one slot, at `count` positions from `from`.
 pub fn rows(n: &mut Numbers, vocab: u32, from: u32, count: u32, slot: u32) -> Vec<Row> {
-    let row = |position| Row {
-        token: n.below(vocab),
-        position,
-        slot,
-    };
+    let row = |position| Row::new(n.below(vocab), position, slot);
     (from..from + count).map(row).collect()
 }
 
@@ -189,7 +185,7 @@ pub fn step(context: &mut dyn Context, kind: PassKind, rows: &[Row]) -> Vec<f32>
         PassKind::Decode => &[],
         PassKind::Prompt | PassKind::Embed => &last,
     };
-    context.step(pass, rows, outputs).unwrap().to_vec()
+    context.step_rows(pass, rows, outputs).unwrap().to_vec()
 }
 
 /// Steps over a prompt of any length.
@@ -197,7 +193,7 @@ pub fn prompt(context: &mut dyn Context, rows: &[Row]) {
     let pass = context.program().pass(PassKind::Prompt).unwrap();
     let most = context.program().passes[pass].rows as usize;
     for part in rows.chunks(most) {
-        context.step(pass, part, &[]).unwrap();
+        context.step_rows(pass, part, &[]).unwrap();
     }
 }
 
@@ -226,7 +222,7 @@ pub fn chain_while(
 ) -> Vec<u32> {
     let start = ChainStart {
         slot: row.slot,
-        token: row.token,
+        token: row.token(),
         position: row.position,
         steps: steps as u32,
     };
@@ -246,8 +242,8 @@ pub fn chain(context: &mut dyn Context, mut row: Row, lengths: &[usize]) -> Vec<
     let mut tokens = Vec::new();
     for length in lengths {
         let some = chain_of(context, row, *length);
-        row.position += some.len() as u32;
-        row.token = some.last().copied().unwrap_or(row.token);
+        let last = some.last().copied().unwrap_or(row.token());
+        row = Row::new(last, row.position + some.len() as u32, row.slot);
         tokens.extend(&some);
         if some.len() < *length {
             break;

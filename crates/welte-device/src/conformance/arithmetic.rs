@@ -122,11 +122,7 @@ impl Texts {
     }
 
     pub(super) fn row(&self, slot: u32, position: u32) -> Row {
-        Row {
-            token: self.0[slot as usize][position as usize],
-            position,
-            slot,
-        }
+        Row::new(self.0[slot as usize][position as usize], position, slot)
     }
 
     pub(super) fn rows(&self, slot: u32, from: u32, count: u32) -> Vec<Row> {
@@ -166,7 +162,9 @@ pub(super) fn logits(
 ) -> Logits {
     let program = context.program().clone();
     let pass = program.pass(kind).expect("the program has the pass");
-    let values = context.step(pass, rows, outputs).expect("a valid step");
+    let values = context
+        .step_rows(pass, rows, outputs)
+        .expect("a valid step");
     let values = values.chunks_exact(program.vocab as usize).map(bits);
     let of = |row: &Row| (row.slot, row.position);
     match kind {
@@ -311,7 +309,7 @@ fn chains_and_steps(
         let starts: Vec<_> = (first..SLOTS.min(first + most))
             .map(|slot| {
                 let row = texts.row(slot, length(slot));
-                start(slot, row.token, row.position, DECODED - slot % 3)
+                start(slot, row.token(), row.position, DECODED - slot % 3)
             })
             .collect();
         let emitted = chain(chained.as_mut(), &starts);
@@ -320,12 +318,8 @@ fn chains_and_steps(
             assert_eq!(tokens.len() as u32, one.steps);
             let mut token = one.token;
             for (position, next) in (one.position..).zip(tokens) {
-                let row = Row {
-                    token,
-                    position,
-                    slot: one.slot,
-                };
-                let step = stepped.step(0, &[row], &[]).expect("a valid step");
+                let row = Row::new(token, position, one.slot);
+                let step = stepped.step_rows(0, &[row], &[]).expect("a valid step");
                 let largest = step.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
                 let best = step.iter().position(|v| *v == largest);
                 assert_eq!(best, Some(next as usize), "{row:?} of a chain: {what}");

@@ -70,7 +70,9 @@ fn disorder(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device
         let most = tolerance(model, rows.len());
         let got = pair.step(PassKind::Prompt, &rows, &outputs, most);
         let prompt = case.pass(PassKind::Prompt);
-        let want = plain.step(prompt, &rows, &outputs).expect("a valid step");
+        let want = plain
+            .step_rows(prompt, &rows, &outputs)
+            .expect("a valid step");
         assert!(bits(&got) == bits(want), "pages in disorder");
     }
     pair.assert_same_memory("pages in disorder", tolerance(model, 40));
@@ -94,11 +96,7 @@ fn copies(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) 
         }
     }
     pair.assert_same_memory("copied pages", most);
-    let row = |slot, position, token| Row {
-        token,
-        position,
-        slot,
-    };
+    let row = |slot, position, token| Row::new(token, position, slot);
     // The copy goes on as the original would.
     let copied = pair.step(PassKind::Decode, &[row(1, 10, 7)], &[], most);
     let original = pair.step(PassKind::Decode, &[row(0, 10, 7)], &[], most);
@@ -114,7 +112,10 @@ fn copies(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) 
             set.expect("a valid list");
         });
     }
-    let rest: Vec<Row> = prompt[8..].iter().map(|r| Row { slot: 2, ..*r }).collect();
+    let rest: Vec<Row> = prompt[8..]
+        .iter()
+        .map(|r| Row::new(r.token(), r.position, 2))
+        .collect();
     let shared = pair.step(PassKind::Prompt, &rest, &[1], most);
     let again = pair.step(PassKind::Prompt, &prompt[8..], &[1], most);
     assert!(bits(&shared) == bits(&again), "shared pages");
@@ -154,7 +155,7 @@ fn transfer(device: &dyn Device, model: &Model) {
     let prompt = case.pass(PassKind::Prompt);
     let mut n = Numbers(17);
     let begin = rows(&mut n, model.vocab, 0, 0, 10);
-    first.step(prompt, &begin, &[9]).expect("a valid step");
+    first.step_rows(prompt, &begin, &[9]).expect("a valid step");
     let program = case.program.clone();
     for (cache, spec) in program.caches.iter().enumerate() {
         let list = Checks::first_pages(&program, cache);
@@ -189,7 +190,7 @@ fn transfer(device: &dyn Device, model: &Model) {
     let goes_on = |context: &mut dyn Context, slot: u32| {
         let mut n = Numbers(19);
         let rest = rows(&mut n, model.vocab, slot, 10, 7);
-        let logits = context.step(prompt, &rest, &[0, 6]);
+        let logits = context.step_rows(prompt, &rest, &[0, 6]);
         bits(logits.expect("a valid step"))
     };
     let own = goes_on(first.as_mut(), 0);
@@ -267,7 +268,9 @@ pub fn windows(device: &dyn Device, oracle: &dyn Device) {
             };
             let got = pair.step(kind, &rows, &outputs, tolerance(&model, 1));
             let pass = case.pass(kind);
-            let want = plain.step(pass, &rows, &outputs).expect("a valid step");
+            let want = plain
+                .step_rows(pass, &rows, &outputs)
+                .expect("a valid step");
             assert!(bits(&got) == bits(want), "window {window} at {at}");
             at += count;
         }

@@ -3,7 +3,10 @@
 use super::made::{Made, Numbers};
 use super::model::{Layer, Model};
 use super::program::{look_up, make};
-use crate::{ChainStart, Context, Control, Device, Emitted, Loaded, SlotState};
+use crate::{
+    ChainStart, Choice, Context, Control, Device, Emitted, Loaded, Pick, Role, SlotState, Step,
+    Want,
+};
 use std::sync::Arc;
 use welte_formats::quant;
 use welte_table::{
@@ -170,8 +173,14 @@ impl Pair<'_> {
         tolerance: f32,
     ) -> Vec<f32> {
         let pass = self.case.pass(kind);
-        let want = self.oracle.step(pass, rows, outputs).expect("a valid step");
-        let got = self.device.step(pass, rows, outputs).expect("a valid step");
+        let want = self
+            .oracle
+            .step_rows(pass, rows, outputs)
+            .expect("a valid step");
+        let got = self
+            .device
+            .step_rows(pass, rows, outputs)
+            .expect("a valid step");
         let off = difference(got, want);
         assert!(
             off <= tolerance,
@@ -316,11 +325,7 @@ pub(super) fn tolerance(model: &Model, rows: usize) -> f32 {
 
 /// Rows of random tokens of one slot, at `count` positions from `from`.
 pub(super) fn rows(n: &mut Numbers, vocab: u32, slot: u32, from: u32, count: u32) -> Vec<Row> {
-    let row = |position| Row {
-        token: n.below(vocab),
-        position,
-        slot,
-    };
+    let row = |position| Row::new(n.below(vocab), position, slot);
     (from..from + count).map(row).collect()
 }
 
@@ -341,6 +346,20 @@ pub(super) fn mixed_rows(
         }
     }
     all
+}
+
+/// A decode step whose rows are picked for the tokens that `choices` describe, one for each row in turn.
+pub(super) fn step_choosing(rows: &[Row], choices: &[Choice]) -> Step {
+    let mut step = Step::of(Role::Generated, rows, &[]);
+    step.picks.extend(choices.iter().map(|choice| Pick {
+        row: choice.output,
+        want: Want::Token {
+            draft: choice.draft,
+        },
+    }));
+    let own: Vec<Choice> = step.choices().collect();
+    assert_eq!(own, choices, "the choices of these rows");
+    step
 }
 
 /// Some of the rows, in ascending order: at least one, at most `most`.

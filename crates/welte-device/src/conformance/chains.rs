@@ -3,7 +3,7 @@
 use super::case::{Case, Commands, bits, chain, rows, set_slot, start, tokens_of};
 use super::made::Numbers;
 use super::model::{CONV, DELTA, Layer, Model};
-use crate::{ChainStart, Context, Control, Device, Emitted, Pick, SlotState};
+use crate::{ChainStart, Choice, Context, Control, Device, Emitted, SlotState};
 use std::sync::mpsc;
 use welte_table::{Format, PassKind, Row, Sampling};
 
@@ -108,12 +108,14 @@ fn feed(context: &mut dyn Context, sampling: Sampling, ends: &[u32]) -> u32 {
     let rows: Vec<Row> = (0..11)
         .flat_map(|at| rows(&mut n, vocab, 1, at, 1))
         .collect();
-    let history: Vec<u32> = rows.iter().map(|r| r.token).collect();
+    let history: Vec<u32> = rows.iter().map(|r| r.token()).collect();
     // The look-up program takes 8 rows at a time.
     for (i, part) in rows.chunks(8).enumerate() {
         let last = [part.len() as u32 - 1];
         let outputs: &[u32] = if i == 1 { &last } else { &[] };
-        context.step(prompt, part, outputs).expect("a valid step");
+        context
+            .step_rows(prompt, part, outputs)
+            .expect("a valid step");
     }
     let state = SlotState {
         sampling,
@@ -123,7 +125,7 @@ fn feed(context: &mut dyn Context, sampling: Sampling, ends: &[u32]) -> u32 {
         ..SlotState::default()
     };
     set_slot(context, 1, state);
-    let pick = Pick {
+    let pick = Choice {
         output: 0,
         slot: 1,
         position: 11,
@@ -143,12 +145,8 @@ fn splits(device: &dyn Device, case: &Case) {
             let mut context = case.open(device);
             let tokens = decode(context.as_mut(), lengths, sampling);
             assert_eq!(tokens.len() as u32, LENGTH + 1);
-            let row = Row {
-                token: 1,
-                position: 11 + LENGTH,
-                slot: 1,
-            };
-            let after = bits(context.step(0, &[row], &[]).expect("a valid step"));
+            let row = Row::new(1, 11 + LENGTH, 1);
+            let after = bits(context.step_rows(0, &[row], &[]).expect("a valid step"));
             match &first {
                 None => first = Some((tokens, after)),
                 Some((wanted, logits)) => {
@@ -175,13 +173,9 @@ fn against_the_oracle(device: &dyn Device, oracle: &dyn Device) {
         for (at, wanted) in want.iter().enumerate() {
             assert_eq!(token[0], *wanted, "single step {at}: {sampling:?}");
             let position = 11 + at as u32;
-            let row = Row {
-                token: token[0],
-                position,
-                slot: 1,
-            };
-            context.step(0, &[row], &[]).expect("a valid step");
-            let pick = Pick {
+            let row = Row::new(token[0], position, 1);
+            context.step_rows(0, &[row], &[]).expect("a valid step");
+            let pick = Choice {
                 output: 0,
                 slot: 1,
                 position: position + 1,
@@ -236,7 +230,7 @@ fn prepare(context: &mut dyn Context, starts: &[ChainStart]) {
         let mut n = Numbers(one.slot.into());
         let rows = rows(&mut n, program.vocab, one.slot, 0, one.position);
         for part in rows.chunks(8) {
-            context.step(prompt, part, &[]).expect("a valid step");
+            context.step_rows(prompt, part, &[]).expect("a valid step");
         }
         let mut sampling = samplings()[one.slot as usize % 3];
         sampling.seed += u64::from(one.slot);

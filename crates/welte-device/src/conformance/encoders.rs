@@ -50,11 +50,10 @@ pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
         let lengths = [1, 2, 16, 33, 65, 5, 200];
         let mut texts: Vec<Vec<Row>> = Vec::new();
         for (slot, length) in lengths.into_iter().enumerate() {
-            let row = |at: u32| Row {
-                token: n.below(model.vocab),
+            let row = |at: u32| {
                 // The second half of a pair is in the other segment.
-                position: if at < length / 2 { at } else { at + 201 },
-                slot: slot as u32,
+                let position = if at < length / 2 { at } else { at + 201 };
+                Row::new(n.below(model.vocab), position, slot as u32)
             };
             texts.push((0..length).map(row).collect());
         }

@@ -122,7 +122,9 @@ pub fn profiles(device: &dyn Device, _oracle: &dyn Device) {
     let in_pass = |op| commands.iter().filter(|c| c.op == op).count() as u64;
     assert_eq!(in_pass(Op::Attention), 2);
     context.set_profiling(true).expect("profiling");
-    context.step(0, &[Row::default()], &[]).expect("a step");
+    context
+        .step_rows(0, &[Row::default()], &[])
+        .expect("a step");
     for one in context.profile() {
         let wanted = if one.op == Op::Sample {
             0

@@ -2,7 +2,7 @@
 
 use super::case::{Case, chain, refused, set_slot, start};
 use super::made::Numbers;
-use crate::{Context, Device, LogprobQuery, Logprobs, Pick, SlotState};
+use crate::{Context, Device, LogprobQuery, Logprobs, SlotState, Step, StepOptions};
 use welte_table::{Row, Sampling};
 
 /// The largest difference between a device's logarithm and the oracle's, for logarithms down to -64. Below, it is this
@@ -20,11 +20,7 @@ pub fn logprobs(device: &dyn Device, oracle: &dyn Device) {
         let case = Case::look_up(device, &table, 4, 100);
         let (mut context, mut plain) = (case.open(device), case.open(oracle));
         for turn in 0..20 {
-            let rows = [0, 1, 2, 3].map(|slot| Row {
-                token: n.below(vocab),
-                position: turn,
-                slot,
-            });
+            let rows = [0, 1, 2, 3].map(|slot| Row::new(n.below(vocab), turn, slot));
             let queries: Vec<LogprobQuery> = (0..6)
                 .map(|_| LogprobQuery {
                     output: n.below(4),
@@ -43,10 +39,8 @@ pub fn logprobs(device: &dyn Device, oracle: &dyn Device) {
                     assert_eq!(got.0, want.0, "{what}");
                     close(got.1, want.1, &what);
                 }
-                let row = Row {
-                    slot: 0,
-                    ..rows[query.output as usize]
-                };
+                let own = rows[query.output as usize];
+                let row = Row::new(own.token(), own.position, 0);
                 let alone = LogprobQuery {
                     output: 0,
                     ..*query
@@ -104,11 +98,7 @@ pub fn logprobs_of_chains(device: &dyn Device, _oracle: &dyn Device) {
                     let own = emitted.iter().filter(|one| one.slot == begin.slot);
                     assert_eq!(own.clone().count() as u32, begin.steps);
                     for one in own {
-                        let row = Row {
-                            token,
-                            position: one.position - 1,
-                            slot: one.slot,
-                        };
+                        let row = Row::new(token, one.position - 1, one.slot);
                         token = one.token;
                         let want = tops[one.slot as usize].map(|top| {
                             let output = 0;
@@ -131,7 +121,7 @@ pub fn logprobs_of_chains(device: &dyn Device, _oracle: &dyn Device) {
 
 /// The answers after a step over these rows.
 fn ask(context: &mut dyn Context, rows: &[Row], queries: &[LogprobQuery]) -> Vec<Logprobs> {
-    context.step(0, rows, &[]).expect("a valid step");
+    context.step_rows(0, rows, &[]).expect("a valid step");
     let mut answers = vec![Logprobs::default(); queries.len()];
     context
         .logprobs(queries, &mut answers)
@@ -141,18 +131,12 @@ fn ask(context: &mut dyn Context, rows: &[Row], queries: &[LogprobQuery]) -> Vec
 
 /// The answers after a step that has sampled for each of these rows.
 fn ask_sampled(context: &mut dyn Context, rows: &[Row], queries: &[LogprobQuery]) -> Vec<Logprobs> {
-    let pick = |(output, row): (u32, &Row)| Pick {
-        output,
-        slot: row.slot,
-        position: row.position + 1,
-        draft: None,
-    };
-    let picks: Vec<Pick> = (0..).zip(rows).map(pick).collect();
     for row in rows {
         set_slot(context, row.slot, SlotState::default());
     }
-    let mut tokens = vec![0; picks.len()];
-    let sampled = context.step_and_sample(0, rows, &[], &picks, &mut tokens);
+    let mut tokens = vec![0; rows.len()];
+    let options = StepOptions::tokens(&mut tokens);
+    let sampled = context.step(&Step::choosing(rows), options);
     sampled.expect("a valid step");
     let mut answers = vec![Logprobs::default(); queries.len()];
     let answered = context.logprobs(queries, &mut answers);
@@ -176,7 +160,7 @@ fn refusals(device: &dyn Device) {
     let early = context.logprobs(&[query(0, 0, 0)], &mut answer);
     refused(early, "a query before the first step");
     let rows = [Row::default()];
-    context.step(0, &rows, &[]).expect("a valid step");
+    context.step_rows(0, &rows, &[]).expect("a valid step");
     for (what, asked) in [
         ("an unknown output", query(1, 0, 0)),
         ("a token beyond the vocabulary", query(0, 3, 0)),

@@ -1,9 +1,11 @@
 //! Masks: a token that the mask does not allow never wins, whatever the settings are, and a choice waits for its mask.
 
-use super::case::{Case, chain, set_slot, start, tokens_of};
+use super::case::{Case, chain, set_slot, start, step_choosing, tokens_of};
 use super::made::Numbers;
 use super::sampling::{choose_plainly, random_state};
-use crate::{Context, Control, Device, MaskBoard, NO_MASK, NO_TOKEN, Pick, SKIPPED, SlotState};
+use crate::{
+    Choice, Context, Control, Device, MaskBoard, NO_MASK, NO_TOKEN, SKIPPED, SlotState, StepOptions,
+};
 use std::sync::mpsc;
 use welte_table::{Row, Sampling};
 
@@ -18,12 +20,8 @@ pub fn masks(device: &dyn Device, _oracle: &dyn Device) {
         let case = Case::look_up(device, &table, 2, 1000);
         let mut context = case.open(device);
         for turn in 0..60 {
-            let row = Row {
-                token: n.below(vocab),
-                position: n.below(900),
-                slot: 1,
-            };
-            context.step(0, &[row], &[]).expect("a valid step");
+            let row = Row::new(n.below(vocab), n.below(900), 1);
+            context.step_rows(0, &[row], &[]).expect("a valid step");
             let (sampling, bias, history) = random_state(n, vocab);
             let state = SlotState {
                 sampling,
@@ -36,7 +34,7 @@ pub fn masks(device: &dyn Device, _oracle: &dyn Device) {
             let mask = random_mask(n, vocab);
             let position = row.position + 1;
             context.masks().allow(1, position, &mask);
-            let mut logits = table[row.token as usize].clone();
+            let mut logits = table[row.token() as usize].clone();
             for (token, logit) in logits.iter_mut().enumerate() {
                 if mask[token / 32] >> (token % 32) & 1 == 0 {
                     *logit = f32::NEG_INFINITY;
@@ -71,7 +69,7 @@ fn random_mask(n: &mut Numbers, vocab: u32) -> Vec<u32> {
 
 /// One choice of a slot from the first output row of the last step.
 fn pick(context: &mut dyn Context, slot: u32, position: u32) -> u32 {
-    let pick = Pick {
+    let pick = Choice {
         output: 0,
         slot,
         position,
@@ -150,11 +148,7 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
                 ..SlotState::default()
             };
             set_slot(context.as_mut(), slot, state);
-            let mut row = Row {
-                token: n.below(vocab),
-                position: n.below(900),
-                slot,
-            };
+            let mut row = Row::new(n.below(vocab), n.below(900), slot);
             let count = 1 + n.below(MOST);
             let mut agrees = true;
             for nth in 1..=count {
@@ -175,7 +169,7 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
                     0 => masks.allow_only(slot, position, only),
                     _ => masks.allow(slot, position, &mask),
                 }
-                let mut logits = table[row.token as usize].clone();
+                let mut logits = table[row.token() as usize].clone();
                 for (token, logit) in (0..).zip(&mut logits) {
                     if !allowed(token) {
                         *logit = f32::NEG_INFINITY;
@@ -193,7 +187,7 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
                     _ => token,
                 };
                 let draft = (nth < count).then_some(guess);
-                picks.push(Pick {
+                picks.push(Choice {
                     output: rows.len() as u32,
                     slot,
                     position,
@@ -206,16 +200,13 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
                 }
                 none += u32::from(agrees && chosen == NO_TOKEN);
                 agrees &= chosen == guess;
-                row = Row {
-                    token: guess,
-                    position,
-                    slot,
-                };
+                row = Row::new(guess, position, slot);
             }
             whole += u32::from(agrees && count > 1);
         }
         let mut tokens = vec![0; picks.len()];
-        let done = context.step_and_sample(0, &rows, &[], &picks, &mut tokens);
+        let step = step_choosing(&rows, &picks);
+        let done = context.step(&step, StepOptions::tokens(&mut tokens));
         done.expect("a valid step");
         assert_eq!(tokens, wanted, "turn {turn}: {picks:?}");
     }

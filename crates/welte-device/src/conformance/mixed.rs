@@ -4,7 +4,7 @@ use super::arithmetic::{Logits, PROMPT_ROWS, Texts, caches, chosen, logits, mode
 use super::case::{Case, Commands, bits, poison};
 use super::made::Numbers;
 use super::model::Model;
-use crate::{Context, Device, Error, MixedStep, Pick, argmax};
+use crate::{Choice, Context, Device, Error, Pick, Role, Span, Step, StepOptions, Want, argmax};
 use welte_table::{PassKind, Row};
 
 /// Tokens of each slot's prompt.
@@ -31,7 +31,7 @@ pub fn mixed_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
         };
         let mut alone = begin();
         if !alone.mixes() {
-            refuses(alone.as_mut(), &[texts.row(0, 0)]);
+            refuses(alone.as_mut(), texts.row(0, 0));
             // A device that mixes at all mixes the first model.
             match number {
                 0 => return,
@@ -64,19 +64,15 @@ pub fn mixed_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
             }
             let mut outputs = chosen(&mut n, rows.len());
             outputs.retain(|row| *row as usize >= generated);
-            mixed += usize::from(generated > 0 && generated < rows.len());
-            let step = MixedStep {
-                pass: case.pass(PassKind::Prompt),
-                rows: &rows,
-                generated,
-                outputs: &outputs,
-            };
-            check(context.as_mut(), &step, &wanted, &case.what);
+            let step = mixed_step(&rows, generated, &outputs);
+            mixed += usize::from(step.is_mixed());
+            let at_once = n.below(2) == 0;
+            check(context.as_mut(), &step, &wanted, at_once, &case.what);
         }
         assert!(mixed > 5, "only {mixed} steps were mixed: {}", case.what);
         let same = caches(context.as_mut()) == cached;
         assert!(same, "caches after mixed steps: {}", case.what);
-        refuses(context.as_mut(), &[texts.row(0, 0)]);
+        refuses(context.as_mut(), texts.row(0, 0));
     }
 }
 
@@ -107,57 +103,90 @@ fn some_rows(n: &mut Numbers, texts: &Texts, next: &mut [u32]) -> (Vec<Row>, usi
     (rows, generated)
 }
 
-/// Runs a mixed step. Compares its outputs with `wanted`, and the tokens that it yields with its outputs.
-fn check(context: &mut dyn Context, step: &MixedStep<'_>, wanted: &Logits, what: &str) {
-    let vocab = context.program().vocab as usize;
-    let values = context.step_mixed(step).expect("a valid step").to_vec();
-    let generated = 0..step.generated as u32;
-    let outputs: Vec<u32> = generated.chain(step.outputs.iter().copied()).collect();
-    assert_eq!(values.len(), outputs.len() * vocab);
-    for (output, got) in outputs.iter().zip(values.chunks_exact(vocab)) {
-        let row = &step.rows[*output as usize];
-        assert!(
-            bits(got) == wanted[&(row.slot, row.position)],
-            "row {output}, {row:?}, of a step of {} generated rows and {} of prompts: {what}",
-            step.generated,
-            step.rows.len() - step.generated
-        );
-    }
-    let pick = |(output, row): (u32, &u32)| Pick {
-        output,
-        slot: step.rows[*row as usize].slot,
-        position: step.rows[*row as usize].position + 1,
-        draft: None,
-    };
-    let picks: Vec<Pick> = (0..).zip(&outputs).map(pick).collect();
-    let mut tokens = vec![0; picks.len()];
-    context.sample(&picks, &mut tokens).expect("valid picks");
-    let best = values.chunks_exact(vocab).map(|row| argmax(row).1);
-    assert!(
-        tokens.into_iter().eq(best),
-        "tokens of a mixed step: {what}"
-    );
+/// The first rows are generated; `outputs` are chosen among the others.
+fn mixed_step(rows: &[Row], generated: usize, outputs: &[u32]) -> Step {
+    let mut step = Step::of(Role::Generated, &rows[..generated], &[]);
+    step.add_all(Role::Prompt, &rows[generated..]);
+    let want = Want::Values;
+    step.picks
+        .extend(outputs.iter().map(|row| Pick { row: *row, want }));
+    step
 }
 
-/// Wrong mixed steps are refused; where a device has none, all are.
-fn refuses(context: &mut dyn Context, rows: &[Row]) {
-    let pass = context
-        .program()
-        .pass(PassKind::Prompt)
-        .expect("a prompt pass");
+/// Runs a mixed step. Compares its outputs with `wanted`, and the tokens that it yields with the largest of them; `at_once`:
+/// the tokens alone.
+fn check(context: &mut dyn Context, step: &Step, wanted: &Logits, at_once: bool, what: &str) {
+    let vocab = context.program().vocab as usize;
+    let outputs: Vec<u32> = (0..step.generated() as u32).chain(step.chosen()).collect();
+    let rows: Vec<Row> = outputs.iter().map(|row| step.rows[*row as usize]).collect();
+    let best = rows.iter().map(|row| {
+        let bits = wanted[&(row.slot, row.position)].iter();
+        let logits: Vec<f32> = bits.map(|bits| f32::from_bits(*bits)).collect();
+        argmax(&logits).1
+    });
+    let best: Vec<u32> = best.collect();
+    let mut choosing = step.clone();
+    choosing.picks.clear();
+    let want = Want::Token { draft: None };
+    let picks = outputs.iter().map(|row| Pick { row: *row, want });
+    choosing.picks.extend(picks);
+    let mut tokens = vec![0; outputs.len()];
+    if at_once {
+        let done = context.step(&choosing, StepOptions::tokens(&mut tokens));
+        assert!(done.is_ok(), "a valid step: {what}");
+    } else {
+        let values = context.step(step, StepOptions::default());
+        let values = values.expect("a valid step").to_vec();
+        assert_eq!(values.len(), outputs.len() * vocab);
+        for (row, got) in rows.iter().zip(values.chunks_exact(vocab)) {
+            let generated = step.generated();
+            assert!(
+                bits(got) == wanted[&(row.slot, row.position)],
+                "{row:?} of a step of {generated} generated rows and {} of prompts: {what}",
+                step.rows.len() - generated
+            );
+        }
+        let choices: Vec<Choice> = choosing.choices().collect();
+        let sampled = context.sample(&choices, &mut tokens);
+        sampled.expect("valid choices");
+    }
+    assert_eq!(tokens, best, "tokens of a mixed step: {what}");
+}
+
+/// Wrong steps are refused; where a device does not mix, all mixed ones are.
+fn refuses(context: &mut dyn Context, row: Row) {
+    let other = Row::new(row.token(), 0, row.slot + 1);
     let mixes = context.mixes();
-    let mut refused = |pass: usize, generated: usize, outputs: &[u32]| {
-        let step = MixedStep {
-            pass,
-            rows,
-            generated,
-            outputs,
-        };
-        matches!(context.step_mixed(&step), Err(Error::Request(_)))
+    let mut refused = |step: &Step| {
+        let done = context.step(step, StepOptions::default());
+        matches!(done, Err(Error::Request(_)))
     };
-    assert_eq!(refused(pass, 1, &[]), !mixes, "a generated row alone");
-    assert!(refused(pass, 2, &[]), "more generated rows than rows");
-    assert!(refused(pass, 1, &[0]), "an output that is generated");
-    assert!(refused(pass, 0, &[1]), "an output beyond the rows");
-    assert!(refused(0, 1, &[]), "a mixed step of the decode pass");
+    let good = mixed_step(&[row, other], 1, &[1]);
+    assert_eq!(refused(&good), !mixes, "a mixed step");
+    assert!(
+        refused(&mixed_step(&[row, other], 1, &[0])),
+        "a generated row as an output"
+    );
+    assert!(
+        refused(&mixed_step(&[row, other], 1, &[2])),
+        "an output beyond the rows"
+    );
+    let mut step = good.clone();
+    step.spans.reverse();
+    assert!(refused(&step), "prompts before generated rows");
+    step = good.clone();
+    step.spans[1].rows = 2;
+    assert!(refused(&step), "a span beyond the rows");
+    step = good.clone();
+    step.spans[1].role = Role::Text;
+    assert!(refused(&step), "texts beside other rows");
+    step = Step::of(Role::Prompt, &[row, other], &[]);
+    step.spans = vec![Span {
+        role: Role::Prompt,
+        rows: 2,
+    }];
+    assert!(refused(&step), "a span of two slots");
+    step = Step::of(Role::Prompt, &[row], &[]);
+    step.rows[0].reach += 1;
+    assert!(refused(&step), "a reach beyond the span");
 }

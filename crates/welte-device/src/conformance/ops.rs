@@ -99,11 +99,7 @@ fn every_command(pair: &mut Pair<'_>, model: &Model, n: &mut Numbers, pass: usiz
         .enumerate()
         .filter(|(_, position)| **position < program.context)
         .take(model.decode_rows as usize)
-        .map(|(slot, position)| Row {
-            token: n.below(program.vocab),
-            position: *position,
-            slot: slot as u32,
-        })
+        .map(|(slot, position)| Row::new(n.below(program.vocab), *position, slot as u32))
         .collect();
     if !going_on.is_empty() {
         pair.step(PassKind::Decode, &going_on, &[], tolerance);
@@ -376,7 +372,7 @@ pub fn contexts_in_brief(device: &dyn Device, oracle: &dyn Device) {
         context.write_buffer(cache, &cached).expect("the cache");
         for (row, want) in rows.iter().zip(together.chunks(alone.len())).skip(1) {
             let pass = case.pass(PassKind::Decode);
-            let got = context.step(pass, &[*row], &[]).expect("a valid step");
+            let got = context.step_rows(pass, &[*row], &[]).expect("a valid step");
             assert!(bits(got) == bits(want), "{row:?} alone: {}", case.what);
         }
         let mut caches = || {
@@ -450,8 +446,8 @@ pub fn unfused(device: &dyn Device, oracle: &dyn Device) {
                 PassKind::Decode => Vec::new(),
                 _ => some_outputs(&mut n, rows.len(), spec.outputs),
             };
-            let want = want.step(pass, &rows, &outputs).expect("a valid step");
-            let got = got.step(pass, &rows, &outputs).expect("a valid step");
+            let want = want.step_rows(pass, &rows, &outputs).expect("a valid step");
+            let got = got.step_rows(pass, &rows, &outputs).expect("a valid step");
             let off = difference(got, want);
             let most = tolerance(&model, rows.len());
             assert!(off <= most, "{}: off by {off}: {}", kind.name(), whole.what);

@@ -5,7 +5,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{CONV, Layer, Model};
-use crate::{ChainStart, Context, Control, Device, Pick, SlotState};
+use crate::{ChainStart, Choice, Context, Control, Device, SlotState};
 use welte_table::{PassKind, Row};
 
 /// Every impossible request is refused as such, and the context works afterwards as before.
@@ -35,19 +35,21 @@ pub fn faults(device: &dyn Device, _oracle: &dyn Device) {
         (
             "a token beyond the vocabulary",
             0,
-            &[Row { token: 101, ..good }],
+            &[Row::new(101, good.position, good.slot)],
             &[],
         ),
         (
             "a position beyond the context",
             0,
-            &[Row {
-                position: 640,
-                ..good
-            }],
+            &[Row::new(good.token(), 640, good.slot)],
             &[],
         ),
-        ("an unknown slot", 0, &[Row { slot: 3, ..good }], &[]),
+        (
+            "an unknown slot",
+            0,
+            &[Row::new(good.token(), good.position, 3)],
+            &[],
+        ),
         ("the same row twice", 1, &[good, next, good], &[]),
         ("an unknown pass", 7, &[good], &[]),
         ("outputs of a decode step", 0, &[good], &[0]),
@@ -57,7 +59,7 @@ pub fn faults(device: &dyn Device, _oracle: &dyn Device) {
         ("an output twice", 1, &prompt, &[2, 2]),
     ];
     for (what, pass, rows, outputs) in bad_rows {
-        refused(c.step(pass, rows, outputs), what);
+        refused(c.step_rows(pass, rows, outputs), what);
         refused(c.step_until(pass, rows, outputs, 1), what);
         assert!(step(c) == before, "after {what}");
     }
@@ -149,12 +151,12 @@ pub fn faults(device: &dyn Device, _oracle: &dyn Device) {
 /// The bits of a prompt's last logits.
 fn good_step(context: &mut dyn Context, prompt: &[Row]) -> Vec<u32> {
     let last = [prompt.len() as u32 - 1];
-    bits(context.step(1, prompt, &last).expect("a valid step"))
+    bits(context.step_rows(1, prompt, &last).expect("a valid step"))
 }
 
 /// A pick that must be refused; `tokens` is the room for its result.
 fn pick_error(context: &mut dyn Context, output: u32, slot: u32, tokens: usize) {
-    let pick = Pick {
+    let pick = Choice {
         output,
         slot,
         position: 5,
@@ -174,15 +176,11 @@ fn broken_order(device: &dyn Device) {
         return;
     };
     let mut context = case.open(device);
-    let row = |position| Row {
-        token: 1,
-        position,
-        slot: 0,
-    };
-    let before = bits(context.step(0, &[row(0)], &[]).expect("a valid step"));
-    refused(context.step(1, &[row(0), row(2)], &[1]), "a gap");
-    refused(context.step(1, &[row(1), row(0)], &[1]), "a step back");
-    let after = bits(context.step(0, &[row(0)], &[]).expect("a valid step"));
+    let row = |position| Row::new(1, position, 0);
+    let before = bits(context.step_rows(0, &[row(0)], &[]).expect("a valid step"));
+    refused(context.step_rows(1, &[row(0), row(2)], &[1]), "a gap");
+    refused(context.step_rows(1, &[row(1), row(0)], &[1]), "a step back");
+    let after = bits(context.step_rows(0, &[row(0)], &[]).expect("a valid step"));
     assert!(before == after, "after refused rows");
 }
 

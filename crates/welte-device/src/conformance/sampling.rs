@@ -1,8 +1,8 @@
 //! Choosing tokens: literal expectations over a tiny vocabulary, and random settings against a plain sampler.
 
-use super::case::{Case, chain, set_slot, start, tokens_of};
+use super::case::{Case, chain, set_slot, start, step_choosing, tokens_of};
 use super::made::Numbers;
-use crate::{ChainStart, Context, Device, Pick, SKIPPED, SlotState, noise};
+use crate::{ChainStart, Choice, Context, Device, SKIPPED, SlotState, StepOptions, noise};
 use welte_table::{Row, Sampling};
 
 /// Logits that favour 2, then 1, then 3, then 0, whatever the last token is. A chain shows how choices change.
@@ -12,8 +12,8 @@ const LOGITS: [f32; 4] = [-1.0, 2.0, 3.0, 1.5];
 fn choose(context: &mut dyn Context, state: SlotState<'_>) -> u32 {
     set_slot(context, 0, state);
     let row = Row::default();
-    context.step(0, &[row], &[]).expect("a valid step");
-    let pick = Pick {
+    context.step_rows(0, &[row], &[]).expect("a valid step");
+    let pick = Choice {
         output: 0,
         slot: 0,
         position: 1,
@@ -25,7 +25,7 @@ fn choose(context: &mut dyn Context, state: SlotState<'_>) -> u32 {
 }
 
 /// What is tested, settings, biases, history, and the token that must be chosen.
-type Choice = (
+type Expected = (
     &'static str,
     Sampling,
     &'static [(u32, f32)],
@@ -66,7 +66,7 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
         ..greedy
     };
     let none: &'static [(u32, f32)] = &[];
-    let cases: [Choice; 36] = [
+    let cases: [Expected; 36] = [
         ("greedy", greedy, none, &[2, 2, 2], 2),
         ("a bias", greedy, &[(0, 4.5)], &[], 0),
         ("a bias below the best", greedy, &[(0, 3.9)], &[], 2),
@@ -294,12 +294,9 @@ fn histories(context: &mut dyn Context) {
     // Several picks of one step, in order, each for its own slot.
     set_slot(context, 0, state(&[]));
     set_slot(context, 2, state(&[1, 2]));
-    let rows = [0, 1, 2].map(|slot| Row {
-        slot,
-        ..Row::default()
-    });
-    context.step(0, &rows, &[]).expect("a valid step");
-    let pick = |output, slot| Pick {
+    let rows = [0, 1, 2].map(|slot| Row::new(0, 0, slot));
+    context.step_rows(0, &rows, &[]).expect("a valid step");
+    let pick = |output, slot| Choice {
         output,
         slot,
         position: 1,
@@ -332,9 +329,11 @@ fn draws(context: &mut dyn Context) {
             ..SlotState::default()
         };
         set_slot(context, 0, state);
-        context.step(0, &[Row::default()], &[]).expect("a step");
+        context
+            .step_rows(0, &[Row::default()], &[])
+            .expect("a step");
         for position in 0..2000 {
-            let pick = Pick {
+            let pick = Choice {
                 output: 0,
                 slot: 0,
                 position,
@@ -366,13 +365,9 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
         let mut context = case.open(device);
         for turn in 0..60 {
             let rows: Vec<Row> = (0..4)
-                .map(|slot| Row {
-                    token: n.below(vocab),
-                    position: n.below(900),
-                    slot,
-                })
+                .map(|slot| Row::new(n.below(vocab), n.below(900), slot))
                 .collect();
-            context.step(0, &rows, &[]).expect("a valid step");
+            context.step_rows(0, &rows, &[]).expect("a valid step");
             let mut wanted = Vec::new();
             let mut picks = Vec::new();
             let mut described = Vec::new();
@@ -387,9 +382,9 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
                 };
                 set_slot(context.as_mut(), slot, state);
                 let position = row.position + 1;
-                let row = &table[row.token as usize];
+                let row = &table[row.token() as usize];
                 wanted.push(choose_plainly(row, &sampling, &bias, &history, position));
-                picks.push(Pick {
+                picks.push(Choice {
                     output: output as u32,
                     slot,
                     position,
@@ -511,20 +506,16 @@ pub fn sampled_chains(device: &dyn Device, oracle: &dyn Device) {
 
 /// A token for each start, by a step.
 fn pick_all(context: &mut dyn Context, starts: &[ChainStart]) -> Vec<u32> {
-    let row = |s: &ChainStart| Row {
-        token: s.token,
-        position: s.position,
-        slot: s.slot,
-    };
+    let row = |s: &ChainStart| Row::new(s.token, s.position, s.slot);
     let rows: Vec<Row> = starts.iter().map(row).collect();
-    context.step(0, &rows, &[]).expect("a valid step");
-    let pick = |(output, s): (usize, &ChainStart)| Pick {
+    context.step_rows(0, &rows, &[]).expect("a valid step");
+    let pick = |(output, s): (usize, &ChainStart)| Choice {
         output: output as u32,
         slot: s.slot,
         position: s.position + 1,
         draft: None,
     };
-    let picks: Vec<Pick> = starts.iter().enumerate().map(pick).collect();
+    let picks: Vec<Choice> = starts.iter().enumerate().map(pick).collect();
     let mut tokens = vec![u32::MAX; picks.len()];
     context.sample(&picks, &mut tokens).expect("valid picks");
     tokens
@@ -591,18 +582,14 @@ pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
                 let count = 1 + n.below(MOST);
                 for nth in 0..count {
                     let position = first + nth;
-                    rows.push(Row {
-                        token,
-                        position,
-                        slot,
-                    });
+                    rows.push(Row::new(token, position, slot));
                     let logits = &table[token as usize];
                     let chosen = choose_plainly(logits, sampling, bias, history, position + 1);
                     let guess = match n.below(4) {
                         0 => n.below(vocab),
                         _ => chosen,
                     };
-                    picks.push(Pick {
+                    picks.push(Choice {
                         output: rows.len() as u32 - 1,
                         slot,
                         position: position + 1,
@@ -620,10 +607,11 @@ pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
             }
             let mut tokens = vec![0; picks.len()];
             if n.below(2) == 0 {
-                context.step(0, &rows, &[]).expect("a valid step");
+                context.step_rows(0, &rows, &[]).expect("a valid step");
                 context.sample(&picks, &mut tokens).expect("valid picks");
             } else {
-                let done = context.step_and_sample(0, &rows, &[], &picks, &mut tokens);
+                let step = step_choosing(&rows, &picks);
+                let done = context.step(&step, StepOptions::tokens(&mut tokens));
                 done.expect("a valid step");
             }
             assert_eq!(tokens, wanted, "turn {turn}, round {round}: {states:?}");

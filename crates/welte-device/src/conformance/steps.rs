@@ -6,7 +6,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, DENSE, Dense, EXPERTS, Experts, Layer, Model};
-use crate::{Context, Device, Pick};
+use crate::{Choice, Context, Device, Role, Stage, Step, StepOptions};
 use welte_table::{Format, Op, PassKind, Row};
 
 /// A step that is run part by part gives the bits of one that is run at once, however it is cut, and tokens may be chosen
@@ -33,14 +33,18 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
         let whole = pair.step(kind, rows, outputs, tolerance(&model, rows.len()));
         let mut at_once: Vec<f32> = Vec::new();
         for length in [all, 1, 2, 5] {
-            context.begin_step(pass, rows, outputs).expect("a step");
+            let step = Step::of(Role::of(kind), rows, outputs);
+            let run = |context: &mut dyn Context, part| {
+                let done = context.step(&step, StepOptions::stage(part));
+                done.expect("a part of a step").to_vec()
+            };
+            assert!(run(context.as_mut(), Stage::Begin).is_empty());
             refused(context.sample(&[pick(0)], &mut [0]), "a step that goes on");
             for first in (0..all).step_by(length) {
                 // The last part may reach beyond the end.
-                let part = context.run_commands(first..first + length);
-                part.expect("a part of a step");
+                assert!(run(context.as_mut(), Stage::Run(first..first + length)).is_empty());
             }
-            let got = context.end_step().expect("the end of a step").to_vec();
+            let got = run(context.as_mut(), Stage::End);
             if at_once.is_empty() {
                 at_once.clone_from(&got);
             }
@@ -61,22 +65,32 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
             assert_eq!(token[0], crate::argmax(first).1);
         }
     }
-    refused(context.run_commands(0..1), "parts of no step");
-    refused(context.end_step().map(|_| ()), "the end of no step");
+    let step = Step::of(Role::Generated, &next[..1], &[]);
+    for part in [Stage::Run(0..1), Stage::End] {
+        let done = context.step(&step, StepOptions::stage(part)).map(drop);
+        refused(done, "a part of no step");
+    }
     let decode = case.pass(PassKind::Decode);
-    for end in [0, 1] {
-        context.begin_step(decode, &next[..1], &[]).expect("a step");
-        if end == 0 {
-            chain(context.as_mut(), &[start(0, 0, 9, 1)]);
-        } else {
-            context.step(decode, &next[..1], &[]).expect("a step");
+    for end in [0, 1, 2] {
+        let begin = StepOptions::stage(Stage::Begin);
+        context.step(&step, begin).expect("a step");
+        let longer = Step::of(Role::Generated, &next, &[]);
+        match end {
+            0 => drop(chain(context.as_mut(), &[start(0, 0, 9, 1)])),
+            1 => drop(context.step_rows(decode, &next[..1], &[]).expect("a step")),
+            _ => {
+                let other = context.step(&longer, StepOptions::stage(Stage::Run(0..1)));
+                refused(other.map(drop), "parts of another step");
+            }
         }
-        refused(context.run_commands(0..1), "parts of a step that is over");
+        let part = StepOptions::stage(Stage::Run(0..1));
+        let done = context.step(&step, part).map(drop);
+        refused(done, "parts of a step that is over");
     }
 }
 
-fn pick(output: u32) -> Pick {
-    Pick {
+fn pick(output: u32) -> Choice {
+    Choice {
         output,
         slot: 0,
         position: 20,

@@ -5,7 +5,7 @@ use super::{DECODE, WgpuContext};
 use crate::lower::Choice;
 use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;
-use welte_device::{ChainStart, Control, Emitted, Error, HostSlot, Logprobs, is_token};
+use welte_device::{ChainStart, Control, Emitted, Error, HostSlot, Logprobs, Made};
 use welte_table::CacheKind;
 use wgpu::SubmissionIndex;
 
@@ -80,21 +80,13 @@ impl WgpuContext {
 
     /// Emits a live slot's token. A slot that stops has no steps left.
     fn advance(&mut self, row: usize, token: u32, logprobs: Option<Logprobs>, emit: Emit<'_>) {
-        let start = &mut self.live[row];
-        let position = start.position + 1;
-        let wanted = emit(Emitted {
-            slot: start.slot,
-            position,
+        let ends = self.slots[self.live[row].slot as usize].ends_at(token);
+        let made = Made {
             token,
             logprobs,
-        });
-        let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
-        start.token = token;
-        start.position = position;
-        start.steps = match wanted && !ended {
-            true => start.steps - 1,
-            false => 0,
+            ends,
         };
+        self.live[row].advance(made, emit);
     }
 
     /// Steps of the live slots, some of them in flight, until one slot stops or the host must choose.

@@ -3,14 +3,13 @@
 use super::WgpuContext;
 use super::clock::Clock;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, Profile,
-    SKIPPED, SlotState,
+    ChainStart, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
+    Profile, SKIPPED, SlotState, Stage, Step, StepOptions,
 };
-use welte_table::{BufferId, Class, PassKind, Program, Row};
+use welte_table::{BufferId, Class, PassKind, Program};
 use wgpu::Buffer;
 
 impl WgpuContext {
@@ -154,12 +153,27 @@ impl Context for WgpuContext {
         self.settle()
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
-        self.checks
-            .step(&self.weights.program, pass, rows, outputs)?;
-        self.begin(pass, rows, outputs);
-        self.replay(false)?;
-        Ok(self.end())
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
+        let plan = self.checks.step(&self.weights.program, step, &options)?;
+        if options.stage.begins() {
+            let outputs: Vec<u32> = match self.program().passes[plan.pass].kind {
+                PassKind::Decode => Vec::new(),
+                PassKind::Prompt | PassKind::Embed => step.chosen().collect(),
+            };
+            self.begin(plan.pass, &step.rows, &outputs);
+        }
+        match options.stage {
+            Stage::Begin => return Ok(&[]),
+            Stage::Run(commands) => return self.run(commands).map(|()| &[][..]),
+            Stage::Whole => self.replay(false)?,
+            Stage::End => self.read_outputs(self.encoder())?,
+        }
+        let Some(tokens) = options.tokens else {
+            return Ok(self.end());
+        };
+        self.end();
+        let choices: Vec<Choice> = step.choices().collect();
+        self.sample(&choices, tokens).map(|()| &[][..])
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -174,14 +188,14 @@ impl Context for WgpuContext {
         self.masks.clone()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn sample(&mut self, choices: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         let logits = self.step.logits;
         self.checks
-            .picks(&self.weights.program, picks, tokens, logits)?;
-        for (nth, pick) in picks.iter().enumerate() {
-            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+            .choices(&self.weights.program, choices, tokens, logits)?;
+        for (nth, choice) in choices.iter().enumerate() {
+            tokens[nth] = match Choice::is_skipped(choices, tokens, nth) {
                 true => SKIPPED,
-                false => self.choose(pick.output as usize, pick.slot, pick.position),
+                false => self.choose(choice.output as usize, choice.slot, choice.position),
             };
         }
         Ok(())
@@ -210,24 +224,6 @@ impl Context for WgpuContext {
         let most = self.chain_slots();
         self.checks.chain(&self.weights.program, starts, most)?;
         self.run_chain(starts, control, emit)
-    }
-
-    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        self.checks
-            .begin(&self.weights.program, pass, rows, outputs)?;
-        self.begin(pass, rows, outputs);
-        Ok(())
-    }
-
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
-        self.checks.begun()?;
-        self.run(commands)
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], Error> {
-        self.checks.end()?;
-        self.read_outputs(self.encoder())?;
-        Ok(self.end())
     }
 
     fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
 use web_time::Instant;
 use welte_device::{
-    Context, Error as DeviceError, Logprobs, NO_MASK, NO_TOKEN, SlotState, is_token,
+    Context, Error as DeviceError, Logprobs, NO_MASK, NO_TOKEN, Role, SlotState, is_token,
 };
 use welte_table::Sampling;
 
@@ -75,8 +75,6 @@ pub(crate) struct Sequence {
     pub(crate) slot: u32,
     /// Rows in the step at hand, or steps in the chain at hand.
     pub(crate) planned: usize,
-    /// Output rows in the step at hand.
-    pub(crate) outputs: usize,
     /// Stored pages that are on their way to it. It computes nothing until they have come.
     pub(crate) restore: Option<Box<Restore>>,
     /// It gave its pages to others, and comes back when one of them ends. Otherwise it would give them back at once.
@@ -184,7 +182,6 @@ impl Sequence {
             lists: lists.collect(),
             slot: 0,
             planned: 0,
-            outputs: 0,
             restore: None,
             set_back: false,
             begun: false,
@@ -235,11 +232,12 @@ impl Sequence {
     }
 
     /// The tokens to compute next: all those of one role.
-    pub(crate) fn next_run(&self) -> (bool, usize) {
+    pub(crate) fn next_run(&self) -> (Role, usize) {
         let rest = &self.keys[self.computed..self.target()];
         let generated = |key: &u32| key & GENERATED != 0;
-        let role = rest.first().is_some_and(generated);
-        let run = rest.iter().take_while(|key| generated(key) == role);
+        let first = rest.first().is_some_and(generated);
+        let run = rest.iter().take_while(|key| generated(key) == first);
+        let role = if first { Role::Generated } else { Role::Prompt };
         (role, run.count())
     }
 

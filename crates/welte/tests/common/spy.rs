@@ -6,15 +6,14 @@
 use super::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
 use welte_device::{
-    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, MixedStep, Pick, SKIPPED,
-    SlotState, is_token,
+    Choice, Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, Made, MaskBoard, Role,
+    SKIPPED, SlotState, Stage, Step, StepChain, StepOptions, chain_by_steps, is_token,
 };
-use welte_table::{BufferId, Class, PassKind, Program, Row};
+use welte_table::{BufferId, Class, PassKind, Program};
 
 /// What the spy saw and what it shall do. Requests are told apart by their seeds.
 #[derive(Default)]
@@ -82,6 +81,11 @@ pub struct Spy {
     seeds: Vec<u64>,
     /// Positions and logits of the last step's outputs, until it is known which rows were wrong guesses.
     stepped: Vec<(u64, u32, Vec<f32>)>,
+    /// Output rows of the last step that had no tokens.
+    values: Vec<f32>,
+    /// The slots of the chain at hand that have not stopped, and the tokens of its last step.
+    live: Vec<ChainStart>,
+    chosen: Vec<u32>,
     ends: Vec<Vec<u32>>,
     /// How many likeliest tokens chains report with each token of a slot, and its probability.
     tops: Vec<Option<u32>>,
@@ -101,6 +105,9 @@ impl Spy {
             mixes: true,
             seeds: vec![0; slots],
             stepped: Vec::new(),
+            values: Vec::new(),
+            live: Vec::new(),
+            chosen: Vec::new(),
             ends: vec![Vec::new(); slots],
             tops: vec![None; slots],
             broken: false,
@@ -130,6 +137,42 @@ impl Spy {
 impl Drop for Spy {
     fn drop(&mut self) {
         self.record();
+    }
+}
+
+impl StepChain for Spy {
+    fn live(&mut self) -> &mut Vec<ChainStart> {
+        &mut self.live
+    }
+
+    fn step_live(&mut self) -> Result<(), Error> {
+        let mut step = Step::default();
+        for start in &self.live {
+            step.add(Role::Generated, [start.row()]);
+        }
+        self.step(&step, StepOptions::default())?;
+        let numbered = (0..).zip(&self.live);
+        let choices = numbered.map(|(output, start)| start.choice(output));
+        let choices: Vec<Choice> = choices.collect();
+        self.chosen = vec![0; choices.len()];
+        self.inner.sample(&choices, &mut self.chosen)
+    }
+
+    fn choose_live(&mut self, row: usize) -> Result<Made, Error> {
+        let (slot, token) = (self.live[row].slot as usize, self.chosen[row]);
+        let mut logprobs = None;
+        if let Some(top) = self.tops[slot].filter(|_| is_token(token)) {
+            let output = row as u32;
+            let mut answer = [Logprobs::default()];
+            let query = LogprobQuery { output, token, top };
+            self.inner.logprobs(&[query], &mut answer)?;
+            logprobs = Some(answer[0]);
+        }
+        Ok(Made {
+            token,
+            logprobs,
+            ends: self.ends[slot].contains(&token),
+        })
     }
 }
 
@@ -169,43 +212,36 @@ impl Context for Spy {
         self.inner.write_page(cache, page, bytes)
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
+        if options.stage != Stage::Whole {
+            return self.inner.step(step, options);
+        }
         self.watch.fail(&mut self.broken)?;
         self.record();
-        let program = self.inner.program().clone();
-        let logits = self.inner.step(pass, rows, outputs)?;
-        let all: Vec<u32> = (0..rows.len() as u32).collect();
-        let chosen = match program.passes[pass].kind {
-            PassKind::Decode => &all,
-            _ => outputs,
-        };
-        let chosen = chosen.iter().map(|row| rows[*row as usize]);
-        for (row, logits) in chosen.zip(logits.chunks(program.vocab as usize)) {
-            let seed = self.seeds[row.slot as usize];
-            self.stepped.push((seed, row.position, logits.to_vec()));
+        let mixed = &self.watch.mixed;
+        mixed.fetch_add(usize::from(step.is_mixed()), Ordering::SeqCst);
+        let vocab = self.inner.program().vocab as usize;
+        let values = self.inner.step(step, StepOptions::default())?;
+        if step.pass() != PassKind::Embed {
+            let outputs = (0..step.generated() as u32).chain(step.chosen());
+            let rows = outputs.map(|row| step.rows[row as usize]);
+            for (row, logits) in rows.zip(values.chunks(vocab)) {
+                let seed = self.seeds[row.slot as usize];
+                self.stepped.push((seed, row.position, logits.to_vec()));
+            }
         }
-        Ok(logits)
+        let Some(tokens) = options.tokens else {
+            self.values.clear();
+            self.values.extend_from_slice(values);
+            return Ok(&self.values);
+        };
+        let choices: Vec<Choice> = step.choices().collect();
+        self.sample(&choices, tokens)?;
+        Ok(&[])
     }
 
     fn mixes(&self) -> bool {
         self.mixes && self.inner.mixes()
-    }
-
-    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
-        self.watch.fail(&mut self.broken)?;
-        self.record();
-        let both = step.generated > 0 && step.generated < step.rows.len();
-        let mixed = &self.watch.mixed;
-        mixed.fetch_add(usize::from(both), Ordering::SeqCst);
-        let vocab = self.inner.program().vocab as usize;
-        let logits = self.inner.step_mixed(step)?;
-        let (generated, prompts) = (&step.rows[..step.generated], step.outputs);
-        let prompts = prompts.iter().map(|row| &step.rows[*row as usize]);
-        for (row, logits) in generated.iter().chain(prompts).zip(logits.chunks(vocab)) {
-            let seed = self.seeds[row.slot as usize];
-            self.stepped.push((seed, row.position, logits.to_vec()));
-        }
-        Ok(logits)
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -219,7 +255,7 @@ impl Context for Spy {
         self.inner.masks()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn sample(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         self.inner.sample(picks, tokens)?;
         let chosen = picks.iter().zip(&*tokens);
         let mut output = 0;
@@ -262,65 +298,7 @@ impl Context for Spy {
             self.watch.fail(&mut self.broken)?;
             return self.inner.chain(starts, control, &mut counted);
         }
-        let mut live: Vec<ChainStart> = starts.iter().copied().filter(|s| s.steps > 0).collect();
-        while !live.is_empty() && !control.is_stopped() {
-            let row = |s: &ChainStart| Row {
-                token: s.token,
-                position: s.position,
-                slot: s.slot,
-            };
-            let rows: Vec<Row> = live.iter().map(row).collect();
-            self.step(0, &rows, &[])?;
-            let pick = |(output, s): (usize, &ChainStart)| Pick {
-                output: output as u32,
-                slot: s.slot,
-                position: s.position + 1,
-                draft: None,
-            };
-            let picks: Vec<Pick> = live.iter().enumerate().map(pick).collect();
-            let mut tokens = vec![0; picks.len()];
-            self.inner.sample(&picks, &mut tokens)?;
-            let mut next = Vec::new();
-            for (output, (start, token)) in (0..).zip(live.into_iter().zip(tokens)) {
-                let (slot, position) = (start.slot, start.position + 1);
-                let mut logprobs = None;
-                if let Some(top) = self.tops[slot as usize].filter(|_| is_token(token)) {
-                    let query = LogprobQuery { output, token, top };
-                    let mut answer = [Logprobs::default()];
-                    self.inner.logprobs(&[query], &mut answer)?;
-                    logprobs = Some(answer[0]);
-                }
-                let wanted = counted(Emitted {
-                    slot,
-                    position,
-                    token,
-                    logprobs,
-                });
-                let steps = start.steps - 1;
-                if wanted && steps > 0 && !self.ends[slot as usize].contains(&token) {
-                    next.push(ChainStart {
-                        slot,
-                        token,
-                        position,
-                        steps,
-                    });
-                }
-            }
-            live = next;
-        }
-        Ok(())
-    }
-
-    fn begin_step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
-        self.inner.begin_step(pass, rows, outputs)
-    }
-
-    fn run_commands(&mut self, commands: Range<usize>) -> Result<(), Error> {
-        self.inner.run_commands(commands)
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], Error> {
-        self.inner.end_step()
+        chain_by_steps(self, starts, control, &mut counted)
     }
 
     fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {

@@ -5,7 +5,9 @@ use crate::cache::{NO_PAGE, PagePool};
 use crate::engine::sequence::Sequence;
 use crate::{Error, Model};
 use std::sync::Arc;
-use welte_device::{ChainStart, Context, Control, Error as DeviceError, SlotState};
+use welte_device::{
+    ChainStart, Context, Control, Error as DeviceError, Role, SlotState, Step, StepOptions,
+};
 use welte_table::{CacheKind, PassKind, Program, Row};
 
 /// Tokens of a sequence that the draft's penalties see.
@@ -24,7 +26,7 @@ pub(crate) struct DraftModel {
     slots: Vec<Slot>,
     /// Never asks.
     control: Control,
-    rows: Vec<Row>,
+    step: Step,
     starts: Vec<ChainStart>,
 }
 
@@ -113,7 +115,7 @@ impl DraftModel {
                 .collect(),
             slots: (0..program.slots).map(slot).collect(),
             control: Control::default(),
-            rows: Vec::with_capacity(program.most_rows() as usize),
+            step: Step::with_room(program.most_rows() as usize),
             starts: Vec::with_capacity(program.slots as usize),
             context,
             program,
@@ -278,23 +280,18 @@ impl DraftModel {
             few &= pass == self.decode;
             let most = passes[pass].rows as usize;
             debug_assert_ne!(passes[pass].kind, PassKind::Embed);
-            self.rows.clear();
+            let role = Role::of(passes[pass].kind);
+            self.step.clear();
             for sequence in wanting() {
-                let count = lack(&self.slots, sequence).min(most - self.rows.len());
+                let count = lack(&self.slots, sequence).min(most - self.step.rows.len());
                 let slot = &mut self.slots[sequence.slot as usize];
                 let tokens = &sequence.tokens[slot.computed..slot.computed + count];
-                self.rows.extend(
-                    (slot.computed as u32..)
-                        .zip(tokens)
-                        .map(|(position, &token)| Row {
-                            token,
-                            position,
-                            slot: sequence.slot,
-                        }),
-                );
+                let rows = (slot.computed as u32..).zip(tokens);
+                let rows = rows.map(|(at, token)| Row::new(*token, at, sequence.slot));
+                self.step.add(role, rows);
                 slot.computed += count;
             }
-            self.context.step(pass, &self.rows, &[])?;
+            self.context.step(&self.step, StepOptions::default())?;
             if running.len() > 1 {
                 return Ok(few);
             }

@@ -3,7 +3,7 @@
 use super::{ContextLost, Scheduler};
 use crate::Error;
 use std::sync::Arc;
-use welte_device::{Context, Error as DeviceError};
+use welte_device::{Context, Error as DeviceError, Role, StepOptions};
 use welte_table::Row;
 
 impl Scheduler {
@@ -31,13 +31,14 @@ impl Scheduler {
         let Some(&slot) = self.free_slots.last() else {
             return Ok(());
         };
-        let row = Row {
-            slot,
-            ..Row::default()
-        };
-        let pass = self.decode.index;
-        let step = |context: &mut dyn Context| context.step(pass, &[row], &[]).map(drop);
-        self.pages.lend(context, slot, step).unwrap_or(Ok(()))
+        let row = Row::new(0, 0, slot);
+        self.step.clear();
+        self.step.add(Role::Generated, [row]);
+        let step = &self.step;
+        let run = |c: &mut dyn Context| c.step(step, StepOptions::default()).map(drop);
+        let works = self.pages.lend(context, slot, run).unwrap_or(Ok(()));
+        self.step.clear();
+        works
     }
 
     /// Makes all sequences wait, to be computed again on a new context.

@@ -3,12 +3,11 @@
 
 use super::world::{Marks, World, choice, mix};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Context, Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
-    MixedStep, Pick, Profile, SKIPPED, SlotState, is_token,
+    ChainStart, Choice, Context, Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, Made,
+    MaskBoard, Profile, SKIPPED, SlotState, Stage, Step, StepChain, StepOptions, chain_by_steps,
 };
 use welte_table::{BufferId, CacheKind, Class, PassKind, Program, Row};
 
@@ -129,6 +128,11 @@ pub(super) struct SimulatedContext {
     /// What the output rows of the last step stand for.
     outputs: Vec<(u32, u32, Marks)>,
     logits: Vec<f32>,
+    /// The slots of the chain at hand that have not stopped, and what the rows of its step stand for.
+    live: Vec<ChainStart>,
+    chained: Vec<Marks>,
+    /// Steps of the chain at hand.
+    steps: usize,
     masks: Arc<MaskBoard>,
     /// Every call fails.
     broken: bool,
@@ -160,6 +164,9 @@ impl SimulatedContext {
             slots: (0..program.slots).map(|_| Slot::default()).collect(),
             outputs: Vec::new(),
             logits: Vec::new(),
+            live: Vec::new(),
+            chained: Vec::new(),
+            steps: 0,
             masks: Arc::new(MaskBoard::new(
                 program.slots as usize,
                 program.vocab as usize,
@@ -198,10 +205,10 @@ impl SimulatedContext {
                 false => self.read(row),
             };
             let marks = before.unwrap_or(Cell::NOISE.marks);
-            let marks = marks.after(row.token, generated);
+            let marks = marks.after(row.token(), generated);
             let cell = Cell {
                 position: row.position,
-                token: row.token,
+                token: row.token(),
                 generated,
                 marks,
             };
@@ -243,18 +250,50 @@ impl SimulatedContext {
         token
     }
 
-    fn give(&mut self, outputs: Vec<(u32, u32, Marks)>) -> &[f32] {
+    fn give(&mut self, outputs: Vec<(u32, u32, Marks)>) {
         self.logits.clear();
         let width = self.program.vocab as usize;
         self.logits.resize(outputs.len() * width, 0.0);
         self.outputs = outputs;
-        &self.logits
     }
 }
 
 /// Fills a vector with what it stands for.
 pub(super) fn vector(marks: Marks, width: usize) -> impl Iterator<Item = f32> {
     (0..width as u64).map(move |nth| (mix(marks.content, nth) % 1000) as f32)
+}
+
+impl StepChain for SimulatedContext {
+    fn live(&mut self) -> &mut Vec<ChainStart> {
+        &mut self.live
+    }
+
+    fn step_live(&mut self) -> Result<(), Error> {
+        if self.steps > 0 {
+            let requests = self.live.iter();
+            let requests = requests.map(|start| self.slots[start.slot as usize].request);
+            self.world.chain_goes_on(requests);
+        }
+        self.steps += 1;
+        let rows: Vec<Row> = self.live.iter().map(ChainStart::row).collect();
+        self.world.step(rows.len(), true);
+        // Others do not wait for the end of the chain.
+        self.world.others_act();
+        self.chained = self.compute(&rows, true);
+        Ok(())
+    }
+
+    fn choose_live(&mut self, row: usize) -> Result<Made, Error> {
+        let ChainStart { slot, position, .. } = self.live[row];
+        let token = self.choose(slot, position + 1, self.chained[row]);
+        let own = &self.slots[slot as usize];
+        self.world.emitted(own.request, position + 1);
+        Ok(Made {
+            token,
+            logprobs: own.logprobs.then(Logprobs::default),
+            ends: own.ends.contains(&token),
+        })
+    }
 }
 
 impl Context for SimulatedContext {
@@ -307,56 +346,53 @@ impl Context for SimulatedContext {
         Ok(())
     }
 
-    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
-        self.fail(rows.iter().map(|row| row.slot))?;
-        let kind = self.program.passes[pass].kind;
-        let generated = kind == PassKind::Decode;
-        self.world.step(rows.len(), generated);
-        if kind == PassKind::Prompt {
-            self.world.piece(rows.len());
+    fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
+        if options.stage != Stage::Whole {
+            return Err(Error::request("a part of a step"));
         }
-        let marks = self.compute(rows, generated);
-        if !generated {
-            let requests = rows.iter().map(|row| self.slots[row.slot as usize].request);
+        self.fail(step.rows.iter().map(|row| row.slot))?;
+        let kind = step.pass();
+        let (generated, others) = step.rows.split_at(step.generated());
+        self.world.step(step.rows.len(), kind == PassKind::Decode);
+        if kind == PassKind::Prompt {
+            self.world.piece(others.len());
+        }
+        if step.is_mixed() && !self.world.shape.mixes {
+            self.world.wrong("a mixed step".to_string());
+        }
+        let mut marks = self.compute(generated, true);
+        marks.extend(self.compute(others, false));
+        if !others.is_empty() {
+            let requests = others.iter();
+            let requests = requests.map(|row| self.slots[row.slot as usize].request);
             self.world.computed(requests);
         }
-        let output = |row: usize| (rows[row].slot, rows[row].position, marks[row]);
-        let all = match generated {
-            true => (0..rows.len()).map(output).collect(),
-            false => outputs
-                .iter()
-                .map(|row| output(*row as usize))
-                .collect::<Vec<_>>(),
-        };
+        let outputs = (0..generated.len() as u32).chain(step.chosen());
+        let outputs = outputs.map(|row| {
+            let Row { slot, position, .. } = step.rows[row as usize];
+            (slot, position, marks[row as usize])
+        });
+        let outputs: Vec<_> = outputs.collect();
         if kind == PassKind::Embed {
+            let pass = self.program.pass(kind).expect("an embed pass");
             let width = self.program.passes[pass].width as usize;
             self.logits.clear();
-            let values = all.iter().flat_map(|(_, _, marks)| vector(*marks, width));
+            let values = outputs
+                .iter()
+                .flat_map(|(_, _, marks)| vector(*marks, width));
             self.logits.extend(values);
             return Ok(&self.logits);
         }
-        Ok(self.give(all))
+        self.give(outputs);
+        if let Some(tokens) = options.tokens {
+            let choices: Vec<Choice> = step.choices().collect();
+            self.sample(&choices, tokens)?;
+        }
+        Ok(&self.logits)
     }
 
     fn mixes(&self) -> bool {
         self.world.shape.mixes
-    }
-
-    fn step_mixed(&mut self, step: &MixedStep<'_>) -> Result<&[f32], Error> {
-        self.fail(step.rows.iter().map(|row| row.slot))?;
-        let (generated, prompts) = step.rows.split_at(step.generated);
-        self.world.step(step.rows.len(), false);
-        self.world.piece(prompts.len());
-        let mut marks = self.compute(generated, true);
-        marks.extend(self.compute(prompts, false));
-        let requests = prompts
-            .iter()
-            .map(|row| self.slots[row.slot as usize].request);
-        self.world.computed(requests);
-        let outputs = step.outputs.iter().map(|row| *row as usize);
-        let all = (0..step.generated).chain(outputs);
-        let all = all.map(|row| (step.rows[row].slot, step.rows[row].position, marks[row]));
-        Ok(self.give(all.collect()))
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -379,9 +415,9 @@ impl Context for SimulatedContext {
         self.masks.clone()
     }
 
-    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+    fn sample(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         for (nth, pick) in picks.iter().enumerate() {
-            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+            tokens[nth] = match Choice::is_skipped(picks, tokens, nth) {
                 true => SKIPPED,
                 false => {
                     let (slot, position, marks) = self.outputs[pick.output as usize];
@@ -411,61 +447,15 @@ impl Context for SimulatedContext {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         self.fail(starts.iter().map(|start| start.slot))?;
-        let mut live: Vec<ChainStart> = starts.iter().copied().filter(|s| s.steps > 0).collect();
-        let mut steps = 0;
-        while !live.is_empty() && !control.is_stopped() {
-            if steps > 0 {
-                let requests = live
-                    .iter()
-                    .map(|start| self.slots[start.slot as usize].request);
-                self.world.chain_goes_on(requests);
+        self.steps = 0;
+        let world = self.world.clone();
+        chain_by_steps(self, starts, control, &mut |emitted| {
+            let wanted = emit(emitted);
+            if !wanted {
+                world.leaves_chain();
             }
-            steps += 1;
-            let rows: Vec<Row> = live.iter().map(ChainStart::row).collect();
-            self.world.step(rows.len(), true);
-            // Others do not wait for the end of the chain.
-            self.world.others_act();
-            let marks = self.compute(&rows, true);
-            let mut next = Vec::new();
-            for (start, marks) in live.iter().zip(marks) {
-                let position = start.position + 1;
-                let token = self.choose(start.slot, position, marks);
-                let own = &self.slots[start.slot as usize];
-                self.world.emitted(own.request, position);
-                let wanted = emit(Emitted {
-                    slot: start.slot,
-                    position,
-                    token,
-                    logprobs: own.logprobs.then(Logprobs::default),
-                });
-                if !wanted {
-                    self.world.leaves_chain();
-                }
-                let goes_on = wanted && start.steps > 1 && is_token(token);
-                if goes_on && !own.ends.contains(&token) {
-                    next.push(ChainStart {
-                        token,
-                        position,
-                        steps: start.steps - 1,
-                        ..*start
-                    });
-                }
-            }
-            live = next;
-        }
-        Ok(())
-    }
-
-    fn begin_step(&mut self, _: usize, _: &[Row], _: &[u32]) -> Result<(), Error> {
-        Err(Error::request("a part of a step"))
-    }
-
-    fn run_commands(&mut self, _: Range<usize>) -> Result<(), Error> {
-        Err(Error::request("a part of a step"))
-    }
-
-    fn end_step(&mut self) -> Result<&[f32], Error> {
-        Err(Error::request("a part of a step"))
+            wanted
+        })
     }
 
     fn read_bytes(&mut self, _: BufferId, _: u64, _: &mut [u8]) -> Result<(), Error> {

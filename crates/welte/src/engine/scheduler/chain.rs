@@ -1,0 +1,133 @@
+//! Chains: several steps of all sequences that decode, in one call of the device.
+
+use super::{ContextLost, Scheduler};
+use crate::engine::draft::Speculator;
+use welte_device::{ChainStart, Context, is_token};
+
+impl Scheduler {
+    /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
+    /// step, the newest sequence is preempted. True if the chain consists of guesses to verify: it has a step for each. With
+    /// `one`, the chain has one step and no guesses.
+    pub(super) fn plan_chain(
+        &mut self,
+        context: &mut dyn Context,
+        one: bool,
+    ) -> Result<bool, ContextLost> {
+        self.renew_slots(context)?;
+        self.reserve_next(context)?;
+        self.starts.clear();
+        let drafts = !one && self.plan_drafts();
+        let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        let single = one || filling || !self.guides_keep_up();
+        let speculator = self.speculator.as_ref();
+        let mut common = match single {
+            _ if drafts => usize::MAX,
+            true => 1,
+            false => speculator.map_or(usize::MAX, Speculator::longest_chain),
+        };
+        for at in 0..self.running.len() {
+            let sequence = &mut self.running[at];
+            if !sequence.is_decoding() {
+                continue;
+            }
+            let wanted = sequence.longest_chain(drafts).min(common);
+            let end = sequence.computed + wanted;
+            match self.pages.reserve(context, sequence, end, false) {
+                Ok(room) if room < end => common = (room - sequence.computed).max(1),
+                Ok(_) => {}
+                Err(error) => {
+                    sequence.planned = 1;
+                    return self.fault(context, error).map(|()| drafts);
+                }
+            }
+        }
+        for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
+            let steps = sequence.longest_chain(drafts).min(common);
+            sequence.planned = steps;
+            if let Some(guide) = &sequence.guide {
+                guide.set_chains(!drafts && steps > 1);
+            }
+            self.starts.push(ChainStart {
+                slot: sequence.slot,
+                token: sequence.tokens[sequence.computed],
+                position: sequence.computed as u32,
+                steps: steps as u32,
+            });
+        }
+        Ok(drafts)
+    }
+
+    /// Tells the device the sampling states that have changed.
+    fn renew_slots(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        for sequence in self.running.iter_mut().filter(|s| s.slot_changed) {
+            sequence.slot_changed = false;
+            if let Err(error) = sequence.enter_slot(context) {
+                sequence.planned = 1;
+                return self.fault(context, error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a page for the next token of every sequence that decodes, where it needs one. If there is none, the least urgent
+    /// sequence is preempted.
+    fn reserve_next(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let mut at = 0;
+        while let Some(sequence) = self.running.get_mut(at) {
+            let next = sequence.computed + 1;
+            if !sequence.is_decoding() {
+                at += 1;
+                continue;
+            }
+            match self.pages.reserve(context, sequence, next, true) {
+                Ok(room) if room >= next => at += 1,
+                Ok(_) => at -= usize::from(self.preempt() < at),
+                Err(error) => {
+                    sequence.planned = 1;
+                    self.fault(context, error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the planned chain.
+    pub(super) fn run_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let begun = self.shared.clock.now();
+        let (running, shared) = (&mut self.running, &self.shared);
+        let control = &shared.control;
+        let waits = !self.waiting.is_empty();
+        let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
+        let (speculator, sequences) = (&self.speculator, self.starts.len());
+        let mut tokens = 0;
+        let done = context.chain(&self.starts, control, &mut |emitted| {
+            let running = running.iter_mut().find(|s| s.slot == emitted.slot);
+            let Some(sequence) = running else {
+                return false;
+            };
+            tokens += usize::from(is_token(emitted.token));
+            let goes_on = sequence.take_of_chain(emitted.token, emitted.logprobs.as_ref());
+            if sequence.has_forced_run() {
+                control.stop();
+            }
+            // A slot is free, or somebody has waited too long.
+            if waits && !goes_on || deadline.is_some_and(|at| shared.clock.now() >= at) {
+                control.stop();
+            }
+            if let (Some(speculator), Some(draft)) = (speculator, &sequence.draft)
+                && speculator.pays(draft, sequence.remaining(), sequences)
+            {
+                control.stop();
+            }
+            goes_on
+        });
+        if let Err(error) = done {
+            return self.fault(context, error);
+        }
+        self.running.iter_mut().for_each(|s| s.planned = 0);
+        self.totals.generated_tokens += tokens as u64;
+        let took = self.shared.clock.since(begun);
+        self.measure_tokens(context, tokens, tokens.div_ceil(sequences), took);
+        Ok(())
+    }
+}

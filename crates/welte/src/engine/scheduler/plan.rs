@@ -1,0 +1,210 @@
+//! The planner: the rows of the next step of a turn, or the chain that takes its place.
+
+use super::{ContextLost, Scheduler};
+use crate::engine::sequence::Sequence;
+use std::ops::Range;
+use welte_device::{Context, Pick, Role, Span, Step, Want};
+use welte_table::Row;
+
+/// The kinds of work of a turn, in their order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Pieces of prompts, without those who decode.
+    Prompts,
+    /// Texts whose vectors are wanted. Their rows take turns with those of prompts.
+    Texts,
+    /// Generated tokens that are known already: of sequences that were preempted, and forced ones.
+    Known,
+    /// The next tokens, with pieces of prompts where the device mixes them.
+    Next { mixed: bool },
+}
+
+/// What the planner found to do.
+pub(super) enum Plan {
+    Nothing,
+    /// [`Scheduler::step`].
+    Step,
+    /// [`Scheduler::starts`].
+    Chain,
+}
+
+/// Whose span of the step it is.
+#[derive(Clone, Copy)]
+pub(super) struct Owner {
+    /// Where the sequence runs.
+    pub(super) at: usize,
+    /// Picks of its rows.
+    pub(super) picks: usize,
+}
+
+/// A sequence's part of a step.
+pub(super) struct Share<'a> {
+    pub(super) at: usize,
+    pub(super) span: Span,
+    pub(super) picks: &'a [Pick],
+    /// The output row of its first pick; the others follow.
+    pub(super) output: usize,
+}
+
+/// The parts of a step by sequence.
+pub(super) fn shares<'a>(step: &'a Step, owners: &'a [Owner]) -> impl Iterator<Item = Share<'a>> {
+    let (mut rows, mut picks, mut output) = (0, 0, step.generated());
+    step.spans.iter().zip(owners).map(move |(span, owner)| {
+        let first = match span.role {
+            Role::Generated => rows,
+            Role::Prompt | Role::Text => output,
+        };
+        let share = Share {
+            at: owner.at,
+            span: *span,
+            picks: &step.picks[picks..picks + owner.picks],
+            output: first,
+        };
+        rows += span.rows as usize;
+        picks += owner.picks;
+        if span.role != Role::Generated {
+            output += owner.picks;
+        }
+        share
+    })
+}
+
+impl Scheduler {
+    /// Plans the next step of a kind. The sequences that take part have [`Sequence::planned`] rows or steps.
+    pub(super) fn plan(
+        &mut self,
+        context: &mut dyn Context,
+        work: Work,
+    ) -> Result<Plan, ContextLost> {
+        self.step.clear();
+        self.owners.clear();
+        match work {
+            Work::Prompts => self.plan_rows(Role::Prompt, self.budget()),
+            Work::Texts => self.plan_texts(),
+            Work::Known => self.plan_rows(Role::Generated, self.decode.rows),
+            Work::Next { mixed } => return self.plan_next(context, mixed),
+        }
+        Ok(self.planned())
+    }
+
+    fn planned(&self) -> Plan {
+        if self.step.is_empty() {
+            Plan::Nothing
+        } else {
+            Plan::Step
+        }
+    }
+
+    /// Rows of one role of sequences that are being filled, up to `budget` in the whole step, in the order of admission. Rows
+    /// that complete a prompt are picked for a token.
+    fn plan_rows(&mut self, role: Role, budget: usize) {
+        let generated = self.step.rows.len();
+        let mut later = self.running.iter().filter(|s| s.is_filling()).count();
+        for (at, sequence) in self.running.iter_mut().enumerate() {
+            later -= usize::from(sequence.is_filling());
+            let mut left = budget - self.step.rows.len();
+            let computes = sequence.is_filling() && sequence.restore.is_none() && !sequence.embeds;
+            if !computes || left == 0 {
+                continue;
+            }
+            let (own, run) = sequence.next_run();
+            if own != role {
+                continue;
+            }
+            let scores = sequence.is_scoring() && role == Role::Prompt;
+            if scores {
+                // Each sequence after it may need an output row.
+                let taken = generated + self.step.chosen().count() + later;
+                left = left.min(self.prompt.outputs.saturating_sub(taken).max(1));
+            }
+            let first = sequence.computed;
+            let most = self.pages.next_checkpoint(sequence) - first;
+            let count = run.min(left).min(most);
+            let rows = self.step.add(role, sequence.rows(first..first + count));
+            sequence.planned = count;
+            let complete = first + count == sequence.target() && sequence.generated() == 0;
+            let chooses = complete && sequence.begins_by_choice();
+            let picks = self.step.picks.len();
+            if scores {
+                let scored = rows.start..rows.end - u32::from(complete);
+                let values = scored.map(|row| pick(row, Want::Values));
+                self.step.picks.extend(values);
+            }
+            if chooses {
+                let token = Want::Token { draft: None };
+                self.step.picks.push(pick(rows.end - 1, token));
+            }
+            let picks = self.step.picks.len() - picks;
+            self.owners.push(Owner { at, picks });
+        }
+    }
+
+    /// The next tokens of all sequences that decode: a chain; one step while prompts are waiting, with guesses, or for more
+    /// slots than chains take. A mixed step has no guesses. Now and then those who decode have a step of their own, so
+    /// that its time is known.
+    fn plan_next(&mut self, context: &mut dyn Context, mixed: bool) -> Result<Plan, ContextLost> {
+        let decoding = self.running.iter().filter(|s| s.is_decoding()).count();
+        let measures = mixed && decoding > 0 && self.pace.measures(decoding);
+        let drafts = self.plan_chain(context, mixed)?;
+        if drafts && !self.starts.is_empty() {
+            self.guess();
+        }
+        let alone = !mixed || measures;
+        if !drafts && alone && self.starts.len() <= context.chain_slots() {
+            return Ok(match self.starts.is_empty() {
+                true => Plan::Nothing,
+                false => Plan::Chain,
+            });
+        }
+        self.rows_of_starts();
+        let generated = self.step.rows.len();
+        if mixed && generated == 0 {
+            self.plan_rows(Role::Prompt, self.budget());
+        } else if !alone {
+            let budget = generated + self.pace.rows();
+            self.plan_rows(Role::Prompt, budget.min(self.prompt.rows));
+        }
+        Ok(self.planned())
+    }
+
+    /// A row for the last token of each sequence of the chain, and one for each of its guesses. All are picked.
+    fn rows_of_starts(&mut self) {
+        for (at, sequence) in self.running.iter_mut().enumerate() {
+            if sequence.planned == 0 {
+                continue;
+            }
+            let guesses = match (&sequence.draft, &self.drafting) {
+                (Some(draft), Some(_)) => draft.guesses(),
+                _ => &[],
+            };
+            let inputs = [sequence.tokens[sequence.computed]];
+            let inputs = inputs.iter().chain(guesses);
+            let rows = (sequence.computed as u32..).zip(inputs);
+            let rows = rows.map(|(position, token)| Row::new(*token, position, sequence.slot));
+            let rows = self.step.add(Role::Generated, rows);
+            let drafts = guesses.iter().copied().map(Some).chain([None]);
+            let picks = rows.zip(drafts);
+            let picks = picks.map(|(row, draft)| pick(row, Want::Token { draft }));
+            self.step.picks.extend(picks);
+            let picks = guesses.len() + 1;
+            sequence.planned = picks;
+            self.owners.push(Owner { at, picks });
+        }
+    }
+}
+
+impl Sequence {
+    /// The rows of some of its tokens.
+    pub(super) fn rows(&self, tokens: Range<usize>) -> impl Iterator<Item = Row> {
+        let ((second, skipped), slot) = (self.second, self.slot);
+        let numbered = tokens.clone().zip(&self.tokens[tokens]);
+        numbered.map(move |(at, token)| {
+            let position = at as u32 + if at < second { 0 } else { skipped };
+            Row::new(*token, position, slot)
+        })
+    }
+}
+
+pub(super) fn pick(row: u32, want: Want) -> Pick {
+    Pick { row, want }
+}

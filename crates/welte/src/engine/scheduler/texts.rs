@@ -1,0 +1,115 @@
+//! Texts whose vectors are wanted. Their rows take turns with those of prompts.
+
+use super::Scheduler;
+use super::plan::{Owner, pick, shares};
+use crate::engine::channel::Finish;
+use crate::{Error, Model};
+use welte_device::{Role, Want};
+use welte_models::Pooling;
+use welte_table::{Op, Pass, params};
+
+impl Scheduler {
+    /// Rows of texts to embed, in the order of admission. The last rows of texts are picked. Texts that must not be cut wait until
+    /// they fit.
+    pub(super) fn plan_texts(&mut self) {
+        let Some(embed) = self.embed else { return };
+        let budget = match self.whole_texts {
+            true => embed.rows,
+            false => self.budget().min(embed.rows).min(self.prompt.rows),
+        };
+        for (at, sequence) in self.running.iter_mut().enumerate() {
+            let (first, end) = (sequence.computed, sequence.tokens.len());
+            let left = budget - self.step.rows.len();
+            if !sequence.embeds || !sequence.is_filling() || self.whole_texts && end - first > left
+            {
+                continue;
+            }
+            let count = left.min(end - first);
+            let rows = self
+                .step
+                .add(Role::Text, sequence.rows(first..first + count));
+            sequence.planned = count;
+            if count == 0 {
+                continue;
+            }
+            let picks = self.step.picks.len();
+            if first + count == end {
+                if sequence.left_out > 0 {
+                    // The whole text is in this step.
+                    let last_left_out = rows.start + sequence.left_out as u32 - 1;
+                    self.step.picks.push(pick(last_left_out, Want::Values));
+                }
+                self.step.picks.push(pick(rows.end - 1, Want::Values));
+            }
+            let picks = self.step.picks.len() - picks;
+            self.owners.push(Owner { at, picks });
+        }
+        if self.step.picks.is_empty() {
+            // The prompt pass computes the same caches.
+            for span in &mut self.step.spans {
+                span.role = Role::Prompt;
+            }
+        }
+    }
+
+    /// Hands texts that are complete their vectors.
+    pub(super) fn settle_texts(&mut self, values: &[f32]) {
+        let picks = self.step.picks.len().max(1);
+        let mut vectors = values.chunks_exact((values.len() / picks).max(1));
+        for share in shares(&self.step, &self.owners) {
+            let sequence = &mut self.running[share.at];
+            match share.picks.len() {
+                0 => continue,
+                1 => {
+                    if let Some(vector) = vectors.next() {
+                        sequence.out.set_vector(vector);
+                    }
+                }
+                _ => {
+                    if let (Some(first), Some(all)) = (vectors.next(), vectors.next()) {
+                        let (rows, left_out) = (sequence.tokens.len(), sequence.left_out);
+                        sequence.out.set_mean_of_rest(all, first, rows, left_out);
+                    }
+                }
+            }
+            sequence.end = Some(Ok(Finish::Length));
+        }
+    }
+}
+
+/// True if a vector is made of more than the last row of its text.
+pub(super) fn pools_several(pass: &Pass) -> bool {
+    pooling_of(pass).is_some_and(|kind| kind != Pooling::Last.word())
+}
+
+fn pooling_of(pass: &Pass) -> Option<u32> {
+    let pool = pass.commands.iter().find(|c| c.op == Op::Pool);
+    pool.map(|c| params::Pool::of(&c.params).kind)
+}
+
+impl Model {
+    /// The first rows to leave out of a vector, of so many that should be.
+    pub(in crate::engine) fn pooled_from(&self, left_out: usize) -> Result<usize, Error> {
+        let pass = self.inner.embed.map(|embed| &self.program().passes[embed]);
+        let Some(pass) = pass else {
+            return Ok(0);
+        };
+        let kind = pooling_of(pass);
+        if kind == Some(Pooling::Last.word()) {
+            return Ok(0);
+        }
+        // Means of parts can be told from means of the whole, also after layers that are linear.
+        let mut after = pass
+            .commands
+            .iter()
+            .skip_while(|c| c.op != Op::Pool)
+            .skip(1);
+        let linear = after.all(|c| matches!(c.op, Op::Matmul | Op::Bias));
+        match kind == Some(Pooling::Mean.word()) && linear {
+            true => Ok(left_out),
+            false => Err(Error::PromptPooling {
+                origin: self.origin().to_string(),
+            }),
+        }
+    }
+}
