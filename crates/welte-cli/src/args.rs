@@ -629,6 +629,9 @@ pub(crate) struct ProfileArgs {
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(crate) n_gen: u32,
+    /// Load for this many sequences, and profile the steps that decode them together as well
+    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) batched: Option<u32>,
     /// Output format; html is a page with the roofline and a token's timeline
     #[arg(short, long, value_enum, default_value_t = Page::Text)]
     pub(crate) output: Page,

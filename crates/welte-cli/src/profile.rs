@@ -19,17 +19,26 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
         let tokens = args.n_prompt.saturating_add(args.n_gen).saturating_add(1);
         options.context = tokens.next_multiple_of(64);
     }
+    if let Some(sequences) = args.batched {
+        let positions = options.context.checked_mul(sequences);
+        options.slots = sequences;
+        options.cache_positions = positions.context("the caches of all sequences are too large")?;
+    }
     let model = source::load_with(&source, &options)?;
     let speed = model.read_bandwidth(bench::SECONDS)?;
     let mut stepper = model.stepper()?;
+    let mut parts = vec![
+        prompt(&mut stepper, args.n_prompt.max(1))?,
+        generation(&mut stepper, args.n_gen)?,
+    ];
+    if let Some(sequences) = args.batched {
+        parts.push(batch(&mut stepper, sequences, args)?);
+    }
     let report = Report {
         model: source,
         device: model.device().name.clone(),
         floor: floor::of(&model, speed),
-        parts: vec![
-            prompt(&mut stepper, args.n_prompt.max(1))?,
-            generation(&mut stepper, args.n_gen)?,
-        ],
+        parts,
     };
     let mut out = crate::terminal::stdout();
     match args.output {
@@ -107,6 +116,18 @@ fn generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
     stepper.context().set_profiling(true)?;
     bench::decode(stepper, tokens, u32::MAX)?;
     Ok(timed_by_command(stepper, "generation", tokens))
+}
+
+/// Decodes tokens of several sequences together, behind random keys and values in place of prompts.
+fn batch(stepper: &mut Stepper, sequences: u32, args: &ProfileArgs) -> anyhow::Result<Part> {
+    let prompt = bench::tokens(stepper, args.n_prompt.max(1));
+    stepper.context().set_profiling(false)?;
+    stepper.fill_at_random(&prompt)?;
+    // Warm-up.
+    stepper.chain_together(sequences, 1)?;
+    stepper.context().set_profiling(true)?;
+    let made = stepper.chain_together(sequences, args.n_gen.max(1) as usize)?;
+    Ok(timed_by_command(stepper, "batch", made))
 }
 
 /// Tokens that the kernel with clocks decodes. The last one is shown.

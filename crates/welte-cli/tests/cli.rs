@@ -358,6 +358,24 @@ fn profile_writes_a_trace_of_a_prompt_and_a_token() {
 }
 
 #[test]
+fn profile_shows_a_batched_step() {
+    let args = ["profile", "models/demo.gguf", "--device", "cpu", "-p", "4"];
+    let output = welte(&[&args[..], &["-n", "2", "--batched", "3", "-o", "json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let batch = &report["parts"][2];
+    assert_eq!(
+        (&batch["part"], &batch["tokens"]),
+        (&"batch".into(), &6.into())
+    );
+    let commands = batch["commands"].as_array().unwrap();
+    let sampled = commands.iter().find(|c| c["command"] == "sample").unwrap();
+    assert!(sampled["calls"].as_u64().unwrap() >= 2 && sampled["ns"].as_u64().unwrap() > 0);
+    let page = welte(&[&args[..], &["-n", "2", "--batched", "3", "-o", "html"]].concat());
+    assert!(out(&page).contains("</i> batch &nbsp;"), "{}", out(&page));
+}
+
+#[test]
 fn bench_profile_and_perplexity_write_json() {
     let bench = welte(&[
         "bench",

@@ -1,6 +1,6 @@
 // Chooses the next token as the CPU device does (see `Sampling` for the order of filters), then advances the step.
 //
-// Every block keeps its slice of the logits in shared memory. The argmax needs no barrier: the last block to arrive knows it.
+// A row has more blocks the fewer rows there are; their number changes no token. Every block keeps its slice of the logits in shared memory. The argmax needs no barrier: the last block to arrive knows it.
 // Otherwise the blocks wait for each other at grid-wide barriers. There are no more blocks than multiprocessors, so all of them
 // run at once. The first barrier is for the largest logit, the others are for a threshold.
 //
@@ -101,11 +101,18 @@ __device__ __forceinline__ u64 mix(u64 x) {
     return x ^ x >> 31;
 }
 
-__device__ __forceinline__ float noise(u64 key, u32 index) {
-    u64 bits = mix(key ^ (u64)index * 0xd1342543de82ef95ull) >> 32;
+// The random bits of a token. With u = (bits + 1/2) / 2^32 its noise is -log(-log(u)).
+__device__ __forceinline__ u32 bits_of(u64 key, u32 index) { return (u32)(mix(key ^ (u64)index * 0xd1342543de82ef95ull) >> 32); }
+
+__device__ __forceinline__ float noise(u32 bits) {
     double uniform = __ddiv_rn((double)bits + 0.5, 4294967296.0);
     return (float)-log(-log(uniform));
 }
+
+// An upper bound of the noise: -log(u) is at least 1 - u. Close where the noise is large. The addend covers all rounding.
+__device__ __forceinline__ float most_noise(u32 bits) { return 0.001f - __logf(((float)~bits + 0.5f) * (1.0f / 4294967296.0f)); }
+
+__device__ __forceinline__ u32 upper(u64 rank) { return (u32)(rank >> 32); }
 
 // The position of z <= 0 in the order, 0 for the largest value; NOT for NaN.
 #define NOT 0xffffffffu
@@ -126,6 +133,8 @@ struct Scratch {
     u32 tie;
     u32 last;
     u32 up_to;
+    u32 seen; // upper half of the best rank so far
+    u32 pad;
     u32 lows[BINS]; // low words of a histogram's sums; or, with highs, the elements to sort
     u32 highs[BINS];
 };
@@ -427,9 +436,13 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
 }
 
 // The rank of an element with its noise; 0 if it cannot win. Noise is from -3.2 to 22.9, and the largest value is always kept.
-__device__ __forceinline__ u64 drawn(u64 key, const Sampler &s, u32 order, u32 index) {
+// `seen` is the upper half of another element's rank, or 0: logarithms are computed for few elements that rank lower.
+__device__ __forceinline__ u64 drawn(u64 key, const Sampler &s, u32 order, u32 index, u32 seen = 0) {
     float below = back(order), z = __fdiv_rn(below, s.temperature);
-    return below < s.least || !(z >= -27.0f) ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
+    if (below < s.least || !(z >= -27.0f)) return 0;
+    u32 bits = bits_of(key, index);
+    if (upper(ranked(z + most_noise(bits), index)) < seen) return 0;
+    return ranked(__fadd_rn(z, noise(bits)), index);
 }
 
 // The last block's choice among the gathered elements.
@@ -577,10 +590,14 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
                 }
                 if (some || s.top_p < 1.0f) used |= 63;
                 winner = 0;
+                if (t == 0) sh.seen = 0;
+                block_meets();
                 for (u32 i = t; i < count; i += THREADS) {
                     if (orders[i] == NOT || !keeps(kept, orders[i], from + i)) continue;
-                    u64 rank = drawn(key, s, orders[i], from + i);
-                    winner = rank > winner ? rank : winner;
+                    u64 rank = drawn(key, s, orders[i], from + i, *(volatile u32 *)&sh.seen);
+                    if (rank <= winner) continue;
+                    winner = rank;
+                    atomicMax(&sh.seen, upper(rank));
                 }
                 winner = block_max(sh, winner);
                 if (t == 0 && winner) atomicMax((unsigned long long *)&meeting->winner, winner);

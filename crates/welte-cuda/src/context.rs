@@ -108,9 +108,9 @@ pub struct CudaContext {
     gpu: Arc<Gpu>,
 }
 
-/// The sampling kernel with its launch.
+/// The sampling kernel for each shape of launch.
 struct SampleKernel {
-    kernel: Kernel,
+    kernels: Vec<Kernel>,
     launch: SampleLaunch,
 }
 
@@ -122,8 +122,10 @@ impl SampleKernel {
         decode: &ReadyPass,
     ) -> Result<SampleKernel, Error> {
         let launch = SampleLaunch::new(cx, decode.result, cx.program.vocab, decode.width)?;
+        let launches = launch.each();
+        let kernels = launches.iter().map(|launch| loaded.kernel(launch));
         Ok(SampleKernel {
-            kernel: loaded.kernel(&launch.launch(1))?,
+            kernels: kernels.collect::<Result<_, Error>>()?,
             launch,
         })
     }
@@ -580,14 +582,14 @@ impl CudaContext {
     /// Enqueues sampling for `count` rows of the step from row `first` on, whose logits are at an address. At `fault`, unless it
     /// is 0, a kernel says whether these are invalid.
     fn launch_sample(&self, first: u32, count: u32, logits: u64, fault: u64) -> Result<(), Error> {
-        let Some(SampleKernel { kernel, launch }) = &self.sample else {
+        let Some(SampleKernel { kernels, launch }) = &self.sample else {
             return Err(Error::Program("it generates no text".to_string()));
         };
-        let args = launch.args_for(first, logits, fault);
+        let (nth, blocks, args) = launch.for_count(first, count, logits, fault);
         // SAFETY: lowering made the parameters for this kernel from blocks that the context holds.
         unsafe {
             self.gpu
-                .launch(kernel, [launch.blocks, count, 1], bytes_of(&args))
+                .launch(&kernels[nth], [blocks, count, 1], bytes_of(&args))
         }
     }
 }

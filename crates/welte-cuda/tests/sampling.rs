@@ -7,8 +7,8 @@ use welte_device::{
 };
 use welte_table::*;
 
-/// A program whose logits are whatever its only buffer of them holds.
-fn sampling_only(vocab: u32) -> Program {
+/// A program whose logits are whatever its only buffer of them holds, for steps of up to `rows` rows.
+fn sampling_only(vocab: u32, rows: u32) -> Program {
     let buffer = |name: &str, class, bytes| BufferSpec {
         name: name.to_string(),
         class,
@@ -44,19 +44,23 @@ fn sampling_only(vocab: u32) -> Program {
     let mut program = Program {
         weights: Vec::new(),
         buffers: vec![
-            buffer("tokens", Class::Tables, 4),
-            buffer("logits", Class::ScratchDecode, u64::from(vocab) * 4),
+            buffer("tokens", Class::Tables, 4 * u64::from(rows)),
+            buffer(
+                "logits",
+                Class::ScratchDecode,
+                u64::from(vocab) * u64::from(rows) * 4,
+            ),
         ],
         caches: Vec::new(),
         vocab,
         context: 256,
         page: 16,
-        slots: 2,
+        slots: rows.max(2),
         tokens: 0,
         passes: vec![Pass {
             kind: PassKind::Decode,
-            rows: 1,
-            outputs: 1,
+            rows,
+            outputs: rows,
             width: vocab,
             result: at(1),
             labels: vec!["scale".to_string(), "sample".to_string()],
@@ -129,7 +133,7 @@ fn the_device_chooses_as_the_reference_does() {
     let n = &mut Numbers(5);
     let mut wrong = Vec::new();
     for vocab in [1u32, 3, 70, 1000, 32_000, 151_936, 262_144] {
-        let program = sampling_only(vocab);
+        let program = sampling_only(vocab, 1);
         let mut fast = context(&*device, &program);
         let mut plain = context(&*welte_reference::device(), &program);
         for case in 0..if vocab < 100_000 { 80 } else { 12 } {
@@ -157,6 +161,70 @@ fn the_device_chooses_as_the_reference_does() {
                 wrong.push(format!(
                     "vocab {vocab} case {case}: {got:?}, not {wanted:?}: {settings:?}"
                 ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Rows are divided among fewer blocks the more there are. No token changes.
+#[test]
+#[ignore = "needs a GPU"]
+fn rows_together_choose_as_the_reference_does() {
+    let mut options = DeviceOptions::default();
+    options.replay = Some(Replay::Graph);
+    let device = welte_cuda::device(0, &options).unwrap();
+    let n = &mut Numbers(6);
+    let mut wrong = Vec::new();
+    for (vocab, rows) in [(70, 20), (32_000, 70), (151_936, 9), (262_144, 5)] {
+        let program = sampling_only(vocab, rows);
+        let mut contexts = [&*device, &*welte_reference::device()].map(|d| context(d, &program));
+        for case in 0..6 {
+            let values: Vec<f32> = (0..rows).flat_map(|_| n.logits(vocab)).collect();
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+            let settings: Vec<Sampling> = (0..rows)
+                .map(|_| match case {
+                    0 => Sampling::default(),
+                    1 => Sampling {
+                        temperature: 1.0,
+                        seed: n.next(),
+                        ..Sampling::default()
+                    },
+                    _ => settings(n),
+                })
+                .collect();
+            let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(vocab)).collect();
+            let all: Vec<Row> = (0..rows).map(|slot| Row::new(0, 0, slot)).collect();
+            let picks: Vec<Choice> = (0..rows)
+                .map(|slot| Choice {
+                    output: slot,
+                    slot,
+                    position: 9,
+                    draft: None,
+                })
+                .collect();
+            let [got, wanted] = contexts.each_mut().map(|context| {
+                context.write_buffer(1, &bytes).unwrap();
+                for (slot, settings) in (0..).zip(&settings) {
+                    let state = SlotState {
+                        sampling: *settings,
+                        history: &history,
+                        ..SlotState::default()
+                    };
+                    context.set_slot(slot, &state).unwrap();
+                }
+                context.step_rows(0, &all, &[]).unwrap();
+                let mut tokens = vec![0; rows as usize];
+                context.sample(&picks, &mut tokens).unwrap();
+                tokens
+            });
+            for (row, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+                if got != wanted {
+                    let settings = settings[row];
+                    wrong.push(format!(
+                        "vocab {vocab} case {case} row {row}: {got}, not {wanted}: {settings:?}"
+                    ));
+                }
             }
         }
     }

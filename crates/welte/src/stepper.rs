@@ -202,6 +202,33 @@ impl Stepper {
         Ok(count)
     }
 
+    /// Decodes up to `n` tokens of each of the first `slots` slots together, all from the end of the stepper's text on: for timing after
+    /// [`Stepper::fill_at_random`]. The tokens mean nothing and are not kept. Returns their number.
+    pub fn chain_together(&mut self, slots: u32, n: usize) -> Result<u32, Error> {
+        let room = self.model.context() - self.tokens.len();
+        let steps = n.min(room).min(self.model.inner.max_chain) as u32;
+        let start = |slot| ChainStart {
+            slot,
+            token: slot % self.model.vocab().max(1),
+            position: self.tokens.len() as u32,
+            steps,
+        };
+        let starts: Vec<ChainStart> = (0..slots).map(start).collect();
+        for slot in 0..slots {
+            self.device.set_slot(slot, &SlotState::default())?;
+        }
+        let mut made = 0;
+        let mut count = |_| {
+            made += 1;
+            true
+        };
+        if steps > 0 {
+            self.device
+                .chain(&starts, &Control::default(), &mut count)?;
+        }
+        Ok(made)
+    }
+
     fn set_rows(&mut self, role: Role, piece: &[u32]) {
         let first = self.tokens.len() as u32;
         let rows = (first..).zip(piece);

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::Demand;
-use crate::Error;
+use super::gemm::for_rows;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
+use crate::{Error, GpuInfo};
 use welte_device::{HostSlot, LogprobQuery, MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
 
@@ -14,12 +15,14 @@ const THREADS: u32 = 512;
 /// The fewest logits per block.
 const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Scratch` and of `Meeting` in `sample.cuh`.
-const SHARED_BYTES: u32 = 16_680;
+const SHARED_BYTES: u32 = 16_688;
 const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 /// Bytes of `SampleScratch` in `sample.cuh`.
 const SCRATCH_BYTES: u64 = 1024 * 8 + 1024 * 4;
 /// The most blocks that sample for a row (`MOST_BLOCKS`).
 const MOST_BLOCKS: u32 = 1024;
+/// For steps of up to so many rows, multiprocessors per block of a row. A block's time is mostly latency, so many rows have few blocks each.
+const SHARES: [(u32, u32); 3] = [(2, 1), (8, 4), (u32::MAX, 8)];
 const MOST_ENDS: usize = SlotState::MOST_ENDS;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
 const HEAD_WORDS: usize = 18;
@@ -102,12 +105,60 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
     }
 }
 
-/// A kernel that samples for rows of the step.
+/// The launches that sample for rows of the step: by the number of rows. All choose the same tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct SampleLaunch {
-    pub(crate) blocks: u32,
-    pub(crate) shared: u32,
-    pub(crate) args: Args,
+    shapes: [Shape; SHARES.len()],
+    args: Args,
+}
+
+/// How a row's logits are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// The most rows.
+    rows: u32,
+    /// Blocks of a row, and the logits of each.
+    blocks: u32,
+    slice: u32,
+    /// Bytes of a block.
+    shared: u32,
+}
+
+impl Shape {
+    /// `None` if a slice does not fit a block.
+    fn of(n: u32, (rows, share): (u32, u32), gpu: &GpuInfo) -> Option<Shape> {
+        // All blocks of a row must run at once, so there is at most one per multiprocessor.
+        let most = gpu.sms.clamp(1, MOST_BLOCKS).min(n.div_ceil(LEAST_SLICE));
+        let room = gpu.shared_per_block.saturating_sub(SHARED_BYTES) / 8;
+        let widest = (room / 4 * 4).max(1);
+        let blocks = (gpu.sms / share)
+            .max(n.div_ceil(widest))
+            .clamp(1, most.max(1));
+        let slice = slice(n, blocks);
+        let shared = shared_bytes(slice);
+        let fits = n > 0 && shared <= u64::from(gpu.shared_per_block);
+        fits.then(|| Shape {
+            rows,
+            blocks: n.div_ceil(slice),
+            slice,
+            shared: shared as u32,
+        })
+    }
+
+    fn launch(self, rows: u32, args_of_first: &Args) -> Launch {
+        Launch {
+            unit: sample_unit(),
+            function: "sample",
+            grid: [self.blocks, rows, 1],
+            by_rows: ByRows::Axis { axis: 1, per: 1 },
+            block: THREADS,
+            shared: self.shared,
+            args: args(&Args {
+                slice: self.slice,
+                ..*args_of_first
+            }),
+        }
+    }
 }
 
 impl SampleLaunch {
@@ -118,49 +169,65 @@ impl SampleLaunch {
         n: u32,
         stride: u32,
     ) -> Result<SampleLaunch, Error> {
-        // All blocks of a row must run at once, so there is at most one per multiprocessor.
-        let blocks = cx.gpu.sms.clamp(1, MOST_BLOCKS);
-        let blocks = n.div_ceil(LEAST_SLICE).clamp(1, blocks);
-        let slice = slice(n, blocks);
-        let shared = shared_bytes(slice);
-        if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
+        let shapes = SHARES.map(|share| Shape::of(n, share, cx.gpu));
+        let [Some(few), Some(some), Some(many)] = shapes else {
             let room = cx.gpu.shared_per_block;
             return Err(Error::Program(format!(
-                "sampling from {n} logits needs {shared} bytes of a block's {room}"
+                "sampling from {n} logits does not fit a block's {room} bytes"
             )));
-        }
+        };
         Ok(SampleLaunch {
-            blocks: n.div_ceil(slice),
-            shared: shared as u32,
+            shapes: [few, some, many],
             args: Args {
                 stride,
-                ..arguments(cx, logits, n, slice)
+                ..arguments(cx, logits, n, few.slice)
             },
         })
     }
 
-    /// For at most `rows` rows.
-    pub(crate) fn launch(&self, rows: u32) -> Launch {
-        Launch {
-            unit: sample_unit(),
-            function: "sample",
-            grid: [self.blocks, rows, 1],
-            by_rows: ByRows::Axis { axis: 1, per: 1 },
-            block: THREADS,
-            shared: self.shared,
-            args: args(&self.args),
+    /// The launches for up to `rows` rows.
+    fn nodes(&self, rows: u32) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        let mut least = 1;
+        for shape in self.shapes {
+            if least > rows {
+                break;
+            }
+            let most = shape.rows.min(rows);
+            nodes.push(for_rows(
+                least,
+                most,
+                vec![Node::Kernel(shape.launch(most, &self.args))],
+            ));
+            least = most + 1;
         }
+        nodes
     }
 
-    /// The same for other rows: the first has this number in the step, and its logits are at this address. `fault` is where a
-    /// kernel says that they are invalid, or 0.
-    pub(crate) fn args_for(&self, row: u32, logits: u64, fault: u64) -> Args {
-        Args {
+    /// A launch of each shape, for its kernel.
+    pub(crate) fn each(&self) -> [Launch; SHARES.len()] {
+        self.shapes.map(|shape| shape.launch(1, &self.args))
+    }
+
+    /// The shape for `count` rows, its blocks per row, and its parameters. The first row has this number in the step, and its logits are at
+    /// this address. `fault` is where a kernel says that they are invalid, or 0.
+    pub(crate) fn for_count(
+        &self,
+        row: u32,
+        count: u32,
+        logits: u64,
+        fault: u64,
+    ) -> (usize, u32, Args) {
+        let larger = SHARES.iter().position(|(rows, _)| count <= *rows);
+        let nth = larger.unwrap_or(0);
+        let args = Args {
             row,
             logits,
             fault,
+            slice: self.shapes[nth].slice,
             ..self.args
-        }
+        };
+        (nth, self.shapes[nth].blocks, args)
     }
 }
 
@@ -168,7 +235,7 @@ impl SampleLaunch {
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::Sample::of(&command.params);
     let launch = SampleLaunch::new(cx, cx.buffer(command.buffers[0]), p.n, p.logits_stride)?;
-    Ok(vec![Node::Kernel(launch.launch(rows))])
+    Ok(launch.nodes(rows))
 }
 
 /// Private scratch of a command.
@@ -426,6 +493,37 @@ mod tests {
         let biases = [3, 1.5f32.to_bits(), 3, (-2.0f32).to_bits()];
         assert_eq!(words[history + 4..], biases);
         assert!(words.len() as u64 * 4 <= region_bytes(&program));
+    }
+
+    #[test]
+    fn more_rows_have_fewer_and_longer_slices_that_fit() {
+        for (sms, shared_per_block) in [(132, 227 << 10), (8, 99 << 10), (46, 64 << 10)] {
+            let gpu = GpuInfo {
+                sms,
+                shared_per_block,
+                ..crate::info::h200()
+            };
+            for n in [1, 3, 1000, 32_000, 151_936, 262_144] {
+                let shapes = SHARES.map(|share| Shape::of(n, share, &gpu));
+                let shapes = shapes.map(|shape| shape.expect("a vocabulary that fits"));
+                for shape in shapes {
+                    assert!(shape.blocks <= sms && shape.blocks * shape.slice >= n);
+                    assert!((shape.blocks - 1) * shape.slice < n, "{shape:?}");
+                    assert!(shape.shared <= shared_per_block);
+                }
+                assert!(shapes.is_sorted_by_key(|shape| shape.slice));
+            }
+        }
+        let blocks = SHARES.map(|share| {
+            let shape = Shape::of(151_936, share, &crate::info::h200());
+            shape.expect("a vocabulary that fits").blocks
+        });
+        assert_eq!(blocks, [132, 33, 16]);
+        let old = GpuInfo {
+            shared_per_block: 16 << 10,
+            ..crate::info::h200()
+        };
+        assert_eq!(Shape::of(1_000_000, SHARES[0], &old), None);
     }
 
     #[test]

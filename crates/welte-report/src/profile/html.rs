@@ -1,6 +1,6 @@
 //! A profile as a self-contained HTML page: the roofline, then a table and a timeline for each part.
 
-use super::{COLUMNS, Part, Report, Timed, per_ns, percent, roofline};
+use super::{COLUMNS, Part, Report, Timed, of_floor, per_ns, percent, roofline};
 use crate::lanes;
 use crate::page::{escape, page};
 use std::fmt::{self, Write};
@@ -8,9 +8,9 @@ use welte_device::Profile;
 
 const STYLE: &str = "\
 svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:12px system-ui,sans-serif}\
-.grid{stroke:var(--line)}.floor{stroke:var(--ink);stroke-width:2;fill:none}.p0{fill:var(--c0)}.p1{fill:var(--c1)}\
+.grid{stroke:var(--line)}.floor{stroke:var(--ink);stroke-width:2;fill:none}.p0{fill:var(--c0)}.p1{fill:var(--c1)}.p2{fill:var(--c2)}\
 svg text.name{fill:var(--ink)}.leader{stroke:var(--soft);stroke-width:.7}\
-.bar{display:inline-block;height:.7rem;border-radius:.2rem;vertical-align:middle}.b0{background:var(--c0)}.b1{background:var(--c1)}";
+.bar{display:inline-block;height:.7rem;border-radius:.2rem;vertical-align:middle}.b0{background:var(--c0)}.b1{background:var(--c1)}.b2{background:var(--c2)}";
 
 /// The page.
 pub fn html(report: &Report) -> String {
@@ -81,10 +81,7 @@ fn write_ops(
     )?;
     for op in ops {
         let (share, gb_s) = (percent(op.ns, total), per_ns(op.bytes, op.ns));
-        let of_floor = match report.floor.share(gb_s * 1e9) {
-            Some(share) => format!("{:.0} %", 100.0 * share),
-            None => "in cache".to_string(),
-        };
+        let of_floor = of_floor(report.floor, op);
         writeln!(
             out,
             "<tr><td>{}<td class=\"n\">{}<td class=\"n\">{:.3}<td class=\"n\">{:.1}<td class=\"n\">{gb_s:.1}<td class=\"n\">{of_floor}\

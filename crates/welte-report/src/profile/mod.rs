@@ -21,13 +21,13 @@ pub struct Report {
     pub device: String,
     /// The memory floor, measured in the same run.
     pub floor: Floor,
-    /// Prompt and generation.
+    /// Prompt, generation, and possibly a batch.
     pub parts: Vec<Part>,
 }
 
-/// One part of the work: the prompt, or generation.
+/// One part of the work: the prompt, generation, or a batch of sequences.
 pub struct Part {
-    /// `prompt` or `generation`.
+    /// `prompt`, `generation` or `batch`.
     pub name: &'static str,
     /// Tokens that were computed.
     pub tokens: u64,
@@ -133,6 +133,14 @@ impl Part {
 /// Per nanosecond: GB/s of bytes, Gflop/s of flops.
 fn per_ns(amount: u64, ns: u64) -> f64 {
     amount as f64 / (ns as f64).max(1.0)
+}
+
+/// The share of the memory floor that an op reaches.
+fn of_floor(floor: Floor, op: &Profile) -> String {
+    match floor.share(per_ns(op.bytes, op.ns) * 1e9) {
+        Some(share) => format!("{:.0} %", 100.0 * share),
+        None => "in cache".to_string(),
+    }
 }
 
 /// Percent of a total.

@@ -66,12 +66,18 @@ pub(super) fn write(out: &mut String, report: &Report) -> fmt::Result {
     writeln!(
         out,
         "<text x=\"{RIGHT}\" y=\"{:.1}\" text-anchor=\"end\">flops per byte</text><text x=\"{:.1}\" y=\"12\">Gflop/s</text></svg>\
-         <p class=\"sub\"><i class=\"bar b0\" style=\"width:.7rem\"></i> prompt &nbsp; <i class=\"bar b1\" style=\"width:.7rem\"></i> \
-         generation &nbsp; line: {:.1} GB/s</p>",
+         <p class=\"sub\">",
         HEIGHT - 8.0,
         LEFT + 6.0,
-        report.floor.speed / 1e9
-    )
+    )?;
+    for (i, part) in report.parts.iter().enumerate() {
+        write!(
+            out,
+            "<i class=\"bar b{i}\" style=\"width:.7rem\"></i> {} &nbsp; ",
+            part.name
+        )?;
+    }
+    writeln!(out, "line: {:.1} GB/s</p>", report.floor.speed / 1e9)
 }
 
 /// A logarithmic axis over whole decades, from one pixel to another.

@@ -1,6 +1,7 @@
 //! A profile as plain text.
 
-use super::{COLUMNS, Part, Report, Timed, per_ns, percent};
+use super::{COLUMNS, Part, Report, Timed, of_floor, per_ns, percent};
+use crate::Floor;
 use std::fmt::{self, Write};
 use welte_device::Profile;
 
@@ -22,7 +23,7 @@ fn write_text(out: &mut String, report: &Report) -> fmt::Result {
     for part in &report.parts {
         writeln!(out, "{}", part.summary(report.floor))?;
         match &part.timed {
-            Timed::Ops(ops) => write_ops(out, ops, part.ns())?,
+            Timed::Ops(ops) => write_ops(out, report.floor, ops, part.ns())?,
             Timed::Whole { .. } => write_kinds(out, part)?,
         }
         writeln!(out)?;
@@ -30,17 +31,18 @@ fn write_text(out: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-fn write_ops(out: &mut String, ops: &[Profile], total: u64) -> fmt::Result {
+fn write_ops(out: &mut String, floor: Floor, ops: &[Profile], total: u64) -> fmt::Result {
     writeln!(
         out,
-        "{:<22} {:>8} {:>11} {:>10} {:>8} {:>9} {:>7}",
-        "command", "calls", "time ms", "MB", "GB/s", "Gflop/s", "share"
+        "{:<22} {:>8} {:>11} {:>10} {:>8} {:>8} {:>9} {:>7}",
+        "command", "calls", "time ms", "MB", "GB/s", "of floor", "Gflop/s", "share"
     )?;
     for op in ops {
         let share = percent(op.ns, total);
+        let of_floor = of_floor(floor, op);
         writeln!(
             out,
-            "{:<22} {:>8} {:>11.3} {:>10.1} {:>8.1} {:>9.1} {share:>5.1} % {}",
+            "{:<22} {:>8} {:>11.3} {:>10.1} {:>8.1} {of_floor:>8} {:>9.1} {share:>5.1} % {}",
             op.op.name(),
             op.calls,
             op.ns as f64 / 1e6,
