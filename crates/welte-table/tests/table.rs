@@ -260,7 +260,10 @@ fn settings_turn_on_what_they_need() {
             |s| (s.dry_multiplier, s.dry_penalty_last_n) = (0.8, 1),
             [false, true, true],
         ),
-        (|s| (s.dry_multiplier, s.dry_penalty_last_n) = (0.8, 0), [false; 3]),
+        (
+            |s| (s.dry_multiplier, s.dry_penalty_last_n) = (0.8, 0),
+            [false; 3],
+        ),
         (|s| s.dry_penalty_last_n = 7, [false; 3]),
         (|s| s.temperature = 1.0, [false; 3]),
         // Further filters choose among several tokens only.
