@@ -16,7 +16,7 @@ const RUN: &[Group] = &[
     ("Device and memory", &["device", "ctx_size", "threads"]),
     (
         "Sampling",
-        &["predict", "seed", "temp", "top_k", "top_p", "stop"],
+        &["predict", "seed", "temperature", "top_k", "top_p", "stop"],
     ),
     ("Form of the answer", &["json_schema", "grammar"]),
     ("Figures", &["verbose"]),
@@ -30,7 +30,7 @@ const SERVE: &[Group] = &[
     ),
     (
         "Answers",
-        &["predict", "temp", "chat_template_file", "reasoning"],
+        &["predict", "temperature", "chat_template_file", "reasoning"],
     ),
     (
         "Clients",

@@ -1,6 +1,6 @@
 //! Sampling fields that several APIs share.
 
-use crate::ask::Ask;
+use crate::ask::{Ask, MOST_CHOICES};
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::length;
@@ -53,6 +53,15 @@ pub(crate) fn take_limit(
         options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
     }
     Ok(())
+}
+
+/// Takes how many answers are wanted.
+pub(crate) fn take_choices(fields: &mut Fields, name: &str) -> Result<Option<usize>, Failure> {
+    let choices: Option<usize> = fields.take(name)?;
+    if choices.is_some_and(|choices| !(1..=MOST_CHOICES).contains(&choices)) {
+        return Err(fields.wrong(name, format!("must be from 1 to {MOST_CHOICES}")));
+    }
+    Ok(choices)
 }
 
 /// Takes the sampling fields that have the same name in several APIs.

@@ -68,7 +68,7 @@ fn ops_that_ran_come_longest_first() {
     );
     assert_eq!(
         lines[4],
-        "matmul                        3       2.000       40.0     20.0      40.0  66.7 % █████████████████"
+        "matmul                        3       2.000       40.0     20.0     50 %      40.0  66.7 % █████████████████"
     );
     assert!(lines[5].starts_with("embed ") && lines[6].is_empty());
 }

@@ -71,8 +71,10 @@ async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask, several: bool) 
     fields.take::<i64>("n_discard")?;
     fields.take::<i64>("t_max_prompt_ms")?;
     Extras::take(&mut fields, &mut ask)?;
-    let (choices, name) = (fields.take("n")?, fields.take("n_cmpl")?);
-    ask.choices = name.or(choices).unwrap_or(1);
+    let choices = crate::sampling::take_choices(&mut fields, "n")?;
+    ask.choices = crate::sampling::take_choices(&mut fields, "n_cmpl")?
+        .or(choices)
+        .unwrap_or(1);
     let response_fields: Vec<String> = fields.take("response_fields")?.unwrap_or_default();
     let top = fields.take::<u32>("n_probs")?.filter(|top| *top > 0);
     if let Some(top) = top {

@@ -15,7 +15,7 @@ pub(crate) use responses::{
 
 use crate::answer::{End, Reason};
 use crate::app::{App, unix_time};
-use crate::ask::{Ask, MOST_CHOICES};
+use crate::ask::Ask;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::llama::Extras;
@@ -87,10 +87,7 @@ struct Streaming {
 fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
     crate::sampling::take(fields, &mut ask.options)?;
     crate::sampling::take_grammar(fields, ask)?;
-    ask.choices = fields.take("n")?.unwrap_or(1);
-    if !(1..=MOST_CHOICES).contains(&ask.choices) {
-        return Err(fields.wrong("n", format!("must be from 1 to {MOST_CHOICES}")));
-    }
+    ask.choices = crate::sampling::take_choices(fields, "n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let extras = Extras::take(fields, ask)?;
     take_labels(fields)?;

@@ -25,7 +25,7 @@ const ANTHROPIC: &[Field] = &[
         "Thinking",
         "type: enabled, adaptive or disabled",
     ),
-    ("cache_control", "object", "changes nothing"),
+    ("cache_control", "any", "changes nothing"),
     (
         "context_management",
         "Edits",
@@ -46,8 +46,8 @@ const MESSAGES: &[Field] = &[
         "OutputConfig",
         "format: type json_schema, and a schema of the answer; effort: goes to the chat template",
     ),
-    ("metadata", "object", "changes nothing"),
-    ("service_tier", "string", "changes nothing"),
+    ("metadata", "any", "changes nothing"),
+    ("service_tier", "any", "changes nothing"),
 ];
 
 pub(super) const ENDPOINTS: &[Endpoint] = &[

@@ -262,7 +262,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             &[
                 &[
                     ("messages", "!Message[+]", "the conversation"),
-                    ("tools", "object[]", "functions that the model may call"),
+                    ("tools", "Tool[]", "functions that the model may call"),
                     ("tool_choice", "=auto none", "none: as without tools"),
                     ("parallel_tool_calls", "boolean", "changes nothing"),
                     (

@@ -62,7 +62,7 @@ const OLLAMA_EMBED: &[Field] = &[
     ),
     (
         "dimensions",
-        "integer",
+        "integer[1,]",
         "keep the first values only, and scale them to length 1",
     ),
     ("options", "Context", "num_ctx"),
