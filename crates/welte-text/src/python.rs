@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// The longest text made from one value, in bytes.
 pub(crate) const LONGEST: usize = 32 << 20;
 
-pub(crate) fn invalid(problem: impl Into<String>) -> Error {
+fn invalid(problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem.into())
 }
 

@@ -5,7 +5,6 @@
 //! [`budget`](super::budget). Their names are no identifiers, so a template can neither call nor replace them.
 
 use super::budget::{CONCAT, COPY, EXPAND, GROW, TIMES, filter_cost};
-use super::open::OPEN;
 use crate::Error;
 use minijinja::machinery::ast::*;
 use minijinja::machinery::{Span, Token, tokenize};
@@ -286,21 +285,13 @@ impl Rebuild {
     }
 
     fn compare<'s>(&mut self, e: &Spanned<Compare<'s>>) -> Expr<'s> {
-        let expr = self.operand(&e.expr);
+        let expr = self.expression(&e.expr);
         let operand = |op: &CompareOp<'s>| CompareOp {
             op: op.op,
-            expr: self.operand(&op.expr),
+            expr: self.expression(&op.expr),
         };
         let ops = e.ops.iter().map(operand).collect();
         Expr::Compare(at(Compare { expr, ops }, e.span()))
-    }
-
-    /// An operand of a comparison. The template's own texts have no covers.
-    fn operand<'s>(&mut self, e: &Expr<'s>) -> Expr<'s> {
-        match (self.expression(e), e) {
-            (expr, Expr::Const(_)) => expr,
-            (expr, e) => call(OPEN, vec![expr], e.span()),
-        }
     }
 
     fn choice<'s>(&mut self, e: &Spanned<IfExpr<'s>>) -> Expr<'s> {
