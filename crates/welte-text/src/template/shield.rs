@@ -441,6 +441,12 @@ impl Rendered {
         self.text.push_str(text);
     }
 
+    /// Cuts it after so many bytes, which must be a border of characters.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.text.truncate(bytes);
+        self.covered.retain(|at| *at < bytes);
+    }
+
     /// Whether it begins with this mark.
     pub fn begins_with(&self, mark: &str) -> bool {
         let outside = self.covered.first().is_some_and(|at| *at < mark.len());
