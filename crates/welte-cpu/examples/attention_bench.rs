@@ -83,19 +83,8 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
     ];
     let at = |buffer: u32| BufferRef { buffer, offset: 0 };
     let command = |op, used: &[u32], params| {
-        let mut buffers = [BufferRef::NONE; 4];
-        for (to, id) in buffers.iter_mut().zip(used) {
-            *to = at(*id);
-        }
-        Command {
-            op,
-            format: Format::F32,
-            weights: [NO_WEIGHT; 3],
-            buffers,
-            params,
-            bytes: 0,
-            flops: 0,
-        }
+        let used: Vec<BufferRef> = used.iter().map(|id| at(*id)).collect();
+        Command::new(op, Format::F32, &[], &used, params)
     };
     let attention = |layer| {
         let p = params::Attention {

@@ -36,7 +36,10 @@ fn main() -> Result<(), AnyError> {
         prompt_rows: PIECES[PIECES.len() - 1].max(DEPTH),
         ..CompileOptions::default()
     };
-    let program = compile(&spec(&checkpoint)?, &checkpoint, &options)?;
+    let program = welte_table::fuse(
+        compile(&spec(&checkpoint)?, &checkpoint, &options)?,
+        welte_table::PATTERNS,
+    );
     let mut device = DeviceOptions::default();
     device.threads = Some(threads);
     let device = welte_cpu::device(&device)?;

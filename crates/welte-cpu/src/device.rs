@@ -10,7 +10,7 @@ use crate::{ID, available, info, unsupported};
 use std::sync::Arc;
 use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress};
 use welte_formats::Checkpoint;
-use welte_table::{CacheKind, Command, MemoryPlan, Program, verify};
+use welte_table::{CacheKind, MemoryPlan, PATTERNS, Pattern, Program, verify};
 
 /// Raised with every change that gives other bits.
 const ARITHMETIC: u32 = 2;
@@ -97,9 +97,8 @@ impl Device for Cpu {
         &self.info
     }
 
-    /// It has every op, fused ones included, in every format.
-    fn supports(&self, _: &Command) -> bool {
-        true
+    fn patterns(&self) -> &'static [Pattern] {
+        PATTERNS
     }
 
     fn missing(&self, program: &Program) -> Option<String> {

@@ -16,7 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let several_rows = arguments.next().is_some_and(|a| a == "rows");
     let checkpoint = Synthetic::parse(&model)?;
     let spec = welte_models::spec(&checkpoint)?;
-    let program = welte_models::compile(&spec, &checkpoint, &Default::default())?;
+    let program = welte_table::fuse(
+        welte_models::compile(&spec, &checkpoint, &Default::default())?,
+        welte_table::PATTERNS,
+    );
     let device = CudaDevice::assumed(h200(), &DeviceOptions::default());
     print!(
         "{}",

@@ -64,7 +64,10 @@ fn bench(
         context: deepest + 1024,
         ..Default::default()
     };
-    let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
+    let program = Arc::new(welte_table::fuse(
+        welte_models::compile(&spec, &checkpoint, &compile)?,
+        welte_table::PATTERNS,
+    ));
     let weights = program.passes[0].row_bytes();
     let prompt_pass = program.pass(PassKind::Prompt).ok_or("no prompt pass")?;
     for &replay in kinds {

@@ -63,7 +63,10 @@ fn bench(
         slots,
         ..Default::default()
     };
-    let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
+    let program = Arc::new(welte_table::fuse(
+        welte_models::compile(&spec, &checkpoint, &compile)?,
+        welte_table::PATTERNS,
+    ));
     let mut options = DeviceOptions::default();
     options.replay = Some(replay);
     let program = CudaDevice::open(0, &options)?.load_program(program, &checkpoint)?;

@@ -9,7 +9,7 @@ use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
 };
 use welte_formats::Checkpoint;
-use welte_table::{Command, Pass, Program};
+use welte_table::{PATTERNS, Pass, Pattern, Program};
 
 /// Rows of a prompt that keep a GPU's tensor cores busy.
 const PROMPT_ROWS: u32 = 2048;
@@ -104,8 +104,8 @@ impl Device for CudaDevice {
         &self.info
     }
 
-    fn supports(&self, _: &Command) -> bool {
-        true
+    fn patterns(&self) -> &'static [Pattern] {
+        PATTERNS
     }
 
     fn missing(&self, program: &Program) -> Option<String> {

@@ -166,7 +166,10 @@ mod tests {
             kv_format,
             ..Default::default()
         };
-        Arc::new(welte_models::compile(&spec, &checkpoint, &compile).unwrap())
+        Arc::new(welte_table::fuse(
+            welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
+            welte_table::PATTERNS,
+        ))
     }
 
     fn options(replay: Replay) -> DeviceOptions {
@@ -194,7 +197,10 @@ mod tests {
                 context: 256,
                 ..Default::default()
             };
-            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let program = welte_table::fuse(
+                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
+                welte_table::PATTERNS,
+            );
             Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap()
         };
         let refused = latent(Replay::Persistent);
@@ -217,7 +223,10 @@ mod tests {
                 slots,
                 ..Default::default()
             };
-            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let program = welte_table::fuse(
+                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
+                welte_table::PATTERNS,
+            );
             let planned = Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap();
             (planned.replaying().replay, planned.decode)
         };
@@ -246,7 +255,10 @@ mod tests {
                 slots,
                 ..Default::default()
             };
-            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let program = welte_table::fuse(
+                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
+                welte_table::PATTERNS,
+            );
             let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
             planned.unwrap()
         };

@@ -290,7 +290,10 @@ mod tests {
         // Rows of the embedding take several pieces.
         let checkpoint = Synthetic::parse("qwen3-0.6b,layers=2:q4_0").unwrap();
         let spec = welte_models::spec(&checkpoint).unwrap();
-        let program = welte_models::compile(&spec, &checkpoint, &Default::default()).unwrap();
+        let program = welte_table::fuse(
+            welte_models::compile(&spec, &checkpoint, &Default::default()).unwrap(),
+            welte_table::PATTERNS,
+        );
         let staging = Staging::of(&program);
         let pieces = pieces(&program, &checkpoint).unwrap();
         for (weight, spec) in program.weights.iter().enumerate() {

@@ -192,7 +192,10 @@ fn persistent_source_for(gpu: &GpuInfo, model: &str, several_rows: bool) -> Stri
     let checkpoint = Synthetic::parse(model).unwrap();
     let spec = welte_models::spec(&checkpoint).unwrap();
     let options = welte_models::CompileOptions::default();
-    let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
+    let program = welte_table::fuse(
+        welte_models::compile(&spec, &checkpoint, &options).unwrap(),
+        welte_table::PATTERNS,
+    );
     let device = CudaDevice::assumed(gpu.clone(), &DeviceOptions::default());
     let source = device.persistent_source(Arc::new(program), several_rows);
     source.unwrap()

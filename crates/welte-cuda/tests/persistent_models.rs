@@ -43,7 +43,10 @@ impl Case {
             prompt_rows: 64,
             ..CompileOptions::default()
         };
-        let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
+        let program = welte_table::fuse(
+            welte_models::compile(&spec, &checkpoint, &options).unwrap(),
+            welte_table::PATTERNS,
+        );
         (program, checkpoint)
     }
 }

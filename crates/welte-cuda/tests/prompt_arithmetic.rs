@@ -23,7 +23,10 @@ fn open(shape: &str, kv_format: Format) -> CudaContext {
         prompt_outputs: 40,
         ..CompileOptions::default()
     };
-    let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
+    let program = welte_table::fuse(
+        welte_models::compile(&spec, &checkpoint, &options).unwrap(),
+        welte_table::PATTERNS,
+    );
     let mut options = DeviceOptions::default();
     options.replay = Some(Replay::Graph);
     let device = CudaDevice::open(0, &options).unwrap();

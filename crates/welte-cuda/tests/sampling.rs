@@ -15,18 +15,8 @@ fn sampling_only(vocab: u32, rows: u32) -> Program {
         bytes,
     };
     let at = |buffer| BufferRef { buffer, offset: 0 };
-    let command = |op, buffers: [BufferRef; 2], params| {
-        let [first, second] = buffers;
-        Command {
-            op,
-            format: Format::F32,
-            weights: [NO_WEIGHT; 3],
-            buffers: [first, second, BufferRef::NONE, BufferRef::NONE],
-            params,
-            bytes: 0,
-            flops: 0,
-        }
-    };
+    let command =
+        |op, buffers: [BufferRef; 2], params| Command::new(op, Format::F32, &[], &buffers, params);
     let scale = params::Scale {
         n: vocab,
         scale: 1.0,

@@ -47,17 +47,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use timeline::Timeline;
 use welte_formats::Checkpoint;
-use welte_table::{BufferId, Class, Command, Program, Row};
+use welte_table::{BufferId, Class, Pattern, Program, Row};
 
 /// A place where programs run.
 pub trait Device: Send + Sync {
     /// What it is.
     fn info(&self) -> &DeviceInfo;
 
-    /// True if the device runs this command as it stands. The engine splits fused commands that it does not support.
-    fn supports(&self, command: &Command) -> bool;
+    /// The runs of commands that one op of the device replaces. [`fuse`](welte_table::fuse) applies them, so every other fused op
+    /// stays away from the device.
+    fn patterns(&self) -> &'static [Pattern];
 
-    /// What a program needs that this device lacks, in words for a person. Asked before the program is legalized.
+    /// What a program needs that this device lacks, in words for a person. Asked before the program is fused.
     fn missing(&self, program: &Program) -> Option<String>;
 
     /// Everything that loading the program and making one context will allocate.

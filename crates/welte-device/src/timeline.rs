@@ -77,7 +77,7 @@ impl Timed {
             command: index as u32,
             op: command.op,
             layer: pass.layer_of(index),
-            part: pass.part_of(index).to_string(),
+            part: pass.label(index).to_string(),
             bytes: command.bytes.saturating_add(context),
         })
     }

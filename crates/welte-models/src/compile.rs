@@ -3,8 +3,8 @@
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LatentBuffers, LayerCache, PerLayerSet, Places, Set, StreamSet};
 use crate::encoder;
-use crate::weights::{Weights, collect};
-use crate::{Error, LayerKind, LayerShape, ModelSpec, NormKind, Pooling};
+use crate::weights::collect;
+use crate::{Error, LayerKind, LayerShape, ModelSpec, Pooling};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -61,8 +61,8 @@ impl Default for CompileOptions {
     }
 }
 
-/// Compiles the decode, prompt and (unless `embed_rows` is 0) embed passes over the same weights and buffers. The
-/// passes use fused ops; `legalize` splits those that a device lacks.
+/// Compiles the decode, prompt and (unless `embed_rows` is 0) embed passes over the same weights and buffers, in fine ops. `fuse`
+/// makes of them what a device declares.
 pub fn compile(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
@@ -86,7 +86,7 @@ pub fn compile(
     let logits = buffers.add("logits", Class::ScratchDecode, logits);
     let mut set = |kind: PassKind, rows: u32| {
         let (name, class) = kind.scratch();
-        buffers.set(name, class, rows, spec, &weights)
+        buffers.set(name, class, rows, spec)
     };
     let decode = set(PassKind::Decode, options.decode_rows);
     let shared = set(PassKind::Prompt, shared_rows);
@@ -340,14 +340,7 @@ impl Buffers {
     }
 
     /// A scratch set: each intermediate once, reused by all layers.
-    pub(crate) fn set(
-        &mut self,
-        name: &str,
-        class: Class,
-        rows: u32,
-        spec: &ModelSpec,
-        weights: &Weights,
-    ) -> Set {
+    pub(crate) fn set(&mut self, name: &str, class: Class, rows: u32, spec: &ModelSpec) -> Set {
         let mut add = |what: &str, width: u32| {
             self.add(
                 &format!("{name}.{what}"),
@@ -355,11 +348,6 @@ impl Buffers {
                 4 * u64::from(rows) * u64::from(width),
             )
         };
-        // Parts of different formats cannot be fused into one command, so their norm and their result need buffers.
-        let mixed = |l: &crate::weights::Layer| l.qkv.len() > 1 || l.gate_up.len() > 1;
-        let open = |l: &crate::weights::Layer| l.has_open_gate(spec);
-        let normed =
-            spec.post_norm || spec.experts.is_some() || spec.parallel || spec.norm != NormKind::Rms;
         let widest = |width: &dyn Fn(LayerShape) -> u32| {
             let layers = 0..spec.layers as usize;
             layers.map(|i| width(spec.shape(i))).max().unwrap_or(1)
@@ -406,14 +394,16 @@ impl Buffers {
                 .map(|n| [add("latent_in", n), add("latent_out", n)]),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
-            norm: (normed || weights.layers.iter().any(mixed)).then(|| add("norm", spec.dim)),
-            gate_up: weights
-                .layers
-                .iter()
-                .any(open)
-                .then_some(ffn)
-                .max(shared.filter(|_| spec.gated).map(|s| s.ffn))
-                .map(|ffn| add("gate_up", 2 * ffn)),
+            norm: add(
+                "norm",
+                spec.latent
+                    .and_then(|l| l.query_rank)
+                    .map_or(spec.dim, |rank| rank.max(spec.dim)),
+            ),
+            gate_up: spec.gated.then(|| {
+                let ffn = ffn.max(shared.map_or(0, |s| s.ffn));
+                add("gate_up", 2 * ffn)
+            }),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
             latent: spec.latent.map(|l| LatentBuffers {
                 heads: add("heads", spec.heads * l.query().max(l.value)),
@@ -422,6 +412,7 @@ impl Buffers {
             convolved: Some(spec.channels())
                 .filter(|n| *n > 0)
                 .map(|n| add("convolved", n)),
+            sum: add("sum", spec.dim),
         }
     }
 }

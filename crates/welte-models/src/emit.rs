@@ -13,8 +13,8 @@ use crate::weights::{Layer, NormWeights, Piece, RopeConstants, Weights};
 use crate::{LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope};
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
-    BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
-    params as p,
+    BufferRef, Command, Format, ModelPart, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId,
+    WeightSpec, params as p,
 };
 
 /// Activations of `gate`: that of SiLU, and two beyond those of [`Act`](crate::Act).
@@ -30,7 +30,11 @@ pub(crate) struct Set {
     pub(crate) h: BufferRef,
     pub(crate) router: Option<BufferRef>,
     pub(crate) choice: Option<BufferRef>,
-    pub(crate) norm: Option<BufferRef>,
+    /// A normed row.
+    pub(crate) norm: BufferRef,
+    /// What is added to the stream.
+    pub(crate) sum: BufferRef,
+    /// Gate and up before the activation.
     pub(crate) gate_up: Option<BufferRef>,
     pub(crate) per_layer: Option<PerLayerSet>,
     pub(crate) streams: Option<StreamSet>,
@@ -110,8 +114,9 @@ pub(crate) struct Emitter<'a> {
     list: &'a [WeightSpec],
     set: &'a Set,
     places: &'a Places<'a>,
-    /// `layer N `, or empty outside the layers.
-    label: String,
+    /// Where the next commands belong.
+    layer: Option<u32>,
+    part: ModelPart,
     commands: Vec<Command>,
     labels: Vec<String>,
 }
@@ -130,7 +135,8 @@ impl<'a> Emitter<'a> {
             list,
             set,
             places,
-            label: String::new(),
+            layer: None,
+            part: ModelPart::Embedding,
             commands: Vec::new(),
             labels: Vec::new(),
         }
@@ -139,6 +145,7 @@ impl<'a> Emitter<'a> {
     /// Embedding, layers and the output of the pass.
     pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
         self.layers();
+        self.part = ModelPart::Head;
         let (width, result) = match kind {
             PassKind::Decode => self.head(self.set.x),
             PassKind::Prompt => {
@@ -192,11 +199,18 @@ impl<'a> Emitter<'a> {
         if spec.encoder.is_some() {
             self.embeddings();
         }
+        self.part = ModelPart::LayerInputs;
         self.per_layer_inputs();
+        self.part = ModelPart::Streams;
         self.begin_streams();
         for (i, layer) in weights.layers.iter().enumerate() {
-            self.label = format!("layer {i} ");
+            self.layer = Some(i as u32);
+            self.part = ModelPart::Streams;
             self.predict_streams(layer);
+            self.part = match spec.kind(i as u32) {
+                LayerKind::Attention => ModelPart::Attention,
+                _ => ModelPart::Recurrent,
+            };
             let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
             if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
                 self.delta(i, layer, weights, delta);
@@ -210,15 +224,19 @@ impl<'a> Emitter<'a> {
             } else if spec.kind(i as u32) == LayerKind::Attention {
                 self.attention(i, layer);
             }
+            self.part = ModelPart::FeedForward;
             match (&layer.experts, spec.experts) {
                 _ if !spec.has_feed_forward(i as u32) => {}
                 (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
                 _ => self.feed_forward(i, layer),
             }
+            self.part = ModelPart::Streams;
             self.correct_streams(layer);
+            self.part = ModelPart::LayerInputs;
             self.per_layer(i, layer);
         }
-        self.label.clear();
+        self.layer = None;
+        self.part = ModelPart::Streams;
         self.join_streams();
     }
 
@@ -226,34 +244,30 @@ impl<'a> Emitter<'a> {
     fn head(&mut self, x: BufferRef) -> (u32, BufferRef) {
         let (spec, weights, logits) = (self.spec, self.weights, self.places.logits);
         let (dim, vocab) = (spec.dim, spec.vocab);
-        match spec.norm {
-            NormKind::Rms => {
-                let head = p::NormMatmul {
-                    n: vocab,
-                    k: dim,
-                    eps: spec.stream_eps(),
-                    x_stride: dim,
-                    y_stride: vocab,
+        let input = match (spec.norm, weights.final_norm) {
+            (NormKind::Rms, norm) => {
+                let none = NormWeights {
+                    weight: NO_WEIGHT,
+                    bias: None,
                 };
-                let norm = weights.final_norm.map_or(NO_WEIGHT, |norm| norm.weight);
-                let matrices = [weights.head, norm];
-                let buffers = [x, logits];
-                self.push("head", Op::NormMatmul, &matrices, &buffers, head.words());
+                self.norm("head norm", norm.unwrap_or(none), x, self.set.norm);
+                self.set.norm
             }
-            NormKind::Layer { .. } => {
-                if let Some(norm) = weights.final_norm {
+            (NormKind::Layer { .. }, norm) => {
+                if let Some(norm) = norm {
                     self.norm("final norm", norm, x, x);
                 }
-                let head = p::Matmul {
-                    n: vocab,
-                    k: dim,
-                    x_stride: dim,
-                    y_stride: vocab,
-                };
-                let matrix = [weights.head];
-                self.push("head", Op::Matmul, &matrix, &[x, logits], head.words());
+                x
             }
-        }
+        };
+        let head = p::Matmul {
+            n: vocab,
+            k: dim,
+            x_stride: dim,
+            y_stride: vocab,
+        };
+        let matrix = [weights.head];
+        self.push("head", Op::Matmul, &matrix, &[input, logits], head.words());
         self.biases("head bias", &weights.head_bias, logits, vocab);
         if spec.logit_scale != 1.0 || spec.logit_softcap != 0.0 {
             let scale = p::Scale {
@@ -402,64 +416,36 @@ impl<'a> Emitter<'a> {
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);
-        let late = spec.qk_norm_late && kind != LayerRope::None;
-        let separate = spec.qk_norm == QkNorm::Row || kind == LayerRope::None || late;
-        if separate && !late {
+        let turns = kind != LayerRope::None;
+        let late = spec.qk_norm_late && turns;
+        if !late {
             self.head_norms(index, layer, k, stride);
         }
-        let (rope, rope_constants) = self.rope_of(kind);
-        if late {
+        if turns {
+            let (rope, constants) = self.rope_of(kind);
             let params = p::Rope {
                 heads: heads + kv_heads,
                 head_dim,
                 rot: rope.rot,
                 interleaved: rope.interleaved.into(),
-                magnitude: rope_constants.magnitude,
+                magnitude: constants.magnitude,
                 y_stride: stride,
             };
-            let freqs = [rope_constants.freqs];
+            let freqs = [constants.freqs];
             self.push("rope", Op::Rope, &freqs, &[qkv], params.words());
+        }
+        if late {
             self.head_norms(index, layer, k, stride);
         }
-        if late || kind == LayerRope::None {
-            let params = p::KvAppend {
-                layer: cache.layer,
-                kv_heads,
-                head_dim,
-                k_stride: stride,
-                v_stride: stride,
-            };
-            let buffers = [at(qkv, k), at(qkv, v), cache.buffer];
-            self.push("append", Op::KvAppend, &[], &buffers, params.words());
-            return;
-        }
-        let params = p::RopeAppend {
+        let params = p::KvAppend {
             layer: cache.layer,
-            heads,
             kv_heads,
             head_dim,
-            rot: rope.rot,
-            interleaved: rope.interleaved.into(),
-            magnitude: rope_constants.magnitude,
-            eps: spec.eps,
-            qkv_stride: stride,
+            k_stride: stride,
+            v_stride: stride,
         };
-        let head_norm = |norm: Option<WeightId>| match separate {
-            true => NO_WEIGHT,
-            false => norm.unwrap_or(NO_WEIGHT),
-        };
-        let weights = [
-            rope_constants.freqs,
-            head_norm(layer.q_norm),
-            head_norm(layer.k_norm),
-        ];
-        self.push(
-            "rope and append",
-            Op::RopeAppend,
-            &weights,
-            &[qkv, cache.buffer],
-            params.words(),
-        );
+        let buffers = [at(qkv, k), at(qkv, v), cache.buffer];
+        self.push("append", Op::KvAppend, &[], &buffers, params.words());
     }
 
     /// A layer's rope and its constants.
@@ -544,20 +530,10 @@ impl<'a> Emitter<'a> {
     ) {
         let (dim, x) = (self.spec.dim, self.set.x);
         let sums = self.encoder().is_some_and(|e| e.norms_sums);
-        let place = self.set.norm.filter(|_| !sums);
-        let Some((place, norm)) = place.zip(norm) else {
-            let params = p::MatmulAdd {
-                n: dim,
-                k,
-                x_stride: k,
-                y_stride: dim,
-            };
-            self.push(what, Op::MatmulAdd, &[weight], &[y, x], params.words());
-            self.biases(&format!("{what} bias"), bias, x, dim);
-            if let Some(norm) = norm.filter(|_| sums) {
-                self.norm(&format!("{what} norm"), norm, x, x);
-            }
-            return;
+        let normed = norm.filter(|_| !sums);
+        let place = match normed {
+            Some(_) => self.set.norm,
+            None => self.set.sum,
         };
         let params = p::Matmul {
             n: dim,
@@ -566,9 +542,18 @@ impl<'a> Emitter<'a> {
             y_stride: dim,
         };
         self.push(what, Op::Matmul, &[weight], &[y, place], params.words());
-        self.biases(&format!("{what} bias"), bias, place, dim);
-        self.norm(&format!("{what} norm"), norm, place, place);
+        let (bias_label, norm_label) = (format!("{what} bias"), format!("{what} norm"));
+        if let Some(norm) = normed {
+            self.biases(&bias_label, bias, place, dim);
+            self.norm(&norm_label, norm, place, place);
+        }
         self.add(&format!("{what} sum"), place, x);
+        if normed.is_none() {
+            self.biases(&bias_label, bias, x, dim);
+        }
+        if let Some(norm) = norm.filter(|_| sums) {
+            self.norm(&norm_label, norm, x, x);
+        }
     }
 
     /// x += down(act(gate(norm(x))) * up(norm(x))), or x += down(act(up(norm(x)))) without a gate.
@@ -584,11 +569,11 @@ impl<'a> Emitter<'a> {
     /// h = act(gate(norm(x))) * up(norm(x)), or h = act(up(norm(x))) without a gate.
     fn gate_up(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (dim, ffn, act) = (spec.dim, spec.shape(index).ffn, spec.act.word());
+        let (ffn, act) = (spec.shape(index).ffn, spec.act.word());
         // In a parallel block the norm before attention is still in its buffer.
-        let input = match (spec.parallel, set.norm) {
-            (true, Some(normed)) => (normed, None),
-            _ => (set.x, layer.ffn_norm),
+        let input = match spec.parallel {
+            true => (set.norm, None),
+            false => (set.x, layer.ffn_norm),
         };
         let (pieces, bias) = (layer.gate_up.as_slice(), layer.gate_up_bias.as_slice());
         match set.gate_up {
@@ -597,7 +582,7 @@ impl<'a> Emitter<'a> {
                 let constants = spec.xielu.get(index).copied().unwrap_or_default();
                 self.activation("activation", ffn, constants);
             }
-            Some(gate_up) if layer.has_open_gate(spec) => {
+            Some(gate_up) => {
                 self.projections("gate and up", pieces, bias, input, gate_up, 2 * ffn);
                 if let Some(deviations) = layer.cutoff {
                     let cutoff = p::Cutoff {
@@ -621,27 +606,7 @@ impl<'a> Emitter<'a> {
                     act.words(),
                 );
             }
-            _ => {
-                let fused = p::NormMatmulActMul {
-                    n: ffn,
-                    k: dim,
-                    eps: spec.stream_eps(),
-                    act,
-                    x_stride: dim,
-                    y_stride: ffn,
-                };
-                for piece in pieces {
-                    let norm = layer.ffn_norm.map_or(NO_WEIGHT, |norm| norm.weight);
-                    let weights = [piece.weight, norm];
-                    self.push(
-                        "gate and up",
-                        Op::NormMatmulActMul,
-                        &weights,
-                        &[set.x, set.h],
-                        fused.words(),
-                    );
-                }
-            }
+            None => {}
         }
     }
 
@@ -669,52 +634,23 @@ impl<'a> Emitter<'a> {
         y: BufferRef,
         stride: u32,
     ) {
-        let (dim, eps) = (self.spec.dim, self.spec.stream_eps());
-        // Only one RMS norm and one matrix can be fused. The two parts of a parallel block share a norm, and so does a path
-        // around attention.
-        let spec = self.spec;
-        let reused = spec.parallel || spec.altup.is_some();
-        let separate = pieces.len() > 1 || reused || spec.norm != NormKind::Rms;
-        let matmul = |piece: &Piece| p::Matmul {
-            n: piece.n,
-            k: dim,
-            x_stride: dim,
-            y_stride: stride,
+        let dim = self.spec.dim;
+        let input = match norm {
+            Some(norm) => {
+                self.norm(&format!("{what} norm"), norm, x, self.set.norm);
+                self.set.norm
+            }
+            None => x,
         };
-        match (norm, self.set.norm) {
-            (None, _) => {
-                for piece in pieces {
-                    let buffers = [x, at(y, piece.at)];
-                    let params = matmul(piece).words();
-                    self.push(what, Op::Matmul, &[piece.weight], &buffers, params);
-                }
-            }
-            (Some(norm), Some(normed)) if separate => {
-                self.norm(&format!("{what} norm"), norm, x, normed);
-                for piece in pieces {
-                    let buffers = [normed, at(y, piece.at)];
-                    let params = matmul(piece).words();
-                    self.push(what, Op::Matmul, &[piece.weight], &buffers, params);
-                }
-            }
-            (Some(norm), _) => {
-                for piece in pieces {
-                    let params = p::NormMatmul {
-                        n: piece.n,
-                        k: dim,
-                        eps,
-                        x_stride: dim,
-                        y_stride: stride,
-                    };
-                    self.push(
-                        what,
-                        Op::NormMatmul,
-                        &[piece.weight, norm.weight],
-                        &[x, at(y, piece.at)],
-                        params.words(),
-                    );
-                }
-            }
+        for piece in pieces {
+            let params = p::Matmul {
+                n: piece.n,
+                k: dim,
+                x_stride: dim,
+                y_stride: stride,
+            };
+            let buffers = [input, at(y, piece.at)];
+            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
         self.biases(&format!("{what} bias"), bias, y, stride);
     }
@@ -747,19 +683,12 @@ impl<'a> Emitter<'a> {
             .first()
             .and_then(|w| self.list.get(*w as usize))
             .map_or(Format::F32, |w| w.format);
-        let mut c = Command {
-            op,
-            format,
-            weights: [NO_WEIGHT; 3],
-            buffers: [BufferRef::NONE; 4],
-            params,
-            bytes: 0,
-            flops: 0,
-        };
-        c.weights[..weights.len()].copy_from_slice(weights);
-        c.buffers[..buffers.len()].copy_from_slice(buffers);
-        self.commands.push(c);
-        self.labels.push(format!("{}{what}", self.label));
+        self.commands.push(Command {
+            layer: self.layer,
+            part: self.part,
+            ..Command::new(op, format, weights, buffers, params)
+        });
+        self.labels.push(what.to_string());
     }
 }
 

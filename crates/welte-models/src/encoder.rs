@@ -349,7 +349,7 @@ pub(crate) fn compile(
     let mut buffers = crate::compile::Buffers::default();
     let tokens = buffers.add("tokens", Class::Tables, 4 * u64::from(rows));
     let (name, class) = PassKind::Embed.scratch();
-    let set: Set = buffers.set(name, class, rows, spec, &weights);
+    let set: Set = buffers.set(name, class, rows, spec);
     let outputs = options.slots.min(rows);
     let mut add = |name: &str, width: u32| {
         let bytes = 4 * u64::from(outputs) * u64::from(width);

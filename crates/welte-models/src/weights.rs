@@ -101,18 +101,6 @@ pub(crate) struct Layer {
     pub(crate) conv: Option<WeightId>,
 }
 
-impl Layer {
-    /// Gate and up are not one command that norms its input and multiplies.
-    pub(crate) fn has_open_gate(&self, spec: &ModelSpec) -> bool {
-        let fused = self.gate_up.len() <= 1
-            && self.gate_up_bias.is_empty()
-            && self.ffn_norm.is_some()
-            && self.cutoff.is_none()
-            && spec.norm == NormKind::Rms;
-        spec.gated && !fused
-    }
-}
-
 /// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeConstants {

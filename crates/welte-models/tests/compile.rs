@@ -1,4 +1,4 @@
-//! Compile over every architecture, dialect and mix of formats: what comes out verifies, legalizes, dumps.
+//! Compile over every architecture, dialect and mix of formats: what comes out verifies, fuses, dumps.
 
 mod common;
 
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{CompileOptions, Scaling, compile, spec};
 use welte_table::{
-    CacheKind, Class, Command, Extent, Format, MemoryPlan, NO_WEIGHT, Op, PassKind, Program,
-    Source, Usage, accesses, cost, from_lines, legalize, params, to_lines, verify,
+    CacheKind, Class, Command, Extent, Format, MemoryPlan, NO_WEIGHT, Op, PATTERNS, PassKind,
+    Program, Source, Usage, accesses, cost, from_lines, fuse, params, to_lines, verify,
 };
 
 const DIALECTS: [Dialect; 2] = [Dialect::Gguf, Dialect::HuggingFace];
@@ -86,6 +86,11 @@ fn fine(c: &Command) -> bool {
 }
 
 fn program(recipe: &Recipe, options: &CompileOptions) -> Program {
+    fuse(compiled(recipe, options), PATTERNS)
+}
+
+/// In fine ops.
+fn compiled(recipe: &Recipe, options: &CompileOptions) -> Program {
     let fake = recipe.build();
     let spec = spec(&fake).unwrap();
     compile(&spec, &fake, options).unwrap()
@@ -152,14 +157,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn what_compiles_verifies_legalizes_and_reads_back(recipe in recipe(), options in options()) {
+    fn what_compiles_verifies_fuses_and_reads_back(recipe in recipe(), options in options()) {
         let fused = program(&recipe, &options);
         prop_assert_eq!(verify(&fused), Ok(()));
         prop_assert_eq!(fused.passes.len(), if options.embed_rows > 0 { 3 } else { 2 });
         prop_assert_eq!(from_lines(&to_lines(&fused)).unwrap(), fused.clone());
 
-        let mut split = fused.clone();
-        legalize(&mut split, &fine).unwrap();
+        let split = fuse(compiled(&recipe, &options), &[]);
         prop_assert_eq!(verify(&split), Ok(()));
         prop_assert_eq!(from_lines(&to_lines(&split)).unwrap(), split.clone());
         for i in 0..fused.passes.len() {
@@ -168,9 +172,7 @@ proptest! {
             reads_what_was_written(&fused, i);
             reads_what_was_written(&split, i);
         }
-        let mut same = fused.clone();
-        legalize(&mut same, &|_| true).unwrap();
-        prop_assert_eq!(same, fused);
+        prop_assert_eq!(fuse(fused.clone(), PATTERNS), fused);
     }
 
     #[test]
@@ -272,7 +274,10 @@ fn layers_with_windows_have_a_cache_of_their_own() {
         page: 16,
         ..CompileOptions::default()
     };
-    let p = compile(&spec(&fake).unwrap(), &fake, &options).unwrap();
+    let p = welte_table::fuse(
+        compile(&spec(&fake).unwrap(), &fake, &options).unwrap(),
+        welte_table::PATTERNS,
+    );
     assert_eq!(verify(&p), Ok(()));
     let cache = |layers, window| CacheKind::Attention {
         format: Format::F16,
@@ -454,7 +459,10 @@ fn gguf_rope_factors_divide() {
     fake.add("rope_freqs.weight", Format::F32, 1, 32);
     let spec = spec(&fake).unwrap();
     assert_eq!(spec.rope.scaling, Scaling::Factors);
-    let p = compile(&spec, &fake, &CompileOptions::default()).unwrap();
+    let p = welte_table::fuse(
+        compile(&spec, &fake, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    );
     for (a, b) in frequencies(&p).iter().zip(frequencies(&plain)) {
         assert_eq!(*a, b / 2.0);
     }
@@ -475,7 +483,8 @@ fn linear_and_yarn_scaling() {
         );
         fake.set(&recipe.key(factor, "rope_scaling.factor"), Value::F64(4.0));
         let spec = spec(&fake).unwrap();
-        frequencies(&compile(&spec, &fake, &CompileOptions::default()).unwrap()).to_vec()
+        let program = compile(&spec, &fake, &CompileOptions::default()).unwrap();
+        frequencies(&program).to_vec()
     };
     assert_eq!(linear(true)[0], 0.25);
     assert_eq!(linear(true), linear(false));
@@ -493,6 +502,7 @@ fn linear_and_yarn_scaling() {
     );
     let yarn = spec(&fake).unwrap();
     let p = compile(&yarn, &fake, &CompileOptions::default()).unwrap();
+    let p = fuse(p, PATTERNS);
     let f = frequencies(&p);
     assert_eq!(f[0], 1.0);
     assert!((f64::from(f[31]) * 4.0 / 10000f64.powf(-31.0 / 32.0) - 1.0).abs() < 1e-6);

@@ -12,7 +12,10 @@ use welte_table::{
 
 fn compiled(fake: &Fake) -> Program {
     let spec = spec(fake).unwrap();
-    compile(&spec, fake, &CompileOptions::default()).unwrap()
+    welte_table::fuse(
+        compile(&spec, fake, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    )
 }
 
 /// The decode commands of a layer.
@@ -368,7 +371,10 @@ fn each_expert_has_its_rows_of_the_stacked_tensors() {
     // 4 experts of width 512 in a stream of 256.
     let checkpoint = Synthetic::parse("tiny,arch=qwen3moe:f16").unwrap();
     let spec = spec(&checkpoint).unwrap();
-    let program = compile(&spec, &checkpoint, &CompileOptions::default()).unwrap();
+    let program = welte_table::fuse(
+        compile(&spec, &checkpoint, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    );
     let parts = |name: &str| {
         let weight = program.weights.iter().find(|w| w.name == name).unwrap();
         let Source::Parts(parts) = &weight.source else {

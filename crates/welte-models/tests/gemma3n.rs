@@ -33,7 +33,10 @@ fn layers_predict_and_correct_all_streams() {
         })
     );
     assert_eq!(spec.kv_sources[3..], [3, 4, 3, 3, 3, 3, 4]);
-    let program = compile(&spec, &model, &CompileOptions::default()).unwrap();
+    let program = welte_table::fuse(
+        compile(&spec, &model, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    );
     verify(&program).unwrap();
     let commands = &program.passes[0].commands;
     let count = |op| commands.iter().filter(|c| c.op == op).count();
@@ -56,7 +59,10 @@ fn tokens_without_an_embedding_per_layer_have_that_of_token_0() {
     let tensor = model.tensors.iter_mut().find(|t| t.name == table);
     tensor.unwrap().n = 997;
     let spec = spec(&model).unwrap();
-    let program = compile(&spec, &model, &CompileOptions::default()).unwrap();
+    let program = welte_table::fuse(
+        compile(&spec, &model, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    );
     let found = program
         .weights
         .iter()

@@ -29,7 +29,7 @@ fn compiled(model: &Fake) -> Result<(ModelSpec, Program), Error> {
         prompt_rows: 32,
         ..CompileOptions::default()
     };
-    let program = compile(&spec, model, &options)?;
+    let program = welte_table::fuse(compile(&spec, model, &options)?, welte_table::PATTERNS);
     verify(&program).unwrap();
     Ok((spec, program))
 }
@@ -37,11 +37,8 @@ fn compiled(model: &Fake) -> Result<(ModelSpec, Program), Error> {
 /// The commands of a layer of the decode pass.
 fn layer(program: &Program, layer: usize) -> Vec<Command> {
     let pass = &program.passes[program.pass(PassKind::Decode).unwrap()];
-    let prefix = format!("layer {layer} ");
-    let all = pass.commands.iter().zip(&pass.labels);
-    all.filter(|(_, label)| label.starts_with(&prefix))
-        .map(|(c, _)| *c)
-        .collect()
+    let all = pass.commands.iter().copied();
+    all.filter(|c| c.layer == Some(layer as u32)).collect()
 }
 
 fn count(commands: &[Command], op: Op) -> usize {

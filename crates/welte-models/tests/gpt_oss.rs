@@ -11,6 +11,7 @@ use welte_table::{Format, NO_WEIGHT, Op, Program, Source, WeightId, params, veri
 fn program(fake: &Fake) -> Result<Program, welte_models::Error> {
     let spec = spec(fake)?;
     compile(&spec, fake, &CompileOptions::default())
+        .map(|p| welte_table::fuse(p, welte_table::PATTERNS))
 }
 
 fn gguf() -> Fake {

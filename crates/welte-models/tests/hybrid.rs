@@ -19,7 +19,10 @@ fn gguf() -> Fake {
 
 fn program(fake: &Fake, options: &CompileOptions) -> (ModelSpec, Program) {
     let spec = spec(fake).unwrap();
-    let program = compile(&spec, fake, options).unwrap();
+    let program = welte_table::fuse(
+        compile(&spec, fake, options).unwrap(),
+        welte_table::PATTERNS,
+    );
     verify(&program).unwrap();
     (spec, program)
 }

@@ -28,7 +28,10 @@ fn rope(fake: &Fake, context: u32) -> (Vec<f32>, f32) {
         context,
         ..CompileOptions::default()
     };
-    let program = compile(&spec(fake).unwrap(), fake, &options).unwrap();
+    let program = welte_table::fuse(
+        compile(&spec(fake).unwrap(), fake, &options).unwrap(),
+        welte_table::PATTERNS,
+    );
     let command = program.passes[0]
         .commands
         .iter()

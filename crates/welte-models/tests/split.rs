@@ -7,7 +7,10 @@ use welte_table::{Op, Pass, PassKind, Program, Side, Split, verify};
 fn program(shape: &str) -> Program {
     let checkpoint = Synthetic::parse(shape).unwrap();
     let spec = spec(&checkpoint).unwrap();
-    compile(&spec, &checkpoint, &CompileOptions::default()).unwrap()
+    welte_table::fuse(
+        compile(&spec, &checkpoint, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    )
 }
 
 fn experts_of_layers(layers: u32) -> impl Fn(&Pass, usize) -> bool {

@@ -19,7 +19,10 @@ fn named_shapes_compile() {
         let checkpoint = Synthetic::parse(name).unwrap();
         let spec = spec(&checkpoint).unwrap();
         assert_eq!(spec.parameters() / 1_000_000, millions, "{name}");
-        let program = compile(&spec, &checkpoint, &CompileOptions::default()).unwrap();
+        let program = welte_table::fuse(
+            compile(&spec, &checkpoint, &CompileOptions::default()).unwrap(),
+            welte_table::PATTERNS,
+        );
         assert_eq!(verify(&program), Ok(()), "{name}");
         assert_eq!(from_lines(&to_lines(&program)).unwrap(), program);
         let plan = MemoryPlan::of(&program, &cost::stored_bytes);
@@ -66,6 +69,7 @@ fn shapes_of_later_families_compile() {
         }
         let program = compile(&spec, &checkpoint, &CompileOptions::default());
         let program = program.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let program = welte_table::fuse(program, welte_table::PATTERNS);
         assert_eq!(verify(&program), Ok(()), "{name}");
     }
     assert!(wrong.is_empty(), "{wrong:?}");
@@ -78,7 +82,10 @@ fn gpt_oss_compiles() {
     // Without its biases and sinks, of which there are 6.8 million.
     assert_eq!(spec.parameters() / 1_000_000, 20_907);
     assert_eq!(spec.windows[..4], [128, 0, 128, 0]);
-    let program = compile(&spec, &checkpoint, &CompileOptions::default()).unwrap();
+    let program = welte_table::fuse(
+        compile(&spec, &checkpoint, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    );
     assert_eq!(verify(&program), Ok(()));
     assert_eq!(from_lines(&to_lines(&program)).unwrap(), program);
     let plan = MemoryPlan::of(&program, &cost::stored_bytes);

@@ -1,4 +1,4 @@
-//! Verify refuses what has been tampered with, and legalize what no device has.
+//! Verify refuses what has been tampered with.
 
 mod common;
 
@@ -7,13 +7,18 @@ use proptest::prelude::*;
 use welte_models::{CompileOptions, compile, spec};
 use welte_table::{
     BufferRef, CacheKind, Class, Command, Format, NO_WEIGHT, Op, Program, Usage, from_lines,
-    legalize, to_lines, verify,
+    to_lines, verify,
 };
 
 /// What is done to a good program.
 type Tamper = fn(&mut Program);
 
 fn program() -> Program {
+    welte_table::fuse(compiled(), welte_table::PATTERNS)
+}
+
+/// In fine ops.
+fn compiled() -> Program {
     let fake = Recipe {
         architecture: "qwen3",
         mlp_bias: true,
@@ -218,21 +223,9 @@ fn tampered_programs_are_refused() {
 }
 
 #[test]
-fn legalize_says_what_is_missing_and_leaves_the_program_alone() {
-    let mut p = program();
-    let before = p.clone();
-    let error = legalize(&mut p, &|c| c.format != Format::Q4_K || c.op == Op::Embed).unwrap_err();
-    assert!(
-        error.contains("layer 0 qkv") && error.contains("matmul") && error.contains("Q4_K"),
-        "{error}"
-    );
-    assert_eq!(p, before);
-}
-
-#[test]
-fn legalize_splits_only_what_it_must() {
-    let mut p = program();
-    legalize(&mut p, &|c| c.op != Op::MatmulAdd).unwrap();
+fn only_declared_patterns_are_fused() {
+    let some: &[_] = &[welte_table::PATTERNS[0], welte_table::PATTERNS[2]];
+    let p = welte_table::fuse(compiled(), some);
     assert_eq!(verify(&p), Ok(()));
     let ops: Vec<Op> = p.passes[0].commands.iter().map(|c| c.op).collect();
     assert!(
@@ -274,6 +267,6 @@ proptest! {
         }
         welte_table::cost::fill(&mut p);
         let _ = verify(&p);
-        let _ = legalize(&mut p, &|c| c.op != Op::RopeAppend && c.op != Op::NormMatmulActMul);
+        let _ = verify(&welte_table::fuse(p, welte_table::PATTERNS));
     }
 }

@@ -4,7 +4,7 @@ use crate::context::ReferenceContext;
 use std::sync::Arc;
 use welte_device::{Context, Device, DeviceId, DeviceInfo, Error, Loaded, Plan, Progress};
 use welte_formats::{Checkpoint, WeightRows};
-use welte_table::{Class, Command, MemoryPlan, Program, WeightSpec, verify};
+use welte_table::{Class, MemoryPlan, PATTERNS, Pattern, Program, WeightSpec, verify};
 
 const ID: DeviceId = DeviceId::only("reference");
 
@@ -32,8 +32,8 @@ impl Device for Reference {
         &self.info
     }
 
-    fn supports(&self, _: &Command) -> bool {
-        true
+    fn patterns(&self) -> &'static [Pattern] {
+        PATTERNS
     }
 
     fn missing(&self, _: &Program) -> Option<String> {

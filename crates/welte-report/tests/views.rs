@@ -9,7 +9,10 @@ use welte_table::{BufferRef, Format, MemoryPlan, Program, cost, from_lines, to_l
 fn program(name: &str) -> Program {
     let checkpoint = Synthetic::parse(name).unwrap();
     let spec = spec(&checkpoint).unwrap();
-    compile(&spec, &checkpoint, &CompileOptions::default()).unwrap()
+    welte_table::fuse(
+        compile(&spec, &checkpoint, &CompileOptions::default()).unwrap(),
+        welte_table::PATTERNS,
+    )
 }
 
 fn small() -> Program {

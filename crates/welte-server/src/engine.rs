@@ -45,7 +45,7 @@ fn pass_json(program: &Program, pass: &Pass) -> Value {
             let share = command.bytes as f64 / bytes.max(1) as f64;
             let (reads, writes) = buffers(program, command);
             json!({
-                "index": index, "layer": pass.layer_of(index), "part": pass.part_of(index),
+                "index": index, "layer": pass.layer_of(index), "part": pass.label(index),
                 "op": command.op.name(), "format": format, "bytes": command.bytes, "flops": command.flops,
                 "share": share, "reads": reads, "writes": writes,
             })

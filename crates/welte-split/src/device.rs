@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use welte_device::{Context, Demand, Device, DeviceInfo, Error, Loaded, Plan, Progress};
 use welte_formats::Checkpoint;
-use welte_table::{Class, Command, MemoryPlan, Op, Pass, Program, Split, human, verify};
+use welte_table::{Class, MemoryPlan, Op, Pass, Pattern, Program, Split, human, verify};
 
 /// Raised with every change that gives other bits.
 const ARITHMETIC: u32 = 1;
@@ -70,7 +70,7 @@ fn is_experts(op: Op) -> bool {
     matches!(op, Op::ExpertsActMul | Op::ExpertsAdd)
 }
 
-/// The layer of experts: the one that the label names. Programs without such labels count their experts.
+/// The layer of experts. Commands without one count the experts before them.
 fn layer(pass: &Pass, index: usize) -> u32 {
     let before = || {
         let before = pass.commands[..index].iter();
@@ -118,9 +118,9 @@ impl Device for SplitDevice {
         &self.info
     }
 
-    /// Experts may be on either device.
-    fn supports(&self, command: &Command) -> bool {
-        self.near.supports(command) && (!is_experts(command.op) || self.far.supports(command))
+    /// No pattern makes experts, the only commands that may be far.
+    fn patterns(&self) -> &'static [Pattern] {
+        self.near.patterns()
     }
 
     fn missing(&self, program: &Program) -> Option<String> {

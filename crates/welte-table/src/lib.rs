@@ -1,15 +1,15 @@
 //! The table at Welte's heart: ops, commands, buffers, caches, passes and formats as plain data.
 //!
-//! A program goes through [`legalize`] (fused ops that a device lacks become fine ones), [`verify`] (everything in
-//! range) and [`MemoryPlan`] (what will be allocated). [`to_lines`] writes it as text and [`from_lines`] reads it back.
+//! A program goes through [`fuse`] (runs of fine ops become what a device declares), [`verify`] (everything in range) and
+//! [`MemoryPlan`] (what will be allocated). [`to_lines`] writes it as text and [`from_lines`] reads it back.
 //! None of them needs a device.
 
 mod access;
 mod affine;
 pub mod cost;
 mod format;
+mod fuse;
 mod integers;
-mod legalize;
 mod lines;
 mod op;
 mod plan;
@@ -23,8 +23,11 @@ mod verify;
 pub use access::{Access, Extent, accesses};
 pub use affine::Affine;
 pub use format::Format;
+pub use fuse::{
+    Bound, Found, MATMUL_ADD, NORM_MATMUL, NORM_MATMUL_ACT_MUL, PATTERNS, Pattern, ROPE_APPEND,
+    Run, Step, Value, Want, fuse,
+};
 pub use integers::{GroupScale, Integers};
-pub use legalize::legalize;
 pub use lines::{from_lines, to_lines};
 pub use op::{Op, Params, Word, params};
 pub use plan::{MemoryPlan, PlanEntry, human};

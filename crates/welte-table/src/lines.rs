@@ -4,14 +4,14 @@
 //! as `%hex;`. Floats are their bits in hex, so that nothing is lost.
 
 use crate::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, Op, Part, Pass, PassKind,
-    Program, Source, Usage, WeightSpec,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, ModelPart, Op, Part, Pass,
+    PassKind, Program, Source, Usage, WeightSpec,
 };
 use std::fmt::Write;
 use std::str::SplitAsciiWhitespace;
 
 /// The first line of every such text.
-const HEAD: &str = "welte-program 2";
+const HEAD: &str = "welte-program 3";
 
 const USAGES: [(Usage, &str); 4] = [
     (Usage::Matrix, "matrix"),
@@ -111,7 +111,14 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
             p.width
         )?;
         for (c, label) in p.commands.iter().zip(&p.labels) {
-            write!(out, "{} {}", c.op.name(), c.format.name())?;
+            let layer = c.layer.map_or("-".to_string(), |layer| layer.to_string());
+            write!(
+                out,
+                "{} {} {layer} {}",
+                c.op.name(),
+                c.part.name(),
+                c.format.name()
+            )?;
             for w in c.weights {
                 write!(out, " {w}")?;
             }
@@ -285,14 +292,16 @@ fn read_part(f: &mut Fields<'_>) -> Option<Part> {
 }
 
 fn read_command(op: Op, f: &mut Fields<'_>) -> Option<Command> {
+    let part = f.word()?;
+    let part = ModelPart::ALL.into_iter().find(|p| p.name() == part)?;
+    let layer = match f.word()? {
+        "-" => None,
+        layer => Some(layer.parse().ok()?),
+    };
     let mut c = Command {
-        op,
-        format: f.format()?,
-        weights: [0; 3],
-        buffers: [BufferRef::NONE; 4],
-        params: [0; 16],
-        bytes: 0,
-        flops: 0,
+        part,
+        layer,
+        ..Command::new(op, f.format()?, &[], &[], [0; 16])
     };
     for w in &mut c.weights {
         *w = f.number()?;

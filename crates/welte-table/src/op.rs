@@ -58,6 +58,8 @@ macro_rules! ops {
             pub fn reads(self) -> &'static [&'static str] { match self { $(Op::$op => &[$($read),*]),* } }
             /// Roles of the buffers it writes; they follow those it reads.
             pub fn writes(self) -> &'static [&'static str] { match self { $(Op::$op => &[$($write),*]),* } }
+            /// Names of its parameters, in the order of their words.
+            pub fn params(self) -> &'static [&'static str] { match self { $(Op::$op => &[$(stringify!($field)),*]),* } }
             /// Parameter names with their values as a person reads them.
             pub fn show_params(self, words: &Params) -> Vec<(&'static str, String)> {
                 match self { $(Op::$op => params::$op::show(words)),* }
@@ -226,6 +228,25 @@ impl Op {
         roles
             .into_iter()
             .position(|role| matches!(*role, "kv" | "state"))
+    }
+
+    /// True if the op replaces all that it writes. Others may need what was there before.
+    pub fn replaces(self) -> bool {
+        matches!(
+            self,
+            Op::Embed
+                | Op::Norm
+                | Op::LayerNorm
+                | Op::Matmul
+                | Op::Attention
+                | Op::EncodeAttention
+                | Op::ActMul
+                | Op::Multiply
+                | Op::Route
+                | Op::ExpertsActMul
+                | Op::NormMatmul
+                | Op::NormMatmulActMul
+        )
     }
 
     /// True if the op uses the row's token, position or slot. Output rows have none of them.

@@ -3,8 +3,8 @@
 
 use crate::access::apart;
 use crate::{
-    Access, BufferId, BufferRef, Command, Extent, NO_BUFFER, NO_WEIGHT, Op, Pass, Program,
-    WeightId, accesses,
+    Access, BufferId, BufferRef, Command, Extent, NO_BUFFER, NO_WEIGHT, Pass, Program, WeightId,
+    accesses,
 };
 use std::ops::Range;
 
@@ -119,28 +119,9 @@ impl Region {
     }
 }
 
-/// True if the op replaces all that it writes. Others may need what was there before.
-fn replaces(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Embed
-            | Op::Norm
-            | Op::LayerNorm
-            | Op::Matmul
-            | Op::Attention
-            | Op::EncodeAttention
-            | Op::ActMul
-            | Op::Multiply
-            | Op::Route
-            | Op::ExpertsActMul
-            | Op::NormMatmul
-            | Op::NormMatmulActMul
-    )
-}
-
 /// What a command needs to have been written before.
 fn needs(c: &Command) -> impl Iterator<Item = Access> {
-    let replaces = replaces(c.op);
+    let replaces = c.op.replaces();
     let all = accesses(c).into_iter();
     all.filter(move |access| !access.writes || !replaces)
 }
@@ -296,7 +277,7 @@ fn is_needed(pass: &Pass, region: &Region, later: &[Stretch]) -> bool {
                 return true;
             }
             let mut written = accesses(command).into_iter().filter(|a| a.writes);
-            let replaced = replaces(command.op) && is_on_inputs(pass, index);
+            let replaced = command.op.replaces() && is_on_inputs(pass, index);
             if replaced && written.any(|access| region.is_covered(&access)) {
                 return false;
             }

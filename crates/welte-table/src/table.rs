@@ -36,6 +36,10 @@ impl BufferRef {
 pub struct Command {
     /// What to do.
     pub op: Op,
+    /// Its part of the model.
+    pub part: ModelPart,
+    /// Its layer, counted from 0; `None` before and after the layers.
+    pub layer: Option<u32>,
     /// Format of the first weight (F32 where there is none).
     pub format: Format,
     /// Weights by the op's roles, then `NO_WEIGHT`.
@@ -48,6 +52,100 @@ pub struct Command {
     pub bytes: u64,
     /// Floating-point operations per row, without those that grow with the context.
     pub flops: u64,
+}
+
+impl Command {
+    /// A command outside the layers whose costs are not known yet (`cost::fill`). Operands that are not given stay unused.
+    pub fn new(
+        op: Op,
+        format: Format,
+        weights: &[WeightId],
+        buffers: &[BufferRef],
+        params: Params,
+    ) -> Command {
+        let mut command = Command {
+            op,
+            part: ModelPart::Other,
+            layer: None,
+            format,
+            weights: [NO_WEIGHT; 3],
+            buffers: [BufferRef::NONE; 4],
+            params,
+            bytes: 0,
+            flops: 0,
+        };
+        command.weights[..weights.len()].copy_from_slice(weights);
+        command.buffers[..buffers.len()].copy_from_slice(buffers);
+        command
+    }
+
+    /// The parameter of that name, if the op has one.
+    pub fn word(&self, name: &str) -> Option<u32> {
+        let at = self.op.params().iter().position(|param| *param == name)?;
+        Some(self.params[at])
+    }
+}
+
+/// The part of a model that a command belongs to.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ModelPart {
+    /// From tokens to the first hidden vector.
+    Embedding,
+    /// Attention, with its projections.
+    Attention,
+    /// A convolution, a delta rule or a state space model, with its projections.
+    Recurrent,
+    /// A dense feed-forward part.
+    FeedForward,
+    /// The choice of experts.
+    Router,
+    /// The chosen experts.
+    Experts,
+    /// The expert that every row uses.
+    SharedExpert,
+    /// Embeddings per layer.
+    LayerInputs,
+    /// Several streams of hidden vectors.
+    Streams,
+    /// From the last hidden vector to the result.
+    Head,
+    /// None of them.
+    Other,
+}
+
+impl ModelPart {
+    /// Every part, in order.
+    pub const ALL: [ModelPart; 11] = [
+        ModelPart::Embedding,
+        ModelPart::Attention,
+        ModelPart::Recurrent,
+        ModelPart::FeedForward,
+        ModelPart::Router,
+        ModelPart::Experts,
+        ModelPart::SharedExpert,
+        ModelPart::LayerInputs,
+        ModelPart::Streams,
+        ModelPart::Head,
+        ModelPart::Other,
+    ];
+
+    /// As dumps and people read it: one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModelPart::Embedding => "embedding",
+            ModelPart::Attention => "attention",
+            ModelPart::Recurrent => "recurrent",
+            ModelPart::FeedForward => "feed-forward",
+            ModelPart::Router => "router",
+            ModelPart::Experts => "experts",
+            ModelPart::SharedExpert => "shared-expert",
+            ModelPart::LayerInputs => "layer-inputs",
+            ModelPart::Streams => "streams",
+            ModelPart::Head => "head",
+            ModelPart::Other => "other",
+        }
+    }
 }
 
 /// What a buffer is for. The memory plan adds up by class.
@@ -159,7 +257,7 @@ pub struct Pass {
     pub result: BufferRef,
     /// The commands (hot).
     pub commands: Vec<Command>,
-    /// A label per command (cold), such as `layer 3 attention`.
+    /// A label per command for people (cold), such as `attention output`.
     pub labels: Vec<String>,
 }
 
@@ -186,18 +284,22 @@ impl Pass {
 }
 
 impl Pass {
-    /// The layer that a command's label names: labels of layers begin with `layer N `.
+    /// The layer of a command.
     pub fn layer_of(&self, index: usize) -> Option<u32> {
-        let label = self.labels.get(index)?.strip_prefix("layer ")?;
-        label.split(' ').next()?.parse().ok()
+        self.commands.get(index)?.layer
     }
 
-    /// The label of a command without its layer.
-    pub fn part_of(&self, index: usize) -> &str {
-        let label = self.labels.get(index).map_or("", String::as_str);
+    /// The label of a command.
+    pub fn label(&self, index: usize) -> &str {
+        self.labels.get(index).map_or("", String::as_str)
+    }
+
+    /// The label of a command with its layer, as errors name it: `layer 3 attention`.
+    pub fn full_label(&self, index: usize) -> String {
+        let label = self.label(index);
         match self.layer_of(index) {
-            Some(_) => label.splitn(3, ' ').nth(2).unwrap_or(label),
-            None => label,
+            Some(layer) => format!("layer {layer} {label}"),
+            None => label.to_string(),
         }
     }
 

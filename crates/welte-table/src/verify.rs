@@ -286,7 +286,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
 }
 
 /// What is read must not be what is written, but for norms and factors in place. Different columns of the same rows may be.
-fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
+pub(crate) fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     for r in list.iter().filter(|a| !a.writes) {
         for w in list
             .iter()

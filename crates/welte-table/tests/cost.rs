@@ -1,22 +1,12 @@
 //! What commands cost, with expected values worked out by hand.
 
 use welte_table::{
-    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Params, Program, Row, Source,
-    Usage, WeightId, WeightSpec, cost, params as p,
+    BufferRef, CacheKind, CacheSpec, Command, Format, Op, Params, Program, Row, Source, Usage,
+    WeightId, WeightSpec, cost, params as p,
 };
 
 fn command(op: Op, params: Params, weights: &[WeightId]) -> Command {
-    let mut c = Command {
-        op,
-        format: Format::F32,
-        weights: [NO_WEIGHT; 3],
-        buffers: [BufferRef::NONE; 4],
-        params,
-        bytes: 0,
-        flops: 0,
-    };
-    c.weights[..weights.len()].copy_from_slice(weights);
-    c
+    Command::new(op, Format::F32, weights, &[], params)
 }
 
 fn weight(format: Format, n: u32, k: u32) -> WeightSpec {

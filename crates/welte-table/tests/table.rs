@@ -161,17 +161,16 @@ fn rows_become_outputs_after_the_selection() {
 }
 
 #[test]
-fn labels_name_layer_and_part() {
+fn a_command_knows_its_layer_and_a_label_is_only_for_people() {
     let mut pass = every_op().passes.remove(1);
-    pass.labels = ["layer 12 gate and up", "head", "layer x y"]
-        .map(String::from)
-        .to_vec();
-    let layers: Vec<_> = (0..4).map(|i| pass.layer_of(i)).collect();
-    assert_eq!(layers, [Some(12), None, None, None]);
-    let parts: Vec<_> = (0..4).map(|i| pass.part_of(i)).collect();
-    assert_eq!(parts, ["gate and up", "head", "layer x y", ""]);
-    pass.labels[0] = "layer 3".into();
-    assert_eq!((pass.layer_of(0), pass.part_of(0)), (Some(3), "layer 3"));
+    pass.labels = ["layer 12 gate and up", "head"].map(String::from).to_vec();
+    pass.commands[1].layer = Some(3);
+    let layers: Vec<_> = (0..2).map(|i| pass.layer_of(i)).collect();
+    assert_eq!(layers, [None, Some(3)]);
+    assert_eq!(pass.layer_of(1 << 20), None);
+    let labels: Vec<_> = (0..3).map(|i| pass.label(i)).collect();
+    assert_eq!(labels, ["layer 12 gate and up", "head", ""]);
+    assert_eq!(pass.full_label(1), "layer 3 head");
 }
 
 #[test]
@@ -322,6 +321,8 @@ fn a_program_is_written_as_lines_and_read_back() {
     let mut program = every_op();
     program.buffers[0].name = "a.b_c-1 ü%;".into();
     program.passes[0].labels[0] = String::new();
+    program.passes[0].commands[0].layer = Some(7);
+    program.passes[0].commands[0].part = welte_table::ModelPart::SharedExpert;
     let part = |first_row| Part {
         tensor: "up".into(),
         first_row,

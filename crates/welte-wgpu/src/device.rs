@@ -12,7 +12,7 @@ use welte_device::{
     Context, Device, DeviceId, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress,
 };
 use welte_formats::Checkpoint;
-use welte_table::{Command, Program, verify};
+use welte_table::{PATTERNS, Pattern, Program, verify};
 use wgpu::{Adapter, BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
 
 /// Raised with every change that gives other bits.
@@ -105,9 +105,8 @@ impl Device for WgpuDevice {
         &self.info
     }
 
-    /// Every op has a kernel.
-    fn supports(&self, _: &Command) -> bool {
-        true
+    fn patterns(&self) -> &'static [Pattern] {
+        PATTERNS
     }
 
     fn missing(&self, program: &Program) -> Option<String> {

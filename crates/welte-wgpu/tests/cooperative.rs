@@ -5,7 +5,7 @@ use welte_device::conformance::made::Made;
 use welte_device::conformance::model::Model;
 use welte_device::conformance::program::make;
 use welte_device::{Context, Device, DeviceOptions};
-use welte_table::{Format, PassKind, Program, Row, legalize};
+use welte_table::{Format, PassKind, Program, Row, fuse};
 use welte_wgpu::{Abilities, Api, device_with};
 
 fn device() -> Option<Arc<dyn Device>> {
@@ -22,8 +22,8 @@ fn device() -> Option<Arc<dyn Device>> {
     }
 }
 
-fn context(device: &dyn Device, mut program: Program, made: &Made) -> Box<dyn Context> {
-    legalize(&mut program, &|command| device.supports(command)).expect("a program for the device");
+fn context(device: &dyn Device, program: Program, made: &Made) -> Box<dyn Context> {
+    let program = fuse(program, device.patterns());
     let plan = device.plan(Arc::new(program)).expect("a plan");
     let loaded = device.load(plan, made, &mut |_| ()).expect("loaded");
     loaded.context().expect("a context")

@@ -6,7 +6,7 @@ use welte_device::conformance::made::Made;
 use welte_device::conformance::model::{Layer, Model};
 use welte_device::conformance::program::make;
 use welte_device::{Context, Device, DeviceOptions, Error};
-use welte_table::{Class, Format, PassKind, Program, Row, legalize};
+use welte_table::{Class, Format, PassKind, Program, Row, fuse};
 use welte_wgpu::{Abilities, Api, device_with};
 
 /// A device whose bindings have at most so many bytes. None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
@@ -51,9 +51,9 @@ fn with_long_vectors(format: Format) -> Model {
 }
 
 /// A context of a program.
-fn context(device: &dyn Device, mut program: Program, made: &Made) -> Box<dyn Context> {
+fn context(device: &dyn Device, program: Program, made: &Made) -> Box<dyn Context> {
     assert_eq!(device.missing(&program), None);
-    legalize(&mut program, &|command| device.supports(command)).expect("a program for the device");
+    let program = fuse(program, device.patterns());
     let plan = device.plan(Arc::new(program)).expect("a plan");
     let loaded = device.load(plan, made, &mut |_| ()).expect("loaded");
     loaded.context().expect("a context")

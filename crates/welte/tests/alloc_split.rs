@@ -25,7 +25,10 @@ fn prefill_and_decode_with_experts_elsewhere_allocate_nothing() {
         prompt_rows: 32,
         ..CompileOptions::default()
     };
-    let program = welte_models::compile(&spec, checkpoint.as_ref(), &compile).unwrap();
+    let program = welte_table::fuse(
+        welte_models::compile(&spec, checkpoint.as_ref(), &compile).unwrap(),
+        welte_table::PATTERNS,
+    );
     let plan = device.plan(Arc::new(program)).unwrap();
     let loaded = device.load(plan, checkpoint.as_ref(), &mut |_| ()).unwrap();
     let mut context = loaded.context().unwrap();

@@ -224,12 +224,11 @@ fn compile(checkpoint: &dyn Checkpoint, device: &dyn Device) -> Result<Arc<Progr
         ..CompileOptions::default()
     };
     let spec = welte_models::spec(checkpoint).expect("a known model");
-    let mut program = welte_models::compile(&spec, checkpoint, &options).expect("a program");
+    let program = welte_models::compile(&spec, checkpoint, &options).expect("a program");
     if let Some(what) = device.missing(&program) {
         return Err(what);
     }
-    welte_table::legalize(&mut program, &|command| device.supports(command))
-        .expect("a program for this device");
+    let program = welte_table::fuse(program, device.patterns());
     welte_table::verify(&program).expect("a valid program");
     Ok(Arc::new(program))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use welte_device::{Context, Device, DeviceOptions};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, compile, spec};
-use welte_table::{Format, PassKind, Program, Row};
+use welte_table::{Format, PATTERNS, PassKind, Program, Row, fuse};
 
 /// A program with its checkpoint.
 pub struct Model {
@@ -18,6 +18,7 @@ impl Model {
         let checkpoint = Synthetic::parse(name).unwrap();
         let spec = spec(&checkpoint).unwrap();
         let program = compile(&spec, &checkpoint, options).unwrap();
+        let program = fuse(program, PATTERNS);
         Model {
             program: Arc::new(program),
             checkpoint,

@@ -447,7 +447,10 @@ mod tests {
             prompt_outputs: 128,
             ..CompileOptions::default()
         };
-        let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+        let program = welte_table::fuse(
+            welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
+            welte_table::PATTERNS,
+        );
         let mut options = DeviceOptions::default();
         options.replay = Some(Replay::Graph);
         let device = CudaDevice::open(0, &options).unwrap();

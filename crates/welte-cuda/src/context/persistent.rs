@@ -320,10 +320,10 @@ impl CudaContext {
         if fault.raised == 0 {
             return None;
         }
-        let labels = &self.loaded.program.passes[DECODE].labels;
+        let pass = &self.loaded.program.passes[DECODE];
         let command = recording.commands.get(fault.instruction as usize);
-        let label = command.and_then(|command| labels.get(*command));
-        let label = label.map_or("the end of a token", String::as_str);
+        let label = command.map(|command| pass.full_label(*command));
+        let label = label.unwrap_or_else(|| "the end of a token".to_string());
         let what = match fault.place {
             1 => "its input",
             2 => "its weights",

@@ -626,15 +626,7 @@ mod tests {
 
     #[test]
     fn a_sum_before_its_parts_is_refused() {
-        let command = |op| Command {
-            op,
-            format: Format::F32,
-            weights: [0; 3],
-            buffers: [welte_table::BufferRef::NONE; 4],
-            params: [0; 16],
-            bytes: 0,
-            flops: 0,
-        };
+        let command = |op| Command::new(op, Format::F32, &[], &[], [0; 16]);
         let route = command(Op::Route);
         let (parts, sum) = (command(Op::ExpertsActMul), command(Op::ExpertsAdd));
         assert!(check_order(&[route, parts, sum, route, parts, sum]).is_ok());

@@ -66,23 +66,12 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
     };
     let mut commands = Vec::new();
     let mut push = |op: Op, named: &[u32], buffers: &[u32], params: Params| {
-        let mut command = Command {
-            op,
-            format,
-            weights: [NO_WEIGHT; 3],
-            buffers: [BufferRef::NONE; 4],
-            params,
-            bytes: 0,
-            flops: 0,
+        let at = |buffer: &u32| BufferRef {
+            buffer: *buffer,
+            offset: 0,
         };
-        command.weights[..named.len()].copy_from_slice(named);
-        for (place, buffer) in command.buffers.iter_mut().zip(buffers) {
-            *place = BufferRef {
-                buffer: *buffer,
-                offset: 0,
-            };
-        }
-        commands.push(command);
+        let buffers: Vec<BufferRef> = buffers.iter().map(at).collect();
+        commands.push(Command::new(op, format, named, &buffers, params));
     };
     let [tokens, kv, x, qkv, attn, h, logits] = [0, 1, 2, 3, 4, 5, 6];
     let (dim, q) = (s.dim, s.heads * s.head_dim);

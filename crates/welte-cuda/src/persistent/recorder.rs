@@ -20,14 +20,14 @@ use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::context::saved_bytes;
 use crate::layout;
 use crate::ops::sample::{shared_bytes, slice};
-use beside::experts_beside;
+use beside::BESIDE;
 use experts::is_router;
 use recurrent::{Convolved, is_small_part};
 use shared::{SharedExpert, gate_rows, is_score};
 use std::collections::BTreeMap;
 use welte_table::{
-    BufferId, BufferRef, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Pass, WeightId,
-    accesses, params,
+    BufferId, BufferRef, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Pass, Run, WeightId,
+    accesses, params, step,
 };
 
 /// A vector of activations in the exchange.
@@ -154,6 +154,26 @@ struct Product {
     inputs: Option<BufferRef>,
 }
 
+impl Product {
+    /// What a command alone says.
+    fn of(command: &Command) -> Product {
+        let word = |name| command.word(name).unwrap_or(0);
+        Product {
+            matrix: command.weights[0],
+            input: command.buffers[0],
+            output: command.buffers[1],
+            norm: InputNorm::of(command.weights[1], f32::from_bits(word("eps"))),
+            kind: Output::Store,
+            act: word("act"),
+            n: word("n"),
+            k: word("k"),
+            stride: word("y_stride"),
+            score: None,
+            inputs: None,
+        }
+    }
+}
+
 /// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
 /// kernel cannot run it.
 pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Recording, String> {
@@ -207,10 +227,22 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
     for (index, command) in pass.commands.iter().enumerate() {
         recorder
             .command(index, command)
-            .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
+            .map_err(|why| format!("{}: {why}", pass.full_label(index)))?;
     }
     recorder.finish(checked)
 }
+
+/// A norm of groups in place without a weight, and the weights of all groups.
+const NORM_OF_GROUPS: Run = Run {
+    steps: &[
+        step!(Norm [none] [x, x] { dim, groups }),
+        step!(Multiply [weight] [x, x] { n }),
+    ],
+    relate: |b| {
+        let all = b.word("dim")?.checked_mul(b.word("groups")?);
+        (all == b.word("n") && b.weight("none") == NO_WEIGHT).then_some(())
+    },
+};
 
 /// Whether a warp's slice of a row is one of as many equal groups.
 fn slices_are_groups(format: Format, k: u32) -> bool {
@@ -248,17 +280,12 @@ fn widths(pass: &Pass) -> BTreeMap<BufferId, u64> {
 
 /// Rows of a product, which blocks divide among themselves.
 pub(super) fn rows_of(command: &Command) -> Option<u32> {
-    let words = &command.params;
+    let n = command.word("n")?;
     match command.op {
-        Op::Matmul => Some(params::Matmul::of(words).n),
-        Op::MatmulAdd => Some(params::MatmulAdd::of(words).n),
-        Op::NormMatmul => Some(params::NormMatmul::of(words).n),
-        Op::NormMatmulActMul => Some(params::NormMatmulActMul::of(words).n),
-        Op::ExpertsActMul => {
-            let p = params::ExpertsActMul::of(words);
-            Some(p.n.saturating_mul(p.used))
+        Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul | Op::ExpertsAdd => {
+            Some(n)
         }
-        Op::ExpertsAdd => Some(params::ExpertsAdd::of(words).n),
+        Op::ExpertsActMul => Some(n.saturating_mul(command.word("used")?)),
         _ => None,
     }
 }
@@ -267,7 +294,7 @@ impl Recorder<'_> {
     fn command(&mut self, index: usize, command: &Command) -> Result<(), String> {
         let words = &command.params;
         let [first, second, ..] = command.buffers;
-        let [matrix, vector, ..] = command.weights;
+        let matrix = command.weights[0];
         if index < self.next || self.is_begun(index) || self.is_convolved(index) {
             return Ok(());
         }
@@ -284,12 +311,12 @@ impl Recorder<'_> {
             Op::Norm if self.is_query_norm(index) => return Ok(()),
             Op::Norm => {
                 let p = params::Norm::of(words);
-                if let Some(sum) = self.sum_after_norm(index, &p) {
+                if let Some(sum) = self.sum_after_norm(index) {
                     return self.add_normed(index, &sum);
                 }
                 let norm = match p.groups {
                     1 if first != second || self.is_normed_once(index, p.dim) => Some(matrix),
-                    WARPS => self.weight_of_groups(index, &p),
+                    WARPS => self.weight_of_groups(index),
                     _ => None,
                 };
                 self.norm = Some(PendingNorm {
@@ -305,45 +332,22 @@ impl Recorder<'_> {
             }
             Op::Matmul => self.product_with_gate(index)?,
             Op::MatmulAdd => {
-                let p = params::MatmulAdd::of(words);
                 let (input, norm) = self.before_norm(first);
                 let shared = self.shared_result(index);
                 Product {
-                    matrix,
                     input: shared.map_or(input, |(input, _)| input),
-                    output: second,
                     norm,
                     kind: Output::Add,
-                    act: 0,
-                    n: p.n,
-                    k: p.k,
-                    stride: p.y_stride,
                     score: shared.and_then(|(_, score)| score),
-                    inputs: None,
+                    ..Product::of(command)
                 }
             }
-            Op::NormMatmul => {
-                let p = params::NormMatmul::of(words);
-                let logits = second.buffer == self.logits.buffer;
-                Product {
-                    matrix,
-                    input: first,
-                    output: second,
-                    norm: InputNorm::of(vector, p.eps),
-                    kind: if logits {
-                        Output::Logits
-                    } else {
-                        Output::Store
-                    },
-                    act: 0,
-                    n: p.n,
-                    k: p.k,
-                    stride: p.y_stride,
-                    score: None,
-                    inputs: None,
-                }
-            }
-            Op::NormMatmulActMul => match experts_beside(self.pass, index) {
+            Op::NormMatmul if second.buffer == self.logits.buffer => Product {
+                kind: Output::Logits,
+                ..Product::of(command)
+            },
+            Op::NormMatmul => Product::of(command),
+            Op::NormMatmulActMul => match BESIDE.at(&self.pass.commands, index) {
                 Some(part) => return self.beside(&part),
                 None => self.gate_up(command),
             },
@@ -382,18 +386,12 @@ impl Recorder<'_> {
     }
 
     /// The weights that multiply the result of a norm of groups in place, if one product is all that reads it afterwards.
-    fn weight_of_groups(&mut self, index: usize, norm: &params::Norm) -> Option<WeightId> {
-        let command = &self.pass.commands[index];
-        let multiply = self.pass.commands.get(index + 1)?;
-        let n = norm.dim.checked_mul(norm.groups)?;
-        let at = command.buffers[0];
-        let in_place = command.buffers[1] == at && command.weights[0] == NO_WEIGHT;
-        let whole = multiply.op == Op::Multiply && params::Multiply::of(&multiply.params).n == n;
-        let same = multiply.buffers[0] == at && multiply.buffers[1] == at;
-        let taken = in_place && whole && same && self.is_normed_once(index + 1, n);
-        taken.then(|| {
-            self.next = index + 2;
-            multiply.weights[0]
+    fn weight_of_groups(&mut self, index: usize) -> Option<WeightId> {
+        let found = NORM_OF_GROUPS.at(&self.pass.commands, index)?;
+        let normed = self.is_normed_once(index + 1, found.bound.word("n")?);
+        normed.then(|| {
+            self.next = found.end;
+            found.bound.weight("weight")
         })
     }
 
@@ -482,39 +480,19 @@ impl Recorder<'_> {
 
     /// The product of a `matmul` command, with the norm before it.
     fn plain_product(&self, command: &Command) -> Product {
-        let p = params::Matmul::of(&command.params);
         let (input, norm) = self.before_norm(self.ungated(command.buffers[0]));
         Product {
-            matrix: command.weights[0],
             input,
-            output: command.buffers[1],
             norm,
-            kind: Output::Store,
-            act: 0,
-            n: p.n,
-            k: p.k,
-            stride: p.y_stride,
-            score: None,
-            inputs: None,
+            ..Product::of(command)
         }
     }
 
     /// The product of gate and up, with the norm before it.
     fn gate_up(&self, command: &Command) -> Product {
-        let p = params::NormMatmulActMul::of(&command.params);
-        let [matrix, norm, _] = command.weights;
         Product {
-            matrix,
-            input: command.buffers[0],
-            output: command.buffers[1],
-            norm: InputNorm::of(norm, p.eps),
             kind: Output::ActMul,
-            act: p.act,
-            n: p.n,
-            k: p.k,
-            stride: p.y_stride,
-            score: None,
-            inputs: None,
+            ..Product::of(command)
         }
     }
 
@@ -648,16 +626,10 @@ impl Recorder<'_> {
             chunks: chunks.map_or(0, |chunks| chunks.count),
             staged,
             partial,
-            used: 0,
-            experts: 0,
             gated: p.score.is_some(),
             follows,
             gates_inputs: p.inputs.is_some(),
-            taps: 0,
-            conv_cache: 0,
-            conv_n: 0,
-            conv_begin: 0,
-            conv_act: 0,
+            ..variants::Product::default()
         };
         let more = match p.score.or(p.inputs) {
             None => self.conv_of(index, p, &mut constants)?,

@@ -493,9 +493,29 @@ fn recorded(shape: &str) -> (Program, Recording) {
         context: 256,
         ..Default::default()
     };
-    let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
+    let program = welte_table::fuse(
+        welte_models::compile(&spec, &checkpoint, &options).unwrap(),
+        welte_table::PATTERNS,
+    );
     let recording = one_row(&program, &h200()).unwrap();
     (program, recording)
+}
+
+/// The recorder goes by ops and operands, so an architecture that it has not met is recorded as well.
+#[test]
+fn a_made_up_architecture_is_recorded() {
+    let (program, _) = welte_device::conformance::program::make(&Model::made_up());
+    let recording = one_row(&program, &h200()).unwrap();
+    let wanted = [Op::RopeAppend, Op::Norm, Op::Sample];
+    let recorded = |op: Op| {
+        recording
+            .commands
+            .iter()
+            .any(|c| program.passes[0].commands[*c].op == op)
+    };
+    assert!(recorded(Op::Attention) && recorded(Op::ExpertsAdd) && recorded(Op::NormMatmulActMul));
+    // Parts of other instructions.
+    assert!(!wanted.into_iter().any(recorded));
 }
 
 /// Whatever stands behind a norm, its words are not taken for those of another op.

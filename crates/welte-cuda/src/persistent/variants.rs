@@ -27,9 +27,10 @@ pub(crate) fn tuning_index(variant: u32) -> usize {
 }
 
 /// What becomes of a product's results (`Output` of `persistent/stream.cuh`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Output {
     /// They replace the output.
+    #[default]
     Store,
     /// They are added to the output.
     Add,
@@ -80,7 +81,7 @@ impl Constant for Output {
 macro_rules! constants {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
         pub(crate) struct $name {
             $($(#[$field_meta])* pub(crate) $field: $type),*
         }

@@ -196,7 +196,7 @@ fn shuffled(n: &mut Numbers, count: usize) -> Vec<usize> {
 /// Decode passes: a row alone, in batches of any size, order and neighbours, several rows of one sequence, and chains.
 pub fn decode_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
     for model in models() {
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let texts = Texts::new(&case.program);
@@ -340,7 +340,7 @@ pub fn prompt_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
             slots: PROMPTS.len() as u32,
             ..model
         };
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let texts = Texts::new(&case.program);

@@ -140,7 +140,7 @@ pub fn page_transfer(device: &dyn Device, _oracle: &dyn Device) {
 }
 
 fn transfer(device: &dyn Device, model: &Model) {
-    let Some(case) = Case::new(device, model, Commands::Supported) else {
+    let Some(case) = Case::new(device, model, Commands::Fused) else {
         return;
     };
     let loaded = case.load(device);
@@ -319,7 +319,7 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             slots: 3,
             ..Model::small(seed)
         };
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             return;
         };
         let mut n = Numbers(22);

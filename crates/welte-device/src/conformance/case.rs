@@ -2,16 +2,14 @@
 
 use super::made::{Made, Numbers};
 use super::model::{Layer, Model};
-use super::program::{look_up, make};
+use super::program::{look_up, make_fine};
 use crate::{
     ChainStart, Choice, Context, Control, Device, Emitted, Loaded, Pick, Role, SlotState, Step,
     Want,
 };
 use std::sync::Arc;
 use welte_formats::quant;
-use welte_table::{
-    CacheKind, CacheSpec, Class, Format, Op, PassKind, Program, Row, legalize, verify,
-};
+use welte_table::{CacheKind, CacheSpec, Class, Format, PassKind, Program, Row, fuse, verify};
 
 /// A program that the device can run, with its checkpoint.
 pub(super) struct Case {
@@ -21,27 +19,19 @@ pub(super) struct Case {
     pub(super) what: String,
 }
 
-/// Which commands a case keeps.
+/// Which commands a case has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commands {
-    /// All that the device supports.
-    Supported,
-    /// No fused op.
+    /// Fused as the device declares.
+    Fused,
+    /// Fine ops only.
     Fine,
-}
-
-/// Ops that `legalize` can split.
-pub(super) fn is_fused(op: Op) -> bool {
-    matches!(
-        op,
-        Op::NormMatmul | Op::MatmulAdd | Op::NormMatmulActMul | Op::RopeAppend
-    )
 }
 
 impl Case {
     /// The model's program for this device. `None`, with a note, if the device says that it lacks an optional feature.
     pub(super) fn new(device: &dyn Device, model: &Model, commands: Commands) -> Option<Case> {
-        let (mut program, checkpoint) = make(model);
+        let (program, checkpoint) = make_fine(model);
         let what = format!("{model:?}");
         verify(&program).unwrap_or_else(|e| panic!("the suite's program is wrong: {e}: {what}"));
         if let Some(missing) = device.missing(&program) {
@@ -52,11 +42,12 @@ impl Case {
             eprintln!("left out, the device lacks {missing}");
             return None;
         }
-        legalize(&mut program, &|c| {
-            device.supports(c) && !(commands == Commands::Fine && is_fused(c.op))
-        })
-        .unwrap_or_else(|e| panic!("{e}, but the device misses nothing: {what}"));
-        verify(&program).unwrap_or_else(|e| panic!("after legalize: {e}: {what}"));
+        let patterns = match commands {
+            Commands::Fused => device.patterns(),
+            Commands::Fine => &[],
+        };
+        let program = fuse(program, patterns);
+        verify(&program).unwrap_or_else(|e| panic!("after fuse: {e}: {what}"));
         Some(Case {
             program: Arc::new(program),
             checkpoint,
@@ -67,7 +58,7 @@ impl Case {
     /// A program that every device must run.
     pub(super) fn required(device: &dyn Device, model: &Model) -> Case {
         assert!(!model.is_optional(), "{model:?} has an optional feature");
-        Case::new(device, model, Commands::Supported).expect("required")
+        Case::new(device, model, Commands::Fused).expect("required")
     }
 
     /// A program that looks its logits up by token.
@@ -80,10 +71,6 @@ impl Case {
         let (program, checkpoint) = look_up(table, slots, context);
         verify(&program).unwrap_or_else(|e| panic!("the suite's program is wrong: {e}"));
         assert_eq!(device.missing(&program), None, "a program of look-ups");
-        let all = program.passes.iter().flat_map(|pass| &pass.commands);
-        for command in all {
-            assert!(device.supports(command), "{command:?}");
-        }
         Case {
             program: Arc::new(program),
             checkpoint,

@@ -78,7 +78,7 @@ pub fn chains(device: &dyn Device, oracle: &dyn Device) {
         .concat(),
         ..Model::small(12)
     };
-    if let Some(case) = Case::new(device, &model, Commands::Supported) {
+    if let Some(case) = Case::new(device, &model, Commands::Fused) {
         splits(device, &case);
     }
 }

@@ -37,7 +37,7 @@ pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
             pool: (1, 0),
             ..Model::small(seed as u64 + 70)
         };
-        let Some(mut case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(mut case) = Case::new(device, &model, Commands::Fused) else {
             return;
         };
         let mut program = (*case.program).clone();

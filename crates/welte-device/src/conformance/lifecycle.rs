@@ -30,7 +30,7 @@ pub fn allocated(device: &dyn Device, _oracle: &dyn Device) {
         ..Model::small(1)
     };
     for model in [small, blocks, rich] {
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let plan = device.plan(case.program.clone()).expect("a plan");

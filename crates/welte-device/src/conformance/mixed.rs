@@ -19,7 +19,7 @@ pub fn mixed_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
             slots: PROMPTS.len() as u32,
             ..model
         };
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let texts = Texts::new(&case.program);

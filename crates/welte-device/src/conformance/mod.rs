@@ -34,8 +34,8 @@ pub use logprobs::{logprobs, logprobs_of_chains};
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
 pub use mixed::mixed_arithmetic;
 pub use ops::{
-    affine_formats, contexts, contexts_in_brief, experts, formats, heads, integer_formats, ops,
-    unfused,
+    affine_formats, contexts, contexts_in_brief, experts, formats, heads, integer_formats, made_up,
+    ops, unfused,
 };
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, sampled_chains, sampling};
@@ -52,7 +52,7 @@ pub use steps::{batches, outputs, parts, pooled};
 macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
-            ops formats affine_formats integer_formats heads experts contexts unfused
+            ops formats affine_formats integer_formats heads experts contexts unfused made_up
             batches outputs parts pooled encoders
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control

@@ -185,6 +185,44 @@ pub const EXPERTS: Experts = Experts {
 };
 
 impl Model {
+    /// An architecture that no checkpoint has, of ops that devices know: windows and sinks beside a soft cap, and in every
+    /// second layer a dense part after the experts. Devices have no line about it.
+    pub fn made_up() -> Model {
+        let attention = Attention {
+            head_dim: 64,
+            rot: 48,
+            ..ATTENTION
+        };
+        let windowed = Attention {
+            window: 9,
+            sinks: true,
+            bias: true,
+            qk_norm: false,
+            ..attention
+        };
+        let capped = Attention {
+            softcap: 20.0,
+            kv_heads: 1,
+            ..attention
+        };
+        let dense = Dense {
+            hidden: 256,
+            act: 1,
+        };
+        Model {
+            dim: 256,
+            layers: vec![
+                Layer::Experts(EXPERTS),
+                Layer::Attention(windowed),
+                Layer::Dense(dense),
+                Layer::Attention(capped),
+                Layer::Experts(EXPERTS),
+                Layer::Dense(dense),
+            ],
+            ..Model::small(42)
+        }
+    }
+
     /// Two plain transformer layers in F32.
     pub fn small(seed: u64) -> Model {
         let layer = [Layer::Attention(ATTENTION), Layer::Dense(DENSE)];

@@ -1,17 +1,28 @@
 //! Every op and format against the oracle.
 
 use super::case::{
-    Case, Commands, Pair, bits, difference, is_fused, mixed_rows, poison, rows, some_outputs,
-    tolerance,
+    Case, Commands, Pair, bits, difference, mixed_rows, poison, rows, some_outputs, tolerance,
 };
 use super::made::Numbers;
 use super::model::{
     ATTENTION, Attention, DENSE, Delta, Dense, EXPERTS, Experts, Heads, Layer, Model, Streams,
 };
-use crate::{Device, DeviceInfo, Error, Loaded, Plan, Progress};
-use std::sync::Arc;
-use welte_formats::{Checkpoint, quant};
-use welte_table::{CacheKind, Command, Format, Op, PassKind, Program, Row};
+use crate::Device;
+use welte_formats::quant;
+use welte_table::{CacheKind, Command, Format, Op, PATTERNS, PassKind, Row};
+
+/// An architecture that no device has heard of, in fine ops and fused as the device declares.
+pub fn made_up(device: &dyn Device, oracle: &dyn Device) {
+    let model = Model::made_up();
+    for commands in [Commands::Fused, Commands::Fine] {
+        let case = Case::new(device, &model, commands).expect("ops that every device has");
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(77);
+        for pass in 0..case.program.passes.len() {
+            every_command(&mut pair, &model, &mut n, pass, 5);
+        }
+    }
+}
 
 /// Random programs: after every command all memory agrees with the oracle's.
 pub fn ops(device: &dyn Device, oracle: &dyn Device) {
@@ -20,7 +31,7 @@ pub fn ops(device: &dyn Device, oracle: &dyn Device) {
         let model = Model::ugly(seed);
         let commands = match seed % 3 {
             0 => Commands::Fine,
-            _ => Commands::Supported,
+            _ => Commands::Fused,
         };
         let Some(case) = Case::new(device, &model, commands) else {
             continue;
@@ -40,7 +51,7 @@ pub fn ops(device: &dyn Device, oracle: &dyn Device) {
             layers: vec![Layer::Delta(Delta::ugly(&mut Numbers(seed)))],
             ..Model::ugly(seed)
         };
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let mut pair = case.pair(device, oracle);
@@ -55,7 +66,7 @@ pub fn ops(device: &dyn Device, oracle: &dyn Device) {
             layers: vec![Layer::Streams(Streams::ugly(&mut Numbers(seed)))],
             ..Model::ugly(seed)
         };
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let mut pair = case.pair(device, oracle);
@@ -230,7 +241,7 @@ pub fn experts(device: &dyn Device, oracle: &dyn Device) {
         model(seed, Format::F32, dim, experts)
     });
     for model in ugly.chain(each) {
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             continue;
         };
         let mut pair = case.pair(device, oracle);
@@ -295,7 +306,7 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
                 prompt_rows: 110,
                 ..Model::of_attention(attention, seed as u64 + 40)
             };
-            let Some(case) = Case::new(device, &model, Commands::Supported) else {
+            let Some(case) = Case::new(device, &model, Commands::Fused) else {
                 continue;
             };
             let mut pair = case.pair(device, oracle);
@@ -418,19 +429,19 @@ fn fill_context(pair: &mut Pair<'_>, n: &mut Numbers, pages: &[u32], positions: 
     });
 }
 
-/// A device that declines every fused op runs what `legalize` makes of them, and computes the same.
+/// Without its patterns a device runs the fine ops, and computes the same.
 pub fn unfused(device: &dyn Device, oracle: &dyn Device) {
-    let fine = Unfused(device);
+    let fused = |c: &Command| PATTERNS.iter().any(|pattern| pattern.op == c.op);
     for seed in 0..24 {
         let model = Model::ugly(seed);
-        let Some(split) = Case::new(&fine, &model, Commands::Supported) else {
+        let Some(split) = Case::new(device, &model, Commands::Fine) else {
             continue;
         };
         let all = || split.program.passes.iter().flat_map(|pass| &pass.commands);
-        assert!(all().all(|c| !is_fused(c.op)), "{}", split.what);
+        assert!(!all().any(fused), "{}", split.what);
         assert!(all().any(|c| c.op == Op::Matmul), "{}", split.what);
-        let whole = Case::new(oracle, &model, Commands::Supported).expect("the oracle runs all");
-        let (mut got, mut want) = (split.open(&fine), whole.open(oracle));
+        let whole = Case::new(oracle, &model, Commands::Fused).expect("the oracle runs all");
+        let (mut got, mut want) = (split.open(device), whole.open(oracle));
         let mut n = Numbers(seed + 500);
         let mut next = vec![0; model.slots as usize];
         for kind in [PassKind::Prompt, PassKind::Decode, PassKind::Embed] {
@@ -452,37 +463,5 @@ pub fn unfused(device: &dyn Device, oracle: &dyn Device) {
             let most = tolerance(&model, rows.len());
             assert!(off <= most, "{}: off by {off}: {}", kind.name(), whole.what);
         }
-    }
-}
-
-/// The device without its fused ops.
-struct Unfused<'a>(&'a dyn Device);
-
-impl Device for Unfused<'_> {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn supports(&self, command: &Command) -> bool {
-        !is_fused(command.op) && self.0.supports(command)
-    }
-    fn missing(&self, program: &Program) -> Option<String> {
-        self.0.missing(program)
-    }
-    fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
-        self.0.plan(program)
-    }
-    fn available_memory(&self) -> Option<u64> {
-        self.0.available_memory()
-    }
-    fn load(
-        &self,
-        plan: Plan,
-        checkpoint: &dyn Checkpoint,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Arc<dyn Loaded>, Error> {
-        self.0.load(plan, checkpoint, progress)
-    }
-    fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error> {
-        self.0.read_bandwidth(seconds)
     }
 }

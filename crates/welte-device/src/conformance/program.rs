@@ -1,5 +1,9 @@
 //! The program and the checkpoint of a model.
 
+mod look_up;
+
+pub use look_up::look_up;
+
 use super::made::{Made, Numbers};
 use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Streams, Ungated};
 use welte_table::*;
@@ -19,6 +23,10 @@ struct Places {
     attended: Option<Place>,
     gated: Option<Place>,
     normed: Option<Place>,
+    /// The input of a product, what is added to the stream, and gate and up.
+    input: Place,
+    sum: Place,
+    pair: Option<Place>,
     router: Option<Place>,
     choice: Option<Place>,
     mixed: Option<Place>,
@@ -134,18 +142,8 @@ impl Builder {
         params: Params,
     ) -> Command {
         let first = weights.first().and_then(|w| self.weights.get(*w as usize));
-        let mut command = Command {
-            op,
-            format: first.map_or(Format::F32, |w| w.format),
-            weights: [NO_WEIGHT; 3],
-            buffers: [BufferRef::NONE; 4],
-            params,
-            bytes: 0,
-            flops: 0,
-        };
-        command.weights[..weights.len()].copy_from_slice(weights);
-        command.buffers[..buffers.len()].copy_from_slice(buffers);
-        command
+        let format = first.map_or(Format::F32, |w| w.format);
+        Command::new(op, format, weights, buffers, params)
     }
 }
 
@@ -170,8 +168,14 @@ fn pass(
     }
 }
 
-/// The model's program, in fused ops, and its checkpoint.
+/// The model's program, with every fused op, and its checkpoint.
 pub fn make(m: &Model) -> (Program, Made) {
+    let (program, checkpoint) = make_fine(m);
+    (fuse(program, PATTERNS), checkpoint)
+}
+
+/// The model's program, in fine ops, and its checkpoint.
+pub(super) fn make_fine(m: &Model) -> (Program, Made) {
     let mut b = Builder {
         numbers: Numbers(m.seed ^ 99),
         ..Builder::default()
@@ -218,11 +222,18 @@ pub fn make(m: &Model) -> (Program, Made) {
     let norm = b.weight("final norm", Format::F32, 1, m.dim, Usage::Vector);
     let logits = places.logits.at;
     let end = |from: Place| {
-        let multiply = params::NormMatmul {
-            n: m.vocab,
-            k: m.dim,
+        let input = places.input;
+        let over = params::Norm {
+            dim: m.dim,
+            groups: 1,
             eps: EPS,
             x_stride: from.stride,
+            y_stride: input.stride,
+        };
+        let multiply = params::Matmul {
+            n: m.vocab,
+            k: m.dim,
+            x_stride: input.stride,
             y_stride: m.vocab,
         };
         let scale = params::Scale {
@@ -231,9 +242,10 @@ pub fn make(m: &Model) -> (Program, Made) {
             cap: 30.0,
             y_stride: m.vocab,
         };
-        let (weights, buffers) = ([head, norm], [from.at, logits]);
+        let (normed, buffers) = ([from.at, input.at], [input.at, logits]);
         [
-            b.command(Op::NormMatmul, &weights, &buffers, multiply.words()),
+            b.command(Op::Norm, &[norm], &normed, over.words()),
+            b.command(Op::Matmul, &[head], &buffers, multiply.words()),
             b.command(Op::Scale, &[], &[logits], scale.words()),
         ]
     };
@@ -356,6 +368,10 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         Layer::Delta(d) => d.values() / d.shared,
         _ => 0,
     });
+    let pair = widest(&|l| match l {
+        Layer::Dense(d) => 2 * d.hidden,
+        _ => 0,
+    });
     Places {
         tokens,
         qkv: sized("qkv", qkv, 1),
@@ -372,6 +388,10 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         chosen: b.place("chosen", outputs, m.dim, 1),
         pooled: (m.embed_rows > 0).then(|| b.place("pooled", m.embed_rows, m.dim, 0)),
         logits: b.place("logits", outputs.max(m.decode_rows), m.vocab, 0),
+        // Rows of decode and prompt passes share them.
+        input: b.place("input", rows, m.dim, 2),
+        sum: b.place("sum", rows, m.dim, 1),
+        pair: (pair > 0).then(|| b.place("pair", rows, pair, 3)),
     }
 }
 
@@ -475,30 +495,49 @@ impl Emit<'_> {
 
     /// `to = matrix norm(x)`
     fn project(&mut self, what: &str, n: u32, to: Place) {
-        let (k, x) = (self.m.dim, self.places.x);
+        let (k, input) = (self.m.dim, self.places.input);
         let norm = self.vector(&format!("{what} norm"), k);
         let matrix = self.weight(what, n, k);
-        let p = params::NormMatmul {
+        self.norm(norm);
+        let p = params::Matmul {
             n,
             k,
-            eps: EPS,
-            x_stride: x.stride,
+            x_stride: input.stride,
             y_stride: to.stride,
         };
-        self.push(Op::NormMatmul, &[matrix, norm], &[x.at, to.at], p.words());
+        self.push(Op::Matmul, &[matrix], &[input.at, to.at], p.words());
+    }
+
+    /// `input = norm(x)`
+    fn norm(&mut self, weight: WeightId) {
+        let (x, input) = (self.places.x, self.places.input);
+        let p = params::Norm {
+            dim: self.m.dim,
+            groups: 1,
+            eps: EPS,
+            x_stride: x.stride,
+            y_stride: input.stride,
+        };
+        self.push(Op::Norm, &[weight], &[x.at, input.at], p.words());
     }
 
     /// `x += matrix from`
     fn add(&mut self, what: &str, k: u32, from: Place) {
-        let (n, x) = (self.m.dim, self.places.x);
+        let (n, x, sum) = (self.m.dim, self.places.x, self.places.sum);
         let matrix = self.weight(what, n, k);
-        let p = params::MatmulAdd {
+        let p = params::Matmul {
             n,
             k,
             x_stride: from.stride,
+            y_stride: sum.stride,
+        };
+        self.push(Op::Matmul, &[matrix], &[from.at, sum.at], p.words());
+        let p = params::Add {
+            n,
+            x_stride: sum.stride,
             y_stride: x.stride,
         };
-        self.push(Op::MatmulAdd, &[matrix], &[from.at, x.at], p.words());
+        self.push(Op::Add, &[], &[sum.at, x.at], p.words());
     }
 
     fn attention(&mut self, a: &Attention, cache: BufferRef, layer: u32) {
@@ -515,23 +554,40 @@ impl Emit<'_> {
             self.push(Op::Bias, &[bias], &[qkv.at], p.words());
         }
         let freqs = self.b.frequencies(a.rot);
-        let weights = [
-            freqs,
-            self.optional(a.qk_norm, "q norm", a.head_dim),
-            self.optional(a.qk_norm, "k norm", a.head_dim),
-        ];
-        let p = params::RopeAppend {
-            layer,
-            heads: a.heads,
-            kv_heads: a.kv_heads,
+        let at = |heads: u32| BufferRef {
+            offset: 4 * heads * a.head_dim,
+            ..qkv.at
+        };
+        let (k, v) = (at(a.heads), at(a.heads + a.kv_heads));
+        let norms = [("q norm", at(0), a.heads), ("k norm", k, a.kv_heads)];
+        for (what, place, groups) in norms.into_iter().filter(|_| a.qk_norm) {
+            let weight = self.vector(what, a.head_dim);
+            let p = params::Norm {
+                dim: a.head_dim,
+                groups,
+                eps: EPS,
+                x_stride: qkv.stride,
+                y_stride: qkv.stride,
+            };
+            self.push(Op::Norm, &[weight], &[place, place], p.words());
+        }
+        let p = params::Rope {
+            heads: a.heads + a.kv_heads,
             head_dim: a.head_dim,
             rot: a.rot,
             interleaved: a.interleaved,
             magnitude: 1.1,
-            eps: EPS,
-            qkv_stride: qkv.stride,
+            y_stride: qkv.stride,
         };
-        self.push(Op::RopeAppend, &weights, &[qkv.at, cache], p.words());
+        self.push(Op::Rope, &[freqs], &[qkv.at], p.words());
+        let p = params::KvAppend {
+            layer,
+            kv_heads: a.kv_heads,
+            head_dim: a.head_dim,
+            k_stride: qkv.stride,
+            v_stride: qkv.stride,
+        };
+        self.push(Op::KvAppend, &[], &[k, v, cache], p.words());
         if a.position_scale {
             let p = params::PositionScale {
                 n: a.heads * a.head_dim,
@@ -590,21 +646,27 @@ impl Emit<'_> {
     }
 
     fn dense(&mut self, d: &Dense) {
-        let (Some(gated), x, k) = (self.places.gated, self.places.x, self.m.dim) else {
+        let (Some(gated), Some(pair)) = (self.places.gated, self.places.pair) else {
             unreachable!("sized by this layer");
         };
+        let (input, k) = (self.places.input, self.m.dim);
         let norm = self.vector("gate and up norm", k);
         let matrix = self.weight("gate and up", 2 * d.hidden, k);
-        let p = params::NormMatmulActMul {
-            n: d.hidden,
+        self.norm(norm);
+        let p = params::Matmul {
+            n: 2 * d.hidden,
             k,
-            eps: EPS,
+            x_stride: input.stride,
+            y_stride: pair.stride,
+        };
+        self.push(Op::Matmul, &[matrix], &[input.at, pair.at], p.words());
+        let p = params::ActMul {
+            n: d.hidden,
             act: d.act,
-            x_stride: x.stride,
+            x_stride: pair.stride,
             y_stride: gated.stride,
         };
-        let (weights, buffers) = ([matrix, norm], [x.at, gated.at]);
-        self.push(Op::NormMatmulActMul, &weights, &buffers, p.words());
+        self.push(Op::ActMul, &[], &[pair.at, gated.at], p.words());
         self.add("down", d.hidden, gated);
     }
 
@@ -908,61 +970,4 @@ impl Emit<'_> {
         self.b
             .weight_of(&name, Format::F32, (1, k), Usage::Vector, 0.0, &values)
     }
-}
-
-/// A program that looks the logits of the next token up by the last one, and its checkpoint. Every device computes the
-/// same bits, and a test knows every token. It has no cache.
-pub fn look_up(table: &[Vec<f32>], slots: u32, context: u32) -> (Program, Made) {
-    let mut b = Builder::default();
-    let vocab = table.len() as u32;
-    let rows = slots.max(8);
-    let tokens = b.buffer("tokens", Class::Tables, 4 * u64::from(rows));
-    let x = b.place("x", rows, vocab, 3);
-    let logits = b.place("logits", rows, vocab, 0);
-    let values = table.concat();
-    let usage = Usage::Lookup;
-    let weight = b.weight_of("table", Format::F32, (vocab, vocab), usage, 0.0, &values);
-    let embed = |to: Place| {
-        let p = params::Embed {
-            n: vocab,
-            k: vocab,
-            scale: 1.0,
-            x_stride: to.stride,
-        };
-        b.command(Op::Embed, &[weight], &[tokens, to.at], p.words())
-    };
-    let sample = params::Sample {
-        n: vocab,
-        logits_stride: vocab,
-    };
-    let select = params::SelectRows {
-        n: vocab,
-        x_stride: x.stride,
-        y_stride: vocab,
-    };
-    let decode = vec![
-        embed(logits),
-        b.command(Op::Sample, &[], &[logits.at, tokens], sample.words()),
-    ];
-    let prompt = vec![
-        embed(x),
-        b.command(Op::SelectRows, &[], &[x.at, logits.at], select.words()),
-    ];
-    let passes = vec![
-        pass(PassKind::Decode, slots, slots, vocab, logits.at, decode),
-        pass(PassKind::Prompt, rows, rows, vocab, logits.at, prompt),
-    ];
-    let mut program = Program {
-        weights: b.weights,
-        buffers: b.buffers,
-        caches: Vec::new(),
-        vocab,
-        context,
-        page: 16,
-        slots,
-        tokens: tokens.buffer,
-        passes,
-    };
-    cost::fill(&mut program);
-    (program, b.checkpoint)
 }

@@ -172,7 +172,7 @@ fn broken_order(device: &dyn Device) {
         layers: vec![Layer::Conv(CONV)],
         ..Model::small(4)
     };
-    let Some(case) = Case::new(device, &model, Commands::Supported) else {
+    let Some(case) = Case::new(device, &model, Commands::Fused) else {
         return;
     };
     let mut context = case.open(device);

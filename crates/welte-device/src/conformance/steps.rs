@@ -239,7 +239,7 @@ pub fn pooled(device: &dyn Device, oracle: &dyn Device) {
             pool,
             ..Model::small(13)
         };
-        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+        let Some(case) = Case::new(device, &model, Commands::Fused) else {
             return;
         };
         let mut pair = case.pair(device, oracle);

@@ -71,10 +71,10 @@ impl Emitter<'_> {
     /// The path around attention reads the normed stream, and adds it to its output.
     pub(super) fn around_attention(&mut self, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (Some(weights), Some(buffers), Some(normed)) = (&layer.altup, set.streams, set.norm)
-        else {
+        let (Some(weights), Some(buffers)) = (&layer.altup, set.streams) else {
             return;
         };
+        let normed = set.norm;
         let rank = spec.altup.map_or(0, |a| a.rank);
         let mut matmul = |matrix, x, k, y, n| {
             let params = p::Matmul {
@@ -219,20 +219,25 @@ impl Emitter<'_> {
         buffers: StreamSet,
     ) {
         let (dim, streams) = (self.spec.dim, self.streams_width() / self.spec.dim);
-        let params = p::NormMatmul {
-            n: streams,
-            k: dim,
+        let normed = self.set.norm;
+        let norm = p::Norm {
+            dim,
+            groups: 1,
             eps: self.spec.eps,
             x_stride,
+            y_stride: dim,
+        };
+        let (weight, what) = ([weights.router_norm], "streams' router norm");
+        self.push(what, Op::Norm, &weight, &[x, normed], norm.words());
+        let params = p::Matmul {
+            n: streams,
+            k: dim,
+            x_stride: dim,
             y_stride: streams,
         };
-        self.push(
-            "streams' router",
-            Op::NormMatmul,
-            &[weights.router, weights.router_norm],
-            &[x, buffers.router],
-            params.words(),
-        );
+        let (matrix, what) = ([weights.router], "streams' router");
+        let operands = [normed, buffers.router];
+        self.push(what, Op::Matmul, &matrix, &operands, params.words());
     }
 
     /// y = x, or x times factors, both as wide as a stream.

@@ -3,7 +3,7 @@
 use super::{Emitter, SIGMOID, at};
 use crate::weights::{ExpertWeights, Layer, SharedWeights};
 use crate::{Experts, SharedExpert};
-use welte_table::{BufferRef, NO_WEIGHT, Op, WeightId, params as p};
+use welte_table::{BufferRef, ModelPart, NO_WEIGHT, Op, WeightId, params as p};
 
 impl Emitter<'_> {
     /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
@@ -18,11 +18,12 @@ impl Emitter<'_> {
         if let Some(beside) = &weights.beside {
             return self.experts_beside(index, layer, weights, beside, e);
         }
-        let Some(normed) = set.norm else { return };
+        let normed = set.norm;
         if let Some(norm) = layer.ffn_norm {
             self.norm("experts' norm", norm, set.x, normed);
         }
         self.router(weights, e, 1.0, NO_WEIGHT);
+        self.part = ModelPart::Experts;
         match (weights.latent, set.latent_expert) {
             (Some([to, back]), Some([narrow, sum])) => {
                 let width = e.latent.unwrap_or(spec.dim);
@@ -46,6 +47,7 @@ impl Emitter<'_> {
             }
             _ => self.chosen_experts(weights, e, (normed, set.x)),
         }
+        self.part = ModelPart::SharedExpert;
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
             self.shared_expert(weights, shared, normed);
         }
@@ -72,16 +74,17 @@ impl Emitter<'_> {
         scales: WeightId,
     ) {
         let (dim, set) = (self.spec.dim, self.set);
-        let (Some(normed), Some(router), Some(choice)) = (set.norm, set.router, set.choice) else {
+        let (Some(router), Some(choice)) = (set.router, set.choice) else {
             return;
         };
+        self.part = ModelPart::Router;
         let params = p::Matmul {
             n: e.count,
             k: dim,
             x_stride: dim,
             y_stride: e.count,
         };
-        let buffers = [normed, router];
+        let buffers = [set.norm, router];
         let matrix = [weights.router];
         self.push("router", Op::Matmul, &matrix, &buffers, params.words());
         self.biases("router bias", &weights.router_bias, router, e.count);

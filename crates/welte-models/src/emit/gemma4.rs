@@ -3,7 +3,7 @@
 use super::{Emitter, at};
 use crate::weights::{Beside, ExpertWeights, Layer};
 use crate::{Experts, LayerRope, LayerShape};
-use welte_table::{NO_WEIGHT, Op, params as p};
+use welte_table::{ModelPart, NO_WEIGHT, Op, params as p};
 
 impl Emitter<'_> {
     /// inputs = (embeddings of all layers + norm(projection(x) / sqrt(dim))) / sqrt(2)
@@ -76,9 +76,8 @@ impl Emitter<'_> {
     pub(super) fn per_layer(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let (dim, width) = (spec.dim, spec.per_layer_width);
-        if let (Some(weights), Some(buffers), Some(place)) =
-            (&layer.per_layer, set.per_layer, set.norm)
-        {
+        if let (Some(weights), Some(buffers)) = (&layer.per_layer, set.per_layer) {
+            let place = set.norm;
             let all = spec.layers * width;
             let input = at(buffers.inputs, index as u32 * width);
             let gate = p::Matmul {
@@ -202,9 +201,10 @@ impl Emitter<'_> {
         e: Experts,
     ) {
         let (spec, set) = (self.spec, self.set);
-        let (Some(normed), Some(dense), Some(mixed)) = (set.norm, set.dense, set.mixed) else {
+        let (Some(dense), Some(mixed)) = (set.dense, set.mixed) else {
             return;
         };
+        let normed = set.norm;
         let (dim, ffn) = (spec.dim, spec.shape(index).ffn);
         self.gate_up(index, layer);
         if let Some(down) = layer.down {
@@ -217,9 +217,11 @@ impl Emitter<'_> {
             self.push("down", Op::Matmul, &[down], &[set.h, dense], params.words());
         }
         self.norm("norm after dense", beside.dense_norm, dense, dense);
+        self.part = ModelPart::Router;
         self.norm("router norm", beside.router_norm, set.x, normed);
         let scale = 1.0 / (dim as f32).sqrt();
         self.router(weights, e, scale, beside.scales);
+        self.part = ModelPart::Experts;
         self.norm("experts' norm", beside.norm, set.x, normed);
         self.clear("no experts yet", mixed, dim);
         self.chosen_experts(weights, e, (normed, mixed));

@@ -42,22 +42,25 @@ impl Emitter<'_> {
         self.projections("queries and latent", inputs, &[], input, set.qkv, stride);
         let (queries, query_stride) = match weights.queries {
             Some((norm, up)) => {
-                let n = heads * l.query();
-                let params = p::NormMatmul {
-                    n,
-                    k: stride - width,
+                let (n, k) = (heads * l.query(), stride - width);
+                let params = p::Norm {
+                    dim: k,
+                    groups: 1,
                     eps: EPS,
                     x_stride: stride,
+                    y_stride: k,
+                };
+                let places = [set.qkv, set.norm];
+                let what = "norm of the queries' latent";
+                self.push(what, Op::Norm, &[norm], &places, params.words());
+                let params = p::Matmul {
+                    n,
+                    k,
+                    x_stride: k,
                     y_stride: n,
                 };
-                let places = [set.qkv, buffers.heads];
-                self.push(
-                    "queries",
-                    Op::NormMatmul,
-                    &[up, norm],
-                    &places,
-                    params.words(),
-                );
+                let places = [set.norm, buffers.heads];
+                self.push("queries", Op::Matmul, &[up], &places, params.words());
                 (buffers.heads, n)
             }
             None => (set.qkv, stride),

@@ -41,7 +41,7 @@ fn write_pass(out: &mut String, program: &Program, pass: &Pass) -> fmt::Result {
             let command = &pass.commands[i];
             let label = format!(
                 "{}\n{} {}\n{}",
-                pass.part_of(i),
+                pass.label(i),
                 command.op.name(),
                 format_name(program, command),
                 human(command.bytes)

@@ -51,7 +51,10 @@ fn same_commands(pass: &Pass, a: usize, a_len: usize, b: usize, b_len: usize) ->
 
 /// The command without its weights and its layer.
 fn without_layer(command: &Command) -> Command {
-    let mut command = *command;
+    let mut command = Command {
+        layer: None,
+        ..*command
+    };
     for weight in command.weights.iter_mut().filter(|w| **w != NO_WEIGHT) {
         *weight = 0;
     }

@@ -125,7 +125,7 @@ fn write_pass(out: &mut String, program: &Program, pass: &Pass, open: bool) -> f
                 out,
                 "<tr><td class=\"n\">{i}<td>{}<td><code>{}</code><td>{}<td><code>{}</code><td class=\"p\">{}\
                  <td class=\"n w\">{}<i style=\"width:{:.1}%\"></i><td class=\"n\">{:.2}</tr>",
-                escape(pass.part_of(i)),
+                escape(pass.label(i)),
                 command.op.name(),
                 format_name(program, command),
                 escape(&operands(program, command)),

@@ -85,9 +85,9 @@ fn weight_value(weight: &WeightSpec) -> Value {
 }
 
 fn pass_value(program: &Program, pass: &Pass) -> Value {
-    let commands = pass.commands.iter().zip(&pass.labels);
+    let commands = pass.commands.iter().enumerate();
     let commands: Value = commands
-        .map(|(command, label)| command_value(program, command, label))
+        .map(|(i, command)| command_value(program, command, &pass.full_label(i)))
         .collect();
     json!({
         "pass": pass.kind.name(), "rows": pass.rows, "outputs": pass.outputs, "width": pass.width, "commands": commands,

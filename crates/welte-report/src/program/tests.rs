@@ -12,18 +12,15 @@ const STATE: u32 = 4;
 const LOGITS: u32 = 5;
 
 fn command(op: Op, params: Params, weight: u32, buffers: &[u32]) -> Command {
-    let mut all = [BufferRef::NONE; 4];
-    for (at, buffer) in all.iter_mut().zip(buffers) {
-        (at.buffer, at.offset) = (*buffer, 0);
-    }
+    let at = |buffer: &u32| BufferRef {
+        buffer: *buffer,
+        offset: 0,
+    };
+    let buffers: Vec<BufferRef> = buffers.iter().map(at).collect();
     Command {
-        op,
-        format: Format::Q8_0,
-        weights: [weight, NO_WEIGHT, NO_WEIGHT],
-        buffers: all,
-        params,
         bytes: 2048,
         flops: 1_000_000,
+        ..Command::new(op, Format::Q8_0, &[weight], &buffers, params)
     }
 }
 
@@ -75,7 +72,12 @@ fn head() -> Command {
     command(Op::Matmul, params.words(), 0, &[X, LOGITS])
 }
 
-fn pass(kind: PassKind, rows: u32, outputs: u32, commands: Vec<(&str, Command)>) -> Pass {
+fn pass(
+    kind: PassKind,
+    rows: u32,
+    outputs: u32,
+    commands: Vec<(Option<u32>, &str, Command)>,
+) -> Pass {
     Pass {
         kind,
         rows,
@@ -85,8 +87,11 @@ fn pass(kind: PassKind, rows: u32, outputs: u32, commands: Vec<(&str, Command)>)
             buffer: LOGITS,
             offset: 0,
         },
-        labels: commands.iter().map(|c| c.0.to_string()).collect(),
-        commands: commands.into_iter().map(|c| c.1).collect(),
+        labels: commands.iter().map(|c| c.1.to_string()).collect(),
+        commands: commands
+            .into_iter()
+            .map(|(layer, _, command)| Command { layer, ..command })
+            .collect(),
     }
 }
 
@@ -119,14 +124,14 @@ fn program() -> Program {
         },
     };
     let layers = vec![
-        ("layer 0 append", append(0, KV)),
-        ("layer 0 attention", attention(0, KV)),
-        ("layer 1 append", append(1, KV)),
-        ("layer 1 attention", attention(1, KV)),
-        ("layer 2 append", append(0, WINDOW)),
-        ("layer 2 attention", attention(0, WINDOW)),
-        ("layer 3 convolution", conv()),
-        ("head", head()),
+        (Some(0), "append", append(0, KV)),
+        (Some(0), "attention", attention(0, KV)),
+        (Some(1), "append", append(1, KV)),
+        (Some(1), "attention", attention(1, KV)),
+        (Some(2), "append", append(0, WINDOW)),
+        (Some(2), "attention", attention(0, WINDOW)),
+        (Some(3), "convolution", conv()),
+        (None, "head", head()),
     ];
     Program {
         weights: vec![weight("head"), weight("kernel")],
@@ -158,7 +163,7 @@ fn program() -> Program {
         tokens: TOKENS,
         passes: vec![
             pass(PassKind::Decode, 16, 16, layers),
-            pass(PassKind::Prompt, 512, 1, vec![("head", head())]),
+            pass(PassKind::Prompt, 512, 1, vec![(None, "head", head())]),
         ],
     }
 }

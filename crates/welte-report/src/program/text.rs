@@ -62,7 +62,7 @@ fn write_pass(out: &mut String, program: &Program, pass: &Pass) -> fmt::Result {
             let command = &pass.commands[i];
             let line = format!(
                 "{i:>5}  {:22} {:20} {:5} {:>10}  {}  [{}]",
-                pass.part_of(i),
+                pass.label(i),
                 command.op.name(),
                 format_name(program, command),
                 human(command.bytes),

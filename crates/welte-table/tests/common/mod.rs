@@ -3,8 +3,8 @@
 #![allow(dead_code)] // Each test file uses a part.
 
 use welte_table::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, NO_WEIGHT, Op, Params,
-    Pass, PassKind, Program, Source, Usage, WeightSpec, cost, params as p,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, Op, Params, Pass,
+    PassKind, Program, Source, Usage, WeightSpec, cost, params as p,
 };
 
 pub(crate) fn at(buffer: u32, offset: u32) -> BufferRef {
@@ -93,18 +93,7 @@ fn weights() -> Vec<WeightSpec> {
 }
 
 fn command(op: Op, weights: &[u32], buffers: &[BufferRef], params: Params) -> Command {
-    let mut c = Command {
-        op,
-        format: Format::F32,
-        weights: [NO_WEIGHT; 3],
-        buffers: [BufferRef::NONE; 4],
-        params,
-        bytes: 0,
-        flops: 0,
-    };
-    c.weights[..weights.len()].copy_from_slice(weights);
-    c.buffers[..buffers.len()].copy_from_slice(buffers);
-    c
+    Command::new(op, Format::F32, weights, buffers, params)
 }
 
 fn pass(kind: PassKind, rows: u32, outputs: u32, width: u32, commands: Vec<Command>) -> Pass {

@@ -4,7 +4,16 @@ use super::{Divided, Lowering, Part, Place, Run, Task};
 use crate::kernels::{self, Kernel, WORKGROUP};
 use welte_table::{
     CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId,
-    accesses, params,
+    accesses, params, step,
+};
+
+/// The commands of a decode pass that one launch may be.
+const APPEND_AND_ATTEND: welte_table::Run = welte_table::Run {
+    steps: &[
+        step!(RopeAppend [_, _, _] [qkv, kv] { layer, heads, kv_heads, head_dim, qkv_stride: stride }),
+        step!(Attention [_] [qkv, kv, _] { layer, heads, kv_heads, head_dim, q_stride: stride }),
+    ],
+    relate: |_| Some(()),
 };
 
 /// The fewest positions of a split.
@@ -104,28 +113,15 @@ impl Lowering<'_> {
             Op::Attention => (index.checked_sub(1)?, index.wrapping_sub(1)),
             _ => return None,
         };
-        let [rope, attention] = pass.commands.get(first..first + 2)? else {
-            return None;
-        };
-        if pass.kind != PassKind::Decode
-            || (rope.op, attention.op) != (Op::RopeAppend, Op::Attention)
-        {
+        if pass.kind != PassKind::Decode {
             return None;
         }
-        let r = params::RopeAppend::of(&rope.params);
+        let found = APPEND_AND_ATTEND.at(&pass.commands, first)?;
+        let qkv = found.bound.place("qkv")?;
+        let attention = &pass.commands[first + 1];
         let a = params::Attention::of(&attention.params);
-        let same = [
-            (r.layer, a.layer),
-            (r.heads, a.heads),
-            (r.kv_heads, a.kv_heads),
-            (r.head_dim, a.head_dim),
-            (r.qkv_stride, a.q_stride),
-        ];
-        let qkv = rope.buffers[0];
         let (format, head_dim) = attention_cache(self.program().cache_of(attention));
-        let fits = same.iter().all(|(one, other)| one == other)
-            && attention.buffers[..2] == [qkv, rope.buffers[1]]
-            && head_dim == a.head_dim
+        let fits = head_dim == a.head_dim
             && format == Format::F16
             && head_dim.is_multiple_of(8)
             && kernels::attention_lanes(self.gpu().geometry, head_dim, true).is_some();

@@ -235,7 +235,7 @@ fn plan_encoder(
 fn plan_program(
     device: &dyn Device,
     checkpoint: &dyn Checkpoint,
-    mut program: Program,
+    program: Program,
 ) -> Result<Plan, Error> {
     let origin = || checkpoint.origin().to_string();
     let unsupported = |what| Error::Unsupported {
@@ -246,8 +246,7 @@ fn plan_program(
     if let Some(what) = device.missing(&program) {
         return Err(unsupported(what));
     }
-    welte_table::legalize(&mut program, &|command| device.supports(command))
-        .map_err(unsupported)?;
+    let program = welte_table::fuse(program, device.patterns());
     welte_table::verify(&program).map_err(|problem| Error::Program {
         origin: origin(),
         problem,

@@ -5,13 +5,13 @@ use super::*;
 use crate::devices::open_device;
 use crate::fit;
 use welte_device::DeviceId;
-use welte_table::{Command, Op};
+use welte_table::{Op, PATTERNS, Pattern};
 
 /// The reference device with limits.
 struct Limited {
     device: Arc<dyn Device>,
     missing: Option<&'static str>,
-    without: Option<Op>,
+    patterns: &'static [Pattern],
     memory: Option<u64>,
 }
 
@@ -20,7 +20,7 @@ impl Limited {
         Limited {
             device: open_device(DeviceId::only("reference"), &DeviceOptions::default()).unwrap(),
             missing: None,
-            without: None,
+            patterns: PATTERNS,
             memory: None,
         }
     }
@@ -30,8 +30,8 @@ impl Device for Limited {
     fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
-    fn supports(&self, command: &Command) -> bool {
-        self.without != Some(command.op)
+    fn patterns(&self) -> &'static [Pattern] {
+        self.patterns
     }
     fn missing(&self, _: &Program) -> Option<String> {
         self.missing.map(str::to_string)
@@ -76,15 +76,14 @@ fn what_a_device_lacks_is_named() {
     let reference = DeviceId::only("reference");
     assert_eq!(lacks(&device), (reference, "a third hand".to_string()));
     device.missing = None;
-    device.without = Some(Op::Attention);
-    let (id, what) = lacks(&device);
-    assert_eq!(id, reference);
-    assert!(what.contains("no attention"), "{what}");
-    // A fused op is split.
-    device.without = Some(Op::NormMatmul);
-    let plan = plan_tiny(&device, &context(64)).unwrap();
-    let commands = plan.program.passes.iter().flat_map(|pass| &pass.commands);
-    assert!(commands.into_iter().all(|c| c.op != Op::NormMatmul));
+    // Only what the device declares is fused.
+    let mut fused = |patterns| {
+        device.patterns = patterns;
+        let plan = plan_tiny(&device, &context(64)).unwrap();
+        let mut commands = plan.program.passes.iter().flat_map(|pass| &pass.commands);
+        commands.any(|c| c.op == Op::NormMatmul)
+    };
+    assert!(fused(PATTERNS) && !fused(&[]));
 }
 
 #[test]

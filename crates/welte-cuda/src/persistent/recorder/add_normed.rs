@@ -3,7 +3,7 @@
 use super::super::instruction::Instruction;
 use super::super::variants::{self, Variant};
 use super::Recorder;
-use welte_table::{BufferRef, NO_WEIGHT, Op, Pass, WeightId, params};
+use welte_table::{Bound, BufferRef, Found, NO_WEIGHT, Run, WeightId, step};
 
 /// A norm of a whole row.
 #[derive(Clone, Copy)]
@@ -28,42 +28,49 @@ pub(super) struct AddNormed {
     pub(super) next: usize,
 }
 
-/// The factor of a vector, if the command at `index` scales all of it; and the command after it.
-pub(super) fn rescaled(pass: &Pass, index: usize, at: BufferRef, n: u32) -> (Option<f32>, usize) {
-    let command = pass.commands.get(index);
-    let command = command.filter(|c| c.op == Op::Scale && c.buffers[0] == at);
-    let scale = command.map(|c| params::Scale::of(&c.params));
-    match scale.filter(|p| (p.n, p.cap) == (n, 0.0)) {
-        Some(p) => (Some(p.scale), index + 1),
-        None => (None, index),
+/// A norm in place and the sum that follows it.
+const SUM_AFTER_NORM: Run = Run {
+    steps: &[
+        step!(Norm [norm] [part, part] { groups = 1, dim, eps }),
+        step!(optional Scale [] [part] { n: dim, scale, cap = 0 }),
+        step!(Add [] [part, to] { n: dim }),
+        step!(optional Scale [] [to] { n: dim, scale: rescale, cap = 0 }),
+    ],
+    relate: |_| Some(()),
+};
+
+impl Norm {
+    /// The norm whose weight and epsilon have these names.
+    pub(super) fn of(bound: &Bound, weight: &str, eps: &str) -> Option<Norm> {
+        Some(Norm {
+            weight: bound.weight(weight),
+            eps: bound.float(eps)?,
+            dim: bound.word("dim")?,
+        })
+    }
+}
+
+impl AddNormed {
+    /// The sum of a run whose operands have these names.
+    pub(super) fn of(found: &Found, part: &str, to: &str) -> Option<AddNormed> {
+        let bound = &found.bound;
+        Some(AddNormed {
+            part: bound.place(part)?,
+            to: bound.place(to)?,
+            norm: Norm::of(bound, "norm", "eps")?,
+            scale: bound.float("scale").unwrap_or(1.0),
+            beside: None,
+            rescale: bound.float("rescale"),
+            next: found.end,
+        })
     }
 }
 
 impl Recorder<'_> {
     /// The sum that follows a norm in place.
-    pub(super) fn sum_after_norm(&self, index: usize, norm: &params::Norm) -> Option<AddNormed> {
-        let [part, normed, ..] = self.pass.commands[index].buffers;
-        if norm.groups != 1 || normed != part {
-            return None;
-        }
-        let (scale, next) = rescaled(self.pass, index + 1, part, norm.dim);
-        let command = self.pass.commands.get(next)?;
-        let to = command.buffers[1];
-        let whole = params::Add::of(&command.params).n == norm.dim;
-        let (rescale, after) = rescaled(self.pass, next + 1, to, norm.dim);
-        (command.op == Op::Add && command.buffers[0] == part && whole).then(|| AddNormed {
-            part,
-            to,
-            norm: Norm {
-                weight: self.pass.commands[index].weights[0],
-                eps: norm.eps,
-                dim: norm.dim,
-            },
-            scale: scale.unwrap_or(1.0),
-            beside: None,
-            rescale,
-            next: after,
-        })
+    pub(super) fn sum_after_norm(&self, index: usize) -> Option<AddNormed> {
+        let found = SUM_AFTER_NORM.at(&self.pass.commands, index)?;
+        AddNormed::of(&found, "part", "to")
     }
 
     /// Records a norm with the sum that follows it. From then on every block has a copy of the sum.

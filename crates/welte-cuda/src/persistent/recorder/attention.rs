@@ -7,7 +7,7 @@ use super::super::variants::{self, NO_LAYER, Variant};
 use super::Recorder;
 use super::shared::SIGMOID;
 use crate::ops::kv;
-use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, Params, WeightId, params};
+use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, Params, Run, WeightId, params, step};
 
 /// What happens to queries, keys and values before attention.
 struct Prepared {
@@ -20,6 +20,29 @@ struct Prepared {
     value_norm: bool,
     values_are_keys: bool,
 }
+
+/// A norm of the values before attention, or one that makes them from the keys.
+const VALUE_NORM: Run = Run {
+    steps: &[
+        step!(Norm [none] [_, values] { dim: head_dim, groups: kv_heads, eps }),
+        step!(RopeAppend [_, _, _] [qkv, _] { heads, kv_heads, head_dim, eps }),
+    ],
+    relate: |b| {
+        let (qkv, dim) = (b.place("qkv")?, b.word("head_dim")?);
+        let offset = qkv.offset + 4 * (b.word("heads")? + b.word("kv_heads")?) * dim;
+        let values = BufferRef { offset, ..qkv };
+        (b.weight("none") == NO_WEIGHT && b.place("values") == Some(values)).then_some(())
+    },
+};
+
+/// The norm of the queries of a layer without keys of its own.
+const QUERY_NORM: Run = Run {
+    steps: &[
+        step!(Norm [_] [q, q] { dim: head_dim, groups: heads }),
+        step!(Rope [_] [q] { heads, head_dim }),
+    ],
+    relate: |_| Some(()),
+};
 
 /// The append before attention over `qkv`, if it is of the same layer. Without rope nothing is turned.
 fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<params::RopeAppend> {
@@ -61,26 +84,14 @@ fn not_turned(a: &params::Attention, qkv_stride: u32) -> params::RopeAppend {
 /// A command's parameters without the number of the layer, with the frequencies of a rope.
 fn without_layer(command: &Command) -> (Op, Params, WeightId) {
     let mut words = command.params;
-    let mut freqs = NO_WEIGHT;
-    match command.op {
-        Op::Attention => {
-            let mut p = params::Attention::of(&words);
-            p.layer = 0;
-            words = p.words();
-        }
-        Op::RopeAppend => {
-            let mut p = params::RopeAppend::of(&words);
-            p.layer = 0;
-            words = p.words();
-            freqs = command.weights[0];
-        }
-        Op::KvAppend => {
-            let mut p = params::KvAppend::of(&words);
-            p.layer = 0;
-            words = p.words();
-        }
-        _ => freqs = command.weights[0],
+    let names = command.op.params();
+    if let Some(layer) = names.iter().position(|name| *name == "layer") {
+        words[layer] = 0;
     }
+    let freqs = match command.op {
+        Op::Attention | Op::KvAppend => NO_WEIGHT,
+        _ => command.weights[0],
+    };
     (command.op, words, freqs)
 }
 
@@ -118,38 +129,12 @@ impl Recorder<'_> {
 
     /// Whether a norm is one of the values before attention, or makes them from the keys.
     pub(super) fn is_value_norm(&self, index: usize) -> bool {
-        let Some([norm, append]) = self.pass.commands.get(index..index + 2) else {
-            return false;
-        };
-        if norm.op != Op::Norm || append.op != Op::RopeAppend {
-            return false;
-        }
-        let (p, r) = (
-            params::Norm::of(&norm.params),
-            params::RopeAppend::of(&append.params),
-        );
-        let values = BufferRef {
-            offset: append.buffers[0].offset + 4 * (r.heads + r.kv_heads) * r.head_dim,
-            ..append.buffers[0]
-        };
-        norm.weights[0] == NO_WEIGHT
-            && norm.buffers[1] == values
-            && (p.dim, p.groups, p.eps) == (r.head_dim, r.kv_heads, r.eps)
+        VALUE_NORM.at(&self.pass.commands, index).is_some()
     }
 
     /// Whether a norm is one of the queries of a layer without keys of its own.
     pub(super) fn is_query_norm(&self, index: usize) -> bool {
-        let Some([norm, rope]) = self.pass.commands.get(index..index + 2) else {
-            return false;
-        };
-        let (p, r) = (
-            params::Norm::of(&norm.params),
-            params::Rope::of(&rope.params),
-        );
-        rope.op == Op::Rope
-            && norm.op == Op::Norm
-            && norm.buffers[..2] == [rope.buffers[0]; 2]
-            && (p.dim, p.groups) == (r.head_dim, r.heads)
+        QUERY_NORM.at(&self.pass.commands, index).is_some()
     }
 
     /// What happens to queries, keys and values before the attention of a command.

@@ -5,39 +5,36 @@ use super::super::instruction::Instruction;
 use super::super::variants::{self, Variant};
 use super::shared::SIGMOID;
 use super::{Product, Recorder};
-use welte_table::{BufferRef, Command, NO_WEIGHT, Op, accesses, params};
+use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Run, accesses, params, step};
+
+/// The inputs of all layers: embedding, projection, its norm, sum and factor.
+const LAYER_INPUTS: Run = Run {
+    steps: &[
+        step!(Embed [_] [_, inputs] { k: all }),
+        step!(Matmul [_] [_, context] { n: all }),
+        step!(Norm [norm] [context, context] { dim, groups }),
+        step!(Add [] [context, inputs] { n: all }),
+        step!(Scale [] [inputs] { n: all }),
+    ],
+    relate: |b| {
+        let normed = b.word("dim")?.checked_mul(b.word("groups")?);
+        (normed == b.word("all") && b.weight("norm") != NO_WEIGHT).then_some(())
+    },
+};
 
 impl Recorder<'_> {
-    /// Records the inputs of all layers, if the embedding at `index` begins them: embedding, projection, its norm, sum and factor.
+    /// Records the inputs of all layers, if the embedding at `index` begins them.
     pub(super) fn layer_inputs(&mut self, index: usize) -> Result<bool, String> {
-        let Some(commands) = self.pass.commands.get(index..index + 5) else {
+        let Some(found) = LAYER_INPUTS.at(&self.pass.commands, index) else {
             return Ok(false);
         };
-        let [embed, projection, norm, sum, scale] = commands else {
+        let [embed, projection, norm, _, scale] = &self.pass.commands[index..found.end] else {
             return Ok(false);
         };
-        let ops = [projection.op, norm.op, sum.op, scale.op];
-        if ops != [Op::Matmul, Op::Norm, Op::Add, Op::Scale] {
-            return Ok(false);
-        }
         let e = params::Embed::of(&embed.params);
         let n = params::Norm::of(&norm.params);
         let s = params::Scale::of(&scale.params);
         let (inputs, context) = (embed.buffers[1], projection.buffers[1]);
-        let whole = [
-            params::Matmul::of(&projection.params).n,
-            n.dim.saturating_mul(n.groups),
-            params::Add::of(&sum.params).n,
-            s.n,
-        ];
-        let in_order = norm.buffers[..2] == [context; 2]
-            && sum.buffers[..2] == [context, inputs]
-            && scale.buffers[0] == inputs
-            && whole == [e.k; 4]
-            && norm.weights[0] != NO_WEIGHT;
-        if !in_order {
-            return Ok(false);
-        }
         if !n.dim.is_multiple_of(32) || s.cap != 0.0 {
             return Err(format!("inputs of {} elements per layer", n.dim));
         }
@@ -68,7 +65,7 @@ impl Recorder<'_> {
             ..Instruction::of(self.variants.add(Variant::LayerInputs(format, constants)))
         };
         self.push_unshared(index, instruction);
-        self.next = index + 5;
+        self.next = found.end;
         Ok(true)
     }
 

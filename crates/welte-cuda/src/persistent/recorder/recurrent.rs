@@ -5,7 +5,7 @@ use super::super::instruction::Instruction;
 use super::super::variants::{self, Variant};
 use super::{Product, Recorder, after_parts};
 use crate::ops::kv;
-use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
+use welte_table::{Bound, BufferRef, Command, NO_WEIGHT, Op, Pass, Run, WeightId, params, step};
 
 /// Activations of gates: SiLU, and none.
 const SILU: u32 = 0;
@@ -14,6 +14,44 @@ const NO_ACT: u32 = 5;
 const MOST_FLOATS: u32 = 64;
 const COLUMNS: u32 = 64;
 const PARTS: u32 = 4;
+
+/// A convolution between two gates, which are parts of the same vector as its values.
+const GATED_CONV: Run = Run {
+    steps: &[
+        step!(Gate [] [before, v] { n, gates: n, act = NO_ACT }),
+        step!(ShortConv [_, _] [v, y, _] { n }),
+        step!(Gate [] [after, y] { n, gates: n, act = NO_ACT }),
+    ],
+    relate: |b| {
+        let vector = |name| Some(b.place(name)?.buffer);
+        (vector("before") == vector("v") && vector("after") == vector("v")).then_some(())
+    },
+};
+
+/// The delta rule, with the norm of each head and the gate that follow.
+const GATED_DELTA: Run = Run {
+    steps: &[
+        step!(GatedDelta [_, _] [_, _, y, _] { heads, value_dim }),
+        step!(Norm [norm] [y, y] { dim: value_dim, groups: heads }),
+        step!(Gate [] [_, y] { n: values, gates: values, act = SILU }),
+    ],
+    relate: |b| (b.weight("norm") != NO_WEIGHT && is_whole(b)?).then_some(()),
+};
+
+/// The state space model of Mamba-2, with the gate that follows.
+const GATED_MAMBA: Run = Run {
+    steps: &[
+        step!(Mamba2 [_, _, _] [_, _, y, _] { heads, value_dim }),
+        step!(Gate [] [_, y] { n: values, gates: values, act = SILU }),
+    ],
+    relate: |b| is_whole(b)?.then_some(()),
+};
+
+/// Whether the gate is as wide as all heads.
+fn is_whole(b: &Bound) -> Option<bool> {
+    let all = b.word("heads")?.checked_mul(b.word("value_dim")?);
+    Some(all == b.word("values"))
+}
 
 /// A convolution that products before it have taken over: their results are convolved where the table has its input.
 #[derive(Clone, Copy)]
@@ -36,14 +74,7 @@ struct States {
 /// have no rows of it.
 pub(super) fn is_small_part(pass: &Pass, index: usize) -> bool {
     let of = |command: &Command| match command.op {
-        Op::Matmul => Some((
-            command.buffers[1].buffer,
-            params::Matmul::of(&command.params).n,
-        )),
-        Op::NormMatmul => Some((
-            command.buffers[1].buffer,
-            params::NormMatmul::of(&command.params).n,
-        )),
+        Op::Matmul | Op::NormMatmul => Some((command.buffers[1].buffer, command.word("n")?)),
         _ => None,
     };
     let Some((buffer, n)) = of(&pass.commands[index]) else {
@@ -108,24 +139,17 @@ impl Recorder<'_> {
         self.convolved.is_some_and(|conv| conv.command == index)
     }
 
-    /// A convolution between two gates, which are parts of the same vector as its values.
+    /// Records a convolution between two gates.
     pub(super) fn gated_conv(&mut self, index: usize) -> Result<(), String> {
         let refused = || "a gate that nothing takes over".to_string();
-        let Some([before, conv, after]) = self.pass.commands.get(index..index + 3) else {
+        let found = GATED_CONV.at(&self.pass.commands, index);
+        let found = found.ok_or_else(refused)?;
+        let [before, conv, after] = &self.pass.commands[index..found.end] else {
             return Err(refused());
         };
-        let ([b, v, ..], [x, y, ..]) = (before.buffers, conv.buffers);
-        let [c, gated, ..] = after.buffers;
+        let ([b, ..], [v, y, ..]) = (before.buffers, conv.buffers);
+        let [c, ..] = after.buffers;
         let p = params::ShortConv::of(&conv.params);
-        let plain = |command: &Command| {
-            let gate = params::Gate::of(&command.params);
-            command.op == Op::Gate && gate.act == NO_ACT && gate.n == p.n && gate.gates == p.n
-        };
-        let one_vector = b.buffer == v.buffer && c.buffer == v.buffer;
-        let in_order = v == x && gated == y && one_vector;
-        if conv.op != Op::ShortConv || !plain(before) || !plain(after) || !in_order {
-            return Err(refused());
-        }
         let constants = variants::GatedConv {
             taps: p.taps,
             conv_cache: self.state_of(conv)?,
@@ -138,7 +162,7 @@ impl Recorder<'_> {
         let variant = self.variants.add(Variant::GatedConv(constants));
         let vectors = [conv.weights[1], NO_WEIGHT];
         self.next = index + 3;
-        let step = (x.buffer, y);
+        let step = (v.buffer, y);
         self.with_state(index + 1, step, variant, p.layer, conv.weights[0], vectors)
     }
 
@@ -176,16 +200,14 @@ impl Recorder<'_> {
     /// The gated delta rule, with the norm of each head and the gate that follow.
     pub(super) fn gated_delta(&mut self, index: usize) -> Result<(), String> {
         let refused = || "a delta rule whose results are not normed and gated".to_string();
-        let Some([rule, norm, gate]) = self.pass.commands.get(index..index + 3) else {
+        let found = GATED_DELTA.at(&self.pass.commands, index);
+        let found = found.ok_or_else(refused)?;
+        let [rule, norm, gate] = &self.pass.commands[index..found.end] else {
             return Err(refused());
         };
         let p = params::GatedDelta::of(&rule.params);
         let n = params::Norm::of(&norm.params);
-        let [x, gates, y, _] = rule.buffers;
-        let normed = norm.op == Op::Norm && norm.buffers[0] == y && norm.buffers[1] == y;
-        if !normed || (n.dim, n.groups) != (p.value_dim, p.heads) || norm.weights[0] == NO_WEIGHT {
-            return Err(refused());
-        }
+        let [x, gates, ..] = rule.buffers;
         let states = States {
             key_heads: p.key_heads,
             heads: p.heads,
@@ -203,7 +225,7 @@ impl Recorder<'_> {
             query_at: start,
             key_at: start + keys,
             value_at: start + 2 * keys,
-            gate_at: self.silu_gate(gate, y, &states, x)?,
+            gate_at: self.silu_gate(gate, x)?,
             rate_at: gates.offset / 4,
             time_at: gates.offset / 4 + p.heads,
             ..self.states(rule, &states)?
@@ -215,11 +237,14 @@ impl Recorder<'_> {
 
     /// The state space model of Mamba-2, with the gate that follows.
     pub(super) fn mamba2(&mut self, index: usize) -> Result<(), String> {
-        let Some([model, gate]) = self.pass.commands.get(index..index + 2) else {
-            return Err("a state space model that is not gated".to_string());
+        let refused = || "a state space model that is not gated".to_string();
+        let found = GATED_MAMBA.at(&self.pass.commands, index);
+        let found = found.ok_or_else(refused)?;
+        let [model, gate] = &self.pass.commands[index..found.end] else {
+            return Err(refused());
         };
         let p = params::Mamba2::of(&model.params);
-        let [x, dt, y, _] = model.buffers;
+        let [x, dt, ..] = model.buffers;
         let states = States {
             key_heads: p.groups,
             heads: p.heads,
@@ -234,7 +259,7 @@ impl Recorder<'_> {
             value_at: start,
             key_at: start + values,
             query_at: start + values + p.groups * p.key_dim,
-            gate_at: self.silu_gate(gate, y, &states, x)?,
+            gate_at: self.silu_gate(gate, x)?,
             time_at: dt.offset / 4,
             ..self.states(model, &states)?
         };
@@ -253,20 +278,10 @@ impl Recorder<'_> {
     }
 
     /// Where the gate of all heads begins in that vector.
-    fn silu_gate(
-        &self,
-        gate: &Command,
-        y: BufferRef,
-        states: &States,
-        x: BufferRef,
-    ) -> Result<u32, String> {
-        let p = params::Gate::of(&gate.params);
-        let values = states.heads * states.value_dim;
-        let [by, gated, ..] = gate.buffers;
-        let whole = (p.n, p.gates, p.act) == (values, values, SILU);
+    fn silu_gate(&self, gate: &Command, x: BufferRef) -> Result<u32, String> {
+        let by = gate.buffers[0];
         let conv = self.convolved.filter(|conv| conv.output == x);
-        let same = conv.is_some_and(|conv| conv.input.buffer == by.buffer);
-        match gate.op == Op::Gate && gated == y && whole && same {
+        match conv.is_some_and(|conv| conv.input.buffer == by.buffer) {
             true => Ok(by.offset / 4),
             false => Err("a state whose results are not gated".to_string()),
         }
@@ -283,21 +298,11 @@ impl Recorder<'_> {
         }
         Ok(variants::Recurrent {
             cache: self.state_of(command)?,
-            mamba: false,
             key_heads: states.key_heads,
             heads: states.heads,
             key_dim: states.key_dim,
             value_dim: states.value_dim,
-            tiled: false,
-            eps: 0.0,
-            norm: false,
-            norm_eps: 0.0,
-            query_at: 0,
-            key_at: 0,
-            value_at: 0,
-            gate_at: 0,
-            rate_at: 0,
-            time_at: 0,
+            ..variants::Recurrent::default()
         })
     }
 

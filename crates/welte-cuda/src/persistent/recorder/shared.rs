@@ -4,7 +4,7 @@
 
 use super::super::variants::Output;
 use super::{ACTIVATIONS, Product, Recorder};
-use welte_table::{BufferId, BufferRef, Command, Op, Pass, params};
+use welte_table::{BufferId, BufferRef, Command, Op, Pass, Run, params, step};
 
 /// The activation of gates (`kernels/basic.cu`).
 pub(super) const SIGMOID: u32 = 4;
@@ -30,51 +30,49 @@ pub(super) struct SharedExpert {
     pub(super) down: usize,
 }
 
+/// The choice, the chosen experts, and a shared expert with a gate.
+const GATED: Run = Run {
+    steps: &[
+        step!(Route [_, _] [_, _] {}),
+        step!(ExpertsActMul [_, _] [normed, _, _] {}),
+        step!(ExpertsAdd [_, _] [_, _, to] {}),
+        step!(Matmul [_] [normed, pair] { n: both }),
+        step!(ActMul [] [pair, h] { n, act }),
+        step!(optional Matmul [_] [normed, score] { n = 1 }),
+        step!(optional Gate [] [score, h] { gates = 1, act = SIGMOID }),
+        step!(MatmulAdd [_] [h, to] {}),
+    ],
+    relate: |b| (b.word("both") == b.word("n")?.checked_mul(2)).then_some(()),
+};
+
+/// The same without a gate.
+const UNGATED: Run = Run {
+    steps: &[
+        step!(Route [_, _] [_, _] {}),
+        step!(ExpertsActMul [_, _] [normed, _, _] {}),
+        step!(ExpertsAdd [_, _] [_, _, to] {}),
+        step!(Matmul [_] [normed, h] { n }),
+        step!(Act [] [h] { n, act }),
+        step!(optional Matmul [_] [normed, score] { n = 1 }),
+        step!(optional Gate [] [score, h] { gates = 1, act = SIGMOID }),
+        step!(MatmulAdd [_] [h, to] {}),
+    ],
+    relate: |b| ACTIVATIONS.contains(&b.word("act")?).then_some(()),
+};
+
 /// The shared expert behind the choice and the chosen experts of `route`.
 fn shared_expert(pass: &Pass, route: usize) -> Option<SharedExpert> {
-    let [_, chosen, sum, gate_up, act, rest @ ..] = pass.commands.get(route..)? else {
-        return None;
-    };
-    if [chosen.op, sum.op, gate_up.op] != [Op::ExpertsActMul, Op::ExpertsAdd, Op::Matmul] {
-        return None;
-    }
-    let (gated, h, function, n) = match act.op {
-        Op::ActMul => {
-            let p = params::ActMul::of(&act.params);
-            (true, act.buffers[1], p.act, p.n)
-        }
-        Op::Act => {
-            let p = params::Act::of(&act.params);
-            (false, act.buffers[0], p.act, p.n)
-        }
-        _ => return None,
-    };
-    let rows = if gated { n.checked_mul(2)? } else { n };
-    let normed = chosen.buffers[0];
-    let fits = gate_up.buffers[0] == normed
-        && act.buffers[0] == gate_up.buffers[1]
-        && params::Matmul::of(&gate_up.params).n == rows
-        && (gated || ACTIVATIONS.contains(&function));
-    if !fits {
-        return None;
-    }
-    let gate_up = route + 3;
-    let scored = match rest {
-        [score, gate, ..] if scores(score, gate) => {
-            score.buffers[0] == normed && gate.buffers[1] == h
-        }
-        _ => false,
-    };
-    let skipped = if scored { 2 } else { 0 };
-    let down = rest.get(skipped)?;
-    let sums = down.op == Op::MatmulAdd && down.buffers[0] == h;
-    (sums && down.buffers[1] == sum.buffers[2]).then(|| SharedExpert {
-        gate_up,
-        gated,
-        act: function,
-        n,
-        score: scored.then_some(gate_up + 2),
-        down: gate_up + 2 + skipped,
+    let gated = GATED.at(&pass.commands, route);
+    let is_gated = gated.is_some();
+    let found = gated.or_else(|| UNGATED.at(&pass.commands, route))?;
+    let [gate_up, score, gate, down] = [3, 5, 6, 7].map(|step| found.commands[step]);
+    (score.is_some() == gate.is_some()).then_some(SharedExpert {
+        gate_up: gate_up?,
+        gated: is_gated,
+        act: found.bound.word("act")?,
+        n: found.bound.word("n")?,
+        score,
+        down: down?,
     })
 }
 
