@@ -234,13 +234,17 @@ async fn shutdown_lets_answers_finish() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ending_server_finishes_background_responses_and_lets_them_be_read() {
     let server = start(|_| ()).await;
-    let body = json!({ "input": "Once", "background": true, "max_output_tokens": 200, "ignore_eos": true });
+    let body = json!({ "input": "Once", "background": true, "max_output_tokens": 1000, "ignore_eos": true });
     let begun = read(&mut server.send("/v1/responses", &body).await).await;
     let at = begun.find("resp_").unwrap();
     let path = format!("/v1/responses/{}", &begun[at..at + 29]);
     server.shutdown.shutdown();
     loop {
         let text = server.get(&path).await;
+        // Connections without a request are closed when the end begins.
+        if text.is_empty() {
+            continue;
+        }
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         if text.contains("\"status\":\"incomplete\"") {
             break;
