@@ -118,7 +118,7 @@ fn generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
     Ok(timed_by_command(stepper, "generation", tokens))
 }
 
-/// Decodes tokens of several sequences together, behind random keys and values in place of prompts.
+/// Decodes tokens of several sequences together, after random keys and values in place of prompts.
 fn batch(stepper: &mut Stepper, sequences: u32, args: &ProfileArgs) -> anyhow::Result<Part> {
     let prompt = bench::tokens(stepper, args.n_prompt.max(1));
     stepper.context().set_profiling(false)?;

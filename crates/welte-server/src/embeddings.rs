@@ -70,7 +70,7 @@ pub(crate) async fn ollama(app: Arc<App>, mut fields: Fields) -> Outcome {
     let begun = Instant::now();
     let served = ollama::lease(&app, &mut fields).await?;
     let input: Value = fields.need("input")?;
-    // As in Ollama, an empty text is none.
+    // As in Ollama, an empty text has no vector.
     let prompts = match input.as_str() {
         Some("") => Vec::new(),
         _ => crate::sampling::texts(&fields, "input", input, MOST_TEXTS)?,

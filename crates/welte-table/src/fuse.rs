@@ -87,12 +87,16 @@ fn any(_: &mut Bound) -> Option<()> {
     Some(())
 }
 
-/// The norm of a product's input.
+/// The norm of what a product reads.
+const INPUT_NORM: Step =
+    step!(Norm [weight] [x, t] { dim: k, groups = 1, eps, x_stride, y_stride: between });
+
+/// A product whose input is normed first.
 pub const NORM_MATMUL: Pattern = Pattern {
     op: Op::NormMatmul,
     run: Run {
         steps: &[
-            step!(Norm [weight] [x, t] { dim: k, groups = 1, eps, x_stride, y_stride: between }),
+            INPUT_NORM,
             step!(Matmul [matrix] [t, y] { n, k, x_stride: between, y_stride }),
         ],
         relate: not_in_place,
@@ -124,7 +128,7 @@ pub const NORM_MATMUL_ACT_MUL: Pattern = Pattern {
     op: Op::NormMatmulActMul,
     run: Run {
         steps: &[
-            step!(Norm [weight] [x, t] { dim: k, groups = 1, eps, x_stride, y_stride: between }),
+            INPUT_NORM,
             step!(Matmul [matrix] [t, pair] { n: both, k, x_stride: between, y_stride: pair_stride }),
             step!(ActMul [] [pair, y] { n, act, x_stride: pair_stride, y_stride }),
         ],
@@ -158,15 +162,15 @@ pub const ROPE_APPEND: Pattern = Pattern {
             b.set("heads", Value::Word(heads))?;
             let dim = b.word("head_dim")?;
             let qkv = b.place("qkv")?;
-            let behind = |heads: u32| {
+            let after = |heads: u32| {
                 let bytes = heads.checked_mul(dim)?.checked_mul(4)?;
                 Some(Value::Place(BufferRef {
                     offset: qkv.offset.checked_add(bytes)?,
                     ..qkv
                 }))
             };
-            b.set("k", behind(heads)?)?;
-            b.set("v", behind(b.word("turned")?)?)
+            b.set("k", after(heads)?)?;
+            b.set("v", after(b.word("turned")?)?)
         },
     },
     private: &[],
