@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// The longest text made from one value, in bytes.
 pub(crate) const LONGEST: usize = 32 << 20;
 
-fn invalid(problem: impl Into<String>) -> Error {
+pub(crate) fn invalid(problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem.into())
 }
 
@@ -279,10 +279,14 @@ pub(crate) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
     Ok(writer.out)
 }
 
-/// Whether a character, or the one that it stands for, needs no escape.
+/// A character, or the one that it stands for.
+fn opened(c: char) -> char {
+    uncovered(c).unwrap_or(c)
+}
+
+/// Whether a character needs no escape.
 fn is_ascii(c: char) -> bool {
-    let c = uncovered(c).unwrap_or(c);
-    (' '..='~').contains(&c)
+    (' '..='~').contains(&opened(c))
 }
 
 struct JsonWriter<'a> {
@@ -314,7 +318,8 @@ impl JsonWriter<'_> {
             Json::Object(fields) => {
                 let mut fields: Vec<_> = fields.iter().collect();
                 if self.style.sorted {
-                    fields.sort_by_key(|(name, _)| name.as_str());
+                    let open = |name: &str| name.chars().map(opened).collect::<String>();
+                    fields.sort_by_cached_key(|(name, _)| open(name));
                 }
                 self.out.push('{');
                 for (i, (name, item)) in fields.into_iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Chat templates: Jinja as Python's transformers renders it.
 
 mod budget;
+mod open;
 mod shield;
 mod tree;
 
@@ -106,12 +107,7 @@ impl ChatTemplate {
         for filter in ["string", "pprint"] {
             environment.add_filter(filter, |value: &Value| charged(python::text(value)?));
         }
-        environment.add_filter(
-            "replace",
-            |text: &str, old: &str, new: &str, count: Option<i64>| {
-                charged(python::replace(text, old, new, count)?)
-            },
-        );
+        environment.add_filter("replace", open::replace);
         for filter in ["escape", "e"] {
             environment.add_filter(filter, escape);
         }
@@ -124,6 +120,7 @@ impl ChatTemplate {
         environment.remove_global("debug");
         environment.add_function("raise_exception", raise_exception);
         budget::add_functions(&mut environment);
+        open::add_functions(&mut environment);
         compiled(&source)?;
         Ok(ChatTemplate {
             environment,
@@ -370,11 +367,12 @@ fn method(
     name: &str,
     args: &[Value],
 ) -> Result<Value, minijinja::Error> {
+    if let Some(text) = value.as_str()
+        && let Some(result) = open::method(state, text, name, args)?
+    {
+        return Ok(result);
+    }
     match (value.as_str(), name) {
-        (Some(text), "replace") => {
-            let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
-            charged(python::replace(text, old, new, count)?).map(Value::from)
-        }
         (Some(text), "join") => {
             let (values,): (&Value,) = from_args(args)?;
             charged(python::join(values, text, None)?).map(Value::from)

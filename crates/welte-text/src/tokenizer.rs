@@ -45,13 +45,21 @@ pub(crate) const END_MARKERS: &[&str] = &[
 /// Ends a message in vocabularies with channels, where another message may follow. Elsewhere it ends the answer.
 const MESSAGE_END: &str = "<|end|>";
 
-/// Whether a user-defined token looks like a control token. Some files list the marks of turns as user-defined.
+/// Words in the marks of reasoning and calls, such as `</think>` and `<tool_response>`.
+const STRUCTURE: [&str; 4] = ["think", "tool", "arg_key", "arg_value"];
+
+/// Whether a user-defined token marks structure: many files list the marks of turns, reasoning and calls as such. Other
+/// user-defined tokens are ordinary text, such as runs of spaces and tags of HTML.
 fn is_mark(text: &str) -> bool {
-    let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
-    between("<|", "|>")
-        || between("<｜", "｜>")
-        || text == "<start_of_turn>"
-        || END_MARKERS.contains(&text)
+    let inner = text
+        .strip_prefix('<')
+        .and_then(|text| text.strip_suffix('>'));
+    let is_structure = |inner: &str| {
+        inner.starts_with(['|', '｜'])
+            || inner.ends_with(['|', '｜'])
+            || STRUCTURE.iter().any(|word| inner.contains(word))
+    };
+    inner.is_some_and(is_structure) || text == "<start_of_turn>" || END_MARKERS.contains(&text)
 }
 
 /// The spelling of bytes in a vocabulary.

@@ -65,7 +65,7 @@ const MARKS: [&str; 22] = [
     "<|endoftext|>",
 ];
 
-/// Bytes, marks as control tokens, `<tool_call>` and two spaces as user-defined ones.
+/// Bytes, marks as control tokens, and user-defined tokens: `<tool_call>`, two spaces, a tag.
 fn vocabulary(model: &str) -> Vocabulary {
     let byte = |byte: u8| match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from(byte).to_string(),
@@ -95,8 +95,8 @@ fn vocabulary(model: &str) -> Vocabulary {
     tokens.extend(MARKS.map(str::to_owned));
     token_types.extend([3; MARKS.len()]);
     // A mark of turns that the file lists as user-defined.
-    tokens.extend(["<tool_call>", "  ", "<start_of_turn>"].map(str::to_owned));
-    token_types.extend([4; 3]);
+    tokens.extend(["<tool_call>", "  ", "<start_of_turn>", "<b>"].map(str::to_owned));
+    token_types.extend([4; 4]);
     let scores = (0..tokens.len()).map(|id| -(id as f32)).collect();
     let bos = tokens.iter().position(|text| text == "<s>");
     Vocabulary {
@@ -364,6 +364,65 @@ fn templates_find_their_marks_in_answers_and_other_texts_in_messages() {
 }
 
 #[test]
+fn user_defined_marks_in_messages_are_text_and_other_user_defined_tokens_stay() {
+    for tokenizer in tokenizers() {
+        let template = template(INLINE[0].1, &tokenizer.marks());
+        let prompt = template
+            .render(&[Message::new("user", "a<tool_call>b  c<b>")], false)
+            .unwrap();
+        let tokens = tokenizer.encode_rendered(&prompt).unwrap();
+        let count = |text: &str| {
+            let same = tokens
+                .iter()
+                .filter(|id| tokenizer.token_text(**id) == text);
+            same.count()
+        };
+        assert_eq!((count("<tool_call>"), count("  "), count("<b>")), (0, 1, 1));
+        // The template's own are tokens, and so are those of a raw text.
+        let own = self::template("<tool_call>{{ messages[0].content }}", &tokenizer.marks());
+        let prompt = own.render(&[Message::new("user", "<tool_call>")], false);
+        let marks = marks_of(&tokenizer, &prompt.unwrap());
+        let calls = marks.iter().filter(|mark| *mark == "<tool_call>");
+        assert_eq!(calls.count(), 1);
+        let raw = tokenizer.encode("<tool_call>", false, true).unwrap();
+        assert_eq!(raw.len(), 1);
+    }
+}
+
+#[test]
+fn comparisons_searches_and_sorting_see_the_texts_themselves() {
+    let source = "{% for m in messages %}{{ '<' in m.content }} {{ m.content == '<b> x </b>' }} {{ m.content != m.data.a }} \
+        {{ m.content.split('</b>') }} {{ m.content.split('<', 1) | length }} {{ m.content.strip('> <') }} {{ m.data.a in ['<'] }} \
+        {{ m.content.replace('<b>', '[') | replace('</', ']') }} {{ m.data.a in m.data }} {{ m.content.startswith('<b>') }} \
+        {{ m.content.count('b') }} {{ m.content.rstrip('>') }} {{ m.content.lstrip('<') }} \
+        {{ m.data.a < '=' < 'a' }} {{ m.data.a is eq '<' }} {{ m.data.a is in ['<'] }} {{ m.content.isascii() }} \
+        {{ m.list | select('equalto', '<') | list }} {{ m.list | reject('in', ['<']) | list }} {{ m.data | tojson(sort_keys=true) }} \
+        {{ m.list | sort }} {{ m.list | sort(reverse=true) }} {{ m.pairs | sort(attribute='k') }} {{ m.pairs | sort(attribute='n,k') }} \
+        {% for k, v in m.data | dictsort %}{{ k }}={{ v }} {% endfor %}{{ m.data | dictsort(reverse=true) }} \
+        {{ {'1': '<', '2': '=', '3': ';'} | dictsort(by='value') }}{{ m.words | dictsort(by='value') }}<|im_end|>{% endfor %}";
+    let message = json!({
+        "role": "user",
+        "content": "<b> x </b>",
+        "data": { "a": "<", "z": 2, "<": 1, "=": 3 },
+        "list": [">", "<", "B", ";", "a", "="],
+        "pairs": [{ "k": ">", "n": 1 }, { "k": "<", "n": 2 }, { "k": "=", "n": 1 }],
+        "words": { "x": "a", "y": ">", "z": "<" },
+    });
+    let [tokenizer, _] = tokenizers();
+    let plain = ChatTemplate::new(source, "<s>", "</s>").unwrap();
+    let shielded = template(source, &tokenizer.marks());
+    let render = |template: &ChatTemplate| {
+        let messages = std::slice::from_ref(&message);
+        template
+            .render_with(messages, &RenderOptions::default())
+            .unwrap()
+    };
+    let (expected, prompt) = (render(&plain), render(&shielded));
+    assert_eq!(expected.text(), prompt.text());
+    assert!(expected.contains("True True True") && !prompt.covered().is_empty());
+}
+
+#[test]
 fn the_beginning_of_an_answer_has_marks_of_reasoning_and_no_others() {
     let [tokenizer, _] = tokenizers();
     let template = template(INLINE[5].1, &tokenizer.marks());
@@ -469,9 +528,8 @@ fn templates_of_models() {
         };
         for with_tools in [false, true] {
             for length in 1..=6 {
-                // Some templates sort keys, so covered ones stand elsewhere.
                 let render = |template: &ChatTemplate, text: &str| {
-                    let messages = &conversation(text, "exact")[..length];
+                    let messages = &conversation(text, "<key>")[..length];
                     template
                         .render_chat(messages, &options(text, with_tools))
                         .ok()

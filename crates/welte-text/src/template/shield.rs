@@ -6,9 +6,9 @@
 //! its key character from the template itself. Afterwards the characters are uncovered, and their places are remembered for
 //! the tokenizer.
 //!
-//! Some templates look for texts of their own in messages: `</think>` in an answer, `/no_think` in a question. Where a
-//! message has such a text, it stays uncovered, unless it is a mark. The marks of reasoning and calls stay uncovered in the
-//! content of the assistant, which wrote them.
+//! Some templates look for texts of their own in messages: `</think>` in an answer, `/no_think` in a question. Comparisons
+//! and searches therefore see uncovered texts ([`open`](super::open)). The marks of reasoning and calls stay uncovered in
+//! the content of the assistant, which wrote them.
 
 use crate::calls::Format;
 use serde_json::{Map, Value as Json};
@@ -50,18 +50,24 @@ pub(crate) fn uncovered(c: char) -> Option<char> {
     COVERS.with_borrow(|covers| covers.uncover(c))
 }
 
+/// A text without covers. `None` if it has none.
+pub(super) fn opened(text: &str) -> Option<String> {
+    COVERS.with_borrow(|covers| {
+        let is_covered = |c: char| covers.uncover(c).is_some();
+        let open = |c: char| covers.uncover(c).unwrap_or(c);
+        text.contains(is_covered)
+            .then(|| text.chars().map(open).collect())
+    })
+}
+
 /// Applies a function that looks at single characters. What it makes of a covered text is covered.
 pub(super) fn through(text: &str, function: impl Fn(&str) -> String) -> String {
-    COVERS.with_borrow(|covers| {
-        if !text.chars().any(|c| covers.uncover(c).is_some()) {
-            return function(text);
+    match opened(text) {
+        Some(open) => {
+            COVERS.with_borrow(|covers| function(&open).chars().map(|c| covers.cover(c)).collect())
         }
-        let open: String = text
-            .chars()
-            .map(|c| covers.uncover(c).unwrap_or(c))
-            .collect();
-        function(&open).chars().map(|c| covers.cover(c)).collect()
-    })
+        None => function(text),
+    }
 }
 
 /// Finds marks in texts. Node 0 is the root.
@@ -109,19 +115,6 @@ impl Marks {
         }
         places
     }
-
-    /// Whether a text has a mark, or ends with the beginning of one.
-    fn touch(&self, text: &str) -> bool {
-        text.char_indices().any(|(start, _)| {
-            let mut node = 0;
-            let inside = text[start..].chars().all(|c| {
-                let next = self.next.get(&(node, c)).filter(|_| !self.ends[node]);
-                node = next.copied().unwrap_or(node);
-                next.is_some()
-            });
-            inside || self.ends[node]
-        })
-    }
 }
 
 /// What a shield knows about a template and a vocabulary.
@@ -134,8 +127,6 @@ pub(super) struct Shield {
     letters: Vec<char>,
     /// The marks without the signs at both ends, apart from words that the template uses.
     words: HashSet<String>,
-    /// Texts that the template may look for.
-    sought: Vec<String>,
     /// Marks that the assistant's content may have.
     own: Vec<String>,
     /// Private characters in the template.
@@ -167,15 +158,11 @@ impl Shield {
         let words = marks.iter().map(|mark| core(mark)).filter(used);
         let has_key = |text: &String| text.contains(|c| keys.contains(&c));
         let tree = Marks::new(marks);
-        let sought = literals.iter();
-        let sought = sought.filter(|text| has_key(text) && !tree.touch(text));
-        let sought: Vec<String> = sought.cloned().collect();
         let own = Format::of_template(source).own_marks();
         let mut private = BTreeSet::new();
         note_private(source, &mut private);
         Shield {
             words: words.map(str::to_owned).collect(),
-            sought,
             own: own.into_iter().filter(has_key).collect(),
             marks: tree,
             keys,
@@ -297,32 +284,29 @@ impl Shield {
             Place::Answer => &self.own,
             _ => &[],
         };
-        let sought = &self.sought;
         let of = |part: &String| {
             let length = part.len();
             text.match_indices(part.as_str())
                 .map(|(at, _)| at..at + length)
                 .collect::<Vec<_>>()
         };
-        let own = merged(own.iter().flat_map(of).collect());
-        let sought = merged(sought.iter().flat_map(of).collect());
-        if own.is_empty() && sought.is_empty() {
-            return Vec::new();
+        let mut open = merged(own.iter().flat_map(of).collect());
+        if open.is_empty() {
+            return open;
         }
-        // Marks that the text spells are covered, except the assistant's own.
+        // Other marks that overlap them are covered.
         let mut foreign = self.marks.places(text);
         foreign.retain(|mark| {
-            let at = own.partition_point(|range| range.end < mark.end);
-            own.get(at).is_none_or(|range| mark.start < range.start)
+            let at = open.partition_point(|range| range.end < mark.end);
+            open.get(at).is_none_or(|range| mark.start < range.start)
         });
         let foreign = merged(foreign);
         let touched = |range: &Range<usize>| {
             let at = foreign.partition_point(|mark| mark.end <= range.start);
             foreign.get(at).is_some_and(|mark| mark.start < range.end)
         };
-        let mut open = [own, sought].concat();
         open.retain(|range| !touched(range));
-        merged(open)
+        open
     }
 }
 

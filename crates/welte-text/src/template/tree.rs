@@ -5,6 +5,7 @@
 //! [`budget`](super::budget). Their names are no identifiers, so a template can neither call nor replace them.
 
 use super::budget::{CONCAT, COPY, EXPAND, GROW, TIMES, filter_cost};
+use super::open::OPEN;
 use crate::Error;
 use minijinja::machinery::ast::*;
 use minijinja::machinery::{Span, Token, tokenize};
@@ -271,6 +272,12 @@ impl Rebuild {
 
     fn binary<'s>(&mut self, e: &Spanned<BinOp<'s>>) -> Expr<'s> {
         let (op, span) = (e.op, e.span());
+        use BinOpKind::{Eq, Gt, Gte, In, Lt, Lte, Ne};
+        // Chains such as `a < b < c` are in `compare`.
+        if matches!(op, Eq | Ne | Lt | Lte | Gt | Gte | In) {
+            let (left, right) = (self.operand(&e.left), self.operand(&e.right));
+            return Expr::BinOp(at(BinOp { op, left, right }, span));
+        }
         let (left, right) = (self.expression(&e.left), self.expression(&e.right));
         let (left, right) = match op {
             BinOpKind::Mul => return call(TIMES, vec![left, right], span),
@@ -285,13 +292,21 @@ impl Rebuild {
     }
 
     fn compare<'s>(&mut self, e: &Spanned<Compare<'s>>) -> Expr<'s> {
-        let expr = self.expression(&e.expr);
+        let expr = self.operand(&e.expr);
         let operand = |op: &CompareOp<'s>| CompareOp {
             op: op.op,
-            expr: self.expression(&op.expr),
+            expr: self.operand(&op.expr),
         };
         let ops = e.ops.iter().map(operand).collect();
         Expr::Compare(at(Compare { expr, ops }, e.span()))
+    }
+
+    /// An operand of a comparison. The template's own texts have no covers.
+    fn operand<'s>(&mut self, e: &Expr<'s>) -> Expr<'s> {
+        match (self.expression(e), e) {
+            (expr, Expr::Const(_)) => expr,
+            (expr, e) => call(OPEN, vec![expr], e.span()),
+        }
     }
 
     fn choice<'s>(&mut self, e: &Spanned<IfExpr<'s>>) -> Expr<'s> {
