@@ -20,8 +20,8 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut ask = Ask::new(&app, &served, app.id("msg_"));
     ask.options.max_tokens = fields.need("max_tokens")?;
     sampling::take(&mut fields, &mut ask.options)?;
-    if let Some(stop) = fields.take::<Value>("stop_sequences")? {
-        ask.options.stop = sampling::strings(&fields, "stop_sequences", stop)?.into();
+    if let Some(stop) = fields.take::<Vec<String>>("stop_sequences")? {
+        ask.options.stop = sampling::strings(&fields, "stop_sequences", stop.into())?.into();
     }
     let stream: bool = fields.take("stream")?.unwrap_or(false);
     fields.ignore(&["metadata", "service_tier", "cache_control"]);

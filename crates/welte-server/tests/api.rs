@@ -159,6 +159,33 @@ async fn anthropic_streams_what_it_returns_whole() {
 }
 
 #[tokio::test]
+async fn stop_sequences_are_a_list_as_the_description_says() {
+    let server = server();
+    let document = get(&server, "/openapi.json").await.json();
+    let path = "/paths/~1v1~1messages/post/requestBody/content/application~1json/schema";
+    let mut schema = document.pointer(path).unwrap();
+    if let Some(name) = schema["$ref"].as_str() {
+        schema = document.pointer(&name[1..]).unwrap();
+    }
+    let kinds = schema["properties"]["stop_sequences"]["anyOf"].as_array();
+    let kinds: Vec<&Value> = kinds.unwrap().iter().map(|kind| &kind["type"]).collect();
+    assert_eq!(kinds, ["array", "null"]);
+    for (stop, status) in [
+        (json!([" "]), 200),
+        (json!([]), 200),
+        (json!(null), 200),
+        (json!(" "), 400),
+        (json!([1]), 400),
+        (json!([""]), 400),
+    ] {
+        let body = json!({ "model": "demo", "messages": question(), "max_tokens": 8, "stop_sequences": stop });
+        let reply = post(&server, "/v1/messages", body).await;
+        assert_eq!(reply.status, status, "{stop}: {}", reply.text);
+        assert_eq!(reply.text.contains("stop_sequences: "), status == 400);
+    }
+}
+
+#[tokio::test]
 async fn ollama_streams_lines() {
     let server = server();
     for (path, field, ask) in [
