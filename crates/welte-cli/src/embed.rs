@@ -44,7 +44,11 @@ pub(crate) struct EmbedArgs {
 
 pub(crate) fn pooling(name: &str) -> Result<Pooling, String> {
     let names = Pooling::ALL.map(Pooling::name).join(", ");
-    Pooling::from_name(name).ok_or_else(|| format!("use one of {names}"))
+    Pooling::from_name(name).ok_or_else(|| match name {
+        "none" => format!("a vector for every token is not offered; use one of {names}"),
+        "rank" => "use `welte rerank` or `welte serve --reranking` for scores of pairs".to_owned(),
+        _ => format!("use one of {names}"),
+    })
 }
 
 pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {

@@ -712,6 +712,14 @@ fn bench_embeds_texts() {
         assert!((number("texts_s") * number("t") / 3.0 - 1.0).abs() < 1e-6);
         assert!((number("speed") * number("t") / 210.0 - 1.0).abs() < 1e-6);
     }
+    for (name, says) in [
+        ("none", "every token"),
+        ("rank", "--reranking"),
+        ("sum", "cls"),
+    ] {
+        refused(&["embed", "--pooling", name, "A"], 2, &["--pooling", says]);
+        refused(&["serve", "--pooling", name], 2, &["--pooling", says]);
+    }
     refused(&["bench", "--embed", "0"], 2, &["--embed"]);
     refused(&["bench", "--embed", "8", "--ladder"], 2, &["--embed"]);
     refused(&["bench", "--embed", "8", "-d", "64"], 1, &["-d"]);

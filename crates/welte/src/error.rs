@@ -49,6 +49,12 @@ pub enum Error {
         /// The names that it has.
         known: String,
     },
+    /// A pooling was asked for, but a classifier takes the rows that it was trained with.
+    #[error("{origin} scores pairs of texts, which --pooling cannot change; leave it out")]
+    ScorePooling {
+        /// Which model.
+        origin: String,
+    },
     /// The model leaves prompts out of its vectors, which this program cannot.
     #[error(
         "{origin}: prompts are left out of the vector, which is supported with mean pooling and dense layers without activation only"

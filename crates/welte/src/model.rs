@@ -377,6 +377,10 @@ impl Model {
         let start = Instant::now();
         let scores = options.scores
             || options.embeddings && welte_models::vector_settings(checkpoint.as_ref())?.scores;
+        if scores && options.pooling.is_some() {
+            let origin = checkpoint.origin().to_string();
+            return Err(Error::ScorePooling { origin });
+        }
         // Scores need tokens before the plan, everything else only afterwards.
         let (score_tokens, side) = match scores {
             true => {

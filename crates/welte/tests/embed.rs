@@ -1,14 +1,22 @@
 //! Vectors of texts: they depend on the tokens alone, whatever else the engine does.
 
 use std::time::{Duration, Instant};
-use welte::{Error, LoadOptions, Model, Request};
+use welte::{Error, LoadOptions, Model, Pooling, Request};
 
-fn load(device: &str, slots: u32, prompt_rows: u32, embeddings: bool) -> Model {
+fn options(device: &str, slots: u32, prompt_rows: u32, embeddings: bool) -> LoadOptions {
     let mut options = LoadOptions::default();
     (options.context, options.slots, options.prompt_rows) = (256, slots, prompt_rows);
     (options.device, options.embeddings) = (device.parse().unwrap(), embeddings);
     options.threads = Some(2);
-    Model::load("synthetic:tiny:q8_0", &options, &mut |_| ()).unwrap()
+    options
+}
+
+fn load_with(options: &LoadOptions) -> Model {
+    Model::load("synthetic:tiny:q8_0", options, &mut |_| ()).unwrap()
+}
+
+fn load(device: &str, slots: u32, prompt_rows: u32, embeddings: bool) -> Model {
+    load_with(&options(device, slots, prompt_rows, embeddings))
 }
 
 fn text(length: usize, seed: u32) -> Vec<u32> {
@@ -47,6 +55,39 @@ fn vectors_depend_on_their_tokens_alone() {
         assert_eq!(&embedding.wait().unwrap(), expected);
     }
     assert_eq!(engine.submit(request).unwrap().complete().unwrap().0, text);
+}
+
+/// The rows of a text are the vectors of its beginnings, since a row sees only what is before it.
+#[test]
+fn a_pooling_takes_the_rows_of_its_name() {
+    let text = text(9, 3);
+    let vector = |pooling, text: &[u32]| {
+        let mut options = options("cpu", 1, 32, true);
+        options.pooling = pooling;
+        let engine = load_with(&options).engine().unwrap();
+        let embedding = engine.embed(text.to_vec(), None).unwrap();
+        embedding.unnormalised().wait().unwrap()
+    };
+    let rows = (1..=text.len()).map(|end| vector(Some(Pooling::Last), &text[..end]));
+    let rows: Vec<Vec<f32>> = rows.collect();
+    let mean = (0..rows[0].len()).map(|at| {
+        let sum: f32 = rows.iter().map(|row| row[at]).sum();
+        sum / rows.len() as f32
+    });
+    let mean: Vec<f32> = mean.collect();
+    let cases = [
+        (None, &rows[8]),
+        (Some(Pooling::Last), &rows[8]),
+        (Some(Pooling::First), &rows[0]),
+        (Some(Pooling::Mean), &mean),
+    ];
+    for (pooling, expected) in cases {
+        let found = vector(pooling, &text);
+        let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        let most = differences.fold(0_f32, f32::max);
+        assert!(most < 1e-4, "{pooling:?}: {most}");
+    }
+    assert_ne!(rows[0], rows[8]);
 }
 
 #[test]

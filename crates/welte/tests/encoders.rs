@@ -3,6 +3,8 @@
 use serde_json::Value;
 use std::path::Path;
 use welte::{Error, LoadOptions, Model, Pair, Pooling, Request};
+use welte_formats::Value as Meta;
+use welte_formats::gguf::{Kinds, Writer};
 use welte_goldens::Golden;
 
 /// The largest error of a value as a share of the largest value of its vector: with activations in F32, and with 16-bit
@@ -134,6 +136,43 @@ fn pooling_can_be_chosen() {
     assert_ne!(vector(None), vector(Some(Pooling::First)));
     let length: f32 = vector(None).iter().map(|v| v * v).sum();
     assert!((length - 1.0).abs() < 1e-5, "{length}");
+}
+
+#[test]
+fn the_pooling_of_a_classifier_cannot_be_chosen() {
+    let classifier = Golden::new("encoders/modernbert-classifier");
+    let problem = refused(classifier.path(), |o| {
+        (o.embeddings, o.pooling) = (true, Some(Pooling::Mean));
+    });
+    assert!(problem.contains("--pooling"), "{problem}");
+}
+
+/// Files of BERT may name the first token in `cls_token_id` only.
+#[test]
+fn texts_begin_with_the_cls_token_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bert.gguf");
+    let text = |text: &str| Meta::String(text.to_owned());
+    let tokens = ["[PAD]", "[UNK]", "<first>", "<last>", "\u{2581}fox"];
+    let types = [3, 2, 3, 3, 1].map(Meta::I64);
+    let metadata = [
+        ("general.architecture", text("bert")),
+        ("tokenizer.ggml.model", text("bert")),
+        (
+            "tokenizer.ggml.tokens",
+            Meta::Array(tokens.map(text).to_vec()),
+        ),
+        ("tokenizer.ggml.token_type", Meta::Array(types.to_vec())),
+        ("tokenizer.ggml.unknown_token_id", Meta::U64(1)),
+        ("tokenizer.ggml.cls_token_id", Meta::U64(2)),
+        ("tokenizer.ggml.seperator_token_id", Meta::U64(3)),
+    ];
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+    let writer = Writer::create(&path, &metadata, &Kinds::new(), &[]).unwrap();
+    writer.finish().unwrap();
+    let checkpoint = welte::open(path.to_str().unwrap()).unwrap();
+    let tokenizer = welte::tokenizer(checkpoint.as_ref()).unwrap();
+    assert_eq!(tokenizer.encode("fox", true, false).unwrap(), [2, 4, 3]);
 }
 
 #[test]
