@@ -199,6 +199,11 @@ impl Bpe {
         }
     }
 
+    /// The number of merges with different neighbours.
+    pub(crate) fn len(&self) -> usize {
+        self.merges.len()
+    }
+
     fn merge(&self, left: u32, right: u32) -> Option<Joined> {
         self.merges.get(&pair(left, right)).copied()
     }

@@ -1,13 +1,16 @@
 //! A tokenizer from `tokenizer.json` and `tokenizer_config.json`.
 
+mod merges;
+
 use crate::Error;
 use crate::bpe::Spellings;
 use crate::growth;
 use crate::tokenizer::{Kind, Parts, Tokenizer, Words, byte_of, shortened};
 use crate::vocabulary::TokenType;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokenizers::AddedToken;
 
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
@@ -25,8 +28,6 @@ impl Tokenizer {
         tokenizer_json: &str,
         tokenizer_config: Option<&str>,
     ) -> Result<Tokenizer, Error> {
-        let json: Value =
-            serde_json::from_str(tokenizer_json).map_err(|error| bad(error.to_string()))?;
         let config: Value = match tokenizer_config {
             Some(text) => serde_json::from_str(text).map_err(|error| Error::Json {
                 file: CONFIG,
@@ -34,12 +35,22 @@ impl Tokenizer {
             })?,
             None => Value::Null,
         };
-        check_bpe(&json["model"])?;
-        growth::check(&json).map_err(bad)?;
-        // The backend may panic on invalid files that pass the checks above.
-        catch_unwind(AssertUnwindSafe(|| build(tokenizer_json, &json, &config)))
-            .map_err(|_| bad("is inconsistent; download it again"))?
+        // The backend may panic on invalid files.
+        let read = AssertUnwindSafe(|| merges::read(tokenizer_json, &config));
+        if let Ok(Some(tokenizer)) = catch_unwind(read) {
+            return Ok(tokenizer);
+        }
+        read_any(tokenizer_json, &config)
     }
+}
+
+/// A tokenizer of any kind, read by the backend.
+fn read_any(source: &str, config: &Value) -> Result<Tokenizer, Error> {
+    let json: Value = serde_json::from_str(source).map_err(|error| bad(error.to_string()))?;
+    check_bpe(&json["model"])?;
+    growth::check(&json).map_err(bad)?;
+    catch_unwind(AssertUnwindSafe(|| build(source, &json, config)))
+        .map_err(|_| bad("is inconsistent; download it again"))?
 }
 
 /// Checks the merges of a BPE model, which the backend does not check.
@@ -83,17 +94,58 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
         .with_truncation(None)
         .map_err(|error| bad(error.to_string()))?;
     backend.with_padding(None);
-    let (mut prefix, mut suffix) = around(&backend)?;
     let kind = kind_of(json);
     let (texts, types) = token_table(&backend, kind)?;
+    let added = backend.get_added_tokens_decoder();
+    let mut added: Vec<_> = added.into_iter().collect();
+    added.sort_by_key(|(id, _)| *id);
+    // An added token that the model lacks gets the next free id, so a gap would shift the ids after it.
+    let model = backend.get_model();
+    let plain_size = backend.get_vocab_size(false);
+    let outside = added
+        .iter()
+        .filter(|(_, token)| tokenizers::Model::token_to_id(model, &token.content).is_none());
+    for (expected, (id, token)) in (plain_size as u32..).zip(outside) {
+        if *id != expected {
+            let text = shortened(&token.content);
+            return Err(bad(format!(
+                "added_tokens: '{text}' has the id {id}, but the next id is {expected}; ids must have no gaps"
+            )));
+        }
+    }
+    let built = Built {
+        kind,
+        model: Words::Backend(Box::new(model.clone())),
+        spellings: Spellings::new(texts, None),
+        types,
+        added: added.into_iter().map(|(_, token)| token).collect(),
+    };
+    assemble(&backend, built, json, config)
+}
 
+/// A model and its vocabulary.
+struct Built {
+    kind: Kind,
+    model: Words,
+    spellings: Spellings,
+    types: Vec<TokenType>,
+    /// In the order of their ids.
+    added: Vec<AddedToken>,
+}
+
+/// Adds the other stages of a file, and what its configuration says.
+fn assemble(
+    stages: &tokenizers::Tokenizer,
+    built: Built,
+    json: &Value,
+    config: &Value,
+) -> Result<Tokenizer, Error> {
+    let (mut prefix, mut suffix) = around(stages)?;
     let named = |field: &str| {
         let text = config[field]
             .as_str()
             .or_else(|| config[field]["content"].as_str())?;
-        backend
-            .token_to_id(text)
-            .filter(|&id| (id as usize) < texts.len())
+        built.spellings.id(text)
     };
     let eos = named("eos_token");
     let bos = named("bos_token").or_else(|| prefix.first().copied());
@@ -117,40 +169,20 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
             suffix.clear();
         }
     }
-
-    let added = backend.get_added_tokens_decoder();
-    let mut added: Vec<_> = added.into_iter().collect();
-    added.sort_by_key(|(id, _)| *id);
-    // An added token that the model lacks gets the next free id, so a gap would shift the ids after it.
-    let model = backend.get_model();
-    let plain_size = backend.get_vocab_size(false);
-    let outside = added
-        .iter()
-        .filter(|(_, token)| tokenizers::Model::token_to_id(model, &token.content).is_none());
-    for (expected, (id, token)) in (plain_size as u32..).zip(outside) {
-        if *id != expected {
-            let text = shortened(&token.content);
-            return Err(bad(format!(
-                "added_tokens: '{text}' has the id {id}, but the next id is {expected}; ids must have no gaps"
-            )));
-        }
-    }
-    let added = added.into_iter().map(|(_, token)| token).collect();
-    let backend = backend.into_inner();
     let parts = Parts {
-        kind,
-        model: Words::Backend(Box::new(backend.get_model().clone())),
-        normalizer: backend.get_normalizer().cloned(),
-        pre_tokenizer: backend.get_pre_tokenizer().cloned(),
+        kind: built.kind,
+        model: built.model,
+        normalizer: stages.get_normalizer().cloned(),
+        pre_tokenizer: stages.get_pre_tokenizer().cloned(),
         prefix,
         suffix,
         space_prefix: strips_space(json),
     };
     Tokenizer::assemble(
         parts,
-        added,
-        Spellings::new(texts, None),
-        types,
+        built.added,
+        built.spellings,
+        built.types,
         bos,
         eos,
         eos.into_iter().collect(),
@@ -205,6 +237,17 @@ fn strips_space(json: &Value) -> bool {
     strips || metaspace
 }
 
+/// The type of a token of the model.
+fn type_of(kind: Kind, text: &str) -> TokenType {
+    match kind {
+        Kind::SentencePiece if byte_of(text).is_some() => TokenType::Byte,
+        Kind::SentencePiece | Kind::WordPiece if ["<unk>", "[UNK]"].contains(&text) => {
+            TokenType::Unknown
+        }
+        _ => TokenType::Normal,
+    }
+}
+
 /// Texts and types by id. The table has a row for each id, so ids far beyond the number of tokens are refused.
 fn token_table(
     backend: &tokenizers::Tokenizer,
@@ -229,17 +272,9 @@ fn token_table(
     }
     let mut texts = vec![String::new(); last + 1];
     let mut types = vec![TokenType::Unused; last + 1];
-    let unknown: HashSet<&str> = HashSet::from(["<unk>", "[UNK]"]);
     for (text, id) in model {
-        let id = id as usize;
-        types[id] = match kind {
-            Kind::SentencePiece if byte_of(&text).is_some() => TokenType::Byte,
-            Kind::SentencePiece | Kind::WordPiece if unknown.contains(text.as_str()) => {
-                TokenType::Unknown
-            }
-            _ => TokenType::Normal,
-        };
-        texts[id] = text;
+        types[id as usize] = type_of(kind, &text);
+        texts[id as usize] = text;
     }
     for (id, token) in added {
         types[id as usize] = if token.special {
@@ -250,4 +285,60 @@ fn token_table(
         texts[id as usize] = token.content;
     }
     Ok((texts, types))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fixture(name: &str) -> Value {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+        let text = std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn unusual_files_are_left_to_the_backend() {
+        let usual = fixture("bpe-qwen2")["tokenizer"].take();
+        let is_read = |change: &dyn Fn(&mut Value)| {
+            let mut file = usual.clone();
+            change(&mut file);
+            merges::read(&file.to_string(), &Value::Null).is_some()
+        };
+        assert!(is_read(&|_| ()));
+        assert!(!is_read(&|file| file["model"]["dropout"] = json!(0.1)));
+        assert!(!is_read(
+            &|file| file["model"]["continuing_subword_prefix"] = json!("##")
+        ));
+        assert!(!is_read(
+            &|file| file["model"]["end_of_word_suffix"] = json!("</w>")
+        ));
+        assert!(!is_read(
+            &|file| file["model"]["byte_fallback"] = json!(true)
+        ));
+        assert!(!is_read(
+            &|file| file["model"]["unk_token"] = json!("nothing")
+        ));
+        assert!(!is_read(
+            &|file| file["model"]["merges"][0] = json!(["a", "b", "c"])
+        ));
+        assert!(!is_read(&|file| file["model"]["merges"][0] = json!("a b c")));
+        assert!(!is_read(
+            &|file| file["model"]["merges"][0] = json!(["\u{0}", "a"])
+        ));
+        assert!(!is_read(
+            &|file| file["model"]["merges"][1] = file["model"]["merges"][0].clone()
+        ));
+        assert!(!is_read(&|file| file["model"]["vocab"]["new"] = json!(3)));
+        assert!(!is_read(
+            &|file| file["model"]["vocab"]["new"] = json!(4_000_000_000_u32)
+        ));
+        assert!(!is_read(
+            &|file| file["added_tokens"][0]["id"] = json!(100_000)
+        ));
+        assert!(!is_read(&|file| {
+            file["normalizer"] = json!({ "type": "Prepend", "prepend": "x".repeat(1000) });
+        }));
+    }
 }

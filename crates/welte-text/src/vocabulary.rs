@@ -216,7 +216,7 @@ impl Vocabulary {
     }
 
     /// The merges that the file lists, in order. Parts that the vocabulary lacks never meet.
-    fn listed_merges(&self, table: &Table) -> Result<Vec<Merge>, Error> {
+    pub(crate) fn listed_merges(&self, table: &Table) -> Result<Vec<Merge>, Error> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let part = self
             .merges

@@ -1,7 +1,7 @@
 //! Tokenizers against the ids that the reference packages give (tools/text-fixtures), and against bad files.
 
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use welte_text::pretokenizers::{PRE_TOKENIZERS, REFUSED, named};
 use welte_text::{InfillTokens, Tokenizer, Vocabulary};
@@ -597,6 +597,82 @@ fn bad_vocabularies_are_refused_with_the_field() {
     assert!(refusal(|v| v.model = "rwkv".into()).contains("unknown tokenizer model 'rwkv'"));
     assert!(refusal(|v| v.model = "x".repeat(1_000_000)).len() < 300);
     assert!(refusal(|v| v.model = "bert".into()).contains("unknown"));
+}
+
+const LISTED_MERGES: [&str; 4] = [
+    "bpe-gpt-2.json",
+    "bpe-llama-bpe.json",
+    "bpe-qwen2.json",
+    "bpe-starcoder.json",
+];
+
+/// A file spelt like SentencePiece: unknown characters become bytes, or one token.
+fn spelled(with_bytes: bool) -> Value {
+    let words = ["<unk>", "▁", "f", "o", "x", "fo", "fox", "▁fox"];
+    let bytes = (0..=255).filter(|_| with_bytes);
+    let bytes = bytes.map(|byte| format!("<0x{byte:02X}>"));
+    let words = words.map(str::to_owned).into_iter().chain(bytes);
+    let vocab: Map<String, Value> = words.zip((0..).map(|id: u32| id.into())).collect();
+    json!({
+        "added_tokens": [{ "id": 0, "content": "<unk>", "special": true, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false }],
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "Prepend", "prepend": "▁" },
+            { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
+        ] },
+        "model": { "type": "BPE", "vocab": vocab, "merges": ["f o", "fo x", "▁ fox"],
+            "byte_fallback": with_bytes, "fuse_unk": true, "unk_token": "<unk>" },
+    })
+}
+
+/// Files of the usual kind have a way of their own. A dropout of 0 means nothing, but needs the backend.
+#[test]
+fn merges_that_are_read_fast_give_the_tokens_of_the_backend() {
+    let config = json!({ "bos_token": "<|begin|>", "add_bos_token": true, "eos_token": { "content": "<|im_end|>" } });
+    let config = config.to_string();
+    let mut texts = ["", "fox", "fox ox水 é\u{0} f", "水火 fo", "<unk>fox", "▁"]
+        .map(str::to_owned)
+        .to_vec();
+    let mut files = vec![spelled(false), spelled(true)];
+    for name in LISTED_MERGES {
+        let mut fixture = fixture(name);
+        texts.extend(cases(&fixture).into_iter().map(|(text, _)| text));
+        let file = fixture["tokenizer"].take();
+        let mut whole_words = file.clone();
+        whole_words["model"]["ignore_merges"] = true.into();
+        let mut lines = file.clone();
+        for merge in lines["model"]["merges"].as_array_mut().unwrap() {
+            let part = |at: usize| merge[at].as_str().unwrap();
+            *merge = format!("{} {}", part(0), part(1)).into();
+        }
+        files.extend([file, whole_words, lines]);
+    }
+    for (number, mut file) in files.into_iter().enumerate() {
+        let read = |file: &Value| Tokenizer::from_json(&file.to_string(), Some(&config)).unwrap();
+        let fast = read(&file);
+        file["model"]["dropout"] = 0.0.into();
+        let backend = read(&file);
+        let all = |tokenizer: &Tokenizer| {
+            let ids = 0..tokenizer.vocab_size() as u32;
+            let token = |id| {
+                let (text, bytes) = (tokenizer.token_text(id), tokenizer.token_bytes(id));
+                (text.to_owned(), bytes.to_vec(), tokenizer.is_control(id))
+            };
+            let ends = tokenizer.end_tokens().to_vec();
+            let special = (tokenizer.bos(), tokenizer.eos(), ends, tokenizer.marks());
+            (ids.map(token).collect::<Vec<_>>(), special)
+        };
+        assert_eq!(all(&fast), all(&backend), "{number}");
+        for text in &texts {
+            for (around, marks) in [(true, true), (false, false)] {
+                assert_eq!(
+                    fast.encode(text, around, marks).unwrap(),
+                    backend.encode(text, around, marks).unwrap(),
+                    "{number}: {text:?}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
