@@ -193,15 +193,16 @@ describe("answers", () => {
   });
 
   check("of any nesting neither break the page nor the saved conversation", {}, async ({ page, mock }) => {
-    const inner = ["<b>".repeat(2000), "end", "</b>".repeat(2000)].join("");
-    mock.behaviour.answer = [`${">".repeat(2000)} quote`, `${"- ".repeat(2000)}list`, inner, "<b><i>crossed</b></i>", "the last words"].join("\n\n");
+    const deep = (n) => [`${">".repeat(n)} quote`, `${"- ".repeat(n)}list`, `${"<b>".repeat(n)}end${"</b>".repeat(n)}`];
+    const crossed = ["<b><i>crossed</b></i>", "the last words"];
+    mock.behaviour.answer = [...deep(1000), ...deep(10_000), ...crossed].join("\n\n");
     mock.behaviour.pause = 0;
     await send(page, "attack");
     await finished(page);
     await page.reload();
     await answer(page).getByText("the last words").waitFor();
     assert.match(await answer(page).innerText(), /quote[^]*list[^]*end[^]*crossed/);
-    assert.equal(await answer(page).locator("b").count(), 25, "24 levels of the nested tags, and the crossed pair");
+    assert.equal(await answer(page).locator("b").count(), 49, "24 levels of both nested tags, and the crossed pair");
     mock.behaviour.answer = "It works.";
     await send(page, "and now?");
     await finished(page);

@@ -108,10 +108,10 @@ no end`;
     const { MAX_DEPTH } = await load("markdown/nesting.ts");
     const depth = (token) => 1 + Math.max(0, ...(token.tokens ?? token.items ?? []).map(depth));
     const hostile = {
-      quotes: `${">".repeat(3000)} end`,
-      lists: `${"- ".repeat(3000)}end`,
-      numbers: `${"1. ".repeat(3000)}end`,
-      both: `${"> - ".repeat(1500)}end`,
+      quotes: `${">".repeat(10_000)} end`,
+      lists: `${"- ".repeat(10_000)}end`,
+      numbers: `${"1. ".repeat(10_000)}end`,
+      both: `${"> - ".repeat(5_000)}end`,
       indents: Array.from({ length: 200 }, (_, i) => `${"  ".repeat(i)}- end`).join("\n"),
       stars: `${"**a _b ".repeat(1000)}end${"_ **".repeat(1000)}`,
       deletions: `${"~~a *b ".repeat(1000)}end${"* ~~".repeat(1000)}`,
