@@ -208,18 +208,24 @@ def test_guidellm(args):
 
 
 def test_llm_comply(args):
-    """Everything but images. A strict server also wants the model's name, as these specifications do."""
-    flags = ["--strict", "--temp", "0", "-c", "4096"]
+    """Everything but images. Requests without the model's name are refused by a strict server only, which in turn refuses tools to
+    models whose template has none, as that of the bundled one."""
+    strict = {"compact-missing-model", "error-handling", "chat-error-handling"}
     model = args.model or args.demo
-    with serving(args.welte, model, *flags) as address:
-        for kind in ["open-responses", "openai-chat", "anthropic"]:
-            command = [args.clients / "judge/bin/llm-comply", "-u", address + "/v1", "-k", KEY, "-m", model.stem, "--format", kind, "--json"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME)
-            results = json.loads(done.stdout)["results"]
-            failed = [one for one in results if one["status"] == "failed" and "image" not in one["id"]]
-            check(results and not failed, f"{kind}: {json.dumps(failed, indent=1)}")
-            passed = sum(one["status"] == "passed" for one in results)
-            print(f"llm-comply {kind}: {passed} of {len(results)} passed, {len(results) - passed} with images or for other models")
+    passed = {}
+    for flags in [(), ("--strict",)]:
+        with serving(args.welte, model, "--temp", "0", "-c", "4096", *flags) as address:
+            for kind in ["open-responses", "openai-chat", "anthropic"]:
+                command = [args.clients / "judge/bin/llm-comply", "-u", address + "/v1", "-k", KEY, "-m", model.stem, "--format", kind, "--json"]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=TIME)
+                results = [one for one in json.loads(done.stdout)["results"] if (one["id"] in strict) == bool(flags)]
+                failed = [one for one in results if one["status"] == "failed" and "image" not in one["id"]]
+                check(not failed, f"{kind}: {json.dumps(failed, indent=1)}")
+                counts = passed.setdefault(kind, [0, 0])
+                counts[0] += sum(one["status"] == "passed" for one in results)
+                counts[1] += len(results)
+    for kind, (good, all) in passed.items():
+        print(f"llm-comply {kind}: {good} of {all} passed, {all - good} with images or for other models")
 
 
 TESTS = {"claude-code": test_claude_code, "codex": test_codex, "ai-sdk": test_ai_sdk, "tool-runner": test_tool_runner,
