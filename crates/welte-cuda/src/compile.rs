@@ -161,10 +161,21 @@ pub struct Compiled {
     pub log: String,
 }
 
-/// Compiles every kernel file for an architecture such as `sm_90a`, in every listed variant or only once per format.
-/// Needs the run-time compiler but no GPU. The error names file and line. What compiles is noted in the folder `notes`, and
-/// not compiled again while sources, options and compiler are the same.
-pub fn compile_all(arch: &str, every_variant: bool, notes: &Path) -> Result<Vec<Compiled>, Error> {
+/// How much of the kernels is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Every file once per format, by the compiler's front end, which makes no code.
+    Syntax,
+    /// Every file once per format.
+    Formats,
+    /// Every listed variant.
+    Variants,
+}
+
+/// Compiles every kernel file for an architecture such as `sm_90a`. Needs the run-time compiler but no GPU. The error names
+/// file and line. What compiles is noted in the folder `notes`, and not compiled again while sources, options and compiler
+/// are the same.
+pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compiled>, Error> {
     let compiler = Compiler::find().map_err(Error::NoCompiler)?;
     let mut listed = ops::catalogue();
     listed.retain(|l| ops::tile::is_for(&l.unit, arch));
@@ -173,7 +184,7 @@ pub fn compile_all(arch: &str, every_variant: bool, notes: &Path) -> Result<Vec<
         let converts = |define: &(&str, String)| define.1.contains("f8_e4m3");
         listed.retain(|l| l.unit.defines.iter().any(converts));
     }
-    if !every_variant {
+    if depth != Depth::Variants {
         let mut seen = BTreeSet::new();
         let format = |unit: &Unit| {
             let of_format = ["FORMAT_FILE", "BITS", "GROUP", "BF16"];
@@ -188,7 +199,7 @@ pub fn compile_all(arch: &str, every_variant: bool, notes: &Path) -> Result<Vec<
     let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
     let results = in_parallel(&units, &|unit| {
         let source = source(unit.file).unwrap_or_default();
-        noted(&compiler, source, unit, arch, notes)
+        noted(&compiler, source, unit, arch, depth, notes)
     });
     let hot = listed.iter().map(|listed| listed.hot);
     hot.zip(results)
@@ -202,9 +213,11 @@ fn noted(
     source: &str,
     unit: &Unit,
     arch: &str,
+    depth: Depth,
     notes: &Path,
 ) -> Result<Compiled, Error> {
-    let path = notes.join(compiler.name_of_result(source, unit, arch));
+    let syntax = depth == Depth::Syntax;
+    let path = notes.join(compiler.name_of_result(source, unit, arch, syntax));
     let known = read_cached(&path).and_then(|note| {
         let note = String::from_utf8(note).ok()?;
         let (bytes, log) = note.split_once('\n')?;
@@ -213,7 +226,13 @@ fn noted(
     let (bytes, log) = match known {
         Some(known) => known,
         None => {
-            let (image, log) = compiler.compile_text(source, unit, arch, true)?;
+            let (image, log) = match syntax {
+                true => {
+                    compiler.check_text(source, unit, arch)?;
+                    Default::default()
+                }
+                false => compiler.compile_text(source, unit, arch, true)?,
+            };
             // Without a note the next run compiles again.
             let _ = write_cached(&path, format!("{}\n{log}", image.len()).as_bytes());
             (image.len(), log)
@@ -231,14 +250,19 @@ fn noted(
 /// Compiles a self-contained source, such as the text from
 /// [`CudaDevice::persistent_source`](crate::CudaDevice::persistent_source). Needs the run-time compiler but no GPU. Notes are
 /// as in [`compile_all`].
-pub fn compile_alone(source: &str, arch: &str, notes: &Path) -> Result<Compiled, Error> {
+pub fn compile_alone(
+    source: &str,
+    arch: &str,
+    depth: Depth,
+    notes: &Path,
+) -> Result<Compiled, Error> {
     let unit = Unit {
         file: "standalone.cu",
         generated: String::new(),
         defines: Vec::new(),
     };
     let compiler = Compiler::find().map_err(Error::NoCompiler)?;
-    noted(&compiler, source, &unit, arch, notes)
+    noted(&compiler, source, &unit, arch, depth, notes)
 }
 
 /// Takes the cubin of a unit, on any thread.

@@ -26,7 +26,7 @@ mod reports;
 mod sizes;
 mod upload;
 
-pub use compile::{Compiled, compile_all, compile_alone};
+pub use compile::{Compiled, Depth, compile_all, compile_alone};
 pub use context::CudaContext;
 pub use device::{CudaDevice, assumed_device, device, start};
 pub use error::Error;

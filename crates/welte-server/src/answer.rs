@@ -95,6 +95,8 @@ pub(crate) struct Answer {
     /// Complete calls, and those that were begun and malformed.
     calls: usize,
     void_calls: usize,
+    /// Nobody sees a part of it.
+    whole: bool,
     problems: Vec<String>,
     reasoning_tokens: usize,
     over: bool,
@@ -125,6 +127,7 @@ impl Answer {
             ready: VecDeque::new(),
             calls: 0,
             void_calls: 0,
+            whole: false,
             problems: Vec::new(),
             reasoning_tokens: 0,
             over: false,
@@ -300,7 +303,7 @@ impl Answer {
         let reason = match &outcome.stop {
             _ if limited => Reason::Length,
             // A client that has seen a part of a malformed call must not execute it.
-            _ if self.calls > 0 && self.void_calls == 0 => Reason::Calls,
+            _ if self.calls > 0 && (self.void_calls == 0 || self.whole) => Reason::Calls,
             StopReason::StopString(string) => Reason::StopString(string.clone()),
             _ => Reason::Stop,
         };
@@ -432,6 +435,9 @@ impl Answers {
     /// Waits for the whole of every answer.
     pub(crate) async fn collect(mut self) -> Result<Vec<Whole>, Failure> {
         let mut wholes: Vec<Whole> = self.answers.iter().map(|_| Whole::default()).collect();
+        for answer in self.answers.iter_mut().flatten() {
+            answer.whole = true;
+        }
         while let Some(event) = self.next().await {
             let (index, event) = event?;
             wholes[index].add(event);

@@ -16,6 +16,9 @@ use welte_table::{
     BufferRef, CacheKind, Command, NO_WEIGHT, Pass, PassKind, Program, Source, Usage,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// The query of a request.
 pub(crate) type Asked = Query<HashMap<String, String>>;
 
@@ -96,14 +99,12 @@ struct Rates {
 }
 
 impl History {
-    /// Adds a snapshot. Returns the newest moment that is old enough.
-    fn add(&mut self, snapshot: &Snapshot) -> Option<&Moment> {
-        let now = Instant::now();
-        while self
-            .past
-            .get(1)
-            .is_some_and(|moment| now - moment.at >= RATES_OVER)
-        {
+    /// Adds a snapshot. Returns the newest moment that is old enough, or the oldest.
+    fn add(&mut self, snapshot: &Snapshot, now: Instant) -> Option<&Moment> {
+        // If nobody has looked for long, the oldest moment says nothing about now.
+        self.past.retain(|moment| now - moment.at <= 5 * RATES_OVER);
+        let is_old = |moment: &Moment| now - moment.at >= RATES_OVER;
+        while self.past.get(1).is_some_and(is_old) {
             self.past.pop_front();
         }
         let position = |slot: &SlotSnapshot| Some((slot.request?, slot.position));
@@ -114,14 +115,12 @@ impl History {
             steps: snapshot.decode_steps,
             positions: snapshot.slots.iter().filter_map(position).collect(),
         });
-        // Nobody looks for long: the oldest moment says nothing about now.
-        let oldest = self.past.front().filter(|_| self.past.len() > 1)?;
-        (now - oldest.at <= 5 * RATES_OVER).then_some(oldest)
+        self.past.front().filter(|_| self.past.len() > 1)
     }
 }
 
 impl Rates {
-    fn since(moment: Option<&Moment>, snapshot: &Snapshot) -> Rates {
+    fn since(moment: Option<&Moment>, snapshot: &Snapshot, now: Instant) -> Rates {
         let Some(moment) = moment else {
             return Rates {
                 prompt: 0.0,
@@ -131,7 +130,7 @@ impl Rates {
                 seconds: 0.0,
             };
         };
-        let seconds = moment.at.elapsed().as_secs_f64().max(1e-3);
+        let seconds = (now - moment.at).as_secs_f64().max(1e-3);
         let change = |now: u64, then: u64| now.saturating_sub(then) as f64;
         let generated = change(snapshot.generated_tokens, moment.generated);
         let steps = change(snapshot.decode_steps, moment.steps);
@@ -167,8 +166,9 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
     // One at a time: the engine makes one snapshot at a time.
     let mut history = served.history.lock().await;
     let snapshot = snapshot(&served).await?;
-    let moment = history.add(&snapshot);
-    let rates = Rates::since(moment, &snapshot);
+    let now = Instant::now();
+    let moment = history.add(&snapshot, now);
+    let rates = Rates::since(moment, &snapshot, now);
     let before = moment.map_or(&[][..], |moment| moment.positions.as_slice());
     let model = &served.model;
     let program = model.program();
@@ -178,9 +178,7 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
     let bandwidth = served.bandwidth;
     let in_cache = model.bytes_per_token(1) <= info.cache_bytes;
     let step_bytes = model.bytes_per_token(1) as f64;
-    let floor_share = bandwidth
-        .filter(|_| !in_cache && rates.steps > 0.0)
-        .map(|bandwidth| rates.steps * step_bytes / bandwidth);
+    let floor_share = floor_share(rates.steps, step_bytes, bandwidth, in_cache);
     let replay = served
         .engine
         .replaying()
@@ -226,6 +224,19 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
     }))
 }
 
+/// The share of the memory's bandwidth that decoding takes, if it is known and reached at all.
+fn floor_share(steps: f64, bytes: f64, bandwidth: Option<f64>, in_cache: bool) -> Option<f64> {
+    let bandwidth = bandwidth.filter(|_| !in_cache && steps > 0.0)?;
+    Some(steps * bytes / bandwidth)
+}
+
+/// Tokens per second of a request that decodes, since it had these positions.
+fn speed(slot: &SlotSnapshot, before: &[(u64, usize)], seconds: f64) -> Option<f64> {
+    let then = before.iter().find(|(of, _)| slot.request == Some(*of));
+    let (_, then) = then.filter(|_| !slot.in_prompt && seconds > 0.0)?;
+    Some(slot.position.saturating_sub(*then) as f64 / seconds)
+}
+
 fn slots(
     served: &Served,
     snapshot: &Snapshot,
@@ -237,9 +248,6 @@ fn slots(
         let Some(number) = slot.request else {
             return json!({ "slot": index, "state": "idle" });
         };
-        let then = before.iter().find(|(request, _)| *request == number);
-        let speed = then.filter(|_| !slot.in_prompt && seconds > 0.0);
-        let speed = speed.map(|(_, then)| slot.position.saturating_sub(*then) as f64 / seconds);
         let pages = slot.pages.iter().enumerate();
         let pages: Vec<Value> = pages
             .map(|(pool, pages)| json!({ "pool": pool, "runs": runs(pages) }))
@@ -248,7 +256,7 @@ fn slots(
             "slot": index, "state": if slot.in_prompt { "prompt" } else { "decode" },
             "request": active.get(&number).map(|active| &active.id),
             "prompt_tokens": slot.prompt_tokens, "cached_tokens": slot.cached_tokens, "position": slot.position,
-            "limit": slot.limit, "tokens_per_second": speed,
+            "limit": slot.limit, "tokens_per_second": speed(slot, before, seconds),
             "running_ms": slot.admitted.map(|at| at.elapsed().as_millis() as u64), "pages": pages,
         })
     };

@@ -298,4 +298,129 @@ mod tests {
         let long = Failure::request("x".repeat(5000));
         assert_eq!(why(&long).len(), 300);
     }
+
+    /// Type and code of OpenAI's error, and Anthropic's type.
+    #[test]
+    fn clients_know_an_error_by_its_type() {
+        for (status, kind, code, anthropic) in [
+            (400, "invalid_request_error", None, "invalid_request_error"),
+            (
+                401,
+                "authentication_error",
+                Some("invalid_api_key"),
+                "authentication_error",
+            ),
+            (403, "authentication_error", None, "permission_error"),
+            (404, "not_found_error", Some("not_found"), "not_found_error"),
+            (405, "invalid_request_error", None, "invalid_request_error"),
+            (
+                413,
+                "invalid_request_error",
+                Some("request_too_large"),
+                "request_too_large",
+            ),
+            (
+                429,
+                "rate_limit_error",
+                Some("queue_full"),
+                "rate_limit_error",
+            ),
+            (500, "server_error", None, "api_error"),
+            (501, "server_error", None, "api_error"),
+            (503, "unavailable_error", None, "overloaded_error"),
+        ] {
+            let failure = Failure::new(StatusCode::from_u16(status).unwrap(), "why");
+            let error = json!({ "message": "why", "type": kind, "param": null, "code": code });
+            assert_eq!(failure.body(Api::OpenAi), json!({ "error": error }));
+            let error = json!({ "message": "why", "type": anthropic });
+            let body = json!({ "type": "error", "error": error });
+            assert_eq!(failure.body(Api::Anthropic), body);
+            assert_eq!(failure.body(Api::Ollama), json!({ "error": "why" }));
+            let error = json!({ "message": "why", "type": kind, "code": status });
+            assert_eq!(failure.body(Api::LlamaCpp), json!({ "error": error }));
+            let response = failure.response(Api::OpenAi);
+            assert_eq!(response.status(), status);
+            let has = |name| response.headers().contains_key(name);
+            assert_eq!(has(header::RETRY_AFTER), [429, 503].contains(&status));
+            assert_eq!(has(header::WWW_AUTHENTICATE), status == 401);
+        }
+    }
+
+    /// Agents look for one of these to shorten their conversation.
+    #[test]
+    fn every_api_has_its_word_for_a_prompt_that_is_too_long() {
+        let (prompt, context) = (700, 512);
+        let failure = Failure::overflow("why", Overflow { prompt, context });
+        assert_eq!(failure.status, 400);
+        let body = |api| failure.body(api);
+        let code = "context_length_exceeded";
+        assert_eq!(body(Api::OpenAi)["error"]["code"], code);
+        let anthropic = &body(Api::Anthropic)["error"];
+        assert_eq!(anthropic["code"], code);
+        let words = "prompt is too long: 700 tokens > 512 maximum";
+        assert_eq!(anthropic["message"], words);
+        let ollama = json!({ "error": "why", "code": code });
+        assert_eq!(body(Api::Ollama), ollama);
+        let llama = &body(Api::LlamaCpp)["error"];
+        assert_eq!(llama["type"], "exceed_context_size_error");
+        assert_eq!(
+            (&llama["n_prompt_tokens"], &llama["n_ctx"]),
+            (&json!(700), &json!(512))
+        );
+    }
+
+    /// Who is at fault decides whether a client may try again.
+    #[test]
+    fn errors_of_the_engine_have_their_status_and_field() {
+        use welte::Error as E;
+        let origin = || "demo".to_string();
+        let of = |error: E| {
+            let message = error.to_string();
+            let failure = Failure::from(error);
+            assert_eq!(failure.message, message);
+            (failure.status.as_u16(), failure.field)
+        };
+        assert_eq!(of(E::Busy { queue: 3 }), (429, None));
+        assert_eq!(of(E::Deadline), (503, None));
+        assert_eq!(of(E::EngineStopped { why: None }), (500, None));
+        for error in [
+            E::EmptyPrompt,
+            E::EmptyStopString,
+            E::EmptyBreaker,
+            E::NoEmbeddings { origin: origin() },
+            E::NoScores { origin: origin() },
+            E::NoText { origin: origin() },
+        ] {
+            let name = error.to_string();
+            assert_eq!(of(error), (400, None), "{name}");
+        }
+        let overflow = Failure::from(E::ContextFull {
+            prompt: 9,
+            context: 8,
+        });
+        assert_eq!(overflow.status, 400);
+        let numbers = overflow.overflow.map(|o| (o.prompt, o.context));
+        assert_eq!(numbers, Some((9, 8)));
+    }
+
+    /// A message may quote the request, which may be megabytes.
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let message = |text: &str| {
+            let body = Failure::request(text).body(Api::Ollama);
+            body["error"].as_str().unwrap().to_string()
+        };
+        assert_eq!(message(&"x".repeat(1000)), "x".repeat(1000));
+        assert_eq!(message(&"x".repeat(1001)), "x".repeat(1000) + "…");
+        let odd = "x".to_string() + &"é".repeat(600);
+        assert_eq!(message(&odd), "x".to_string() + &"é".repeat(499) + "…");
+    }
+
+    #[test]
+    fn the_log_keeps_a_quote_that_does_not_end() {
+        let why = |text: &str| Refusal(text.to_string()).why();
+        assert_eq!(why("a: string \"b"), "a: string \"b");
+        assert_eq!(why("a: string \"\", not"), "a: string, not");
+        assert_eq!(why("a: \"b\" is wrong"), "a: \"b\" is wrong");
+    }
 }

@@ -130,7 +130,7 @@ async fn system_messages_reach_templates_that_know_only_one() {
     );
     // A template that has a place for them gets them as they are.
     let plain = post(
-        &crate::server(),
+        &common::server(),
         "/apply-template",
         ask(json!([turn("user", "c"), turn("system", "d")])),
     )

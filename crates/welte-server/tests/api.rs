@@ -310,23 +310,52 @@ async fn the_pages_and_what_they_ask_for() {
         ),
         (&json!("demo"), &json!(512))
     );
-    let table = get(&server, "/welte/table").await.json();
-    let commands = table["passes"][0]["commands"].as_array().unwrap();
-    assert_eq!(
-        (&commands[0]["op"], &commands[0]["format"]),
-        (&json!("embed"), &json!("Q8_0"))
-    );
-    let shares: f64 = commands
-        .iter()
-        .map(|command| command["share"].as_f64().unwrap())
-        .sum();
-    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
     let state = get(&server, "/welte/state").await.json();
     assert_eq!(state["slots"].as_array().unwrap().len(), 2);
     assert_eq!(state["engine"]["slots"], 2);
     let pages = state["pools"][0]["pages"].as_str().unwrap();
     assert!(!pages.is_empty() && pages.chars().all(|page| ".osc".contains(page)));
     assert_eq!(get(&server, "/health").await.status, 200);
+}
+
+/// The commands of every pass in their order: what each reads was written by one before it.
+#[tokio::test]
+async fn the_table_shows_what_commands_do() {
+    let server = server();
+    let table = get(&server, "/welte/table").await.json();
+    let passes = table["passes"].as_array().unwrap();
+    assert!(passes.len() > 1);
+    for pass in passes {
+        let commands = pass["commands"].as_array().unwrap();
+        let sum = |of: &str| -> f64 { commands.iter().map(|c| c[of].as_f64().unwrap()).sum() };
+        assert!((sum("share") - 1.0).abs() < 1e-9, "{}", sum("share"));
+        assert_eq!(sum("bytes"), pass["bytes"].as_f64().unwrap());
+        assert_eq!(sum("flops"), pass["flops"].as_f64().unwrap());
+        assert!(sum("flops") > 0.0 && pass["rows"].as_u64() > Some(0));
+        // Where a pass begins, the tokens are there.
+        let mut written = std::collections::HashSet::from(["tokens".to_string()]);
+        for (index, command) in commands.iter().enumerate() {
+            assert_eq!(command["index"], index);
+            let names = |of: &str| -> Vec<&str> {
+                let names = command[of].as_array().unwrap();
+                names.iter().map(|name| name.as_str().unwrap()).collect()
+            };
+            for read in names("reads") {
+                assert!(written.contains(read), "{command} of {}", pass["pass"]);
+            }
+            assert!(!names("writes").is_empty(), "{command}");
+            written.extend(names("writes").into_iter().map(String::from));
+        }
+        let first = &commands[0];
+        assert_eq!(
+            (&first["op"], &first["format"]),
+            (&json!("embed"), &json!("Q8_0"))
+        );
+        assert_eq!(first["reads"], json!(["tokens"]));
+        let attention = commands.iter().find(|c| c["op"] == "attention").unwrap();
+        assert_eq!(attention["format"], Value::Null);
+        assert_eq!(attention["reads"].as_array().unwrap().len(), 2);
+    }
 }
 
 #[tokio::test]

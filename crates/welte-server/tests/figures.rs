@@ -6,6 +6,7 @@ use axum::Router;
 use common::live::{RUNNING, endless, start};
 use common::{get, post, with};
 use serde_json::{Value, json};
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 fn metered() -> Router {
@@ -297,4 +298,98 @@ async fn requests_whose_clients_left_are_aborted() {
         counts = reasons.map(|reason| ended(&text, reason));
     }
     assert_eq!(counts, [0, 0, 2, 0]);
+}
+
+/// What the engine page shows agrees with itself and with what was asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_page_shows_who_runs_and_who_waits() {
+    let server = start(|_| ()).await;
+    let state = async || -> Value {
+        let text = server.get("/welte/state").await;
+        serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    let all = |value: &Value| value.as_array().unwrap().clone();
+    let idle = state().await;
+    assert_eq!(idle["queue"], json!([]));
+    let slot = |index: usize| json!({ "slot": index, "state": "idle" });
+    assert_eq!(idle["slots"], json!([slot(0), slot(1)]));
+    assert!(!idle["pools"][0]["pages"].as_str().unwrap().contains('o'));
+    let model = &idle["model"];
+    // Of models/demo.gguf.
+    assert_eq!(model["parameters"], 7_083_264);
+    assert_eq!(model["formats"], json!(["Q8_0"]));
+    assert_eq!(
+        [&model["layers"], &model["vocab"], &model["context"]],
+        [&json!(8), &json!(3072), &json!(8192)]
+    );
+    let bytes = all(&idle["plan"]["entries"]);
+    let bytes: u64 = bytes.iter().map(|e| e["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(idle["plan"]["total"], bytes);
+    assert_eq!(idle["engine"]["slots"], 2);
+    assert_eq!(idle["engine"]["prompt_rows"], 64);
+    // Three clients for two slots. The last one goes first.
+    let mut clients = vec![
+        server.send("/completion", &endless(true)).await,
+        server.send("/completion", &endless(true)).await,
+    ];
+    for client in &mut clients {
+        client.read_exact(&mut [0; 16]).await.unwrap();
+    }
+    server.until(RUNNING, "2").await;
+    clients.push(server.send("/completion", &endless(true)).await);
+    server.until("vllm:num_requests_waiting", "1").await;
+    // Speeds are known when the page has looked twice.
+    let mut busy = state().await;
+    while all(&busy["slots"])
+        .iter()
+        .any(|slot| slot["tokens_per_second"].is_null())
+    {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        busy = state().await;
+    }
+    let queue = all(&busy["queue"]);
+    assert_eq!(queue.len(), 1, "{busy}");
+    assert_eq!(queue[0]["preempted"], false);
+    assert_eq!(queue[0]["priority"], 0);
+    let page = busy["engine"]["page"].as_u64().unwrap();
+    let mut requests = vec![queue[0]["request"].as_str().unwrap().to_string()];
+    let mut pages = std::collections::HashSet::new();
+    for slot in all(&busy["slots"]) {
+        assert_eq!(slot["state"], "decode", "{slot}");
+        requests.push(slot["request"].as_str().unwrap().to_string());
+        let number = |name: &str| slot[name].as_u64().unwrap();
+        assert_eq!(slot["prompt_tokens"], queue[0]["prompt_tokens"]);
+        let (position, limit) = (number("position"), number("limit"));
+        assert!(number("prompt_tokens") < position && position < limit && limit <= 8192);
+        assert!(number("cached_tokens") <= number("prompt_tokens"));
+        assert!(slot["tokens_per_second"].as_f64() > Some(0.0), "{slot}");
+        let mut held = 0;
+        for run in all(&slot["pages"][0]["runs"]) {
+            let (first, count) = (run[0].as_u64().unwrap(), run[1].as_u64().unwrap());
+            held += count;
+            pages.extend(first..first + count);
+        }
+        assert!(held * page >= position, "{slot}");
+    }
+    requests.sort();
+    requests.dedup();
+    assert_eq!(requests.len(), 3);
+    let letters = busy["pools"][0]["pages"].as_str().unwrap();
+    let used = |&(_, letter): &(usize, char)| letter == 'o' || letter == 's';
+    let used = letters.chars().enumerate().filter(used);
+    let used: std::collections::HashSet<u64> = used.map(|(at, _)| at as u64).collect();
+    assert_eq!(used, pages);
+    let rate = |name: &str| busy["rates"][name].as_f64().unwrap();
+    assert!(rate("decode") > 0.0 && rate("rows") > 0.0, "{busy}");
+    assert_eq!(busy["totals"]["requests"], 3);
+    drop(clients);
+    server.until(RUNNING, "0").await;
+    let after = state().await;
+    let sum = |of: &str| -> u64 {
+        let branches = all(&after["tree"]["branches"]);
+        branches.iter().map(|b| b[of].as_u64().unwrap()).sum()
+    };
+    assert!(sum("tokens") > 0);
+    assert_eq!(after["tree"]["tokens"], sum("tokens"));
+    assert_eq!(sum("sequences"), 0);
 }

@@ -238,10 +238,17 @@ async fn unloading(names: &[&str], keep_alive: Option<Duration>) -> (Router, imp
     (router, end)
 }
 
+/// Waits until these models are loaded and no others.
 async fn until_loaded(server: &Router, names: &[&str]) {
-    while loaded(server).await != names {
+    let mut now = loaded(server).await;
+    for _ in 0..3000 {
+        if now == names {
+            return;
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
+        now = loaded(server).await;
     }
+    panic!("{now:?} are loaded, not {names:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

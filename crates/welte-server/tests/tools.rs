@@ -3,6 +3,7 @@
 mod common;
 
 use axum::Router;
+use common::scripted::scripted;
 use common::{post, server, strict_server, with};
 use serde_json::{Value, json};
 
@@ -512,4 +513,251 @@ async fn tools_are_explained_to_a_model_without_them() {
         "{}",
         refused.text
     );
+}
+
+/// The calls of an answer, the text beside them, and the reason of its end, as an API gives them.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    calls: Vec<(String, Value)>,
+    text: String,
+    end: String,
+}
+
+impl Seen {
+    fn call(&mut self, name: &Value, arguments: &str) {
+        let arguments =
+            serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{e}: {arguments}"));
+        self.calls
+            .push((name.as_str().unwrap().to_string(), arguments));
+    }
+
+    fn chat(answer: &Value) -> Seen {
+        let choice = &answer["choices"][0];
+        let mut seen = Seen::default();
+        for call in choice["message"]["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            let function = &call["function"];
+            seen.call(&function["name"], function["arguments"].as_str().unwrap());
+        }
+        seen.text = choice["message"]["content"]
+            .as_str()
+            .unwrap_or_default()
+            .to_string();
+        seen.end = choice["finish_reason"].as_str().unwrap().to_string();
+        seen
+    }
+
+    /// Of the chunks of a stream. Calls whose arguments are no JSON are those that the end makes void.
+    fn chat_stream(events: &[Value]) -> (Seen, usize) {
+        let (mut seen, mut parts) = (Seen::default(), Vec::<(String, String)>::new());
+        for event in events {
+            let Some(choice) = event["choices"].get(0) else {
+                continue;
+            };
+            seen.text += choice["delta"]["content"].as_str().unwrap_or_default();
+            seen.end += choice["finish_reason"].as_str().unwrap_or_default();
+            for call in choice["delta"]["tool_calls"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                let at = call["index"].as_u64().unwrap() as usize;
+                if at == parts.len() {
+                    parts.push(Default::default());
+                }
+                let function = &call["function"];
+                parts[at].0 += function["name"].as_str().unwrap_or_default();
+                parts[at].1 += function["arguments"].as_str().unwrap_or_default();
+            }
+        }
+        let mut void = 0;
+        for (name, arguments) in parts {
+            match serde_json::from_str(&arguments) {
+                Ok(arguments) => seen.calls.push((name, arguments)),
+                Err(_) => void += 1,
+            }
+        }
+        (seen, void)
+    }
+
+    fn messages(answer: &Value) -> Seen {
+        let mut seen = Seen::default();
+        for block in answer["content"].as_array().unwrap() {
+            match block["type"].as_str().unwrap() {
+                "tool_use" => seen.call(&block["name"], &block["input"].to_string()),
+                _ => seen.text += block["text"].as_str().unwrap(),
+            }
+        }
+        seen.end = answer["stop_reason"].as_str().unwrap().to_string();
+        seen
+    }
+
+    /// As [`Seen::chat_stream`].
+    fn message_stream(events: &[Value]) -> (Seen, usize) {
+        let (mut seen, mut blocks) = (Seen::default(), Vec::<(Value, String)>::new());
+        for event in events {
+            match event["type"].as_str().unwrap() {
+                "content_block_start" => {
+                    blocks.push((event["content_block"]["name"].clone(), String::new()));
+                }
+                "content_block_delta" => {
+                    let delta = &event["delta"];
+                    let text = delta["text"].as_str().or(delta["partial_json"].as_str());
+                    let at = event["index"].as_u64().unwrap() as usize;
+                    assert_eq!(at + 1, blocks.len(), "blocks follow each other");
+                    blocks[at].1 += text.unwrap();
+                }
+                "message_delta" => {
+                    seen.end += event["delta"]["stop_reason"].as_str().unwrap();
+                }
+                _ => {}
+            }
+        }
+        let mut void = 0;
+        for (name, text) in blocks {
+            match serde_json::from_str(&text) {
+                _ if name.is_null() => seen.text += &text,
+                Ok(input) => seen.calls.push((name.as_str().unwrap().to_string(), input)),
+                Err(_) => void += 1,
+            }
+        }
+        (seen, void)
+    }
+
+    fn responses(answer: &Value) -> Seen {
+        let mut seen = Seen::default();
+        for item in answer["output"].as_array().unwrap() {
+            match item["type"].as_str().unwrap() {
+                "function_call" if item["status"] != "completed" => {}
+                "function_call" => {
+                    seen.call(&item["name"], item["arguments"].as_str().unwrap());
+                }
+                _ => seen.text += item["content"][0]["text"].as_str().unwrap(),
+            }
+        }
+        seen.end = answer["status"].as_str().unwrap().to_string();
+        seen
+    }
+
+    fn ollama(lines: &[Value]) -> Seen {
+        let mut seen = Seen::default();
+        for line in lines {
+            for call in line["message"]["tool_calls"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                let function = &call["function"];
+                seen.call(&function["name"], &function["arguments"].to_string());
+            }
+            seen.text += line["message"]["content"].as_str().unwrap_or_default();
+            seen.end += line["done_reason"].as_str().unwrap_or_default();
+        }
+        seen
+    }
+}
+
+/// The good calls arrive, the malformed one is text and named, and nobody is told to run it.
+#[tokio::test]
+async fn a_malformed_call_among_good_ones() {
+    let good = [
+        ("count_animals", json!({ "animal": "fox", "count": 2 })),
+        ("count_plants", json!({ "animal": "bear", "count": 3 })),
+    ];
+    let source = |name: &str, arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    let calls = good
+        .each_ref()
+        .map(|(name, arguments)| source(name, &arguments.to_string()));
+    let expected: Vec<(String, Value)> = good
+        .map(|(name, arguments)| (name.to_string(), arguments))
+        .into();
+    for bad in [
+        source("count_animals", r#"{"animal": "wolf", "count": }"#),
+        source("count_plants", r#"{"animal": "wolf" "count": 1}"#),
+        source("count_plants", "[1, 2}"),
+    ] {
+        for place in 0..3 {
+            let mut parts = calls.to_vec();
+            parts.insert(place, bad.clone());
+            let answer = format!("Let me count.\n{}", parts.join("\n"));
+            let server = welte_server::router(scripted(&answer), Default::default()).unwrap();
+            let ask = async |path: &str, mut body: Value, stream: bool| {
+                body["stream"] = stream.into();
+                let reply = post(&server, path, body).await;
+                assert_eq!(reply.status, 200, "{}", reply.text);
+                reply
+            };
+            let check = |seen: &Seen, end: &str| {
+                assert_eq!(seen.calls, expected, "{answer}");
+                assert!(seen.text.starts_with("Let me count."), "{}", seen.text);
+                assert!(
+                    seen.text.contains(
+                        bad.trim_end_matches("</tool_call>")
+                            .trim_start_matches("<tool_call>")
+                            .trim()
+                    ),
+                    "{seen:?}"
+                );
+                assert_eq!(seen.end, end, "{answer}");
+            };
+            let chat = json!({ "messages": question(), "max_tokens": 400, "tools": tools() });
+            let whole = ask("/v1/chat/completions", chat.clone(), false)
+                .await
+                .json();
+            check(&Seen::chat(&whole), "tool_calls");
+            assert_eq!(whole["welte"]["problems"].as_array().unwrap().len(), 1);
+            let (seen, void) =
+                Seen::chat_stream(&ask("/v1/chat/completions", chat, true).await.events());
+            // A client that has seen a part of a call must not run it.
+            check(&seen, if void > 0 { "stop" } else { "tool_calls" });
+            let own: Vec<Value> = tools()
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|tool| {
+                    let function = &tool["function"];
+                    json!({ "name": function["name"], "input_schema": function["parameters"] })
+                })
+                .collect();
+            let body =
+                json!({ "model": "demo", "messages": question(), "max_tokens": 400, "tools": own });
+            let whole = ask("/v1/messages", body.clone(), false).await.json();
+            check(&Seen::messages(&whole), "tool_use");
+            let events = ask("/v1/messages", body, true).await.events();
+            let (seen, void) = Seen::message_stream(&events);
+            check(&seen, if void > 0 { "end_turn" } else { "tool_use" });
+            let flat: Vec<Value> = tools()
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|tool| {
+                    let mut function = tool["function"].clone();
+                    function["type"] = "function".into();
+                    function
+                })
+                .collect();
+            let body = json!({ "input": question(), "max_output_tokens": 400, "tools": flat });
+            let whole = ask("/v1/responses", body.clone(), false).await.json();
+            check(&Seen::responses(&whole), "completed");
+            let events = ask("/v1/responses", body, true).await.events();
+            check(
+                &Seen::responses(&events.last().unwrap()["response"]),
+                "completed",
+            );
+            let body = json!({ "model": "demo", "messages": question(), "options": { "num_predict": 400 }, "tools": tools() });
+            let whole = ask("/api/chat", body.clone(), false).await.json();
+            check(&Seen::ollama(&[whole]), "stop");
+            let text = ask("/api/chat", body, true).await.text;
+            let lines: Vec<Value> = text
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            check(&Seen::ollama(&lines), "stop");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use crate::Error;
 use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
-use welte_text::{ChatTemplate, InfillTokens, Tokenizer, Vocabulary};
+use welte_text::{ChatTemplate, InfillTokens, Message, Tokenizer, Vocabulary};
 
 /// Larger text files beside the weights are refused, because they are read whole.
 const LARGEST_TEXT_FILE: u64 = 256 << 20;
@@ -23,7 +23,10 @@ impl TextSide {
             Dialect::Gguf => from_metadata(checkpoint)?,
             Dialect::HuggingFace => from_files(checkpoint)?,
         };
-        if let Some(tokenizer) = &side.tokenizer {
+        if let Some(tokenizer) = &mut side.tokenizer {
+            let source = side.template.as_deref();
+            let of_template = source.and_then(|source| end_in_template(source, tokenizer));
+            tokenizer.add_end_tokens(of_template.as_slice());
             side.end_tokens.extend_from_slice(tokenizer.end_tokens());
         }
         side.end_tokens.sort_unstable();
@@ -40,6 +43,25 @@ pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTempla
     };
     let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
     Ok(ChatTemplate::new(source, &bos, &eos)?.with_marks(&tokenizer.marks())?)
+}
+
+/// The control or user-defined token that a template writes after an answer. A model that was trained with it ends with it,
+/// whether or not the metadata say so.
+fn end_in_template(source: &str, tokenizer: &Tokenizer) -> Option<u32> {
+    const ANSWER: &str = "an answer";
+    let messages = [("user", "a question"), ("assistant", ANSWER)];
+    let messages = messages.map(|(role, text)| Message::new(role, text));
+    let rendered = template(source, tokenizer).ok()?.render(&messages, false);
+    let rendered = rendered.ok()?;
+    let (_, after) = rendered.text().rsplit_once(ANSWER)?;
+    let tokens = tokenizer.encode(after.trim_start(), false, true).ok()?;
+    let first = tokens.first().copied()?;
+    let text = tokenizer.token_text(first);
+    tokenizer
+        .marks()
+        .iter()
+        .any(|mark| mark == text)
+        .then_some(first)
 }
 
 fn from_metadata(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
+use std::path::Path;
 use welte::{
     CancelHandle, DeviceChoice, Driver, Engine, EngineOptions, GenerateOptions, Model, Request,
     Speculation, StopReason, Stream, SyntheticDraft,
@@ -394,9 +395,8 @@ fn each_end_token_ends_a_generation() {
     );
 }
 
-/// By their spelling, as control tokens and as user-defined ones; others of the vocabulary do not end an answer.
-#[test]
-fn end_tokens_of_the_vocabulary_end_a_generation() {
+/// A model with marks in its vocabulary, and this template.
+fn marked(folder: &Path, template: &str) -> Model {
     let letter = |id| char::from_u32(0x100 + id).unwrap().to_string();
     let mut vocab: Vec<(String, u32)> = (0..247u32).map(|id| (letter(id), id)).collect();
     // As an ordinary piece the spelling means nothing.
@@ -413,19 +413,68 @@ fn end_tokens_of_the_vocabulary_end_a_generation() {
     let tokenizer = serde_json::json!({
         "model": {"type": "BPE", "vocab": vocab, "merges": []}, "added_tokens": added,
     });
-    let folder = tempfile::tempdir().unwrap();
-    let files = [("tokenizer.json", tokenizer.to_string())];
+    let files = [
+        ("tokenizer.json", tokenizer.to_string()),
+        (
+            "tokenizer_config.json",
+            serde_json::json!({ "chat_template": template }).to_string(),
+        ),
+    ];
     let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
-    let model = directory(folder.path(), r#""eos_token_id": 7,"#, &files);
+    directory(folder, r#""eos_token_id": 7,"#, &files)
+}
+
+/// Whether a token that the model wants ends its answer.
+fn ends(model: &Model, token: u32) -> bool {
+    let options = with(at_most(3), |o| o.bias = vec![(token, 1e9)]);
+    let outcome = generate(&mut model.session().unwrap(), &[1, 2, 3], &options).0;
+    let ends = outcome.stop == StopReason::End(token);
+    let expected = match ends {
+        true => (StopReason::End(token), vec![]),
+        false => (StopReason::Length, vec![token; 3]),
+    };
+    assert_eq!((outcome.stop, outcome.tokens), expected);
+    ends
+}
+
+/// By their spelling, as control tokens and as user-defined ones; others of the vocabulary do not end an answer.
+#[test]
+fn end_tokens_of_the_vocabulary_end_a_generation() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = marked(folder.path(), "");
     assert_eq!(model.end_tokens(), [7, 248, 249]);
-    for (token, ends) in [(247, false), (248, true), (249, true), (250, false)] {
-        let options = with(at_most(3), |o| o.bias = vec![(token, 1e9)]);
-        let outcome = generate(&mut model.session().unwrap(), &[1, 2, 3], &options).0;
-        let expected = match ends {
-            true => (StopReason::End(token), vec![]),
-            false => (StopReason::Length, vec![token; 3]),
-        };
-        assert_eq!((outcome.stop, outcome.tokens), expected);
+    for (token, expected) in [(247, false), (248, true), (249, true), (250, false)] {
+        assert_eq!(ends(&model, token), expected, "{token}");
+    }
+}
+
+/// A model that was trained with a mark of its own ends with it, although no list of end tokens has it.
+#[test]
+fn the_mark_that_a_template_writes_after_an_answer_ends_one() {
+    for (message, expected) in [
+        ("<|mine|>{{ m.content }}<|im_end|>\n", false),
+        ("{{ m.role }}{{ m.content }}<|mine|>\n", true),
+        ("{{ m.role }}{{ m.content }} <|mine|>", true),
+        (
+            "{% if m.role == 'user' %}{{ m.content }}{% else %}{{ m.content }}<|mine|>{% endif %}",
+            true,
+        ),
+        // Marks of other turns, ordinary text, and a template that takes no answers.
+        (
+            "{% if m.role == 'user' %}{{ m.content }}<|mine|>{% else %}{{ m.content }}{% endif %}",
+            false,
+        ),
+        ("{{ m.content }}\u{101}<|mine|>", false),
+        (
+            "{{ raise_exception('no') if m.role != 'user' }}{{ m.content }}<|mine|>",
+            false,
+        ),
+    ] {
+        let template = format!("{{% for m in messages %}}{message}{{% endfor %}}");
+        let folder = tempfile::tempdir().unwrap();
+        let model = marked(folder.path(), &template);
+        assert_eq!(ends(&model, 250), expected, "{template}");
+        assert!(ends(&model, 248) && !ends(&model, 1), "{template}");
     }
 }
 

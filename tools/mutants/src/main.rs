@@ -81,7 +81,7 @@ pub fn __mutant(number: u32) -> bool {
 "#;
 
 const USAGE: &str = "usage: mutants LIST.json CHECKOUT PACKAGE-WITH-TESTS... [-f FILE]... [-j JOBS] [--every N] [--most SECONDS] [--plan PLAN.json] [--build COMMAND]
-       mutants run PLAN.json [-j JOBS] [--every N] [--most SECONDS]";
+       mutants run PLAN.json [-j JOBS] [--every N] [--most SECONDS] [--skip TEST]...";
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
@@ -97,6 +97,9 @@ fn main() -> Result<()> {
                 let seconds = args.next().context("--most needs seconds")?.parse()?;
                 sample.most = Some(Duration::from_secs(seconds));
             }
+            "--skip" => sample
+                .skip
+                .push(args.next().context("--skip needs a name")?),
             "--build" => build_args = args.next(),
             "--plan" => plan_file = Some(args.next().context("--plan needs a file")?),
             _ => names.push(arg),

@@ -1,7 +1,7 @@
 //! Runs the tests that reach a mutant, until one of them fails.
 
 use crate::{Plan, Planned, Test};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 /// makes them hang is told from a machine that is busy.
 const LIMIT_FACTOR: u32 = 10;
 const LEAST_LIMIT: Duration = Duration::from_secs(30);
+/// How long mutants may still run when no further one is begun.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Mutants of every file that come before the others, if there is not time for all.
+const FIRST_OF_FILE: usize = 24;
 
 /// A test function, and what a run without a mutant tells of it.
 struct Function<'a> {
@@ -29,8 +34,10 @@ pub(crate) struct Sample {
     pub(crate) jobs: usize,
     /// 3 takes every third mutant.
     pub(crate) every: usize,
-    /// After this time no further mutant is begun.
+    /// After this time no further mutant is begun, and soon after it those that still run are given up.
     pub(crate) most: Option<Duration>,
+    /// Tests whose names contain one of these are not run.
+    pub(crate) skip: Vec<String>,
 }
 
 impl Default for Sample {
@@ -39,15 +46,19 @@ impl Default for Sample {
             jobs: 1,
             every: 1,
             most: None,
+            skip: Vec::new(),
         }
     }
 }
 
 /// Runs the tests for each mutant of a sample, and prints what was missed and a table.
 pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
-    let Sample { jobs, every, most } = *sample;
+    let Sample {
+        jobs, every, most, ..
+    } = *sample;
     let begun = Instant::now();
-    let functions = functions(plan, jobs)?;
+    let end = most.map(|most| begun + most + GRACE);
+    let functions = functions(plan, jobs, &sample.skip)?;
     let mut reaching: HashMap<u32, Vec<&Function>> = HashMap::new();
     for function in &functions {
         for number in &function.reaches {
@@ -56,8 +67,14 @@ pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
     }
     let mut sample: Vec<&Planned> = plan.mutants.iter().step_by(every).collect();
     if most.is_some() {
-        // The mutants of a file are neighbours; the time must not end before the last file.
+        // In random order, but first some of every file.
         sample.sort_by_key(|mutant| mutant.number.wrapping_mul(0x9E37_79B9));
+        let mut taken = HashMap::<&str, usize>::new();
+        sample.sort_by_cached_key(|mutant| {
+            let of_file = taken.entry(&mutant.file).or_default();
+            *of_file += usize::from(mutant.made);
+            *of_file > FIRST_OF_FILE
+        });
     }
     let rows = Mutex::new(BTreeMap::<&str, [usize; 4]>::new());
     in_parallel(&sample, jobs, |mutant, job| {
@@ -66,8 +83,11 @@ pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
         }
         let tests = reaching.get(&mutant.number).filter(|_| mutant.made);
         let noticed = match tests {
-            Some(tests) => notice(mutant.number, tests, share(job, jobs)?.as_deref())?,
-            None => false,
+            Some(tests) => notice(mutant.number, tests, share(job, jobs)?.as_deref(), end)?,
+            None => Some(false),
+        };
+        let Some(noticed) = noticed else {
+            return Ok(());
         };
         match (mutant.made, noticed, tests) {
             (false, ..) => println!("left out: {}", mutant.name),
@@ -84,23 +104,39 @@ pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
         Ok(())
     })?;
     let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let all = rows.values().fold([0; 4], |mut all, row| {
-        all.iter_mut().zip(row).for_each(|(all, one)| *all += one);
-        all
-    });
     println!(
         "| file | mutants | left out | not reached | noticed | share |\n|---|--:|--:|--:|--:|--:|"
     );
-    for (file, [mutants, built, noticed, unreached]) in rows.into_iter().chain([("all", all)]) {
-        let share = 100.0 * noticed as f64 / built.max(1) as f64;
+    let line = |file: &str, [mutants, built, noticed, unreached]: [usize; 4], share: f64| {
         let left_out = mutants - built;
         println!("| `{file}` | {mutants} | {left_out} | {unreached} | {noticed} | {share:.0} % |");
+    };
+    // The share of all counts each file by its mutants, and not by those that were run.
+    let (mut all, mut weighted, mut weights) = ([0; 4], 0.0, 0.0);
+    for (file, row) in rows {
+        let [_, built, noticed, _] = row;
+        let share = 100.0 * noticed as f64 / built.max(1) as f64;
+        line(file, row, share);
+        all.iter_mut().zip(row).for_each(|(all, one)| *all += one);
+        if built > 0 {
+            let of_file = |mutant: &&Planned| mutant.made && mutant.file == *file;
+            let weight = plan.mutants.iter().filter(of_file).count() as f64;
+            weighted += weight * share;
+            weights += weight;
+        }
     }
+    line("all", all, weighted / f64::max(weights, 1.0));
     Ok(())
 }
 
-/// Whether one of the tests fails with this mutant. Those that take the least time run first.
-fn notice(number: u32, functions: &[&Function], cores: Option<&str>) -> Result<bool> {
+/// Whether one of the tests fails with this mutant; `None` if that is not known at the end. Those that take the least time
+/// run first.
+fn notice(
+    number: u32,
+    functions: &[&Function],
+    cores: Option<&str>,
+    end: Option<Instant>,
+) -> Result<Option<bool>> {
     let mut binaries: BTreeMap<&Path, (Duration, &Test, Vec<&str>)> = BTreeMap::new();
     for function in functions {
         let (took, _, names) =
@@ -115,15 +151,18 @@ fn notice(number: u32, functions: &[&Function], cores: Option<&str>) -> Result<b
     for (took, test, names) in binaries {
         let mut command = command(test, cores, &names);
         command.env("MUTANT", number.to_string());
-        if !passes(&mut command, (LIMIT_FACTOR * took).max(LEAST_LIMIT))? {
-            return Ok(true);
+        let limit = (LIMIT_FACTOR * took).max(LEAST_LIMIT);
+        match passes(&mut command, limit, end)? {
+            Some(true) => {}
+            Some(false) => return Ok(Some(true)),
+            None => return Ok(None),
         }
     }
-    Ok(false)
+    Ok(Some(false))
 }
 
 /// All test functions, with the mutants that each of them reaches.
-fn functions(plan: &Plan, jobs: usize) -> Result<Vec<Function<'_>>> {
+fn functions<'a>(plan: &'a Plan, jobs: usize, skip: &[String]) -> Result<Vec<Function<'a>>> {
     let mut names = Vec::new();
     for test in &plan.tests {
         let listed = Command::new(&test.0)
@@ -135,6 +174,7 @@ fn functions(plan: &Plan, jobs: usize) -> Result<Vec<Function<'_>>> {
         let tests = listed
             .lines()
             .filter_map(|line| line.strip_suffix(": test"));
+        let tests = tests.filter(|name| !skip.iter().any(|part| name.contains(part)));
         names.extend(tests.map(|name| (test, name.to_string())));
     }
     let folder = std::env::temp_dir().join(format!("mutants-{}", std::process::id()));
@@ -145,8 +185,9 @@ fn functions(plan: &Plan, jobs: usize) -> Result<Vec<Function<'_>>> {
         let mut command = command(test, share(job, jobs)?.as_deref(), &[name]);
         command.env("MUTANTS_REACHED", &reached);
         let start = Instant::now();
-        if !passes(&mut command, Duration::from_secs(600))? {
-            bail!("{name} fails without a mutant");
+        if passes(&mut command, Duration::from_secs(600), None)? != Some(true) {
+            println!("not used, because it fails without a mutant: {name}");
+            return Ok(());
         }
         let took = start.elapsed();
         let bytes = std::fs::read(&reached).unwrap_or_default();
@@ -216,8 +257,8 @@ fn command((binary, folder): &Test, cores: Option<&str>, names: &[&str]) -> Comm
     command
 }
 
-/// Runs tests until one of them fails. If they run longer than `limit` they have failed.
-fn passes(command: &mut Command, limit: Duration) -> Result<bool> {
+/// Runs tests until one of them fails. If they run longer than `limit` they have failed. `None`: nobody knows at `end`.
+fn passes(command: &mut Command, limit: Duration, end: Option<Instant>) -> Result<Option<bool>> {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = child.context("a test cannot be run; it needs `taskset`")?;
     let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
@@ -244,13 +285,16 @@ fn passes(command: &mut Command, limit: Duration) -> Result<bool> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .try_wait()?;
             if let Some(status) = status {
-                return Ok(
-                    status.success() && !*over.lock().unwrap_or_else(PoisonError::into_inner)
-                );
+                let failed = *over.lock().unwrap_or_else(PoisonError::into_inner);
+                return Ok(Some(status.success() && !failed));
             }
             if start.elapsed() > limit {
                 kill(child);
-                return Ok(false);
+                return Ok(Some(false));
+            }
+            if end.is_some_and(|end| Instant::now() > end) {
+                kill(child);
+                return Ok(None);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));

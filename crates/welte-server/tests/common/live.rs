@@ -67,14 +67,16 @@ impl Running {
 
     /// Waits until a figure has a value.
     pub(crate) async fn until(&self, figure: &str, value: &str) {
-        loop {
-            let metrics = self.get("/metrics").await;
+        let mut metrics = String::new();
+        for _ in 0..12_000 {
+            metrics = self.get("/metrics").await;
             let line = metrics.lines().find(|line| line.starts_with(figure));
             if line.unwrap().ends_with(&format!(" {value}")) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        panic!("{figure} is not {value}: {metrics}");
     }
 }
 

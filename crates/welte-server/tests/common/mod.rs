@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test program uses a part.
 
 pub(crate) mod live;
+pub(crate) mod scripted;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};

@@ -268,10 +268,11 @@ impl MarkParser {
     /// Gives up the call in progress: its source is text.
     fn fail(&mut self, expected: String, found: Option<char>, tentative: bool, out: &mut Output) {
         self.mode = Mode::Text;
-        self.flush(out);
         self.trim = false;
         self.fresh = false;
-        let source = std::mem::take(&mut self.source);
+        // The space before the call belongs to the text that follows the problem.
+        let mut source = std::mem::take(&mut self.space);
+        source.push_str(&std::mem::take(&mut self.source));
         if tentative && !out.is_open() {
             out.text(&source);
             return;

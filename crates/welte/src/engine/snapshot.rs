@@ -51,7 +51,7 @@ pub struct SlotSnapshot {
 }
 
 /// A request without a slot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct WaitingSnapshot {
     /// Its number.
@@ -65,7 +65,7 @@ pub struct WaitingSnapshot {
 }
 
 /// A node of the prefix tree.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct NodeSnapshot {
     /// Its number.

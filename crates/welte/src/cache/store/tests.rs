@@ -373,6 +373,36 @@ fn a_full_disk_is_named_and_leaves_nothing() {
     assert_eq!(files(&folder).len(), 0);
 }
 
+#[test]
+fn pages_that_the_disk_is_too_slow_for_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock().unwrap();
+    let slow = {
+        let gate = gate.clone();
+        move |path: &Path, bytes: &[u8]| {
+            let _open = gate.lock();
+            fs::write(path, bytes)
+        }
+    };
+    let mut store = PrefixStore::open_with(&options(&folder), layout(), DEVICE, Box::new(slow));
+    let mut place = store.layout().start();
+    for page in 0..STAGING as u32 + 3 {
+        let keys = [page; PAGE];
+        let written = store.write::<()>(&place, &keys, false, &mut |_, _| Ok(()));
+        written.unwrap();
+        place = place.after(&keys);
+    }
+    let monitor = store.monitor();
+    assert_eq!(monitor.status().pages_lost, 3);
+    drop(closed);
+    drop(store);
+    let status = monitor.status();
+    assert_eq!(status.pages_written, STAGING as u64);
+    assert_eq!(status.pages_lost, 3);
+    assert_eq!(files(&folder).len(), STAGING);
+}
+
 /// Sets when a file was last used, `age` seconds ago.
 fn set_age(path: &Path, age: u64) {
     let file = fs::File::options().append(true).open(path).unwrap();
