@@ -3,7 +3,7 @@
 use crate::args::bytes;
 use clap::Args;
 use std::time::Duration;
-use welte_server::ServerOptions;
+use welte_server::{ENCODING_BYTES, ServerOptions};
 
 /// What clients may take of the server.
 #[derive(Args)]
@@ -23,9 +23,10 @@ pub(crate) struct LimitArgs {
     /// The largest body of a request, in bytes or with K or M
     #[arg(long, default_value = "32M", value_name = "SIZE", value_parser = bytes)]
     pub(crate) max_body: u64,
-    /// Memory that the bodies of all requests may take together, parsed ones included
-    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = bytes)]
-    pub(crate) bodies_memory: u64,
+    /// Memory that the bodies of all requests may take together, parsed ones included [default: 1G, or an eighth of the free
+    /// memory if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) bodies_memory: Option<u64>,
     /// Seconds that answers may take after the server was asked to end
     #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) drain: u32,
@@ -39,8 +40,26 @@ impl LimitArgs {
         options.head_timeout = seconds(self.head_timeout);
         options.body_timeout = seconds(self.body_timeout);
         options.largest_body = usize::try_from(self.max_body)?;
-        options.bodies_memory = usize::try_from(self.bodies_memory)?;
+        if let Some(bytes) = self.bodies_memory {
+            options.bodies_memory = usize::try_from(bytes)?;
+        }
         options.drain = seconds(self.drain);
         Ok(())
+    }
+
+    /// Fits what requests take into the free memory: an eighth for bodies, half for encoding texts. Call it once the models
+    /// are loaded.
+    pub(crate) fn fit(&self, options: &mut ServerOptions) {
+        let free = welte::available_memory();
+        let Some(free) = free.and_then(|free| usize::try_from(free).ok()) else {
+            return;
+        };
+        if self.bodies_memory.is_none() {
+            options.bodies_memory = options.bodies_memory.min(free / 8);
+        }
+        let text = free / 2 / ENCODING_BYTES;
+        options.longest_text = options.longest_text.min(text);
+        let encoders = text / options.longest_text.max(1);
+        options.encoders = options.encoders.min(encoders).max(1);
     }
 }

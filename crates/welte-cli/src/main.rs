@@ -51,6 +51,7 @@ static START: OnceLock<Instant> = OnceLock::new();
 
 fn main() -> ExitCode {
     START.get_or_init(Instant::now);
+    welte::spare_addresses();
     let line = llama_flags::translate(std::env::args_os());
     if let Some(error) = line.error {
         eprintln!("error: {error}");

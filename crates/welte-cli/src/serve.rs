@@ -49,6 +49,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         catalog::print_plan(&planned, args.models_memory, args.verbose);
     }
     drop(first);
+    args.limits.fit(&mut options);
     options.bandwidth = Some(|device| floor::known(device.id, &device.name));
     let address = match args.host.contains(':') {
         true => format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port),

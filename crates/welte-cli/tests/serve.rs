@@ -41,14 +41,18 @@ impl Server {
     }
 
     fn ask(&self, method: &str, path: &str, body: &str) -> TcpStream {
-        let mut client = TcpStream::connect(&self.address).unwrap();
+        self.try_to_ask(method, path, body).unwrap()
+    }
+
+    /// Fails if the server does not read the whole body.
+    fn try_to_ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<TcpStream> {
+        let mut client = TcpStream::connect(&self.address)?;
         let length = body.len();
         write!(
             client,
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        client
+        )?;
+        Ok(client)
     }
 
     fn is_healthy(&self) -> bool {
@@ -103,6 +107,56 @@ fn a_server_under_nohup_outlives_its_terminal() {
     assert!(server.is_healthy());
     server.signal("TERM");
     assert_eq!(server.process.wait().unwrap().code(), Some(0));
+}
+
+/// Whatever the limit of the address space: there is an answer, or the need is said.
+#[test]
+fn no_run_is_aborted_for_lack_of_memory() {
+    let welte = env!("CARGO_BIN_EXE_welte");
+    let (mut answered, mut refused) = (0, 0);
+    for kilobytes in (80_000..=480_000).step_by(40_000) {
+        let line = format!(
+            "ulimit -v {kilobytes}; exec {welte} run Hello -m {DEMO} -n 2 --device cpu -t 2 < /dev/null"
+        );
+        let done = Command::new("sh").args(["-c", &line]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        match done.status.code() {
+            Some(0) => answered += 1,
+            Some(1) if said.contains("needs") && said.contains("available") => refused += 1,
+            code => panic!("{kilobytes} kB: {code:?}: {said}"),
+        }
+    }
+    assert!(answered > 0 && refused > 0, "{answered} and {refused}");
+}
+
+#[test]
+fn a_server_with_little_memory_answers_whatever_comes() {
+    let server = start("ulimit -v 600000;");
+    let text = "fox ".repeat(900_000);
+    let bodies = [
+        ("/tokenize", format!("{{\"content\":\"{text}\"}}")),
+        ("/completion", format!("{{\"prompt\":\"{text}\"}}")),
+        (
+            "/detokenize",
+            format!("{{\"tokens\":[1{}]}}", ",1".repeat(900_000)),
+        ),
+        (
+            "/completion",
+            r#"{"prompt":"A","n_predict":4,"json_schema":{"type":"object"}}"#.to_owned(),
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (path, body) in bodies.iter().cycle().take(32) {
+            let server = &server;
+            scope.spawn(move || {
+                for _ in 0..2 {
+                    let client = server.try_to_ask("POST", path, body);
+                    let _ = client.map(|mut client| client.read_to_string(&mut String::new()));
+                }
+            });
+        }
+    });
+    assert!(server.is_healthy());
 }
 
 #[test]

@@ -15,6 +15,9 @@ use welte_table::{CacheKind, MemoryPlan, PATTERNS, Pattern, Program, verify};
 /// Raised with every change that gives other bits.
 const ARITHMETIC: u32 = 2;
 
+/// Memory that the program takes besides what it plans: vocabularies, threads, texts.
+const RESERVE: u64 = 64 << 20;
+
 /// The most threads of a team.
 const MOST_THREADS: usize = 1024;
 
@@ -146,7 +149,7 @@ impl Device for Cpu {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        available()
+        available().map(|bytes| bytes.saturating_sub(RESERVE))
     }
 
     fn load(

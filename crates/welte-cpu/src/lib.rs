@@ -22,7 +22,7 @@ mod ops;
 mod scratch;
 mod team;
 
-pub use available::{available, peak, total};
+pub use available::{available, free_addresses, peak, spare_addresses, total};
 pub use device::device;
 pub use info::{instruction_sets, reports};
 pub use kernels::{Isa, Kernel};

@@ -43,7 +43,7 @@ impl App {
             keys: options.api_keys.iter().map(hash).collect(),
             responses: Store::new(options.stored_responses),
             logged: Logged::default(),
-            bodies: Bodies::new(options.bodies_memory),
+            bodies: Bodies::new(options.bodies_memory, options.encoders),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             background: watch::Sender::default(),

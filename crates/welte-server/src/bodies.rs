@@ -36,12 +36,11 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    pub(crate) fn new(most: usize) -> Bodies {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    pub(crate) fn new(most: usize, places: usize) -> Bodies {
         Bodies {
             most,
             held: AtomicUsize::new(0),
-            places: Arc::new(Semaphore::new(cores.clamp(2, 8))),
+            places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
         }
     }
 
@@ -144,6 +143,15 @@ async fn read(app: &App, body: Body, held: &mut Held) -> Result<Vec<u8>, Failure
             return Err(too_large());
         }
         held.add(part.len())?;
+        let grown = all.len() + part.len();
+        if grown > all.capacity() {
+            let capacity = grown.max(2 * all.capacity()).min(most);
+            let more = all.try_reserve_exact(capacity - all.len());
+            more.map_err(|_| {
+                let message = "there is no memory for the body; try again";
+                Failure::new(StatusCode::TOO_MANY_REQUESTS, message)
+            })?;
+        }
         all.extend_from_slice(&part);
     }
     Ok(all)

@@ -54,6 +54,9 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 use welte::{EngineOptions, GenerateOptions};
 
+/// Memory that encoding a byte of text as tokens takes at most, in bytes.
+pub const ENCODING_BYTES: usize = 160;
+
 /// How the server works.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -80,6 +83,10 @@ pub struct ServerOptions {
     pub largest_body: usize,
     /// Memory that the bodies of all requests may take together, in bytes, parsed ones included.
     pub bodies_memory: usize,
+    /// The longest text that `/tokenize` takes, in bytes. It needs [`ENCODING_BYTES`] times as much memory.
+    pub longest_text: usize,
+    /// Requests whose texts are encoded at the same time.
+    pub encoders: usize,
     /// The longest time for an answer, waiting included.
     pub timeout: Option<Duration>,
     /// Sampling and limits of requests that do not choose their own.
@@ -133,6 +140,8 @@ impl Default for ServerOptions {
             hosts: Vec::new(),
             largest_body: 32 << 20,
             bodies_memory: 1 << 30,
+            longest_text: 4 << 20,
+            encoders: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
             timeout: Some(Duration::from_secs(600)),
             defaults: GenerateOptions::default(),
             seed: None,

@@ -185,6 +185,26 @@ pub fn peak_memory() -> Option<u64> {
     welte_cpu::peak()
 }
 
+/// Bytes of addresses that are left to this process, if they are limited.
+#[cfg(not(feature = "cpu"))]
+pub(crate) fn free_addresses() -> Option<u64> {
+    None
+}
+#[cfg(feature = "cpu")]
+pub(crate) use welte_cpu::free_addresses;
+
+/// Makes the allocator spare addresses, if the process may have a limited number of them. Call it before threads start.
+#[cfg(feature = "cpu")]
+pub fn spare_addresses() {
+    welte_cpu::spare_addresses();
+}
+
+/// Bytes that this process can still allocate, if the system reports it.
+#[cfg(feature = "cpu")]
+pub fn available_memory() -> Option<u64> {
+    welte_cpu::available()
+}
+
 /// Bytes per second that a device reads from its memory, measured for about `seconds`.
 pub fn read_bandwidth(
     device: DeviceId,

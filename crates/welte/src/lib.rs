@@ -39,9 +39,9 @@ mod text;
 pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
-pub use devices::{devices, open_device, read_bandwidth};
 #[cfg(feature = "cpu")]
-pub use devices::{instruction_sets, peak_memory};
+pub use devices::{available_memory, instruction_sets, peak_memory, spare_addresses};
+pub use devices::{devices, open_device, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;

@@ -9,9 +9,6 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// The longest text that is turned into tokens on its own, in bytes.
-const MOST_TO_TOKENIZE: usize = 4 << 20;
-
 /// `POST /tokenize`
 pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
@@ -19,11 +16,9 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     let special = fields.take("add_special")?.unwrap_or(false);
     let parse = fields.take("parse_special")?.unwrap_or(true);
     let pieces: bool = fields.take("with_pieces")?.unwrap_or(false);
-    if content.len() > MOST_TO_TOKENIZE {
-        let problem = format!(
-            "has {} bytes, and {MOST_TO_TOKENIZE} is the limit",
-            content.len()
-        );
+    let most = app.options.longest_text;
+    if content.len() > most {
+        let problem = format!("has {} bytes, and {most} is the limit", content.len());
         return Err(fields.wrong("content", problem));
     }
     fields.finish()?;

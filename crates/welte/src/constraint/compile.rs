@@ -2,7 +2,9 @@
 //! while. Whatever a schema or grammar does to the compiler, the caller gets an error.
 
 use super::{Constraint, Grammars, Matching, Progress};
+use crate::devices::free_addresses;
 use crate::{Error, Model};
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::Builder;
@@ -11,6 +13,8 @@ use web_time::{Duration, Instant};
 /// The compiler calls itself for the parts of a schema and for the rules of a grammar. [`super::measure`] bounds how often.
 /// A thread takes only as much memory as it uses.
 const STACK: usize = 256 << 20;
+/// Addresses that a large stack leaves to the rest of the process.
+const SPARE: u64 = 128 << 20;
 
 /// Compilations of the process.
 static COMPILING: Workshop = Workshop::new(2, 64, Duration::from_secs(10));
@@ -102,10 +106,7 @@ impl Workshop {
             drop(send);
             drop(place);
         };
-        let thread = Builder::new()
-            .name("welte-compile".into())
-            .stack_size(STACK);
-        let started = thread.spawn(work);
+        let started = spawn("welte-compile", STACK, work);
         started.map_err(|error| Failed::NoThread(error.to_string()))?;
         match receive.recv_timeout(self.patience) {
             Ok(Ok(result)) => Ok(result),
@@ -113,6 +114,22 @@ impl Workshop {
             Err(_) => Err(Failed::Late),
         }
     }
+}
+
+/// Starts a thread with a large stack, unless too few addresses would be left.
+pub(crate) fn spawn(
+    name: &str,
+    stack: usize,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if free_addresses().is_some_and(|free| free < stack as u64 + SPARE) {
+        let problem = "the limit of the address space leaves no room for its stack";
+        return Err(std::io::Error::new(ErrorKind::OutOfMemory, problem));
+    }
+    let thread = Builder::new().name(name.to_owned()).stack_size(stack);
+    thread.spawn(work).map(drop)
 }
 
 /// Compiles a constraint, and finds what may come first.

@@ -9,7 +9,7 @@ mod grammar;
 mod measure;
 mod schema;
 
-pub(crate) use compile::compile;
+pub(crate) use compile::{compile, spawn};
 pub(crate) use grammar::{Grammars, Matching, Progress};
 
 use crate::Error;

@@ -1,7 +1,7 @@
 //! A request's guide: a thread of its own follows the constraint, so that a slow grammar delays nobody else, and nothing is
 //! allocated in the scheduler's thread.
 
-use crate::constraint::{Matching, Progress, compile};
+use crate::constraint::{Matching, Progress, compile, spawn};
 use crate::{Constraint, Error, Model};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -192,11 +192,8 @@ impl Guide {
             told: Condvar::new(),
             answered: Condvar::new(),
         });
-        let thread = std::thread::Builder::new()
-            .name("welte-guide".into())
-            .stack_size(STACK);
         let followed = shared.clone();
-        let started = thread.spawn(move || {
+        let started = spawn("welte-guide", STACK, move || {
             // Nobody waits for a guide that is gone.
             let follow = AssertUnwindSafe(|| follow(&followed, matching, length));
             if catch_unwind(follow).is_err() {
