@@ -143,6 +143,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
         page: PAGE,
         slots: 1,
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: vec![
             pass(PassKind::Decode, 1, decode.to_vec()),
             pass(PassKind::Prompt, s.rows, prompt.to_vec()),

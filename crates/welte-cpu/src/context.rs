@@ -97,7 +97,7 @@ impl CpuContext {
             chunks: Vec::with_capacity(most_phases(program)),
             live: Vec::with_capacity(slots),
             choices: Vec::with_capacity(sizes.rows),
-            checks: Checks::new(program).mixing(mixes),
+            checks: Checks::new(program).mixing(mixes).taking_features(),
             buffers,
             scratch,
             passes,

@@ -157,7 +157,7 @@ impl Phase {
         unsafe {
             match self {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
-                Phase::Embed(p) => some.for_each(|row| p.run(row)),
+                Phase::Embed(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
                 Phase::LayerNorm(p) => some.for_each(|row| p.run(row)),
                 Phase::HeadsMatmul(p) => p.run(rows, chunk, scratch),

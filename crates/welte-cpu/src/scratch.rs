@@ -122,24 +122,27 @@ pub(crate) struct RopeKind {
     pub(crate) rot: u32,
     /// The bits of the magnitude.
     pub(crate) magnitude: u32,
+    /// Which axes the pairs follow.
+    pub(crate) sections: u32,
 }
 
 /// The kind of rope that a command applies.
 pub(crate) fn rope_of(command: &Command) -> Option<RopeKind> {
-    let (rot, magnitude) = match command.op {
+    let (rot, magnitude, sections) = match command.op {
         Op::Rope => {
             let p = params::Rope::of(&command.params);
-            (p.rot, p.magnitude)
+            (p.rot, p.magnitude, p.sections)
         }
         Op::RopeAppend => {
             let p = params::RopeAppend::of(&command.params);
-            (p.rot, p.magnitude)
+            (p.rot, p.magnitude, p.sections)
         }
         _ => return None,
     };
     Some(RopeKind {
         freqs: command.weights[0],
         rot,
+        sections,
         magnitude: magnitude.to_bits(),
     })
 }

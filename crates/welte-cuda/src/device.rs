@@ -110,7 +110,8 @@ impl Device for CudaDevice {
 
     fn missing(&self, program: &Program) -> Option<String> {
         let middle = program.passes.iter().any(Pass::is_middle);
-        middle.then(|| "the middle of a pass by itself".to_string())
+        let middle = middle.then(|| "the middle of a pass by itself".to_string());
+        middle.or_else(|| program.needs_features())
     }
 
     fn plan(&self, program: Arc<Program>) -> Result<Plan, DeviceError> {

@@ -47,6 +47,7 @@ fn sampling_only(vocab: u32, rows: u32) -> Program {
         page: 16,
         slots: rows.max(2),
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: vec![Pass {
             kind: PassKind::Decode,
             rows,

@@ -15,6 +15,8 @@ pub struct Checks {
     recurrent: bool,
     /// The device can mix generated rows and rows of prompts.
     mixes: bool,
+    /// Rows may read features, and have axes and a reach of their own.
+    features: bool,
     /// The step that was begun and has not ended.
     begun: Option<StepPlan>,
 }
@@ -40,6 +42,7 @@ impl Checks {
             keys: Vec::with_capacity(program.most_rows().max(program.slots) as usize),
             recurrent: program.caches.iter().any(|cache| recurrent(cache.kind)),
             mixes: false,
+            features: false,
             begun: None,
         }
     }
@@ -47,6 +50,12 @@ impl Checks {
     /// For a device that can mix generated rows and rows of prompts.
     pub fn mixing(self, mixes: bool) -> Checks {
         Checks { mixes, ..self }
+    }
+
+    /// For a device whose rows may read features, and have axes and a reach of their own.
+    pub fn taking_features(self) -> Checks {
+        let features = true;
+        Checks { features, ..self }
     }
 
     /// Bytes that the checks of a program take.
@@ -144,6 +153,14 @@ impl Checks {
                     "span {number}; it must have rows of one slot"
                 )));
             }
+            let last = own.iter().map(|row| row.position).max().unwrap_or(0);
+            let within = |row: &&Row| (row.position..=last.max(row.position)).contains(&row.reach);
+            if let Some(row) = own.iter().find(|row| !within(row)) {
+                return Err(Error::request(format!(
+                    "reach {} of position {}; it must be from its position to the span's last, {last}",
+                    row.reach, row.position
+                )));
+            }
         }
         Ok(())
     }
@@ -170,13 +187,13 @@ impl Checks {
             )));
         }
         for row in rows {
-            self.row(program, row)?;
-            if !row.is_text() {
+            if !self.features && !row.is_text() {
                 return Err(Error::request(format!(
                     "position {} of slot {} with a feature, axes or a reach of its own; this device takes tokens of texts only",
                     row.position, row.slot
                 )));
             }
+            self.row(program, row)?;
         }
         self.distinct(rows.iter().map(|row| (row.slot, row.position)))?;
         if self.recurrent {
@@ -201,6 +218,11 @@ impl Checks {
             )
         } else if row.slot >= *slots {
             format!("slot {}; there are {slots}", row.slot)
+        } else if let Some(number) = row.input.feature()
+            && number >= program.feature_count()
+        {
+            let known = program.feature_count();
+            format!("feature {number}; the program has {known}")
         } else {
             return Ok(());
         };

@@ -61,6 +61,12 @@ pub trait Device: Send + Sync {
     /// What a program needs that this device lacks, in words for a person. Asked before the program is fused.
     fn missing(&self, program: &Program) -> Option<String>;
 
+    /// Whether rows may read features, and have axes and a reach of their own. The features lie in the program's buffer
+    /// ([`Program::features`]), where [`Context::write_bytes`] puts them.
+    fn takes_features(&self) -> bool {
+        false
+    }
+
     /// Everything that loading the program and making one context will allocate.
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error>;
 

@@ -5,7 +5,8 @@ use welte_device::{
     StepPlan, Want,
 };
 use welte_table::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, Input, Pass, PassKind, Program, Row,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, Input, Op, Pass, PassKind,
+    Program, Row, params,
 };
 
 /// A vocabulary of 10, a context of 8 in pages of 3, 2 slots; passes of 2, 4 and 4 rows; a cache of 5 pages.
@@ -39,6 +40,7 @@ fn program() -> Program {
         page: 3,
         slots: 2,
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: vec![
             pass(PassKind::Decode, 2, 2),
             pass(PassKind::Prompt, 4, 3),
@@ -92,7 +94,7 @@ const TEXT: Role = Role::Text;
 fn step(role: Role, rows: &[Row], outputs: &[u32]) -> Result<StepPlan, Error> {
     let program = program();
     whole(
-        &mut Checks::new(&program),
+        &mut Checks::new(&program).taking_features(),
         &program,
         &Step::of(role, rows, outputs),
     )
@@ -398,18 +400,68 @@ fn spans_cover_the_rows_in_order() {
 }
 
 #[test]
-fn rows_that_are_not_text_are_refused() {
+fn a_row_reaches_to_the_end_of_its_span() {
+    let rows = [0, 1, 2].map(|position| row(0, position));
+    let reaching = |nth: usize, reach| {
+        let mut rows = rows;
+        rows[nth].reach = reach;
+        step(PROMPT, &rows, &[])
+    };
+    assert!(reaching(0, 2).is_ok());
+    assert_eq!(
+        refusal(reaching(0, 3)),
+        "reach 3 of position 0; it must be from its position to the span's last, 2"
+    );
+    assert_eq!(
+        refusal(reaching(2, 1)),
+        "reach 1 of position 2; it must be from its position to the span's last, 2"
+    );
+}
+
+#[test]
+fn rows_that_are_not_text_need_a_device_for_them() {
     let text = row(0, 3);
-    let (input, axes) = (Input::Feature(0), [3, 3, 4]);
+    let input = Input::Feature(2);
     let rows = [
         Row { input, ..text },
-        Row { axes, ..text },
+        Row {
+            axes: [3, 3, 4],
+            ..text
+        },
         Row { reach: 4, ..text },
     ];
+    let mut program = program();
     for row in rows {
-        let refused = refusal(step(PROMPT, &[row, self::row(0, 4)], &[]));
+        let step = Step::of(PROMPT, &[row, self::row(0, 4)], &[]);
+        let refused = refusal(whole(&mut Checks::new(&program), &program, &step));
         assert!(refused.contains("takes tokens of texts only"), "{refused}");
     }
+    assert_eq!(
+        refusal(step(PROMPT, &rows[..1], &[])),
+        "feature 2; the program has 0"
+    );
+    let embed = params::Embed {
+        n: 10,
+        k: 3,
+        scale: 1.0,
+        x_stride: 3,
+    };
+    let embed = Command::new(Op::Embed, Format::F32, &[0], &[], embed.words());
+    program.passes[0].commands.push(embed);
+    program.features = program.buffers.len() as u32;
+    program.buffers.push(BufferSpec {
+        name: "features".into(),
+        class: Class::ScratchPrompt,
+        bytes: 3 * 3 * 4,
+    });
+    let mut checks = Checks::new(&program).taking_features();
+    let mut of = |number| {
+        let input = Input::Feature(number);
+        let step = Step::of(PROMPT, &[Row { input, ..text }], &[]);
+        whole(&mut checks, &program, &step)
+    };
+    assert!(of(2).is_ok());
+    assert_eq!(refusal(of(3)), "feature 3; the program has 3");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use crate::weights::collect;
 use crate::{Error, LayerKind, LayerShape, ModelSpec, Pooling};
 use welte_formats::Checkpoint;
 use welte_table::{
-    BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
+    BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, NO_BUFFER, PassKind,
+    Program, cost,
 };
 
 /// Sizes to compile for.
@@ -39,6 +40,8 @@ pub struct CompileOptions {
     pub score_tokens: Option<[u32; 2]>,
     /// The pass of an encoder yields the scores of its classifier.
     pub scores: bool,
+    /// Vectors that rows may read in place of tokens; 0: the program has no memory for any. Unused by encoders.
+    pub features: u32,
 }
 
 impl Default for CompileOptions {
@@ -57,6 +60,7 @@ impl Default for CompileOptions {
             pooling: Pooling::Last,
             score_tokens: None,
             scores: false,
+            features: 0,
         }
     }
 }
@@ -92,6 +96,14 @@ pub fn compile(
     let shared = set(PassKind::Prompt, shared_rows);
     let chosen = 4 * u64::from(outputs.max(options.embed_rows)) * u64::from(spec.dim);
     let chosen = buffers.add("prompt.chosen", Class::ScratchPrompt, chosen);
+    let features = match options.features {
+        0 => NO_BUFFER,
+        count => {
+            let bytes = 4 * u64::from(count) * u64::from(spec.dim);
+            let features = buffers.add("features", Class::ScratchPrompt, bytes);
+            features.buffer
+        }
+    };
     let places = Places {
         tokens,
         caches: &layer_caches,
@@ -126,6 +138,7 @@ pub fn compile(
         page: options.page,
         slots: options.slots,
         tokens: tokens.buffer,
+        features,
         passes,
     };
     cost::fill(&mut program);

@@ -430,6 +430,7 @@ impl<'a> Emitter<'a> {
                 interleaved: rope.interleaved.into(),
                 magnitude: constants.magnitude,
                 y_stride: stride,
+                sections: rope.sections_word(),
             };
             let freqs = [constants.freqs];
             self.push("rope", Op::Rope, &freqs, &[qkv], params.words());

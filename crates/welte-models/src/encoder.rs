@@ -386,6 +386,7 @@ pub(crate) fn compile(
         page: options.page,
         slots: options.slots,
         tokens: tokens.buffer,
+        features: welte_table::NO_BUFFER,
         passes: vec![pass],
     };
     cost::fill(&mut program);

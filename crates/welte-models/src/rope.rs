@@ -5,7 +5,7 @@ use crate::spec::{Rope, Scaling};
 use crate::{Error, names};
 use std::f64::consts::TAU;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
-use welte_table::Format;
+use welte_table::{Format, Sections};
 
 /// Reads the rope settings. `rot` elements of each head are rotated.
 pub(crate) fn read(
@@ -45,7 +45,50 @@ pub(crate) fn read(
         theta: theta as f32,
         rot,
         scaling,
+        sections: sections(keys, &first, rot)?,
     })
+}
+
+/// How many pairs of a head follow each axis of a row, if the model is one for images.
+fn sections(
+    keys: &Keys<'_>,
+    first: &dyn Fn(&[&str]) -> String,
+    rot: u32,
+) -> Result<Option<Sections>, Error> {
+    let parts = ["rope_scaling", "rope_parameters"];
+    let field = |name: &str| {
+        let names = parts.map(|part| format!("{part}.{name}"));
+        first(&names.each_ref().map(String::as_str))
+    };
+    let key = if keys.is_gguf() {
+        keys.name("rope.dimension_sections", "")
+    } else {
+        field("mrope_section")
+    };
+    let Some(value) = keys.value(&key) else {
+        return Ok(None);
+    };
+    let Value::Array(list) = value else {
+        return Err(keys.error(&key, "is not a list"));
+    };
+    let number = |value: &Value| match value {
+        Value::U64(v) => u8::try_from(*v).ok(),
+        Value::I64(v) => u8::try_from(*v).ok(),
+        _ => None,
+    };
+    let numbers: Option<Vec<u8>> = list.iter().map(number).collect();
+    let pairs = match numbers.as_deref() {
+        // GGUF has a fourth axis, which no model uses.
+        Some([time, height, width] | [time, height, width, 0]) => [*time, *height, *width],
+        _ => return Err(keys.error(&key, "is not a list of three numbers from 0 to 255")),
+    };
+    let sum: u32 = pairs.iter().map(|n| u32::from(*n)).sum();
+    if sum != rot / 2 {
+        let problem = format!("adds up to {sum}; must be {}, half of {rot}", rot / 2);
+        return Err(keys.error(&key, problem));
+    }
+    let interleaved = keys.bool(&field("mrope_interleaved"))?.unwrap_or(false);
+    Ok(Some(Sections { pairs, interleaved }))
 }
 
 fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
@@ -125,7 +168,7 @@ fn hugging_face_scaling(
         "rope_parameters.full_attention.rope_type",
     ]);
     match keys.text(&type_key)? {
-        None | Some("default") => Ok(Scaling::None),
+        None | Some("default" | "mrope") => Ok(Scaling::None),
         Some("dynamic") if keys.value(&field("alpha")).is_some() => Ok(Scaling::None),
         Some("linear") => linear(keys.positive(&field("factor"), None)?),
         Some("proportional") => {

@@ -10,6 +10,7 @@ use crate::{Error, rope};
 use std::fmt;
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
+use welte_table::Sections;
 
 /// The activation between gate and up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,15 @@ pub struct Rope {
     pub rot: u32,
     /// Scaling.
     pub scaling: Scaling,
+    /// Which axes of a row turn which pairs; `None`: its position turns all.
+    pub sections: Option<Sections>,
+}
+
+impl Rope {
+    /// The sections as a parameter of ops.
+    pub(crate) fn sections_word(&self) -> u32 {
+        self.sections.map_or(0, Sections::word)
+    }
 }
 
 /// The rope of a layer.

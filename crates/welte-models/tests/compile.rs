@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{CompileOptions, Scaling, compile, spec};
 use welte_table::{
-    CacheKind, Class, Command, Extent, Format, MemoryPlan, NO_WEIGHT, Op, PATTERNS, PassKind,
-    Program, Source, Usage, accesses, cost, from_lines, fuse, params, to_lines, verify,
+    CacheKind, Class, Command, Extent, Format, MemoryPlan, NO_BUFFER, NO_WEIGHT, Op, PATTERNS,
+    PassKind, Program, Source, Usage, accesses, cost, from_lines, fuse, params, to_lines, verify,
 };
 
 const DIALECTS: [Dialect; 2] = [Dialect::Gguf, Dialect::HuggingFace];
@@ -354,6 +354,28 @@ fn the_plan_adds_up_by_class() {
         let logits = p.buffers.iter().find(|b| b.name == "logits").unwrap();
         assert_eq!(logits.bytes, 16 * 300 * 4);
     }
+}
+
+#[test]
+fn features_take_memory_only_where_they_are_wanted() {
+    let recipe = Recipe::default();
+    let plain = program(&recipe, &CompileOptions::default());
+    let options = CompileOptions {
+        features: 7,
+        ..CompileOptions::default()
+    };
+    let p = program(&recipe, &options);
+    assert_eq!((plain.features, plain.feature_count()), (NO_BUFFER, 0));
+    assert_eq!(p.feature_count(), 7);
+    let total = |p| MemoryPlan::of(p, &cost::stored_bytes).total();
+    assert_eq!(total(&p), total(&plain) + 7 * 4 * u64::from(p.embedding()));
+    verify(&p).unwrap();
+    assert_eq!(from_lines(&to_lines(&p)).unwrap(), p);
+    // Nothing else differs.
+    let mut without = p.clone();
+    without.buffers.retain(|b| b.name != "features");
+    without.features = NO_BUFFER;
+    assert_eq!(without, plain);
 }
 
 #[test]

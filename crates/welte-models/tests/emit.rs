@@ -144,6 +144,7 @@ fn norms_of_each_head_are_a_part_of_the_append() {
         magnitude: 1.0,
         eps: 1e-5,
         qkv_stride: 512,
+        sections: 0,
     };
     assert_eq!(p::RopeAppend::of(&commands[1].params), append);
     let attention = p::Attention {

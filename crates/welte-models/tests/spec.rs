@@ -652,3 +652,34 @@ fn scalings_are_named() {
         assert_eq!(scaling.to_string(), name);
     }
 }
+
+#[test]
+fn sections_of_axes() {
+    let list = |numbers: &[u64]| Value::Array(numbers.iter().map(|n| Value::U64(*n)).collect());
+    let sections = |spec: ModelSpec| spec.rope.sections.map(|s| (s.pairs, s.interleaved));
+    let key = "rope_scaling.mrope_section";
+    let of = |numbers: &[u64]| with(directory("qwen2_vl_text"), &[(key, list(numbers))]);
+    assert_eq!(sections(with(directory("qwen2"), &[]).unwrap()), None);
+    assert_eq!(
+        sections(of(&[8, 12, 12]).unwrap()),
+        Some(([8, 12, 12], false))
+    );
+    let turns = [
+        ("rope_parameters.mrope_section", list(&[12, 10, 10])),
+        ("rope_parameters.mrope_interleaved", Value::Bool(true)),
+    ];
+    let turns = with(directory("qwen2_vl_text"), &turns).unwrap();
+    assert_eq!(sections(turns), Some(([12, 10, 10], true)));
+    let gguf = [("qwen2vl.rope.dimension_sections", list(&[8, 12, 12, 0]))];
+    let gguf = with(fake("qwen2vl", Dialect::Gguf), &gguf).unwrap();
+    assert_eq!(sections(gguf), Some(([8, 12, 12], false)));
+    refused(
+        of(&[8, 12, 13]),
+        &[key, "adds up to 33; must be 32, half of 64"],
+    );
+    for wrong in [&[8, 24][..], &[8, 12, 12, 1], &[300, 0, 0], &[]] {
+        refused(of(wrong), &[key, "is not a list of three numbers"]);
+    }
+    let text = with(directory("qwen2_vl_text"), &[(key, text("8"))]);
+    refused(text, &[key, "is not a list"]);
+}

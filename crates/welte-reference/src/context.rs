@@ -59,7 +59,9 @@ impl ReferenceContext {
                 program.slots as usize,
                 program.vocab as usize,
             )),
-            checks: Checks::new(&program).mixing(same_commands(&program)),
+            checks: Checks::new(&program)
+                .mixing(same_commands(&program))
+                .taking_features(),
             last: LastStep::default(),
             live: Vec::new(),
             profile: None,

@@ -7,7 +7,7 @@ use crate::math::{
 use std::ops::Range;
 use welte_formats::quant;
 use welte_table::{
-    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Program, Row, params,
+    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Program, Row, Sections, params,
 };
 
 /// The memory that commands read and write.
@@ -49,9 +49,19 @@ impl<'a> Execution<'a> {
         match self.command.op {
             Op::Embed => {
                 let p = params::Embed::of(words);
-                let token = self.read(a, 1, row, 1)[0].to_bits() as usize;
-                let x = &self.matrix()[token * p.k as usize..][..p.k as usize];
-                let x: Vec<f32> = x.iter().map(|v| v * p.scale).collect();
+                let feature = self.rows[row].input.feature();
+                let feature = feature.filter(|_| self.program.takes_features(self.command));
+                let x: Vec<f32> = if let Some(feature) = feature {
+                    let features = BufferRef {
+                        buffer: self.program.features,
+                        offset: 0,
+                    };
+                    self.read(features, p.k, feature as usize, p.k)
+                } else {
+                    let token = self.read(a, 1, row, 1)[0].to_bits() as usize;
+                    let x = &self.matrix()[token * p.k as usize..][..p.k as usize];
+                    x.iter().map(|v| v * p.scale).collect()
+                };
                 self.write(b, p.x_stride, row, &x);
             }
             Op::Norm => {
@@ -213,7 +223,8 @@ impl<'a> Execution<'a> {
                 let p = params::Rope::of(words);
                 let mut y = self.read(a, p.y_stride, row, p.heads * p.head_dim);
                 for head in y.chunks_mut(p.head_dim as usize) {
-                    self.rope(&mut head[..p.rot as usize], row, p.interleaved, p.magnitude);
+                    let turned = &mut head[..p.rot as usize];
+                    self.rope(turned, row, p.interleaved, p.magnitude, p.sections);
                 }
                 self.write(a, p.y_stride, row, &y);
             }
@@ -361,7 +372,8 @@ impl<'a> Execution<'a> {
             if let Some(weight) = self.weight(role) {
                 head.copy_from_slice(&norm(head, Some(weight), p.eps));
             }
-            self.rope(&mut head[..p.rot as usize], row, p.interleaved, p.magnitude);
+            let turned = &mut head[..p.rot as usize];
+            self.rope(turned, row, p.interleaved, p.magnitude, p.sections);
         }
         self.write(at, p.qkv_stride, row, &qkv);
         let (k, v) = qkv[heads * dim..].split_at(kv_heads * dim);
@@ -369,7 +381,8 @@ impl<'a> Execution<'a> {
     }
 
     /// Rotates the elements of one head.
-    fn rope(&self, y: &mut [f32], row: usize, interleaved: u32, magnitude: f32) {
+    fn rope(&self, y: &mut [f32], row: usize, interleaved: u32, magnitude: f32, sections: u32) {
+        let sections = Sections::of(sections);
         let half = y.len() / 2;
         let freqs = self.weight(0).unwrap_or(&[]);
         for (i, freq) in freqs.iter().enumerate().take(half) {
@@ -377,7 +390,7 @@ impl<'a> Execution<'a> {
                 0 => (i, i + half),
                 _ => (2 * i, 2 * i + 1),
             };
-            let angle = self.rows[row].position as f32 * freq;
+            let angle = self.rows[row].coordinate(sections, i) as f32 * freq;
             let (cos, sin) = (angle.cos() * magnitude, angle.sin() * magnitude);
             let (a, b) = (y[first], y[second]);
             y[first] = a * cos - b * sin;
@@ -414,10 +427,10 @@ impl<'a> Execution<'a> {
     /// Softmax over all positions that the row sees, then the weighted sum of their values.
     fn attend(&self, p: &params::Attention, row: usize, head: usize, q: &[f32]) -> Vec<f32> {
         let kv_head = head / (p.heads / p.kv_heads) as usize;
-        let end = self.rows[row].position as usize + 1;
+        let end = self.rows[row].reach as usize + 1;
         let first = match p.window {
             0 => 0,
-            window => end.saturating_sub(window as usize),
+            window => (self.rows[row].position as usize + 1).saturating_sub(window as usize),
         };
         let score = |position: usize| {
             let k = self.fetch(p.layer, 0, kv_head, row, position);

@@ -30,6 +30,7 @@ fn named(name: &str) -> Program {
         page: 1,
         slots: 1,
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: Vec::new(),
     }
 }

@@ -230,6 +230,7 @@ impl From<welte::Error> for Failure {
             | E::PromptPooling { .. }
             | E::Constraint { .. }
             | E::TooMany { .. }
+            | E::BothWays { .. }
             | E::EmptyPrompt
             | E::Token { .. }
             | E::NoTokenizer { .. }

@@ -130,6 +130,7 @@ impl Device for SplitDevice {
             Some(format!("{missing} (experts on {})", self.far.info().id))
         };
         let near = self.near.missing(&split.near.program);
+        let near = program.needs_features().or(near);
         near.or_else(|| split.has_far().then(far).flatten())
     }
 

@@ -196,10 +196,10 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
         (Op::Attention, CacheKind::Attention { .. }) => {
             let q = p::Attention::of(&c.params);
             let seen = |row: &Row| {
-                let all = u64::from(row.position) + 1;
+                let all = u64::from(row.reach) + 1;
                 match q.window {
                     0 => all,
-                    window => all.min(window.into()),
+                    window => all.min(u64::from(window) + u64::from(row.reach - row.position)),
                 }
             };
             let positions: u64 = rows.iter().map(seen).sum();

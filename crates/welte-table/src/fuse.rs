@@ -151,7 +151,7 @@ pub const ROPE_APPEND: Pattern = Pattern {
         steps: &[
             step!(optional Norm [q_norm] [qkv, qkv] { dim: head_dim, groups: heads, eps, x_stride: qkv_stride, y_stride: qkv_stride }),
             step!(optional Norm [k_norm] [k, k] { dim: head_dim, groups: kv_heads, eps, x_stride: qkv_stride, y_stride: qkv_stride }),
-            step!(Rope [freqs] [qkv] { heads: turned, head_dim, rot, interleaved, magnitude, y_stride: qkv_stride }),
+            step!(Rope [freqs] [qkv] { heads: turned, head_dim, rot, interleaved, magnitude, y_stride: qkv_stride, sections }),
             step!(KvAppend [] [k, v, kv] { layer, kv_heads, head_dim, k_stride: qkv_stride, v_stride: qkv_stride }),
         ],
         relate: |b| {
@@ -459,6 +459,10 @@ fn trim(program: &mut Program) {
             }
         }
     }
+    // Rows read features without a command that names them.
+    if let Some(needed) = needed.get_mut(program.features as usize) {
+        *needed = Some(u64::MAX);
+    }
     let mut numbers: Vec<BufferId> = Vec::new();
     let mut kept: Vec<BufferSpec> = Vec::new();
     for (buffer, needed) in std::mem::take(&mut program.buffers).into_iter().zip(needed) {
@@ -482,6 +486,7 @@ fn trim(program: &mut Program) {
         }
     };
     renumber(&mut program.tokens);
+    renumber(&mut program.features);
     for cache in &mut program.caches {
         renumber(&mut cache.buffer);
     }

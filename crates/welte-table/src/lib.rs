@@ -32,7 +32,7 @@ pub use lines::{from_lines, to_lines};
 pub use op::{Op, Params, Word, params};
 pub use plan::{MemoryPlan, PlanEntry, human};
 pub use range::Range;
-pub use row::{Input, Row};
+pub use row::{Input, Row, Sections};
 pub use sampling::{Sampling, SamplingOption};
 pub use split::{Half, Region, Side, Split, Stretch};
 pub use table::*;

@@ -4,8 +4,8 @@
 //! as `%hex;`. Floats are their bits in hex, so that nothing is lost.
 
 use crate::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, ModelPart, Op, Part, Pass,
-    PassKind, Program, Source, Usage, WeightSpec,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, ModelPart, NO_BUFFER, Op,
+    Part, Pass, PassKind, Program, Source, Usage, WeightSpec,
 };
 use std::fmt::Write;
 use std::str::SplitAsciiWhitespace;
@@ -46,6 +46,9 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
         ..
     } = program;
     writeln!(out, "program {vocab} {context} {page} {slots} {tokens}")?;
+    if program.features != NO_BUFFER {
+        writeln!(out, "features {}", program.features)?;
+    }
     for b in &program.buffers {
         writeln!(
             out,
@@ -177,6 +180,7 @@ pub fn from_lines(text: &str) -> Result<Program, String> {
         page: 0,
         slots: 0,
         tokens: 0,
+        features: NO_BUFFER,
         passes: Vec::new(),
     };
     for (i, line) in lines {
@@ -198,6 +202,7 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
             program.slots = f.number()?;
             program.tokens = f.number()?;
         }
+        "features" => program.features = f.number()?,
         "cache" => {
             let kind = f.word()?;
             program.caches.push(CacheSpec {

@@ -107,7 +107,8 @@ macro_rules! ops {
 // 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
 // `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`; 6: tanh.
 ops! {
-    /// `x[r] = scale * table[token[r]]`
+    /// `x[r] = scale * table[token[r]]`. A row that reads a feature gets it from the first `embed` of the pass, unscaled, and token
+    /// 0 from others.
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
     /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight` (`y` may be `x`; `weight` is
     /// optional)
@@ -125,13 +126,14 @@ ops! {
     Bias "bias": weights ["bias"] reads [] writes ["y"] { n: u32, y_stride: u32 }
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
     /// inverse frequencies (`freqs`, rot/2 values, already scaled). `interleaved` 1: pairs (2i, 2i+1); 0: (i, i + rot/2).
-    Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
+    /// `sections` ([`Sections`](crate::Sections)) says which of the row's axes takes the place of the position; 0: none does.
+    Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32, sections: u32 }
     /// `y *= 1 + beta * ln(1 + floor(position / original))`
     PositionScale "position_scale": weights [] reads [] writes ["y"] { n: u32, beta: f32, original: u32, y_stride: u32 }
     /// Stores each row's keys and values at its slot and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
-    /// Causal attention of each row over its own sequence: positions 0..=position, or the last `window` of them if
-    /// `window` is not 0. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
+    /// Causal attention of each row over its own sequence: positions 0..=reach, without those that are `window` or more before its
+    /// own if `window` is not 0. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
     /// that has no value.
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
     /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
@@ -211,7 +213,7 @@ ops! {
     NormMatmulActMul "norm_matmul_act_mul": weights ["matrix", "weight"] reads ["x"] writes ["y"] { n: u32, k: u32, eps: f32, act: u32, x_stride: u32, y_stride: u32 }
     /// Fused: q and k norms per head (where weights are given), rope of q and k in place, append of k and v.
     /// `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
-    RopeAppend "rope_append": weights ["freqs", "q_norm", "k_norm"] reads [] writes ["qkv", "kv"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, eps: f32, qkv_stride: u32 }
+    RopeAppend "rope_append": weights ["freqs", "q_norm", "k_norm"] reads [] writes ["qkv", "kv"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, eps: f32, qkv_stride: u32, sections: u32 }
 }
 
 impl params::ExpertsActMul {

@@ -5,7 +5,7 @@
 pub enum Input {
     /// The embedding of a token.
     Token(u32),
-    /// A vector that an encoder has computed, by its number.
+    /// A vector of the feature buffer ([`Program::features`](crate::Program::features)), by its number.
     Feature(u32),
 }
 
@@ -68,5 +68,93 @@ impl Row {
 impl Default for Row {
     fn default() -> Row {
         Row::new(0, 0, 0)
+    }
+}
+
+/// Which axis each pair of a rotated head follows: an op's parameter, packed into a word. 0: all follow the position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// Pairs of each axis: time, height, width. Together they are all pairs of a head.
+    pub pairs: [u8; 3],
+    /// Pairs take turns (time, height, width, time, …) as long as their axis has any left, and the rest is of time.
+    /// Otherwise the pairs of an axis lie together.
+    pub interleaved: bool,
+}
+
+impl Sections {
+    /// As an op's parameter.
+    pub const fn word(self) -> u32 {
+        let [time, height, width] = self.pairs;
+        u32::from_le_bytes([time, height, width, self.interleaved as u8])
+    }
+
+    /// Out of an op's parameter; `None` if there are no sections.
+    pub const fn of(word: u32) -> Option<Sections> {
+        let [time, height, width, interleaved] = word.to_le_bytes();
+        if word == 0 {
+            return None;
+        }
+        Some(Sections {
+            pairs: [time, height, width],
+            interleaved: interleaved != 0,
+        })
+    }
+
+    /// The axis of a pair.
+    pub fn axis(self, pair: usize) -> usize {
+        let [time, height, _] = self.pairs.map(usize::from);
+        if self.interleaved {
+            let turn = pair % 3;
+            let has_turn = turn > 0 && pair / 3 < usize::from(self.pairs[turn]);
+            if has_turn { turn } else { 0 }
+        } else if pair < time {
+            0
+        } else if pair < time + height {
+            1
+        } else {
+            2
+        }
+    }
+}
+
+impl Row {
+    /// What the angle of a pair is proportional to.
+    pub fn coordinate(&self, sections: Option<Sections>, pair: usize) -> u32 {
+        sections.map_or(self.position, |sections| self.axes[sections.axis(pair)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_follow_their_axes() {
+        let axes = |pairs, interleaved| {
+            let sections = Sections { pairs, interleaved };
+            assert_eq!(Sections::of(sections.word()), Some(sections));
+            let all = pairs.iter().map(|n| usize::from(*n)).sum();
+            (0..all).map(|pair| sections.axis(pair)).collect::<Vec<_>>()
+        };
+        assert_eq!(axes([3, 2, 1], false), [0, 0, 0, 1, 1, 2]);
+        assert_eq!(axes([4, 2, 2], true), [0, 1, 2, 0, 1, 2, 0, 0]);
+        assert_eq!(axes([4, 2, 1], true), [0, 1, 2, 0, 1, 0, 0]);
+        assert_eq!(Sections::of(0), None);
+        let row = Row {
+            axes: [7, 8, 9],
+            ..Row::new(1, 5, 0)
+        };
+        assert_eq!(row.coordinate(None, 4), 5);
+        let sections = Sections::of(axes_word());
+        assert_eq!(
+            [0, 1, 2].map(|pair| row.coordinate(sections, pair)),
+            [7, 8, 9]
+        );
+        assert!(!row.is_text() && Row::new(1, 5, 0).is_text());
+    }
+
+    fn axes_word() -> u32 {
+        let (pairs, interleaved) = ([1, 1, 1], false);
+        Sections { pairs, interleaved }.word()
     }
 }

@@ -321,6 +321,7 @@ impl Half {
                 Side::Far => Vec::new(),
             },
             tokens: at(&buffers, program.tokens),
+            features: NO_BUFFER,
             passes,
             ..*program
         };

@@ -530,6 +530,8 @@ pub struct Program {
     pub slots: u32,
     /// The buffer of token ids, one per row: `embed` reads them, `sample` replaces them.
     pub tokens: BufferId,
+    /// The buffer of features that rows may read in place of tokens, a vector as long as an embedding each; `NO_BUFFER`: none.
+    pub features: BufferId,
     /// The passes, decode first.
     pub passes: Vec<Pass>,
 }
@@ -555,6 +557,35 @@ impl Program {
             sum = sum.checked_add(all)?;
         }
         Some(sum)
+    }
+
+    /// Floats of an embedding, or of a feature.
+    pub fn embedding(&self) -> u32 {
+        let commands = self.passes.iter().flat_map(|pass| &pass.commands);
+        let embed = commands.into_iter().find(|c| c.op == Op::Embed);
+        embed.map_or(0, |c| crate::params::Embed::of(&c.params).k)
+    }
+
+    /// What the program needs of a device for its features, in words for a person; `None`: it has none.
+    pub fn needs_features(&self) -> Option<String> {
+        let what = "rows that read vectors in place of tokens";
+        (self.features != NO_BUFFER).then(|| what.to_string())
+    }
+
+    /// How many features the program has room for.
+    pub fn feature_count(&self) -> u32 {
+        let spec = self.buffers.get(self.features as usize);
+        let each = 4 * u64::from(self.embedding().max(1));
+        spec.map_or(0, |spec| (spec.bytes / each) as u32)
+    }
+
+    /// Whether a command is the one that gives rows their features: the first `embed` of its pass.
+    pub fn takes_features(&self, command: &Command) -> bool {
+        let first = |pass: &Pass| {
+            let embed = pass.commands.iter().find(|c| c.op == Op::Embed);
+            embed.is_some_and(|first| first.buffers == command.buffers)
+        };
+        self.feature_count() > 0 && command.op == Op::Embed && self.passes.iter().any(first)
     }
 
     /// The most rows of any pass.

@@ -3,7 +3,7 @@
 use crate::access::apart;
 use crate::{
     Access, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format, NO_BUFFER, NO_WEIGHT,
-    Op, Pass, PassKind, Program, Source, Usage, WeightSpec, accesses, cost, params as p,
+    Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec, accesses, cost, params as p,
 };
 
 /// Refuses a program that a device could not run safely. The error names the pass, the command and the fault.
@@ -18,6 +18,14 @@ pub fn verify(program: &Program) -> Result<(), String> {
         return Err(format!(
             "the tokens buffer must be of class tables and hold {most_rows} tokens"
         ));
+    }
+    if program.features != NO_BUFFER {
+        let features = buffer(program, program.features);
+        let features = features.ok_or("the buffer of features does not exist")?;
+        let each = 4 * u64::from(program.embedding());
+        if features.class == Class::Tables || each == 0 || !features.bytes.is_multiple_of(each) {
+            return Err("the buffer of features must hold whole embeddings".into());
+        }
     }
     let kinds: Vec<PassKind> = program.passes.iter().map(|p| p.kind).collect();
     if kinds.first() != Some(&PassKind::Decode) && kinds != [PassKind::Embed] {
@@ -493,10 +501,12 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         }
         Op::Rope => {
             let q = p::Rope::of(words);
+            sections(q.sections, q.rot)?;
             rope(program, c, q.head_dim, q.rot, q.interleaved, q.magnitude)
         }
         Op::RopeAppend => {
             let q = p::RopeAppend::of(words);
+            sections(q.sections, q.rot)?;
             rope(program, c, q.head_dim, q.rot, q.interleaved, q.magnitude)?;
             for i in [1, 2] {
                 optional_vector(program, c, i, q.head_dim)?;
@@ -740,6 +750,17 @@ fn rope(
     ensure(interleaved <= 1, || format!("interleaved is {interleaved}"))?;
     finite(&[magnitude])?;
     vector(program, c, 0, rot / 2)
+}
+
+/// Checks that sections cover the pairs that are rotated.
+fn sections(word: u32, rot: u32) -> Result<(), String> {
+    let Some(sections) = Sections::of(word) else {
+        return Ok(());
+    };
+    let pairs: u32 = sections.pairs.iter().map(|n| u32::from(*n)).sum();
+    ensure(pairs == rot / 2 && word >> 24 <= 1, || {
+        format!("sections {:?} of {} pairs", sections.pairs, rot / 2)
+    })
 }
 
 /// Checks that the command's attention cache has this shape. Returns the cache's window.

@@ -193,6 +193,7 @@ fn small_ops() {
         interleaved: 0,
         magnitude: 1.0,
         y_stride: 32,
+        sections: 0,
     };
     assert_eq!(of(Op::Rope, rope.words(), &[vector(3)]), (12 + 128, 72));
     let fused = p::RopeAppend {
@@ -205,6 +206,7 @@ fn small_ops() {
         magnitude: 1.0,
         eps: 1e-5,
         qkv_stride: 64,
+        sections: 0,
     };
     let weights = [vector(3), vector(8), vector(8)];
     let got = of(Op::RopeAppend, fused.words(), &weights);
@@ -320,6 +322,7 @@ fn with_cache(kind: CacheKind) -> Program {
         page: 16,
         slots: 1,
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: Vec::new(),
     }
 }

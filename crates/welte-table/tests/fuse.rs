@@ -47,6 +47,7 @@ fn program(commands: Vec<Command>) -> Program {
         page: 16,
         slots: 1,
         tokens: 5,
+        features: welte_table::NO_BUFFER,
         passes: vec![Pass {
             kind: PassKind::Decode,
             rows: 2,
@@ -115,6 +116,17 @@ fn a_norm_becomes_a_part_of_the_product_that_alone_reads_it() {
     assert!(whole.flops >= 2 * 32 * 64, "costs are filled in");
     // Its result has no buffer any more.
     assert_eq!(buffers, ["x", "y", "kv"]);
+}
+
+/// No command names it: rows read it.
+#[test]
+fn the_buffer_of_features_stays() {
+    let mut program = program(vec![norm(64), matmul(3, 32, 64, at(Y, 12), 200)]);
+    program.features = PAIR;
+    let fused = fuse(program, PATTERNS);
+    let features = &fused.buffers[fused.features as usize];
+    assert_eq!((&*features.name, features.bytes), ("pair", 4096));
+    assert_eq!(fused.features, PAIR - 1);
 }
 
 #[test]
@@ -258,6 +270,7 @@ fn queries_and_keys_are_normed_turned_and_appended_at_once() {
         interleaved: 1,
         magnitude: 1.5,
         y_stride: 96,
+        sections: 0x01_01_01,
     };
     let rope = command(Op::Rope, &[5], &[q], rope.words());
     let append = |values| {
@@ -286,6 +299,7 @@ fn queries_and_keys_are_normed_turned_and_appended_at_once() {
         magnitude: 1.5,
         eps: 1e-6,
         qkv_stride: 96,
+        sections: 0x01_01_01,
     };
     assert_eq!(p::RopeAppend::of(&whole.params), expected);
     // Without norms their weights are missing.

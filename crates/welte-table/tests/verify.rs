@@ -119,6 +119,10 @@ fn parameters_at_their_limits() {
             p.weights[4].k = 1;
             p.weights[4].source = Source::Constant(vec![1.0]);
         }),
+        ("sections of two pairs", |p| {
+            set(p, Op::Rope, "sections", 0x01_01);
+            set(p, Op::RopeAppend, "sections", 0x01_01_01_00);
+        }),
         ("the first kind of pooling", |p| set(p, Op::Pool, "kind", 0)),
         ("a pool of any length", |p| set(p, Op::Pool, "normalise", 0)),
         ("no activation of a convolution", |p| {
@@ -285,6 +289,18 @@ fn parameters_at_their_limits() {
         ("cannot rotate 3 of 4", |p| set(p, Op::Rope, "rot", 3)),
         ("cannot rotate 6 of 4", |p| set(p, Op::RopeAppend, "rot", 6)),
         ("interleaved is 2", |p| set(p, Op::Rope, "interleaved", 2)),
+        ("sections [1, 0, 0] of 2 pairs", |p| {
+            set(p, Op::Rope, "sections", 1)
+        }),
+        ("sections [1, 1, 1] of 2 pairs", |p| {
+            set(p, Op::RopeAppend, "sections", 0x01_01_01)
+        }),
+        ("the buffer of features does not exist", |p| {
+            p.features = p.buffers.len() as u32
+        }),
+        ("the buffer of features must hold whole embeddings", |p| {
+            p.features = p.tokens
+        }),
         ("an empty norm", |p| set(p, Op::Norm, "groups", 0)),
         ("an empty norm", |p| set(p, Op::LayerNorm, "groups", 0)),
         ("layer 1 of 1", |p| set(p, Op::Attention, "layer", 1)),

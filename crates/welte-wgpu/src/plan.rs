@@ -157,6 +157,9 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     if program.passes.iter().any(Pass::is_middle) {
         return Some("the middle of a pass by itself".to_string());
     }
+    if let Some(features) = program.needs_features() {
+        return Some(features);
+    }
     let sizes = Sizes::of(program, gpu.binding);
     if sizes.arena > gpu.binding {
         return Some(format!(

@@ -252,6 +252,12 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
+    /// Spans of a prompt cannot attend both ways.
+    #[error("spans that attend both ways: {problem}")]
+    BothWays {
+        /// What is wrong.
+        problem: String,
+    },
     /// The model's caches cannot be kept on disk.
     #[error("{origin}: the prefix store cannot keep recurrent state")]
     PrefixStore {

@@ -78,6 +78,8 @@ pub struct LoadOptions {
     /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
     /// so that stored pages are never used with other weights.
     pub prefix_store: bool,
+    /// Vectors that rows may read in place of tokens ([`Program::features`]); 0: none. Not for encoders.
+    pub features: u32,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains; `None`: in the fastest way that has run on this kind of GPU.
@@ -114,6 +116,7 @@ impl Default for LoadOptions {
             score_tokens: None,
             page: CompileOptions::default().page,
             prefix_store: false,
+            features: 0,
             max_chain: 256,
             replay: None,
             retune: false,
@@ -714,6 +717,19 @@ impl Model {
             }
             _ => &[],
         }
+    }
+
+    /// The most tokens of a span of a prompt that attends both ways; 0: the device computes none. A step has room for one, and
+    /// for all who decode.
+    pub(crate) fn longest_span(&self) -> usize {
+        if !self.inner.device.takes_features() {
+            return 0;
+        }
+        let (rows, slots) = (
+            self.rows_of(self.inner.prompt),
+            self.program().slots as usize,
+        );
+        if slots < rows { rows - slots } else { rows }
     }
 
     /// The most rows of a step of a pass.

@@ -8,6 +8,7 @@ mod spy;
 use common::*;
 use spy::{Spy, Watch};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -493,4 +494,72 @@ fn what_could_not_be_reused_is_not_reported_as_cached() {
         assert_eq!(cached + all - computed, 132);
         computed = all;
     }
+}
+
+/// The steps of a prompt are cut between spans that attend both ways, also where the pieces of prompts are short because others
+/// decode. What a span sees does not depend on the cuts.
+#[test]
+fn spans_that_attend_both_ways_are_never_cut() {
+    let sized = |rows| {
+        with(options(DeviceChoice::CPU), |o| {
+            (o.slots, o.prompt_rows) = (2, rows);
+        })
+    };
+    let (small, large) = (load(TINY, &sized(32)), load(TINY, &sized(128)));
+    let spans = vec![5..9, 20..45, 45..75, 88..90];
+    let plain = request(prompt(100, &small), 12);
+    let spanned = with(plain.clone(), |r| r.both_ways = spans);
+    // All in one step.
+    let wanted = alone(&large, &spanned);
+    assert_ne!(wanted, alone(&large, &plain));
+    assert_eq!(alone(&small, &spanned), wanted);
+    let engine = Engine::new(&small, &EngineOptions::default()).unwrap();
+    let mut other = engine.submit(request(prompt(7, &small), 150)).unwrap();
+    other.next_token().unwrap().unwrap();
+    for _ in 0..2 {
+        let stream = engine.submit(spanned.clone()).unwrap();
+        assert_eq!(stream.complete().unwrap().1.tokens, wanted);
+    }
+}
+
+fn one(span: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(span).collect()
+}
+
+#[test]
+fn spans_that_no_step_could_have_are_refused() {
+    let model = with_slots(2);
+    let engine = model.engine().unwrap();
+    let refused = |change: &dyn Fn(&mut Request)| {
+        let request = with(request(prompt(60, &model), 5), change);
+        match engine.submit(request) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("accepted"),
+        }
+    };
+    let order = "must lie in the prompt, one after the other";
+    let length = "a step takes 1 to 30";
+    for (spans, why) in [
+        (vec![5..9, 8..12], order),
+        (vec![30..40, 5..9], order),
+        (one(50..61), order),
+        (one(5..36), "span 5..36 has 31 tokens"),
+        (one(5..36), length),
+        (vec![5..9, 10..10], length),
+    ] {
+        let said = refused(&|r| r.both_ways = spans.clone());
+        assert!(said.contains(why), "{spans:?}: {said}");
+    }
+    let said = refused(&|r| {
+        (r.both_ways, r.options.prompt_logprobs) = (one(5..9), Some(0));
+    });
+    assert!(said.contains("prompt_logprobs"), "{said}");
+    let reversed = refused(&|r| r.both_ways = one(Range { start: 9, end: 5 }));
+    assert!(reversed.contains(length), "{reversed}");
+    let reference = with(options("reference".parse().unwrap()), |o| o.slots = 2);
+    let reference = load(TINY, &reference);
+    let spanned = with(request(prompt(20, &reference), 4), |r| {
+        r.both_ways = one(5..9)
+    });
+    alone(&reference, &spanned);
 }

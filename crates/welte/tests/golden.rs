@@ -3,6 +3,9 @@
 //! `--include-ignored`).
 //! Teacher-forced; the scripts in `tools/goldens` wrote the logits, and `welte-goldens` makes the weights.
 
+#[path = "golden/rows.rs"]
+mod rows;
+
 use std::sync::{Arc, LazyLock};
 
 use welte::{DeviceId, DeviceOptions, Replay};
@@ -213,8 +216,13 @@ fn best_cpu() -> Vec<Target> {
 const PROMPT_ROWS: usize = 32;
 
 /// The program for a device, or what the device lacks.
-fn compile(checkpoint: &dyn Checkpoint, device: &dyn Device) -> Result<Arc<Program>, String> {
+fn compile(
+    checkpoint: &dyn Checkpoint,
+    device: &dyn Device,
+    features: u32,
+) -> Result<Arc<Program>, String> {
     let options = CompileOptions {
+        features,
         context: 64,
         page: 16,
         kv_format: Format::F16,
@@ -346,7 +354,7 @@ fn check_all(architecture: &str, count: usize, targets: &[Target]) {
         let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
         for target in targets {
             let name = &target.name;
-            let program = match compile(&*checkpoint, &*target.device) {
+            let program = match compile(&*checkpoint, &*target.device, 0) {
                 Ok(program) => program,
                 // Only a GPU may lack something.
                 Err(what) if target.device.info().id.kind == "cuda" => {

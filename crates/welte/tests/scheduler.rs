@@ -9,6 +9,7 @@ mod spy;
 use common::*;
 use spy::{Spy, Watch};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -95,9 +96,27 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
             options.bias = vec![(random.below(vocab) as u32, 2.0)];
         }
         options.chain = random.once_in(3).then(|| 1 + random.below(20) as usize);
+        if model.device().id.kind == "cpu" && options.prompt_logprobs.is_none() {
+            request.both_ways = both_ways(random, request.prompt.len());
+        }
         all.push(request);
     }
     all
+}
+
+/// For some prompts: spans that attend both ways.
+fn both_ways(random: &mut Random, prompt: usize) -> Vec<Range<usize>> {
+    let mut spans = Vec::new();
+    let mut from = 0;
+    while random.once_in(3) {
+        let start = from + random.below(30) as usize;
+        from = start + 1 + random.below(24) as usize;
+        if from > prompt {
+            break;
+        }
+        spans.push(start..from);
+    }
+    spans
 }
 
 /// Constraints with and without forced tokens.

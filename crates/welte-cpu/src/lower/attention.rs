@@ -14,7 +14,7 @@ use crate::ops::{FloatRows, attention_prompt};
 use crate::scratch::{experts_of, matrix_of, rope_of};
 use crate::unsupported;
 use welte_device::Error;
-use welte_table::params;
+use welte_table::{Sections, params};
 
 impl Lowering<'_> {
     pub(super) fn rope(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
@@ -252,6 +252,7 @@ impl Lowering<'_> {
             freqs: self.floats(kind.freqs, rot / 2)?,
             half: rot / 2,
             magnitude: f32::from_bits(kind.magnitude),
+            sections: Sections::of(kind.sections),
             y,
         }));
         Ok(y)

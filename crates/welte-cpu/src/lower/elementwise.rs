@@ -4,18 +4,32 @@
 use super::{Lowered, Lowering, scratch_too_small};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
-use crate::ops::Bytes;
 use crate::ops::basic::{
     Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
 use crate::ops::heads::{self, HeadsMatmul};
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::sample::{self, Sample};
+use crate::ops::{Bytes, FloatRows};
 use crate::unsupported;
 use welte_device::Error;
-use welte_table::{Usage, params};
+use welte_table::{BufferRef, Command, Usage, params};
 
 impl Lowering<'_> {
+    /// The features that an `embed` gives to rows.
+    fn features(&self, command: &Command, k: usize) -> Result<Option<FloatRows>, Error> {
+        let program = self.program();
+        if !program.takes_features(command) {
+            return Ok(None);
+        }
+        let at = BufferRef {
+            buffer: program.features,
+            offset: 0,
+        };
+        let count = program.feature_count() as usize;
+        self.float_rows(at, k as u32, k, count).map(Some)
+    }
+
     pub(super) fn embed(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
         let p = params::Embed::of(&l.command.params);
         let (n, k) = (p.n as usize, p.k as usize);
@@ -56,6 +70,7 @@ impl Lowering<'_> {
             k,
             scale: p.scale,
             tokens: self.tokens(l.rows)?,
+            features: self.features(l.command, k)?,
             y: self.float_rows(l.command.buffers[1], p.x_stride, k, l.rows)?,
         }));
         Ok(())

@@ -6,7 +6,7 @@ use super::cache::KvCache;
 use super::{FloatRows, Floats, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
-use welte_table::Format;
+use welte_table::{Format, Row};
 
 /// Positions of one split.
 pub(crate) const SPLIT: usize = 256;
@@ -79,24 +79,24 @@ impl Attention {
         unsafe { self.sinks.get(self.heads) }.map(|sinks| sinks[head])
     }
 
-    /// How many splits the row at `position` has.
-    pub(crate) fn splits(&self, position: usize) -> usize {
-        position / SPLIT + 1 - self.first(position) / SPLIT
+    /// How many splits a row has.
+    pub(crate) fn splits(&self, row: &Row) -> usize {
+        row.reach as usize / SPLIT + 1 - self.first(row.position as usize) / SPLIT
     }
 
     /// The number of splits if threads share them: a step of one row with several splits, not of a prompt that has
     /// functions of its own.
     pub(crate) fn shared_splits(&self, state: &State, rows: usize) -> Option<usize> {
-        let splits = self.splits(state.rows[0].position as usize);
+        let splits = self.splits(&state.rows[0]);
         (self.prompt.is_none() && rows == 1 && splits > 1).then_some(splits)
     }
 
-    fn span(&self, position: usize, split: usize) -> Span {
-        let first = self.first(position);
+    fn span(&self, row: &Row, split: usize) -> Span {
+        let first = self.first(row.position as usize);
         let at = (first / SPLIT + split) * SPLIT;
         Span {
             from: at.max(first),
-            to: (at + SPLIT).min(position + 1),
+            to: (at + SPLIT).min(row.reach as usize + 1),
             after: None,
         }
     }
@@ -113,12 +113,12 @@ impl Attention {
         scratch: *mut f32,
     ) {
         let group = self.heads / self.kv_heads;
-        let position = state.rows[0].position as usize;
-        let mut span = self.span(position, split);
+        let row = &state.rows[0];
+        let mut span = self.span(row, split);
         // Chunks are numbered by split, then by head (`dispatch.rs`), and each thread takes the next one.
         let next = split * self.kv_heads + kv_head + self.threads;
-        if next / self.kv_heads < self.splits(position) {
-            let from = self.span(position, next / self.kv_heads).from;
+        if next / self.kv_heads < self.splits(row) {
+            let from = self.span(row, next / self.kv_heads).from;
             span.after = Some((next % self.kv_heads, from));
         }
         // SAFETY: the partials have a place for each split and head.
@@ -137,7 +137,7 @@ impl Attention {
     /// See `super`.
     pub(crate) unsafe fn merge(&self, state: &State, kv_head: usize) {
         let group = self.heads / self.kv_heads;
-        let splits = self.splits(state.rows[0].position as usize);
+        let splits = self.splits(&state.rows[0]);
         let floats = partial_floats(self.head_dim);
         // SAFETY: as `split`; the phase before has written them.
         unsafe {
@@ -158,15 +158,15 @@ impl Attention {
         scratch: *mut f32,
     ) {
         let group = self.heads / self.kv_heads;
-        let position = state.rows[row].position as usize;
+        let at = &state.rows[row];
         let floats = group * partial_floats(self.head_dim);
         // SAFETY: the scratch has room for the scores and for every split's partials.
         unsafe {
             let partials = scratch.add(group * SPLIT);
-            let splits = self.splits(position);
+            let splits = self.splits(at);
             for split in 0..splits {
                 let out = partials.add(split * floats);
-                let mut span = self.span(position, split);
+                let mut span = self.span(at, split);
                 if split + 1 < splits {
                     span.after = Some((kv_head, span.to));
                 }

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::kernels::Kernel;
 use welte_formats::quant;
-use welte_table::Format;
+use welte_table::{Format, Input};
 
 /// Rows that one chunk of a small op takes.
 pub(crate) fn rows_of_chunk(rows: usize) -> usize {
@@ -22,6 +22,8 @@ pub(crate) struct Embed {
     pub(crate) k: usize,
     pub(crate) scale: f32,
     pub(crate) tokens: *const u32,
+    /// What rows may read in place of tokens, if this is where they get it.
+    pub(crate) features: Option<FloatRows>,
     pub(crate) y: FloatRows,
 }
 
@@ -32,10 +34,17 @@ unsafe impl Sync for Embed {}
 
 impl Embed {
     /// # Safety
-    /// See `super`; the tokens were checked against the vocabulary.
-    pub(crate) unsafe fn run(&self, row: usize) {
+    /// See `super`; the tokens were checked against the vocabulary, and features against their number.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
         // SAFETY: the row's token lies in the tokens buffer and in the table, its row of y in the buffer.
         unsafe {
+            if let (Some(features), Input::Feature(number)) =
+                (&self.features, state.rows[row].input)
+            {
+                let feature = features.row(number as usize, self.k);
+                self.y.row_mut(row, self.k).copy_from_slice(feature);
+                return;
+            }
             let token = *self.tokens.add(row) as usize;
             let table = std::slice::from_raw_parts(self.table.0, self.bytes);
             let y = self.y.row_mut(row, self.k);

@@ -5,13 +5,14 @@ use super::cache::KvCache;
 use super::{FloatRows, Floats, MANY_ROWS, State, widest};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use welte_table::Format;
+use welte_table::{Format, Sections};
 
 /// Cosines and sines of every row's position, computed once per step: `[row][cos, sin][rot / 2]`.
 pub(crate) struct RopeTable {
     pub(crate) freqs: Floats,
     pub(crate) half: usize,
     pub(crate) magnitude: f32,
+    pub(crate) sections: Option<Sections>,
     pub(crate) y: FloatRows,
 }
 
@@ -22,9 +23,9 @@ impl RopeTable {
         // SAFETY: the row lies in the scratch; the weight has `half` values.
         unsafe {
             let (cos, sin) = self.y.row_mut(row, 2 * self.half).split_at_mut(self.half);
-            let position = state.rows[row].position as f32;
+            let at = &state.rows[row];
             for (i, freq) in self.freqs.get(self.half).unwrap_or(&[]).iter().enumerate() {
-                let (s, c) = (position * freq).sin_cos();
+                let (s, c) = (at.coordinate(self.sections, i) as f32 * freq).sin_cos();
                 cos[i] = c * self.magnitude;
                 sin[i] = s * self.magnitude;
             }

@@ -445,6 +445,7 @@ mod tests {
             page: 16,
             slots: 1,
             tokens: 0,
+            features: welte_table::NO_BUFFER,
             passes: Vec::new(),
         }
     }

@@ -108,6 +108,7 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
             magnitude: 1.0,
             eps,
             qkv_stride: rows,
+            sections: 0,
         };
         let named = [freqs, head_norm, head_norm];
         push(Op::RopeAppend, &named, &[qkv, kv], p.words());
@@ -189,6 +190,7 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
         page: 64,
         slots: 1,
         tokens,
+        features: welte_table::NO_BUFFER,
         passes: vec![Pass {
             kind: PassKind::Decode,
             rows: ROWS,

@@ -307,6 +307,7 @@ pub(super) fn make_fine(m: &Model) -> (Program, Made) {
         page: m.page,
         slots: m.slots,
         tokens: places.tokens.buffer,
+        features: welte_table::NO_BUFFER,
         passes,
     };
     cost::fill(&mut program);
@@ -578,6 +579,7 @@ impl Emit<'_> {
             interleaved: a.interleaved,
             magnitude: 1.1,
             y_stride: qkv.stride,
+            sections: 0,
         };
         self.push(Op::Rope, &[freqs], &[qkv.at], p.words());
         let p = params::KvAppend {

@@ -1,4 +1,5 @@
-//! Qwen2 and Qwen2.5: biases on Q, K and V. Small models tie their embeddings.
+//! Qwen2 and Qwen2.5: biases on Q, K and V. Small models tie their embeddings. The text part of Qwen2-VL and
+//! Qwen2.5-VL has the same layers, and its pairs turn by three axes.
 
 use super::{Architecture, layer_types};
 use crate::keys::Keys;
@@ -6,8 +7,8 @@ use crate::{Error, QkNorm, names};
 
 pub(super) const QWEN2: Architecture = Architecture {
     name: "qwen2",
-    gguf: &["qwen2"],
-    hugging_face: &["qwen2"],
+    gguf: &["qwen2", "qwen2vl"],
+    hugging_face: &["qwen2", "qwen2_vl_text", "qwen2_5_vl_text"],
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,

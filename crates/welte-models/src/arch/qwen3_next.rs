@@ -33,6 +33,10 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>, tiled: bool) -> Result<(), Erro
     // GGUF converters have already added 1 to the weights.
     spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
     spec.attention_gate = true;
+    // GGUF files do not say that the pairs of the axes take turns.
+    if let Some(sections) = &mut spec.rope.sections {
+        sections.interleaved = true;
+    }
     let rotated = [
         "partial_rotary_factor",
         "rope_parameters.partial_rotary_factor",

@@ -58,6 +58,7 @@ impl Emitter<'_> {
                 interleaved: rope.interleaved.into(),
                 magnitude: constants.magnitude,
                 y_stride: stride,
+                sections: 0,
             };
             let freqs = [constants.freqs];
             self.push("rope", Op::Rope, &freqs, &[set.qkv], params.words());

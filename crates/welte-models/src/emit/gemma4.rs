@@ -186,6 +186,7 @@ impl Emitter<'_> {
             interleaved: rope.interleaved.into(),
             magnitude: constants.magnitude,
             y_stride: stride,
+            sections: rope.sections_word(),
         };
         let weights = [constants.freqs];
         self.push("rope", Op::Rope, &weights, &[qkv], params.words());

@@ -146,6 +146,7 @@ impl Emitter<'_> {
             interleaved: spec.rope.interleaved.into(),
             magnitude: constants.magnitude,
             y_stride: stride,
+            sections: spec.rope.sections_word(),
         };
         self.push(what, Op::Rope, &[constants.freqs], &[place], params.words());
     }

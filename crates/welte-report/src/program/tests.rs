@@ -161,6 +161,7 @@ fn program() -> Program {
         page: 16,
         slots: 1,
         tokens: TOKENS,
+        features: welte_table::NO_BUFFER,
         passes: vec![
             pass(PassKind::Decode, 16, 16, layers),
             pass(PassKind::Prompt, 512, 1, vec![(None, "head", head())]),

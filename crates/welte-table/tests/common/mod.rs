@@ -247,6 +247,7 @@ fn decode() -> Vec<Command> {
         interleaved: 1,
         magnitude: 1.0,
         y_stride: 16,
+        sections: 0,
     };
     let kv_append = p::KvAppend {
         layer: 0,
@@ -383,6 +384,7 @@ fn decode() -> Vec<Command> {
         magnitude: 1.0,
         eps: 1e-6,
         qkv_stride: 16,
+        sections: 0,
     };
     let sample = p::Sample {
         n: 10,
@@ -616,6 +618,7 @@ pub(crate) fn every_op() -> Program {
         page: 16,
         slots: 2,
         tokens: TOKENS,
+        features: welte_table::NO_BUFFER,
         passes: vec![
             pass(PassKind::Decode, 3, 3, 10, decode()),
             pass(

@@ -2,6 +2,7 @@
 
 use super::draft::SyntheticDraft;
 use crate::GenerateOptions;
+use std::ops::Range;
 use web_time::Instant;
 
 /// A prompt and how to continue it.
@@ -15,6 +16,9 @@ use web_time::Instant;
 pub struct Request {
     /// The tokens to continue.
     pub prompt: Vec<u32>,
+    /// Spans of the prompt, in order, whose tokens attend to each other both ways: images of models that read them so. They are
+    /// never cut, so each must fit into a step. A prompt with such spans does not use the prefix cache.
+    pub both_ways: Vec<Range<usize>>,
     /// What to generate, and when to stop.
     pub options: GenerateOptions,
     /// Requests of a higher priority are computed first. Among equals the older one is.
@@ -38,6 +42,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>) -> Request {
         Request {
             prompt,
+            both_ways: Vec::new(),
             options: GenerateOptions::default(),
             priority: 0,
             deadline: None,

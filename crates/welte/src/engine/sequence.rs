@@ -9,6 +9,7 @@ use super::spelling::Stops;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
+use std::ops::Range;
 use std::sync::Arc;
 use web_time::Instant;
 use welte_device::{
@@ -28,6 +29,8 @@ pub(crate) struct Sequence {
     pub(crate) exact: bool,
     /// Uses the prefix cache.
     pub(crate) shared: bool,
+    /// Spans of the prompt that attend both ways, in order. No step cuts them.
+    both_ways: Vec<Range<usize>>,
     /// Its vector is wanted in place of tokens.
     pub(crate) embeds: bool,
     /// The first so many tokens are not pooled.
@@ -114,6 +117,7 @@ impl Sequence {
             return Err(Error::Token { token, vocab });
         }
         check_options(options, vocab)?;
+        check_spans(model, request)?;
         let budget = options.max_tokens.min(context - prompt.len());
         let most = prompt.len() + budget;
         let (mut tokens, mut keys) = (Vec::with_capacity(most), Vec::with_capacity(most));
@@ -155,8 +159,11 @@ impl Sequence {
             priority: request.priority,
             deadline: request.deadline,
             exact: request.exact,
-            // Cached tokens have no logits.
-            shared: request.prefix_cache && options.prompt_logprobs.is_none(),
+            // Cached tokens have no logits. Of spans that attend both ways the cache knows nothing.
+            shared: request.prefix_cache
+                && options.prompt_logprobs.is_none()
+                && request.both_ways.is_empty(),
+            both_ways: request.both_ways.clone(),
             embeds: false,
             left_out: 0,
             second: (usize::MAX, 0),
@@ -239,6 +246,20 @@ impl Sequence {
         let run = rest.iter().take_while(|key| generated(key) == first);
         let role = if first { Role::Generated } else { Role::Prompt };
         (role, run.count())
+    }
+
+    /// The end of the span that attends both ways and has this token.
+    pub(crate) fn end_of_span(&self, at: usize) -> Option<usize> {
+        let next = self.both_ways.partition_point(|span| span.end <= at);
+        let span = self.both_ways.get(next)?;
+        span.contains(&at).then_some(span.end)
+    }
+
+    /// At most `count` of the tokens to compute next, so that no span that attends both ways is cut.
+    pub(crate) fn whole_spans(&self, count: usize) -> usize {
+        let end = self.computed + count;
+        let cut = self.both_ways.iter().find(|s| s.start < end && end < s.end);
+        cut.map_or(count, |span| span.start - self.computed)
     }
 
     /// How its tokens are chosen.
@@ -399,6 +420,34 @@ impl Sequence {
         }
         self.end.is_none()
     }
+}
+
+/// Refuses spans that attend both ways if they are out of order or too long for a step, or if the device knows none.
+fn check_spans(model: &Model, request: &Request) -> Result<(), Error> {
+    let Some(last) = request.both_ways.last() else {
+        return Ok(());
+    };
+    let wrong = |problem: String| Err(Error::BothWays { problem });
+    let most = model.longest_span();
+    if most == 0 {
+        return wrong(format!("{} does not compute them", model.device().id));
+    }
+    let follow = |pair: &[Range<usize>]| pair[0].end <= pair[1].start;
+    if last.end > request.prompt.len() || !request.both_ways.windows(2).all(follow) {
+        return wrong("the spans must lie in the prompt, one after the other".into());
+    }
+    for span in &request.both_ways {
+        if span.is_empty() || span.len() > most {
+            let (span, tokens) = (format!("{}..{}", span.start, span.end), span.len());
+            return wrong(format!(
+                "span {span} has {tokens} tokens; a step takes 1 to {most} (prompt rows of the load)"
+            ));
+        }
+    }
+    if request.options.prompt_logprobs.is_some() {
+        return wrong("they cannot be combined with prompt_logprobs".into());
+    }
+    Ok(())
 }
 
 /// The tokens whose text contains one of DRY's sequence breakers. Empty if DRY is off.

@@ -185,6 +185,7 @@ pub(super) fn plan_on(
         embed_rows,
         pooling,
         score_tokens: options.score_tokens,
+        features: options.features,
         // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
         prompt_outputs: options.decode_rows.max(slots),
         ..defaults

@@ -78,6 +78,7 @@ fn not_turned(a: &params::Attention, qkv_stride: u32) -> params::RopeAppend {
         magnitude: 1.0,
         eps: 0.0,
         qkv_stride,
+        sections: 0,
     }
 }
 

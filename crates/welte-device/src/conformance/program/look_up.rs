@@ -54,6 +54,7 @@ pub fn look_up(table: &[Vec<f32>], slots: u32, context: u32) -> (Program, Made) 
         page: 16,
         slots,
         tokens: tokens.buffer,
+        features: welte_table::NO_BUFFER,
         passes,
     };
     cost::fill(&mut program);

@@ -34,6 +34,7 @@ fn program() -> Program {
         page: PAGE as u32,
         slots: 1,
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: Vec::new(),
     }
 }

@@ -41,6 +41,7 @@ fn program(caches: Vec<CacheSpec>) -> Program {
         page: PAGE as u32,
         slots: 1,
         tokens: 0,
+        features: welte_table::NO_BUFFER,
         passes: Vec::new(),
     }
 }

@@ -119,7 +119,15 @@ impl Scheduler {
             }
             let first = sequence.computed;
             let most = self.pages.next_checkpoint(sequence) - first;
-            let count = run.min(left).min(most);
+            let mut count = sequence.whole_spans(run.min(left).min(most));
+            if count == 0 {
+                // The budget would cut a span. The first one of a step comes whole: a step has room for it.
+                let span = sequence.end_of_span(first).unwrap_or(first) - first;
+                if self.step.rows.len() > generated || span > self.prompt.rows - generated {
+                    continue;
+                }
+                count = span;
+            }
             let rows = self.step.add(role, sequence.rows(first..first + count));
             sequence.planned = count;
             let complete = first + count == sequence.target() && sequence.generated() == 0;
@@ -200,7 +208,11 @@ impl Sequence {
         let numbered = tokens.clone().zip(&self.tokens[tokens]);
         numbered.map(move |(at, token)| {
             let position = at as u32 + if at < second { 0 } else { skipped };
-            Row::new(*token, position, slot)
+            let ahead = self.end_of_span(at).map_or(0, |end| end - 1 - at);
+            Row {
+                reach: position + ahead as u32,
+                ..Row::new(*token, position, slot)
+            }
         })
     }
 }
