@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 18] = [
+const IMPORTS: [(&str, &[&str]); 19] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -18,6 +18,7 @@ const IMPORTS: [(&str, &[&str]); 18] = [
     ("welte-text", &[]),
     ("welte-hub", &[]),
     ("welte-goldens", &[]),
+    ("welte-conformance", DEVICE),
     (
         "welte",
         &[
@@ -66,8 +67,13 @@ const IMPORTS: [(&str, &[&str]); 18] = [
 /// What an implementation of the device contract may import.
 const DEVICE: &[&str] = &["welte-table", "welte-formats", "welte-device"];
 
-/// What the tests of a device may import besides.
-const DEVICE_TESTS: &[&str] = &["welte-models", "welte-reference", "welte-split"];
+/// What the tests of a device may import besides. Only tests import the conformance suite.
+const DEVICE_TESTS: &[&str] = &[
+    "welte-conformance",
+    "welte-models",
+    "welte-reference",
+    "welte-split",
+];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
 const UNSAFE: [&str; 9] = [

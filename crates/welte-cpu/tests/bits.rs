@@ -5,7 +5,8 @@ mod common;
 
 use common::*;
 use std::sync::Arc;
-use welte_device::{ChainStart, Choice, Context, Control, SlotState, conformance};
+use welte_conformance as conformance;
+use welte_device::{ChainStart, Choice, Context, Control, SlotState};
 use welte_models::CompileOptions;
 use welte_table::{CacheKind, Format, PassKind, Row, Sampling};
 

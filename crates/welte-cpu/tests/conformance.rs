@@ -1,7 +1,8 @@
 //! The conformance suite on every kind of instruction set: the best of this machine, the narrower ones, plain code.
 
 use std::sync::Arc;
-use welte_device::{Device, DeviceOptions, conformance_tests};
+use welte_conformance::conformance_tests;
+use welte_device::{Device, DeviceOptions};
 
 /// The CPU with these instructions, or the best ones if this machine lacks them.
 fn device(instructions: &str) -> Arc<dyn Device> {

@@ -8,7 +8,7 @@ mod common;
 use common::{Config, chain_of, config, long, make, rows, step};
 use std::process::Command;
 use std::sync::{Arc, Barrier};
-use welte_device::conformance::made::{Made, Numbers};
+use welte_conformance::made::{Made, Numbers};
 use welte_device::{Replay, ReplayTools};
 use welte_table::{Format, PassKind, Program, Row};
 

@@ -1,7 +1,8 @@
 //! The device contract, checked against the reference device.
 
 use std::sync::Arc;
-use welte_device::{Device, DeviceOptions, Replay, conformance};
+use welte_conformance as conformance;
+use welte_device::{Device, DeviceOptions, Replay};
 
 /// The first GPU. `WELTE_TEST_REPLAY` names the way of replaying chains, the persistent kernel unless set.
 fn device() -> Arc<dyn Device> {
@@ -21,7 +22,7 @@ fn oracle() -> Arc<dyn Device> {
 
 /// In a module, so that its tests can be named apart from those of other devices.
 mod cuda {
-    welte_device::conformance_tests!([#[ignore = "needs a GPU"]] super::device(), super::oracle());
+    welte_conformance::conformance_tests!([#[ignore = "needs a GPU"]] super::device(), super::oracle());
 }
 
 /// The first GPU with the experts on another device.
@@ -29,7 +30,7 @@ mod near {
     use super::{device_with, oracle};
     use welte_device::Replay;
 
-    welte_device::conformance_tests!(
+    welte_conformance::conformance_tests!(
         [#[ignore = "needs a GPU"]]
         welte_split::device(device_with(Replay::Launches), oracle(), u32::MAX),
         oracle()

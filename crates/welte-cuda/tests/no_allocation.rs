@@ -4,8 +4,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use welte_device::conformance::made::Numbers;
-use welte_device::conformance::{model, program};
+use welte_conformance::made::Numbers;
+use welte_conformance::{model, program};
 use welte_device::{
     ChainStart, Choice, Context, Control, DeviceOptions, Replay, ReplayTools, Role, SlotState,
     Step, StepOptions,

@@ -8,9 +8,9 @@ use common::{
 };
 use std::sync::Arc;
 use std::time::Instant;
+use welte_conformance::made::{Made, Numbers};
+use welte_conformance::{model, program};
 use welte_cuda::CudaContext;
-use welte_device::conformance::made::{Made, Numbers};
-use welte_device::conformance::{model, program};
 use welte_device::{
     ChainStart, Choice, Context, Control, Emitted, LogprobQuery, Logprobs, NO_MASK, Progress,
     Replay, ReplayTools, SlotState,

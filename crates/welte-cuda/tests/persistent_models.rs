@@ -7,10 +7,10 @@ use common::{
     soak, step,
 };
 use std::time::Instant;
+use welte_conformance::made::Numbers;
+use welte_conformance::model::{self, Layer, Model};
+use welte_conformance::program;
 use welte_cuda::CudaContext;
-use welte_device::conformance::made::Numbers;
-use welte_device::conformance::model::{self, Layer, Model};
-use welte_device::conformance::program;
 use welte_device::{Context, Control, Replay};
 use welte_formats::Checkpoint;
 use welte_formats::synthetic::Synthetic;

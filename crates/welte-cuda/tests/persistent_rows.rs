@@ -7,8 +7,8 @@ use common::{
     prompt, replaying, rows, seed, set_slot, soak, step,
 };
 use std::time::{Duration, Instant};
+use welte_conformance::made::{Made, Numbers};
 use welte_cuda::CudaContext;
-use welte_device::conformance::made::{Made, Numbers};
 use welte_device::{ChainStart, Context, Control, Emitted, Replay, ReplayTools};
 use welte_table::*;
 

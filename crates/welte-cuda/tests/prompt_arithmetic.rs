@@ -1,8 +1,8 @@
 //! A prompt's keys, values and logits have the same bits however it is cut into steps, in matrices of real sizes.
 
 use std::sync::Arc;
+use welte_conformance::made::Numbers;
 use welte_cuda::{CudaContext, CudaDevice};
-use welte_device::conformance::made::Numbers;
 use welte_device::{Checks, Context, DeviceOptions, Replay};
 use welte_formats::synthetic::Synthetic;
 use welte_models::CompileOptions;

@@ -1,7 +1,7 @@
 //! The sampling kernel against the reference, for vocabularies that many blocks share.
 
 use std::sync::Arc;
-use welte_device::conformance::made::{Made, Numbers};
+use welte_conformance::made::{Made, Numbers};
 use welte_device::{
     ChainStart, Choice, Context, Control, Device, DeviceOptions, Replay, SlotState,
 };

@@ -3,7 +3,7 @@
 use welte_reference::device;
 
 // What only compares numbers with the oracle, which it is itself, is left out.
-welte_device::conformance_tests!(
+welte_conformance::conformance_tests!(
     device(), device(),
     only batches outputs parts pooled decode_arithmetic prompt_arithmetic mixed_arithmetic
         chains slots_in_a_chain stops control pages page_transfer windows recurrent per_layer_heads

@@ -5,7 +5,7 @@ use welte_reference::device;
 /// All experts.
 mod experts {
     use super::device;
-    welte_device::conformance_tests!(
+    welte_conformance::conformance_tests!(
         welte_split::device(device(), device(), u32::MAX), device(),
         only experts batches outputs parts chains slots_in_a_chain recurrent sampling logprobs
             faults limits allocated shared profiles weights
@@ -15,7 +15,7 @@ mod experts {
 /// Commands here and there, many more than a model would have. What only makes numbers, such as formats, is left out.
 mod anything {
     use super::device;
-    welte_device::conformance_tests!(
+    welte_conformance::conformance_tests!(
         welte_split::device_by(device(), device(), "some", |_, index| index * 7 % 5 < 2),
         device(),
         only ops experts batches outputs parts pooled encoders chains slots_in_a_chain stops control

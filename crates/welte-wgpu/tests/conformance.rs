@@ -21,12 +21,12 @@ fn with(abilities: Abilities) -> Arc<dyn Device> {
 
 /// In a module, so that its tests can be named apart from those of other devices.
 mod gpu {
-    welte_device::conformance_tests!(super::DEVICE.clone(), welte_reference::device());
+    welte_conformance::conformance_tests!(super::DEVICE.clone(), welte_reference::device());
 }
 
 /// This device with the experts on another one.
 mod near {
-    welte_device::conformance_tests!(
+    welte_conformance::conformance_tests!(
         welte_split::device(super::DEVICE.clone(), welte_reference::device(), u32::MAX),
         welte_reference::device(),
         only experts chains slots_in_a_chain masks_in_chains logprobs_of_chains drafts allocated profiles
@@ -44,5 +44,5 @@ mod on_hardware {
         })
     });
 
-    welte_device::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only outputs contexts_in_brief);
+    welte_conformance::conformance_tests!(HARDWARE.clone(), welte_reference::device(), only outputs contexts_in_brief);
 }

@@ -1,9 +1,9 @@
 //! Products of prompts on cooperative matrices. Mesa's software driver has them from version 25 on; other adapters without them skip.
 
 use std::sync::Arc;
-use welte_device::conformance::made::Made;
-use welte_device::conformance::model::Model;
-use welte_device::conformance::program::make;
+use welte_conformance::made::Made;
+use welte_conformance::model::Model;
+use welte_conformance::program::make;
 use welte_device::{Context, Device, DeviceOptions};
 use welte_table::{Format, PassKind, Program, Row, fuse};
 use welte_wgpu::{Abilities, Api, device_with};

@@ -2,9 +2,9 @@
 //! integers.
 
 use std::sync::Arc;
-use welte_device::conformance::made::Made;
-use welte_device::conformance::model::{Layer, Model};
-use welte_device::conformance::program::make;
+use welte_conformance::made::Made;
+use welte_conformance::model::{Layer, Model};
+use welte_conformance::program::make;
 use welte_device::{Context, Device, DeviceOptions, Error};
 use welte_table::{Class, Format, PassKind, Program, Row, fuse};
 use welte_wgpu::{Abilities, Api, device_with};

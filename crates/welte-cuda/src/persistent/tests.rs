@@ -11,7 +11,7 @@ use super::variants::{Attention, NO_LAYER, Output, Product, Variant};
 use crate::GpuInfo;
 use crate::info::h200;
 use crate::load::Placed;
-use welte_device::conformance::model::{self, Layer, Model};
+use welte_conformance::model::{self, Layer, Model};
 use welte_formats::synthetic::Synthetic;
 use welte_table::*;
 
@@ -504,7 +504,7 @@ fn recorded(shape: &str) -> (Program, Recording) {
 /// The recorder goes by ops and operands, so an architecture that it has not met is recorded as well.
 #[test]
 fn a_made_up_architecture_is_recorded() {
-    let (program, _) = welte_device::conformance::program::make(&Model::made_up());
+    let (program, _) = welte_conformance::program::make(&Model::made_up());
     let recording = one_row(&program, &h200()).unwrap();
     let wanted = [Op::RopeAppend, Op::Norm, Op::Sample];
     let recorded = |op: Op| {
@@ -528,7 +528,7 @@ fn a_norm_may_stand_before_a_router() {
         ..model::ATTENTION
     });
     let experts = Layer::Experts(model::EXPERTS);
-    let (program, _) = welte_device::conformance::program::make(&Model {
+    let (program, _) = welte_conformance::program::make(&Model {
         dim: 256,
         layers: vec![attention, experts],
         ..Model::small(1)

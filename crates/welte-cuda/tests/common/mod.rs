@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use welte_conformance::made::{Made, Numbers};
+use welte_conformance::model::{Attention, Dense, Layer, Model};
+use welte_conformance::program;
 use welte_cuda::{CudaContext, CudaDevice};
-use welte_device::conformance::made::{Made, Numbers};
-use welte_device::conformance::model::{Attention, Dense, Layer, Model};
-use welte_device::conformance::program;
 use welte_device::{
     ChainStart, Context, Control, DeviceOptions, Replay, ReplayTools, Replaying, SlotState,
 };

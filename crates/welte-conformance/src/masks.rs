@@ -3,10 +3,10 @@
 use super::case::{Case, chain, set_slot, start, step_choosing, tokens_of};
 use super::made::Numbers;
 use super::sampling::{choose_plainly, random_state};
-use crate::{
+use std::sync::mpsc;
+use welte_device::{
     Choice, Context, Control, Device, MaskBoard, NO_MASK, NO_TOKEN, SKIPPED, SlotState, StepOptions,
 };
-use std::sync::mpsc;
 use welte_table::{Row, Sampling};
 
 /// Random masks, logits and settings against the plain sampler, whose forbidden logits are minus infinity.
@@ -258,7 +258,7 @@ fn from_another_thread(context: &mut dyn Context) {
                 masks.allow(2, position + 1, &[1 << ((token + 1) % 4)]);
             }
         });
-        let mut emit = |one: crate::Emitted| {
+        let mut emit = |one: welte_device::Emitted| {
             emitted.push(one.token);
             seen.send((one.position, one.token)).is_ok()
         };

@@ -3,11 +3,11 @@
 use super::made::{Made, Numbers};
 use super::model::{Layer, Model};
 use super::program::{look_up, make_fine};
-use crate::{
+use std::sync::Arc;
+use welte_device::{
     ChainStart, Choice, Context, Control, Device, Emitted, Loaded, Pick, Role, SlotState, Step,
     Want,
 };
-use std::sync::Arc;
 use welte_formats::quant;
 use welte_table::{CacheKind, CacheSpec, Class, Format, PassKind, Program, Row, fuse, verify};
 
@@ -402,10 +402,10 @@ pub(super) fn set_slot(context: &mut dyn Context, slot: u32, state: SlotState<'_
 
 /// The error text of a request that must be refused.
 #[track_caller]
-pub(super) fn refused<T>(result: Result<T, crate::Error>, what: &str) {
+pub(super) fn refused<T>(result: Result<T, welte_device::Error>, what: &str) {
     match result {
         Ok(_) => panic!("{what} was accepted"),
-        Err(crate::Error::Request(_)) => {}
+        Err(welte_device::Error::Request(_)) => {}
         Err(other) => panic!("{what} is no invalid request, but: {other}"),
     }
 }

@@ -7,7 +7,7 @@ use super::made::Numbers;
 use super::model::{
     ATTENTION, Attention, DENSE, Delta, Dense, EXPERTS, Experts, Heads, Layer, Model, Streams,
 };
-use crate::Device;
+use welte_device::Device;
 use welte_formats::quant;
 use welte_table::{CacheKind, Command, Format, Op, PATTERNS, PassKind, Row};
 
@@ -310,7 +310,7 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
                 continue;
             };
             let mut pair = case.pair(device, oracle);
-            let mut pages = crate::Checks::first_pages(&case.program, 0);
+            let mut pages = welte_device::Checks::first_pages(&case.program, 0);
             pages.reverse();
             pair.set_pages(0, 0, &pages);
             let mut n = Numbers(seed as u64);
@@ -357,7 +357,7 @@ pub fn contexts_in_brief(device: &dyn Device, oracle: &dyn Device) {
     };
     let case = Case::required(device, &model);
     let mut pair = case.pair(device, oracle);
-    let mut pages = crate::Checks::first_pages(&case.program, 0);
+    let mut pages = welte_device::Checks::first_pages(&case.program, 0);
     pages.reverse();
     pair.set_pages(0, 0, &pages);
     let mut n = Numbers(17);

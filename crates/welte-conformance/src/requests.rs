@@ -5,7 +5,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{CONV, Layer, Model};
-use crate::{ChainStart, Choice, Context, Control, Device, SlotState};
+use welte_device::{ChainStart, Choice, Context, Control, Device, SlotState};
 use welte_table::{PassKind, Row};
 
 /// Every impossible request is refused as such, and the context works afterwards as before.

@@ -3,8 +3,8 @@
 use super::case::{Case, Commands, bits, poison, tolerance};
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, DENSE, Layer, Model};
-use crate::Device;
 use std::sync::Arc;
+use welte_device::Device;
 use welte_table::{PassKind, Row};
 
 /// Texts of all lengths beside each other, in all shapes of heads, with and without windows. The vector of a text has the

@@ -4,7 +4,9 @@ use super::arithmetic::{Logits, PROMPT_ROWS, Texts, caches, chosen, logits, mode
 use super::case::{Case, Commands, bits, poison};
 use super::made::Numbers;
 use super::model::Model;
-use crate::{Choice, Context, Device, Error, Pick, Role, Span, Step, StepOptions, Want, argmax};
+use welte_device::{
+    Choice, Context, Device, Error, Pick, Role, Span, Step, StepOptions, Want, argmax,
+};
 use welte_table::{PassKind, Row};
 
 /// Tokens of each slot's prompt.

@@ -5,7 +5,7 @@
 //! shapes. All float memory is filled with NaN before, so that unwritten and stray values show.
 //!
 //! A device may lack optional features (convolutions, pooling, attention sinks, biases of experts, the clamped
-//! activation). [`Device::missing`](crate::Device::missing) must say so, and the suite leaves those programs out with a
+//! activation). [`Device::missing`](welte_device::Device::missing) must say so, and the suite leaves those programs out with a
 //! note. Everything else is required.
 
 mod arithmetic;
@@ -46,9 +46,9 @@ pub use steps::{batches, outputs, parts, pooled};
 /// Makes one test of every function of the suite. Attributes go to all tests.
 ///
 /// ```ignore
-/// welte_device::conformance_tests!(device(), oracle());
-/// welte_device::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
-/// welte_device::conformance_tests!(device(), oracle(), only experts chains);
+/// welte_conformance::conformance_tests!(device(), oracle());
+/// welte_conformance::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
+/// welte_conformance::conformance_tests!(device(), oracle(), only experts chains);
 /// ```
 #[macro_export]
 macro_rules! conformance_tests {
@@ -71,7 +71,7 @@ macro_rules! conformance_tests {
         $($attribute)*
         #[test]
         fn $name() {
-            $crate::conformance::$name(&*$device, &*$oracle);
+            $crate::$name(&*$device, &*$oracle);
         }
     };
     ($device:expr, $oracle:expr, only $($name:ident)*) => {

@@ -6,7 +6,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, DENSE, Dense, EXPERTS, Experts, Layer, Model};
-use crate::{Choice, Context, Device, Role, Stage, Step, StepOptions};
+use welte_device::{Choice, Context, Device, Role, Stage, Step, StepOptions};
 use welte_table::{Format, Op, PassKind, Row};
 
 /// A step that is run part by part gives the bits of one that is run at once, however it is cut, and tokens may be chosen
@@ -62,7 +62,7 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
             let chosen = context.sample(&[pick(0)], &mut token);
             chosen.expect("a pick of the step");
             let first = &got[..model.vocab as usize];
-            assert_eq!(token[0], crate::argmax(first).1);
+            assert_eq!(token[0], welte_device::argmax(first).1);
         }
     }
     let step = Step::of(Role::Generated, &next[..1], &[]);

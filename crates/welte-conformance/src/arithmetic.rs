@@ -6,8 +6,8 @@ use super::made::Numbers;
 use super::model::{
     ATTENTION, Attention, CONV, DELTA, DENSE, Delta, Dense, EXPERTS, Experts, Heads, Layer, Model,
 };
-use crate::{Context, Device};
 use std::collections::BTreeMap;
+use welte_device::{Context, Device};
 use welte_table::{BufferId, Format, PassKind, Program, Row};
 
 /// Slots of a decode program.

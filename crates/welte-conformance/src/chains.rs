@@ -3,8 +3,8 @@
 use super::case::{Case, Commands, bits, chain, rows, set_slot, start, tokens_of};
 use super::made::Numbers;
 use super::model::{CONV, DELTA, Layer, Model};
-use crate::{ChainStart, Choice, Context, Control, Device, Emitted, SlotState};
 use std::sync::mpsc;
+use welte_device::{ChainStart, Choice, Context, Control, Device, Emitted, SlotState};
 use welte_table::{Format, PassKind, Row, Sampling};
 
 /// Greedy, and two mixes of filters and penalties.

@@ -6,7 +6,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, CONV, Conv, DELTA, DENSE, Delta, Layer, Model};
-use crate::{Checks, Context, Control, Device, Emitted, SlotState};
+use welte_device::{Checks, Context, Control, Device, Emitted, SlotState};
 use welte_table::{CacheKind, Format, PassKind, Row};
 
 /// A layer over the whole context, and one with a window and a cache of its own.

@@ -2,8 +2,8 @@
 
 use super::case::{Case, Commands, chain, start, tokens_of};
 use super::model::{CONV, DELTA, EXPERTS, Layer, Model};
-use crate::{Device, Progress};
 use std::sync::Arc;
+use welte_device::{Device, Progress};
 use welte_table::{Class, Format, Op, Part, Program, Row, Source, cost};
 
 /// What a context has allocated is what the plan says, class by class; progress never goes back.

@@ -2,7 +2,7 @@
 
 use super::case::{Case, chain, refused, set_slot, start};
 use super::made::Numbers;
-use crate::{Context, Device, LogprobQuery, Logprobs, SlotState, Step, StepOptions};
+use welte_device::{Context, Device, LogprobQuery, Logprobs, SlotState, Step, StepOptions};
 use welte_table::{Row, Sampling};
 
 /// The largest difference between a device's logarithm and the oracle's, for logarithms down to -64. Below, it is this

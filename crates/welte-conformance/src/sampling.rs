@@ -2,7 +2,7 @@
 
 use super::case::{Case, chain, set_slot, start, step_choosing, tokens_of};
 use super::made::Numbers;
-use crate::{ChainStart, Choice, Context, Device, SKIPPED, SlotState, StepOptions, noise};
+use welte_device::{ChainStart, Choice, Context, Device, SKIPPED, SlotState, StepOptions, noise};
 use welte_table::{Row, Sampling};
 
 /// Logits that favour 2, then 1, then 3, then 0, whatever the last token is. A chain shows how choices change.

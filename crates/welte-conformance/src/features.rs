@@ -5,8 +5,8 @@ use super::case::{Case, Commands, Pair, bits, poison, refused, rows, tolerance};
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, Model};
 use super::program::make_fine;
-use crate::{Context, Device};
 use std::sync::Arc;
+use welte_device::{Context, Device};
 use welte_table::{
     BufferSpec, Class, Format, Input, Op, PassKind, Program, Row, Sections, params, verify,
 };
