@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use welte_formats::quant::decode;
-use welte_formats::synthetic::{NAMES, Synthetic, write};
+use welte_formats::synthetic::{Synthetic, names, write};
 use welte_formats::{Checkpoint, Value, open};
 use welte_table::Format;
 
@@ -37,7 +37,7 @@ fn named_shapes_have_their_real_sizes() {
     assert_eq!(parameters("llama-8b:q8_0"), 8_030_261_248 + 64);
     assert_eq!(parameters("gemma-3-1b:q4_0"), 999_885_952);
     assert_eq!(parameters("qwen3-30b-a3b:q4_k"), 30_532_122_624);
-    for name in NAMES {
+    for name in names() {
         assert!(Synthetic::parse(&format!("{name}:q4_k_m")).is_ok());
     }
 }

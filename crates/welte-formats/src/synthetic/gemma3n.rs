@@ -1,9 +1,11 @@
 //! The tensors and keys of synthetic Gemma 3n models.
 
 use super::Shape;
+use super::fill::Fill;
+use super::keys::Keys;
 use super::layout::Layout;
 use super::shape::Gemma3n;
-use crate::{Metadata, Value, quantize};
+use crate::Value;
 
 /// Every fifth layer is full.
 fn is_full(layer: usize) -> bool {
@@ -11,42 +13,30 @@ fn is_full(layer: usize) -> bool {
 }
 
 pub(super) fn lay_out(l: &mut Layout<'_>, shape: &Shape, own: &Gemma3n) {
-    let (dim, layers, ffn) = (shape.dim, shape.layers, shape.ffn);
-    let all = layers * own.per_layer;
-    let (q, kv) = (
-        shape.heads * shape.head_dim,
-        shape.kv_heads * shape.head_dim,
-    );
-    l.matrix("token_embd.weight", [shape.vocab, dim], true);
-    l.matrix("per_layer_token_embd.weight", [shape.vocab, all], true);
-    l.matrix("per_layer_model_proj.weight", [all, dim], false);
-    for name in ["altup_proj.weight", "altup_unembd_proj.weight"] {
-        l.stacked(name, own.streams - 1, [dim, dim], false);
+    let (dim, head_dim, streams) = (shape.dim, shape.head_dim, own.streams);
+    let all = shape.layers * own.per_layer;
+    l.ends(shape.vocab);
+    l.matrix("per_layer_token_embd", [shape.vocab, all]);
+    l.matrix("per_layer_model_proj", [all, dim]);
+    for part in ["altup_proj", "altup_unembd_proj"] {
+        l.stacked(part, streams - 1, [dim, dim]);
     }
-    l.norm("per_layer_proj_norm.weight", own.per_layer);
-    l.norm("output_norm.weight", dim);
-    for layer in 0..layers {
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let more = quantize::more_bits(layer, layers);
-        l.matrix(name("attn_q"), [q, dim], false);
-        l.norm(name("attn_q_norm"), shape.head_dim);
-        // llama.cpp wants these tensors also where they are not used.
-        l.matrix(name("attn_k"), [kv, dim], false);
-        l.matrix(name("attn_v"), [kv, dim], more);
-        l.key_norm(name("attn_k_norm"), shape.head_dim);
-        l.matrix(name("attn_output"), [dim, q], false);
-        l.matrix(name("ffn_gate"), [ffn, dim], false);
-        l.matrix(name("ffn_up"), [ffn, dim], false);
-        l.matrix(name("ffn_down"), [dim, ffn], more);
-        l.matrix(name("inp_gate"), [own.per_layer, dim], false);
-        l.matrix(name("proj"), [dim, own.per_layer], false);
-        l.matrix(name("laurel_l"), [own.rank, dim], false);
-        l.matrix(name("laurel_r"), [dim, own.rank], false);
-        let streams = own.streams;
-        l.precise(name("altup_router"), [streams, dim]);
-        l.precise(name("altup_predict_coef"), [streams * streams, streams]);
-        l.precise(name("altup_correct_coef"), [streams, streams]);
-        for part in [
+    l.norm("per_layer_proj_norm", own.per_layer);
+    l.norms(&["output_norm"]);
+    l.each_layer(|l, _| {
+        // llama.cpp wants keys and values also where they are not used.
+        l.attention(shape.heads * head_dim, shape.kv_heads * head_dim);
+        l.norm("attn_q_norm", head_dim);
+        l.floats("attn_k_norm.weight", [1, head_dim], Fill::KeyNorm);
+        l.dense("", shape.ffn);
+        l.matrix("inp_gate", [own.per_layer, dim]);
+        l.matrix("proj", [dim, own.per_layer]);
+        l.matrix("laurel_l", [own.rank, dim]);
+        l.matrix("laurel_r", [dim, own.rank]);
+        l.precise("altup_router", [streams, dim]);
+        l.precise("altup_predict_coef", [streams * streams, streams]);
+        l.precise("altup_correct_coef", [streams, streams]);
+        l.norms(&[
             "attn_norm",
             "post_attention_norm",
             "ffn_norm",
@@ -55,36 +45,27 @@ pub(super) fn lay_out(l: &mut Layout<'_>, shape: &Shape, own: &Gemma3n) {
             "laurel_post_norm",
             "altup_router_norm",
             "altup_correct_scale",
-        ] {
-            l.norm(name(part), dim);
-        }
-    }
+        ]);
+    });
 }
 
 /// Keys beside those of all models.
-pub(super) fn describe(metadata: &mut Metadata, shape: &Shape, own: &Gemma3n) {
-    let mut put = |key: &str, value: Value| {
-        metadata.insert(format!("gemma3n.{key}"), value);
-    };
-    for (key, value) in [
-        ("attention.sliding_window", shape.window),
+pub(super) fn describe(keys: &mut Keys<'_>, own: &Gemma3n) {
+    keys.numbers(&[
+        ("attention.sliding_window", keys.shape.window),
         ("attention.shared_kv_layers", own.shared),
         ("embedding_length_per_layer_input", own.per_layer),
         ("altup.active_idx", 0),
         ("altup.num_inputs", own.streams),
-    ] {
-        put(key, Value::U64(value as u64));
-    }
-    let layers = 0..shape.layers;
-    let windowed = layers.clone().map(|layer| Value::Bool(!is_full(layer)));
-    let pattern = "attention.sliding_window_pattern";
-    put(pattern, Value::Array(windowed.collect()));
+    ]);
+    let windowed = |layer| Value::Bool(!is_full(layer));
+    keys.list("attention.sliding_window_pattern", windowed);
     // The first ten layers keep a twentieth of their activations.
     let cutoff = |layer| match layer < 10 {
-        true => Value::F64(1.644_853_6f32.into()),
-        false => Value::F64(f64::NEG_INFINITY),
+        true => 1.644_853_6,
+        false => f32::NEG_INFINITY,
     };
-    let cutoffs = Value::Array(layers.map(cutoff).collect());
-    put("activation_sparsity_scale", cutoffs);
-    put("final_logit_softcapping", Value::F64(30.0));
+    let cutoff = |layer| Value::F64(cutoff(layer).into());
+    keys.list("activation_sparsity_scale", cutoff);
+    keys.floats(&[("final_logit_softcapping", 30.0)]);
 }
