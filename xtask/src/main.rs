@@ -1,5 +1,6 @@
 //! Project chores. `cargo run -p xtask` checks the rules of the house; `cargo test` does the same.
 
+mod circles;
 mod tidy;
 
 fn main() {

@@ -9,6 +9,7 @@
 //!
 //! A new device implements the three traits and runs the crate `welte-conformance` against the reference device.
 
+mod argmax;
 mod chain;
 mod checks;
 mod error;
@@ -26,10 +27,11 @@ mod slot;
 mod step;
 pub mod timeline;
 
+pub use argmax::argmax;
 pub use chain::{Made, StepChain, chain_by_steps};
 pub use checks::{Checks, StepPlan};
 pub use error::Error;
-pub use host::{HostScratch, HostSlot, argmax};
+pub use host::{HostScratch, HostSlot};
 pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};

@@ -1,17 +1,7 @@
 //! Prompts that ask a model to fill in the middle of a text.
 
-use crate::{Error, TokenType, Tokenizer};
-
-/// The tokens that mark the parts of such a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InfillTokens {
-    /// Before the text in front of the gap.
-    pub prefix: u32,
-    /// Before the text behind the gap.
-    pub suffix: u32,
-    /// Where the model begins to write.
-    pub middle: u32,
-}
+use crate::token::{InfillTokens, TokenType};
+use crate::{Error, Tokenizer};
 
 /// The spellings of the three tokens, by family of models.
 const MARKERS: &[[&str; 3]] = &[

@@ -28,15 +28,16 @@ mod python;
 mod splitter;
 mod stops;
 mod template;
+mod token;
 mod tokenizer;
 mod vocabulary;
 
 pub use channels::{Channels, FINAL, Said};
 pub use conversation::{Message, ToolCall};
 pub use error::Error;
-pub use infill::InfillTokens;
 pub use splitter::{Split, Splitter};
 pub use stops::StopMatcher;
 pub use template::{ChatTemplate, RenderOptions, Rendered};
+pub use token::{InfillTokens, TokenType};
 pub use tokenizer::Tokenizer;
-pub use vocabulary::{TokenType, Vocabulary};
+pub use vocabulary::Vocabulary;

@@ -258,7 +258,7 @@ pub fn named(name: &str) -> Result<&'static PreTokenizer, Error> {
         .iter()
         .find(|row| row.names.contains(&name))
         .ok_or_else(|| Error::UnknownPreTokenizer {
-            name: crate::tokenizer::shortened(name),
+            name: crate::token::shortened(name),
             known: PRE_TOKENIZERS
                 .iter()
                 .flat_map(|row| row.names)

@@ -2,10 +2,11 @@
 
 mod budget;
 mod open;
+mod rendered;
 mod shield;
 mod tree;
 
-pub use self::shield::Rendered;
+pub use self::rendered::Rendered;
 pub(crate) use self::shield::uncovered;
 
 use self::budget::charged;
@@ -15,7 +16,7 @@ use crate::Error;
 use crate::conversation::{Dialect, Message};
 use crate::generic;
 use crate::python;
-use crate::tokenizer::shortened;
+use crate::token::shortened;
 use minijinja::machinery::{CodeGenerator, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, from_args};

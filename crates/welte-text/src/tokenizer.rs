@@ -2,8 +2,8 @@
 
 use crate::bpe::{Bpe, Known, Spellings};
 use crate::channels::MARKS;
-use crate::vocabulary::TokenType;
-use crate::{Error, InfillTokens, Rendered};
+use crate::token::{InfillTokens, TokenType};
+use crate::{Error, Rendered};
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokenizers::normalizers::{Lowercase, Sequence};
@@ -416,14 +416,6 @@ impl Tokenizer {
 /// The name of the token for a byte.
 pub(crate) fn byte_token(byte: u32) -> String {
     format!("<0x{byte:02X}>")
-}
-
-/// The first 60 characters. Names from a hostile file may be long.
-pub(crate) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// The byte of a character of the byte alphabet. Printable bytes map to themselves, the others in order from U+0100.

@@ -1,10 +1,11 @@
 //! Tokenizers from the fields of a GGUF file.
 
+use crate::Error;
 use crate::bpe::{Bpe, Merge, Spellings, Table};
 use crate::growth::{LONGEST_REPLACEMENT, longest_replacement};
 use crate::pretokenizers;
-use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, Words, byte_token, shortened};
-use crate::{Error, InfillTokens};
+use crate::token::{InfillTokens, TokenType, shortened};
+use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, Words, byte_token};
 use std::panic::resume_unwind;
 use tokenizers::models::bpe::Vocab;
 use tokenizers::models::unigram::Unigram;
@@ -26,37 +27,6 @@ const LEAST_MERGES: usize = 8192;
 
 /// The score of tokens that unigram never finds in a text.
 const NEVER: f64 = -1e12;
-
-/// The type of a token, by GGUF's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenType {
-    /// Ordinary text.
-    Normal = 1,
-    /// Stands for text that the vocabulary cannot express.
-    Unknown = 2,
-    /// Marks structure; never printed.
-    Control = 3,
-    /// Text that is never split or merged.
-    UserDefined = 4,
-    /// An unused id.
-    Unused = 5,
-    /// One byte, such as `<0x0A>`.
-    Byte = 6,
-}
-
-impl TokenType {
-    /// The type of a number. Unknown numbers are treated as unused.
-    pub fn of(number: i32) -> TokenType {
-        match number {
-            1 => TokenType::Normal,
-            2 => TokenType::Unknown,
-            3 => TokenType::Control,
-            4 => TokenType::UserDefined,
-            6 => TokenType::Byte,
-            _ => TokenType::Unused,
-        }
-    }
-}
 
 /// The fields `tokenizer.ggml.*` of a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -36,7 +36,7 @@ impl HostScratch {
         let mut least = floor;
         maxima.clear();
         maxima.extend(
-            work.chunks(HostScratch::RUN)
+            work.chunks(crate::argmax::RUN)
                 .map(|run| run.iter().copied().fold(f32::NEG_INFINITY, f32::max)),
         );
         if k <= maxima.len() {

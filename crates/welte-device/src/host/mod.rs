@@ -4,6 +4,7 @@
 mod dry;
 mod filters;
 
+use crate::argmax::{RUN, argmax};
 use crate::{LogprobQuery, MaskBoard, NO_MASK, NO_TOKEN, SlotState, is_token, noise};
 use welte_table::Sampling;
 
@@ -147,26 +148,20 @@ impl HostSlot {
 }
 
 impl HostScratch {
-    /// Logits whose maximum is computed first when the top k are searched.
-    const RUN: usize = 64;
-
     /// For one choice at a time over a vocabulary, for slots of this context.
     pub fn new(vocab: usize, context: usize) -> HostScratch {
         HostScratch {
             work: vec![0.0; vocab],
             order: Vec::with_capacity(vocab),
             counts: vec![0; vocab],
-            maxima: Vec::with_capacity(vocab.div_ceil(HostScratch::RUN)),
+            maxima: Vec::with_capacity(vocab.div_ceil(RUN)),
             runs: Vec::with_capacity(context.max(1)),
         }
     }
 
     /// Bytes of a scratch.
     pub fn bytes(vocab: usize, context: usize) -> usize {
-        size_of::<HostScratch>()
-            + vocab * 12
-            + vocab.div_ceil(HostScratch::RUN) * 4
-            + context.max(1) * 4
+        size_of::<HostScratch>() + vocab * 12 + vocab.div_ceil(RUN) * 4 + context.max(1) * 4
     }
 
     /// Chooses the token of slot `number` for `position`, or says why there is none.
@@ -243,20 +238,6 @@ impl HostScratch {
             }
         }
     }
-}
-
-/// Index of the largest value, the lowest on a tie; NaN never wins.
-pub fn argmax(values: &[f32]) -> (f32, u32) {
-    let mut largest = f32::NEG_INFINITY;
-    for run in values.chunks(HostScratch::RUN) {
-        let mut m = f32::NEG_INFINITY;
-        for v in run {
-            m = if *v > m { *v } else { m };
-        }
-        largest = if m > largest { m } else { largest };
-    }
-    let at = values.iter().position(|v| *v == largest).unwrap_or(0);
-    (largest, at as u32)
 }
 
 fn is_greedy(s: &Sampling) -> bool {

@@ -1,10 +1,10 @@
 //! An answer that is nothing but a call, without the marks that the template asks for. Small models put the call into a
 //! block of code, or double its braces as they saw them in a format string.
 
-use super::body::Step;
 use super::envelope::Envelope;
 use super::output::{Event, LONGEST_CALL, Output, Problem};
 use super::schema::Tool;
+use super::step::Step;
 
 /// What may stand around a call. A longer opening comes before its beginning.
 const WRAPPERS: [(&str, &str); 8] = [

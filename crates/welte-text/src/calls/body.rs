@@ -7,19 +7,8 @@ use super::named::{Named, NamedCall};
 use super::output::Output;
 use super::pythonic::PythonCalls;
 use super::schema::Tool;
+use super::step::{Step, Taken};
 use super::xml::{Xml, XmlCall};
-
-/// Effect of a character on a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The block goes on.
-    More,
-    /// The block ends with this character.
-    Done,
-}
-
-/// The error is what was expected instead of the character.
-pub(super) type Taken = Result<Step, String>;
 
 /// Tools that take source code. Llama writes it without an envelope.
 const CODE_TOOLS: [&str; 3] = ["code_interpreter", "python", "ipython"];

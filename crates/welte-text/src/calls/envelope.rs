@@ -1,9 +1,9 @@
 //! Calls as JSON objects: `{"name": "f", "arguments": {...}}`, alone or in a list.
 
-use super::body::{Step, Taken};
 use super::json::{JsonScanner, Scan, quoted, whole};
 use super::output::Output;
 use super::schema::{Tool, is_name};
+use super::step::{Step, Taken};
 
 const NAMES: [&str; 3] = ["name", "function", "tool_name"];
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];

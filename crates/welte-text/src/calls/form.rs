@@ -1,41 +1,17 @@
 //! The form of an answer: where its reasoning ends, how a call begins, and where JSON of a schema must follow.
 
+mod tree;
 mod values;
 mod xml;
 
+pub use self::tree::Form;
+
+use self::tree::{optional, text};
 use self::values::Writing;
 use super::body::Start;
 use super::format::{Format, Opening};
 use super::named::Named;
 use serde_json::{Value, json};
-
-/// The form of a text.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Form {
-    /// Exactly this text. It may spell control tokens.
-    Text(String),
-    /// Any text up to the first mark, and the mark.
-    Until {
-        /// The mark.
-        mark: String,
-        /// Marks that the text must not contain.
-        without: Vec<String>,
-    },
-    /// Any text without these marks.
-    Without(Vec<String>),
-    /// A text that this regular expression matches as a whole.
-    Pattern(String),
-    /// JSON of this schema.
-    Json(Value),
-    /// The form that the request gives its text.
-    Content,
-    /// One after the other.
-    Sequence(Vec<Form>),
-    /// One of these.
-    OneOf(Vec<Form>),
-    /// Any number of times, also never.
-    Repeated(Box<Form>),
-}
 
 /// What an answer may contain.
 #[derive(Clone, Copy, Debug)]
@@ -325,14 +301,6 @@ fn channels(contents: &Contents) -> AnswerForm {
         form: Form::Sequence(form),
         reasons: true,
     }
-}
-
-fn text(text: &str) -> Form {
-    Form::Text(text.to_string())
-}
-
-fn optional(form: Form) -> Form {
-    Form::OneOf(vec![text(""), form])
 }
 
 /// A call of one of these functions: a name, a mark and JSON.

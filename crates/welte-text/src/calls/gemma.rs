@@ -1,10 +1,10 @@
 //! Calls as Gemma 4 writes them: `call:name{key:<|"|>text<|"|>,other:[1,true]}`.
 
-use super::body::{Step, Taken};
 use super::json::{DEEPEST, JsonScanner, Scan, push_escaped, quoted};
 use super::marks::{Expect, Until, one_of};
 use super::output::Output;
 use super::schema::{LONGEST_NAME, Types, is_name};
+use super::step::{Step, Taken};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

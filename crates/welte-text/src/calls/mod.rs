@@ -29,6 +29,7 @@ mod output;
 mod parser;
 mod pythonic;
 mod schema;
+mod step;
 mod validate;
 mod xml;
 

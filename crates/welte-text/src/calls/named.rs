@@ -1,10 +1,10 @@
 //! Calls as a name, a mark and a JSON object: `name[ARGS]{...}`, alone or in a section of calls.
 
-use super::body::{Step, Taken};
 use super::json::{JsonScanner, Scan};
 use super::marks::{Expect, Until, one_of};
 use super::output::Output;
 use super::schema::{LONGEST_NAME, is_name};
+use super::step::{Step, Taken};
 
 /// A syntax of this family.
 #[derive(Debug)]

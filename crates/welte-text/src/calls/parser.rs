@@ -1,10 +1,11 @@
 //! Takes an answer apart: text, reasoning and calls that marks set off.
 
-use super::body::{Body, Start, Step};
+use super::body::{Body, Start};
 use super::format::{Format, Opening};
 use super::marks::{Expect, Until};
 use super::output::{LONGEST_CALL, Output, Problem};
 use super::schema::Tool;
+use super::step::Step;
 
 /// The most white space that is held back, in bytes. It is dropped if a mark follows.
 const LONGEST_SPACE: usize = 256;

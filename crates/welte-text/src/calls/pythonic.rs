@@ -1,9 +1,9 @@
 //! Calls as Python writes them: `f(x=1, y='a')`, alone or in a list.
 
-use super::body::{Step, Taken};
 use super::json::{DEEPEST, push_escaped, quoted, whole};
 use super::output::Output;
 use super::schema::{LONGEST_NAME, Tool, is_name};
+use super::step::{Step, Taken};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

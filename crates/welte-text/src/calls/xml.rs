@@ -1,10 +1,10 @@
 //! Calls as XML: a name and one element for each parameter.
 
-use super::body::{Step, Taken};
 use super::json::{push_escaped, quoted};
 use super::marks::{Expect, Until, one_of};
 use super::output::Output;
 use super::schema::{LONGEST_NAME, Tool, Types, is_name, types};
+use super::step::{Step, Taken};
 
 /// A syntax of this family.
 #[derive(Debug)]

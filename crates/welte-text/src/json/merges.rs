@@ -4,11 +4,12 @@
 //! are, and leaves the small rest to the backend. Whatever is unusual or wrong is left to the slow way, whose errors say
 //! where.
 
-use super::{Built, assemble, kind_of, type_of};
+use super::stages::{Built, assemble, kind_of, type_of};
 use crate::bpe::{Bpe, Spellings, Table};
 use crate::growth;
+use crate::token::TokenType;
 use crate::tokenizer::{Tokenizer, Words, byte_token};
-use crate::vocabulary::{TokenType, Vocabulary};
+use crate::vocabulary::Vocabulary;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
 //! The form of calls whose values are not JSON: Gemma's and Python's.
 
 use super::super::json::quoted;
-use super::{Form, optional, text};
+use super::tree::{Form, optional, text};
 use serde_json::{Map, Value, json};
 
 /// A name that both syntaxes take as a key.

@@ -2,8 +2,8 @@
 
 use super::super::schema::Tool;
 use super::super::xml::Xml;
+use super::tree::{Form, optional, text};
 use super::values::{ANNOTATIONS, NAME};
-use super::{Form, optional, text};
 use serde_json::{Map, Value};
 
 /// Keywords of a function's schema that the form enforces.
