@@ -1,69 +1,15 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, LatentBuffers, LayerCache, PerLayerSet, Places, Set, StreamSet};
+use crate::buffers::Buffers;
+use crate::emit::{Emitter, LayerCache, Places};
 use crate::encoder;
 use crate::weights::collect;
-use crate::{Error, LayerKind, LayerShape, ModelSpec, Pooling};
+use crate::{CompileOptions, Error, LayerKind, LayerShape, ModelSpec};
 use welte_formats::Checkpoint;
 use welte_table::{
-    BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, NO_BUFFER, PassKind,
-    Program, cost,
+    BufferRef, CacheKind, CacheSpec, Class, Format, NO_BUFFER, PassKind, Program, cost,
 };
-
-/// Sizes to compile for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompileOptions {
-    /// The most positions per sequence.
-    pub context: u32,
-    /// The most sequences in flight at a time.
-    pub slots: u32,
-    /// Positions in a page of the KV cache.
-    pub page: u32,
-    /// Pages of each attention cache. 0: enough for the whole context of every slot.
-    pub pages: u32,
-    /// States of sequences that are kept beside those of the slots, to go on from there. Unused without recurrent state.
-    pub checkpoints: u32,
-    /// `F16` or `Q8_0`.
-    pub kv_format: Format,
-    /// The most rows of a decode step.
-    pub decode_rows: u32,
-    /// The most rows of a prompt step.
-    pub prompt_rows: u32,
-    /// The most rows of a prompt step that yield logits.
-    pub prompt_outputs: u32,
-    /// The most rows of an embed step; 0 for no embed pass.
-    pub embed_rows: u32,
-    /// The rows of a text that make its vector.
-    pub pooling: Pooling,
-    /// The embed pass yields the logits of these two tokens, or the scores of the checkpoint's classifier.
-    pub score_tokens: Option<[u32; 2]>,
-    /// The pass of an encoder yields the scores of its classifier.
-    pub scores: bool,
-    /// Vectors that rows may read in place of tokens; 0: the program has no memory for any. Unused by encoders.
-    pub features: u32,
-}
-
-impl Default for CompileOptions {
-    fn default() -> Self {
-        CompileOptions {
-            context: 4096,
-            slots: 1,
-            page: 64,
-            pages: 0,
-            checkpoints: 8,
-            kv_format: Format::F16,
-            decode_rows: 16,
-            prompt_rows: 512,
-            prompt_outputs: 1,
-            embed_rows: 0,
-            pooling: Pooling::Last,
-            score_tokens: None,
-            scores: false,
-            features: 0,
-        }
-    }
-}
 
 /// Compiles the decode, prompt and (unless `embed_rows` is 0) embed passes over the same weights and buffers, in fine ops. `fuse`
 /// makes of them what a device declares.
@@ -131,7 +77,7 @@ pub fn compile(
     }
     let mut program = Program {
         weights: list,
-        buffers: buffers.0,
+        buffers: buffers.into_list(),
         caches,
         vocab: spec.vocab,
         context: options.context,
@@ -330,102 +276,4 @@ fn recurrent_cache(
     let bytes = cache.bytes(options.page).ok_or_else(too_large)?;
     cache.buffer = buffers.add(name, Class::Cache, bytes).buffer;
     Ok(cache)
-}
-
-#[derive(Default)]
-pub(crate) struct Buffers(Vec<BufferSpec>);
-
-impl Buffers {
-    pub(crate) fn into_list(self) -> Vec<BufferSpec> {
-        self.0
-    }
-
-    pub(crate) fn add(&mut self, name: &str, class: Class, bytes: u64) -> BufferRef {
-        self.0.push(BufferSpec {
-            name: name.into(),
-            class,
-            bytes,
-        });
-        BufferRef {
-            buffer: (self.0.len() - 1) as BufferId,
-            offset: 0,
-        }
-    }
-
-    /// A scratch set: each intermediate once, reused by all layers.
-    pub(crate) fn set(&mut self, name: &str, class: Class, rows: u32, spec: &ModelSpec) -> Set {
-        let mut add = |what: &str, width: u32| {
-            self.add(
-                &format!("{name}.{what}"),
-                class,
-                4 * u64::from(rows) * u64::from(width),
-            )
-        };
-        let widest = |width: &dyn Fn(LayerShape) -> u32| {
-            let layers = 0..spec.layers as usize;
-            layers.map(|i| width(spec.shape(i))).max().unwrap_or(1)
-        };
-        let ffn = widest(&|s| s.ffn);
-        let beside = spec.experts.filter(|e| e.beside);
-        let inputs = match spec.per_layer_width {
-            0 => None,
-            width => Some(PerLayerSet {
-                inputs: add("per_layer", spec.layers * width),
-                context: add("per_layer_context", spec.layers * width),
-                gate: add("per_layer_gate", width),
-            }),
-        };
-        let streams = spec.altup.map(|a| StreamSet {
-            all: add("streams", a.streams * spec.dim),
-            router: add("streams_router", a.streams),
-            low: add("low", a.rank),
-            around: add("around", spec.dim),
-            joined: add("joined", (a.streams - 1) * spec.dim),
-        });
-        let shared = spec.experts.and_then(|e| e.shared);
-        let qkv = match spec.latent {
-            Some(l) => l.inputs(spec),
-            None => spec.projected_width(),
-        };
-        Set {
-            x: add("x", spec.dim),
-            qkv: add("qkv", qkv),
-            attn: add("attn", spec.mixed_width()),
-            h: add(
-                "h",
-                spec.experts
-                    .map_or(ffn, |e| ffn.max(e.used * e.ffn))
-                    .max(shared.map_or(0, |s| s.ffn)),
-            ),
-            per_layer: inputs,
-            streams,
-            dense: beside.map(|_| add("dense", spec.dim)),
-            mixed: beside.map(|_| add("mixed", spec.dim)),
-            latent_expert: spec
-                .experts
-                .and_then(|e| e.latent)
-                .map(|n| [add("latent_in", n), add("latent_out", n)]),
-            router: spec.experts.map(|e| add("router", e.count)),
-            choice: spec.experts.map(|e| add("choice", 2 * e.used)),
-            norm: add(
-                "norm",
-                spec.latent
-                    .and_then(|l| l.query_rank)
-                    .map_or(spec.dim, |rank| rank.max(spec.dim)),
-            ),
-            gate_up: spec.gated.then(|| {
-                let ffn = ffn.max(shared.map_or(0, |s| s.ffn));
-                add("gate_up", 2 * ffn)
-            }),
-            shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
-            latent: spec.latent.map(|l| LatentBuffers {
-                heads: add("heads", spec.heads * l.query().max(l.value)),
-                queries: add("queries", spec.heads * l.width()),
-            }),
-            convolved: Some(spec.channels())
-                .filter(|n| *n > 0)
-                .map(|n| add("convolved", n)),
-            sum: add("sum", spec.dim),
-        }
-    }
 }

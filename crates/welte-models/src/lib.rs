@@ -4,12 +4,15 @@
 //! with one table per pass. Neither reads weights, except a few rope factors and decays.
 
 mod arch;
+mod buffers;
 mod compile;
 mod emit;
 mod encoder;
 mod error;
 mod keys;
 mod names;
+mod options;
+mod read;
 mod rope;
 mod spec;
 mod survey;
@@ -17,12 +20,14 @@ mod vectors;
 mod weights;
 
 pub use arch::supported;
-pub use compile::{CompileOptions, compile};
-pub use encoder::{Dense, Encoder, Positions};
+pub use compile::compile;
 pub use error::Error;
+pub use options::CompileOptions;
+pub use read::spec;
 pub use spec::{
-    Act, AltUp, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, LayerShape, Mamba,
-    ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
+    Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Latent, LayerKind, LayerRope,
+    LayerShape, Mamba, ModelSpec, NormKind, PositionScale, Positions, QkNorm, Rope, Scaling,
+    Scoring, SharedExpert,
 };
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};

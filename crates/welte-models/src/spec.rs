@@ -2,14 +2,7 @@
 
 mod sizes;
 
-use crate::arch::{Architecture, unsupported};
-use crate::encoder::Encoder;
-use crate::keys::Keys;
-use crate::names::{bias, resolve, weight};
-use crate::{Error, rope};
 use std::fmt;
-use welte_formats::Checkpoint;
-use welte_formats::checkpoint::Value;
 use welte_table::Sections;
 
 /// The activation between gate and up.
@@ -365,6 +358,47 @@ impl Delta {
     }
 }
 
+/// What an encoder has and a decoder has not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Encoder {
+    /// Learned positions; without them, layers have rope.
+    pub positions: Option<Positions>,
+    /// Entries in the table of segments; 0: no table.
+    pub types: u32,
+    /// Embeddings are normed.
+    pub embedding_norm: bool,
+    /// The stream is normed after each part was added to it. Otherwise norms are where decoders have them.
+    pub norms_sums: bool,
+    /// The stream is normed after the last layer.
+    pub final_norm: bool,
+    /// The first layer's attention does not norm its input, because the embeddings are normed.
+    pub first_is_normed: bool,
+    /// Layers between the pooled state and the vector.
+    pub dense: Vec<Dense>,
+    /// Activation between the two matrices of a classifier, if the checkpoint has one.
+    pub classifier: Option<Act>,
+}
+
+/// A table of learned positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Entry of the first position.
+    pub first: u32,
+    /// Positions.
+    pub count: u32,
+}
+
+/// A dense layer after pooling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dense {
+    /// Values that it yields.
+    pub outputs: u32,
+    /// It adds a bias.
+    pub bias: bool,
+    /// It ends in the hyperbolic tangent.
+    pub tanh: bool,
+}
+
 /// The matrices with a bias.
 #[allow(missing_docs)] // The fields are the usual names of the matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -500,327 +534,4 @@ pub struct ModelSpec {
 pub(crate) const MOST_LAYERS: u32 = 1024;
 pub(crate) const MOST_HEADS: u32 = 1024;
 pub(crate) const MOST_HEAD_DIM: u32 = 1024;
-const MOST_DIM: u32 = 1 << 16;
 pub(crate) const MOST_FFN: u32 = 1 << 20;
-const MOST_EXPERTS: u32 = 1024;
-const MOST_VOCAB: u32 = 1 << 22;
-const MOST_CONTEXT: u32 = 1 << 30;
-
-/// Reads the spec from a checkpoint's metadata and its list of tensors.
-pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
-    let (arch, said) = Architecture::of(checkpoint)?;
-    read(checkpoint, arch, &said)
-}
-
-/// Reads a checkpoint that calls its architecture `said` as this architecture.
-pub(crate) fn read(
-    checkpoint: &dyn Checkpoint,
-    arch: &'static Architecture,
-    said: &str,
-) -> Result<ModelSpec, Error> {
-    let keys = Keys::new(checkpoint, said);
-    let names = arch.names(checkpoint.dialect());
-    let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
-
-    let listed = listed_layers(&keys);
-    let layers = size("block_count", "num_hidden_layers", listed, MOST_LAYERS)?;
-    let dim = size("embedding_length", "hidden_size", None, MOST_DIM)?;
-    let heads = size(
-        "attention.head_count",
-        "num_attention_heads",
-        None,
-        MOST_HEADS,
-    )?;
-    // Where a list is allowed, `finish` reads it.
-    let widest = |gguf: &str, hf: &str, default, most| {
-        let key = keys.name(gguf, hf);
-        let list = match arch.lists {
-            true => keys.each(&key, layers, most)?,
-            false => None,
-        };
-        match list {
-            Some(list) => Ok(list.into_iter().max().unwrap_or(0)),
-            None => keys.size(&key, default, most),
-        }
-    };
-    let kv_heads = widest(
-        "attention.head_count_kv",
-        "num_key_value_heads",
-        Some(heads),
-        heads,
-    )?;
-    if !heads.is_multiple_of(kv_heads) {
-        let key = keys.name("attention.head_count_kv", "num_key_value_heads");
-        return Err(keys.error(
-            &key,
-            format!("is {kv_heads}, which does not divide {heads} heads"),
-        ));
-    }
-    // With latents, `finish` reads the sizes of heads.
-    let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
-    let latent = keys.value(&latent).is_some();
-    let head_dim = match latent {
-        true => size(
-            "rope.dimension_count",
-            "qk_rope_head_dim",
-            None,
-            MOST_HEAD_DIM,
-        )?,
-        false => size(
-            "attention.key_length",
-            "head_dim",
-            Some(dim / heads),
-            MOST_HEAD_DIM,
-        )?,
-    };
-    let value_key = keys.name("attention.value_length", "head_dim");
-    if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
-        return Err(keys.error(
-            &value_key,
-            format!("differs from the key size {head_dim}, which is not supported"),
-        ));
-    }
-    // Models with experts in every layer may lack the key.
-    let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
-    let ffn = widest(
-        "feed_forward_length",
-        "intermediate_size",
-        keys.u32(&expert)?,
-        MOST_FFN,
-    )?;
-    let context = size(
-        "context_length",
-        "max_position_embeddings",
-        None,
-        MOST_CONTEXT,
-    )?;
-    let eps = epsilon(&keys)?;
-    let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
-    let rot = match latent {
-        true => head_dim,
-        false => rotated(&keys, head_dim)?,
-    };
-    let has = |name: String| {
-        let name = resolve(checkpoint, &name);
-        checkpoint.tensor(&name).is_some()
-    };
-    let tied = match keys.is_gguf() {
-        true => false,
-        false => keys.bool("tie_word_embeddings")?.unwrap_or(false),
-    } || !has(weight(names.head, 0));
-
-    let mut spec = ModelSpec {
-        architecture: arch.name.into(),
-        layers,
-        draft_layers: 0,
-        layer_kinds: vec![LayerKind::Attention; layers as usize],
-        alone: false,
-        delta: None,
-        conv_taps: 0,
-        mamba: None,
-        dim,
-        heads,
-        kv_heads,
-        head_dim,
-        ffn,
-        layer_shapes: Vec::new(),
-        kv_sources: Vec::new(),
-        values_are_keys: Vec::new(),
-        value_norm: false,
-        per_layer_width: 0,
-        layer_scalars: false,
-        altup: None,
-        cutoffs: Vec::new(),
-        experts: experts(&keys, arch, said)?,
-        expert_layers: Vec::new(),
-        vocab,
-        context,
-        eps: eps as f32,
-        norm: NormKind::Rms,
-        act: activation(&keys)?,
-        gated: true,
-        xielu: Vec::new(),
-        parallel: false,
-        residual_scale: 1.0,
-        rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
-        local_rope: None,
-        layer_ropes: vec![LayerRope::Main; layers as usize],
-        qk_norm: arch.qk_norm,
-        latent: None,
-        qk_norm_late: false,
-        position_scale: None,
-        pre_norm: true,
-        post_norm: false,
-        norm_add: 0.0,
-        biases: Biases {
-            qkv: has(bias(names.qkv, 0)),
-            q: has(bias(names.q, 0)),
-            k: has(bias(names.k, 0)),
-            v: has(bias(names.v, 0)),
-            o: has(bias(names.o, 0)),
-            gate: has(bias(names.gate, 0)),
-            up: has(bias(names.up, 0)),
-            down: has(bias(names.down, 0)),
-            head: false,
-            router: false,
-            experts: false,
-        },
-        tied,
-        embedding_scale: 1.0,
-        windows: (arch.windows)(&keys, layers)?,
-        attention_scale: 1.0 / (head_dim as f32).sqrt(),
-        sinks: false,
-        attention_gate: false,
-        attention_softcap: 0.0,
-        logit_scale: 1.0,
-        logit_softcap: 0.0,
-        encoder: None,
-    };
-    spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
-    (arch.finish)(&mut spec, &keys)?;
-    Ok(spec)
-}
-
-/// The number of layers, if a configuration only lists them.
-fn listed_layers(keys: &Keys<'_>) -> Option<u32> {
-    let lists = ["layers_block_type", "hybrid_override_pattern"];
-    let count = match lists.iter().find_map(|key| keys.value(key))? {
-        Value::Array(list) => list.len(),
-        Value::String(text) => text.len(),
-        _ => return None,
-    };
-    u32::try_from(count).ok()
-}
-
-/// The experts, if the checkpoint has any.
-fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
-    let hf = [
-        "num_local_experts",
-        "num_experts",
-        "n_routed_experts",
-        "moe_num_experts",
-    ];
-    let hf = hf.iter().find(|k| keys.value(k).is_some());
-    let key = keys.name("expert_count", hf.unwrap_or(&"num_experts"));
-    if keys.u32(&key)?.unwrap_or(0) == 0 {
-        return Ok(None);
-    }
-    if !arch.experts {
-        return Err(unsupported(
-            keys.checkpoint,
-            &format!("{said} with experts"),
-        ));
-    }
-    let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let hf = ["num_experts_per_tok", "moe_k", "top_k_experts"];
-    let hf = hf.iter().find(|k| keys.value(k).is_some());
-    let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
-    let used = keys.size(&used_key, None, count)?;
-    // Some checkpoints give the width of an expert. In others it is the width of the feed-forward part.
-    let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
-    let key = match keys.value(&own) {
-        Some(_) => own,
-        None => keys.name("feed_forward_length", "intermediate_size"),
-    };
-    Ok(Some(Experts {
-        count,
-        used,
-        ffn: keys.size(&key, None, MOST_FFN)?,
-        renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
-        scale: 1.0,
-        beside: false,
-        latent: None,
-        scoring: Scoring::Softmax,
-        margin: 0.0,
-        choice_bias: false,
-        groups: None,
-        shared: None,
-    }))
-}
-
-/// The epsilon of the norms. Configurations of models with layer norms have their own names for it.
-fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
-    let known = match keys.is_gguf() {
-        true => [
-            "attention.layer_norm_rms_epsilon",
-            "attention.layer_norm_epsilon",
-        ]
-        .map(|name| keys.name(name, ""))
-        .to_vec(),
-        false => [
-            "rms_norm_eps",
-            "layer_norm_eps",
-            "norm_epsilon",
-            "layer_norm_epsilon",
-        ]
-        .map(String::from)
-        .to_vec(),
-    };
-    let found = known.iter().find(|key| keys.value(key).is_some());
-    let key = found.or(known.first()).map_or("", String::as_str);
-    keys.positive(key, (!keys.is_gguf()).then_some(1e-6))
-}
-
-fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
-    let problem = if keys.checkpoint.tensors().is_empty() {
-        "is missing: this file has no weights, only a vocabulary"
-    } else {
-        "is missing"
-    };
-    let fault = |problem: String| Error::Tensor {
-        origin: keys.checkpoint.origin().into(),
-        name: embed.into(),
-        problem,
-    };
-    let info = keys
-        .checkpoint
-        .tensor(&resolve(keys.checkpoint, embed))
-        .ok_or_else(|| fault(problem.into()))?;
-    match u32::try_from(info.n) {
-        Ok(n) if n > 0 && n <= MOST_VOCAB => Ok(n),
-        _ => Err(fault(format!(
-            "has {} rows; must be from 1 to {MOST_VOCAB}",
-            info.n
-        ))),
-    }
-}
-
-/// Rotated elements of a head.
-fn rotated(keys: &Keys<'_>, head_dim: u32) -> Result<u32, Error> {
-    let key = keys.name("rope.dimension_count", "partial_rotary_factor");
-    let rot = if keys.is_gguf() {
-        keys.size(&key, Some(head_dim), MOST_HEAD_DIM)?
-    } else {
-        let nested = "rope_parameters.partial_rotary_factor";
-        let key = if keys.value(nested).is_some() {
-            nested
-        } else {
-            &key
-        };
-        (keys.positive(key, Some(1.0))? * f64::from(head_dim)) as u32
-    };
-    if rot == 0 || rot > head_dim || !rot.is_multiple_of(2) {
-        return Err(keys.error(
-            &key,
-            format!("rotates {rot} of {head_dim} elements; the number must be even and at most the head size"),
-        ));
-    }
-    Ok(rot)
-}
-
-fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
-    // GGUF files do not name the activation. Architectures with another one set it in `finish`.
-    if keys.is_gguf() {
-        return Ok(Act::Silu);
-    }
-    match keys.text("hidden_act")? {
-        None | Some("silu" | "swish") => Ok(Act::Silu),
-        Some("xielu") => Ok(Act::Xielu),
-        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),
-        Some("gelu") => Ok(Act::Gelu),
-        Some(_) => Err(keys.error(
-            "hidden_act",
-            "is not supported; supported are: silu, gelu, gelu_pytorch_tanh",
-        )),
-    }
-}

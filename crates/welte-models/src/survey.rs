@@ -96,7 +96,7 @@ fn read_as(
     checkpoint: &dyn Checkpoint,
     said: &str,
 ) -> (u8, Option<Error>) {
-    let spec = match crate::spec::read(checkpoint, one, said) {
+    let spec = match crate::read::read(checkpoint, one, said) {
         Ok(spec) => spec,
         Err(error) => return (0, Some(error)),
     };

@@ -1,7 +1,8 @@
 //! Apertus: queries and keys are normed per head, and the feed-forward part has no gate. Its activation, xIELU, has two
 //! learned constants per layer.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::keys::Keys;
 use crate::names::{self, Names};
 use crate::spec::Act;

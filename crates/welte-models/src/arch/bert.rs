@@ -1,11 +1,12 @@
 //! Encoders of the BERT family: BERT, RoBERTa and XLM-R with learned positions; nomic-bert and Jina v3 with rope. Sums are
 //! layer-normed. BGE, E5, MiniLM and their rerankers are of this family.
 
-use super::Architecture;
-use crate::encoder::{self, Encoder, Positions, must_be};
+use super::architecture::Architecture;
+use crate::encoder::{self, must_be};
 use crate::keys::Keys;
 use crate::names::{self, Names};
 use crate::spec::{Act, LayerRope, NormKind};
+use crate::spec::{Encoder, Positions};
 use crate::{Error, ModelSpec, QkNorm};
 
 pub(super) const BERT: Architecture = Architecture {

@@ -1,7 +1,7 @@
 //! Cohere 2 (Command R7B, Command A): attention and feed-forward parts read the same layer norm. Three of four layers have
 //! a window and rope; the others see everything and have no rope.
 
-use super::{Architecture, windowed_but_every};
+use super::architecture::{Architecture, windowed_but_every};
 use crate::spec::{LayerRope, NormKind};
 use crate::{QkNorm, names};
 

@@ -1,7 +1,8 @@
 //! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4: attention over latent keys and values, and experts in groups beside a shared
 //! one. The first layers have no experts.
 
-use super::{Architecture, has_choice_bias, llama, ministral3};
+use super::architecture::{Architecture, has_choice_bias};
+use super::{llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names};
 use crate::rope::yarn_magnitude;

@@ -1,6 +1,7 @@
 //! ERNIE 4.5: Llama with rope over neighbouring elements.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 
 pub(super) const ERNIE4_5: Architecture = Architecture {
     name: "ernie4_5",

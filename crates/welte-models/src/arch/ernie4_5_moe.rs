@@ -1,6 +1,7 @@
 //! ERNIE 4.5 with experts: a bias of the choice, and shared experts. The first layers have none.
 
-use super::{Architecture, deepseek2, ernie4_5, has_choice_bias};
+use super::architecture::{Architecture, has_choice_bias};
+use super::{deepseek2, ernie4_5};
 use crate::Error;
 use crate::names::{self, Names};
 use crate::spec::{MOST_FFN, SharedExpert};

@@ -1,7 +1,7 @@
 //! EXAONE 4: parts norm their output, and queries and keys are normed per head. The large model has windows in three of
 //! four layers, and no rope in the others.
 
-use super::{Architecture, windowed_but_every};
+use super::architecture::{Architecture, windowed_but_every};
 use crate::spec::LayerRope;
 use crate::{QkNorm, names};
 

@@ -2,9 +2,10 @@
 //! alternate windows. Gemma 2 caps scores and logits. Gemma 3 norms queries and keys, and its windowed layers have a
 //! rope base of their own.
 
-use super::{Architecture, windowed_but_every};
-use crate::encoder::{self, Encoder};
+use super::architecture::{Architecture, windowed_but_every};
+use crate::encoder;
 use crate::keys::Keys;
+use crate::spec::Encoder;
 use crate::spec::{Act, LayerRope, Rope, Scaling};
 use crate::{Error, ModelSpec, QkNorm, names};
 

@@ -1,8 +1,9 @@
 //! Gemma 3n: several streams of hidden states (AltUp), a second path of low rank around attention (Laurel), sparse activations
 //! in the first layers, and Gemma 4's embeddings per layer and shared keys and values.
 
+use super::architecture::Architecture;
 use super::gemma::{self, GEMMA3};
-use super::{Architecture, gemma4};
+use super::gemma4;
 use crate::keys::Keys;
 use crate::spec::{Act, AltUp, LayerShape, MOST_FFN};
 use crate::{Error, ModelSpec, names};

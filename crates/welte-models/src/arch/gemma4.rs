@@ -1,8 +1,8 @@
 //! Gemma 4: head sizes and numbers of key and value heads that differ by layer, layers that share keys and values, an
 //! embedding per layer, or experts beside a dense part.
 
+use super::architecture::{Architecture, layer_types};
 use super::gemma::{self, GEMMA3};
-use super::{Architecture, layer_types};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerRope, LayerShape, Rope, Scaling};
 use crate::weights::scalar_name;

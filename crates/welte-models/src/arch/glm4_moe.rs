@@ -1,7 +1,8 @@
 //! GLM-4.5: experts chosen by sigmoid with a bias, beside a shared one. A part of each head is rotated. Queries and keys are
 //! normed in some models. The first layers have no experts, and layers that guess ahead follow the last one.
 
-use super::{Architecture, deepseek2, leave_out_drafts, llama};
+use super::architecture::{Architecture, leave_out_drafts};
+use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::names::{self, resolve, weight};
 use crate::{Error, ModelSpec, QkNorm};

@@ -1,7 +1,7 @@
 //! gpt-oss: an attention sink per head, a window in every second layer, experts with a clamped activation, and biases
 //! on all matrices.
 
-use super::{Architecture, layer_types};
+use super::architecture::{Architecture, layer_types};
 use crate::keys::Keys;
 use crate::spec::{Act, Biases, Scaling};
 use crate::{Error, QkNorm, names};

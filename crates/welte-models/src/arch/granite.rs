@@ -1,6 +1,7 @@
 //! Granite 3: Llama with factors of the embeddings, of the scores, of what each part adds, and of the logits.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::keys::Keys;
 use crate::{Error, ModelSpec};
 

@@ -1,7 +1,8 @@
 //! Granite 4: layers with the state space model of Mamba-2 beside attention without rope, Granite's factors, and a shared
 //! expert in every layer, which is the feed-forward part of models without other experts.
 
-use super::{Architecture, granite, llama};
+use super::architecture::Architecture;
+use super::{granite, llama};
 use crate::keys::Keys;
 use crate::spec::{LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, Mamba, SharedExpert};
 use crate::{Error, ModelSpec, names};

@@ -1,6 +1,7 @@
 //! Hunyuan dense: queries and keys are normed after rope.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::QkNorm;
 use crate::names::{self, Names};
 

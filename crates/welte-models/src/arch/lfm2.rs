@@ -1,7 +1,7 @@
 //! LFM2: most layers have a short convolution between two gates, the others attention with norms of queries and keys. All but
 //! the first feed-forward parts may be experts.
 
-use super::{Architecture, has_choice_bias};
+use super::architecture::{Architecture, has_choice_bias};
 use crate::keys::Keys;
 use crate::spec::{LayerKind, MOST_FFN, Scoring};
 use crate::{Error, ModelSpec, QkNorm, names};

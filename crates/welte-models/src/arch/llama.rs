@@ -1,6 +1,6 @@
 //! Llama 1 to 3.x, and Mistral, which adds an attention window. GGUF files of Mixtral use this name too, with experts.
 
-use super::Architecture;
+use super::architecture::Architecture;
 use crate::keys::Keys;
 use crate::{Error, QkNorm, names};
 

@@ -1,6 +1,7 @@
 //! Ministral 3, and Mistral Small 3 as a multimodal model: Mistral with YaRN. Queries grow with their position.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::ModelSpec;
 use crate::keys::Keys;
 use crate::spec::{PositionScale, Scaling};

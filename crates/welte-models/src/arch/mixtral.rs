@@ -1,6 +1,7 @@
 //! Mixtral: Mistral with experts. Its GGUF files have the architecture `llama`.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::names;
 
 pub(super) const MIXTRAL: Architecture = Architecture {

@@ -1,9 +1,10 @@
 //! ModernBERT: an encoder with rope, gated feed-forward parts and norms before each part. Most layers see a window.
 
-use super::Architecture;
-use crate::encoder::{self, Encoder};
+use super::architecture::Architecture;
+use crate::encoder;
 use crate::keys::Keys;
 use crate::names::{self, Names};
+use crate::spec::Encoder;
 use crate::spec::{Act, LayerRope, NormKind, Rope, Scaling};
 use crate::{Error, ModelSpec, QkNorm};
 use welte_formats::checkpoint::Value;

@@ -1,7 +1,8 @@
 //! Nemotron-H: each layer has the state space model of Mamba-2, attention without rope, or a feed-forward part with a squared
 //! ReLU and no gate. In Nemotron 3 the feed-forward parts are experts beside a shared one. They may compute in a narrower width.
 
-use super::{Architecture, StateSizes, deepseek2, has_choice_bias, leave_out_drafts, llama};
+use super::architecture::{Architecture, StateSizes, has_choice_bias, leave_out_drafts};
+use super::{deepseek2, llama};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, Mamba, SharedExpert};
 use crate::{Error, ModelSpec, QkNorm, names};

@@ -1,7 +1,7 @@
 //! OLMo 2 and 3: parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3 has
 //! windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
 
-use super::{Architecture, windowed_but_every};
+use super::architecture::{Architecture, windowed_but_every};
 use crate::spec::{LayerRope, Rope, Scaling};
 use crate::{QkNorm, names};
 

@@ -1,6 +1,7 @@
 //! Phi-3 and Phi-4: Q, K and V are one tensor, gate and up another. Long contexts use two lists of rope factors.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::{QkNorm, names};
 
 pub(super) const PHI3: Architecture = Architecture {

@@ -1,7 +1,8 @@
 //! Phi-3.5-MoE: layer norms with bias, biases around attention and of the head, rope with two lists of factors, and two experts
 //! chosen by SparseMixer.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::spec::{NormKind, Scoring};
 use crate::{QkNorm, names};
 

@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen2.5: biases on Q, K and V. Small models tie their embeddings. The text part of Qwen2-VL and
 //! Qwen2.5-VL has the same layers, and its pairs turn by three axes.
 
-use super::{Architecture, layer_types};
+use super::architecture::{Architecture, layer_types};
 use crate::keys::Keys;
 use crate::{Error, QkNorm, names};
 

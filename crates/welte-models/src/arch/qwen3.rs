@@ -1,6 +1,7 @@
 //! Qwen3: queries and keys are normed per head. The head size is given, not derived.
 
-use super::{Architecture, qwen2};
+use super::architecture::Architecture;
+use super::qwen2;
 use crate::{QkNorm, names};
 
 pub(super) const QWEN3: Architecture = Architecture {

@@ -1,6 +1,7 @@
 //! Qwen3 with experts in all layers or in some.
 
-use super::{Architecture, qwen3};
+use super::architecture::Architecture;
+use super::qwen3;
 use welte_formats::checkpoint::Value;
 
 pub(super) const QWEN3_MOE: Architecture = Architecture {

@@ -1,7 +1,8 @@
 //! Qwen3-Next and Qwen3.5: three of four layers have the gated delta rule. The others have attention whose output is gated,
 //! with rope for a quarter of each head. Norms multiply by `1 + w`. Models with experts have a shared one.
 
-use super::{Architecture, StateSizes, leave_out_drafts, qwen3_moe};
+use super::architecture::{Architecture, StateSizes, leave_out_drafts};
+use super::qwen3_moe;
 use crate::keys::Keys;
 use crate::spec::{Delta, LayerKind, MOST_FFN, MOST_HEAD_DIM, SharedExpert};
 use crate::{Error, ModelSpec, names};

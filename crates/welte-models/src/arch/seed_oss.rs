@@ -1,6 +1,7 @@
 //! Seed-OSS: biases on Q, K and V.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::names;
 
 pub(super) const SEED_OSS: Architecture = Architecture {

@@ -1,6 +1,7 @@
 //! SmolLM3: every fourth layer has no rope.
 
-use super::{Architecture, qwen2};
+use super::architecture::Architecture;
+use super::qwen2;
 use crate::spec::LayerRope;
 use crate::{QkNorm, names};
 use welte_formats::checkpoint::Value;

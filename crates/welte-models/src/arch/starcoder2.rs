@@ -1,6 +1,7 @@
 //! StarCoder 2: layer norms with bias, biases on all matrices, and a feed-forward part without a gate.
 
-use super::{Architecture, llama};
+use super::architecture::Architecture;
+use super::llama;
 use crate::QkNorm;
 use crate::names::{self, Names};
 use crate::spec::{Act, NormKind};

@@ -2,7 +2,7 @@
 
 use super::{Emitter, at};
 use crate::LayerRope;
-use crate::encoder::Encoder;
+use crate::spec::Encoder;
 use crate::weights::Layer;
 use welte_table::{BufferRef, NO_WEIGHT, Op, params as p};
 

@@ -3,6 +3,14 @@
 use super::*;
 
 impl ModelSpec {
+    /// Segments of a text: a pair of texts has two, if the model distinguishes them.
+    pub fn segments(&self, scores: bool) -> u32 {
+        match &self.encoder {
+            Some(encoder) if scores && encoder.positions.is_some() => encoder.types.clamp(1, 2),
+            _ => 1,
+        }
+    }
+
     /// The sizes of a layer.
     pub fn shape(&self, layer: usize) -> LayerShape {
         let common = LayerShape {

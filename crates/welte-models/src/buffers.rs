@@ -1,0 +1,103 @@
+//! The buffers of a program in the making.
+
+use crate::emit::{LatentBuffers, PerLayerSet, Set, StreamSet};
+use crate::{LayerShape, ModelSpec};
+use welte_table::{BufferId, BufferRef, BufferSpec, Class};
+
+#[derive(Default)]
+pub(crate) struct Buffers(Vec<BufferSpec>);
+
+impl Buffers {
+    pub(crate) fn into_list(self) -> Vec<BufferSpec> {
+        self.0
+    }
+
+    pub(crate) fn add(&mut self, name: &str, class: Class, bytes: u64) -> BufferRef {
+        self.0.push(BufferSpec {
+            name: name.into(),
+            class,
+            bytes,
+        });
+        BufferRef {
+            buffer: (self.0.len() - 1) as BufferId,
+            offset: 0,
+        }
+    }
+
+    /// A scratch set: each intermediate once, reused by all layers.
+    pub(crate) fn set(&mut self, name: &str, class: Class, rows: u32, spec: &ModelSpec) -> Set {
+        let mut add = |what: &str, width: u32| {
+            self.add(
+                &format!("{name}.{what}"),
+                class,
+                4 * u64::from(rows) * u64::from(width),
+            )
+        };
+        let widest = |width: &dyn Fn(LayerShape) -> u32| {
+            let layers = 0..spec.layers as usize;
+            layers.map(|i| width(spec.shape(i))).max().unwrap_or(1)
+        };
+        let ffn = widest(&|s| s.ffn);
+        let beside = spec.experts.filter(|e| e.beside);
+        let inputs = match spec.per_layer_width {
+            0 => None,
+            width => Some(PerLayerSet {
+                inputs: add("per_layer", spec.layers * width),
+                context: add("per_layer_context", spec.layers * width),
+                gate: add("per_layer_gate", width),
+            }),
+        };
+        let streams = spec.altup.map(|a| StreamSet {
+            all: add("streams", a.streams * spec.dim),
+            router: add("streams_router", a.streams),
+            low: add("low", a.rank),
+            around: add("around", spec.dim),
+            joined: add("joined", (a.streams - 1) * spec.dim),
+        });
+        let shared = spec.experts.and_then(|e| e.shared);
+        let qkv = match spec.latent {
+            Some(l) => l.inputs(spec),
+            None => spec.projected_width(),
+        };
+        Set {
+            x: add("x", spec.dim),
+            qkv: add("qkv", qkv),
+            attn: add("attn", spec.mixed_width()),
+            h: add(
+                "h",
+                spec.experts
+                    .map_or(ffn, |e| ffn.max(e.used * e.ffn))
+                    .max(shared.map_or(0, |s| s.ffn)),
+            ),
+            per_layer: inputs,
+            streams,
+            dense: beside.map(|_| add("dense", spec.dim)),
+            mixed: beside.map(|_| add("mixed", spec.dim)),
+            latent_expert: spec
+                .experts
+                .and_then(|e| e.latent)
+                .map(|n| [add("latent_in", n), add("latent_out", n)]),
+            router: spec.experts.map(|e| add("router", e.count)),
+            choice: spec.experts.map(|e| add("choice", 2 * e.used)),
+            norm: add(
+                "norm",
+                spec.latent
+                    .and_then(|l| l.query_rank)
+                    .map_or(spec.dim, |rank| rank.max(spec.dim)),
+            ),
+            gate_up: spec.gated.then(|| {
+                let ffn = ffn.max(shared.map_or(0, |s| s.ffn));
+                add("gate_up", 2 * ffn)
+            }),
+            shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
+            latent: spec.latent.map(|l| LatentBuffers {
+                heads: add("heads", spec.heads * l.query().max(l.value)),
+                queries: add("queries", spec.heads * l.width()),
+            }),
+            convolved: Some(spec.channels())
+                .filter(|n| *n > 0)
+                .map(|n| add("convolved", n)),
+            sum: add("sum", spec.dim),
+        }
+    }
+}

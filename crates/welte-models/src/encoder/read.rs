@@ -1,0 +1,135 @@
+//! What checkpoints say about an encoder, and the names of its own tensors.
+
+use crate::Error;
+use crate::keys::Keys;
+use crate::names::{bias, weight};
+use crate::spec::{Act, Dense};
+use welte_formats::Checkpoint;
+use welte_formats::checkpoint::Value;
+
+/// The names of an encoder's own tensors in one dialect.
+pub(crate) struct EncoderNames {
+    pub(crate) positions: &'static str,
+    pub(crate) types: &'static str,
+    pub(crate) embedding_norm: &'static str,
+    /// By family: the first matrix of the classifier, its norm, and the second matrix.
+    pub(crate) classifiers: &'static [[&'static str; 3]],
+}
+
+const GGUF: EncoderNames = EncoderNames {
+    positions: "position_embd",
+    types: "token_types",
+    embedding_norm: "token_embd_norm",
+    classifiers: &[["cls", "cls.norm", "cls.output"]],
+};
+
+const HUGGING_FACE: EncoderNames = EncoderNames {
+    positions: "embeddings.position_embeddings",
+    types: "embeddings.token_type_embeddings",
+    embedding_norm: "embeddings.LayerNorm",
+    classifiers: &[
+        ["classifier.dense", "", "classifier.out_proj"],
+        ["head.dense", "head.norm", "classifier"],
+        ["pooler.dense", "", "classifier"],
+    ],
+};
+
+impl EncoderNames {
+    pub(crate) fn of(checkpoint: &dyn Checkpoint) -> &'static EncoderNames {
+        match checkpoint.dialect() {
+            welte_formats::Dialect::Gguf => &GGUF,
+            welte_formats::Dialect::HuggingFace => &HUGGING_FACE,
+        }
+    }
+}
+
+/// The activation of the classifier, if the checkpoint has one.
+pub(crate) fn classifier(keys: &Keys<'_>, act: Act) -> Option<Act> {
+    let names = EncoderNames::of(keys.checkpoint);
+    let has = |name: &str| {
+        let name = crate::names::resolve(keys.checkpoint, &weight(name, 0));
+        keys.checkpoint.tensor(&name).is_some()
+    };
+    let mut families = names.classifiers.iter();
+    families.find(|f| has(f[2])).map(|_| act)
+}
+
+/// The dense layers that follow pooling.
+pub(crate) fn dense(keys: &Keys<'_>) -> Result<Vec<Dense>, Error> {
+    let outputs = |name: &str| {
+        let info = keys.checkpoint.tensor(&weight(name, 0));
+        info.and_then(|info| u32::try_from(info.n).ok())
+    };
+    if keys.is_gguf() {
+        let layers = ["dense_2", "dense_3"].into_iter().filter_map(outputs);
+        return Ok(layers
+            .map(|outputs| Dense {
+                outputs,
+                bias: false,
+                tanh: false,
+            })
+            .collect());
+    }
+    let count = keys.u32("sentence_transformers.dense")?.unwrap_or(0);
+    (0..count)
+        .map(|i| {
+            let name = dense_name(keys.is_gguf(), i);
+            let outputs = outputs(&name).ok_or_else(|| Error::Tensor {
+                origin: keys.checkpoint.origin().into(),
+                name: weight(&name, 0),
+                problem: "is missing".into(),
+            })?;
+            let key = format!("sentence_transformers.dense.{i}.activation_function");
+            let class = keys
+                .text(&key)?
+                .unwrap_or("torch.nn.modules.activation.Tanh");
+            let tanh = match class.rsplit('.').next() {
+                Some("Tanh") => true,
+                Some("Identity") => false,
+                _ => {
+                    let problem = format!("is {class}; supported are Tanh and Identity");
+                    return Err(keys.error(&key, problem));
+                }
+            };
+            Ok(Dense {
+                outputs,
+                bias: keys.checkpoint.tensor(&bias(&name, 0)).is_some(),
+                tanh,
+            })
+        })
+        .collect()
+}
+
+pub(crate) fn dense_name(gguf: bool, index: u32) -> String {
+    match gguf {
+        true => format!("dense_{}", index + 2),
+        false => format!("sentence_transformers.dense.{index}.linear"),
+    }
+}
+
+/// Refuses a configuration value other than this one.
+pub(crate) fn must_be(keys: &Keys<'_>, key: &str, wanted: &str) -> Result<(), Error> {
+    match keys.value(key) {
+        None => Ok(()),
+        Some(Value::String(said)) if said == wanted => Ok(()),
+        Some(_) => Err(keys.error(key, format!("is not supported; it must be {wanted}"))),
+    }
+}
+
+/// Tensors of heads that yield neither vectors nor scores, and constants that old exporters store.
+pub(crate) fn is_spare(name: &str) -> bool {
+    let name = ["bert.", "roberta.", "model."]
+        .into_iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name);
+    let heads = [
+        "pooler.",
+        "cls.",
+        "lm_head.",
+        "head.",
+        "decoder.",
+        "classifier.",
+        "embeddings.position_ids",
+    ];
+    name == "cls" || heads.iter().any(|head| name.starts_with(head))
+}
