@@ -761,3 +761,53 @@ async fn a_malformed_call_among_good_ones() {
         }
     }
 }
+
+/// Small models write a call in a fence or with doubled braces, and without its marks.
+#[tokio::test]
+async fn an_answer_that_is_nothing_but_a_call_is_that_call() {
+    let call = r#"{"name": "count_animals", "arguments": {"animal": "fox", "count": 2}}"#;
+    let arguments = json!({ "animal": "fox", "count": 2 });
+    let expected = [("count_animals".to_string(), arguments)];
+    let own = |tool: &Value| {
+        let function = &tool["function"];
+        json!({ "name": function["name"], "input_schema": function["parameters"] })
+    };
+    let own: Vec<Value> = tools().as_array().unwrap().iter().map(own).collect();
+    for (answer, is_call) in [
+        (format!("```json\n{call}\n```"), true),
+        (format!("{{{call}"), true),
+        (format!("It is ```json\n{call}\n```"), false),
+    ] {
+        let server = welte_server::router(scripted(&answer), Default::default()).unwrap();
+        let check = |seen: &Seen, ends: [&str; 2]| {
+            let (calls, text): (&[_], _) = match is_call {
+                true => (&expected, ""),
+                false => (&[], answer.as_str()),
+            };
+            assert_eq!(
+                (&seen.calls[..], seen.text.as_str()),
+                (calls, text),
+                "{answer}"
+            );
+            assert_eq!(seen.end, ends[usize::from(is_call)], "{answer}");
+        };
+        let ask = async |path: &str, mut body: Value, stream: bool| {
+            body["stream"] = stream.into();
+            post(&server, path, body).await
+        };
+        let path = "/v1/chat/completions";
+        let body = json!({ "messages": question(), "max_tokens": 400, "tools": tools() });
+        let whole = ask(path, body.clone(), false).await.json();
+        check(&Seen::chat(&whole), ["stop", "tool_calls"]);
+        let (seen, void) = Seen::chat_stream(&ask(path, body, true).await.events());
+        check(&seen, ["stop", "tool_calls"]);
+        assert_eq!(void, 0, "{answer}");
+        let body =
+            json!({ "model": "demo", "messages": question(), "max_tokens": 400, "tools": own });
+        let whole = ask("/v1/messages", body.clone(), false).await.json();
+        check(&Seen::messages(&whole), ["end_turn", "tool_use"]);
+        let (seen, void) = Seen::message_stream(&ask("/v1/messages", body, true).await.events());
+        check(&seen, ["end_turn", "tool_use"]);
+        assert_eq!(void, 0, "{answer}");
+    }
+}
