@@ -4,6 +4,7 @@ use crate::math::{
     act, act_mul, add, biased, cutoff, dot, gate_value, layer_norm, mean_square, multiply, norm,
     route, scaled, sigmoid, silu, softplus, squashed, unit,
 };
+use std::collections::HashMap;
 use std::ops::Range;
 use welte_formats::quant;
 use welte_table::{
@@ -31,6 +32,11 @@ pub(crate) struct Execution<'a> {
     pub(crate) outputs: &'a [u32],
 }
 
+/// Keys and values by slot, part and head, then by position. Each is decoded once in a command, which does not change them.
+#[derive(Default)]
+struct Cached(HashMap<(u32, usize, usize), Vec<Decoded>>);
+type Decoded = Option<Box<[f32]>>;
+
 impl<'a> Execution<'a> {
     /// Runs the command over its first `live` rows: input rows, or output rows after they were chosen. Sampling is left
     /// to the caller.
@@ -39,6 +45,7 @@ impl<'a> Execution<'a> {
             Op::SelectRows => self.select_rows(),
             Op::Pool => self.pool(),
             Op::Sample => {}
+            Op::Attention => self.attention(live),
             _ => (0..live).for_each(|row| self.run_row(row)),
         }
     }
@@ -235,15 +242,6 @@ impl<'a> Execution<'a> {
                 self.store_heads(p.layer, row, &k, &v);
             }
             Op::RopeAppend => self.rope_append(row),
-            Op::Attention => {
-                let p = params::Attention::of(words);
-                let q = self.read(a, p.q_stride, row, p.heads * p.head_dim);
-                let heads = q.chunks(p.head_dim as usize).enumerate();
-                let y: Vec<f32> = heads
-                    .flat_map(|(head, q)| self.attend(&p, row, head, q))
-                    .collect();
-                self.write(c, p.y_stride, row, &y);
-            }
             Op::EncodeAttention => {
                 let p = params::EncodeAttention::of(words);
                 let q = self.read(a, p.qkv_stride, row, p.heads * p.head_dim);
@@ -315,7 +313,7 @@ impl<'a> Execution<'a> {
                 }
                 self.write(c, p.y_stride, row, &y);
             }
-            Op::SelectRows | Op::Pool | Op::Sample => {}
+            Op::SelectRows | Op::Pool | Op::Sample | Op::Attention => {}
         }
     }
 
@@ -411,21 +409,54 @@ impl<'a> Execution<'a> {
         }
     }
 
+    fn attention(&mut self, live: usize) {
+        let [a, _, c, _] = self.command.buffers;
+        let p = params::Attention::of(&self.command.params);
+        let mut cached = Cached::default();
+        for row in 0..live {
+            let q = self.read(a, p.q_stride, row, p.heads * p.head_dim);
+            let heads = q.chunks(p.head_dim as usize).enumerate();
+            let y: Vec<f32> = heads
+                .flat_map(|(head, q)| self.attend(&p, row, head, q, &mut cached))
+                .collect();
+            self.write(c, p.y_stride, row, &y);
+        }
+    }
+
     /// The keys (`part` 0) or values (1) of one head at a position of the row's sequence.
-    fn fetch(&self, layer: u32, part: usize, head: usize, row: usize, position: usize) -> Vec<f32> {
-        let (cache, format, head_dim) = self.attention_cache();
-        let at = self.head_at(layer, part, head, row, position);
-        let mut values = vec![0.0; head_dim];
-        quant::decode(
-            format,
-            &self.memory.buffers[cache.buffer as usize][at],
-            &mut values,
-        );
-        values
+    fn fetch<'c>(
+        &self,
+        layer: u32,
+        part: usize,
+        head: usize,
+        row: usize,
+        position: usize,
+        cached: &'c mut Cached,
+    ) -> &'c [f32] {
+        let slot = self.rows[row].slot;
+        let known = cached.0.entry((slot, part, head)).or_default();
+        if known.len() <= position {
+            known.resize(position + 1, None);
+        }
+        known[position].get_or_insert_with(|| {
+            let (cache, format, head_dim) = self.attention_cache();
+            let at = self.head_at(layer, part, head, row, position);
+            let mut values = vec![0.0; head_dim].into_boxed_slice();
+            let bytes = &self.memory.buffers[cache.buffer as usize][at];
+            quant::decode(format, bytes, &mut values);
+            values
+        })
     }
 
     /// Softmax over all positions that the row sees, then the weighted sum of their values.
-    fn attend(&self, p: &params::Attention, row: usize, head: usize, q: &[f32]) -> Vec<f32> {
+    fn attend(
+        &self,
+        p: &params::Attention,
+        row: usize,
+        head: usize,
+        q: &[f32],
+        cached: &mut Cached,
+    ) -> Vec<f32> {
         let kv_head = head / (p.heads / p.kv_heads) as usize;
         let end = self.rows[row].reach as usize + 1;
         let first = match p.window {
@@ -433,8 +464,8 @@ impl<'a> Execution<'a> {
             window => (self.rows[row].position as usize + 1).saturating_sub(window as usize),
         };
         let score = |position: usize| {
-            let k = self.fetch(p.layer, 0, kv_head, row, position);
-            let score = dot(q, &k) * p.scale;
+            let k = self.fetch(p.layer, 0, kv_head, row, position, cached);
+            let score = dot(q, k) * p.scale;
             match p.softcap == 0.0 {
                 true => score,
                 false => p.softcap * (score / p.softcap).tanh(),
@@ -447,7 +478,7 @@ impl<'a> Execution<'a> {
         let sum = weights.iter().sum::<f32>() + (sink - largest).exp();
         let mut y = vec![0.0; q.len()];
         for (position, weight) in (first..end).zip(weights) {
-            let v = self.fetch(p.layer, 1, kv_head, row, position);
+            let v = self.fetch(p.layer, 1, kv_head, row, position, cached);
             y.iter_mut()
                 .zip(v)
                 .for_each(|(y, v)| *y += weight / sum * v);
