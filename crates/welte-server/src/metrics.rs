@@ -477,3 +477,44 @@ fn quoted(text: &str) -> String {
         .replace('\n', "\\n");
     format!("\"{escaped}\"")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_sums_are_in_seconds() {
+        assert_eq!(rate(10.0, 4.0), 2.5);
+        assert_eq!(rate(10.0, 0.0), 0.0);
+        let sum = Nanoseconds::default();
+        sum.add(Duration::from_millis(1500));
+        sum.add(Duration::from_millis(250));
+        assert_eq!(sum.seconds(), 1.75);
+    }
+
+    /// A bound belongs to its bucket.
+    #[test]
+    fn buckets_count_what_is_at_most_their_bound() {
+        let histogram = Histogram::default();
+        for milliseconds in [0, 500, 501, 400_000] {
+            histogram.add(Duration::from_millis(milliseconds));
+        }
+        let mut text = String::new();
+        histogram.write(&mut text, "a", "b=\"c\"");
+        for (bound, count) in [
+            ("0.0002", 1),
+            ("0.2", 1),
+            ("0.5", 2),
+            ("1", 3),
+            ("300", 3),
+            ("+Inf", 4),
+        ] {
+            let line = format!("a_bucket{{b=\"c\",le=\"{bound}\"}} {count}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
+        assert!(
+            text.ends_with("a_sum{b=\"c\"} 401.001\na_count{b=\"c\"} 4\n"),
+            "{text}"
+        );
+    }
+}

@@ -393,3 +393,40 @@ async fn the_engine_page_shows_who_runs_and_who_waits() {
     assert_eq!(after["tree"]["tokens"], sum("tokens"));
     assert_eq!(sum("sequences"), 0);
 }
+
+/// Each kind of request counts where it belongs.
+#[tokio::test]
+async fn reasons_pieces_and_vectors_are_counted() {
+    let server = metered();
+    let count = async |name: &str| -> f64 {
+        let text = get(&server, "/metrics").await.text;
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        let values = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
+        values.sum()
+    };
+    let ended = async |reason: &str| {
+        let text = get(&server, "/metrics").await.text;
+        let label = format!("finished_reason=\"{reason}\"");
+        let line = text.lines().find(|line| line.contains(&label));
+        line.map_or("0", |line| line.rsplit_once(' ').unwrap().1)
+            .to_string()
+    };
+    let whole = json!({ "prompt": "A fox", "n_predict": 2, "ignore_eos": true });
+    post(&server, "/completion", whole).await;
+    let form = json!({ "prompt": "A fox", "n_predict": 9, "grammar": "root ::= \"ab\"" });
+    post(&server, "/completion", form).await;
+    assert_eq!(ended("length").await, "1");
+    assert_eq!(ended("stop").await, "1");
+    assert_eq!(ended("error").await, "0");
+    let before = count("vllm:inter_token_latency_seconds_count").await;
+    let stream = json!({ "prompt": "A fox", "n_predict": 9, "ignore_eos": true, "stream": true });
+    post(&server, "/completion", stream).await;
+    let after = count("vllm:inter_token_latency_seconds_count").await;
+    assert!(after > before, "{before} {after}");
+    let before = count("vllm:prompt_tokens_total").await;
+    let body = json!({ "input": ["A fox", "Another fox"] });
+    let vectors = post(&server, "/v1/embeddings", body).await.json();
+    let tokens = vectors["usage"]["prompt_tokens"].as_f64().unwrap();
+    assert!(tokens > 0.0);
+    assert_eq!(count("vllm:prompt_tokens_total").await, before + tokens);
+}

@@ -243,4 +243,44 @@ mod tests {
             "{problem}"
         );
     }
+
+    #[test]
+    fn groups_and_classes_have_an_end() {
+        for (text, end) in [
+            (")", Some(1)),
+            ("a(b)c)d)", Some(6)),
+            ("((a)(b)))", Some(9)),
+            (r"\))", Some(3)),
+            (r"a\\)b)", Some(4)),
+            ("[)])x", Some(4)),
+            ("é)", Some(3)),
+            ("(a)", None),
+            ("", None),
+        ] {
+            assert_eq!(group_end(text), end, "{text}");
+        }
+        for (text, end) in [
+            ("[a]b", Some(3)),
+            ("[^]]x", Some(4)),
+            ("[]a]x", Some(4)),
+            ("[^a]]", Some(4)),
+            (r"[\]]x", Some(4)),
+            (r"[\\]x]", Some(4)),
+            ("[[a]]x", Some(5)),
+            ("[é]", Some(4)),
+            ("[a", None),
+        ] {
+            assert_eq!(class_end(text), end, "{text}");
+        }
+    }
+
+    #[test]
+    fn base64_becomes_bytes() {
+        assert_eq!(decoded(""), Some(vec![]));
+        assert_eq!(decoded("AAECAwQ="), Some(vec![0, 1, 2, 3, 4]));
+        assert_eq!(decoded("+/+/"), Some(vec![0xfb, 0xff, 0xbf]));
+        assert_eq!(decoded("09az"), Some(vec![0xd3, 0xd6, 0xb3]));
+        assert_eq!(decoded("Zm94"), Some(b"fox".to_vec()));
+        assert_eq!(decoded("a-b"), None);
+    }
 }

@@ -157,3 +157,33 @@ pub(super) fn is_name(name: &str) -> bool {
 
 /// The longest name of a function, in bytes.
 pub(super) const LONGEST_NAME: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_character_tells_the_type() {
+        let all = ["string", "number", "boolean", "null", "object", "array"];
+        for (name, text) in [
+            ("string", "\"a\""),
+            ("number", "1"),
+            ("number", "-1"),
+            ("boolean", "true"),
+            ("boolean", "false"),
+            ("null", "null"),
+            ("object", "{}"),
+            ("array", "[]"),
+        ] {
+            for other in all {
+                let named = Types::named(&other.into());
+                assert_eq!(Types::of(text).overlaps(named), name == other, "{text}");
+            }
+        }
+        assert_eq!(
+            Types::named(&"integer".into()),
+            Types::named(&"number".into())
+        );
+        assert_eq!(Types::named(&"anything".into()), Types::ANY);
+    }
+}

@@ -153,3 +153,48 @@ fn limit(value: &Json, limit: &Json, holds: fn(f64, f64) -> bool) -> bool {
     let numbers = value.as_f64().zip(limit.as_f64());
     numbers.is_none_or(|(value, limit)| holds(value, limit))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_of_their_type_and_of_no_other() {
+        let values = [
+            ("string", json!("1")),
+            ("number", json!(1.5)),
+            ("boolean", json!(false)),
+            ("null", json!(null)),
+            ("object", json!({})),
+            ("array", json!([])),
+        ];
+        for (name, value) in &values {
+            for (other, _) in &values {
+                assert_eq!(
+                    is_of(value, &json!(other)),
+                    name == other,
+                    "{value} {other}"
+                );
+            }
+            assert!(is_of(value, &json!("a type to come")));
+        }
+        // A whole number may be written with a point.
+        for (value, whole) in [
+            (json!(1), true),
+            (json!(-1), true),
+            (json!(1.0), true),
+            (json!(1.5), false),
+        ] {
+            assert_eq!(is_of(&value, &json!("integer")), whole, "{value}");
+            assert!(is_of(&value, &json!("number")));
+        }
+    }
+
+    #[test]
+    fn numbers_are_equal_by_value() {
+        assert!(equal(&json!(1), &json!(1.0)) && equal(&json!("a"), &json!("a")));
+        assert!(!equal(&json!(1), &json!(2)) && !equal(&json!("1"), &json!(1)));
+        assert!(!equal(&json!(null), &json!("a")) && !equal(&json!([1]), &json!([2])));
+    }
+}

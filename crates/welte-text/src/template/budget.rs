@@ -195,3 +195,85 @@ pub(super) fn add_functions(environment: &mut Environment<'static>) {
     environment.add_function(CONCAT, concat);
     environment.add_function(TIMES, times);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What something takes from the budget.
+    fn taken(of: impl FnOnce() -> Result<(), Error>) -> usize {
+        begin(0);
+        let before = LEFT.get();
+        of().unwrap();
+        before - LEFT.get()
+    }
+
+    #[test]
+    fn the_budget_grows_with_the_input_and_ends() {
+        for input in [0, 1000] {
+            let all = BUDGET + PER_BYTE * input;
+            begin(input);
+            charge(all - 1).unwrap();
+            charge(1).unwrap();
+            assert!(charge(1).is_err());
+            begin(input);
+            assert!(charge(all + 1).is_err());
+        }
+    }
+
+    /// A character of a text, an item of a list or a map: by what an operation makes of them.
+    #[test]
+    fn operations_take_what_they_make() {
+        let (text, list) = (Value::from("abc"), Value::from(vec!["ab", "c"]));
+        let map = Value::from_iter([("a", 1), ("b", 2)]);
+        let method = |value: &Value, name: &str| taken(|| check_method(value, name));
+        for name in [
+            "upper",
+            "lower",
+            "title",
+            "capitalize",
+            "strip",
+            "lstrip",
+            "rstrip",
+        ] {
+            assert_eq!(method(&text, name), 6, "{name}");
+        }
+        for name in ["split", "rsplit", "splitlines"] {
+            assert_eq!(method(&text, name), 3 * ITEM, "{name}");
+        }
+        for name in ["keys", "values", "items"] {
+            assert_eq!(method(&map, name), 2 * ITEM, "{name}");
+        }
+        assert_eq!(method(&text, "startswith"), 0);
+        assert_eq!(taken(|| walk(&list).map(drop)), 2 * ITEM + 6);
+        assert_eq!(taken(|| walk(&text).map(drop)), 0);
+        let (a, b) = (Value::from("ab"), Value::from("cde"));
+        assert_eq!(taken(|| concat(&a, &b).map(drop)), 8);
+        assert_eq!(concat(&a, &b).unwrap(), "abcde");
+        assert_eq!(taken(|| times(&text, &Value::from(5)).map(drop)), 15);
+        assert_eq!(taken(|| times(&Value::from(5), &list).map(drop)), 10 * ITEM);
+        // A field may be padded.
+        let format = |text: &str| taken(|| check_format(text, &[Value::from("abc")]));
+        assert_eq!(format("plain"), 5);
+        assert_eq!(format("{} {}"), 5 + 2 * 40_003);
+    }
+
+    #[test]
+    fn lists_have_a_most() {
+        let list = |n: usize| Value::from(vec![1; n]);
+        assert_eq!(items(&list(MOST_ITEMS)).unwrap(), MOST_ITEMS);
+        assert!(items(&list(MOST_ITEMS + 1)).is_err());
+        let half = Value::from(MOST_ITEMS / 2);
+        begin(0);
+        assert!(times(&list(2), &half).is_ok());
+        assert!(times(&list(3), &half).is_err());
+    }
+
+    #[test]
+    fn fields_may_print_no_more_than_a_text_has() {
+        begin(0);
+        let most = python::LONGEST / 40_000;
+        assert!(check_format(&"{}".repeat(most), &[]).is_ok());
+        assert!(check_format(&"{}".repeat(most + 1), &[]).is_err());
+    }
+}

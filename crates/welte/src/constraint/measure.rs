@@ -370,3 +370,99 @@ fn skip(letters: &mut impl Iterator<Item = u8>, end: u8) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The most that is allowed, and one more.
+    #[track_caller]
+    fn most(count: usize, fits: impl Fn(usize) -> bool) {
+        assert!(fits(count), "{count} are refused");
+        assert!(!fits(count + 1), "{} are taken", count + 1);
+    }
+
+    #[test]
+    fn groups_rules_and_alternatives_of_a_grammar_are_limited() {
+        for (open, close) in [("(", ")"), ("[", "]"), ("{", "}")] {
+            let nested = |n: usize| format!("a: {}b{}", open.repeat(n), close.repeat(n));
+            most(DEEPEST, |n| grammar(&nested(n)).is_ok());
+            // Beside each other.
+            let beside = format!("a: {}", format!("{open}b{close} ").repeat(2 * DEEPEST));
+            assert!(grammar(&beside).is_ok());
+        }
+        most(MOST_RULES, |n| grammar(&"a: b\n".repeat(n)).is_ok());
+        // In a group it is no rule.
+        assert!(grammar(&"(a: b)\n".repeat(MOST_RULES + 1)).is_ok());
+        most(MOST_ALTERNATIVES, |n| {
+            grammar(&format!("a: b{}", "| b".repeat(n))).is_ok()
+        });
+    }
+
+    /// What a literal, an expression or a comment contains is none of it.
+    #[test]
+    fn literals_and_comments_of_a_grammar_do_not_count() {
+        let many = "(".repeat(DEEPEST + 1);
+        for text in [
+            format!("a: \"{many}\" /{many}/ // {many}"),
+            format!("a: \"\\\"{many}\" /\\/{many}/"),
+        ] {
+            assert!(grammar(&text).is_ok(), "{text}");
+            assert!(grammar(&format!("{text}\n{many}")).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_constraints_are_limited() {
+        let fits = |constraint: Constraint| constraint.measure().is_ok();
+        let letters = |n: usize| "a".repeat(n);
+        most(LARGEST_GRAMMAR, |n| fits(Constraint::Regex(letters(n))));
+        most(LARGEST_GRAMMAR, |n| fits(Constraint::Gbnf(letters(n))));
+        most(LARGEST_GRAMMAR, |n| fits(Constraint::Lark(letters(n))));
+        most(MOST_TEXTS, |n| {
+            fits(Constraint::Choice(vec!["a".into(); n]))
+        });
+        most(LARGEST, |n| fits(Constraint::Text(letters(n))));
+        // Of all parts together; a list is one of them.
+        let half = LARGEST / 2;
+        most(half - 1, |n| {
+            let texts = [half, n].map(|n| Constraint::Text(letters(n)));
+            fits(Constraint::Sequence(texts.into()))
+        });
+        most(MOST_PARTS - 1, |n| {
+            fits(Constraint::OneOf(vec![Constraint::Json; n]))
+        });
+        most(DEEPEST, |n| {
+            let mut nested = Constraint::Json;
+            for _ in 0..n {
+                nested = Constraint::Repeated(Box::new(nested));
+            }
+            fits(nested)
+        });
+        most(DEEPEST, |n| {
+            let mut nested = Value::Bool(true);
+            for _ in 0..n {
+                nested = Value::Array(vec![nested]);
+            }
+            fits(Constraint::JsonSchema(nested))
+        });
+        let until = |n: usize| Constraint::Until {
+            mark: letters(LARGEST - 9),
+            without: vec![letters(n)],
+        };
+        most(8, |n| fits(until(n)));
+    }
+
+    /// About as many as the text of the value has.
+    #[test]
+    fn a_schema_has_the_bytes_of_its_text() {
+        for text in [
+            r#"{"enum": ["aaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbb", 12345]}"#,
+            r#"{"type": "object", "properties": {"a": {"type": "string"}, "b": true}}"#,
+            r#"[[], {}, [null], [[[["a"]]]]]"#,
+        ] {
+            let (bytes, real) = (bytes_of(&serde_json::from_str(text).unwrap()), text.len());
+            assert!(bytes.abs_diff(real) <= real / 4, "{bytes} for {text}");
+        }
+    }
+}

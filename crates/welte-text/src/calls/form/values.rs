@@ -447,3 +447,43 @@ fn size(form: &Form) -> usize {
         _ => 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TYPES: [(&str, &[&str]); 7] = [
+        ("string", &["\"a\"", "\"\""]),
+        ("number", &["1", "-1", "1.5"]),
+        ("integer", &["1", "-1"]),
+        ("boolean", &["true", "false"]),
+        ("null", &["null"]),
+        ("array", &["[]", "[1]"]),
+        ("object", &["{}"]),
+    ];
+
+    #[test]
+    fn values_are_of_the_types_that_a_schema_names() {
+        let values = TYPES.iter().flat_map(|(_, values)| values.iter());
+        for text in values {
+            let value: Value = serde_json::from_str(text).unwrap();
+            for (name, own) in TYPES {
+                let expected = own.contains(text);
+                assert_eq!(is_of(&value, &json!(name)), expected, "{text} {name}");
+                let names = json!(["nothing", name]);
+                assert_eq!(is_of(&value, &names), expected, "{text} {name}");
+            }
+            assert!(!is_of(&value, &json!("nothing")) && !is_of(&value, &json!([])));
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_form_counts_all_parts() {
+        let text = || Form::Text("a".to_string());
+        assert_eq!(size(&text()), 1);
+        assert_eq!(size(&Form::Repeated(Box::new(text()))), 2);
+        let parts = || vec![text(), Form::Repeated(Box::new(text())), Form::Content];
+        assert_eq!(size(&Form::Sequence(parts())), 5);
+        assert_eq!(size(&Form::OneOf(vec![Form::Sequence(parts()), text()])), 7);
+    }
+}
