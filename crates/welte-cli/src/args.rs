@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 use welte::{
-    DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay,
-    Speculation,
+    Activations, DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions,
+    Replay, Speculation,
 };
 use welte_server::Changing;
 
@@ -99,21 +99,15 @@ impl LoadArgs {
     }
 }
 
-/// How to load a model, and where.
-#[derive(Args)]
-pub(crate) struct PlaceArgs {
+/// The device, and what decides how it computes.
+#[derive(Args, Clone)]
+pub(crate) struct DeviceArgs {
     /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
     /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
     #[arg(long, value_name = "NAME", value_parser = replay)]
     pub(crate) replay: Option<Replay>,
-    /// Context size in tokens (0: the model's own; run and serve: as far as memory allows, else at most 4096)
-    #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
-    pub(crate) ctx_size: u32,
-    /// CPU threads [default: one for each core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
     /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
     #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
     pub(crate) cpus: Option<Cpus>,
@@ -123,26 +117,20 @@ pub(crate) struct PlaceArgs {
     /// Format of cached values; must equal that of the keys (also -ctv)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_v: Option<Format>,
+    /// How a GPU rounds activations before products with FP8 weights: wide (to 16 bits or not at all) or fp8 (faster for many rows, less exact)
+    #[arg(long, default_value = "wide", value_name = "NAME", value_parser = activations)]
+    pub(crate) activations: Activations,
     /// Instruction set of the CPU [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
-    /// Short for --device reference
-    #[arg(long, conflicts_with = "device")]
-    pub(crate) reference: bool,
-    /// Load even if the memory plan exceeds the available memory
-    #[arg(long)]
-    pub(crate) ignore_memory: bool,
     /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
     #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
     pub(crate) cpu_experts: u32,
-    /// Rows of a prompt that are computed at a time (also -ub) [default: the device's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub(crate) rows: Option<u32>,
 }
 
-impl PlaceArgs {
-    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
-        let kv_format = match (self.cache_type_k, self.cache_type_v) {
+impl DeviceArgs {
+    fn apply(&self, options: &mut LoadOptions) -> anyhow::Result<()> {
+        options.kv_format = match (self.cache_type_k, self.cache_type_v) {
             (Some(k), Some(v)) if k != v => {
                 anyhow::bail!(
                     "-ctk {} and -ctv {} differ; keys and values share one format",
@@ -152,19 +140,48 @@ impl PlaceArgs {
             }
             (k, v) => k.or(v).unwrap_or(Format::F16),
         };
-        let mut options = LoadOptions::default();
-        options.device = match self.reference {
-            true => "reference".parse()?,
-            false => self.device,
-        };
+        options.device = self.device;
         options.replay = self.replay;
+        options.cpus = self.cpus.as_ref().map(|cpus| cpus.0.clone());
+        options.activations = self.activations;
+        options.instructions = self.isa.as_deref().map(instructions).transpose()?;
+        options.cpu_experts = self.cpu_experts;
+        Ok(())
+    }
+}
+
+/// How to load a model, and where.
+#[derive(Args)]
+pub(crate) struct PlaceArgs {
+    #[command(flatten)]
+    pub(crate) on: DeviceArgs,
+    /// Context size in tokens (0: the model's own; run and serve: as far as memory allows, else at most 4096)
+    #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
+    pub(crate) ctx_size: u32,
+    /// CPU threads [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Short for --device reference
+    #[arg(long, conflicts_with = "device")]
+    pub(crate) reference: bool,
+    /// Load even if the memory plan exceeds the available memory
+    #[arg(long)]
+    pub(crate) ignore_memory: bool,
+    /// Rows of a prompt that are computed at a time (also -ub) [default: the device's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) rows: Option<u32>,
+}
+
+impl PlaceArgs {
+    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
+        let mut options = LoadOptions::default();
+        self.on.apply(&mut options)?;
+        if self.reference {
+            options.device = "reference".parse()?;
+        }
         options.context = self.ctx_size;
         options.threads = self.threads.map(usize::from);
-        options.cpus = self.cpus.as_ref().map(|cpus| cpus.0.clone());
-        options.kv_format = kv_format;
-        options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.ignore_memory = self.ignore_memory;
-        options.cpu_experts = self.cpu_experts;
         options.prompt_rows = self.rows.unwrap_or(0);
         Ok(options)
     }
@@ -183,6 +200,14 @@ impl Cpus {
 fn replay(name: &str) -> Result<Replay, String> {
     let names = Replay::ALL.map(Replay::name).join(", ");
     Replay::from_name(name).ok_or_else(|| format!("use one of {names}"))
+}
+
+fn activations(name: &str) -> Result<Activations, String> {
+    match name {
+        "wide" => Ok(Activations::Wide),
+        "fp8" => Ok(Activations::Float8),
+        _ => Err("use wide or fp8".to_string()),
+    }
 }
 
 /// The instruction set's name as the device spells it.
@@ -507,12 +532,8 @@ pub(crate) struct BenchArgs {
     /// Random weights of a named shape, such as qwen3-0.6b:q4_0
     #[arg(long, value_name = "SHAPE:FORMAT")]
     pub(crate) synthetic: Option<String>,
-    /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
-    #[arg(long, value_name = "NAME", value_parser = replay)]
-    pub(crate) replay: Option<Replay>,
+    #[command(flatten)]
+    pub(crate) on: DeviceArgs,
     /// Compare ways to replay, from one launch per op to one kernel per chain (GPU)
     #[arg(long)]
     pub(crate) ladder: bool,
@@ -567,21 +588,6 @@ pub(crate) struct BenchArgs {
     /// CPU threads, comma-separated [default: one for each core]
     #[arg(short, long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Vec<u16>,
-    /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
-    #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
-    pub(crate) cpus: Option<Cpus>,
-    /// Format of keys and values: f16 or q8_0 (also -ctk)
-    #[arg(long, value_name = "TYPE", value_parser = kv_format)]
-    pub(crate) cache_type_k: Option<Format>,
-    /// Must equal -ctk (also -ctv)
-    #[arg(long, value_name = "TYPE", value_parser = kv_format)]
-    pub(crate) cache_type_v: Option<Format>,
-    /// Instruction set of the CPU [default: the best one]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) isa: Option<String>,
-    /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
-    #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
-    pub(crate) cpu_experts: u32,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Rows::Md)]
     pub(crate) output: Rows,
@@ -593,17 +599,11 @@ impl BenchArgs {
             model: None,
             hf_repo: None,
             place: PlaceArgs {
-                device: self.device,
-                replay: self.replay,
+                on: self.on.clone(),
                 ctx_size: context,
                 threads,
-                cpus: self.cpus.clone(),
-                cache_type_k: self.cache_type_k,
-                cache_type_v: self.cache_type_v,
-                isa: self.isa.clone(),
                 reference: false,
                 ignore_memory: false,
-                cpu_experts: self.cpu_experts,
                 rows: None,
             },
         }
@@ -855,7 +855,7 @@ mod tests {
             panic!("not run")
         };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
-        assert_eq!(args.load.place.cache_type_k, Some(Format::Q8_0));
+        assert_eq!(args.load.place.on.cache_type_k, Some(Format::Q8_0));
         assert_eq!(args.load.hf_repo.as_deref(), Some("a/b:Q8_0"));
         assert_eq!(args.words, ["hello"]);
     }

@@ -115,7 +115,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         let count = planned.or(threads.map(usize::from)).unwrap_or(1);
         let speed = model.read_bandwidth(SECONDS)?;
         // The speed of two devices together depends on the model.
-        if threads.is_none() && args.cpu_experts == 0 {
+        if threads.is_none() && args.on.cpu_experts == 0 {
             floor::raise(model.device().id, &model.device().name, speed);
         }
         let facts = facts(&named, &model, floor::of(&model, speed));

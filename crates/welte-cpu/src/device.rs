@@ -8,7 +8,9 @@ use crate::ops::attention;
 use crate::scratch::{Sizes, experts_of};
 use crate::{ID, available, info, unsupported};
 use std::sync::Arc;
-use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress};
+use welte_device::{
+    Activations, Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress,
+};
 use welte_formats::Checkpoint;
 use welte_table::{CacheKind, MemoryPlan, PATTERNS, Pattern, Program, verify};
 
@@ -23,6 +25,10 @@ const MOST_THREADS: usize = 1024;
 
 /// This machine's processor.
 pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    if options.activations == Activations::Float8 {
+        let why = Activations::ONLY_CUDA.to_string();
+        return Err(Error::Unavailable { device: ID, why });
+    }
     let isa = match &options.instructions {
         None => Isa::best(),
         Some(name) => isa(name)?,

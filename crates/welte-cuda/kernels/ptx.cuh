@@ -71,6 +71,13 @@ __device__ __forceinline__ u32 widen_e4m3(u16 two) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(bits) : "h"(two));
     return bits;
 }
+
+// Converts two floats to 8-bit ones, the first in the lower byte. Values beyond the largest become that one.
+__device__ __forceinline__ u32 narrow_e4m3(float a, float b) {
+    u16 two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(two) : "f"(a), "f"(b));
+    return two;
+}
 #endif
 
 // The largest value of all lanes.
@@ -284,6 +291,15 @@ __device__ __forceinline__ void show_to_async() {
 
 __device__ __forceinline__ void store_shared(u32 to, uint4 v) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(u32 to, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory"); }
+
+// Two neighbours that other threads wrote.
+__device__ __forceinline__ float2 load_shared_pair(u32 from) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+    return v;
 }
 
 // A load that the compiler does not cache, because other threads write the value.

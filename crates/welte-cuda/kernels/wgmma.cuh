@@ -113,7 +113,8 @@ template <bool IS_BF16> __device__ __forceinline__ void wgmma_rows(float (&c)[32
     }
 }
 
-// 64 rows times N rows, both in shared memory with k along them: f16 or bf16. If `add` is 0, the sums start from zero.
+// 64 rows times N rows, both in shared memory with k along them: sixteen elements of f16 or bf16, or 32 of FP8. If `add` is 0, the sums
+// start from zero.
 #define T2 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define T4 T2 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define T6 T4 ",%16,%17,%18,%19,%20,%21,%22,%23"
@@ -148,6 +149,11 @@ template <bool IS_BF16> __device__ __forceinline__ void wgmma_rows(float (&c)[32
             asm volatile("{.reg .pred p; setp.ne.b32 p, %" #P ", 0;\n"                                                              \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" T##J "}, %" #A ", %" #B ", p, 1, 1, 0, 0;}"     \
                          : O##J(c) : "l"(a), "l"(b), "r"(add) : "memory");                                                          \
+    }                                                                                                                               \
+    __device__ __forceinline__ void wgmma_tile_e4m3(float (&c)[J][4], u64 a, u64 b, u32 add) {                                      \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %" #P ", 0;\n"                                                                  \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" T##J "}, %" #A ", %" #B ", p, 1, 1;}"             \
+                     : O##J(c) : "l"(a), "l"(b), "r"(add) : "memory");                                                              \
     }
 TILE_PRODUCT(2, 16, 8, 9, 10)
 TILE_PRODUCT(4, 32, 16, 17, 18)

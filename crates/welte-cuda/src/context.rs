@@ -206,6 +206,7 @@ impl CudaContext {
             cancel: cancel_word.device(),
             masks: masks.device(),
         };
+        let one_scale = loaded.one_scale();
         let cx = Lowering::new(
             program,
             &gpu.info,
@@ -213,6 +214,7 @@ impl CudaContext {
             &loaded.weights,
             &places,
             loaded.decode,
+            one_scale.as_deref(),
         );
         let passes = phases.time("kernels of a context", || ready_passes(loaded, &cx))?;
         let decode = passes.iter().find(|pass| pass.kind == PassKind::Decode);

@@ -222,19 +222,22 @@ impl Gpu {
         unsafe { self.launch_with(kernel, grid, args, attribute) }
     }
 
-    /// A tensor map of a matrix of 16-bit floats whose rows are `stride` bytes apart: for copies of boxes of `[elements, rows]`, in the
-    /// swizzled order of `tile.cuh`. Elements beyond the matrix are zero.
+    /// A tensor map of a matrix of 16-bit floats, or of a plane of FP8 weights, at `start` with rows `stride` bytes apart: for copies of
+    /// boxes of `rows` rows of 128 bytes, in the swizzled order of `tile.cuh`. Elements beyond the matrix are zero.
     pub(crate) fn tensor_map(
         &self,
         weight: &DeviceWeight,
+        start: u64,
         stride: u64,
-        boxes: [u32; 2],
+        rows: u32,
     ) -> Result<[u64; 16], Error> {
+        use sys::CUtensorMapDataType as Kind;
         self.current()?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        let kind = match weight.format {
-            Format::BF16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        let (kind, elements, k) = match weight.format {
+            Format::BF16 => (Kind::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 64, weight.k),
+            Format::F8_E4M3 => (Kind::CU_TENSOR_MAP_DATA_TYPE_UINT8, 128, weight.k / 2),
+            _ => (Kind::CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 64, weight.k),
         };
         // SAFETY: the driver reads two dimensions, one stride, two sizes and two steps, and writes the map.
         let made = unsafe {
@@ -242,10 +245,10 @@ impl Gpu {
                 &mut map,
                 kind,
                 2,
-                weight.start as *mut c_void,
-                [u64::from(weight.k), u64::from(weight.n)].as_ptr(),
+                start as *mut c_void,
+                [u64::from(k), u64::from(weight.n)].as_ptr(),
                 [stride].as_ptr(),
-                boxes.as_ptr(),
+                [elements, rows].as_ptr(),
                 [1, 1].as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,

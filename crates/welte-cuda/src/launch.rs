@@ -126,6 +126,8 @@ pub(crate) struct DeviceWeight {
     pub(crate) n: u32,
     /// Elements per row.
     pub(crate) k: u32,
+    /// Of FP8: whether all blocks of a row have the same scale.
+    pub(crate) one_scale: bool,
 }
 
 /// The bytes of a parameter struct: `repr(C)`, made of `u32`, `i32`, `f32` and `u64`, without padding.

@@ -38,6 +38,10 @@ pub(crate) struct LoadedProgram {
     pub(crate) sizes: Sizes,
     /// The role of decode passes.
     pub(crate) decode: Role,
+    /// Whether FP8 weights are multiplied with activations in FP8.
+    pub(crate) float8: bool,
+    /// The FP8 weights whose rows have several scales, known after the upload.
+    pub(crate) several_scales: Vec<AtomicBool>,
     /// Of the persistent kernels, for contexts that are made from now on.
     tuning: Mutex<Tuning>,
     /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
@@ -81,6 +85,7 @@ impl CudaProgram {
             retune,
             sizes,
             decode,
+            float8,
             mut recording,
             mut rows,
         } = planned;
@@ -99,6 +104,8 @@ impl CudaProgram {
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
         }
+        let several_scales = program.weights.iter().map(|_| AtomicBool::new(false));
+        let several_scales = several_scales.collect();
         // Staging memory is gone when a context is made.
         let staging = Staging::of(&program);
         let later = sizes.context_bytes(&program).max(staging.gpu_bytes());
@@ -128,6 +135,8 @@ impl CudaProgram {
             rows,
             sizes,
             decode,
+            float8,
+            several_scales,
             tuning: Mutex::default(),
             rows_agree: AtomicBool::new(true),
             modules: Mutex::default(),
@@ -189,9 +198,14 @@ impl Loaded for CudaProgram {
             (false, _) => "launched",
         };
         format!(
-            "cuda sm_{} with {} multiprocessors, decoding by {family} kernels, kernels {}",
+            "cuda sm_{} with {} multiprocessors, decoding by {family} kernels{}, kernels {}",
             gpu.arch,
             gpu.sms,
+            if loaded.float8 {
+                ", activations in FP8"
+            } else {
+                ""
+            },
             compile::kernels_version(gpu.driver),
         )
     }
@@ -211,26 +225,44 @@ impl LoadedProgram {
         DeviceId::numbered("cuda", self.gpu.info.device)
     }
 
+    /// The weights whose rows have one scale, if activations are in FP8.
+    pub(crate) fn one_scale(&self) -> Option<Vec<bool>> {
+        let all = self.several_scales.iter();
+        self.float8.then(|| {
+            all.map(|several| !several.load(Ordering::Relaxed))
+                .collect()
+        })
+    }
+
     /// Every unit that the passes need, found by lowering them without addresses.
     fn units(&self) -> Result<Vec<Unit>, Error> {
         let places = Places {
             buffers: vec![0; self.program.buffers.len()],
             ..Places::default()
         };
-        let cx = Lowering::new(
-            &self.program,
-            &self.gpu.info,
-            &self.gpu,
-            &self.weights,
-            &places,
-            self.decode,
-        );
+        // Which FP8 weights have several scales is not known yet, so both kernels are compiled.
+        let scales = [true, false].map(|one| vec![one; self.program.weights.len()]);
+        let scales: Vec<Option<&[bool]>> = match self.float8 {
+            true => scales.iter().map(|one| Some(&one[..])).collect(),
+            false => vec![None],
+        };
         let mut units = BTreeSet::new();
         if self.program.pass(PassKind::Decode).is_some() {
             units.extend([turn_unit(), sample_unit(), logprobs_unit()]);
         }
-        for pass in &self.program.passes {
-            units.extend(units_of(&cx.pass(pass)?));
+        for float8 in scales {
+            let cx = Lowering::new(
+                &self.program,
+                &self.gpu.info,
+                &self.gpu,
+                &self.weights,
+                &places,
+                self.decode,
+                float8,
+            );
+            for pass in &self.program.passes {
+                units.extend(units_of(&cx.pass(pass)?));
+            }
         }
         Ok(units.into_iter().collect())
     }

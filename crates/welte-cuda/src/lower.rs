@@ -54,6 +54,8 @@ pub(crate) struct Lowering<'a> {
     /// The arithmetic of decode passes, and of the pass.
     pub(crate) decode: Role,
     pub(crate) role: Role,
+    /// If FP8 weights are multiplied with activations in FP8: the weights whose rows have one scale.
+    pub(crate) float8: Option<&'a [bool]>,
 }
 
 /// The nodes of each command.
@@ -75,6 +77,7 @@ impl<'a> Lowering<'a> {
         weights: &'a [Placed],
         places: &'a Places,
         decode: Role,
+        float8: Option<&'a [bool]>,
     ) -> Lowering<'a> {
         Lowering {
             program,
@@ -85,6 +88,7 @@ impl<'a> Lowering<'a> {
             step: places.step,
             decode,
             role: decode,
+            float8,
         }
     }
 
@@ -96,6 +100,7 @@ impl<'a> Lowering<'a> {
             format: spec.map_or(Format::F32, |s| s.format),
             n: spec.map_or(0, |s| s.n),
             k: spec.map_or(0, |s| s.k),
+            one_scale: self.float8.is_some_and(|one_scale| one_scale[id as usize]),
         }
     }
 

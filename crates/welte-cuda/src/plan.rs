@@ -5,8 +5,8 @@ use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
 use crate::{Error, GpuInfo, load};
 use std::sync::Arc;
-use welte_device::{DeviceOptions, Replay, Replaying};
-use welte_table::{MemoryPlan, PassKind, Program, verify};
+use welte_device::{Activations, DeviceOptions, Replay, Replaying};
+use welte_table::{Format, MemoryPlan, PassKind, Program, verify};
 
 /// The ways in which a GPU can replay chains. The text says why the persistent kernel is not among them, if so.
 pub(crate) fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
@@ -41,6 +41,8 @@ pub(crate) struct Planned {
     pub(crate) sizes: Sizes,
     /// The role of decode passes.
     pub(crate) decode: Role,
+    /// Whether FP8 weights are multiplied with activations in FP8.
+    pub(crate) float8: bool,
     /// The decode pass recorded for the persistent kernel, or why there is none.
     pub(crate) recording: Result<Recording, String>,
     /// The same for steps. Without it steps are computed row by row by the kernel for chains, if there is that.
@@ -61,7 +63,14 @@ impl Planned {
         };
         // Chains and steps give the same bits, so they go by persistent kernels together or not at all. Where the kernel for steps
         // cannot run the program, the kernel for chains computes them row by row. With several slots that would be slow.
-        let recording = persistent::record(&inputs, ONE_ROW);
+        let float8 = options.activations == Activations::Float8;
+        if float8 {
+            check_float8(&program, gpu)?;
+        }
+        let recording = match float8 {
+            true => Err("it has no products with activations in FP8".to_string()),
+            false => persistent::record(&inputs, ONE_ROW),
+        };
         let (recording, rows) = match recording {
             Ok(recording) => match persistent::record_rows(&inputs) {
                 Err(why) if program.slots > 1 => (Err(why.clone()), Err(why)),
@@ -76,15 +85,16 @@ impl Planned {
         };
         let replay = options.replay.unwrap_or(usual);
         let decode = match recording.is_ok() && replay == Replay::Persistent {
-            false if program.slots >= BATCHED_SLOTS => Role::Batched,
+            false if program.slots >= BATCHED_SLOTS || float8 => Role::Batched,
             _ => Role::Generated,
         };
         Ok(Planned {
             gpu: gpu.clone(),
             replay,
             retune: options.retune,
-            sizes: Sizes::of(&program, gpu, decode, bytes),
+            sizes: Sizes::of(&program, gpu, decode, float8, bytes),
             decode,
+            float8,
             recording: recording.map_err(|why| not_persistent(&why)),
             rows: rows.map_err(|why| not_persistent(&why)),
             program,
@@ -151,12 +161,25 @@ impl Planned {
     }
 }
 
+/// Refuses activations in FP8 where no product would have them.
+fn check_float8(program: &Program, gpu: &GpuInfo) -> Result<(), Error> {
+    let refuse = |why: &str| Err(Error::Program(format!("activations in FP8: {why}")));
+    if gpu.arch != 90 {
+        return refuse("they need a GPU of compute capability 9.0");
+    }
+    let mut weights = program.weights.iter();
+    if !weights.any(|weight| weight.format == Format::F8_E4M3) {
+        return refuse("the model has no weights in F8_E4M3");
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::info::h200;
     use welte_formats::synthetic::Synthetic;
-    use welte_table::{Class, Format};
+    use welte_table::Class;
 
     fn example(kv_format: Format) -> Arc<Program> {
         let checkpoint = Synthetic::parse("qwen3-0.6b:q4_0").unwrap();

@@ -33,12 +33,13 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// `decode`: the role of decode passes. `persistent`: bytes of the persistent kernels, for chains and for steps of several
+    /// `decode`: the role of decode passes. `float8`: whether FP8 weights are multiplied with activations in FP8. `persistent`: bytes of the persistent kernels, for chains and for steps of several
     /// rows.
     pub(crate) fn of(
         program: &Program,
         gpu: &GpuInfo,
         decode: Role,
+        float8: bool,
         persistent: [u64; 2],
     ) -> Sizes {
         let (mut scratch, mut counters) = (0, 0);
@@ -48,7 +49,7 @@ impl Sizes {
                 // Steps of one row have kernels of their own.
                 for rows in [1, ops::rows_of(pass, index)] {
                     #[rustfmt::skip]
-                    let demand = Demand { program, gpu, role, rows };
+                    let demand = Demand { program, gpu, role, rows, float8 };
                     scratch = ops::scratch(&demand, command).max(scratch);
                     counters = ops::counters(&demand, command).max(counters);
                 }

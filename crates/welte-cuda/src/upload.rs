@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use welte_device::Progress;
 use welte_formats::{Checkpoint, WeightRows};
-use welte_table::{Program, Usage, WeightSpec};
+use welte_table::{Format, Program, Usage, WeightSpec};
 
 /// Bytes of a piece, unless one row is larger.
 const PIECE: usize = 4 << 20;
@@ -260,6 +260,12 @@ impl LoadedProgram {
                 .wrong("the checkpoint gave fewer bytes than its rows have")
                 .into());
         }
+        if self.float8 && spec.format == Format::F8_E4M3 {
+            let row = piece.bytes / piece.count.max(1);
+            if !staged.chunks_exact(row.max(1)).all(has_one_scale) {
+                self.several_scales[piece.weight].store(true, Ordering::Relaxed);
+            }
+        }
         let (first, count) = (piece.first as u32, piece.count as u32);
         match layout::repack_launch(spec.format, spec.n, spec.k, first, count, raw, start) {
             None => {
@@ -278,6 +284,13 @@ impl LoadedProgram {
             }
         }
     }
+}
+
+/// Whether all blocks of a row of F8_E4M3 have the same scale, with which a block begins.
+fn has_one_scale(row: &[u8]) -> bool {
+    let mut blocks = row.chunks_exact(Format::F8_E4M3.block_bytes());
+    let first = blocks.next().map(|block| &block[..4]);
+    blocks.all(|block| first == Some(&block[..4]))
 }
 
 #[cfg(test)]

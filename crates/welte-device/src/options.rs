@@ -17,6 +17,24 @@ pub struct DeviceOptions {
     pub replay: Option<Replay>,
     /// Measure tuning parameters at load even if stored ones exist.
     pub retune: bool,
+    /// How a GPU rounds the activations that it multiplies with weights in FP8.
+    pub activations: Activations,
+}
+
+/// How activations are rounded before a product with weights in FP8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activations {
+    /// As for other floats: to 16 bits, or not at all.
+    #[default]
+    Wide,
+    /// To FP8 (E4M3), with a scale for each row. Faster for many rows, and less exact.
+    Float8,
+}
+
+impl Activations {
+    /// Why other devices refuse [`Activations::Float8`].
+    pub const ONLY_CUDA: &'static str =
+        "activations in FP8 need an NVIDIA GPU of compute capability 9.0";
 }
 
 /// The numbers of a list of processors such as `0-3,8`, sorted, each once.

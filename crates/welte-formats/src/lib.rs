@@ -5,6 +5,7 @@ pub mod files;
 pub mod gguf;
 pub mod hf;
 mod mapped;
+mod narrowed;
 mod open;
 pub mod quant;
 pub mod quantize;
@@ -14,6 +15,7 @@ mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
+pub use narrowed::Narrowed;
 pub use open::open;
 pub use source::Source;
 pub use weight::WeightRows;

@@ -9,7 +9,8 @@ use crate::plan;
 use std::sync::Arc;
 use web_time::{Duration, Instant};
 use welte_device::{
-    Context, Device, DeviceId, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress,
+    Activations, Context, Device, DeviceId, DeviceInfo, DeviceOptions, Error, Loaded, Plan,
+    Progress,
 };
 use welte_formats::Checkpoint;
 use welte_table::{PATTERNS, Pattern, Program, verify};
@@ -48,13 +49,15 @@ pub fn hardware(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
 }
 
 fn check_options(id: DeviceId, options: &DeviceOptions) -> Result<(), Error> {
-    match options.instructions {
-        None => Ok(()),
-        Some(_) => Err(Error::Unavailable {
-            device: id,
-            why: "instruction sets are an option of the CPU".to_string(),
-        }),
-    }
+    let why = match options {
+        _ if options.instructions.is_some() => "instruction sets are an option of the CPU",
+        _ if options.activations == Activations::Float8 => Activations::ONLY_CUDA,
+        _ => return Ok(()),
+    };
+    Err(Error::Unavailable {
+        device: id,
+        why: why.to_string(),
+    })
 }
 
 fn of_adapter(

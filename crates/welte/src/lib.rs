@@ -60,8 +60,8 @@ pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{
-    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Phase,
-    Profile, Progress, Replay, ReplayTools, Replaying, cpu_list, timeline,
+    Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs,
+    Phase, Profile, Progress, Replay, ReplayTools, Replaying, cpu_list, timeline,
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Range, Sampling, SamplingOption};

@@ -18,8 +18,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use web_time::{Duration, Instant};
 use welte_device::{
-    Device, DeviceInfo, DeviceOptions, Loaded, Phase, Phases, Plan, Progress, Replay,
+    Activations, Device, DeviceInfo, DeviceOptions, Loaded, Phase, Phases, Plan, Progress, Replay,
 };
+use welte_formats::Narrowed;
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec, Pooling, Survey, VectorSettings};
@@ -86,6 +87,8 @@ pub struct LoadOptions {
     pub replay: Option<Replay>,
     /// Measure a device's tuning parameters at load even if stored ones exist.
     pub retune: bool,
+    /// How a GPU rounds the activations that it multiplies with weights in FP8.
+    pub activations: Activations,
     /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
     /// The experts of so many layers, from the first one on, run on the CPU, and all else on the device. 0: none;
@@ -120,6 +123,7 @@ impl Default for LoadOptions {
             max_chain: 256,
             replay: None,
             retune: false,
+            activations: Activations::default(),
             ignore_memory: false,
             cpu_experts: 0,
         }
@@ -144,6 +148,7 @@ impl LoadOptions {
             _ => Some(Replay::Launches),
         };
         options.retune = self.retune;
+        options.activations = self.activations;
         options
     }
 }
@@ -299,10 +304,20 @@ pub fn open(source: &str) -> Result<Box<dyn Checkpoint>, Error> {
     }
 }
 
+/// A checkpoint with weights for the activations asked for. One that has weights in FP8 already keeps its choice of them.
+fn as_asked(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Box<dyn Checkpoint> {
+    let has_float8 = |c: &dyn Checkpoint| c.tensors().iter().any(|t| t.format == Format::F8_E4M3);
+    match options.activations {
+        Activations::Float8 if !has_float8(&*checkpoint) => Box::new(Narrowed::new(checkpoint)),
+        _ => checkpoint,
+    }
+}
+
 impl Model {
     /// Compiles the model of a source and plans its memory, reading headers only.
     pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
-        inspect(open(source)?.into(), options)
+        let checkpoint = as_asked(open(source)?, options);
+        inspect(checkpoint.into(), options)
     }
 
     /// What a source contains, beside the tensors of the most similar architecture. It also works for models that cannot be
@@ -348,7 +363,7 @@ impl Model {
         phases: Phases,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
-        let checkpoint: Arc<dyn Checkpoint> = checkpoint.into();
+        let checkpoint: Arc<dyn Checkpoint> = as_asked(checkpoint, options).into();
         let phases = Arc::new(phases);
         let read = || {
             phases.time("vocabulary and template", || {

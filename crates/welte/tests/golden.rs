@@ -26,6 +26,9 @@ const INT8_ACTS: f32 = 4e-2;
 /// on the CPU, 7.1e-2 on a GPU.
 const INT8_ACTS_GATED_DELTA: f32 = 8e-2;
 
+/// Activations rounded to FP8, with a scale for each row.
+const FP8_ACTS: f32 = 8e-2;
+
 /// One entry of `index.json` with its logits.
 struct Golden {
     name: String,
@@ -158,6 +161,15 @@ fn cuda() -> Vec<Target> {
         &options,
         bf16_activations,
     )]
+}
+
+/// The same, with activations in FP8.
+fn cuda_float8() -> Vec<Target> {
+    let mut options = DeviceOptions::default();
+    options.activations = welte::Activations::Float8;
+    vec![Target::new(DeviceId::numbered("cuda", 0), &options, |_| {
+        FP8_ACTS
+    })]
 }
 
 /// The first adapter of the portable device, software included. Tests share it, and so its compiled kernels. None on a machine
@@ -348,8 +360,12 @@ fn check(
 fn check_all(architecture: &str, count: usize, targets: &[Target]) {
     let goldens = goldens(architecture);
     assert_eq!(goldens.len(), count, "a directory and files");
+    check_each(&goldens, targets);
+}
+
+fn check_each(goldens: &[Golden], targets: &[Target]) {
     let mut problems = Vec::new();
-    for golden in &goldens {
+    for golden in goldens {
         let model = welte_goldens::Golden::new(&golden.path);
         let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
         for target in targets {
@@ -370,6 +386,16 @@ fn check_all(architecture: &str, count: usize, targets: &[Target]) {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// FP8 weights with activations in FP8, in every pass.
+#[test]
+#[ignore = "needs a GPU"]
+fn activations_in_fp8() {
+    let mut float8 = goldens("formats");
+    float8.retain(|golden| golden.format == Format::F8_E4M3);
+    assert_eq!(float8.len(), 4);
+    check_each(&float8, &cuda_float8());
 }
 
 /// Models whose layers the graph alone had: norms after a part, sinks, experts, recurrent layers. The small Nemotron and Gemma 4

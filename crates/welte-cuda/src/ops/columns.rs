@@ -4,7 +4,7 @@
 //! A launch reads the weights once for up to 128 rows, or 256 where warp groups multiply. The division of a matrix among blocks, and with
 //! it the order of sums, depends on the matrix and the GPU alone.
 
-use super::gemm::{GemmArgs, Job, Layout, PrepareArgs, for_rows, prepare_unit};
+use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
 use super::tile::flag;
 use super::{Demand, Role, eighths, matmul};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -188,7 +188,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             true => Layout::TiledOperands,
             false => Layout::Operands,
         };
-        let mut list = vec![prepare(cx, &job, layout, columns, private.x_rows)];
+        let x = Prepared {
+            layout,
+            out: private.x,
+            rows: private.x_rows,
+            scales: 0,
+        };
+        let mut list = vec![x.by(cx, &job, columns)];
         for first in (0..most).step_by(columns as usize) {
             let launch = Node::Kernel(product(cx, &job, &private, columns, first));
             list.push(match first {
@@ -200,34 +206,6 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         least = most + 1;
     }
     Ok(nodes)
-}
-
-/// The kernel that norms and rounds rows, `x_rows` of them at the most, and `per` with one launch's width. They are the beginning of the
-/// command's scratch.
-pub(super) fn prepare(cx: &Lowering<'_>, job: &Job, layout: Layout, per: u32, x_rows: u32) -> Node {
-    let values = PrepareArgs {
-        x: job.x,
-        weight: job.norm,
-        out: cx.places.scratch,
-        step: cx.step,
-        k: job.weight.k,
-        x_stride: job.x_stride,
-        out_rows: x_rows,
-        out_stride: 0,
-        normed: job.normed.into(),
-        eps: job.eps,
-        scale: 1.0 / job.scale(),
-        each: 1,
-    };
-    Node::Kernel(Launch {
-        unit: prepare_unit(job.bfloat(), layout),
-        function: "prepare",
-        grid: [per, x_rows.div_ceil(per), 1],
-        by_rows: ByRows::Axis { axis: 1, per },
-        block: THREADS,
-        shared: 0,
-        args: args(&values),
-    })
 }
 
 fn product(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32, first: u32) -> Launch {
@@ -328,7 +306,7 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
         return 0;
     };
     if eighths::multiplies(weight.format, demand.gpu) {
-        return eighths::scratch(weight.k, demand.rows);
+        return eighths::scratch(weight.format, weight.k, demand.rows);
     }
     match widest(weight.format, demand.rows, demand.gpu) {
         Some(widest) => Private::of(0, weight.k, demand.rows, widest, demand.gpu).bytes,

@@ -1,17 +1,16 @@
 //! Products of decode rows on GPUs with warp-group products (`eighths.cu`). The order of their sums depends on k alone, so tiles are chosen
 //! for the matrix, the GPU and the number of rows.
 
-use super::columns::prepare;
-use super::gemm::{GemmArgs, Job, Layout, for_rows};
+use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
 use super::tile::flag;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
-use crate::layout::{format_defines, planes};
+use crate::layout::{Plane, format_defines, planes};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::Format;
 
-/// Elements of k of a stage: `CHUNK` of eighths.cu.
-const CHUNK: u32 = 64;
+/// Bytes of a row of a plane of a stage, for weights and x.
+const PLANE_ROW: u32 = 128;
 /// Runs that k is cut into: `RUNS`.
 const RUNS: u32 = 8;
 /// Rows of x that a warp group multiplies.
@@ -22,10 +21,12 @@ const GROUP_THREADS: u32 = 128;
 const SPLITS: [u32; 3] = [1, 4, 8];
 /// The widest tiles of blocks with one and with two multiplying warp groups: sums are in registers.
 const WIDEST: [u32; 2] = [160, 192];
+/// The same where sums of a part of a chunk need registers too.
+const WIDEST_SCALED: u32 = 112;
 /// Two boxes, whose rows come in eights because of the swizzle.
 const WIDTH_STEP: u32 = 16;
-/// Stages of a ring: fewer leave the memory idle, more only take room.
-const FEWEST_STAGES: u32 = 3;
+/// Stages of a ring, with one plane and with two: fewer leave the memory idle, more only take room.
+const FEWEST_STAGES: [u32; 2] = [3, 2];
 const MOST_STAGES: u32 = 12;
 /// Bytes of the two barriers of a stage, and the alignment of the ring.
 const BARRIERS: u32 = 16;
@@ -47,7 +48,7 @@ struct Class {
     row_tiles: u32,
 }
 
-const CLASSES: [Class; 4] = [
+const CLASSES: [Class; 5] = [
     // Few rows have the same kernel, but fewer blocks that prepare them.
     Class {
         rows: 8,
@@ -66,6 +67,11 @@ const CLASSES: [Class; 4] = [
     },
     Class {
         rows: 256,
+        groups: 2,
+        row_tiles: 2,
+    },
+    Class {
+        rows: 512,
         groups: 2,
         row_tiles: 2,
     },
@@ -94,9 +100,51 @@ struct EighthsArgs {
     gemm: GemmArgs,
 }
 
-/// Whether this kernel multiplies such weights.
+/// The same for FP8.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Float8Args {
+    maps: [[u64; 16]; 2],
+    gemm: GemmArgs,
+    scales: u64,
+    x_scales: u64,
+    scale_stride: u32,
+    /// The kernel's struct is a multiple of 64 bytes, as its maps are.
+    pad: [u32; 11],
+}
+const _: () = assert!(size_of::<Float8Args>() % 64 == 0 && size_of::<EighthsArgs>() % 64 == 0);
+
+/// Whether this kernel multiplies such weights with 16-bit activations.
 pub(super) fn multiplies(format: Format, gpu: &GpuInfo) -> bool {
     gpu.arch == 90 && matches!(format, Format::BF16 | Format::F16)
+}
+
+/// Whether it multiplies them with activations in FP8.
+pub(super) fn multiplies_float8(format: Format, gpu: &GpuInfo) -> bool {
+    gpu.arch == 90 && format == Format::F8_E4M3
+}
+
+/// What is multiplied with what: `FLOAT8` and `SCALED` of eighths.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Weights and x have 16 bits.
+    Half,
+    /// Both are FP8. A matrix row has one scale.
+    Float8,
+    /// Both are FP8. A matrix row has a scale for each block.
+    Scaled,
+}
+
+impl Kind {
+    /// Planes that weights are stored in: their numbers of 128 bytes of a row are a chunk.
+    fn planes(self) -> u32 {
+        if self == Kind::Half { 1 } else { 2 }
+    }
+
+    /// Elements of k of a chunk: `CHUNK` of eighths.cu.
+    fn chunk(self) -> u32 {
+        if self == Kind::Half { 64 } else { 256 }
+    }
 }
 
 /// The tiles of a launch. All give the same bits.
@@ -110,11 +158,12 @@ struct Tiles {
     stages: u32,
     /// Blocks per multiprocessor.
     resident: u32,
+    kind: Kind,
 }
 
 impl Tiles {
     /// The fastest tiles for a matrix, as far as a simple model tells. `per_row` matrix rows become one value of y.
-    fn of(columns: u32, per_row: u32, class: Class, gpu: &GpuInfo) -> Option<Tiles> {
+    fn of(columns: u32, per_row: u32, class: Class, kind: Kind, gpu: &GpuInfo) -> Option<Tiles> {
         let widths = (1..=WIDEST[1] / WIDTH_STEP).map(|i| i * WIDTH_STEP);
         let all = widths.flat_map(|width| {
             let splits = SPLITS
@@ -129,6 +178,7 @@ impl Tiles {
                 split,
                 stages: 0,
                 resident,
+                kind,
             }
             .with_stages(gpu)?;
             Some((tiles.cost(columns, per_row, gpu), tiles))
@@ -138,16 +188,21 @@ impl Tiles {
     }
 
     fn with_stages(self, gpu: &GpuInfo) -> Option<Tiles> {
-        let widest = WIDEST[self.class.groups as usize - 1];
+        let widest = match self.kind {
+            Kind::Scaled => WIDEST_SCALED,
+            _ => WIDEST[self.class.groups as usize - 1],
+        };
         // Two blocks of two multiplying groups would have too few registers.
         let crowded = self.resident > 1 && self.class.groups > 1;
         if self.width > widest || crowded || self.cluster() > gpu.sms.min(MOST_CLUSTER) {
             return None;
         }
         let room = (gpu.shared_per_sm / self.resident).saturating_sub(SYSTEM_SHARED);
-        let room = room.min(gpu.shared_per_block).saturating_sub(ALIGNMENT);
-        let stages = (room / (self.stage() + BARRIERS)).min(MOST_STAGES);
-        let fits = stages >= FEWEST_STAGES && self.published() <= stages * self.stage();
+        let room = room.min(gpu.shared_per_block);
+        let room = room.saturating_sub(ALIGNMENT + self.scales());
+        let stages = (room / self.stage_with_barriers()).min(MOST_STAGES);
+        let fits = stages >= FEWEST_STAGES[self.kind.planes() as usize - 1]
+            && self.published() <= stages * self.stage();
         fits.then_some(Tiles { stages, ..self })
     }
 
@@ -157,7 +212,24 @@ impl Tiles {
 
     /// Bytes of a stage.
     fn stage(self) -> u32 {
-        (self.width + GROUP_ROWS * self.class.groups) * CHUNK * 2
+        (self.width + GROUP_ROWS * self.class.groups) * PLANE_ROW * self.kind.planes()
+    }
+
+    /// The same with what lies behind all stages: barriers, and scales of each half of a chunk.
+    fn stage_with_barriers(self) -> u32 {
+        let scales = match self.kind {
+            Kind::Scaled => 2 * 4 * self.width,
+            _ => 0,
+        };
+        self.stage() + BARRIERS + scales
+    }
+
+    /// Bytes of scales of whole rows.
+    fn scales(self) -> u32 {
+        match self.kind {
+            Kind::Float8 => 4 * self.width,
+            _ => 0,
+        }
     }
 
     /// Bytes of sums that a block leaves to the others of its tile, in place of the stages.
@@ -171,10 +243,10 @@ impl Tiles {
     }
 
     fn shared(self) -> u32 {
-        self.stages * (self.stage() + BARRIERS) + ALIGNMENT
+        self.stages * self.stage_with_barriers() + ALIGNMENT + self.scales()
     }
 
-    /// Blocks along the matrix.
+    /// Blocks along the matrix, for the rows of a cluster.
     fn blocks(self, columns: u32, per_row: u32) -> u32 {
         columns.div_ceil(self.width / per_row) * self.cluster()
     }
@@ -188,7 +260,8 @@ impl Tiles {
             (1, 1)
         };
         let places = (gpu.sms * some / of * self.resident).max(1);
-        let rounds = self.blocks(columns, per_row).div_ceil(places);
+        let rows = self.class.rows.div_ceil(self.class.cluster_rows());
+        let rounds = (self.blocks(columns, per_row) * rows).div_ceil(places);
         let width = f64::from(self.width);
         let tile = match self.class.groups {
             1 => width + 8.0,
@@ -208,6 +281,8 @@ impl Tiles {
     fn unit(self, format: Format) -> Unit {
         let mut defines = format_defines(format);
         defines.push(("BFLOAT", flag(format == Format::BF16)));
+        defines.push(("FLOAT8", flag(self.kind != Kind::Half)));
+        defines.push(("SCALED", flag(self.kind == Kind::Scaled)));
         let numbers = [
             ("TILE_N", self.width),
             ("GROUPS", self.class.groups),
@@ -231,23 +306,43 @@ fn x_rows(rows: u32) -> u32 {
     rows.next_multiple_of(last.cluster_rows())
 }
 
-/// Bytes of private memory.
-pub(super) fn scratch(k: u32, rows: u32) -> u64 {
-    2 * u64::from(x_rows(rows)) * u64::from(k.next_multiple_of(CHUNK))
+/// Bytes of private memory: x, and a scale for each of its rows.
+pub(super) fn scratch(format: Format, k: u32, rows: u32) -> u64 {
+    let kind = match format {
+        Format::F8_E4M3 => Kind::Float8,
+        _ => Kind::Half,
+    };
+    let panels = u64::from(k.div_ceil(kind.chunk()) * kind.planes());
+    u64::from(x_rows(rows)) * (u64::from(PLANE_ROW) * panels + 4)
 }
 
 /// The kernels of a command.
 pub(super) fn lower(cx: &Lowering<'_>, job: &Job, rows: u32) -> Result<Vec<Node>, Error> {
+    let format = job.weight.format;
+    let (kind, layout) = match (format, job.weight.one_scale) {
+        (Format::F8_E4M3, true) => (Kind::Float8, Layout::Float8),
+        (Format::F8_E4M3, false) => (Kind::Scaled, Layout::Float8),
+        _ => (Kind::Half, Layout::Tiled),
+    };
+    let x = Prepared {
+        layout,
+        out: cx.places.scratch,
+        rows: x_rows(rows),
+        scales: cx.places.scratch + scratch(format, job.weight.k, rows)
+            - 4 * u64::from(x_rows(rows)),
+    };
     let mut nodes = Vec::new();
     let mut least = 1;
     for class in Class::needed(rows) {
-        let most = if class.rows >= rows || class == CLASSES[3] {
+        let most = if class.rows >= rows || class == CLASSES[CLASSES.len() - 1] {
             rows
         } else {
             class.rows
         };
-        let prepared = prepare(cx, job, Layout::Tiled, class.rows.min(most), x_rows(rows));
-        let list = vec![prepared, Node::Kernel(product(cx, job, class, most, rows)?)];
+        let list = vec![
+            x.by(cx, job, class.rows.min(most)),
+            Node::Kernel(product(cx, job, kind, &x, class, most)?),
+        ];
         nodes.push(for_rows(least, most, list));
         least = most + 1;
     }
@@ -257,33 +352,49 @@ pub(super) fn lower(cx: &Lowering<'_>, job: &Job, rows: u32) -> Result<Vec<Node>
 fn product(
     cx: &Lowering<'_>,
     job: &Job,
+    kind: Kind,
+    x: &Prepared,
     class: Class,
     most: u32,
-    rows: u32,
 ) -> Result<Launch, Error> {
     let weight = &job.weight;
     let per_row = weight.n / job.columns;
-    let tiles = Tiles::of(job.columns, per_row, class, cx.gpu)
+    let tiles = Tiles::of(job.columns, per_row, class, kind, cx.gpu)
         .ok_or_else(|| Error::Program("no tiles fit this GPU's shared memory".to_string()))?;
-    let stride = planes(weight.format)[0].stride(weight.k);
-    let values = EighthsArgs {
-        map: cx
-            .device
-            .tensor_map(weight, stride, [CHUNK, tiles.width / 2])?,
-        gemm: GemmArgs {
-            weight: weight.start,
-            x: cx.places.scratch,
-            y: job.y,
-            step: cx.step,
-            n: weight.n,
-            k: weight.k,
-            columns: job.columns,
-            x_rows: x_rows(rows),
-            y_stride: job.y_stride,
-            act: job.act,
-            epilogue: job.epilogue as u32,
-            scale: job.scale(),
-        },
+    let gemm = GemmArgs {
+        weight: weight.start,
+        x: x.out,
+        y: job.y,
+        step: cx.step,
+        n: weight.n,
+        k: weight.k,
+        columns: job.columns,
+        x_rows: x.rows,
+        y_stride: job.y_stride,
+        act: job.act,
+        epilogue: job.epilogue as u32,
+        scale: job.scale(),
+    };
+    let stride = |plane: &Plane| plane.stride(weight.k);
+    let all = planes(weight.format);
+    let map = |start| {
+        cx.device
+            .tensor_map(weight, start, stride(&all[0]), tiles.width / 2)
+    };
+    let first = map(weight.start)?;
+    let args = match kind {
+        Kind::Half => args(&EighthsArgs { map: first, gemm }),
+        Kind::Float8 | Kind::Scaled => {
+            let second = weight.start + u64::from(weight.n) * stride(&all[0]);
+            args(&Float8Args {
+                maps: [first, map(second)?],
+                gemm,
+                scales: second + u64::from(weight.n) * stride(&all[1]),
+                x_scales: x.scales,
+                scale_stride: (stride(&all[2]) / 4) as u32,
+                pad: [0; 11],
+            })
+        }
     };
     Ok(Launch {
         unit: tiles.unit(weight.format),
@@ -299,27 +410,29 @@ fn product(
         },
         block: GROUP_THREADS * (1 + class.groups),
         shared: tiles.shared(),
-        args: args(&values),
+        args,
     })
 }
 
 /// The units that tests compile.
 pub(super) fn catalogue() -> Vec<Listed> {
     let gpu = crate::info::h200();
-    let of = |columns, per_row, class| Tiles::of(columns, per_row, class, &gpu);
     let shapes = [(6144, 1), (2560, 1), (9728, 2), (512, 1)];
-    let tiles = shapes.into_iter().flat_map(|(columns, per_row)| {
-        CLASSES[1..]
-            .iter()
-            .filter_map(move |class| of(columns, per_row, *class))
+    let kinds = [
+        (Format::BF16, Kind::Half),
+        (Format::F16, Kind::Half),
+        (Format::F8_E4M3, Kind::Float8),
+        (Format::F8_E4M3, Kind::Scaled),
+    ];
+    let of = |kind, (columns, per_row), class| Tiles::of(columns, per_row, class, kind, &gpu);
+    let units = kinds.into_iter().flat_map(|(format, kind)| {
+        let tiles = shapes.into_iter().flat_map(move |shape| {
+            let classes = CLASSES[1..].iter();
+            classes.filter_map(move |class| of(kind, shape, *class))
+        });
+        tiles.map(move |tiles| tiles.unit(format))
     });
-    let listed = tiles.flat_map(|tiles| {
-        [Format::BF16, Format::F16].map(|format| Listed {
-            unit: tiles.unit(format),
-            hot: true,
-        })
-    });
-    listed.collect()
+    units.map(|unit| Listed { unit, hot: true }).collect()
 }
 
 #[cfg(test)]
@@ -333,10 +446,14 @@ mod tests {
             let gpu = GpuInfo { sms, ..h200() };
             for (columns, per_row) in [(64, 1), (1024, 1), (2560, 1), (9728, 2), (151_936, 1)] {
                 for class in CLASSES {
-                    let tiles = Tiles::of(columns, per_row, class, &gpu).expect("tiles");
-                    assert!(tiles.shared() <= gpu.shared_per_block);
-                    assert!(tiles.resident * (tiles.shared() + SYSTEM_SHARED) <= gpu.shared_per_sm);
-                    assert!(tiles.cluster() <= sms.min(MOST_CLUSTER), "{tiles:?}");
+                    let of = |kind| Tiles::of(columns, per_row, class, kind, &gpu).expect("tiles");
+                    for tiles in [of(Kind::Half), of(Kind::Float8), of(Kind::Scaled)] {
+                        assert!(tiles.shared() <= gpu.shared_per_block);
+                        assert!(
+                            tiles.resident * (tiles.shared() + SYSTEM_SHARED) <= gpu.shared_per_sm
+                        );
+                        assert!(tiles.cluster() <= sms.min(MOST_CLUSTER), "{tiles:?}");
+                    }
                 }
             }
         }
@@ -346,7 +463,7 @@ mod tests {
     #[test]
     fn qwen3_4b_has_the_tiles_that_were_fastest() {
         let tiles = |columns, per_row, class: usize| {
-            let tiles = Tiles::of(columns, per_row, CLASSES[class], &h200()).unwrap();
+            let tiles = Tiles::of(columns, per_row, CLASSES[class], Kind::Half, &h200()).unwrap();
             (tiles.width, tiles.split, tiles.resident)
         };
         assert_eq!(tiles(6144, 1, 1), (48, 1, 1));
@@ -365,7 +482,7 @@ mod tests {
         let needed = |rows| Class::needed(rows).count();
         assert_eq!(
             [1, 8, 9, 64, 65, 129, 1000].map(needed),
-            [1, 1, 2, 2, 3, 4, 4]
+            [1, 1, 2, 2, 3, 4, 5]
         );
         assert_eq!([1, 65, 129, 300].map(x_rows), [64, 128, 256, 512]);
     }

@@ -459,6 +459,7 @@ fn prepare(
         eps: 0.0,
         scale: 1.0 / scale(job),
         each,
+        scales: 0,
     };
     Node::Kernel(Launch {
         unit: prepare_unit(job.bfloat(), Layout::Tiled),
@@ -535,6 +536,7 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
             format: spec.format,
             n: spec.n,
             k: spec.k,
+            one_scale: false,
         };
         Job::of(command, weight).ok()
     });
@@ -592,6 +594,7 @@ mod tests {
                 format: Format::Q4_K,
                 n: 0,
                 k: 768,
+                one_scale: false,
             },
             output,
             act: 0,

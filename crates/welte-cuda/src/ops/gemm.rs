@@ -47,6 +47,8 @@ pub(super) enum Layout {
     /// The order of `columns.cu`, and the same in the layout of `tile.cuh`.
     Operands = 2,
     TiledOperands = 3,
+    /// FP8 in the layout of `tile.cuh`.
+    Float8 = 4,
 }
 
 /// A product with its operands.
@@ -314,6 +316,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
             Layout::Tiled,
             Layout::Operands,
             Layout::TiledOperands,
+            Layout::Float8,
         ];
         units.extend(layouts.map(|layout| prepare_unit(bfloat, layout)));
     }
@@ -359,16 +362,14 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
         per: tile.rows,
     };
     let padded = [tile.rows, row_tiles, 1];
+    let x = Prepared {
+        layout: Layout::Tiled,
+        out: private.x,
+        rows: x_rows,
+        scales: 0,
+    };
     vec![
-        prepare(
-            cx,
-            job,
-            private,
-            x_rows,
-            Layout::Tiled,
-            padded,
-            rows_of_tile,
-        ),
+        prepare(cx, job, &x, padded, rows_of_tile),
         Node::Kernel(Launch {
             unit: tile.unit(job.weight.format),
             function: if tile.wide { "gemm_wide" } else { "gemm" },
@@ -393,15 +394,13 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
     let gate_up = slab + slabs.bytes();
     let grid = [rows, 1, 1];
     let each_row = ByRows::Axis { axis: 0, per: 1 };
-    let mut nodes = vec![prepare(
-        cx,
-        job,
-        private,
+    let x = Prepared {
+        layout: Layout::Rows,
+        out: private.x,
         rows,
-        Layout::Rows,
-        grid,
-        each_row,
-    )];
+        scales: 0,
+    };
+    let mut nodes = vec![prepare(cx, job, &x, grid, each_row)];
     for (first, columns) in slabs.each() {
         let (w, w_stride) = if slabs.direct {
             let stride = planes(weight.format).first()?.stride(weight.k);
@@ -462,6 +461,16 @@ pub(super) struct PrepareArgs {
     pub(super) eps: f32,
     pub(super) scale: f32,
     pub(super) each: u32,
+    /// Of FP8 rows: a float for each.
+    pub(super) scales: u64,
+}
+
+/// Rows that `prepare.cu` writes.
+pub(super) struct Prepared {
+    pub(super) layout: Layout,
+    pub(super) out: u64,
+    pub(super) rows: u32,
+    pub(super) scales: u64,
 }
 
 #[repr(C)]
@@ -496,32 +505,33 @@ pub(super) struct GemmArgs {
     pub(super) scale: f32,
 }
 
-/// Converts rows to 16 bits, one block per row of the grid.
-fn prepare(
-    cx: &Lowering<'_>,
-    job: &Job,
-    private: &Private,
-    out_rows: u32,
-    layout: Layout,
-    grid: [u32; 3],
-    by_rows: ByRows,
-) -> Node {
+impl Prepared {
+    /// The kernel that writes them, in launches of `per` rows.
+    pub(super) fn by(&self, cx: &Lowering<'_>, job: &Job, per: u32) -> Node {
+        let grid = [per, self.rows.div_ceil(per), 1];
+        prepare(cx, job, self, grid, ByRows::Axis { axis: 1, per })
+    }
+}
+
+/// The kernel that norms and rounds rows, one block per row of the grid.
+fn prepare(cx: &Lowering<'_>, job: &Job, to: &Prepared, grid: [u32; 3], by_rows: ByRows) -> Node {
     let values = PrepareArgs {
         x: job.x,
         weight: job.norm,
-        out: private.x,
+        out: to.out,
         step: cx.step,
         k: job.weight.k,
         x_stride: job.x_stride,
-        out_rows,
+        out_rows: to.rows,
         out_stride: job.weight.k.next_multiple_of(32),
         normed: job.normed.into(),
         eps: job.eps,
         scale: 1.0 / job.scale(),
         each: 1,
+        scales: to.scales,
     };
     Node::Kernel(Launch {
-        unit: prepare_unit(job.bfloat(), layout),
+        unit: prepare_unit(job.bfloat(), to.layout),
         function: "prepare",
         grid,
         by_rows,

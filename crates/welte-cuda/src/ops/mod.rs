@@ -105,7 +105,29 @@ pub(crate) fn rows_of(pass: &Pass, index: usize) -> u32 {
 
 /// The kernels of a command, for at most `rows` rows.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    if let Some(job) = float8_job(cx, command, rows)? {
+        return eighths::lower(cx, &job, rows);
+    }
     family!(command, cx.role, lower(cx, command, rows))
+}
+
+/// The product of a command that is multiplied with activations in FP8.
+fn float8_job(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Option<gemm::Job>, Error> {
+    let is_float8 = cx.float8.is_some() && is_product(command) && {
+        let weight = cx.weight(command.weights[0]);
+        eighths::multiplies_float8(weight.format, cx.gpu)
+    };
+    is_float8
+        .then(|| gemm::Job::of(cx, command, rows))
+        .transpose()
+}
+
+fn is_product(command: &Command) -> bool {
+    use Op::{Matmul, MatmulAdd, NormMatmul, NormMatmulActMul};
+    matches!(
+        command.op,
+        Matmul | MatmulAdd | NormMatmul | NormMatmulActMul
+    )
 }
 
 /// What decides a command's memory.
@@ -116,13 +138,21 @@ pub(crate) struct Demand<'a> {
     pub(crate) role: Role,
     /// The most rows.
     pub(crate) rows: u32,
+    /// Whether FP8 weights are multiplied with activations in FP8.
+    pub(crate) float8: bool,
 }
 
 /// Bytes of private scratch, which is used only within the command.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     match command.op {
-        Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
-            gemm::scratch(demand, command).max(columns::scratch(demand, command))
+        _ if is_product(command) => {
+            let weight = demand.program.weights.get(command.weights[0] as usize);
+            match weight {
+                Some(w) if demand.float8 && eighths::multiplies_float8(w.format, demand.gpu) => {
+                    eighths::scratch(w.format, w.k, demand.rows)
+                }
+                _ => gemm::scratch(demand, command).max(columns::scratch(demand, command)),
+            }
         }
         Op::Attention => attention::scratch(demand, command),
         Op::ExpertsActMul | Op::ExpertsAdd => experts::scratch(demand, command),
@@ -136,9 +166,7 @@ pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     match command.op {
         Op::Attention => attention::counters(demand, command),
         Op::Sample => sample::counters(demand),
-        Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
-            columns::counters(demand, command)
-        }
+        _ if is_product(command) => columns::counters(demand, command),
         _ => 0,
     }
 }

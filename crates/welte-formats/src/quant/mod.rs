@@ -6,7 +6,7 @@
 mod affine;
 mod codebook;
 pub mod coded;
-mod f8_e4m3;
+pub(crate) mod f8_e4m3;
 pub mod grid;
 mod halves;
 pub mod integers;
