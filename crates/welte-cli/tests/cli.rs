@@ -569,6 +569,16 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
     );
     refused(&["run", "hi", "-c", "64000000"], 1, &["needs", "try -c "]);
     refused(
+        &["run", "hi", "--activations", "fp4"],
+        2,
+        &["--activations", "wide or fp8"],
+    );
+    refused(
+        &["run", "hi", "--device", "cpu", "--activations", "fp8"],
+        1,
+        &["activations in FP8", "NVIDIA", "9.0"],
+    );
+    refused(
         &["run", "hi", "--isa", "mmx"],
         1,
         &["--isa mmx", "use one of"],

@@ -322,6 +322,35 @@ mod tests {
     }
 
     #[test]
+    fn activations_in_fp8_need_weights_in_fp8_and_a_gpu_that_multiplies_them() {
+        let planned = |shape: &str, arch| {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                ..Default::default()
+            };
+            let program = welte_table::fuse(
+                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
+                welte_table::PATTERNS,
+            );
+            let mut options = DeviceOptions::default();
+            options.activations = Activations::Float8;
+            let gpu = GpuInfo { arch, ..h200() };
+            Planned::of(Arc::new(program), &gpu, &options).map_err(|e| e.to_string())
+        };
+        let float8 = "qwen3-0.6b,layers=1:f8_e4m3";
+        let taken = planned(float8, 90).expect("a plan");
+        // One slot too: all rows have one arithmetic.
+        assert_eq!(taken.decode, Role::Batched);
+        let why = taken.replaying().note.expect("a reason");
+        assert!(why.contains("activations in FP8"), "{why}");
+        let refused = |shape, arch| planned(shape, arch).expect_err("refused");
+        assert!(refused(float8, 89).contains("9.0"));
+        assert!(refused("qwen3-0.6b,layers=1:q4_0", 90).contains("no weights in F8_E4M3"));
+    }
+
+    #[test]
     fn recordings_are_part_of_the_memory_plan() {
         let planned = Planned::of(example(Format::F16), &h200(), &options(Replay::Graph)).unwrap();
         let entries = planned.memory().entries;

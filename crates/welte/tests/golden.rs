@@ -394,8 +394,39 @@ fn check_each(goldens: &[Golden], targets: &[Target]) {
 fn activations_in_fp8() {
     let mut float8 = goldens("formats");
     float8.retain(|golden| golden.format == Format::F8_E4M3);
-    assert_eq!(float8.len(), 4);
-    check_each(&float8, &cuda_float8());
+    assert_eq!(float8.len(), 3, "scales by squares, by rows, and one");
+    let targets = cuda_float8();
+    check_each(&float8, &targets);
+    for golden in &float8 {
+        assert_rows_have_their_bits(golden, &targets[0]);
+    }
+}
+
+/// A row of the decode pass has the same bits alone and beside others.
+fn assert_rows_have_their_bits(golden: &Golden, target: &Target) {
+    let model = welte_goldens::Golden::new(&golden.path);
+    let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
+    let program = compile(&*checkpoint, &*target.device).expect("a program");
+    let decode = program.pass(PassKind::Decode).expect("a decode pass");
+    let plan = target.device.plan(program).expect("a plan");
+    let loaded = target.device.load(plan, &*checkpoint, &mut |_| ());
+    let loaded = loaded.expect("a loaded model");
+    let steps_of = |size: usize| {
+        let mut context = loaded.context().expect("a context");
+        let rows: Vec<Row> = (0u32..)
+            .zip(&golden.prompt)
+            .map(|(position, &token)| Row::new(token, position, 0))
+            .collect();
+        let steps = rows.chunks(size).flat_map(|rows| {
+            let logits = context.step_rows(decode, rows, &[]).expect("a step");
+            logits.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+        });
+        steps.collect::<Vec<_>>()
+    };
+    let alone = steps_of(1);
+    for size in [2, 7, 16] {
+        assert!(steps_of(size) == alone, "{} by {size}", golden.name);
+    }
 }
 
 /// Models whose layers the graph alone had: norms after a part, sinks, experts, recurrent layers. The small Nemotron and Gemma 4
