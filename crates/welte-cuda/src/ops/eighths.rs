@@ -112,7 +112,8 @@ struct Float8Args {
     /// The kernel's struct is a multiple of 64 bytes, as its maps are.
     pad: [u32; 11],
 }
-const _: () = assert!(size_of::<Float8Args>() % 64 == 0 && size_of::<EighthsArgs>() % 64 == 0);
+const _: () = assert!(size_of::<Float8Args>().is_multiple_of(64));
+const _: () = assert!(size_of::<EighthsArgs>().is_multiple_of(64));
 
 /// Whether this kernel multiplies such weights with 16-bit activations.
 pub(super) fn multiplies(format: Format, gpu: &GpuInfo) -> bool {
