@@ -406,7 +406,7 @@ fn activations_in_fp8() {
 fn assert_rows_have_their_bits(golden: &Golden, target: &Target) {
     let model = welte_goldens::Golden::new(&golden.path);
     let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
-    let program = compile(&*checkpoint, &*target.device).expect("a program");
+    let program = compile(&*checkpoint, &*target.device, 0).expect("a program");
     let decode = program.pass(PassKind::Decode).expect("a decode pass");
     let plan = target.device.plan(program).expect("a plan");
     let loaded = target.device.load(plan, &*checkpoint, &mut |_| ());
