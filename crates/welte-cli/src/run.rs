@@ -8,8 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use welte::{
-    CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL, GenerateOptions,
-    LoadOptions, Message, Model, Outcome, Said, Session, StopReason,
+    Activations, CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL,
+    GenerateOptions, LoadOptions, Message, Model, Outcome, Said, Session, StopReason,
 };
 
 /// The model and the prompt that the arguments name.
@@ -197,6 +197,7 @@ pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> 
     args.spec.set(&mut options, |draft| {
         let mut options = load_options(args)?;
         options.context = model.context() as u32;
+        options.activations = Activations::Wide;
         source::load_with(draft, &options)
     })?;
     Ok(Engine::new(model, &options)?.session())

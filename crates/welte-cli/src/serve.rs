@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
-use welte::Model;
+use welte::{Activations, Model};
 use welte_report::{count, human};
 use welte_server::{BrowserPage, ServerOptions};
 use welte_table::Class;
@@ -43,8 +43,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         planned.len()
     );
     load.context = first.as_ref().map_or(load.context, |m| m.context() as u32);
-    args.spec
-        .set(&mut options.engine, |draft| source::load_with(draft, &load))?;
+    args.spec.set(&mut options.engine, |draft| {
+        let mut of_draft = load.clone();
+        of_draft.activations = Activations::Wide;
+        source::load_with(draft, &of_draft)
+    })?;
     if planned.len() > 1 {
         catalog::print_plan(&planned, args.models_memory, args.verbose);
     }

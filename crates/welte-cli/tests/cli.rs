@@ -579,6 +579,11 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
         &["activations in FP8", "NVIDIA", "9.0"],
     );
     refused(
+        &["run", "hi", "--reference", "--activations", "fp8"],
+        1,
+        &["reference", "activations in FP8"],
+    );
+    refused(
         &["run", "hi", "--isa", "mmx"],
         1,
         &["--isa mmx", "use one of"],

@@ -4,19 +4,23 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
 
 struct Server {
     process: Child,
     address: String,
+    /// What it logs once it listens.
+    later: Mutex<Receiver<String>>,
 }
 
 /// Starts a server from a shell, after `first`.
 fn start(first: &str) -> Server {
     let welte = env!("CARGO_BIN_EXE_welte");
     let line = format!(
-        "{first} exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 --drain 20"
+        "{first} exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 --drain 20 -v"
     );
     let process = Command::new("sh")
         .args(["-c", &line])
@@ -25,11 +29,16 @@ fn start(first: &str) -> Server {
     let mut process = process.unwrap();
     let mut said = BufReader::new(process.stderr.take().unwrap()).lines();
     let address = said.find_map(|line| Some(line.ok()?.split_once("http://")?.1.to_string()));
-    // What follows is read, so that the server can write it.
-    std::thread::spawn(move || said.count());
+    // What follows is read in any case, so that the server can write it.
+    let (sender, later) = mpsc::channel();
+    std::thread::spawn(move || {
+        said.map_while(Result::ok)
+            .for_each(|line| drop(sender.send(line)))
+    });
     Server {
         process,
         address: address.expect("it listens"),
+        later: Mutex::new(later),
     }
 }
 
@@ -74,6 +83,28 @@ fn hang_ups_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.is_none_or(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 == 1))
+}
+
+#[test]
+fn the_log_says_why_a_request_was_refused() {
+    let server = start("");
+    let body = r#"{"prompt":"Once upon a secret","temperature":-3}"#;
+    let mut text = String::new();
+    let mut client = server.ask("POST", "/completion", body);
+    client.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 400"), "{text}");
+    let line = server
+        .later
+        .lock()
+        .unwrap()
+        .iter()
+        .find(|line| line.contains("/completion"));
+    let line = line.expect("a line of the log");
+    assert!(
+        line.contains("400") && line.contains("temperature"),
+        "{line}"
+    );
+    assert!(!line.contains("secret"), "{line}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// Products of the rows of a decode pass on GPUs with warp-group products (sm_90a): y[row][n] = sum over k of W[n][k] x[row][k].
+// Products of the rows of a decode pass, or of any pass with FP8 activations, on GPUs with warp-group products (sm_90a): y[row][n] = sum over k of W[n][k] x[row][k].
 //
 // The definition of a sum: k is cut into chunks (of 64 elements, 256 of FP8), and the chunks into eight runs. A run is one chain of tensor-core products, in the
 // order of k. The runs are added in order. How a matrix is cut into tiles, and which blocks take which runs of a tile, changes no bit. Nor
@@ -32,11 +32,13 @@ struct EighthsArgs {
     TensorMap maps[PLANES]; // of the weights: boxes of TILE_N / 2 rows of a chunk
     GemmArgs gemm;
 #if FLOAT8
-    const float* scales;   // of the weights: [n][scale_stride], one for each chunk, all equal unless SCALED
+    const float* scales;   // of the weights: [n][scale_stride], one for each 128 elements, all equal unless SCALED
     const float* x_scales; // of the rows of x
     u32 scale_stride, pad[11];
 #endif
 };
+
+static_assert(sizeof(EighthsArgs) == (FLOAT8 ? 384 : 192), "the structs of ops/eighths.rs");
 
 constexpr u32 CHUNK = FLOAT8 ? 256 : 64, RUNS = 8;
 constexpr u32 HALVES = SCALED ? 2 : 1; // of a chunk, with sums of their own
@@ -289,6 +291,7 @@ struct Multiplier {
                     }
                 }
             }
+            __syncwarp(); // all lanes have read the scales
             release(ring.empty());
             ring.advance();
         }

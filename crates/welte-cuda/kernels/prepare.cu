@@ -15,10 +15,11 @@ struct PrepareArgs {
     u32 out_stride; // plain rows: elements from one row to the next, a multiple of 8
     u32 normed;
     float eps;
-    float scale; // without a norm: keeps large activations within f16
+    float scale; // of f16 without a norm: keeps large activations within its range
     u32 each;    // output rows per row of x, of k consecutive values each
     float* scales; // of FP8 rows
 };
+static_assert(sizeof(PrepareArgs) == 72, "PrepareArgs of gemm.rs");
 
 constexpr bool FLOAT8 = LAYOUT == 4;
 constexpr float LARGEST = 448.0f; // of FP8
@@ -52,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     const u32 row = blockIdx.y * gridDim.x + blockIdx.x, thread = threadIdx.x;
     grid_release();
     grid_wait();
+    if (row >= a.out_rows) return;
     const bool live = row < a.step->live * a.each;
     const float* x = a.x + (u64)(row / a.each) * a.x_stride + (u64)(row % a.each) * a.k;
     const bool aligned = ((u64)x & 15) == 0;
@@ -96,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
 #pragma unroll
             for (u32 i = 0; i < 8; i++) v[i] *= a.weight ? scale * w[i] : scale;
         }
-#if LAYOUT == 4
+#if LAYOUT == 4 && __CUDA_ARCH__ >= 890
         // [k / 256][two planes: the first and the second half of each 32 elements][row][128 elements]
         u8* to = (u8*)a.out + (u64)(at / 256 * 2 + at % 32 / 16) * a.out_rows * 128 + tile_at(row, at % 256 / 32) + at % 16;
         *(uint2*)to = make_uint2(narrow_e4m3(v[0], v[1]) | narrow_e4m3(v[2], v[3]) << 16, narrow_e4m3(v[4], v[5]) | narrow_e4m3(v[6], v[7]) << 16);

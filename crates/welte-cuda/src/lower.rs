@@ -100,7 +100,10 @@ impl<'a> Lowering<'a> {
             format: spec.map_or(Format::F32, |s| s.format),
             n: spec.map_or(0, |s| s.n),
             k: spec.map_or(0, |s| s.k),
-            one_scale: self.float8.is_some_and(|one_scale| one_scale[id as usize]),
+            one_scale: self
+                .float8
+                .and_then(|one_scale| one_scale.get(id as usize).copied())
+                .unwrap_or(false),
         }
     }
 

@@ -3,10 +3,10 @@
 use crate::ops::Role;
 use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
-use crate::{Error, GpuInfo, load};
+use crate::{Error, GpuInfo, load, ops};
 use std::sync::Arc;
 use welte_device::{Activations, DeviceOptions, Replay, Replaying};
-use welte_table::{Format, MemoryPlan, PassKind, Program, verify};
+use welte_table::{MemoryPlan, PassKind, Program, verify};
 
 /// The ways in which a GPU can replay chains. The text says why the persistent kernel is not among them, if so.
 pub(crate) fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
@@ -68,7 +68,7 @@ impl Planned {
             check_float8(&program, gpu)?;
         }
         let recording = match float8 {
-            true => Err("it has no products with activations in FP8".to_string()),
+            true => Err("it does not support activations in FP8".to_string()),
             false => persistent::record(&inputs, ONE_ROW),
         };
         let (recording, rows) = match recording {
@@ -167,9 +167,9 @@ fn check_float8(program: &Program, gpu: &GpuInfo) -> Result<(), Error> {
     if gpu.arch != 90 {
         return refuse("they need a GPU of compute capability 9.0");
     }
-    let mut weights = program.weights.iter();
-    if !weights.any(|weight| weight.format == Format::F8_E4M3) {
-        return refuse("the model has no weights in F8_E4M3");
+    let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
+    if !commands.any(|command| ops::is_float8_product(program, command, gpu)) {
+        return refuse("the model has no products with weights in F8_E4M3");
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::info::h200;
     use welte_formats::synthetic::Synthetic;
-    use welte_table::Class;
+    use welte_table::{Class, Format};
 
     fn example(kv_format: Format) -> Arc<Program> {
         let checkpoint = Synthetic::parse("qwen3-0.6b:q4_0").unwrap();
@@ -347,7 +347,9 @@ mod tests {
         assert!(why.contains("activations in FP8"), "{why}");
         let refused = |shape, arch| planned(shape, arch).expect_err("refused");
         assert!(refused(float8, 89).contains("9.0"));
-        assert!(refused("qwen3-0.6b,layers=1:q4_0", 90).contains("no weights in F8_E4M3"));
+        assert!(
+            refused("qwen3-0.6b,layers=1:q4_0", 90).contains("no products with weights in F8_E4M3")
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! A checkpoint whose layers' 16-bit matrices are read as FP8.
+//! Converts the 16-bit matrices of a checkpoint's layers to FP8 as they are read.
 
 use crate::checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles};
 use crate::gguf::Kinds;
 use crate::quant::{decode, f8_e4m3};
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
 use welte_table::Format;
 
 /// The products of a layer, as GGUF files and directories name them.
@@ -35,20 +37,23 @@ const HUGGING_FACE: [&str; 9] = [
 pub struct Narrowed {
     from: Box<dyn Checkpoint>,
     tensors: Vec<TensorInfo>,
+    by_name: HashMap<String, usize>,
 }
 
 impl Narrowed {
-    /// Of a checkpoint.
+    /// Wraps a checkpoint.
     pub fn new(from: Box<dyn Checkpoint>) -> Narrowed {
-        let narrow = |tensor: &TensorInfo| match narrows(tensor) {
-            true => TensorInfo {
-                format: Format::F8_E4M3,
-                ..tensor.clone()
-            },
-            false => tensor.clone(),
-        };
-        let tensors = from.tensors().iter().map(narrow).collect();
-        Narrowed { from, tensors }
+        let mut tensors = from.tensors().to_vec();
+        for tensor in tensors.iter_mut().filter(|tensor| narrows(tensor)) {
+            tensor.format = Format::F8_E4M3;
+        }
+        let names = tensors.iter().map(|tensor| tensor.name.clone());
+        let by_name = names.zip(0..).collect();
+        Narrowed {
+            from,
+            tensors,
+            by_name,
+        }
     }
 }
 
@@ -60,7 +65,8 @@ fn narrows(tensor: &TensorInfo) -> bool {
         .is_some_and(|name| GGUF.contains(&name) || HUGGING_FACE.contains(&name));
     let is_wide = matches!(tensor.format, Format::BF16 | Format::F16);
     let whole = Format::F8_E4M3.bytes(tensor.k).is_some();
-    is_weight && is_product && is_wide && whole && tensor.stack == 1
+    let of_experts = tensor.stack > 1 || tensor.name.contains("expert");
+    is_weight && is_product && is_wide && whole && !of_experts
 }
 
 impl Checkpoint for Narrowed {
@@ -77,7 +83,7 @@ impl Checkpoint for Narrowed {
         &self.tensors
     }
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.tensors.iter().find(|tensor| tensor.name == name)
+        self.tensors.get(*self.by_name.get(name)?)
     }
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         let stored = self.from.tensor(&tensor.name).unwrap_or(tensor);
@@ -87,6 +93,10 @@ impl Checkpoint for Narrowed {
         }
         let mut values = vec![0.0; rows * tensor.k];
         decode(stored.format, &bytes, &mut values);
+        if !values.iter().all(|value| value.is_finite()) {
+            let problem = "a value is not finite, so the tensor cannot be read as FP8";
+            return Err(tensor.wrong(Path::new(self.origin()), problem));
+        }
         let size = tensor.format.bytes(values.len()).unwrap_or(0);
         let mut narrowed = vec![0; size];
         let row = size / rows.max(1);
@@ -144,10 +154,43 @@ mod tests {
             assert!(scales.all(|scale| scale == &new_rows[..4]));
         }
         assert_eq!(count, 7, "the products of a layer");
-        let output = narrowed
-            .tensors()
-            .iter()
-            .find(|t| t.name.starts_with("token_embd"));
-        assert_eq!(output.expect("embeddings").format, Format::BF16);
+        let named = |name: &str| narrowed.tensors().iter().find(|t| t.name.starts_with(name));
+        assert_eq!(
+            named("token_embd").expect("embeddings").format,
+            Format::BF16
+        );
+    }
+
+    #[test]
+    fn experts_keep_their_format_in_both_dialects() {
+        let tensor = |name: &str, stack| TensorInfo {
+            name: name.to_string(),
+            format: Format::BF16,
+            n: 256,
+            k: 256,
+            stack,
+        };
+        let layer = "model.layers.0";
+        for (name, stack, narrow) in [
+            (format!("{layer}.mlp.down_proj.weight"), 1, true),
+            ("blk.0.ffn_down.weight".to_string(), 1, true),
+            (format!("{layer}.mlp.experts.3.down_proj.weight"), 1, false),
+            (
+                format!("{layer}.mlp.shared_expert.down_proj.weight"),
+                1,
+                false,
+            ),
+            ("blk.0.ffn_down_exps.weight".to_string(), 8, false),
+            ("blk.0.ffn_down_shexp.weight".to_string(), 1, false),
+            (format!("{layer}.input_layernorm.weight"), 1, false),
+            ("output.weight".to_string(), 1, false),
+        ] {
+            assert_eq!(narrows(&tensor(&name, stack)), narrow, "{name}");
+        }
+        let short = TensorInfo {
+            k: 200,
+            ..tensor("blk.0.ffn_down.weight", 1)
+        };
+        assert!(!narrows(&short), "its rows are no whole blocks");
     }
 }

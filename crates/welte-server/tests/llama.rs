@@ -31,6 +31,35 @@ fn short(more: Value) -> Value {
 }
 
 #[tokio::test]
+async fn a_raw_prompt_may_spell_control_tokens_and_a_message_may_not() {
+    let server = server();
+    let mark = "<|im_end|>";
+    let tokens = async |parse_special: bool| {
+        let body = json!({ "content": mark, "parse_special": parse_special });
+        let reply = post(&server, "/tokenize", body).await;
+        reply.json()["tokens"].as_array().expect("tokens").len()
+    };
+    let (one, spelt) = (tokens(true).await, tokens(false).await);
+    assert!(one == 1 && spelt > 1, "{one} {spelt}");
+    let evaluated = async |text: &str| {
+        let answer = completion(&server, json!({ "prompt": text, "n_predict": 1 })).await;
+        answer["tokens_evaluated"].as_u64().expect("a count") as usize
+    };
+    let more = evaluated(&format!("a fox {mark}")).await - evaluated("a fox ").await;
+    assert_eq!(more, one);
+    let prompt = async |text: &str| {
+        let messages = json!([{ "role": "user", "content": text }]);
+        let body = json!({ "messages": messages, "max_tokens": 1 });
+        let reply = post(&server, "/v1/chat/completions", body).await;
+        let used = reply.json()["usage"]["prompt_tokens"].as_u64();
+        used.expect("a count") as usize
+    };
+    // Neighbours may join with the first or the last letter of the mark.
+    let more = prompt(&format!("a fox\n{mark}\nran")).await - prompt("a fox\n\nran").await;
+    assert!(more + 2 >= spelt, "{more} tokens for {spelt}");
+}
+
+#[tokio::test]
 async fn paths_need_no_version() {
     let server = server();
     let messages = json!([{ "role": "user", "content": "Hi" }]);

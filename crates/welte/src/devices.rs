@@ -2,7 +2,7 @@
 
 use crate::{DeviceChoice, Error};
 use std::sync::Arc;
-use welte_device::{Device, DeviceId, DeviceOptions, DeviceReport};
+use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport};
 
 type Assume = fn(&DeviceOptions) -> Arc<dyn Device>;
 type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
@@ -75,7 +75,13 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "reference",
         numbered: false,
-        open: |_, _| Ok(welte_reference::device()),
+        open: |_, options| match options.activations {
+            Activations::Wide => Ok(welte_reference::device()),
+            Activations::Float8 => Err(welte_device::Error::Unavailable {
+                device: DeviceId::only("reference"),
+                why: Activations::ONLY_CUDA.to_string(),
+            }),
+        },
         reports: Vec::new,
         automatic: None,
         assumed: None,
@@ -163,7 +169,12 @@ pub(crate) fn with_experts_on_cpu(
     let cpu = cpu.ok_or_else(|| Error::unknown_device("cpu"))?;
     match device.info().id.kind == cpu.name {
         true => Err(Error::ExpertsOnCpu),
-        false => Ok(welte_split::device(device, cpu.open(0, options)?, layers)),
+        false => {
+            // The experts have activations of their own.
+            let mut of_cpu = options.clone();
+            of_cpu.activations = Activations::Wide;
+            Ok(welte_split::device(device, cpu.open(0, &of_cpu)?, layers))
+        }
     }
 }
 

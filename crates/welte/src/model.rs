@@ -138,6 +138,11 @@ impl LoadOptions {
         }
     }
 
+    /// Whether only a GPU can do what is asked for.
+    fn needs_gpu(&self) -> bool {
+        self.cpu_experts > 0 || self.activations == Activations::Float8
+    }
+
     pub(crate) fn for_device(&self) -> DeviceOptions {
         let mut options = DeviceOptions::default();
         options.threads = self.threads;
@@ -304,7 +309,7 @@ pub fn open(source: &str) -> Result<Box<dyn Checkpoint>, Error> {
     }
 }
 
-/// A checkpoint with weights for the activations asked for. One that has weights in FP8 already keeps its choice of them.
+/// A checkpoint with weights for the activations asked for. One that already has FP8 weights is left unchanged.
 fn as_asked(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Box<dyn Checkpoint> {
     let has_float8 = |c: &dyn Checkpoint| c.tensors().iter().any(|t| t.format == Format::F8_E4M3);
     match options.activations {

@@ -26,7 +26,7 @@ const INT8_ACTS: f32 = 4e-2;
 /// on the CPU, 7.1e-2 on a GPU.
 const INT8_ACTS_GATED_DELTA: f32 = 8e-2;
 
-/// Activations rounded to FP8, with a scale for each row.
+/// Activations rounded to FP8, with a scale for each row: 5.0e-2 was the worst seen.
 const FP8_ACTS: f32 = 8e-2;
 
 /// One entry of `index.json` with its logits.

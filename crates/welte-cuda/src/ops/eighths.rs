@@ -1,4 +1,4 @@
-//! Products of decode rows on GPUs with warp-group products (`eighths.cu`). The order of their sums depends on k alone, so tiles are chosen
+//! Products on GPUs with warp-group products (`eighths.cu`): of decode rows, and of all rows with FP8 activations. The order of their sums depends on k alone, so tiles are chosen
 //! for the matrix, the GPU and the number of rows.
 
 use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
@@ -21,7 +21,7 @@ const GROUP_THREADS: u32 = 128;
 const SPLITS: [u32; 3] = [1, 4, 8];
 /// The widest tiles of blocks with one and with two multiplying warp groups: sums are in registers.
 const WIDEST: [u32; 2] = [160, 192];
-/// The same where sums of a part of a chunk need registers too.
+/// The limit of [`Kind::Scaled`], which also keeps the sums of half a chunk.
 const WIDEST_SCALED: u32 = 112;
 /// Two boxes, whose rows come in eights because of the swizzle.
 const WIDTH_STEP: u32 = 16;
@@ -83,6 +83,11 @@ impl Class {
         GROUP_ROWS * self.groups * self.row_tiles
     }
 
+    /// Rows that a launch of `prepare.cu` writes at once. All of x are a multiple of it.
+    fn prepared_at_once(self) -> u32 {
+        self.rows.min(self.cluster_rows())
+    }
+
     /// The classes that steps of up to `rows` rows need.
     fn needed(rows: u32) -> impl Iterator<Item = Class> {
         let enough = CLASSES.iter().position(|class| class.rows >= rows);
@@ -137,7 +142,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Planes that weights are stored in: their numbers of 128 bytes of a row are a chunk.
+    /// Planes of the weights. A chunk is 128 bytes of a row from each plane.
     fn planes(self) -> u32 {
         if self == Kind::Half { 1 } else { 2 }
     }
@@ -216,7 +221,7 @@ impl Tiles {
         (self.width + GROUP_ROWS * self.class.groups) * PLANE_ROW * self.kind.planes()
     }
 
-    /// The same with what lies behind all stages: barriers, and scales of each half of a chunk.
+    /// A stage with its barriers and scales, which are stored after the ring.
     fn stage_with_barriers(self) -> u32 {
         let scales = match self.kind {
             Kind::Scaled => 2 * 4 * self.width,
@@ -341,7 +346,7 @@ pub(super) fn lower(cx: &Lowering<'_>, job: &Job, rows: u32) -> Result<Vec<Node>
             class.rows
         };
         let list = vec![
-            x.by(cx, job, class.rows.min(most)),
+            x.by(cx, job, class.prepared_at_once().min(most)),
             Node::Kernel(product(cx, job, kind, &x, class, most)?),
         ];
         nodes.push(for_rows(least, most, list));
@@ -476,6 +481,16 @@ mod tests {
         assert_eq!(tiles(6144, 1, 3), (96, 1, 1));
         assert_eq!(tiles(2560, 1, 3), (176, 4, 1));
         assert_eq!(tiles(9728, 2, 3), (160, 1, 1));
+    }
+
+    #[test]
+    fn no_row_is_prepared_beyond_those_there_are() {
+        for rows in 1..3000 {
+            for class in Class::needed(rows) {
+                let covered = rows.div_ceil(class.prepared_at_once()) * class.prepared_at_once();
+                assert!(covered <= x_rows(rows), "{rows} rows, {class:?}");
+            }
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) enum Epilogue {
     SquaredRelu = 3,
 }
 
-/// The order of 16-bit activations (`LAYOUT` of `prepare.cu`).
+/// The order of prepared activations (`LAYOUT` of `prepare.cu`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Plain rows, for cuBLASLt.

@@ -111,12 +111,16 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     family!(command, cx.role, lower(cx, command, rows))
 }
 
-/// The product of a command that is multiplied with activations in FP8.
+/// Whether a command is a product that can be multiplied with activations in FP8.
+pub(crate) fn is_float8_product(program: &Program, command: &Command, gpu: &GpuInfo) -> bool {
+    let weight = program.weights.get(command.weights[0] as usize);
+    let format = weight.map(|weight| weight.format);
+    is_product(command) && format.is_some_and(|format| eighths::multiplies_float8(format, gpu))
+}
+
+/// The product of a command, if it is multiplied with activations in FP8.
 fn float8_job(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Option<gemm::Job>, Error> {
-    let is_float8 = cx.float8.is_some() && is_product(command) && {
-        let weight = cx.weight(command.weights[0]);
-        eighths::multiplies_float8(weight.format, cx.gpu)
-    };
+    let is_float8 = cx.float8.is_some() && is_float8_product(cx.program, command, cx.gpu);
     is_float8
         .then(|| gemm::Job::of(cx, command, rows))
         .transpose()
@@ -147,11 +151,10 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     match command.op {
         _ if is_product(command) => {
             let weight = demand.program.weights.get(command.weights[0] as usize);
-            match weight {
-                Some(w) if demand.float8 && eighths::multiplies_float8(w.format, demand.gpu) => {
-                    eighths::scratch(w.format, w.k, demand.rows)
-                }
-                _ => gemm::scratch(demand, command).max(columns::scratch(demand, command)),
+            let is_float8 = demand.float8 && is_float8_product(demand.program, command, demand.gpu);
+            match weight.filter(|_| is_float8) {
+                Some(w) => eighths::scratch(w.format, w.k, demand.rows),
+                None => gemm::scratch(demand, command).max(columns::scratch(demand, command)),
             }
         }
         Op::Attention => attention::scratch(demand, command),

@@ -36,18 +36,14 @@ pub(super) fn decode(block: &[u8; 132], out: &mut [f32; 128]) {
     }
 }
 
-/// Encodes a row with one scale, which all its blocks get.
+/// Encodes a row of finite values with one scale, which all its blocks get.
 pub(crate) fn encode_row(x: &[f32], row: &mut [u8]) {
     let most = x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    let scale = most.min(f32::from(u16::MAX)) / LARGEST;
+    let scale = most / LARGEST;
     for (x, block) in x.chunks_exact(128).zip(row.chunks_exact_mut(132)) {
         block[..4].copy_from_slice(&scale.to_le_bytes());
         for (v, x) in block[4..].iter_mut().zip(x) {
-            *v = if scale > 0.0 && !x.is_nan() {
-                byte(x / scale)
-            } else {
-                0
-            };
+            *v = if scale > 0.0 { byte(x / scale) } else { 0 };
         }
     }
 }

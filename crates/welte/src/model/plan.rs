@@ -58,9 +58,9 @@ pub(super) fn inspect(
                 });
                 match found {
                     Ok(found) => break found,
-                    // With experts on the CPU, the device that is tried first counts.
+                    // With experts on the CPU or activations in FP8, the device that is tried first counts.
                     Err(why) if last => match skipped.into_iter().next() {
-                        Some(first) if options.cpu_experts > 0 => return Err(first.why),
+                        Some(first) if options.needs_gpu() => return Err(first.why),
                         _ => return Err(why),
                     },
                     Err(why) => skipped.push(Skipped {

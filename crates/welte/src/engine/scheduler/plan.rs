@@ -102,7 +102,7 @@ impl Scheduler {
         let mut later = self.running.iter().filter(|s| s.is_filling()).count();
         for (at, sequence) in self.running.iter_mut().enumerate() {
             later -= usize::from(sequence.is_filling());
-            let mut left = budget - self.step.rows.len();
+            let mut left = budget.saturating_sub(self.step.rows.len());
             let computes = sequence.is_filling() && sequence.restore.is_none() && !sequence.embeds;
             if !computes || left == 0 {
                 continue;
