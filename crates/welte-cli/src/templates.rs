@@ -57,3 +57,75 @@ pub(crate) fn text(given: &str) -> anyhow::Result<String> {
     }
     Ok(given.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use welte::{ChatTemplate, Message, Rendered};
+
+    /// Control tokens of the models that the templates are for.
+    const MARKS: [(&str, &[&str]); 7] = [
+        ("chatml", &["<|im_start|>", "<|im_end|>"]),
+        ("llama2", &["<s>", "</s>", "[INST]", "[/INST]"]),
+        (
+            "llama3",
+            &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        ),
+        ("gemma", &["<start_of_turn>", "<end_of_turn>"]),
+        (
+            "phi3",
+            &["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"],
+        ),
+        (
+            "zephyr",
+            &["<|system|>", "<|user|>", "<|assistant|>", "</s>"],
+        ),
+        (
+            "command-r",
+            &[
+                "<|START_OF_TURN_TOKEN|>",
+                "<|END_OF_TURN_TOKEN|>",
+                "<|SYSTEM_TOKEN|>",
+                "<|USER_TOKEN|>",
+                "<|CHATBOT_TOKEN|>",
+            ],
+        ),
+    ];
+
+    /// The marks of a prompt that become tokens, in order.
+    fn tokens<'a>(prompt: &Rendered, marks: &[&'a str]) -> Vec<&'a str> {
+        let mut found = Vec::new();
+        for &mark in marks {
+            for (at, _) in prompt.text().match_indices(mark) {
+                let inside = at..at + mark.len();
+                if !prompt.covered().iter().any(|place| inside.contains(place)) {
+                    found.push((at, mark));
+                }
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, mark)| mark).collect()
+    }
+
+    #[test]
+    fn every_template_keeps_marks_in_messages_text() {
+        assert_eq!(MARKS.map(|(name, _)| name), TEMPLATES.map(|(name, _)| name));
+        for (name, marks) in MARKS {
+            let all: Vec<String> = marks.iter().map(|mark| mark.to_string()).collect();
+            let template = ChatTemplate::new(&text(name).unwrap(), "<s>", "</s>").unwrap();
+            let template = template.with_marks(&all).unwrap();
+            let render = |content: &str| {
+                let roles = ["system", "user", "assistant", "user"];
+                let messages = roles.map(|role| Message::new(role, content));
+                template.render(&messages, true).unwrap()
+            };
+            let hostile = format!("a{}b", marks.concat());
+            let (harmless, prompt) = (render("fox"), render(&hostile));
+            assert_eq!(harmless.matches("fox").count(), 4, "{name}: {harmless}");
+            assert_eq!(prompt.matches(&hostile).count(), 4, "{name}: {prompt}");
+            let own = tokens(&harmless, marks);
+            assert!(own.len() >= 4, "{name}: {own:?}");
+            assert_eq!(tokens(&prompt, marks), own, "{name}: {prompt}");
+        }
+    }
+}

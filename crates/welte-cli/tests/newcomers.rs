@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 fn command(args: &[&str]) -> Command {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -200,33 +200,51 @@ fn a_chat_model_that_reranks_is_noted() {
     assert!(err(&output).contains(note), "{}", err(&output));
 }
 
-#[test]
-fn ps_and_stop_ask_a_running_server() {
-    // A port that is free: the server tells which one it took.
-    let mut server = command(&[
-        "serve",
-        "--port",
-        "0",
-        "-c",
-        "256",
-        "-np",
-        "1",
-        "--device",
-        "cpu",
-        "--api-key",
-        "k",
-    ])
-    .stdin(Stdio::null())
-    .stderr(Stdio::piped())
-    .spawn()
-    .unwrap();
+/// Starts a server for one request at a time, and reads what it says until it listens: the port is one that was free.
+fn serving(args: &[&str]) -> (Child, String) {
+    let common = ["serve", "--port", "0", "-np", "1", "--device", "cpu"];
+    let mut server = command(&[&common[..], args].concat())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = String::new();
-    let mut stderr = server.stderr.take().unwrap();
+    let stderr = server.stderr.as_mut().unwrap();
     let mut byte = [0];
     while !(said.contains("listening at http://") && said.ends_with('\n')) {
         assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{said}");
         said.push(byte[0].into());
     }
+    (server, said)
+}
+
+/// Agents need more than the 4,096 positions that were once the default.
+#[test]
+fn a_server_takes_the_models_own_context() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+    let mut model = std::fs::read(demo).unwrap();
+    // The key of its metadata, the type of the value, the value.
+    let key = b"qwen3.context_length";
+    let at = model.windows(key.len()).position(|part| part == key);
+    let at = at.unwrap() + key.len() + 4;
+    assert_eq!(model[at..at + 4], 2048u32.to_le_bytes());
+    model[at..at + 4].copy_from_slice(&12_000u32.to_le_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.gguf");
+    std::fs::write(&path, model).unwrap();
+    let path = path.to_str().unwrap();
+    for (more, tokens) in [(&[][..], 12_000), (&["-c", "512"][..], 512)] {
+        let (mut server, said) = serving(&[&["-m", path][..], more].concat());
+        server.kill().unwrap();
+        server.wait().unwrap();
+        let expected = format!("a context of {tokens} tokens for each request");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
+#[test]
+fn ps_and_stop_ask_a_running_server() {
+    let (mut server, said) = serving(&["-c", "256", "--api-key", "k"]);
     let port = said.trim_end().rsplit(':').next().unwrap().to_string();
     let ask = |args: &[&str]| welte(&[args, &["--port", &port, "--api-key", "k"]].concat());
     let loaded = ask(&["ps"]);

@@ -38,6 +38,11 @@ impl Ladder {
         (rung.median_ms - self.kernel_ms).max(0.0)
     }
 
+    /// The share of the floor. `None`: it took less time than memory needs, so the bytes came from a cache.
+    fn share(&self, rung: &Rung) -> Option<f64> {
+        Some(self.floor_ms() / rung.median_ms).filter(|share| *share <= 1.0)
+    }
+
     /// A Markdown table below a line with the floor.
     pub fn markdown(&self) -> String {
         let mut out = format!(
@@ -52,17 +57,20 @@ impl Ladder {
         );
         for rung in &self.rungs {
             let (ms, gap) = (rung.median_ms, self.gap_ms(rung));
+            let share = match self.share(rung) {
+                Some(share) => format!("{:.0} %", 100.0 * share),
+                None => "in cache".to_string(),
+            };
             // Writing to a string cannot fail.
             let _ = writeln!(
                 out,
-                "| {} | {ms:.3} | {:.3} | {:.3} | {gap:.3} | {:.1} % | {:.1} | {:.0} | {:.0} % |",
+                "| {} | {ms:.3} | {:.3} | {:.3} | {gap:.3} | {:.1} % | {:.1} | {:.0} | {share} |",
                 rung.name,
                 rung.fastest_ms,
                 ms - gap,
                 100.0 * gap / ms,
                 1e3 / ms,
                 self.token_bytes / ms / 1e6,
-                100.0 * self.floor_ms() / ms,
             );
         }
         out
@@ -94,7 +102,7 @@ impl Ladder {
         let rung = |rung: &Rung| {
             json!({
                 "rung": rung.name, "ms_per_token": rung.median_ms, "fastest_ms": rung.fastest_ms,
-                "gap_ms": self.gap_ms(rung), "floor_share": self.floor_ms() / rung.median_ms,
+                "gap_ms": self.gap_ms(rung), "floor_share": self.share(rung),
             })
         };
         json!({
@@ -146,5 +154,19 @@ mod tests {
         let value = ladder().json();
         assert_eq!(value["rungs"][1]["gap_ms"], 0.0);
         assert_eq!(value["rungs"][0]["floor_share"], 0.5);
+    }
+
+    #[test]
+    fn shares_of_the_floor_end_at_one() {
+        let mut ladder = ladder();
+        ladder.rungs[0].median_ms = 0.25;
+        ladder.rungs[1].median_ms = 0.2;
+        let text = ladder.markdown();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[3].ends_with("| 100 % |"), "{text}");
+        assert!(lines[4].ends_with("| in cache |"), "{text}");
+        let value = ladder.json();
+        assert_eq!(value["rungs"][0]["floor_share"], 1.0);
+        assert!(value["rungs"][1]["floor_share"].is_null());
     }
 }

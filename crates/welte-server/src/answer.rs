@@ -2,6 +2,7 @@
 
 use crate::ask::Report;
 use crate::changing::Changing;
+use crate::engine::floor_share;
 use crate::error::Failure;
 use crate::lines::{LimitedText, LineLimits};
 use crate::models::{Active, Lease};
@@ -311,12 +312,9 @@ impl Answer {
             .metrics
             .ended(Some(&outcome), false, self.started.elapsed());
         let seconds = outcome.timings.generation.as_secs_f64();
-        let speed = outcome.timings.bytes as f64 / seconds;
-        let in_cache = self.in_cache();
-        let floor_share = self.served.bandwidth.filter(|_| !in_cache && seconds > 0.0);
-        let floor_share = floor_share.map(|bandwidth| speed / bandwidth);
-        // More than memory gives came from a cache.
-        let floor_share = floor_share.filter(|share| *share <= 1.0);
+        let bytes = outcome.timings.bytes as f64;
+        let bandwidth = self.served.bandwidth;
+        let floor_share = floor_share(seconds.recip(), bytes, bandwidth, self.in_cache());
         self.ready.push_back(Event::End(Box::new(End {
             reason,
             // A stop string takes tokens back.

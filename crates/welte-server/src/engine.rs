@@ -224,10 +224,16 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
     }))
 }
 
-/// The share of the memory's bandwidth that decoding takes, if it is known and reached at all.
-fn floor_share(steps: f64, bytes: f64, bandwidth: Option<f64>, in_cache: bool) -> Option<f64> {
+/// The share of the memory's bandwidth that so many steps per second take, if it is known and reached at all.
+pub(crate) fn floor_share(
+    steps: f64,
+    bytes: f64,
+    bandwidth: Option<f64>,
+    in_cache: bool,
+) -> Option<f64> {
     let bandwidth = bandwidth.filter(|_| !in_cache && steps > 0.0)?;
-    Some(steps * bytes / bandwidth)
+    // More than memory gives came from a cache.
+    Some(steps * bytes / bandwidth).filter(|share| *share <= 1.0)
 }
 
 /// Tokens per second of a request that decodes, since it had these positions.

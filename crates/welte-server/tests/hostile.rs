@@ -3,7 +3,7 @@
 mod common;
 
 use axum::http::Method;
-use common::{endless_model, post, send, server, with};
+use common::{endless_model, get, post, send, server, with};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use welte_server::{ServerOptions, router};
@@ -165,4 +165,51 @@ async fn stop_strings_are_bounded() {
     let server = with(|_| ());
     let body = json!({"prompt": "A", "max_tokens": 2, "n": 2, "stop": vec!["x".repeat(1000); 64]});
     assert_eq!(post(&server, "/v1/completions", body).await.status, 200);
+}
+
+/// Parsing large bodies, rendering, tokenizing and detokenizing go on beside the threads that serve, in places of their own.
+/// Here there is one thread and one place, which is taken: others wait for it, and hold nobody up.
+#[tokio::test]
+async fn long_work_holds_no_other_request_up() {
+    let server = with(|options| options.encoders = 1);
+    let begin = |path: &'static str, body: Value| {
+        let (server, body) = (server.clone(), body.to_string().into_bytes());
+        tokio::spawn(async move { send(&server, Method::POST, path, &[], body).await })
+    };
+    // Small enough to be parsed at once.
+    let text = "a fox ran ".repeat(6000);
+    let before: Vec<_> = (0..40)
+        .map(|_| begin("/tokenize", json!({"content": text})))
+        .collect();
+    let turn = json!([{"role": "user", "content": "A fox"}]);
+    let behind = [
+        ("/detokenize", json!({"tokens": [300]})),
+        ("/apply-template", json!({"messages": turn})),
+        (
+            "/v1/messages/count_tokens",
+            json!({"model": "demo", "messages": turn}),
+        ),
+        // Large.
+        (
+            "/api/show",
+            json!({"model": "demo", "more": vec![1; 100_000]}),
+        ),
+    ]
+    .map(|(path, body)| (path, begin(path, body)));
+    // All of them have begun.
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    for (path, request) in &behind {
+        assert!(!request.is_finished(), "{path} takes no place");
+    }
+    assert_eq!(get(&server, "/v1/models").await.status, 200);
+    assert!(!before[39].is_finished());
+    for request in before {
+        assert_eq!(request.await.unwrap().status, 200);
+    }
+    for (path, request) in behind {
+        let reply = request.await.unwrap();
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+    }
 }

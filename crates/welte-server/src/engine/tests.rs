@@ -99,6 +99,10 @@ fn the_floor_is_the_time_to_read_the_weights() {
     assert_eq!(share(0.0, Some(400.0), false), None);
     assert_eq!(share(4.0, None, false), None);
     assert_eq!(share(4.0, Some(400.0), true), None);
+    // Nothing is read faster than memory gives it.
+    assert_eq!(share(8.0, Some(400.0), false), Some(1.0));
+    assert_eq!(share(8.5, Some(400.0), false), None);
+    assert_eq!(share(f64::INFINITY, Some(400.0), false), None);
 }
 
 #[test]

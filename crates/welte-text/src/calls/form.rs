@@ -726,6 +726,47 @@ mod tests {
         }
     }
 
+    /// A request has many functions, and a form may be far larger than its schema.
+    #[test]
+    fn forms_of_all_functions_have_a_limit_together() {
+        let has_form = |syntax: &str, schema: &Value, count: usize| {
+            let functions = vec![("f", schema); count];
+            let contents = Contents {
+                reasoning: false,
+                functions: &functions,
+                must_call: true,
+                own_form: false,
+            };
+            let format = Format::named(syntax).unwrap();
+            format.answer_form("", &contents).is_some()
+        };
+        let schema = |count: usize, property: Value| {
+            let names: Vec<String> = (0..count).map(|i| format!("p{i}")).collect();
+            let properties = names.iter().map(|name| (name.clone(), property.clone()));
+            let properties: serde_json::Map<String, Value> = properties.collect();
+            json!({
+                "type": "object", "properties": properties, "required": names,
+                "$defs": { "long": { "description": "x".repeat(10_000) } },
+            })
+        };
+        // Any value takes hundreds of nodes.
+        let any = |count: usize| schema(count, Value::Bool(true));
+        for syntax in LITERALS {
+            assert!(has_form(syntax, &any(4), 2), "{syntax}");
+            assert!(!has_form(syntax, &any(100), 1), "{syntax}");
+            assert!(!has_form(syntax, &any(4), 100), "{syntax}");
+        }
+        // Every parameter that is no text has a copy of the definitions.
+        let numbers = |count: usize| schema(count, json!({ "type": "integer" }));
+        for syntax in ["qwen-xml", "glm", "minimax", "seed", "deepseek-v3.2"] {
+            assert!(has_form(syntax, &numbers(50), 1), "{syntax}");
+            assert!(!has_form(syntax, &numbers(200), 1), "{syntax}");
+            assert!(!has_form(syntax, &numbers(50), 4), "{syntax}");
+            let texts = schema(200, json!({ "type": "string" }));
+            assert!(has_form(syntax, &texts, 1), "{syntax}");
+        }
+    }
+
     #[test]
     fn functions_without_a_schema_take_any_arguments() {
         let names = Syntax::all().iter().map(|syntax| syntax.name);

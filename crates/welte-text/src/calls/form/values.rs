@@ -15,6 +15,8 @@ pub(super) const PYTHON_CHARACTER: &str = "([^\"\\\\\\x00-\\x1f\\x7f]|\\\\[\"\\\
 const DEEPEST: usize = 8;
 /// The most parts of a form.
 const MOST_PARTS: usize = 4000;
+/// The most nodes of the forms of all functions together. A constraint has no more, and a schema of a few bytes can take hundreds.
+const MOST_NODES: usize = 5000;
 /// The longest list whose length is part of the form.
 const LONGEST_LIST: u64 = 32;
 /// How deep values without a schema may nest.
@@ -44,17 +46,20 @@ pub(super) enum Writing {
 /// A call of one of these functions. `None`: a schema cannot be enforced in this syntax.
 pub(super) fn call(writing: Writing, functions: &[(&str, &Value)]) -> Option<Form> {
     let mut all = Vec::new();
+    let mut nodes = MOST_NODES;
     for (name, schema) in functions {
         let mut writer = Writer {
             writing,
             root: schema,
             left: MOST_PARTS,
+            nodes,
         };
         let (begin, end) = match writing {
             Writing::Gemma(_) => (format!("call:{name}{{"), "}"),
             Writing::Python => (format!("{name}("), ")"),
         };
         let entries = writer.entries(schema, Entry::Argument, 0)?;
+        nodes = nodes.checked_sub(size(&entries))?;
         all.push(Form::Sequence(vec![text(&begin), entries, text(end)]));
     }
     Some(Form::OneOf(all))
@@ -75,6 +80,8 @@ struct Writer<'a> {
     root: &'a Value,
     /// Parts that the form may still get.
     left: usize,
+    /// Nodes that values without a schema may still get.
+    nodes: usize,
 }
 
 impl Writer<'_> {
@@ -84,11 +91,11 @@ impl Writer<'_> {
             return None;
         }
         let map = match schema {
-            Value::Bool(true) => return Some(self.free(DEEPEST_FREE)),
+            Value::Bool(true) => return self.any(),
             schema => schema.as_object()?,
         };
         if only(map, &[]) {
-            return Some(self.free(DEEPEST_FREE));
+            return self.any();
         }
         if let Some(reference) = map.get("$ref") {
             let target = self.root.pointer(reference.as_str()?.strip_prefix('#')?)?;
@@ -277,7 +284,7 @@ impl Writer<'_> {
             return match map.get("additionalProperties") {
                 Some(Value::Bool(false)) => Some(text("")),
                 None | Some(Value::Bool(true)) => {
-                    let value = self.free(DEEPEST_FREE);
+                    let value = self.any()?;
                     Some(self.free_entries(entry, value))
                 }
                 Some(schema) => {
@@ -369,6 +376,13 @@ impl Writer<'_> {
     fn any_number(&self, one: Form) -> Form {
         let more = Form::Sequence(vec![self.separator(), one.clone()]);
         optional(Form::Sequence(vec![one, Form::Repeated(Box::new(more))]))
+    }
+
+    /// Any value, if its form has room.
+    fn any(&mut self) -> Option<Form> {
+        let form = self.free(DEEPEST_FREE);
+        self.nodes = self.nodes.checked_sub(size(&form))?;
+        Some(form)
     }
 
     /// Any value that does not nest deeper than this.

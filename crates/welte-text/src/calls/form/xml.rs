@@ -15,11 +15,17 @@ const OF_FUNCTIONS: [&str; 6] = [
     "$defs",
     "definitions",
 ];
+/// Where a schema has those that its parameters refer to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// The most bytes of definitions that the schemas of all parameters copy. A constraint has no more.
+const MOST_COPIED: usize = 1 << 20;
 
 /// A call of one of these functions, behind the mark of the block (`block`) or the mark before the name. `None`: a schema cannot
 /// be enforced in this syntax.
 pub(super) fn calls(syntax: &Xml, block: bool, functions: &[(&str, &Value)]) -> Option<Form> {
     let line = || optional(text("\n"));
+    let mut left = MOST_COPIED;
     let mut all = Vec::new();
     for (name, schema) in functions {
         let mut parts = Vec::new();
@@ -30,14 +36,15 @@ pub(super) fn calls(syntax: &Xml, block: bool, functions: &[(&str, &Value)]) -> 
         if syntax.lines {
             parts.push(line());
         }
-        parts.extend(parameters(syntax, name, schema)?);
+        parts.extend(parameters(syntax, name, schema, &mut left)?);
         parts.push(text(syntax.ends.first()?));
         all.push(Form::Sequence(parts));
     }
     Some(Form::OneOf(all))
 }
 
-fn parameters(syntax: &Xml, name: &str, schema: &Value) -> Option<Vec<Form>> {
+/// `left`: bytes of definitions that may still be copied.
+fn parameters(syntax: &Xml, name: &str, schema: &Value, left: &mut usize) -> Option<Vec<Form>> {
     let empty = Map::new();
     let schema = schema.as_object()?;
     let known = |key: &String| {
@@ -66,9 +73,14 @@ fn parameters(syntax: &Xml, name: &str, schema: &Value) -> Option<Vec<Form>> {
         name: name.to_string(),
         parameters: Value::Object(schema.clone()),
     };
+    let definitions = DEFINITIONS.into_iter().filter_map(|name| schema.get(name));
+    let bytes: usize = definitions.map(|all| all.to_string().len()).sum();
     let mut all = Vec::new();
     for (key, property) in properties {
-        let parameter = parameter(syntax, &tool, key, property)?;
+        let (parameter, copies) = parameter(syntax, &tool, key, property)?;
+        if copies {
+            *left = left.checked_sub(bytes)?;
+        }
         all.push(match required.contains(&key.as_str()) {
             true => parameter,
             false => optional(parameter),
@@ -77,15 +89,18 @@ fn parameters(syntax: &Xml, name: &str, schema: &Value) -> Option<Vec<Form>> {
     Some(all)
 }
 
-fn parameter(syntax: &Xml, tool: &Tool, key: &str, schema: &Value) -> Option<Form> {
+/// A parameter, and whether it has a copy of the definitions.
+fn parameter(syntax: &Xml, tool: &Tool, key: &str, schema: &Value) -> Option<(Form, bool)> {
     let line = || optional(text("\n"));
     let types = tool.types(key);
-    let value = match text_form(schema, syntax) {
+    let value = text_form(schema, syntax);
+    let copies = value.is_none();
+    let value = match value {
         Some(value) => value,
         None if types.allows_text() => return None,
         None => {
             let mut schema = schema.clone();
-            for definitions in ["$defs", "definitions"] {
+            for definitions in DEFINITIONS {
                 if let (Some(all), Value::Object(schema)) =
                     (tool.parameters.get(definitions), &mut schema)
                 {
@@ -114,7 +129,7 @@ fn parameter(syntax: &Xml, tool: &Tool, key: &str, schema: &Value) -> Option<For
         parts.push(text("\n"));
     }
     parts.extend([value, line()]);
-    Some(Form::Sequence(parts))
+    Some((Form::Sequence(parts), copies))
 }
 
 /// A parameter without a schema.
