@@ -1,7 +1,8 @@
-// Products of the rows of a decode pass, or of any pass with FP8 activations, on GPUs with warp-group products (sm_90a): y[row][n] = sum over k of W[n][k] x[row][k].
+// Products of the rows of a decode pass, or of any pass with FP8 activations, on GPUs with warp-group products (sm_90a):
+// y[row][n] = sum over k of W[n][k] x[row][k].
 //
-// The definition of a sum: k is cut into chunks (of 64 elements, 256 of FP8), and the chunks into eight runs. A run is one chain of tensor-core products, in the
-// order of k. The runs are added in order. How a matrix is cut into tiles, and which blocks take which runs of a tile, changes no bit. Nor
+// The definition of a sum: k is cut into chunks (of 64 elements, 256 of FP8), and the chunks into eight runs. A run is one chain of
+// tensor-core products, in the order of k. The runs are added in order. How a matrix is cut into tiles, and which blocks take which runs of a tile, changes no bit. Nor
 // does the number of rows. So each product and number of rows has the tiles that suit the GPU.
 //
 // FP8 weights (FLOAT8) are multiplied with activations in FP8. A row of x has one scale for all of k. So has a matrix row, unless SCALED:
@@ -11,8 +12,8 @@
 // multiply: the rows of x are the first operand. A cluster has all runs of a tile (SPLIT blocks, which add up through their shared memory),
 // and may have two tiles of rows (ROW_TILES blocks), which share the copies of weights.
 //
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else f16), FLOAT8 (1: both are FP8), SCALED, TILE_N, GROUPS (1, 2), SPLIT (1, 4, 8), ROW_TILES (1, 2), STAGES,
-// RESIDENT (blocks per multiprocessor that registers must allow).
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else f16), FLOAT8 (1: both are FP8), SCALED, TILE_N, GROUPS (1, 2),
+// SPLIT (1, 4, 8), ROW_TILES (1, 2), STAGES, RESIDENT (blocks per multiprocessor that registers must allow).
 #define EXPERTS 0
 #include "dequant.cuh"
 #include "gemm.cuh"

@@ -33,8 +33,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// `decode`: the role of decode passes. `float8`: whether FP8 weights are multiplied with activations in FP8. `persistent`: bytes of the persistent kernels, for chains and for steps of several
-    /// rows.
+    /// `decode`: the role of decode passes. `float8`: whether FP8 weights are multiplied with activations in FP8. `persistent`: bytes of
+    /// the persistent kernels, for chains and for steps of several rows.
     pub(crate) fn of(
         program: &Program,
         gpu: &GpuInfo,
