@@ -1,7 +1,7 @@
 //! One arithmetic: the bits of a row depend on its pass, its sequence and its position. They do not depend on the rows
 //! beside it, on their number or order, on the cut of a prompt, or on steps or chains. A device is compared with itself.
 
-use super::case::{Case, Commands, bits, chain, poison, start, tokens_of};
+use super::case::{Case, Commands, bits, chain, start, tokens_of};
 use super::made::Numbers;
 use super::model::{
     ATTENTION, Attention, CONV, DELTA, DENSE, Delta, Dense, EXPERTS, Experts, Heads, Layer, Model,
@@ -211,11 +211,7 @@ pub fn decode_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
             0 => long,
             _ => 3 + slot * 3 % 8,
         };
-        let open = || {
-            let mut context = loaded.context().expect("a context");
-            poison(context.as_mut());
-            context
-        };
+        let open = || case.open_loaded(&*loaded);
         let mut prompts = open();
         for slot in 0..SLOTS {
             let rows = texts.rows(slot, 0, length(slot));
@@ -345,11 +341,7 @@ pub fn prompt_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
         };
         let texts = Texts::new(&case.program);
         let loaded = case.load(device);
-        let begin = || {
-            let mut context = loaded.context().expect("a context");
-            poison(context.as_mut());
-            context
-        };
+        let begin = || case.open_loaded(&*loaded);
         // Each sequence alone, in the largest pieces, all rows chosen.
         let mut alone = begin();
         let mut wanted = Logits::new();

@@ -146,11 +146,7 @@ fn transfer(device: &dyn Device, model: &Model) {
     let loaded = case.load(device);
     assert_eq!(loaded.arithmetic(), case.load(device).arithmetic());
     assert!(!loaded.arithmetic().contains('\n'));
-    let open = || {
-        let mut context = loaded.context().expect("a context");
-        poison(context.as_mut());
-        context
-    };
+    let open = || case.open_loaded(&*loaded);
     let (mut first, mut second) = (open(), open());
     let prompt = case.pass(PassKind::Prompt);
     let mut n = Numbers(17);

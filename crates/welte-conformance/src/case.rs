@@ -87,7 +87,12 @@ impl Case {
 
     /// A context whose buffers and caches hold NaN.
     pub(super) fn open(&self, device: &dyn Device) -> Box<dyn Context> {
-        let context = self.load(device).context();
+        self.open_loaded(&*self.load(device))
+    }
+
+    /// The same, of a program that is loaded already.
+    pub(super) fn open_loaded(&self, loaded: &dyn Loaded) -> Box<dyn Context> {
+        let context = loaded.context();
         let mut context = context.unwrap_or_else(|e| panic!("context: {e}: {}", self.what));
         poison(context.as_mut());
         context

@@ -1,7 +1,7 @@
 //! Rows that are not tokens of a text: they read features, have axes of their own, or attend beyond their own position.
 //! Devices that take no such rows must refuse them.
 
-use super::case::{Case, Commands, Pair, bits, poison, refused, rows, tolerance};
+use super::case::{Case, Commands, Pair, bits, refused, rows, tolerance};
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, Model};
 use super::program::make_fine;
@@ -268,7 +268,6 @@ pub fn reach(device: &dyn Device, oracle: &dyn Device) {
             }
             // As text the image has other logits.
             let mut causal = case.open(device);
-            poison(causal.as_mut());
             let text: Vec<Row> = all[..48]
                 .iter()
                 .map(|row| Row::new(row.token(), row.position, 1))

@@ -40,7 +40,7 @@ pub use ops::{
     ops, unfused,
 };
 pub use requests::{faults, limits};
-pub use sampling::{choices, drafts, extended_sampling, sampled_chains, sampling};
+pub use sampling::{choices, drafts, extended_sampling, random_settings, sampled_chains, sampling};
 pub use steps::{batches, outputs, parts, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.

@@ -1,7 +1,7 @@
 //! Mixed steps: every row has the bits that it has in a step of its own pass. A device is compared with itself.
 
 use super::arithmetic::{Logits, PROMPT_ROWS, Texts, caches, chosen, logits, models};
-use super::case::{Case, Commands, bits, poison};
+use super::case::{Case, Commands, bits};
 use super::made::Numbers;
 use super::model::Model;
 use welte_device::{
@@ -26,11 +26,7 @@ pub fn mixed_arithmetic(device: &dyn Device, _oracle: &dyn Device) {
         };
         let texts = Texts::new(&case.program);
         let loaded = case.load(device);
-        let begin = || {
-            let mut context = loaded.context().expect("a context");
-            poison(context.as_mut());
-            context
-        };
+        let begin = || case.open_loaded(&*loaded);
         let mut alone = begin();
         if !alone.mixes() {
             refuses(alone.as_mut(), texts.row(0, 0));

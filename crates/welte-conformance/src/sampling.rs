@@ -623,8 +623,9 @@ pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
 /// Settings, biases and history of a slot.
 pub(super) type State = (Sampling, Vec<(u32, f32)>, Vec<u32>);
 
-pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
-    let sampling = Sampling {
+/// Random settings, extreme ones and NaN among them.
+pub fn random_settings(n: &mut Numbers) -> Sampling {
+    Sampling {
         temperature: n.pick(&[0.0, 0.3, 1.0, 2.5, 1e-6, f32::NAN]),
         top_k: n.pick(&[0, 0, 1, 2, 40, 2000, 100_000]),
         top_p: n.pick(&[1.0, 1.0, 0.95, 0.5, 0.0, 0.999, f32::NAN]),
@@ -635,7 +636,11 @@ pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
         repeat_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
         ..Sampling::default()
-    };
+    }
+}
+
+pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
+    let sampling = random_settings(n);
     // A history of few tokens has many repetitions. Tokens beyond the vocabulary do no harm.
     let below = n.pick(&[4, vocab + 2]);
     let history = (0..n.below(90)).map(|_| n.below(below)).collect();

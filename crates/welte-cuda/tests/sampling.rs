@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use welte_conformance::made::{Made, Numbers};
+use welte_conformance::random_settings;
 use welte_device::{
     ChainStart, Choice, Context, Control, Device, DeviceOptions, Replay, SlotState,
 };
@@ -69,21 +70,6 @@ fn context(device: &dyn Device, program: &Program) -> Box<dyn Context> {
     loaded.context().unwrap()
 }
 
-fn settings(n: &mut Numbers) -> Sampling {
-    Sampling {
-        temperature: n.pick(&[0.0, 0.3, 1.0, 2.5, 1e-6, f32::NAN]),
-        top_k: n.pick(&[0, 0, 1, 2, 40, 2000, 100_000]),
-        top_p: n.pick(&[1.0, 1.0, 0.95, 0.5, 0.0, 0.999, f32::NAN]),
-        min_p: n.pick(&[0.0, 0.0, 0.05, 0.5, 2.0]),
-        repeat_penalty: n.pick(&[1.0, 1.3]),
-        frequency_penalty: n.pick(&[0.0, 0.5]),
-        presence_penalty: n.pick(&[0.0, 0.5]),
-        repeat_last_n: n.pick(&[0, 5, 64, 1000]),
-        seed: n.next() << 20 ^ n.next(),
-        ..Sampling::default()
-    }
-}
-
 /// One token from a step's logits, and three more as a chain.
 fn tokens(context: &mut dyn Context, values: &[f32], state: &SlotState<'_>) -> Vec<u32> {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
@@ -129,7 +115,7 @@ fn the_device_chooses_as_the_reference_does() {
         let mut plain = context(&*welte_reference::device(), &program);
         for case in 0..if vocab < 100_000 { 80 } else { 12 } {
             let values = n.logits(vocab);
-            let settings = settings(n);
+            let settings = random_settings(n);
             let below = if n.below(2) == 0 { 4 } else { vocab + 2 };
             let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(below)).collect();
             let biases = n.below(3).saturating_sub(1) * n.below(70);
@@ -181,7 +167,7 @@ fn rows_together_choose_as_the_reference_does() {
                         seed: n.next(),
                         ..Sampling::default()
                     },
-                    _ => settings(n),
+                    _ => random_settings(n),
                 })
                 .collect();
             let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(vocab)).collect();
