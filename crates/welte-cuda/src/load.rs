@@ -40,8 +40,8 @@ pub(crate) struct LoadedProgram {
     pub(crate) decode: Role,
     /// Whether FP8 weights are multiplied with activations in FP8.
     pub(crate) float8: bool,
-    /// The FP8 weights whose rows have several scales, known after the upload.
-    pub(crate) several_scales: Vec<AtomicBool>,
+    /// Whether the rows of each FP8 weight have one scale, as far as it is uploaded.
+    pub(crate) one_scale: Vec<AtomicBool>,
     /// Of the persistent kernels, for contexts that are made from now on.
     tuning: Mutex<Tuning>,
     /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
@@ -104,8 +104,8 @@ impl CudaProgram {
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
         }
-        let several_scales = program.weights.iter().map(|_| AtomicBool::new(false));
-        let several_scales = several_scales.collect();
+        let one_scale = program.weights.iter().map(|_| AtomicBool::new(true));
+        let one_scale = one_scale.collect();
         // Staging memory is gone when a context is made.
         let staging = Staging::of(&program);
         let later = sizes.context_bytes(&program).max(staging.gpu_bytes());
@@ -136,7 +136,7 @@ impl CudaProgram {
             sizes,
             decode,
             float8,
-            several_scales,
+            one_scale,
             tuning: Mutex::default(),
             rows_agree: AtomicBool::new(true),
             modules: Mutex::default(),
@@ -227,11 +227,8 @@ impl LoadedProgram {
 
     /// The weights whose rows have one scale, if activations are in FP8.
     pub(crate) fn one_scale(&self) -> Option<Vec<bool>> {
-        let all = self.several_scales.iter();
-        self.float8.then(|| {
-            all.map(|several| !several.load(Ordering::Relaxed))
-                .collect()
-        })
+        let all = self.one_scale.iter().map(|one| one.load(Ordering::Relaxed));
+        self.float8.then(|| all.collect())
     }
 
     /// Every unit that the passes need, found by lowering them without addresses.

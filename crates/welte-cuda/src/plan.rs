@@ -179,20 +179,32 @@ mod tests {
     use super::*;
     use crate::info::h200;
     use welte_formats::synthetic::Synthetic;
+    use welte_models::CompileOptions;
     use welte_table::{Class, Format};
 
-    fn example(kv_format: Format) -> Arc<Program> {
-        let checkpoint = Synthetic::parse("qwen3-0.6b:q4_0").unwrap();
+    /// A synthetic model with a small context.
+    fn program(shape: &str, mut compile: CompileOptions) -> Arc<Program> {
+        compile.context = 256;
+        let checkpoint = Synthetic::parse(shape).unwrap();
         let spec = welte_models::spec(&checkpoint).unwrap();
-        let compile = welte_models::CompileOptions {
-            context: 256,
+        let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+        Arc::new(welte_table::fuse(program, welte_table::PATTERNS))
+    }
+
+    fn example(kv_format: Format) -> Arc<Program> {
+        let compile = CompileOptions {
             kv_format,
             ..Default::default()
         };
-        Arc::new(welte_table::fuse(
-            welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
-            welte_table::PATTERNS,
-        ))
+        program("qwen3-0.6b:q4_0", compile)
+    }
+
+    fn for_slots(slots: u32) -> CompileOptions {
+        CompileOptions {
+            decode_rows: slots,
+            slots,
+            ..Default::default()
+        }
     }
 
     fn options(replay: Replay) -> DeviceOptions {
@@ -214,17 +226,8 @@ mod tests {
         let taken = of(Format::Q8_0, Replay::Persistent);
         assert_eq!(taken.explain(), "persistent; up to 8 rows per launch");
         let latent = |replay| {
-            let checkpoint = Synthetic::parse("glm-flash-small:q4_0").unwrap();
-            let spec = welte_models::spec(&checkpoint).unwrap();
-            let compile = welte_models::CompileOptions {
-                context: 256,
-                ..Default::default()
-            };
-            let program = welte_table::fuse(
-                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
-                welte_table::PATTERNS,
-            );
-            Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap()
+            let program = program("glm-flash-small:q4_0", CompileOptions::default());
+            Planned::of(program, &h200(), &options(replay)).unwrap()
         };
         let refused = latent(Replay::Persistent);
         let why = refused.replaying().note.unwrap();
@@ -238,19 +241,8 @@ mod tests {
     #[test]
     fn the_number_of_slots_decides_the_products_of_decode_passes() {
         let decode = |shape: &str, slots, replay| {
-            let checkpoint = Synthetic::parse(shape).unwrap();
-            let spec = welte_models::spec(&checkpoint).unwrap();
-            let compile = welte_models::CompileOptions {
-                context: 256,
-                decode_rows: slots,
-                slots,
-                ..Default::default()
-            };
-            let program = welte_table::fuse(
-                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
-                welte_table::PATTERNS,
-            );
-            let planned = Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap();
+            let program = program(shape, for_slots(slots));
+            let planned = Planned::of(program, &h200(), &options(replay)).unwrap();
             (planned.replaying().replay, planned.decode)
         };
         let (persistent, graph) = (Replay::Persistent, Replay::Graph);
@@ -270,20 +262,8 @@ mod tests {
     #[test]
     fn one_slot_lets_the_kernel_for_chains_compute_steps() {
         let planned = |shape: &str, slots| {
-            let checkpoint = Synthetic::parse(shape).unwrap();
-            let spec = welte_models::spec(&checkpoint).unwrap();
-            let compile = welte_models::CompileOptions {
-                context: 256,
-                decode_rows: slots,
-                slots,
-                ..Default::default()
-            };
-            let program = welte_table::fuse(
-                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
-                welte_table::PATTERNS,
-            );
-            let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
-            planned.unwrap()
+            let program = program(shape, for_slots(slots));
+            Planned::of(program, &h200(), &options(Replay::Persistent)).unwrap()
         };
         for (shape, why) in [
             ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
@@ -324,20 +304,11 @@ mod tests {
     #[test]
     fn activations_in_fp8_need_weights_in_fp8_and_a_gpu_that_multiplies_them() {
         let planned = |shape: &str, arch| {
-            let checkpoint = Synthetic::parse(shape).unwrap();
-            let spec = welte_models::spec(&checkpoint).unwrap();
-            let compile = welte_models::CompileOptions {
-                context: 256,
-                ..Default::default()
-            };
-            let program = welte_table::fuse(
-                welte_models::compile(&spec, &checkpoint, &compile).unwrap(),
-                welte_table::PATTERNS,
-            );
+            let program = program(shape, CompileOptions::default());
             let mut options = DeviceOptions::default();
             options.activations = Activations::Float8;
             let gpu = GpuInfo { arch, ..h200() };
-            Planned::of(Arc::new(program), &gpu, &options).map_err(|e| e.to_string())
+            Planned::of(program, &gpu, &options).map_err(|e| e.to_string())
         };
         let float8 = "qwen3-0.6b,layers=1:f8_e4m3";
         let taken = planned(float8, 90).expect("a plan");

@@ -263,7 +263,7 @@ impl LoadedProgram {
         if self.float8 && spec.format == Format::F8_E4M3 {
             let row = piece.bytes / piece.count.max(1);
             if !staged.chunks_exact(row.max(1)).all(has_one_scale) {
-                self.several_scales[piece.weight].store(true, Ordering::Relaxed);
+                self.one_scale[piece.weight].store(false, Ordering::Relaxed);
             }
         }
         let (first, count) = (piece.first as u32, piece.count as u32);

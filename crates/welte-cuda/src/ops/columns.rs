@@ -6,12 +6,12 @@
 
 use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
 use super::tile::flag;
-use super::{Demand, Role, eighths, matmul};
+use super::{Demand, eighths, matmul};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Format};
+use welte_table::{Command, Format, WeightSpec};
 
 /// Matrix rows of a tile, and elements of k of a chunk: `TILE` and `CHUNK` of columns.cuh.
 const TILE: u32 = 128;
@@ -173,9 +173,6 @@ fn widest(format: Format, rows: u32, gpu: &GpuInfo) -> Option<u32> {
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let job = Job::of(cx, command, rows)?;
     let (format, k) = (job.weight.format, job.weight.k);
-    if eighths::multiplies(format, cx.gpu) {
-        return eighths::lower(cx, &job, rows);
-    }
     let Some(widest) = widest(format, rows, cx.gpu) else {
         return matmul::lower(cx, command, rows);
     };
@@ -301,23 +298,16 @@ fn shared_defines(
 
 /// Private scratch of a product.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    let weight = demand.program.weights.get(command.weights[0] as usize);
-    let Some(weight) = weight.filter(|_| demand.role == Role::Batched) else {
-        return 0;
+    let widest = |weight: &WeightSpec| {
+        let widest = widest(weight.format, demand.rows, demand.gpu)?;
+        Some(Private::of(0, weight.k, demand.rows, widest, demand.gpu).bytes)
     };
-    if eighths::multiplies(weight.format, demand.gpu) {
-        return eighths::scratch(weight.format, weight.k, demand.rows);
-    }
-    match widest(weight.format, demand.rows, demand.gpu) {
-        Some(widest) => Private::of(0, weight.k, demand.rows, widest, demand.gpu).bytes,
-        None => 0,
-    }
+    demand.weight(command).and_then(widest).unwrap_or(0)
 }
 
 /// Bytes of a product's counters: one for each tile.
 pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
-    let weight = demand.program.weights.get(command.weights[0] as usize);
-    let weight = weight.filter(|_| demand.role == Role::Batched);
+    let weight = demand.weight(command);
     weight.map_or(0, |weight| 4 * u64::from(tiles(weight.n)))
 }
 

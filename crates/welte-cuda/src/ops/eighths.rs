@@ -1,13 +1,14 @@
-//! Products on GPUs with warp-group products (`eighths.cu`): of decode rows, and of all rows with FP8 activations. The order of their sums depends on k alone, so tiles are chosen
-//! for the matrix, the GPU and the number of rows.
+//! Products on GPUs with warp-group products (`eighths.cu`): of decode rows, and of all rows with FP8 activations. The order of their sums
+//! depends on k alone, so tiles are chosen for the matrix, the GPU and the number of rows.
 
+use super::Demand;
 use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
 use super::tile::flag;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{Plane, format_defines, planes};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::Format;
+use welte_table::{Command, Format};
 
 /// Bytes of a row of a plane of a stage, for weights and x.
 const PLANE_ROW: u32 = 128;
@@ -312,8 +313,14 @@ fn x_rows(rows: u32) -> u32 {
     rows.next_multiple_of(last.cluster_rows())
 }
 
-/// Bytes of private memory: x, and a scale for each of its rows.
-pub(super) fn scratch(format: Format, k: u32, rows: u32) -> u64 {
+/// Private scratch of a command.
+pub(super) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+    let weight = demand.weight(command);
+    weight.map_or(0, |weight| prepared(weight.format, weight.k, demand.rows))
+}
+
+/// Bytes of x, and of a scale for each of its rows.
+fn prepared(format: Format, k: u32, rows: u32) -> u64 {
     let kind = match format {
         Format::F8_E4M3 => Kind::Float8,
         _ => Kind::Half,
@@ -323,7 +330,8 @@ pub(super) fn scratch(format: Format, k: u32, rows: u32) -> u64 {
 }
 
 /// The kernels of a command.
-pub(super) fn lower(cx: &Lowering<'_>, job: &Job, rows: u32) -> Result<Vec<Node>, Error> {
+pub(super) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let job = &Job::of(cx, command, rows)?;
     let format = job.weight.format;
     let (kind, layout) = match (format, job.weight.one_scale) {
         (Format::F8_E4M3, true) => (Kind::Float8, Layout::Float8),
@@ -334,7 +342,7 @@ pub(super) fn lower(cx: &Lowering<'_>, job: &Job, rows: u32) -> Result<Vec<Node>
         layout,
         out: cx.places.scratch,
         rows: x_rows(rows),
-        scales: cx.places.scratch + scratch(format, job.weight.k, rows)
+        scales: cx.places.scratch + prepared(format, job.weight.k, rows)
             - 4 * u64::from(x_rows(rows)),
     };
     let mut nodes = Vec::new();

@@ -7,7 +7,7 @@
 
 use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::tile::{MOST_TILE_ROWS, PANEL, Tile, flag};
-use super::{Demand, Role, basic};
+use super::{Demand, basic};
 use crate::Error;
 use crate::launch::{ByRows, DeviceWeight, Either, Launch, Listed, Node, Probe, Unit, args};
 use crate::layout::{format_defines, listed, planes};
@@ -280,17 +280,13 @@ pub(super) fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
     Node::ForRows { least, most, nodes }
 }
 
-/// Private scratch of a command. Matrix-vector kernels have none.
+/// Private scratch of a command.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    let weight = demand.program.weights.get(command.weights[0] as usize);
-    match (demand.role, weight) {
-        (Role::Prompt, Some(weight)) => {
-            let act_mul = command.op == Op::NormMatmulActMul;
-            let (format, n, k) = (weight.format, weight.n, weight.k);
-            Private::of(0, format, n, k, demand.rows, act_mul).bytes
-        }
-        _ => 0,
-    }
+    let act_mul = command.op == Op::NormMatmulActMul;
+    demand.weight(command).map_or(0, |weight| {
+        let (format, n, k) = (weight.format, weight.n, weight.k);
+        Private::of(0, format, n, k, demand.rows, act_mul).bytes
+    })
 }
 
 /// The units that tests compile: every format in the largest tile, and one format in all tiles.

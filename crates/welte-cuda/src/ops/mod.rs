@@ -25,7 +25,7 @@ mod wide;
 use crate::launch::{Listed, Node};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Op, Pass, PassKind, Program};
+use welte_table::{Command, Format, Op, Pass, PassKind, Program, WeightSpec};
 
 /// The arithmetic of a pass. The bits of a row depend on its role, and not on the number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,50 +48,54 @@ impl Role {
     }
 }
 
-macro_rules! family {
-    ($command:expr, $role:expr, $function:ident ( $($argument:expr),* )) => {
-        match $command.op {
-            Op::Embed => embed::$function($($argument),*),
-            Op::Norm
-            | Op::LayerNorm
-            | Op::PositionScale
-            | Op::Bias
-            | Op::Act
-            | Op::ActMul
-            | Op::Gate
-            | Op::Add
-            | Op::Scale
-            | Op::SelectRows
-            | Op::Pool => basic::$function($($argument),*),
-            Op::Multiply
-            | Op::Cutoff
-            | Op::MatchSquares
-            | Op::AltUpPredict
-            | Op::AltUpCorrect => streams::$function($($argument),*),
-            Op::HeadsMatmul => heads::$function($($argument),*),
-            Op::GatedDelta => gated_delta::$function($($argument),*),
-            Op::Mamba2 => mamba2::$function($($argument),*),
-            Op::ShortConv => conv::$function($($argument),*),
-            Op::EncodeAttention | Op::AddPosition => encode::$function($($argument),*),
-            Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
-                if $role == Role::Generated =>
-            {
-                matmul::$function($($argument),*)
-            }
-            Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
-                if $role == Role::Batched =>
-            {
-                columns::$function($($argument),*)
-            }
-            Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
-                gemm::$function($($argument),*)
-            }
-            Op::Rope | Op::KvAppend | Op::RopeAppend => rope::$function($($argument),*),
-            Op::Attention => attention::$function($($argument),*),
-            Op::Route | Op::ExpertsActMul | Op::ExpertsAdd => experts::$function($($argument),*),
-            Op::Sample => sample::$function($($argument),*),
-        }
-    };
+/// How a product is computed. Its kernels, scratch and counters follow from this one choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Product {
+    /// Matrix-vector kernels.
+    Vectors,
+    /// Sums in eighths of k.
+    Eighths,
+    /// Columns for many rows of a decode pass.
+    Columns,
+    /// Tiles or the library, for prompts.
+    Tiles,
+}
+
+impl Product {
+    /// `None`: the command is no product.
+    fn of(
+        program: &Program,
+        command: &Command,
+        role: Role,
+        float8: bool,
+        gpu: &GpuInfo,
+    ) -> Option<Product> {
+        let format = product_format(program, command)?;
+        Some(match role {
+            _ if float8 && eighths::multiplies_float8(format, gpu) => Product::Eighths,
+            Role::Generated => Product::Vectors,
+            Role::Batched if eighths::multiplies(format, gpu) => Product::Eighths,
+            Role::Batched => Product::Columns,
+            Role::Prompt => Product::Tiles,
+        })
+    }
+}
+
+/// The format of a product's weights. `None`: the command is no product.
+fn product_format(program: &Program, command: &Command) -> Option<Format> {
+    use Op::{Matmul, MatmulAdd, NormMatmul, NormMatmulActMul};
+    let weight = program.weights.get(command.weights[0] as usize)?;
+    let is_product = matches!(
+        command.op,
+        Matmul | MatmulAdd | NormMatmul | NormMatmulActMul
+    );
+    is_product.then_some(weight.format)
+}
+
+/// Whether a command is a product that can be multiplied with activations in FP8.
+pub(crate) fn is_float8_product(program: &Program, command: &Command, gpu: &GpuInfo) -> bool {
+    let format = product_format(program, command);
+    format.is_some_and(|format| eighths::multiplies_float8(format, gpu))
 }
 
 /// The most rows that the kernels of command `index` are launched for.
@@ -105,33 +109,44 @@ pub(crate) fn rows_of(pass: &Pass, index: usize) -> u32 {
 
 /// The kernels of a command, for at most `rows` rows.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
-    if let Some(job) = float8_job(cx, command, rows)? {
-        return eighths::lower(cx, &job, rows);
+    let float8 = cx.float8.is_some();
+    match Product::of(cx.program, command, cx.role, float8, cx.gpu) {
+        Some(Product::Vectors) => return matmul::lower(cx, command, rows),
+        Some(Product::Eighths) => return eighths::lower(cx, command, rows),
+        Some(Product::Columns) => return columns::lower(cx, command, rows),
+        Some(Product::Tiles) => return gemm::lower(cx, command, rows),
+        None => {}
     }
-    family!(command, cx.role, lower(cx, command, rows))
-}
-
-/// Whether a command is a product that can be multiplied with activations in FP8.
-pub(crate) fn is_float8_product(program: &Program, command: &Command, gpu: &GpuInfo) -> bool {
-    let weight = program.weights.get(command.weights[0] as usize);
-    let format = weight.map(|weight| weight.format);
-    is_product(command) && format.is_some_and(|format| eighths::multiplies_float8(format, gpu))
-}
-
-/// The product of a command, if it is multiplied with activations in FP8.
-fn float8_job(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Option<gemm::Job>, Error> {
-    let is_float8 = cx.float8.is_some() && is_float8_product(cx.program, command, cx.gpu);
-    is_float8
-        .then(|| gemm::Job::of(cx, command, rows))
-        .transpose()
-}
-
-fn is_product(command: &Command) -> bool {
-    use Op::{Matmul, MatmulAdd, NormMatmul, NormMatmulActMul};
-    matches!(
-        command.op,
-        Matmul | MatmulAdd | NormMatmul | NormMatmulActMul
-    )
+    match command.op {
+        Op::Embed => embed::lower(cx, command, rows),
+        Op::Norm
+        | Op::LayerNorm
+        | Op::PositionScale
+        | Op::Bias
+        | Op::Act
+        | Op::ActMul
+        | Op::Gate
+        | Op::Add
+        | Op::Scale
+        | Op::SelectRows
+        | Op::Pool => basic::lower(cx, command, rows),
+        Op::Multiply | Op::Cutoff | Op::MatchSquares | Op::AltUpPredict | Op::AltUpCorrect => {
+            streams::lower(cx, command, rows)
+        }
+        Op::HeadsMatmul => heads::lower(cx, command, rows),
+        Op::GatedDelta => gated_delta::lower(cx, command, rows),
+        Op::Mamba2 => mamba2::lower(cx, command, rows),
+        Op::ShortConv => conv::lower(cx, command, rows),
+        Op::EncodeAttention | Op::AddPosition => encode::lower(cx, command, rows),
+        // Checking the program has refused products without a weight.
+        Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
+            Err(Error::Program("a product has no weight".to_string()))
+        }
+        Op::Rope | Op::KvAppend | Op::RopeAppend => rope::lower(cx, command, rows),
+        Op::Attention => attention::lower(cx, command, rows),
+        Op::Route | Op::ExpertsActMul | Op::ExpertsAdd => experts::lower(cx, command, rows),
+        Op::Sample => sample::lower(cx, command, rows),
+    }
 }
 
 /// What decides a command's memory.
@@ -146,30 +161,37 @@ pub(crate) struct Demand<'a> {
     pub(crate) float8: bool,
 }
 
+impl Demand<'_> {
+    /// The first weight of a command.
+    fn weight(&self, command: &Command) -> Option<&WeightSpec> {
+        self.program.weights.get(command.weights[0] as usize)
+    }
+
+    fn product(&self, command: &Command) -> Option<Product> {
+        Product::of(self.program, command, self.role, self.float8, self.gpu)
+    }
+}
+
 /// Bytes of private scratch, which is used only within the command.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    match command.op {
-        _ if is_product(command) => {
-            let weight = demand.program.weights.get(command.weights[0] as usize);
-            let is_float8 = demand.float8 && is_float8_product(demand.program, command, demand.gpu);
-            match weight.filter(|_| is_float8) {
-                Some(w) => eighths::scratch(w.format, w.k, demand.rows),
-                None => gemm::scratch(demand, command).max(columns::scratch(demand, command)),
-            }
-        }
-        Op::Attention => attention::scratch(demand, command),
-        Op::ExpertsActMul | Op::ExpertsAdd => experts::scratch(demand, command),
-        Op::Sample => sample::scratch(demand),
-        _ => 0,
+    match (demand.product(command), command.op) {
+        (Some(Product::Vectors), _) => 0,
+        (Some(Product::Eighths), _) => eighths::scratch(demand, command),
+        (Some(Product::Columns), _) => columns::scratch(demand, command),
+        (Some(Product::Tiles), _) => gemm::scratch(demand, command),
+        (None, Op::Attention) => attention::scratch(demand, command),
+        (None, Op::ExpertsActMul | Op::ExpertsAdd) => experts::scratch(demand, command),
+        (None, Op::Sample) => sample::scratch(demand),
+        (None, _) => 0,
     }
 }
 
 /// Bytes of counters, which are zero between commands.
 pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
-    match command.op {
-        Op::Attention => attention::counters(demand, command),
-        Op::Sample => sample::counters(demand),
-        _ if is_product(command) => columns::counters(demand, command),
+    match (demand.product(command), command.op) {
+        (Some(Product::Columns), _) => columns::counters(demand, command),
+        (None, Op::Attention) => attention::counters(demand, command),
+        (None, Op::Sample) => sample::counters(demand),
         _ => 0,
     }
 }
