@@ -35,6 +35,7 @@ mod rerank;
 mod session;
 mod stepper;
 mod text;
+mod vision;
 
 pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use constraint::Constraint;
@@ -59,6 +60,7 @@ pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
+pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs,
     Phase, Profile, Progress, Replay, ReplayTools, Replaying, cpu_list, timeline,
