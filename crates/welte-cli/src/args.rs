@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use welte::{
     Activations, DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions,
-    Replay, Speculation,
+    Replay, Speculation, Steps,
 };
 use welte_server::Changing;
 
@@ -120,6 +120,10 @@ pub(crate) struct DeviceArgs {
     /// How a GPU rounds activations before products with FP8 weights: wide (to 16 bits or not at all) or fp8 (faster for many rows, less exact)
     #[arg(long, default_value = "wide", value_name = "NAME", value_parser = activations)]
     pub(crate) activations: Activations,
+    /// Steps of few streams on a GPU: alike (with the kernels of many, so an answer does not depend on other requests) or fast (with
+    /// faster ones where there are any; the last bits of an answer then depend on how many run)
+    #[arg(long, default_value = "alike", value_name = "NAME", value_parser = steps)]
+    pub(crate) steps: Steps,
     /// Instruction set of the CPU [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
@@ -144,6 +148,7 @@ impl DeviceArgs {
         options.replay = self.replay;
         options.cpus = self.cpus.as_ref().map(|cpus| cpus.0.clone());
         options.activations = self.activations;
+        options.steps = self.steps;
         options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.cpu_experts = self.cpu_experts;
         Ok(())
@@ -207,6 +212,14 @@ fn activations(name: &str) -> Result<Activations, String> {
         "wide" => Ok(Activations::Wide),
         "fp8" => Ok(Activations::Float8),
         _ => Err("use wide or fp8".to_string()),
+    }
+}
+
+fn steps(name: &str) -> Result<Steps, String> {
+    match name {
+        "alike" => Ok(Steps::Alike),
+        "fast" => Ok(Steps::Fast),
+        _ => Err("use alike or fast".to_string()),
     }
 }
 

@@ -574,6 +574,11 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
         &["--activations", "wide or fp8"],
     );
     refused(
+        &["run", "hi", "--steps", "slow"],
+        2,
+        &["--steps", "alike or fast"],
+    );
+    refused(
         &["run", "hi", "--device", "cpu", "--activations", "fp8"],
         1,
         &["activations in FP8", "NVIDIA", "9.0"],

@@ -166,8 +166,8 @@ pub struct Compiled {
 pub enum Depth {
     /// Every file once per format, by the compiler's front end, which makes no code.
     Syntax,
-    /// Every file once per format.
-    Formats,
+    /// Every file once per format, and once with each combination of its other macros.
+    Cover,
     /// Every listed variant.
     Variants,
 }
@@ -185,16 +185,17 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
         listed.retain(|l| l.unit.defines.iter().any(converts));
     }
     if depth != Depth::Variants {
+        let is_format = |key| ["FORMAT_FILE", "BITS", "GROUP", "BF16"].contains(&key);
         let mut seen = BTreeSet::new();
-        let format = |unit: &Unit| {
-            let of_format = ["FORMAT_FILE", "BITS", "GROUP", "BF16"];
-            let defines = unit
-                .defines
+        listed.retain(|l| {
+            let Unit { file, defines, .. } = &l.unit;
+            let (format, rest): (Vec<_>, Vec<_>) = defines
                 .iter()
-                .filter(|(key, _)| of_format.contains(key));
-            defines.cloned().collect::<Vec<_>>()
-        };
-        listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
+                .cloned()
+                .partition(|(key, _)| is_format(*key));
+            let new_format = seen.insert((*file, true, format));
+            new_format | (seen.insert((*file, false, rest)) && depth == Depth::Cover)
+        });
     }
     let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
     let results = in_parallel(&units, &|unit| {

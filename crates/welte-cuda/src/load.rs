@@ -35,6 +35,8 @@ pub(crate) struct LoadedProgram {
     pub(crate) recording: Result<Recording, String>,
     /// The same for steps of several rows.
     pub(crate) rows: Result<Recording, String>,
+    /// The most rows of a step of the persistent kernels, where launched kernels compute larger ones.
+    pub(crate) few: Option<u32>,
     pub(crate) sizes: Sizes,
     /// The role of decode passes.
     pub(crate) decode: Role,
@@ -88,6 +90,7 @@ impl CudaProgram {
             float8,
             mut recording,
             mut rows,
+            few,
         } = planned;
         let phases = Phases::default();
         let gpu = phases.time("a stream on the GPU", || Gpu::open(gpu.device));
@@ -133,6 +136,7 @@ impl CudaProgram {
             weights,
             recording,
             rows,
+            few,
             sizes,
             decode,
             float8,
@@ -193,6 +197,7 @@ impl Loaded for CudaProgram {
         let gpu = &loaded.gpu.info;
         let persistent = loaded.replay == Replay::Persistent && loaded.recording.is_ok();
         let family = match (persistent && loaded.rows_agree(), loaded.decode) {
+            (true, _) if loaded.few.is_some() => "persistent and launched",
             (true, _) => "persistent",
             (false, Role::Batched) => "launched tensor-core",
             (false, _) => "launched",

@@ -5,8 +5,8 @@ use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
 use crate::{Error, GpuInfo, load, ops};
 use std::sync::Arc;
-use welte_device::{Activations, DeviceOptions, Replay, Replaying};
-use welte_table::{MemoryPlan, PassKind, Program, verify};
+use welte_device::{Activations, DeviceOptions, Replay, Replaying, Steps};
+use welte_table::{CacheKind, CacheSpec, MemoryPlan, PassKind, Program, verify};
 
 /// The ways in which a GPU can replay chains. The text says why the persistent kernel is not among them, if so.
 pub(crate) fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
@@ -47,6 +47,8 @@ pub(crate) struct Planned {
     pub(crate) recording: Result<Recording, String>,
     /// The same for steps. Without it steps are computed row by row by the kernel for chains, if there is that.
     pub(crate) rows: Result<Recording, String>,
+    /// The most rows of a step of the persistent kernels, where launched kernels compute larger ones ([`Steps::Fast`]).
+    pub(crate) few: Option<u32>,
 }
 
 impl Planned {
@@ -61,30 +63,22 @@ impl Planned {
             program: &program,
             gpu,
         };
-        // Chains and steps give the same bits, so they go by persistent kernels together or not at all. Where the kernel for steps
-        // cannot run the program, the kernel for chains computes them row by row. With several slots that would be slow.
         let float8 = options.activations == Activations::Float8;
         if float8 {
             check_float8(&program, gpu)?;
         }
-        let recording = match float8 {
-            true => Err("it does not support activations in FP8".to_string()),
-            false => persistent::record(&inputs, ONE_ROW),
-        };
-        let (recording, rows) = match recording {
-            Ok(recording) => match persistent::record_rows(&inputs) {
-                Err(why) if program.slots > 1 => (Err(why.clone()), Err(why)),
-                rows => (Ok(recording), rows),
-            },
-            Err(why) => (Err(why.clone()), Err(why)),
-        };
+        let Recorded {
+            chains: recording,
+            rows,
+            few,
+        } = Recorded::of(&inputs, float8, options.steps);
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
         let usual = match persistent::unproven(gpu) {
             None => Replay::Persistent,
             Some(_) => Replay::Graph,
         };
         let replay = options.replay.unwrap_or(usual);
-        let decode = match recording.is_ok() && replay == Replay::Persistent {
+        let decode = match recording.is_ok() && few.is_none() && replay == Replay::Persistent {
             false if program.slots >= BATCHED_SLOTS || float8 => Role::Batched,
             _ => Role::Generated,
         };
@@ -97,6 +91,7 @@ impl Planned {
             float8,
             recording: recording.map_err(|why| not_persistent(&why)),
             rows: rows.map_err(|why| not_persistent(&why)),
+            few,
             program,
         })
     }
@@ -138,6 +133,9 @@ impl Planned {
             return replaying.to_string();
         }
         match (&self.recording, replaying.replay) {
+            (Ok(_), Replay::Persistent) if let Some(few) = self.few => {
+                format!("{replaying} for up to {few} rows, launches for more{but}")
+            }
             (_, Replay::Persistent) => match &self.rows {
                 Ok(rows) => format!("{replaying}; up to {} rows per launch{but}", rows.rows),
                 Err(_) => format!("{replaying}; one row per launch{but}"),
@@ -158,6 +156,62 @@ impl Planned {
         };
         let recording = recording.as_ref().map_err(String::clone)?;
         Ok(persistent::standalone(&recording.unit()))
+    }
+}
+
+/// The decode pass for the persistent kernels.
+struct Recorded {
+    chains: Result<Recording, String>,
+    rows: Result<Recording, String>,
+    few: Option<u32>,
+}
+
+impl Recorded {
+    /// Chains and steps give the same bits, so they go by persistent kernels together or not at all. Where the kernel for steps
+    /// cannot run the program, the kernel for chains computes them row by row. With several slots that would be slow.
+    fn of(inputs: &Inputs<'_>, float8: bool, steps: Steps) -> Recorded {
+        let program = inputs.program;
+        if float8 && steps == Steps::Alike {
+            return Recorded::none("it does not support activations in FP8".to_string());
+        }
+        let chains = match persistent::record(inputs, ONE_ROW) {
+            Ok(chains) => chains,
+            Err(why) => return Recorded::none(why),
+        };
+        let rows = match float8 {
+            true => Err("launched kernels compute in FP8".to_string()),
+            false => persistent::record_rows(inputs),
+        };
+        let why = match rows {
+            Err(why) if program.slots > 1 || float8 => why,
+            rows => {
+                return Recorded {
+                    chains: Ok(chains),
+                    rows,
+                    few: None,
+                };
+            }
+        };
+        // Only the states of the first slot are saved before a launch.
+        let states = |cache: &CacheSpec| matches!(cache.kind, CacheKind::Recurrent { .. });
+        if steps == Steps::Alike || program.caches.iter().any(states) {
+            return Recorded::none(why);
+        }
+        let rows = persistent::record_few_rows(inputs);
+        let few = rows.as_ref().map_or(1, |rows| rows.rows);
+        Recorded {
+            chains: Ok(chains),
+            rows,
+            few: Some(few),
+        }
+    }
+
+    fn none(why: String) -> Recorded {
+        Recorded {
+            chains: Err(why.clone()),
+            rows: Err(why),
+            few: None,
+        }
     }
 }
 
@@ -256,6 +310,33 @@ mod tests {
         let large = "qwen3-4b,layers=1:bf16";
         assert_eq!(decode(large, 8, persistent), (persistent, Role::Generated));
         assert_eq!(decode(large, 9, persistent), (graph, Role::Batched));
+    }
+
+    #[test]
+    fn fast_steps_take_the_persistent_kernels_for_few_rows_of_many_slots() {
+        let planned = |shape: &str, slots, steps| {
+            let mut options = options(Replay::Persistent);
+            options.steps = steps;
+            Planned::of(program(shape, for_slots(slots)), &h200(), &options).unwrap()
+        };
+        for (shape, few) in [
+            ("qwen3-0.6b,layers=1:q4_0", 8),
+            ("qwen3-4b,layers=1:bf16", 8),
+            ("gemma-3-1b,layers=6:q8_0", 1),
+            ("qwen3-30b-a3b,layers=1:q4_k", 1),
+        ] {
+            let fast = planned(shape, 256, Steps::Fast);
+            assert_eq!((fast.few, fast.decode), (Some(few), Role::Batched));
+            let said = format!("persistent for up to {few} rows, launches for more");
+            assert_eq!(fast.explain(), said, "{shape}");
+            let alike = planned(shape, 256, Steps::Alike);
+            assert_eq!((alike.few, alike.recording.is_ok()), (None, false));
+        }
+        // Where all rows go by the persistent kernels, nothing changes.
+        let all = planned("qwen3-0.6b,layers=1:q4_0", 8, Steps::Fast);
+        assert_eq!((all.few, all.decode), (None, Role::Generated));
+        let states = planned("qwen3.5-small,layers=4:q4_k", 8, Steps::Fast);
+        assert_eq!(states.replaying().replay, Replay::Graph);
     }
 
     /// Norms after a part and experts are computed row by row, so with one slot only.

@@ -3,13 +3,13 @@
 mod common;
 
 use common::{
-    Config, chain_of, config, difference, gpu, is_pretend, load, logits, long, make, open, oracle,
-    prompt, replaying, rows, seed, set_slot, soak, step,
+    Config, chain_of, config, difference, gpu, is_pretend, load, logits, long, make, open,
+    open_with, oracle, prompt, replayed, replaying, rows, seed, set_slot, soak, step,
 };
 use std::time::{Duration, Instant};
 use welte_conformance::made::{Made, Numbers};
 use welte_cuda::CudaContext;
-use welte_device::{ChainStart, Context, Control, Emitted, Replay, ReplayTools};
+use welte_device::{ChainStart, Context, Control, Emitted, Replay, ReplayTools, Steps};
 use welte_table::*;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -192,6 +192,52 @@ fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// With [`Steps::Fast`] few rows have the bits of a load for few slots, and many those of a load for many.
+#[test]
+#[ignore = "needs a GPU"]
+fn fast_steps_have_the_bits_of_the_kernels_for_so_many_rows() {
+    if !gpu() {
+        return;
+    }
+    for (seed, format) in [(410, Format::Q4_0), (411, Format::BF16)] {
+        let made_for = |slots| {
+            make(&Config {
+                format,
+                slots,
+                decode_rows: slots,
+                ..config(seed)
+            })
+        };
+        let ((few, weights), (many, _)) = (made_for(3), made_for(24));
+        let mut persistent = load(&few, &weights);
+        let mut launched = open(&many, &weights, Replay::Persistent);
+        let mut options = replayed(Replay::Persistent);
+        options.steps = Steps::Fast;
+        let mut fast = open_with(&many, &weights, &options);
+        assert_eq!(replaying(&launched).0, Replay::Graph);
+        assert_eq!(replaying(&fast), (Replay::Persistent, None));
+        assert_eq!(fast.rows_together(), Ok(8));
+        let all = [&mut persistent, &mut launched, &mut fast];
+        let mut n = Numbers(seed);
+        let (past, next) = (
+            rows(&mut n, few.vocab, 0, 30, 2),
+            rows(&mut n, few.vocab, 30, 20, 2),
+        );
+        let all = all.map(|context| {
+            prompt(context, &past);
+            [1, 3, 8, 9, 20].map(|count| {
+                let most = context.program().passes[0].rows as usize;
+                let rows = &next[..count.min(most)];
+                bits(&step(context, PassKind::Decode, rows))
+            })
+        });
+        let [persistent, launched, fast] = all;
+        assert_eq!(fast[..2], persistent[..2], "{format:?}");
+        assert_eq!(fast[3..], launched[3..], "{format:?}");
+        assert_ne!(fast[2], launched[2], "{format:?}");
+    }
 }
 
 /// A row's logits have the same bits in a chain, in a step of its own and in steps of any other rows. The shapes make lines of 2, 4, 8 and

@@ -36,7 +36,7 @@ pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
 pub use noise::{chance, noise};
-pub use options::{Activations, DeviceOptions, Replay, Replaying, cpu_list};
+pub use options::{Activations, DeviceOptions, Replay, Replaying, Steps, cpu_list};
 pub use phases::{Phase, Phases};
 pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;

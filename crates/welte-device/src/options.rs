@@ -19,6 +19,18 @@ pub struct DeviceOptions {
     pub retune: bool,
     /// How a GPU rounds the activations that it multiplies with weights in FP8.
     pub activations: Activations,
+    /// Which kernels a GPU may use for steps of few generated rows.
+    pub steps: Steps,
+}
+
+/// Whether a generated row has the same bits in steps of few and of many rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// Yes: an answer does not depend on other requests.
+    #[default]
+    Alike,
+    /// Not if other kernels are faster for few rows. The last bits of a row then depend on how many are computed with it.
+    Fast,
 }
 
 /// How activations are rounded before a product with weights in FP8.

@@ -63,7 +63,7 @@ pub use text::tokenizer;
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs,
-    Phase, Profile, Progress, Replay, ReplayTools, Replaying, cpu_list, timeline,
+    Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Range, Sampling, SamplingOption};

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use web_time::{Duration, Instant};
 use welte_device::{
     Activations, Device, DeviceInfo, DeviceOptions, Loaded, Phase, Phases, Plan, Progress, Replay,
+    Steps,
 };
 use welte_formats::Narrowed;
 use welte_formats::checkpoint::{Checkpoint, Value};
@@ -89,6 +90,8 @@ pub struct LoadOptions {
     pub retune: bool,
     /// How a GPU rounds the activations that it multiplies with weights in FP8.
     pub activations: Activations,
+    /// Which kernels a GPU may use for steps of few generated rows.
+    pub steps: Steps,
     /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
     /// The experts of so many layers, from the first one on, run on the CPU, and all else on the device. 0: none;
@@ -124,6 +127,7 @@ impl Default for LoadOptions {
             replay: None,
             retune: false,
             activations: Activations::default(),
+            steps: Steps::default(),
             ignore_memory: false,
             cpu_experts: 0,
         }
@@ -154,6 +158,7 @@ impl LoadOptions {
         };
         options.retune = self.retune;
         options.activations = self.activations;
+        options.steps = self.steps;
         options
     }
 }

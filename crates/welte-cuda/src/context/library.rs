@@ -18,7 +18,7 @@ use welte_table::Row;
 const PATTERN: usize = 1 << 16;
 /// Rows that are compared: about so many, evenly spread, so that every tile has some.
 const COMPARED: u32 = 8;
-/// Rows of a step from which the library is worth opening. Products of fewer rows take hardly longer by our kernels.
+/// Rows of prompts after which the library is worth opening. Until then a process may be over.
 const MANY_ROWS: usize = 512;
 /// Nanoseconds up to which a run is repeated to time it.
 const SHORT: u64 = 100_000;
@@ -260,6 +260,8 @@ pub(super) struct Choices {
 #[derive(Default)]
 pub(super) struct Recall {
     choices: Option<Choices>,
+    /// Rows of prompts so far.
+    rows: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -267,17 +269,19 @@ impl Recall {
     pub(super) fn of(choices: Option<Choices>) -> Recall {
         Recall {
             choices,
+            rows: 0,
             thread: None,
         }
     }
 
-    /// Notes that a step has so many rows. From [`MANY_ROWS`] on the library is opened, on a thread of its own. Launches wait for that
-    /// here and there, about 0.15 s in all.
+    /// Notes that a step of a prompt has so many rows. After [`MANY_ROWS`] in all the library is opened, on a thread of its own. Launches
+    /// wait for that here and there, about 0.15 s in all.
     ///
     /// If the library is not the one of the choices, or does not have one of the algorithms, our kernels compute in this process, and
     /// the next one times the algorithms again.
     pub(super) fn note_rows(&mut self, rows: usize) {
-        let Some(choices) = self.choices.take_if(|_| rows >= MANY_ROWS) else {
+        self.rows = self.rows.saturating_add(rows);
+        let Some(choices) = self.choices.take_if(|_| self.rows >= MANY_ROWS) else {
             return;
         };
         self.thread = Some(std::thread::spawn(move || {

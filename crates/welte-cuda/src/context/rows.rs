@@ -138,7 +138,8 @@ impl CudaContext {
 
     /// Enqueues a step of so many rows by the persistent kernel, if that computes the pass. The step state is enqueued already.
     pub(super) fn launch_rows(&mut self, pass: usize, rows: usize) -> Result<bool, Error> {
-        if self.mode() != Replay::Persistent || pass != DECODE {
+        let many = self.loaded.few.is_some_and(|few| rows > few as usize);
+        if self.mode() != Replay::Persistent || pass != DECODE || many {
             return Ok(false);
         }
         match (&mut self.rows, &self.persistent) {

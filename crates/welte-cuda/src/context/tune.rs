@@ -221,7 +221,8 @@ impl CudaContext {
     /// launched kernels, except for rounding. `None` if it gave up.
     #[doc(hidden)]
     pub fn check_rows(&mut self, rows: u32) -> Result<Option<bool>, Error> {
-        for count in [rows.min(self.passes[DECODE].rows), 1] {
+        let rows = rows.min(self.passes[DECODE].rows);
+        for count in [rows.min(self.loaded.few.unwrap_or(rows)), 1] {
             let together = self.logits_of_trial(count)?;
             if self.replay != Replay::Persistent {
                 return Ok(None);

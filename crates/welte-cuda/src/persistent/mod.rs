@@ -26,7 +26,7 @@ pub(crate) use instruction::Fault;
 pub(crate) use memory::{DeviceMemory, ONE_ROW, ScratchpadBytes};
 pub(crate) use print::standalone;
 pub(crate) use recorder::record;
-pub(crate) use rows::record_rows;
+pub(crate) use rows::{record_few_rows, record_rows};
 pub(crate) use tuning::Tuning;
 pub(crate) use variants::TUNED_VARIANTS;
 

@@ -20,15 +20,26 @@ const BYTES_AT_ONCE: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
 /// Room for so many rows is worth full tiles: no smaller tiles are tried.
 const ENOUGH_ROWS: u32 = 4;
 
-/// Records the decode pass for steps, with as many rows per launch as there is room for.
+/// Records the decode pass for steps of any number of rows, if launched kernels are not faster for those of all slots.
 pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
-    let decode = cx.program.passes.first().ok_or("no pass")?;
     let slots = cx.program.slots;
     if slots > MOST_SLOTS {
         return Err(format!(
             "{slots} slots, and launched kernels are faster for more than {MOST_SLOTS}"
         ));
     }
+    match record_few_rows(cx) {
+        Ok(recording) if recording.rows < fewest_rows(&recording, slots) => Err(format!(
+            "{slots} slots, and shared memory has room for {} at a time",
+            recording.rows
+        )),
+        other => other,
+    }
+}
+
+/// Records the decode pass for steps, with as many rows per launch as there is room for.
+pub(crate) fn record_few_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
+    let decode = cx.program.passes.first().ok_or("no pass")?;
     let most = decode.rows.clamp(1, MAX_ROWS);
     let mut best = most_rows(cx, most, BYTES_AT_ONCE[0]);
     let rows = |recording: &Result<Recording, String>| recording.as_ref().map_or(0, |r| r.rows);
@@ -41,13 +52,7 @@ pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
             best = recording;
         }
     }
-    match best {
-        Ok(recording) if recording.rows < fewest_rows(&recording, slots) => Err(format!(
-            "{slots} slots, and shared memory has room for {} at a time",
-            recording.rows
-        )),
-        other => other,
-    }
+    best
 }
 
 /// The rows for which shared memory must have room. If all weights are BF16, launched kernels are faster as soon as a step of all slots

@@ -25,9 +25,14 @@ pub fn gpu() -> bool {
 
 /// The first GPU.
 pub fn device(replay: Replay) -> CudaDevice {
+    CudaDevice::open(0, &replayed(replay)).unwrap()
+}
+
+/// Options that ask for a way of replaying.
+pub fn replayed(replay: Replay) -> DeviceOptions {
     let mut options = DeviceOptions::default();
     options.replay = Some(replay);
-    CudaDevice::open(0, &options).unwrap()
+    options
 }
 
 /// Whether the GPU is the pretend one (`tests/pretend`), where every kernel and every token takes long.
@@ -147,7 +152,17 @@ pub fn make(c: &Config) -> (Program, Made) {
 
 /// A context of a program on the GPU.
 pub fn open(program: &Program, checkpoint: &dyn Checkpoint, replay: Replay) -> CudaContext {
-    let loaded = device(replay).load_program(Arc::new(program.clone()), checkpoint);
+    open_with(program, checkpoint, &replayed(replay))
+}
+
+/// The same with any options.
+pub fn open_with(
+    program: &Program,
+    checkpoint: &dyn Checkpoint,
+    options: &DeviceOptions,
+) -> CudaContext {
+    let device = CudaDevice::open(0, options).unwrap();
+    let loaded = device.load_program(Arc::new(program.clone()), checkpoint);
     loaded.unwrap().cuda_context().unwrap()
 }
 
