@@ -6,7 +6,7 @@ use crate::load::Inner;
 use crate::lower::Lowering;
 use crate::memory::Block;
 use crate::ops::State;
-use crate::ops::sample::Samplers;
+use crate::ops::samplers::Samplers;
 use crate::panicked;
 use crate::scratch::{Scratch, Sizes, chain_slots, first_list, most_phases};
 use std::collections::BTreeMap;

@@ -5,10 +5,11 @@ use crate::kernels::{Isa, Kernel};
 use crate::memory::{Block, round_up};
 use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
-use crate::ops::sample::{self, Samplers};
+use crate::ops::sample;
+use crate::ops::samplers::Samplers;
 use crate::ops::{
     ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention, gated_delta, heads,
-    matmul_prompt,
+    matmul,
 };
 use welte_device::{ChainStart, Checks, Error};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
@@ -181,7 +182,7 @@ impl Sizes {
                     sizes.own_row = sizes.own_row.max(ROW_AFTER + acts);
                     for kernel in [&kernel, &many] {
                         if rows >= kernel.many_rows {
-                            let scratch = matmul_prompt::scratch_bytes(kernel, k);
+                            let scratch = matmul::scratch_bytes(kernel, k);
                             sizes.per_thread = sizes.per_thread.max(scratch);
                         }
                     }

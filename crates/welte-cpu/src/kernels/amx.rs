@@ -4,14 +4,14 @@
 //! Sums of bytes are integers, and everything after them is the code of AVX-512. The bits are therefore those of AVX-512.
 //! Products of BF16 are added in the order of the instruction: see [`rounded`].
 
-use super::Call;
 use super::avx512::{Out, add_chunk, load, starts, store};
+use super::avx512_many as wide;
+use super::call::Call;
 use super::layout::{ACT, CHUNK, Layout, ROWS, acts_bytes, tile_bytes};
-use super::prompt::{chunk_bytes, unpacked_bytes, wide};
+use super::unpacked::{chunk_bytes, unpacked_bytes};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 use welte_table::Format;
 
 /// Activation rows of a matrix tile.
@@ -20,31 +20,6 @@ pub(super) const GROUP: usize = 16;
 const FEWEST: usize = 4;
 /// Bytes of a line of a matrix tile.
 const LINE: usize = 64;
-
-/// Whether the processor has AMX for bytes and BF16, and the system lets this process use it.
-pub(super) fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| has_tiles() && system_allows())
-}
-
-fn has_tiles() -> bool {
-    const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_TILE_INT8 == BF16_TILE_INT8
-}
-
-/// Asks Linux for the matrix tiles' registers. All threads of the process have them from then on.
-#[cfg(target_os = "linux")]
-fn system_allows() -> bool {
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const TILE_DATA: libc::c_long = 18;
-    // SAFETY: the call takes two numbers and changes nothing but what threads may save.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn system_allows() -> bool {
-    false
-}
 
 /// The shapes of the tile registers, as `ldtilecfg` reads them.
 #[repr(C, align(64))]

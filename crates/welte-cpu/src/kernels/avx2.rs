@@ -1,10 +1,10 @@
 //! AVX2 with FMA and F16C: one vector is 8 output rows, half a tile.
 
+use super::call::{Call, fetch_ahead};
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, Piece, ROWS, Scales,
     acts_bytes, layout_of, pieces, place, tile_bytes,
 };
-use super::{Call, fetch_ahead};
 use std::arch::x86_64::*;
 use welte_table::Format;
 
@@ -338,7 +338,7 @@ pub(super) unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u
 }
 
 /// The scales of one chunk in vectors.
-pub(super) type ChunkScales = super::prompt::ChunkScales<__m256, __m256i>;
+pub(super) type ChunkScales = super::unpacked::ChunkScales<__m256, __m256i>;
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`. `half` selects the 8
 /// rows.

@@ -1,14 +1,14 @@
 //! AVX2 for many rows: tiles in the unpacked form of `prompt.rs`. A load of 4 activations serves both halves of a tile, and
 //! the sums of 4 rows stay in registers. Up to 32 rows pass a slice of a tile before the next slice.
 
-use super::Call;
 use super::avx2::{
     ChunkScales, Out, chunk, heads, load, minima, products, scales, store, unpack_four, word,
 };
+use super::call::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SECOND, CHUNK, Correction, Layout, ROWS, Scales, acts_bytes, layout_of,
 };
-use super::prompt::{
+use super::unpacked::{
     QUANTS, chunk_bytes, kept_scales, loaded_scales, scale_vectors, unpacked_bytes,
 };
 use std::arch::x86_64::*;

@@ -1,10 +1,10 @@
 //! AVX-512: one vector is 16 output rows. Block formats need VNNI.
 
+use super::call::{Call, fetch_ahead};
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Correction, HALVES, Head, Layout, ROWS, Scales,
     acts_bytes, layout_of, tile_bytes,
 };
-use super::{Call, fetch_ahead};
 use std::arch::x86_64::*;
 use welte_table::Format;
 
@@ -354,7 +354,7 @@ unsafe fn dot(sum: __m512i, w: &[__m512i], act: *const u8) -> __m512i {
 }
 
 /// The scales of one chunk in vectors.
-pub(super) type ChunkScales = super::prompt::ChunkScales<__m512, __m512i>;
+pub(super) type ChunkScales = super::unpacked::ChunkScales<__m512, __m512i>;
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`.
 #[inline]

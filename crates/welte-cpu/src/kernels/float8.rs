@@ -7,14 +7,10 @@
 //! A byte becomes an f16 by shifting: the sign to the sign, the other bits to bits 7 to 13. The f16 is 2^-8 of the value,
 //! subnormals included. NaN becomes 480; readers refuse it.
 
-use super::layout::{F8_BLOCK, F8_BYTES, ROWS};
-use super::scalar::word;
+use super::layout::{F8_BLOCK, F8_BYTES, ROWS, word};
 
 /// The factor from widened elements to their values.
 pub(super) const UNIT: f32 = 256.0;
-
-/// Bytes of an unpacked block of 16 rows.
-pub(super) const UNPACKED: usize = 4 * ROWS + 2 * F8_BLOCK * ROWS;
 
 fn half(byte: u8) -> f32 {
     let bits = u16::from(byte & 0x80) << 8 | u16::from(byte & 0x7f) << 7;
@@ -61,8 +57,10 @@ pub(super) use x86::{avx2, avx512, rounded, rounded_unpacked, unpack};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use super::super::call::{Call, fetch_ahead};
     use super::super::layout::{acts_bytes, tile_bytes};
-    use super::super::{Call, avx2, avx512, fetch_ahead};
+    use super::super::unpacked::F8_UNPACKED as UNPACKED;
+    use super::super::{avx2, avx512};
     use super::*;
     use std::arch::x86_64::*;
     use welte_table::Format;

@@ -493,3 +493,7 @@ pub(super) fn acts_bytes(format: Format, k: usize, bf16: bool) -> usize {
         bytes
     }
 }
+
+pub(super) fn word(bytes: &[u8], at: usize) -> [u8; 4] {
+    [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
+}

@@ -1,7 +1,7 @@
 //! Reads single rows back from packed tiles, so that a table that is also a matrix is stored once.
 
-use super::layout::{CHUNK, ROWS, Scales, layout_of};
-use super::scalar::{d_at, dmin_at, half_at, half_scale, quant, word};
+use super::layout::{CHUNK, ROWS, Scales, layout_of, word};
+use super::scalar::{d_at, dmin_at, half_at, half_scale, quant};
 use welte_table::Format;
 
 /// Row `r` of a tile: the same floats that its encoded row decodes to.

@@ -64,7 +64,11 @@ mod avx2;
 mod avx2_many;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_many;
+mod call;
 mod float8;
+mod isa;
 mod layout;
 mod lookup;
 #[cfg(target_arch = "aarch64")]
@@ -72,192 +76,15 @@ mod neon;
 mod pack;
 mod prompt;
 mod scalar;
+mod unpacked;
 
+pub use isa::Isa;
+
+pub(crate) use call::MANY_ROWS;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use call::fetch_ahead;
+use call::{Call, Matmul};
 use welte_table::Format;
-
-/// How far ahead of the bytes that they read kernels fetch the same stream's bytes. By itself a core fetches too few lines
-/// ahead to read as fast as it could, and none beyond the page: with this, one core of a Xeon reads 1.2 to 1.5 times as much.
-/// On a Xeon and on an EPYC this distance was the best of those from 0.5 to 3 KB.
-#[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 3072;
-
-/// Fetches the line that a stream reads `AHEAD` bytes after this one. There need not be one: a fetch of any address is
-/// harmless.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn fetch_ahead(at: *const u8) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: it reads nothing.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
-}
-
-/// From this many rows on, work is cut for many rows: a matrix's tiles are unpacked once for all of them. The bits are the
-/// same. (Some begin earlier: see [`Kernel::many_rows`].)
-pub(crate) const MANY_ROWS: usize = 17;
-
-/// An instruction set with kernels of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Isa {
-    /// Plain code, on every processor.
-    Scalar,
-    /// NEON of 64-bit ARM.
-    Neon,
-    /// NEON with the dot products of bytes.
-    NeonDot,
-    /// NEON with dot products and, for many rows of block formats, products of small matrices of bytes.
-    NeonI8mm,
-    /// AVX2 with FMA and F16C.
-    Avx2,
-    /// AVX2 with the VEX-coded VNNI.
-    Avx2Vnni,
-    /// AVX-512 F, BW, VL.
-    Avx512,
-    /// AVX-512 with VNNI.
-    Avx512Vnni,
-    /// AVX-512 with VNNI and, for many rows of block formats, the matrix tiles of AMX.
-    Amx,
-    /// AVX-512 with VNNI and BF16. Activations of BF16 and F8_E4M3 weights are always rounded to bf16. It is less exact and
-    /// therefore used only on request; see [`Kernel::for_prompt`].
-    Avx512Bf16,
-    /// As [`Isa::Avx512Bf16`], with the matrix tiles of AMX for BF16.
-    AmxBf16,
-}
-
-impl Isa {
-    /// Every instruction set, the simplest first.
-    pub const ALL: [Isa; 11] = [
-        Isa::Scalar,
-        Isa::Neon,
-        Isa::NeonDot,
-        Isa::NeonI8mm,
-        Isa::Avx2,
-        Isa::Avx2Vnni,
-        Isa::Avx512,
-        Isa::Avx512Vnni,
-        Isa::Amx,
-        Isa::Avx512Bf16,
-        Isa::AmxBf16,
-    ];
-
-    /// The best one of this processor that keeps the activations of float weights exact.
-    pub fn best() -> Isa {
-        Isa::available()
-            .into_iter()
-            .rev()
-            .find(|isa| !isa.rounds_floats())
-            .unwrap_or(Isa::Scalar)
-    }
-
-    /// Those that this processor has, the simplest first.
-    pub fn available() -> Vec<Isa> {
-        Isa::ALL
-            .into_iter()
-            .filter(|isa| isa.is_available())
-            .collect()
-    }
-
-    /// The name, as options spell it.
-    pub fn name(self) -> &'static str {
-        [
-            "scalar",
-            "neon",
-            "neon-dot",
-            "neon-i8mm",
-            "avx2",
-            "avx2-vnni",
-            "avx512",
-            "avx512-vnni",
-            "amx",
-            "avx512-bf16",
-            "amx-bf16",
-        ][self as usize]
-    }
-
-    /// The instruction set of that name.
-    pub fn from_name(name: &str) -> Option<Isa> {
-        Isa::ALL
-            .into_iter()
-            .find(|isa| isa.name().eq_ignore_ascii_case(name))
-    }
-
-    /// Whether the activations of BF16 and F8_E4M3 weights are rounded to bf16.
-    fn rounds_floats(self) -> bool {
-        matches!(self, Isa::Avx512Bf16 | Isa::AmxBf16)
-    }
-
-    /// True if this processor has it.
-    pub fn is_available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-            let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl");
-            match self {
-                Isa::Scalar => true,
-                Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => false,
-                Isa::Avx2 => avx2,
-                Isa::Avx2Vnni => avx2 && has!("avxvnni"),
-                Isa::Avx512 => avx512,
-                Isa::Avx512Vnni => avx512 && has!("avx512vnni"),
-                Isa::Amx => Isa::Avx512Vnni.is_available() && amx::is_available(),
-                Isa::Avx512Bf16 => avx512 && has!("avx512vnni") && has!("avx512bf16"),
-                Isa::AmxBf16 => Isa::Avx512Bf16.is_available() && amx::is_available(),
-            }
-        }
-        #[cfg(target_arch = "aarch64")]
-        {
-            use std::arch::is_aarch64_feature_detected as has;
-            match self {
-                Isa::Scalar | Isa::Neon => true,
-                Isa::NeonDot => has!("dotprod"),
-                Isa::NeonI8mm => has!("dotprod") && has!("i8mm"),
-                _ => false,
-            }
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        {
-            self == Isa::Scalar
-        }
-    }
-}
-
-/// One call of a kernel; see [`Kernel::matmul`].
-struct Call {
-    format: Format,
-    tiles: *const u8,
-    n: usize,
-    k: usize,
-    acts: *const u8,
-    rows: usize,
-    out: *mut f32,
-    out_stride: usize,
-    accumulate: bool,
-}
-
-impl Call {
-    /// The call for the rows from `row` on, whose activations are `stride` bytes apart.
-    ///
-    /// # Safety
-    /// There are that many rows.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn rest(&self, row: usize, stride: usize) -> Call {
-        // SAFETY: both stay within the buffers of the call.
-        let (acts, out) = unsafe {
-            (
-                self.acts.add(row * stride),
-                self.out.add(row * self.out_stride),
-            )
-        };
-        Call {
-            acts,
-            out,
-            rows: self.rows - row,
-            ..*self
-        }
-    }
-}
-
-type Matmul = unsafe fn(&Call);
 
 /// The kernel of one weight format on one instruction set.
 #[derive(Clone, Copy, Debug)]
@@ -337,7 +164,7 @@ impl Kernel {
     /// Bytes of one unpacked tile of `k` columns, a multiple of 64; `None` if tiles are not unpacked. Unpacking pays off
     /// for many rows: see [`Kernel::unpack`] and [`Kernel::matmul_unpacked`].
     pub fn unpacked_bytes(&self, k: usize) -> Option<usize> {
-        self.many.map(|_| prompt::unpacked_bytes(self.format, k))
+        self.many.map(|_| unpacked::unpacked_bytes(self.format, k))
     }
 
     /// Unpacks a tile.

@@ -1,12 +1,12 @@
 //! NEON of 64-bit ARM: one vector is 4 output rows, a quarter of a tile.
 
-use super::Call;
+use super::call::Call;
 use super::float8;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, F8_BLOCK, F8_BYTES, HALVES, Head, Layout, Piece,
     ROWS, Scales, acts_bytes, layout_of, pieces, place, tile_bytes,
 };
-use super::prompt::{
+use super::unpacked::{
     QUANTS, chunk_bytes, kept_scales, loaded_scales, scale_vectors, unpacked_bytes,
 };
 use std::arch::aarch64::*;
@@ -391,7 +391,7 @@ unsafe fn minima<const F: usize>(
 }
 
 /// The scales of one chunk in vectors.
-type ChunkScales = super::prompt::ChunkScales<float32x4_t, int32x4_t>;
+type ChunkScales = super::unpacked::ChunkScales<float32x4_t, int32x4_t>;
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`.
 #[inline(always)]

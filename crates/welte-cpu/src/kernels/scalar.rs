@@ -3,10 +3,10 @@
 //! For block formats every instruction set gives the same bits: integer sums are exact, and the order of float operations
 //! is the same.
 
-use super::Call;
+use super::call::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
-    leftovers, place, tile_bytes,
+    leftovers, place, tile_bytes, word,
 };
 use welte_table::Format;
 
@@ -40,10 +40,6 @@ pub(super) unsafe fn matmul<const F: usize>(call: &Call) {
             }
         }
     }
-}
-
-pub(super) fn word(bytes: &[u8], at: usize) -> [u8; 4] {
-    [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
 }
 
 pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {

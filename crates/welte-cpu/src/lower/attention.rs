@@ -10,7 +10,7 @@ use crate::ops::mamba2::Mamba2;
 use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::short_conv::ShortConv;
-use crate::ops::{FloatRows, attention_prompt};
+use crate::ops::{FloatRows, attention_plain, attention_prompt};
 use crate::scratch::{experts_of, matrix_of, rope_of};
 use crate::unsupported;
 use welte_device::Error;
@@ -111,7 +111,7 @@ impl Lowering<'_> {
             softcap: p.softcap,
             sinks: self.floats(l.command.weights[0], heads)?,
             partials: self.scratch_rows(&self.scratch.partials, 0, floats, heads * splits)?,
-            run: attention::run_for(cache.format, head_dim, isa),
+            run: attention_plain::run_for(cache.format, head_dim, isa),
             threads: self.inner.team.threads(),
             prompt: prompt.filter(|_| l.prompt),
         };

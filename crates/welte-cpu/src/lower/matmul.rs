@@ -7,8 +7,7 @@ use crate::ops::basic::ActMul;
 use crate::ops::experts::{
     self, Combine, ExpertsMatmul, Groups, MOST_EXPERTS, PrepareEntries, Route,
 };
-use crate::ops::matmul::{Epilogue, FUSED_COLUMNS, Matmul, Prepare};
-use crate::ops::matmul_prompt;
+use crate::ops::matmul::{Epilogue, FUSED_COLUMNS, Matmul, Prepare, scratch_bytes};
 use crate::ops::{Bytes, Floats};
 use crate::scratch::{experts_of, matrix_of};
 use crate::unsupported;
@@ -50,7 +49,7 @@ impl Lowering<'_> {
         if l.prompt {
             kernel = Kernel::for_prompt(kernel.format, self.inner.isa);
         }
-        let many_scratch = matmul_prompt::scratch_bytes(&kernel, k);
+        let many_scratch = scratch_bytes(&kernel, k);
         if l.rows * kernel.acts_bytes(k) > self.scratch.acts.len()
             || (norm.is_some() && k * 4 > self.scratch.per_thread)
             || (l.rows >= kernel.many_rows && many_scratch > self.scratch.per_thread)

@@ -13,7 +13,7 @@
     allow(dead_code)
 )]
 
-use super::attention::Attention;
+use super::attention::{Attention, Prompt};
 use super::vectors::Lanes;
 use super::{FloatRows, State};
 use crate::kernels::Isa;
@@ -33,19 +33,6 @@ const ITEMS: usize = 4;
 const WIDE: usize = 3;
 /// The most queries of a strip.
 const MOST_LANES: usize = 48;
-
-/// Attention of prompts on one instruction set.
-#[derive(Clone, Copy)]
-pub(crate) struct Prompt {
-    run: Run,
-    /// The same in strips of one vector, for few queries. The bits are the same.
-    narrow: Run,
-    /// Queries of a vector.
-    lanes: usize,
-}
-
-/// Attention of consecutive rows of one sequence for one kv head: see [`attend`].
-type Run = unsafe fn(&Attention, &State, Range<usize>, usize, *mut f32);
 
 /// The functions for a cache format on an instruction set of this processor, for groups of `group` heads. With `rounds`,
 /// products are in bf16 if the processor multiplies bf16.

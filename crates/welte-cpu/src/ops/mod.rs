@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attention;
+pub(crate) mod attention_plain;
 pub(crate) mod attention_prompt;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod attention_vectors;
@@ -19,11 +20,11 @@ pub(crate) mod gated_delta;
 pub(crate) mod heads;
 pub(crate) mod mamba2;
 pub(crate) mod matmul;
-pub(crate) mod matmul_prompt;
 pub(crate) mod output_rows;
 pub(crate) mod positions;
 pub(crate) mod rope;
 pub(crate) mod sample;
+pub(crate) mod samplers;
 pub(crate) mod short_conv;
 pub(crate) mod streams;
 mod vectors;
@@ -141,7 +142,7 @@ pub(crate) struct State {
     /// By row, while sampling: its token is the argmax of its logits.
     pub(crate) plain_argmax: Vec<bool>,
     /// Sampling state of the slots.
-    pub(crate) samplers: sample::Samplers,
+    pub(crate) samplers: samplers::Samplers,
 }
 
 /// SiLU, GELU by tanh, GELU by erf: the table's numbers 0, 1, 2.
