@@ -2,7 +2,7 @@
 //! per rectangle. Weights become blocks of 128 with a scale each. Rows that are not whole blocks become BF16. Scales of
 //! activations are ignored, since activations are not rounded.
 
-use super::{Data, Files, Place, Stored};
+use super::files::{Files, Place, Stored};
 use crate::{Error, Metadata, TensorInfo, Value, quant};
 use memmap2::Mmap;
 use safetensors::Dtype;
@@ -94,7 +94,7 @@ pub(super) fn joined(
     files: &Files,
     weight: &Stored,
     block: (usize, usize),
-) -> Result<(TensorInfo, Data), Error> {
+) -> Result<(TensorInfo, Parts), Error> {
     let [n, k] = weight.shape[..] else {
         let problem = format!(
             "is F8_E4M3 with {} dimensions; 2 are supported",
@@ -141,7 +141,7 @@ pub(super) fn joined(
         each,
         across,
     };
-    Ok((info, Data::Float8(parts)))
+    Ok((info, parts))
 }
 
 /// Rows of a tensor as blocks, or as BF16.

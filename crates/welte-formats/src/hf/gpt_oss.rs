@@ -1,7 +1,8 @@
 //! Experts in gpt-oss's files. Gate and up are one tensor with alternating rows, and float matrices are transposed.
 //! They are read as `gate_proj`, `up_proj` and `down_proj`, with a row per output.
 
-use super::{Data, Files, Place, Stored, mxfp4};
+use super::files::{Files, Place, Stored};
+use super::mxfp4;
 use crate::{Error, Metadata, TensorInfo, Value};
 use memmap2::Mmap;
 use safetensors::Dtype;
@@ -23,12 +24,19 @@ pub(super) struct Strided {
     column: usize,
 }
 
+/// The location of a tensor's elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Parts {
+    Mxfp4(mxfp4::Parts),
+    Strided(Strided),
+}
+
 /// The tensors that a tensor of experts becomes; none if it is another tensor.
 pub(super) fn taken(
     files: &Files,
     metadata: &Metadata,
     tensor: &Stored,
-) -> Result<Option<Vec<(TensorInfo, Data)>>, Error> {
+) -> Result<Option<Vec<(TensorInfo, Parts)>>, Error> {
     let model = metadata.get("model_type");
     let Some((layer, part)) = tensor.name.split_once(EXPERTS) else {
         return Ok(None);
@@ -57,7 +65,7 @@ pub(super) fn taken(
                     n: info.n / step,
                     ..info
                 };
-                (info, Data::Mxfp4(parts.every(step, i)))
+                (info, Parts::Mxfp4(parts.every(step, i)))
             }
             ("", _) => floats(files, tensor, named(i, "weight"), (step, i))?,
             ("_bias", _) => biases(files, tensor, named(i, "bias"), (step, i))?,
@@ -93,7 +101,7 @@ fn floats(
     tensor: &Stored,
     name: String,
     (step, first): (usize, usize),
-) -> Result<(TensorInfo, Data), Error> {
+) -> Result<(TensorInfo, Parts), Error> {
     let [experts, k, n] = shape(files, tensor, "[experts, inputs, outputs]")?;
     alternate(files, tensor, n, step)?;
     let info = TensorInfo {
@@ -113,7 +121,7 @@ fn biases(
     tensor: &Stored,
     name: String,
     (step, first): (usize, usize),
-) -> Result<(TensorInfo, Data), Error> {
+) -> Result<(TensorInfo, Parts), Error> {
     let [experts, n] = shape(files, tensor, "[experts, outputs]")?;
     alternate(files, tensor, n, step)?;
     let info = TensorInfo {
@@ -133,14 +141,14 @@ fn strided(
     tensor: &Stored,
     first: usize,
     [rows, expert, row, column]: [usize; 4],
-) -> Data {
+) -> Parts {
     let size = info.format.block_bytes();
     let Place { file, start } = tensor.place;
     let place = Place {
         file,
         start: start + first * size,
     };
-    Data::Strided(Strided {
+    Parts::Strided(Strided {
         place,
         size,
         rows,
@@ -153,10 +161,14 @@ fn strided(
 /// Rows of a tensor, with contiguous elements.
 pub(super) fn rows(
     maps: &[Mmap],
-    parts: Strided,
+    parts: Parts,
     tensor: &TensorInfo,
     rows: Range<usize>,
 ) -> Option<Vec<u8>> {
+    let parts = match parts {
+        Parts::Mxfp4(parts) => return mxfp4::rows(maps, parts, tensor, rows),
+        Parts::Strided(parts) => parts,
+    };
     let (map, size) = (&maps[parts.place.file], parts.size);
     let mut out = Vec::with_capacity(rows.len() * tensor.k * size);
     for row in rows {

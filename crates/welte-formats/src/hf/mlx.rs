@@ -1,7 +1,7 @@
 //! MLX's quantised weights: `X.weight` (integers packed into u32), `X.scales` and `X.biases` become one tensor, whose
 //! blocks contain all three.
 
-use super::{Data, Files, Place, Stored};
+use super::files::{Files, Place, Stored};
 use crate::{Error, Metadata, TensorInfo, Value};
 use memmap2::Mmap;
 use safetensors::Dtype;
@@ -44,7 +44,7 @@ impl Quantised<'_> {
     }
 
     /// A packed weight joined with its scales and biases.
-    pub(super) fn joined(&self, weight: &Stored) -> Result<(TensorInfo, Data), Error> {
+    pub(super) fn joined(&self, weight: &Stored) -> Result<(TensorInfo, Parts), Error> {
         let Some(module) = weight.name.strip_suffix(".weight") else {
             let problem = "has type U32, which only packed weights have (X.weight)";
             return Err(self.files.wrong(weight, problem));
@@ -90,7 +90,7 @@ impl Quantised<'_> {
             scales: scales.place,
             biases: biases.place,
         };
-        Ok((info, Data::Mlx(parts)))
+        Ok((info, parts))
     }
 
     /// Rows and elements per row. The dimensions of weight and scales agree except the last, which the group size

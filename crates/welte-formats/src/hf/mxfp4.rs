@@ -1,7 +1,7 @@
 //! gpt-oss's MXFP4 weights: `X_blocks` (u8, 16 per 32 elements, two neighbours per byte) and `X_scales` (u8, an
 //! exponent per 32 elements) become one tensor `X` in GGUF's block layout.
 
-use super::{Files, Place, Stored};
+use super::files::{Files, Place, Stored};
 use crate::{Error, TensorInfo};
 use memmap2::Mmap;
 use safetensors::Dtype;

@@ -5,7 +5,7 @@
 //! | modelopt | `weight` | `weight_scale` | `weight_scale_2` |
 //! | compressed-tensors | `weight_packed` | `weight_scale` | the inverse of `weight_global_scale` |
 
-use super::{Data, Files, Place, Stored};
+use super::files::{Files, Place, Stored};
 use crate::{Error, TensorInfo};
 use memmap2::Mmap;
 use safetensors::Dtype;
@@ -36,7 +36,7 @@ pub(super) struct Parts {
 pub(super) fn taken(
     files: &Files,
     tensor: &Stored,
-) -> Result<Option<Vec<(TensorInfo, Data)>>, Error> {
+) -> Result<Option<Vec<(TensorInfo, Parts)>>, Error> {
     let Some((module, part)) = tensor.name.rsplit_once('.') else {
         return Ok(None);
     };
@@ -89,7 +89,7 @@ fn joined(
     weight: &Stored,
     scales: &Stored,
     factor: f32,
-) -> Result<(TensorInfo, Data), Error> {
+) -> Result<(TensorInfo, Parts), Error> {
     let (n, half) = match weight.shape[..] {
         [n, half] if n > 0 && half > 0 => (n, half),
         _ => {
@@ -124,7 +124,7 @@ fn joined(
         scales: scales.place,
         factor,
     };
-    Ok((info, Data::Nvfp4(parts)))
+    Ok((info, parts))
 }
 
 /// Rows of a tensor as blocks. `None` if a scale is negative or NaN, or the file ends before.

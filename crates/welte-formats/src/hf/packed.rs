@@ -12,7 +12,7 @@
 //!
 //! If the inputs of a group are not neighbours ("act order"), the weight becomes F16 or BF16: each element has its own scale.
 
-use super::{Data, Files, Place, Stored};
+use super::files::{Files, Place, Stored};
 use crate::quant::{self, integers::joined_head};
 use crate::{Error, Metadata, TensorInfo, Value};
 use half::{bf16, f16};
@@ -83,7 +83,7 @@ pub(super) struct Quantised<'a> {
 
 impl Quantised<'_> {
     /// The tensor that the integers of a module become; nothing for its other parts; `None` for other tensors.
-    pub(super) fn taken(&self, tensor: &Stored) -> Result<Option<Vec<(TensorInfo, Data)>>, Error> {
+    pub(super) fn taken(&self, tensor: &Stored) -> Result<Option<Vec<(TensorInfo, Parts)>>, Error> {
         let Some((module, part)) = tensor.name.rsplit_once('.') else {
             return Ok(None);
         };
@@ -176,7 +176,7 @@ impl Quantised<'_> {
         module: &str,
         integers: &Stored,
         order: Order,
-    ) -> Result<(TensorInfo, Data), Error> {
+    ) -> Result<(TensorInfo, Parts), Error> {
         let files = self.files;
         let wrong = |tensor: &Stored, problem: String| Err(files.wrong(tensor, problem));
         let ints = [Dtype::I32, Dtype::U32];
@@ -288,7 +288,7 @@ impl Quantised<'_> {
             k,
             stack: 1,
         };
-        Ok((info, Data::Packed(parts)))
+        Ok((info, parts))
     }
 
     /// Bits, rows and elements per row, from a tensor with the last two. Rows of I32 may end with unused integers.

@@ -14,7 +14,8 @@
 //! | `max_seq_length` | tokens after which texts are cut |
 //! | `prompts.NAME`, `default_prompt_name` | texts to put before a text |
 
-use super::{Files, flatten, read_json};
+use super::files::{Files, read_json};
+use super::json::flatten;
 use crate::{Error, Metadata, Value};
 use serde_json::Value as Json;
 use std::path::Path;

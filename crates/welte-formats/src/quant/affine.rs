@@ -6,7 +6,7 @@
 //! | 2..4 | bias, the same |
 //! | 4.. | q: a stream of bits, element 0 in the lowest ones |
 
-use super::tame;
+use super::halves::tame;
 use half::{bf16, f16};
 use welte_table::{Affine, Format};
 

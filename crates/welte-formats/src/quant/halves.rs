@@ -11,3 +11,13 @@ pub(super) fn get(block: &[u8], at: usize) -> f32 {
 pub(super) fn put(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
+
+/// The nearest number that is finite and within the range of f16; zero for NaN.
+pub(super) fn tame(x: f32) -> f32 {
+    const LARGEST: f32 = 65504.0;
+    if x.is_nan() {
+        0.0
+    } else {
+        x.clamp(-LARGEST, LARGEST)
+    }
+}

@@ -9,7 +9,7 @@
 //! | and 2..4 | zero, the same |
 //! | 4.. | q: in 4 bits, byte j = element 2j low, element 2j + 1 high |
 
-use super::tame;
+use super::halves::tame;
 use half::{bf16, f16};
 use welte_table::{Format, GroupScale, Integers};
 

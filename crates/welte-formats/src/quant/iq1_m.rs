@@ -6,7 +6,7 @@
 //! | 32..48 | per entry four bits: its upper three bits, and a bit for -1/8 |
 //! | 48..56 | four u16, each with four scales of three bits; their top four bits together are d, f16 |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 
 pub(super) fn unpack(block: &[u8; 56]) -> Coded {

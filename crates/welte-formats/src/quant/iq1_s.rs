@@ -6,7 +6,7 @@
 //! | 2..34 | lower eight bits of the entries of eight elements each |
 //! | 34 + 2s.. of sub-block s | u16: the upper three bits of four entries, the scale in three bits, and a bit for -1/8 |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 
 pub(super) fn unpack(block: &[u8; 50]) -> Coded {

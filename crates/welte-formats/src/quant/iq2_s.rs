@@ -8,7 +8,7 @@
 //! | 66..74 | upper two bits of the entries: bits 2i..2i + 2 of byte j = entry 4j + i |
 //! | 74..82 | scales: byte i = sub-block 2i low, sub-block 2i + 1 high |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 use super::iq2_xs::odd_scales;
 

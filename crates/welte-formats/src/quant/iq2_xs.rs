@@ -6,7 +6,7 @@
 //! | 2..66 | u16 per eight elements: the entry in nine bits, then seven bits of signs |
 //! | 66..74 | scales: byte i = sub-block 2i low, sub-block 2i + 1 high |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 
 pub(super) fn unpack(block: &[u8; 74]) -> Coded {

@@ -6,7 +6,7 @@
 //! | 2 + 8s.. of sub-block s | four bytes: entries of eight elements each |
 //! | 6 + 8s.. | u32: four times seven bits of signs, then the scale in the top four bits |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 
 pub(super) fn unpack(block: &[u8; 66]) -> Coded {

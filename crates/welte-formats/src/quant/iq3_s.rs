@@ -8,7 +8,7 @@
 //! | 74..106 | signs: bit i of byte j = element 8j + i |
 //! | 106..110 | scales: byte i = sub-block 2i low, sub-block 2i + 1 high |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 
 pub(super) fn unpack(block: &[u8; 110]) -> Coded {

@@ -6,7 +6,7 @@
 //! | 2..66 | entries of four elements each |
 //! | 66 + 4s.. of sub-block s | u32: four times seven bits of signs, then the scale in the top four bits |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::grid;
 
 pub(super) fn unpack(block: &[u8; 98]) -> Coded {

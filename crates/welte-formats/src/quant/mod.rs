@@ -6,6 +6,7 @@
 mod affine;
 mod codebook;
 pub mod coded;
+mod codes;
 pub(crate) mod f8_e4m3;
 pub mod grid;
 mod halves;
@@ -160,14 +161,5 @@ fn encode_blocks<const B: usize, const N: usize>(
 fn tamed<const B: usize, const N: usize>(
     encode: impl Fn(&[f32; N], &mut [u8; B]),
 ) -> impl Fn(&[f32; N], &mut [u8; B]) {
-    move |x, block| encode(&x.map(tame), block)
-}
-
-fn tame(x: f32) -> f32 {
-    const LARGEST: f32 = 65504.0;
-    if x.is_nan() {
-        0.0
-    } else {
-        x.clamp(-LARGEST, LARGEST)
-    }
+    move |x, block| encode(&x.map(halves::tame), block)
 }

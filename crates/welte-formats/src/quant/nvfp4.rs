@@ -8,7 +8,7 @@
 //!
 //! NVFP4_F32 has an f32 before these bytes, by which all elements are multiplied.
 
-use super::coded::{self, Coded};
+use super::codes::{Coded, values};
 use super::f8_e4m3;
 use welte_table::Format;
 
@@ -35,7 +35,7 @@ pub(super) fn unpack(factor: f32, block: &[u8; 36]) -> Coded {
 }
 
 pub(super) fn encode(x: &[f32; 64], block: &mut [u8; 36]) {
-    let Some((values, factor)) = coded::values(Format::NVFP4) else {
+    let Some((values, factor)) = values(Format::NVFP4) else {
         return;
     };
     for (sub, x) in x.as_chunks::<16>().0.iter().enumerate() {

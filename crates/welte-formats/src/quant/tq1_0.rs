@@ -8,7 +8,7 @@
 //! | 48..52 | number i of byte j = element 240 + 4i + j, i 0..=3 |
 //! | 52..54 | d, f16 |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::{grid, halves, tq2_0};
 
 /// First byte, bytes, and numbers in each byte of the three parts.

@@ -5,7 +5,7 @@
 //! | 0..64 | bits 2g..2g + 2 of byte 32h + j = element 128h + 32g + j |
 //! | 64..66 | d, f16 |
 
-use super::coded::Coded;
+use super::codes::Coded;
 use super::{grid, halves};
 
 pub(super) fn unpack(block: &[u8; 66]) -> Coded {

@@ -4,7 +4,7 @@ use super::fill::Fill;
 use super::keys::Keys;
 use super::layout::{Layout, decays};
 use super::shape::{Hybrid, Mixer, SsmShape};
-use super::{Shape, TAPS};
+use super::shape::{Shape, TAPS};
 use crate::Value;
 
 /// Taps of LFM2's convolutions.

@@ -2,13 +2,16 @@
 //! the format.
 
 use super::fill::Fill;
-use super::{Recipe, Shape, Synthetic};
+use super::recipe::Recipe;
+use super::shape::Shape;
+use crate::tensors::Tensors;
 use crate::{TensorInfo, quantize};
 use welte_table::Format;
 
 /// A model in the making.
 pub(super) struct Layout<'a> {
-    made: &'a mut Synthetic,
+    tensors: &'a mut Tensors,
+    fills: &'a mut Vec<Fill>,
     recipe: Recipe,
     dim: usize,
     layers: usize,
@@ -18,9 +21,15 @@ pub(super) struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    pub(super) fn new<'a>(made: &'a mut Synthetic, shape: &Shape, recipe: Recipe) -> Layout<'a> {
+    pub(super) fn new<'a>(
+        tensors: &'a mut Tensors,
+        fills: &'a mut Vec<Fill>,
+        shape: &Shape,
+        recipe: Recipe,
+    ) -> Layout<'a> {
         Layout {
-            made,
+            tensors,
+            fills,
             recipe,
             dim: shape.dim,
             layers: shape.layers,
@@ -40,7 +49,7 @@ impl Layout<'_> {
 
     fn add(&mut self, name: &str, format: Format, stack: usize, size: [usize; 2], fill: Fill) {
         let prefix = self.layer.map_or(String::new(), |i| format!("blk.{i}."));
-        let added = self.made.tensors.add(TensorInfo {
+        let added = self.tensors.add(TensorInfo {
             name: format!("{prefix}{name}"),
             format,
             n: stack * size[0],
@@ -48,7 +57,7 @@ impl Layout<'_> {
             stack,
         });
         debug_assert!(added, "tensor names are unique");
-        self.made.fills.push(fill);
+        self.fills.push(fill);
     }
 
     /// True if mixed recipes give a matrix more bits.

@@ -7,7 +7,9 @@ mod hybrid;
 mod keys;
 mod latent;
 mod layout;
+mod metadata;
 mod plain;
+mod recipe;
 mod shape;
 mod shapes;
 mod vocabulary;
@@ -19,16 +21,14 @@ pub use shape::{
 pub use shapes::names;
 
 use crate::tensors::Tensors;
-use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, gguf, quantize};
+use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, gguf};
 use fill::Fill;
-use keys::metadata;
 use layout::Layout;
+use metadata::metadata;
+use recipe::Recipe;
 use std::borrow::Cow;
 use std::path::Path;
 use welte_table::Format;
-
-/// Taps of convolutions.
-const TAPS: usize = 4;
 
 /// The approximate number of bytes made at a time when writing a file.
 const PIECE: usize = 32 << 20;
@@ -42,52 +42,6 @@ pub struct Synthetic {
     metadata: Metadata,
     tensors: Tensors,
     fills: Vec<Fill>,
-}
-
-/// The formats of the matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recipe {
-    /// One format for all.
-    Pure(Format),
-    /// Q6_K for the output and the most sensitive matrices, this format for the others.
-    Medium(Format),
-    /// MXFP4 for experts, Q8_0 for the others.
-    Mxfp4Experts,
-}
-
-impl Recipe {
-    fn from_name(name: &str) -> Option<Recipe> {
-        match name.to_ascii_lowercase().as_str() {
-            "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
-            "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
-            "mxfp4_moe" => Some(Recipe::Mxfp4Experts),
-            // The usual group size may be left out: `mlx4`.
-            other => Format::from_name(other)
-                .or_else(|| Format::from_name(&format!("{other}_64")))
-                .map(Recipe::Pure),
-        }
-    }
-
-    /// The number in `general.file_type`.
-    fn file_type(self) -> u32 {
-        match self {
-            Recipe::Medium(Format::Q4_K) => 15,
-            Recipe::Medium(_) => 17,
-            Recipe::Mxfp4Experts => 38,
-            Recipe::Pure(format) => quantize::file_type(format),
-        }
-    }
-
-    /// The format of a matrix with rows of `k` elements. Mixed recipes give `important` ones more bits.
-    fn format(self, important: bool, expert: bool, k: usize) -> Format {
-        let wanted = match self {
-            Recipe::Medium(_) if important => Format::Q6_K,
-            Recipe::Mxfp4Experts if expert => Format::MXFP4,
-            Recipe::Mxfp4Experts => Format::Q8_0,
-            Recipe::Medium(format) | Recipe::Pure(format) => format,
-        };
-        quantize::fitting(wanted, k)
-    }
 }
 
 impl Synthetic {
@@ -150,7 +104,7 @@ impl Synthetic {
     }
 
     fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
-        let mut layout = Layout::new(self, shape, recipe);
+        let mut layout = Layout::new(&mut self.tensors, &mut self.fills, shape, recipe);
         match &shape.family {
             Family::Gemma4(own) => gemma4::lay_out(&mut layout, shape, own),
             Family::Gemma3n(own) => gemma3n::lay_out(&mut layout, shape, own),

@@ -3,7 +3,7 @@
 use super::fill::Fill;
 use super::layout::{Layout, decays};
 use super::shape::{DeltaShape, Family};
-use super::{Shape, TAPS};
+use super::shape::{Shape, TAPS};
 
 pub(super) fn lay_out(l: &mut Layout<'_>, shape: &Shape) {
     let family = &shape.family;

@@ -1,5 +1,8 @@
 //! Shapes of synthetic models.
 
+/// Taps of convolutions.
+pub(super) const TAPS: usize = 4;
+
 /// The model family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
