@@ -3,7 +3,6 @@
 
 use crate::kernels::cooperative::{Cooperative, Tile};
 use crate::kernels::{Geometry, Kernel};
-use crate::plan::COMMAND_BYTES;
 use crate::wait::{Signal, block_on};
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -21,6 +20,9 @@ use wgpu::{
     Features, MapMode, PipelineCompilationOptions, PipelineLayout, PipelineLayoutDescriptor,
     ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages, SubmissionIndex,
 };
+
+/// Bytes from one command's parameters to the next: the largest alignment that a GPU may ask for.
+pub(crate) const COMMAND_BYTES: u64 = 256;
 
 /// Where the bindings of every kernel are.
 pub(crate) mod binding {

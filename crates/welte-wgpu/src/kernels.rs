@@ -1,7 +1,7 @@
 //! The kernels: WGSL in pieces, specialised by constants in front.
 
-use crate::context::samplers;
 use crate::layout::Layout;
+use welte_device::SlotState;
 use welte_table::Format;
 
 /// Invocations of a workgroup.
@@ -9,6 +9,11 @@ pub(crate) const WORKGROUP: u32 = 64;
 
 /// The most experts that `route` can rank.
 pub(crate) const MOST_EXPERTS: u32 = 1024;
+
+/// Words of a slot's settings of sampling before its biases.
+pub(crate) const SETTINGS_HEAD: u32 = 12;
+/// Words of a slot's settings of sampling.
+pub(crate) const SETTINGS: u32 = SETTINGS_HEAD + 2 * SlotState::MOST_BIASES as u32;
 
 /// A kernel: its name says everything that its source depends on.
 pub(crate) struct Kernel {
@@ -690,8 +695,8 @@ fn sampling_of(geometry: Geometry, name: &str, pieces: &[&'static str]) -> Kerne
     Kernel::of_workgroup(size, &format!("{name} of {size}"), &all)
         .with("PARTS", &format!("{MOST_PARTS}u"))
         .with("CAPACITY", &format!("{LIST_CAPACITY}u"))
-        .with("SETTINGS", &format!("{}u", samplers::SETTINGS))
-        .with("SETTINGS_HEAD", &format!("{}u", samplers::HEAD))
+        .with("SETTINGS", &format!("{}u", SETTINGS))
+        .with("SETTINGS_HEAD", &format!("{}u", SETTINGS_HEAD))
 }
 
 pub(crate) fn sample_adjust(geometry: Geometry) -> Kernel {

@@ -8,9 +8,11 @@ mod context;
 mod device;
 mod gpu;
 mod kernels;
+mod launch;
 mod layout;
 mod load;
 mod lower;
+mod needs;
 mod plan;
 #[cfg(test)]
 mod translations;

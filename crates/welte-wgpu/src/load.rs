@@ -1,15 +1,15 @@
 //! Weights on the GPU.
 
-use crate::gpu::{Gpu, binding};
+use crate::gpu::{COMMAND_BYTES, Gpu, binding};
 use crate::kernels::cooperative;
+use crate::launch::{of_matrix, plane};
 use crate::layout::{Piece, Stored, together};
-use crate::lower;
-use crate::plan::COMMAND_BYTES;
-use std::collections::{BTreeSet, VecDeque};
+use crate::needs::{power_bytes, powers_of, rounded_weights};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
-use welte_table::{Program, WeightId, WeightSpec};
+use welte_table::{Program, WeightSpec};
 use wgpu::{
     Buffer, BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor,
     SubmissionIndex,
@@ -47,7 +47,7 @@ impl Weights {
             .zip(&program.weights)
             .map(|(id, spec)| Stored::of(spec, together(&program, id), gpu.binding))
             .collect();
-        let rounded = lower::rounded_weights(&program, &gpu);
+        let rounded = rounded_weights(&program, &gpu);
         let total = stored.iter().map(Stored::bytes).sum::<u64>() + power_bytes(&program, &rounded);
         let mut upload = Upload {
             gpu: &gpu,
@@ -76,17 +76,6 @@ impl Weights {
             program,
         })
     }
-}
-
-/// Bytes of the powers of two of these matrices.
-pub(crate) fn power_bytes(program: &Program, rounded: &BTreeSet<WeightId>) -> u64 {
-    let rows = rounded.iter().map(|id| program.weights[*id as usize].n);
-    rows.map(powers_of).sum()
-}
-
-/// Bytes of the powers of so many rows.
-fn powers_of(rows: u32) -> u64 {
-    4 * u64::from(rows)
 }
 
 struct Upload<'a> {
@@ -162,7 +151,7 @@ impl Upload<'_> {
             let powers = gpu.buffer(&spec.name, powers_of(piece.rows), BufferUsages::STORAGE)?;
             let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
             let command = gpu.buffer("a command", COMMAND_BYTES, usage)?;
-            let parameters = lower::of_matrix(piece.rows, spec.k);
+            let parameters = of_matrix(piece.rows, spec.k);
             gpu.queue.write_buffer(&command, 0, &parameters);
             let bind = gpu.bind(&[
                 (binding::MEM, powers.as_entire_binding()),
@@ -173,7 +162,7 @@ impl Upload<'_> {
             let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
             pass.set_pipeline(&pipeline);
             pass.set_bind_group(0, &bind, &[]);
-            let [x, y] = lower::plane(piece.rows);
+            let [x, y] = plane(piece.rows);
             pass.dispatch_workgroups(x, y, 1);
             drop(pass);
             all.push(powers);

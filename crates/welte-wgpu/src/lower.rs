@@ -2,103 +2,19 @@
 
 mod attention;
 
-use crate::gpu::{Gpu, binding};
+use crate::gpu::{COMMAND_BYTES, Gpu, binding};
 use crate::kernels::cooperative::{Cooperative, Tile, round_rows, rounded_words};
 use crate::kernels::{self, Kernel, Product, WORKGROUP, source};
+use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;
-use crate::plan::{COMMAND_BYTES, STATE_HEAD, Sizes};
-use attention::{Joined, LEAST_SPLIT, attention_cache, splits};
-use std::collections::BTreeSet;
+use crate::needs::{attention_cache, prepared_words, sampled_words};
+use crate::plan::{STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
     WeightId, params,
 };
-use wgpu::{BindGroup, BindingResource, Buffer, BufferBinding, ComputePass, ComputePipeline};
-
-/// One dispatch.
-pub(crate) struct Launch {
-    /// The command's number in its pass.
-    pub(crate) command: u32,
-    pub(crate) bind: BindGroup,
-    /// For one live row, or any number of them.
-    pub(crate) shape: Shape,
-    /// For several, if they are computed together.
-    pub(crate) several: Option<Shape>,
-    /// Of `sample`: who chooses.
-    pub(crate) choice: Option<Choice>,
-    divided: Option<Divided>,
-    /// Of `rope_append` and the attention after it: the other command, if one launch may be both.
-    pub(crate) partner: Option<u32>,
-    /// Of attention: with its partner's work, for a single live row.
-    joined: Option<(ComputePipeline, BindGroup)>,
-}
-
-/// How the GPU chooses the tokens of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
-    /// Each row's largest logit.
-    Argmax,
-    /// As the row's slot demands.
-    Sampler,
-}
-
-/// A launch of attention whose context is divided into splits of so many positions.
-#[derive(Clone, Copy)]
-struct Divided {
-    part: Part,
-    split: u32,
-}
-
-#[derive(Clone, Copy)]
-enum Part {
-    /// The second dimension of the grid has the splits.
-    Splits,
-    /// Only contexts of several splits have something to join.
-    Merge,
-}
-
-/// How a launch computes its rows.
-pub(crate) struct Shape {
-    pipeline: ComputePipeline,
-    /// Workgroups in two dimensions; the third has the live rows.
-    grid: [u32; 2],
-    /// Rows of a workgroup.
-    rows: u32,
-}
-
-impl Launch {
-    /// Records the launch for so many live rows, the longest of which sees so many positions. `together`: its partner is recorded too.
-    pub(crate) fn record(
-        &self,
-        pass: &mut ComputePass<'_>,
-        rows: u32,
-        positions: u32,
-        together: bool,
-    ) {
-        let shape = match &self.several {
-            Some(several) if rows > 1 => several,
-            _ => &self.shape,
-        };
-        let [x, mut y] = shape.grid;
-        if let Some(Divided { part, split }) = self.divided {
-            let splits = positions.div_ceil(split);
-            match part {
-                Part::Splits => y = y.min(splits),
-                Part::Merge if splits <= 1 => return,
-                Part::Merge => {}
-            }
-        }
-        let (pipeline, bind) = match &self.joined {
-            Some((pipeline, bind)) if rows == 1 && together => (pipeline, bind),
-            None if rows == 1 && together => return,
-            _ => (&shape.pipeline, &self.bind),
-        };
-        pass.set_pipeline(pipeline);
-        pass.set_bind_group(0, bind, &[]);
-        pass.dispatch_workgroups(x, y, rows.div_ceil(shape.rows));
-    }
-}
+use wgpu::{BindingResource, Buffer, BufferBinding};
 
 /// A pass whose commands are lowered.
 pub(crate) struct LoweredPass {
@@ -118,49 +34,13 @@ pub(crate) struct Lowering<'a> {
     pub(crate) caches: &'a [Option<Buffer>],
 }
 
-/// Places in front of a command's parameters, as `Place` in `common.wgsl`.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    operands: [u32; 4],
-    first: u32,
-    count: u32,
-    flags: u32,
-    outputs: u32,
-    pages: u32,
-    page: u32,
-    entries: u32,
-    lists: u32,
-    scratch: u32,
-    splits: u32,
-    split: u32,
-    live: u32,
-}
-
-impl Place {
-    /// With the command's own parameters, as they lie in the buffer.
-    fn bytes(&self, params: &[u32; 16]) -> Vec<u8> {
-        let [a, b, c, d] = self.operands;
-        let place = [
-            a,
-            b,
-            c,
-            d,
-            self.first,
-            self.count,
-            self.flags,
-            self.outputs,
-            self.pages,
-            self.page,
-            self.entries,
-            self.lists,
-            self.scratch,
-            self.splits,
-            self.split,
-            self.live,
-        ];
-        let words = place.iter().chain(params);
-        words.flat_map(|word| word.to_ne_bytes()).collect()
-    }
+/// Attention that is `rope_append` too.
+struct Joined {
+    kernel: Kernel,
+    place: Place,
+    params: [u32; 16],
+    /// Of `rope_append`; the sinks come after them.
+    weights: [WeightId; 3],
 }
 
 /// One launch of a command, before its parts are joined.
@@ -844,93 +724,5 @@ impl Lowering<'_> {
     /// The format in which a table is stored: a vector's values are f32.
     fn stored(&self, command: &Command) -> Format {
         self.program().weights[command.weights[0] as usize].format
-    }
-}
-
-/// So many workgroups in two dimensions, each below the limit of 65,535.
-pub(crate) fn plane(count: u32) -> [u32; 2] {
-    const WIDE: u32 = 32768;
-    match count > WIDE {
-        true => [WIDE, count.div_ceil(WIDE)],
-        false => [count, 1],
-    }
-}
-
-/// The most launches of a command whose weight has so many pieces.
-pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
-    match op {
-        Op::NormMatmul | Op::Matmul | Op::MatmulAdd => pieces + 1,
-        Op::NormMatmulActMul => pieces + 2,
-        Op::Attention => 3,
-        Op::Sample => 5,
-        _ => pieces,
-    }
-}
-
-/// Words of scratch for a row of `k` values that is normed or rounded, whichever takes more.
-fn prepared_words(k: u32) -> u32 {
-    k.next_multiple_of(4).max(rounded_words(k))
-}
-
-/// The matrices that products on cooperative matrices take.
-pub(crate) fn rounded_weights(program: &Program, gpu: &Gpu) -> BTreeSet<WeightId> {
-    let mut all = BTreeSet::new();
-    let prompts = program.passes.iter();
-    let prompts = prompts.filter(|pass| gpu.cooperative.is_some() && pass.kind != PassKind::Decode);
-    for pass in prompts {
-        let before = pass.outputs_from().unwrap_or(pass.commands.len());
-        let products = pass.commands[..before].iter().filter(|command| {
-            let is_product = matches!(
-                command.op,
-                Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
-            );
-            is_product && Cooperative::takes(command.format)
-        });
-        all.extend(products.map(|command| command.weights[0]));
-    }
-    all
-}
-
-/// The parameters of a kernel over the rows of a matrix.
-pub(crate) fn of_matrix(rows: u32, k: u32) -> Vec<u8> {
-    let place = Place {
-        count: rows,
-        ..Place::default()
-    };
-    let mut params = [0; 16];
-    params[0] = k;
-    place.bytes(&params)
-}
-
-/// Words of scratch for a row of `n` logits from which a token is sampled.
-fn sampled_words(n: u32) -> u32 {
-    let (parts, _) = kernels::parts(n);
-    n + parts * kernels::PART_WORDS
-}
-
-/// Bytes of scratch that a command takes for `rows` rows.
-pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows: u32) -> u64 {
-    let floats = |row: u64| 4 * u64::from(rows) * row;
-    match command.op {
-        Op::NormMatmul => {
-            let k = params::NormMatmul::of(&command.params).k;
-            floats(prepared_words(k).into())
-        }
-        Op::Matmul | Op::MatmulAdd if !decodes => {
-            let k = params::Matmul::of(&command.params).k;
-            floats(rounded_words(k).into())
-        }
-        Op::NormMatmulActMul => {
-            let p = params::NormMatmulActMul::of(&command.params);
-            floats(u64::from(prepared_words(p.k)) + 2 * u64::from(p.n))
-        }
-        // The chosen token of each row comes first.
-        Op::Sample => floats(1 + u64::from(sampled_words(params::Sample::of(&command.params).n))),
-        Op::Attention if decodes => {
-            let p = params::Attention::of(&command.params);
-            let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);
-            floats(partial * u64::from(splits(program, LEAST_SPLIT).0))
-        }
-        _ => 0,
     }
 }

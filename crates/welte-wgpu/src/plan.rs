@@ -1,16 +1,12 @@
 //! Everything that a program and a context of it allocate, known before anything is.
 
-use crate::context::samplers;
-use crate::gpu::Gpu;
-use crate::kernels::MOST_EXPERTS;
+use crate::gpu::{COMMAND_BYTES, Gpu};
+use crate::kernels::{self, MOST_EXPERTS};
 use crate::layout::{Stored, together};
-use crate::load::power_bytes;
-use crate::lower;
+use crate::needs::{most_launches, power_bytes, rounded_weights, scratch};
 use welte_device::{HostScratch, HostSlot, MaskBoard};
 use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, Pass, PassKind, Program, params};
 
-/// Bytes from one command's parameters to the next: the largest alignment that a GPU may ask for.
-pub(crate) const COMMAND_BYTES: u64 = 256;
 /// Steps of a chain that may be in flight.
 pub(crate) const IN_FLIGHT: usize = 3;
 /// Words of the step state before its rows.
@@ -64,11 +60,11 @@ impl Sizes {
             Some(aligned(runs.bytes))
         });
         arena += runs.max().unwrap_or(0).max(COMMAND_BYTES);
-        let scratch = arena;
+        let scratch_at = arena;
         let used = program.passes.iter().flat_map(|pass| {
             let decodes = pass.kind == PassKind::Decode;
             let commands = pass.commands.iter().enumerate();
-            commands.map(move |(i, c)| lower::scratch(program, c, decodes, pass.rows_at(i)))
+            commands.map(move |(i, c)| scratch(program, c, decodes, pass.rows_at(i)))
         });
         arena = arena.saturating_add(aligned(used.max().unwrap_or(0)));
         let mut lists = Vec::new();
@@ -86,7 +82,7 @@ impl Sizes {
                     .len(),
                 None => 1,
             };
-            lower::most_launches(command.op, pieces)
+            most_launches(command.op, pieces)
         };
         let commands = program.passes.iter().map(|pass| {
             let launches = pass.commands.iter().map(launches);
@@ -104,7 +100,7 @@ impl Sizes {
             caches,
             arena,
             passage,
-            scratch,
+            scratch: scratch_at,
             lists,
             pages: 4 * u64::from(pages).max(4),
             state: 4 * (STATE_HEAD + 4 * rows + slots * (context + 2)) as u64,
@@ -112,7 +108,7 @@ impl Sizes {
             commands: commands.collect(),
             staging: results.max().unwrap_or(0).max(1 << 18),
             tokens: 4 * u64::from(program.passes.first().map_or(1, |pass| pass.rows)).max(4),
-            settings: 4 * u64::from(samplers::SETTINGS) * slots as u64,
+            settings: 4 * u64::from(kernels::SETTINGS) * slots as u64,
             samplers: on_host as u64,
         }
     }
@@ -143,7 +139,7 @@ pub(crate) fn memory(program: &Program, gpu: &Gpu) -> MemoryPlan {
         })
         .collect();
     let mut plan = MemoryPlan::of(program, &|_| 0);
-    let rounded = lower::rounded_weights(program, gpu);
+    let rounded = rounded_weights(program, gpu);
     plan.entries[0].bytes = bytes.iter().sum::<u64>() + power_bytes(program, &rounded);
     for (name, class, bytes) in Sizes::of(program, gpu.binding).entries(program) {
         plan.add(name, class, bytes);

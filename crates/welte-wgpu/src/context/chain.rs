@@ -2,7 +2,7 @@
 
 use super::samplers::{UNDECIDED, are_known};
 use super::{DECODE, WgpuContext};
-use crate::lower::Choice;
+use crate::launch::Choice;
 use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;
 use welte_device::{ChainStart, Control, Emitted, Error, HostSlot, Logprobs, Made};

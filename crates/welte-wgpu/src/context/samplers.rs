@@ -1,14 +1,10 @@
 //! Sampling on the GPU: the settings and histories of slots, as its kernels read them (`shaders/sampling.wgsl`).
 
 use crate::gpu::Gpu;
-use welte_device::{Error, HostSlot, SlotState};
+use crate::kernels::{SETTINGS, SETTINGS_HEAD};
+use welte_device::{Error, HostSlot};
 use welte_table::Sampling;
 use wgpu::{Buffer, BufferUsages};
-
-/// Words of a slot's settings before its biases.
-pub(crate) const HEAD: u32 = 12;
-/// Words of a slot's settings.
-pub(crate) const SETTINGS: u32 = HEAD + 2 * SlotState::MOST_BIASES as u32;
 
 /// In place of a token: rounding could make a difference, so the host chooses.
 pub(super) const UNDECIDED: u32 = 0xffff_fff0;
@@ -124,7 +120,7 @@ fn write_settings(slot: &HostSlot, out: &mut Vec<u8>) {
     };
     let mut biases = slot.biases().to_vec();
     biases.sort_by_key(|(token, _)| *token);
-    let head: [u32; HEAD as usize] = [
+    let head: [u32; SETTINGS_HEAD as usize] = [
         if is_warm { s.temperature.to_bits() } else { 0 },
         top_k,
         top_p.to_bits(),

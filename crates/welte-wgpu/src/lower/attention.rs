@@ -1,11 +1,10 @@
 //! Attention of decode rows and prompts: splits of a context, and rope and append in the same launch.
 
-use super::{Divided, Lowering, Part, Place, Run, Task};
-use crate::kernels::{self, Kernel, WORKGROUP};
-use welte_table::{
-    CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId,
-    accesses, params, step,
-};
+use super::{Joined, Lowering, Run, Task};
+use crate::kernels::{self, WORKGROUP};
+use crate::launch::{Divided, Part, Place};
+use crate::needs::{LEAST_SPLIT, LONG_SPLIT, attention_cache, splits};
+use welte_table::{Command, Format, NO_WEIGHT, Op, Pass, PassKind, accesses, params, step};
 
 /// The commands of a decode pass that one launch may be.
 const APPEND_AND_ATTEND: welte_table::Run = welte_table::Run {
@@ -15,21 +14,6 @@ const APPEND_AND_ATTEND: welte_table::Run = welte_table::Run {
     ],
     relate: |_| Some(()),
 };
-
-/// The fewest positions of a split.
-pub(super) const LEAST_SPLIT: u32 = 256;
-
-/// The same where one workgroup walks a split faster than another launch joins two.
-const LONG_SPLIT: u32 = 1024;
-
-/// Attention that is `rope_append` too.
-pub(super) struct Joined {
-    pub(super) kernel: Kernel,
-    pub(super) place: Place,
-    pub(super) params: [u32; 16],
-    /// Of `rope_append`; the sinks come after them.
-    pub(super) weights: [WeightId; 3],
-}
 
 impl Lowering<'_> {
     pub(super) fn attention(&self, task: Task<'_>, runs: &mut Vec<Run>) {
@@ -161,21 +145,4 @@ impl Lowering<'_> {
             weights,
         })
     }
-}
-
-/// Format and head size of an attention cache.
-pub(super) fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
-    match cache.map(|cache| cache.kind) {
-        Some(CacheKind::Attention {
-            format, head_dim, ..
-        }) => (format, head_dim),
-        _ => (Format::F16, 1),
-    }
-}
-
-/// How many splits a context has when it is decoded, and their positions, at least so many.
-pub(super) fn splits(program: &Program, least: u32) -> (u32, u32) {
-    const MOST: u32 = 64;
-    let split = program.context.div_ceil(MOST).next_multiple_of(least);
-    (program.context.div_ceil(split).max(1), split)
 }

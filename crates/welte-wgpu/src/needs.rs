@@ -1,0 +1,109 @@
+//! What commands and matrices need, known before anything is allocated.
+
+use crate::gpu::Gpu;
+use crate::kernels;
+use crate::kernels::cooperative::{Cooperative, rounded_words};
+use std::collections::BTreeSet;
+use welte_table::{CacheKind, CacheSpec, Command, Format, Op, PassKind, Program, WeightId, params};
+
+/// The fewest positions of a split.
+pub(crate) const LEAST_SPLIT: u32 = 256;
+
+/// The same where one workgroup walks a split faster than another launch joins two.
+pub(crate) const LONG_SPLIT: u32 = 1024;
+
+/// The most launches of a command whose weight has so many pieces.
+pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
+    match op {
+        Op::NormMatmul | Op::Matmul | Op::MatmulAdd => pieces + 1,
+        Op::NormMatmulActMul => pieces + 2,
+        Op::Attention => 3,
+        Op::Sample => 5,
+        _ => pieces,
+    }
+}
+
+/// Words of scratch for a row of `k` values that is normed or rounded, whichever takes more.
+pub(crate) fn prepared_words(k: u32) -> u32 {
+    k.next_multiple_of(4).max(rounded_words(k))
+}
+
+/// The matrices that products on cooperative matrices take.
+pub(crate) fn rounded_weights(program: &Program, gpu: &Gpu) -> BTreeSet<WeightId> {
+    let mut all = BTreeSet::new();
+    let prompts = program.passes.iter();
+    let prompts = prompts.filter(|pass| gpu.cooperative.is_some() && pass.kind != PassKind::Decode);
+    for pass in prompts {
+        let before = pass.outputs_from().unwrap_or(pass.commands.len());
+        let products = pass.commands[..before].iter().filter(|command| {
+            let is_product = matches!(
+                command.op,
+                Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
+            );
+            is_product && Cooperative::takes(command.format)
+        });
+        all.extend(products.map(|command| command.weights[0]));
+    }
+    all
+}
+
+/// Bytes of the powers of two of these matrices.
+pub(crate) fn power_bytes(program: &Program, rounded: &BTreeSet<WeightId>) -> u64 {
+    let rows = rounded.iter().map(|id| program.weights[*id as usize].n);
+    rows.map(powers_of).sum()
+}
+
+/// Bytes of the powers of so many rows.
+pub(crate) fn powers_of(rows: u32) -> u64 {
+    4 * u64::from(rows)
+}
+
+/// Words of scratch for a row of `n` logits from which a token is sampled.
+pub(crate) fn sampled_words(n: u32) -> u32 {
+    let (parts, _) = kernels::parts(n);
+    n + parts * kernels::PART_WORDS
+}
+
+/// Bytes of scratch that a command takes for `rows` rows.
+pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows: u32) -> u64 {
+    let floats = |row: u64| 4 * u64::from(rows) * row;
+    match command.op {
+        Op::NormMatmul => {
+            let k = params::NormMatmul::of(&command.params).k;
+            floats(prepared_words(k).into())
+        }
+        Op::Matmul | Op::MatmulAdd if !decodes => {
+            let k = params::Matmul::of(&command.params).k;
+            floats(rounded_words(k).into())
+        }
+        Op::NormMatmulActMul => {
+            let p = params::NormMatmulActMul::of(&command.params);
+            floats(u64::from(prepared_words(p.k)) + 2 * u64::from(p.n))
+        }
+        // The chosen token of each row comes first.
+        Op::Sample => floats(1 + u64::from(sampled_words(params::Sample::of(&command.params).n))),
+        Op::Attention if decodes => {
+            let p = params::Attention::of(&command.params);
+            let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);
+            floats(partial * u64::from(splits(program, LEAST_SPLIT).0))
+        }
+        _ => 0,
+    }
+}
+
+/// Format and head size of an attention cache.
+pub(crate) fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
+    match cache.map(|cache| cache.kind) {
+        Some(CacheKind::Attention {
+            format, head_dim, ..
+        }) => (format, head_dim),
+        _ => (Format::F16, 1),
+    }
+}
+
+/// How many splits a context has when it is decoded, and their positions, at least so many.
+pub(crate) fn splits(program: &Program, least: u32) -> (u32, u32) {
+    const MOST: u32 = 64;
+    let split = program.context.div_ceil(MOST).next_multiple_of(least);
+    (program.context.div_ceil(split).max(1), split)
+}
