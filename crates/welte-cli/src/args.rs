@@ -2,17 +2,14 @@
 
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
+use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
+use crate::limits::LimitArgs;
 use crate::offer::OfferArgs;
 use crate::rerank::RerankArgs;
 use crate::sampling::SamplingArgs;
-use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use welte::{
-    Activations, DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions,
-    Replay, Speculation, Steps,
-};
 use welte_server::Changing;
 
 /// Runs language models at the speed of the memory.
@@ -80,246 +77,6 @@ pub(crate) enum Command {
     Rm(RmArgs),
 }
 
-/// Which model, and how to load it.
-#[derive(Args)]
-pub(crate) struct LoadArgs {
-    /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
-    #[arg(short, long, value_name = "MODEL")]
-    pub(crate) model: Option<String>,
-    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
-    #[arg(long, value_name = "NAME", conflicts_with = "model")]
-    pub(crate) hf_repo: Option<String>,
-    #[command(flatten)]
-    pub(crate) place: PlaceArgs,
-}
-
-impl LoadArgs {
-    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
-        self.place.options()
-    }
-}
-
-/// The device, and what decides how it computes.
-#[derive(Args, Clone)]
-pub(crate) struct DeviceArgs {
-    /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
-    #[arg(long, value_name = "NAME", value_parser = replay)]
-    pub(crate) replay: Option<Replay>,
-    /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
-    #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
-    pub(crate) cpus: Option<Cpus>,
-    /// Format of cached keys: f16 or q8_0 (also -ctk)
-    #[arg(long, value_name = "TYPE", value_parser = kv_format)]
-    pub(crate) cache_type_k: Option<Format>,
-    /// Format of cached values; must equal that of the keys (also -ctv)
-    #[arg(long, value_name = "TYPE", value_parser = kv_format)]
-    pub(crate) cache_type_v: Option<Format>,
-    /// How a GPU rounds activations before products with FP8 weights: wide (to 16 bits or not at all) or fp8 (faster for many rows, less exact)
-    #[arg(long, default_value = "wide", value_name = "NAME", value_parser = activations)]
-    pub(crate) activations: Activations,
-    /// Steps of few streams on a GPU: alike (with the kernels of many, so an answer does not depend on other requests) or fast (with
-    /// faster ones where there are any; the last bits of an answer then depend on how many run)
-    #[arg(long, default_value = "alike", value_name = "NAME", value_parser = steps)]
-    pub(crate) steps: Steps,
-    /// Instruction set of the CPU [default: the best one]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) isa: Option<String>,
-    /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
-    #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
-    pub(crate) cpu_experts: u32,
-}
-
-impl DeviceArgs {
-    fn apply(&self, options: &mut LoadOptions) -> anyhow::Result<()> {
-        options.kv_format = match (self.cache_type_k, self.cache_type_v) {
-            (Some(k), Some(v)) if k != v => {
-                anyhow::bail!(
-                    "-ctk {} and -ctv {} differ; keys and values share one format",
-                    k.name(),
-                    v.name()
-                )
-            }
-            (k, v) => k.or(v).unwrap_or(Format::F16),
-        };
-        options.device = self.device;
-        options.replay = self.replay;
-        options.cpus = self.cpus.as_ref().map(|cpus| cpus.0.clone());
-        options.activations = self.activations;
-        options.steps = self.steps;
-        options.instructions = self.isa.as_deref().map(instructions).transpose()?;
-        options.cpu_experts = self.cpu_experts;
-        Ok(())
-    }
-}
-
-/// How to load a model, and where.
-#[derive(Args)]
-pub(crate) struct PlaceArgs {
-    #[command(flatten)]
-    pub(crate) on: DeviceArgs,
-    /// Context size in tokens (0: the model's own; run and serve: as far as memory allows, else at most 4096)
-    #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
-    pub(crate) ctx_size: u32,
-    /// CPU threads [default: one for each core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
-    /// Short for --device reference
-    #[arg(long, conflicts_with = "device")]
-    pub(crate) reference: bool,
-    /// Load even if the memory plan exceeds the available memory
-    #[arg(long)]
-    pub(crate) ignore_memory: bool,
-    /// Rows of a prompt that are computed at a time (also -ub) [default: the device's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub(crate) rows: Option<u32>,
-}
-
-impl PlaceArgs {
-    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
-        let mut options = LoadOptions::default();
-        self.on.apply(&mut options)?;
-        if self.reference {
-            options.device = "reference".parse()?;
-        }
-        options.context = self.ctx_size;
-        options.threads = self.threads.map(usize::from);
-        options.ignore_memory = self.ignore_memory;
-        options.prompt_rows = self.rows.unwrap_or(0);
-        Ok(options)
-    }
-}
-
-/// A list of processors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cpus(pub(crate) Vec<usize>);
-
-impl Cpus {
-    fn parse(text: &str) -> Result<Cpus, String> {
-        welte::cpu_list(text).map(Cpus)
-    }
-}
-
-fn replay(name: &str) -> Result<Replay, String> {
-    let names = Replay::ALL.map(Replay::name).join(", ");
-    Replay::from_name(name).ok_or_else(|| format!("use one of {names}"))
-}
-
-fn activations(name: &str) -> Result<Activations, String> {
-    match name {
-        "wide" => Ok(Activations::Wide),
-        "fp8" => Ok(Activations::Float8),
-        _ => Err("use wide or fp8".to_string()),
-    }
-}
-
-fn steps(name: &str) -> Result<Steps, String> {
-    match name {
-        "alike" => Ok(Steps::Alike),
-        "fast" => Ok(Steps::Fast),
-        _ => Err("use alike or fast".to_string()),
-    }
-}
-
-/// The instruction set's name as the device spells it.
-fn instructions(name: &str) -> anyhow::Result<String> {
-    let all = welte::instruction_sets();
-    let known = all.iter().find(|known| known.eq_ignore_ascii_case(name));
-    let known = known.with_context(|| {
-        let all = all.join(", ");
-        format!("--isa {name}: not available on this machine; use one of {all}")
-    })?;
-    Ok(known.to_string())
-}
-
-fn cpu_experts(layers: &str) -> Result<u32, String> {
-    match layers {
-        "all" => Ok(u32::MAX),
-        number => number
-            .parse()
-            .map_err(|_| "use a number of layers, or all".to_string()),
-    }
-}
-
-fn kv_format(name: &str) -> Result<Format, String> {
-    match Format::from_name(name) {
-        Some(format @ (Format::F16 | Format::Q8_0)) => Ok(format),
-        _ => Err("use f16 or q8_0".to_string()),
-    }
-}
-
-/// Prefixes on disk.
-#[derive(Args)]
-pub(crate) struct PrefixArgs {
-    /// Folder that keeps computed prompts, so that later runs need not compute them again
-    #[arg(long, value_name = "DIR")]
-    pub(crate) prefix_cache: Option<PathBuf>,
-    /// The most bytes that the folder takes: a number, also with K, M, G or T
-    #[arg(long, value_name = "N", default_value = "8G", value_parser = bytes)]
-    pub(crate) prefix_cache_size: u64,
-}
-
-impl PrefixArgs {
-    pub(crate) fn options(&self) -> Option<PrefixStoreOptions> {
-        let dir = self.prefix_cache.clone()?;
-        Some(PrefixStoreOptions {
-            dir,
-            bytes: self.prefix_cache_size,
-        })
-    }
-}
-
-/// Where guesses of the next tokens come from.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Spec {
-    /// Earlier text of prompt and answer
-    Ngram,
-    /// The draft model
-    Draft,
-    /// Nowhere
-    Off,
-}
-
-/// Speculation.
-#[derive(Args)]
-pub(crate) struct SpecArgs {
-    /// Guess tokens ahead where it pays, from: ngram (earlier text), draft (the model of -md) or off [default: draft with
-    /// -md, else ngram]. It never changes the text
-    #[arg(long, value_enum, value_name = "FROM")]
-    pub(crate) spec: Option<Spec>,
-    /// A smaller model with the same vocabulary that guesses (also -md)
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model_draft: Option<String>,
-    /// The most tokens to guess at a time
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) draft_max: u16,
-}
-
-impl SpecArgs {
-    /// Sets the engine's options. `load` loads the draft model.
-    pub(crate) fn set(
-        &self,
-        options: &mut EngineOptions,
-        load: impl FnOnce(&str) -> anyhow::Result<Model>,
-    ) -> anyhow::Result<()> {
-        options.draft_max = self.draft_max.into();
-        options.speculation = match (self.spec, &self.model_draft) {
-            (None | Some(Spec::Draft), Some(draft)) => Speculation::Model(load(draft)?),
-            (Some(Spec::Ngram | Spec::Off), Some(_)) => {
-                anyhow::bail!("-md is used with --spec draft only; leave one of both out")
-            }
-            (Some(Spec::Draft), None) => {
-                anyhow::bail!("--spec draft needs a draft model; name it with -md")
-            }
-            (None | Some(Spec::Ngram), None) => Speculation::Ngram,
-            (Some(Spec::Off), None) => Speculation::Off,
-        };
-        Ok(())
-    }
-}
-
 #[derive(Args)]
 pub(crate) struct RunArgs {
     /// A model (file, directory or synthetic:SHAPE:FORMAT), a prompt, or both
@@ -365,23 +122,6 @@ impl RunArgs {
         options.constraint = self.constraint.constraint()?;
         Ok(options)
     }
-}
-
-/// Reads a number of bytes, as powers of 1024 if a letter follows.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[number.len()..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err("the unit must be K, M, G or T".to_string()),
-    };
-    let number: u64 = number.parse().map_err(|e| format!("{e}"))?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| "the number is too large".to_string())
 }
 
 /// How long an idle model stays loaded; `None`: until its memory is needed.
@@ -441,7 +181,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) queue: u32,
     #[command(flatten)]
-    pub(crate) limits: crate::limits::LimitArgs,
+    pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) spec: SpecArgs,
     #[command(flatten)]
@@ -868,7 +608,7 @@ mod tests {
             panic!("not run")
         };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
-        assert_eq!(args.load.place.on.cache_type_k, Some(Format::Q8_0));
+        assert_eq!(args.load.place.on.cache_type_k, Some(welte::Format::Q8_0));
         assert_eq!(args.load.hf_repo.as_deref(), Some("a/b:Q8_0"));
         assert_eq!(args.words, ["hello"]);
     }

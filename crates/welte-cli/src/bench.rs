@@ -2,6 +2,7 @@
 
 mod batched;
 mod embeddings;
+pub(crate) mod measure;
 mod requests;
 mod serving;
 mod speculative;
@@ -10,14 +11,12 @@ mod table;
 use crate::args::{BenchArgs, Rows};
 use crate::{floor, source};
 use anyhow::Context;
+use measure::{Facts, SECONDS, decode, facts, reach, tokens};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{Model, Sampling, Stepper};
-use welte_report::{Floor, human};
-
-/// How long bandwidth is measured.
-pub(crate) const SECONDS: f64 = 0.5;
+use welte::{Sampling, Stepper};
+use welte_report::human;
 
 /// One row of the result.
 struct Row {
@@ -32,16 +31,6 @@ struct Row {
     speeds: Vec<f64>,
     /// Mean bytes that a generated token reads.
     bytes_per_token: Option<f64>,
-}
-
-/// What all rows share.
-struct Facts {
-    model: String,
-    size: u64,
-    parameters: u64,
-    floor: Floor,
-    /// The kind of device, as llama-bench spells it.
-    backend: String,
 }
 
 impl Row {
@@ -165,62 +154,12 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Facts {
-    /// The facts that every row of figures repeats.
-    fn json(&self) -> table::Figures {
-        let facts = serde_json::json!({
-            "model_filename": self.model, "model_size": self.size, "model_n_params": self.parameters,
-            "backends": self.backend, "floor_gb_s": self.floor.speed / 1e9, "in_cache": self.floor.in_cache,
-        });
-        facts.as_object().cloned().unwrap_or_default()
-    }
-}
-
-fn facts(named: &str, model: &Model, floor: Floor) -> Facts {
-    let weights = &model.program().weights;
-    Facts {
-        model: named.to_string(),
-        size: weights.iter().map(welte_table::cost::stored_bytes).sum(),
-        parameters: weights
-            .iter()
-            .map(|w| u64::from(w.n) * u64::from(w.k))
-            .sum(),
-        floor,
-        backend: match model
-            .device_facts()
-            .iter()
-            .any(|(name, _)| name == "experts")
-        {
-            true => format!("{}+CPU", model.device().id.kind.to_uppercase()),
-            false => model.device().id.kind.to_uppercase(),
-        },
-    }
-}
-
 fn name(kind: &str, n: u32, depth: u32, random: bool) -> String {
     match (depth, random) {
         (0, _) => format!("{kind}{n}"),
         (_, false) => format!("{kind}{n} @ d{depth}"),
         (_, true) => format!("{kind}{n} @ random d{depth}"),
     }
-}
-
-/// Various tokens of the vocabulary.
-pub(crate) fn tokens(stepper: &Stepper, n: u32) -> Vec<u32> {
-    let vocab = stepper.model().vocab().max(1);
-    (0..n)
-        .map(|i| i.wrapping_mul(7919).wrapping_add(13) % vocab)
-        .collect()
-}
-
-/// Fills the context up to `depth`. Tokens that are already there are kept.
-pub(crate) fn reach(stepper: &mut Stepper, depth: u32) -> anyhow::Result<()> {
-    let tokens = tokens(stepper, depth);
-    let there = stepper.tokens().iter().zip(&tokens);
-    let there = there.take_while(|(a, b)| a == b).count();
-    stepper.truncate(there);
-    stepper.feed(&tokens[there..])?;
-    Ok(())
 }
 
 fn prompt(stepper: &mut Stepper, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
@@ -255,23 +194,6 @@ fn generation(
             Ok(f64::from(n) / start.elapsed().as_secs_f64())
         })
         .collect()
-}
-
-/// Decodes `n` tokens, at most `chain` per submission. Returns the last one.
-pub(crate) fn decode(stepper: &mut Stepper, n: u32, chain: u32) -> anyhow::Result<u32> {
-    let (mut last, mut left) = (1 % stepper.model().vocab().max(1), n as usize);
-    while left > 0 {
-        let count = stepper.chain(last, left.min(chain as usize), &mut |token| {
-            last = token;
-            true
-        })?;
-        anyhow::ensure!(
-            count > 0,
-            "the context is too small for {n} tokens; use a larger -c"
-        );
-        left -= count;
-    }
-    Ok(last)
 }
 
 struct Printer {

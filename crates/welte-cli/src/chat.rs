@@ -1,7 +1,7 @@
 //! The interactive chat: a conversation with history, line editing and a few commands.
 
 use crate::args::RunArgs;
-use crate::{figures, remedy, run, source};
+use crate::{conversation, figures, remedy, source, terminal};
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
@@ -33,8 +33,8 @@ enum Next {
 }
 
 pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
-    let model = run::load(source, args)?;
-    let template = run::template(args, &model)?;
+    let model = conversation::load(source, args)?;
+    let template = conversation::template(args, &model)?;
     if template.is_none() {
         eprintln!("note: no chat template; the model continues each line as raw text");
         if args.system_prompt.is_some() {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             );
         }
     }
-    let session = run::session(args, &model)?;
+    let session = conversation::session(args, &model)?;
     let cancel = session.cancel_handle();
     if std::io::stdin().is_terminal() {
         let headline = figures::headline(&session, args.verbose);
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     chat.messages.extend(
         args.system_prompt
             .clone()
-            .map(|text| run::message("system", text)),
+            .map(|text| conversation::message("system", text)),
     );
     let mut editor = rustyline::DefaultEditor::new()?;
     // The editor installs a handler that would swallow the signal, so ours comes after it.
-    run::on_interrupt(cancel)?;
+    conversation::on_interrupt(cancel)?;
     loop {
         match read(&mut |prompt| editor.readline(prompt)) {
             Ok(line) if line.trim().is_empty() => {}
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
                 match done {
                     Ok(Next::Leave) => break,
                     Ok(Next::Go) => {}
-                    Err(error) if crate::is_broken_pipe(&error) => return Err(error),
+                    Err(error) if terminal::is_broken_pipe(&error) => return Err(error),
                     // An error in one line does not end the conversation.
                     Err(error) => eprintln!("error: {}", remedy::explain(&error)),
                 }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
-    run::close(&chat.session);
+    conversation::close(&chat.session);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -117,20 +117,24 @@ impl Chat {
         let Some(template) = &self.template else {
             let text = format!("{}{line}", self.raw);
             let tokens = model.encode(&text)?;
-            let (outcome, answer) = run::answer(&mut self.session, &tokens, &options, false)?;
+            let (outcome, answer) =
+                conversation::answer(&mut self.session, &tokens, &options, false)?;
             self.raw = format!("{text}{answer}");
             self.close(&outcome);
             return Ok(());
         };
-        self.messages.push(run::message("user", line.to_string()));
-        let channels = run::in_channels(&model);
+        self.messages
+            .push(conversation::message("user", line.to_string()));
+        let channels = conversation::in_channels(&model);
         let result = model
             .encode_chat(template, &self.messages)
             .map_err(anyhow::Error::from)
-            .and_then(|tokens| run::answer(&mut self.session, &tokens, &options, channels));
+            .and_then(|tokens| {
+                conversation::answer(&mut self.session, &tokens, &options, channels)
+            });
         match result {
             Ok((outcome, text)) => {
-                self.messages.push(run::message("assistant", text));
+                self.messages.push(conversation::message("assistant", text));
                 if outcome.stop == StopReason::Cancelled {
                     eprintln!("(stopped)");
                 }
@@ -162,7 +166,8 @@ impl Chat {
                 anyhow::ensure!(self.template.is_some(), "/system needs a chat template");
                 self.messages.clear();
                 if !rest.is_empty() {
-                    self.messages.push(run::message("system", rest.to_string()));
+                    self.messages
+                        .push(conversation::message("system", rest.to_string()));
                 }
             }
             "save" => self.save(rest)?,
@@ -202,7 +207,12 @@ impl Chat {
             list.with_context(|| format!("{path}: messages: missing; load what /save wrote"))?;
         let messages: Option<Vec<Message>> = list
             .iter()
-            .map(|m| Some(run::message(&field(m, "role")?, field(m, "content")?)))
+            .map(|m| {
+                Some(conversation::message(
+                    &field(m, "role")?,
+                    field(m, "content")?,
+                ))
+            })
             .collect();
         self.messages = messages
             .with_context(|| format!("{path}: messages: each needs a role and a content"))?;

@@ -1,7 +1,8 @@
 //! `welte doctor`: the devices of this machine, and what is missing.
 
 use crate::args::{DoctorArgs, Plain};
-use crate::{bench, floor, source};
+use crate::bench::measure;
+use crate::{floor, source};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 fn examine(report: DeviceReport) -> Examined {
     let options = DeviceOptions::default();
     let usable = report.missing.is_none();
-    let speed = usable.then(|| welte::read_bandwidth(report.id, &options, bench::SECONDS));
+    let speed = usable.then(|| welte::read_bandwidth(report.id, &options, measure::SECONDS));
     if let Some(Ok(speed)) = speed {
         floor::store(report.id, &report.name, speed);
     }

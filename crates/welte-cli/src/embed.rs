@@ -1,6 +1,6 @@
 //! `welte embed`: vectors of texts, as JSON lines.
 
-use crate::args::LoadArgs;
+use crate::flags::{LoadArgs, pooling};
 use crate::source;
 use crate::texts::{self, TextArgs};
 use anyhow::Context;
@@ -40,15 +40,6 @@ pub(crate) struct EmbedArgs {
     /// Cut texts that do not fit in the context
     #[arg(long)]
     truncate: bool,
-}
-
-pub(crate) fn pooling(name: &str) -> Result<Pooling, String> {
-    let names = Pooling::ALL.map(Pooling::name).join(", ");
-    Pooling::from_name(name).ok_or_else(|| match name {
-        "none" => format!("a vector for every token is not offered; use one of {names}"),
-        "rank" => "use `welte rerank` or `welte serve --reranking` for scores of pairs".to_owned(),
-        _ => format!("use one of {names}"),
-    })
 }
 
 pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {

@@ -2,12 +2,16 @@
 
 use crate::floor;
 use crate::remedy::remedy;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use welte::{Error, Model, Outcome, Session, StopReason};
 use welte_device::Error as DeviceError;
 use welte_report::{count, human};
 use welte_table::Class;
+
+/// When the process began.
+pub(crate) static START: OnceLock<Instant> = OnceLock::new();
 
 /// The device and how it replays: `cuda:0, persistent`.
 fn place(session: &Session) -> String {
@@ -80,7 +84,7 @@ pub(crate) fn start_line(model: &Model, begun: Duration, outcome: &Outcome) {
 
 /// What the load and the first context spent their time on, one line per phase. Some happened at the same time.
 pub(crate) fn phase_lines(model: &Model) {
-    let Some(start) = crate::START.get() else {
+    let Some(start) = START.get() else {
         return;
     };
     eprintln!("   begin ms     took ms  phase");

@@ -2,7 +2,8 @@
 //! kernel per chain.
 
 use crate::args::{BenchArgs, Rows};
-use crate::{bench, source};
+use crate::bench::measure;
+use crate::source;
 use anyhow::Context;
 use std::io::Write;
 use std::process::ExitCode;
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
     let ladder = Ladder {
         model: named.to_string(),
         token_bytes: bytes.sum::<f64>() / f64::from(n),
-        read_speed: model.read_bandwidth(bench::SECONDS)?,
+        read_speed: model.read_bandwidth(measure::SECONDS)?,
         kernel_ms: (chained - launch_ms(&mut stepper)?).max(0.0),
         rungs,
     };
@@ -106,13 +107,13 @@ fn times(
     chain: u32,
     repetitions: u32,
 ) -> anyhow::Result<Vec<f64>> {
-    bench::reach(stepper, depth)?;
-    bench::decode(stepper, n.min(8), chain)?;
+    measure::reach(stepper, depth)?;
+    measure::decode(stepper, n.min(8), chain)?;
     (0..repetitions)
         .map(|_| {
             stepper.truncate(depth as usize);
             let start = Instant::now();
-            bench::decode(stepper, n, chain)?;
+            measure::decode(stepper, n, chain)?;
             Ok(start.elapsed().as_secs_f64() * 1e3 / f64::from(n))
         })
         .collect()

@@ -1,6 +1,6 @@
 //! The limits of `welte serve`, which docs/server.md lists.
 
-use crate::args::bytes;
+use crate::flags::bytes;
 use clap::Args;
 use std::time::Duration;
 use welte_server::{ENCODING_BYTES, ServerOptions};

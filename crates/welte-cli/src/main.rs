@@ -10,9 +10,11 @@ mod catalog;
 mod chat;
 mod client;
 mod constraint;
+mod conversation;
 mod doctor;
 mod embed;
 mod figures;
+mod flags;
 mod floor;
 mod generate;
 mod help;
@@ -43,14 +45,10 @@ mod wrap;
 use args::{Cli, Command};
 use clap::FromArgMatches;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 use std::time::Instant;
 
-/// When the process began.
-static START: OnceLock<Instant> = OnceLock::new();
-
 fn main() -> ExitCode {
-    START.get_or_init(Instant::now);
+    figures::START.get_or_init(Instant::now);
     welte::spare_addresses();
     let line = llama_flags::translate(std::env::args_os());
     if let Some(error) = line.error {
@@ -67,7 +65,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         // The reader of our output has closed the pipe on purpose.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", remedy::explain(&error));
             ExitCode::from(1)
@@ -104,11 +102,4 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "hub")]
         Command::Rm(args) => hub::rm(&args),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -1,11 +1,12 @@
 //! Flags of `welte serve` for what the server offers beside the models, and for chat templates.
 
-use crate::args::ServeArgs;
+use crate::flags::pooling;
 use crate::source;
 use crate::templates;
 use anyhow::Context;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
+use std::path::Path;
 use welte::Pooling;
 use welte_server::ServerOptions;
 
@@ -24,7 +25,7 @@ pub(crate) struct OfferArgs {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Reasoning::Auto)]
     reasoning: Reasoning,
     /// Rows that make the vector of a text: last, mean or cls [default: as the model says, else last]
-    #[arg(long, value_name = "KIND", value_parser = crate::embed::pooling)]
+    #[arg(long, value_name = "KIND", value_parser = pooling)]
     pub(crate) pooling: Option<Pooling>,
     /// Do not serve the chat page
     #[arg(long)]
@@ -47,10 +48,13 @@ fn variables(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("use a JSON object: {error}"))
 }
 
-/// Sets the options.
-pub(crate) fn set(args: &ServeArgs, options: &mut ServerOptions) -> anyhow::Result<()> {
-    let offer = &args.offer;
-    options.chat_template = match (&offer.chat_template, &args.chat_template_file) {
+/// Sets the options. `template` is a file with a chat template.
+pub(crate) fn set(
+    offer: &OfferArgs,
+    template: Option<&Path>,
+    options: &mut ServerOptions,
+) -> anyhow::Result<()> {
+    options.chat_template = match (&offer.chat_template, template) {
         (Some(text), _) => Some(templates::text(text)?),
         (None, Some(path)) => Some(source::read_text(path)?),
         (None, None) => None,
@@ -63,7 +67,6 @@ pub(crate) fn set(args: &ServeArgs, options: &mut ServerOptions) -> anyhow::Resu
     }
     options.tags = offer.tags.clone();
     (options.page, options.slots) = (!offer.no_page, !offer.no_slots);
-    options.verbose = args.verbose;
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! `welte profile`: where a token's time goes, and the memory floor measured in the same run.
 
 use crate::args::{Page, ProfileArgs};
-use crate::{bench, floor, source};
+use crate::bench::measure;
+use crate::{floor, source};
 use anyhow::Context;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
         options.cache_positions = positions.context("the caches of all sequences are too large")?;
     }
     let model = source::load_with(&source, &options)?;
-    let speed = model.read_bandwidth(bench::SECONDS)?;
+    let speed = model.read_bandwidth(measure::SECONDS)?;
     let mut stepper = model.stepper()?;
     let mut parts = vec![
         prompt(&mut stepper, args.n_prompt.max(1))?,
@@ -77,7 +78,7 @@ fn write_trace(path: &Path, report: &Report) -> anyhow::Result<()> {
 }
 
 fn prompt(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
-    let prompt = bench::tokens(stepper, tokens);
+    let prompt = measure::tokens(stepper, tokens);
     // Warm-up.
     stepper.feed(&prompt)?;
     stepper.truncate(0);
@@ -114,13 +115,13 @@ fn generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
         return persistent_generation(stepper, tokens);
     }
     stepper.context().set_profiling(true)?;
-    bench::decode(stepper, tokens, u32::MAX)?;
+    measure::decode(stepper, tokens, u32::MAX)?;
     Ok(timed_by_command(stepper, "generation", tokens))
 }
 
 /// Decodes tokens of several sequences together, after random keys and values in place of prompts.
 fn batch(stepper: &mut Stepper, sequences: u32, args: &ProfileArgs) -> anyhow::Result<Part> {
-    let prompt = bench::tokens(stepper, args.n_prompt.max(1));
+    let prompt = measure::tokens(stepper, args.n_prompt.max(1));
     stepper.context().set_profiling(false)?;
     stepper.fill_at_random(&prompt)?;
     // Warm-up.
@@ -144,7 +145,7 @@ fn persistent_generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<P
     stepper.context().set_profiling(false)?;
     let depth = stepper.tokens().len();
     let start = Instant::now();
-    let last = bench::decode(stepper, plain, u32::MAX)?;
+    let last = measure::decode(stepper, plain, u32::MAX)?;
     let ns = start.elapsed().as_nanos() as u64;
     let model = stepper.model().clone();
     let bytes = (1..=plain as usize).map(|i| model.bytes_per_token(depth + i));

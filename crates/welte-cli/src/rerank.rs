@@ -1,6 +1,6 @@
 //! `welte rerank`: documents in the order of their relevance for a query, as JSON lines.
 
-use crate::args::LoadArgs;
+use crate::flags::LoadArgs;
 use crate::source;
 use crate::texts::{self, TextArgs};
 use anyhow::{Context, bail};

@@ -111,7 +111,12 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.drop_changing = args.drop_changing.clone();
     options.keep_alive = args.keep_alive.0;
     options.models_memory = args.models_memory;
-    offer::set(args, &mut options)?;
+    offer::set(
+        &args.offer,
+        args.chat_template_file.as_deref(),
+        &mut options,
+    )?;
+    options.verbose = args.verbose;
     options.api_keys = keys;
     options.origins = args.cors.clone();
     options.hosts = args.allow_host.clone();

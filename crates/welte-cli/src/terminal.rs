@@ -135,6 +135,14 @@ macro_rules! eprintln {
     ($($arguments:tt)*) => { $crate::terminal::error_line(format_args!($($arguments)*)) };
 }
 
+/// True if the reader of our output has closed the pipe.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! `welte bench --embed`: vectors of texts of given lengths. All texts of a row are sent at once, as tokens.
 
+use super::measure::{SECONDS, facts};
 use super::requests::{self, median};
 use super::table::{Column, Figures, Table};
-use super::{SECONDS, facts};
 use crate::args::BenchArgs;
 use crate::{floor, source};
 use anyhow::Context;

@@ -1,6 +1,6 @@
 //! What the benchmarks of an engine share: loading with several slots, requests of random tokens, percentiles.
 
-use super::{Facts, SECONDS, facts};
+use super::measure::{Facts, SECONDS, facts};
 use crate::args::BenchArgs;
 use crate::{floor, source};
 use anyhow::Context;
