@@ -98,16 +98,33 @@ impl Module {
     /// Takes the paths of imports, and those in the code.
     fn find_paths(&mut self) {
         let mut at = 0;
+        // Where modules inside the file begin, as the depth of their braces.
+        let (mut depth, mut inner) = (0, Vec::new());
         while at < self.words.len() {
+            match self.words[at].as_str() {
+                "{" => {
+                    let opens = |back: usize| at >= back && self.words[at - back] == "mod";
+                    // The name of a module may be a macro's parameter, which is two words.
+                    if opens(2) || opens(3) {
+                        inner.push(depth);
+                    }
+                    depth += 1;
+                }
+                "}" => {
+                    depth -= 1;
+                    inner.pop_if(|begin| *begin == depth);
+                }
+                _ => {}
+            }
             if self.words[at] != "use" {
-                at += self.take_path(at);
+                at += self.take_path(at, inner.len());
                 continue;
             }
             let rest = &self.words[at + 1..];
             let end = rest.iter().position(|word| word == ";");
             let tree = &rest[..end.unwrap_or(rest.len())];
             let before = at.checked_sub(1).map(|at| self.words[at].as_str());
-            let handed_on = matches!(before, Some("pub" | ")"));
+            let handed_on = matches!(before, Some("pub" | ")")) && inner.is_empty();
             let mut paths = Vec::new();
             expand(tree, &[], &mut paths);
             at += 1 + tree.len();
@@ -115,14 +132,14 @@ impl Module {
                 if handed_on {
                     self.exports.insert(name, path);
                 } else {
-                    self.paths.push(path);
+                    self.paths.extend(from_file(path, inner.len()));
                 }
             }
         }
     }
 
-    /// Takes a path of the code. Returns its length in words.
-    fn take_path(&mut self, at: usize) -> usize {
+    /// Takes a path of the code, inside `inner` modules of the file. Returns its length in words.
+    fn take_path(&mut self, at: usize, inner: usize) -> usize {
         let is_name = |word: &String| word.starts_with(|c: char| c.is_alphabetic() || c == '_');
         let mut path: Place = Vec::new();
         let mut length = 0;
@@ -136,10 +153,23 @@ impl Module {
             length += 1;
         }
         if path.len() > 1 && !follows {
-            self.paths.push(path);
+            self.paths.extend(from_file(path, inner));
         }
         length.max(1)
     }
+}
+
+/// A path in `inner` nested modules of a file, as the file itself would write it; `None` if it stays in the file.
+fn from_file(path: Place, inner: usize) -> Option<Place> {
+    let supers = path.iter().take_while(|word| *word == "super").count();
+    if supers == path.len() {
+        // As in `pub(in super::super)`.
+        return None;
+    }
+    if inner == 0 || supers > inner || !matches!(path[0].as_str(), "self" | "super") {
+        return Some(path[inner.min(supers)..].to_vec());
+    }
+    (supers == inner).then(|| path[inner..].to_vec())
 }
 
 /// The paths of an import, each with the name that it has here.
@@ -354,6 +384,20 @@ mod tests {
             ("c.rs", "use crate::a::part::{self, f};"),
         ]);
         assert_eq!(found, [["a.rs", "a/part.rs", "b.rs", "c.rs"]]);
+    }
+
+    #[test]
+    fn modules_inside_a_file_are_the_file() {
+        let found = of(&[
+            ("lib.rs", "mod a; mod b; mod c; pub const D: u32 = 0;"),
+            (
+                "a.rs",
+                "mod x { use super::*; use super::super::b::B; mod y { use super::super::super::D; } }",
+            ),
+            ("b.rs", "mod $x { use super::super::c::C; }"),
+            ("c.rs", "fn f() { mod x { super::super::b::g() } }"),
+        ]);
+        assert_eq!(found, [["b.rs", "c.rs"]]);
     }
 
     #[test]
