@@ -1,10 +1,9 @@
 //! The run-time compiler, NVRTC, and what is remembered of it so that a start need not open it.
 #![allow(unsafe_code)]
 
-use crate::compile::{
-    DECODE_UNITS, SOURCES, cache_folder, hashed, read_cached, source, title, write_cached,
-};
+use crate::disk::{cache_folder, hashed, read_cached, write_cached};
 use crate::launch::Unit;
+use crate::sources::{DECODE_UNITS, SOURCES, source, title};
 use crate::{Error, libraries};
 use cudarc::nvrtc::sys as nvrtc;
 use std::ffi::{CString, c_char};

@@ -3,45 +3,43 @@
 
 mod chain;
 mod contract;
+mod cublas;
 mod host_choice;
-mod library;
+mod logprob_kernels;
 mod logprobs;
 mod persistent;
+mod persistent_kernel;
 mod picks;
 mod profile;
 mod ready;
+mod recall;
 mod rows;
+mod rows_kernel;
 mod slots;
 mod states;
 mod tune;
-
-pub(crate) use ready::turn_unit;
-pub(crate) use states::saved_bytes;
 
 use crate::Error;
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel};
 use crate::graph::Graph;
 use crate::launch::{bytes_of, bytes_of_all};
-use crate::load::LoadedProgram;
+use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::encode;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
-use library::Recall;
-use logprobs::LogprobKernels;
-use persistent::Persistent;
-use ready::{Ready, ReadyPass, ready_passes};
-use rows::Rows;
+use logprob_kernels::LogprobKernels;
+use persistent_kernel::Persistent;
+use ready::{DECODE, Ready, ReadyPass, ready_passes};
+use recall::Recall;
+use rows_kernel::Rows;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{ChainStart, Checks, Choice, HostScratch, MaskBoard, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, PassKind, Row};
-
-/// The decode pass: the first of a program, unless it is an encoder.
-const DECODE: usize = 0;
 
 /// One user of a loaded program: its buffers, caches, page tables and slots.
 pub struct CudaContext {

@@ -3,7 +3,7 @@
 use crate::load::CudaProgram;
 use crate::plan::Planned;
 use crate::upload::Staging;
-use crate::{Error, GpuInfo, compile, floor, info};
+use crate::{Error, GpuInfo, compile, floor, gpu, info};
 use std::sync::Arc;
 use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
@@ -24,7 +24,7 @@ pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, 
 /// Starts a GPU, then opens the compiler if it was never seen on this machine. A load would do so too, but only after it has read the
 /// model's description. Errors are left to the load.
 pub fn start(ordinal: u32) {
-    if info::free_memory(ordinal).is_ok() {
+    if gpu::free_memory(ordinal).is_ok() {
         let _ = info::STARTED.time("asking for the compiler", compile::version);
     }
 }
@@ -131,7 +131,7 @@ impl Device for CudaDevice {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        info::free_memory(self.gpu.device).ok()
+        gpu::free_memory(self.gpu.device).ok()
     }
 
     fn load(

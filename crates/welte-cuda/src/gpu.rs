@@ -2,40 +2,21 @@
 //! synchronisation of its own.
 #![allow(unsafe_code)]
 
+use crate::Error;
+use crate::cublas::Library;
+use crate::info::{self, GpuInfo, check};
 use crate::launch::DeviceWeight;
-use crate::ops::library::Library;
-use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
-use std::ffi::{CStr, c_void};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ffi::c_void;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
 use welte_table::Format;
 
 /// Launch attribute: the kernel may start before the one ahead of it on the stream is complete.
 const OVERLAP: sys::CUlaunchAttributeID =
     sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-
-/// Turns a driver status into a result. `what` names the attempted action.
-pub(crate) fn check(result: CUresult, what: &str) -> Result<(), Error> {
-    if result == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
-        let mut at = std::ptr::null();
-        // SAFETY: the driver is loaded, because it returned a status. It writes the address of a constant string, or null.
-        unsafe {
-            if get(result, &mut at) != CUresult::CUDA_SUCCESS || at.is_null() {
-                return "unknown error".to_string();
-            }
-            CStr::from_ptr(at).to_string_lossy().into_owned()
-        }
-    };
-    Err(Error::Driver {
-        what: what.to_string(),
-        name: text(sys::cuGetErrorName),
-        text: text(sys::cuGetErrorString),
-    })
-}
 
 /// A GPU in use: its primary context and one stream, on which all work runs in order.
 pub(crate) struct Gpu {
@@ -665,4 +646,20 @@ impl Drop for Event {
             }
         }
     }
+}
+
+/// GPUs that were opened for a query. They stay open, because creating a context takes a fifth of a second and a load
+/// usually follows.
+static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
+
+/// Bytes of device memory that are free now.
+pub(crate) fn free_memory(device: u32) -> Result<u64, Error> {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let gpu = match open.entry(device) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => {
+            entry.insert(info::STARTED.time("starting the GPU", || Gpu::open(device))?)
+        }
+    };
+    gpu.free_memory()
 }

@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::gpu::{Gpu, Kernel, check};
+use crate::gpu::{Gpu, Kernel};
+use crate::info::check;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -2,11 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::gpu::{Gpu, check};
-use cudarc::driver::sys::{self, CUdevice_attribute as A};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use cudarc::driver::sys::{self, CUdevice_attribute as A, CUresult};
+use std::ffi::CStr;
 use welte_device::Phases;
 
 /// The oldest supported driver. It must have conditional graph nodes.
@@ -57,6 +54,28 @@ pub fn h200() -> GpuInfo {
         clock_khz: 1_980_000,
         bandwidth: 0,
     }
+}
+
+/// Turns a driver status into a result. `what` names the attempted action.
+pub(crate) fn check(result: CUresult, what: &str) -> Result<(), Error> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
+        let mut at = std::ptr::null();
+        // SAFETY: the driver is loaded, because it returned a status. It writes the address of a constant string, or null.
+        unsafe {
+            if get(result, &mut at) != CUresult::CUDA_SUCCESS || at.is_null() {
+                return "unknown error".to_string();
+            }
+            CStr::from_ptr(at).to_string_lossy().into_owned()
+        }
+    };
+    Err(Error::Driver {
+        what: what.to_string(),
+        name: text(sys::cuGetErrorName),
+        text: text(sys::cuGetErrorString),
+    })
 }
 
 /// Queries a GPU. The error says why it cannot be used.
@@ -137,21 +156,5 @@ pub(crate) fn info(device: u32) -> Result<GpuInfo, Error> {
     })
 }
 
-/// GPUs that were opened for a query. They stay open, because creating a context takes a fifth of a second and a load
-/// usually follows.
-static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
-
 /// What opening GPUs and libraries has taken.
 pub(crate) static STARTED: Phases = Phases::new();
-
-/// Bytes of device memory that are free now.
-pub(crate) fn free_memory(device: u32) -> Result<u64, Error> {
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let gpu = match open.entry(device) {
-        Entry::Occupied(entry) => entry.into_mut(),
-        Entry::Vacant(entry) => {
-            entry.insert(STARTED.time("starting the GPU", || Gpu::open(device))?)
-        }
-    };
-    gpu.free_memory()
-}

@@ -1,7 +1,7 @@
 //! The result of lowering a command: kernels with resolved addresses, in the order in which they run.
 #![allow(unsafe_code)]
 
-use crate::ops::library::Gemm;
+use crate::cublas::Gemm;
 use welte_table::Format;
 
 /// CUDA C++ to compile: a file in `kernels/` with the macros that specialise it. Equal units are compiled once.

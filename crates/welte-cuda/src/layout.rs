@@ -5,7 +5,7 @@
 
 use crate::launch::{ByRows, Launch, Unit, args};
 use welte_formats::quant::grid;
-use welte_table::Format;
+use welte_table::{Format, Usage, WeightSpec};
 
 /// One field of a format's blocks, gathered from a whole matrix: `[n][stride]`, with rows padded by zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,6 +203,16 @@ pub(crate) fn repack_unit(format: Format) -> Unit {
         unit.defines.push(("TABLE", "1".to_string()));
     }
     unit
+}
+
+/// Bytes of a weight on the GPU; `None` if its shape does not fit its format.
+pub(crate) fn weight_bytes(spec: &WeightSpec) -> Option<u64> {
+    if spec.usage == Usage::Vector {
+        return (u64::from(spec.n) * u64::from(spec.k))
+            .checked_mul(4)?
+            .checked_next_multiple_of(256);
+    }
+    bytes(spec.format, spec.n, spec.k)?.checked_next_multiple_of(256)
 }
 
 #[cfg(test)]

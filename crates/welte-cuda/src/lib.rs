@@ -4,10 +4,14 @@
 //! the missing part. [`reports`] lists the GPUs and [`device`] opens one. Loading uploads a checkpoint's weights and compiles its kernels. A context
 //! allocates every buffer, lowers the passes and builds the decode graph; afterwards nothing allocates.
 
+mod arithmetic;
+mod catalogue;
 mod compile;
 mod compiler;
 mod context;
+mod cublas;
 mod device;
+mod disk;
 mod error;
 mod floor;
 mod gpu;
@@ -17,6 +21,7 @@ mod launch;
 mod layout;
 mod libraries;
 mod load;
+mod loaded;
 mod lower;
 mod mirror;
 mod ops;
@@ -24,9 +29,10 @@ mod persistent;
 mod plan;
 mod reports;
 mod sizes;
+mod sources;
 mod upload;
 
-pub use compile::{Compiled, Depth, compile_all, compile_alone};
+pub use catalogue::{Compiled, Depth, compile_all, compile_alone};
 pub use context::CudaContext;
 pub use device::{CudaDevice, assumed_device, device, start};
 pub use error::Error;

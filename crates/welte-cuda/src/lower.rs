@@ -1,12 +1,18 @@
 //! Lowering: each command of a pass becomes one or a few kernels with resolved addresses.
 
+use crate::GpuInfo;
+use crate::arithmetic::Arithmetic;
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
-use crate::load::Placed;
-use crate::ops::Role;
-use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
-use welte_table::{BufferRef, Format, NO_WEIGHT, Pass, PassKind, Program, WeightId};
+use welte_table::{BufferRef, Format, NO_WEIGHT, Program, WeightId};
+
+/// The place of a weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    /// Its address.
+    pub(crate) start: u64,
+}
 
 /// Device addresses of a context's memory.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +58,8 @@ pub(crate) struct Lowering<'a> {
     /// The `Step` that the command's kernels read: of input rows or of output rows.
     pub(crate) step: u64,
     /// The arithmetic of decode passes, and of the pass.
-    pub(crate) decode: Role,
-    pub(crate) role: Role,
+    pub(crate) decode: Arithmetic,
+    pub(crate) arithmetic: Arithmetic,
     /// If FP8 weights are multiplied with activations in FP8: the weights whose rows have one scale.
     pub(crate) float8: Option<&'a [bool]>,
 }
@@ -76,7 +82,7 @@ impl<'a> Lowering<'a> {
         device: &'a Arc<Gpu>,
         weights: &'a [Placed],
         places: &'a Places,
-        decode: Role,
+        decode: Arithmetic,
         float8: Option<&'a [bool]>,
     ) -> Lowering<'a> {
         Lowering {
@@ -87,7 +93,7 @@ impl<'a> Lowering<'a> {
             places,
             step: places.step,
             decode,
-            role: decode,
+            arithmetic: decode,
             float8,
         }
     }
@@ -119,34 +125,5 @@ impl<'a> Lowering<'a> {
     pub(crate) fn buffer(&self, at: BufferRef) -> u64 {
         let start = self.places.buffers.get(at.buffer as usize);
         start.map_or(0, |start| start + u64::from(at.offset))
-    }
-
-    /// Lowers a pass. A decode pass is lowered for one row as well: those kernels are faster.
-    pub(crate) fn pass(&self, pass: &Pass) -> Result<LoweredPass, Error> {
-        ops::experts::check_order(&pass.commands)?;
-        let one_row = match pass.kind {
-            PassKind::Decode => self.commands(pass, Some(1))?,
-            PassKind::Prompt | PassKind::Embed => Vec::new(),
-        };
-        let commands = match one_row.is_empty() || pass.rows > 1 {
-            true => self.commands(pass, None)?,
-            false => Vec::new(),
-        };
-        Ok(LoweredPass { commands, one_row })
-    }
-
-    /// Lowers all commands, for so many rows or for as many as the pass takes.
-    fn commands(&self, pass: &Pass, rows: Option<u32>) -> Result<Commands, Error> {
-        let from = pass.outputs_from().unwrap_or(usize::MAX);
-        let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
-            let rows = rows.unwrap_or(ops::rows_of(pass, index));
-            let mut cx = *self;
-            cx.role = Role::of(pass.kind, self.decode);
-            if index >= from {
-                cx.step = self.places.outputs;
-            }
-            ops::lower(&cx, command, rows)
-        });
-        lowered.collect()
     }
 }

@@ -1,9 +1,9 @@
 //! A program planned for a GPU: its memory, and how chains will be replayed. Known before anything is allocated.
 
-use crate::ops::Role;
+use crate::arithmetic::Arithmetic;
 use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
-use crate::{Error, GpuInfo, load, ops};
+use crate::{Error, GpuInfo, layout, ops};
 use std::sync::Arc;
 use welte_device::{Activations, DeviceOptions, Replay, Replaying, Steps};
 use welte_table::{CacheKind, CacheSpec, MemoryPlan, PassKind, Program, verify};
@@ -39,8 +39,8 @@ pub(crate) struct Planned {
     /// Whether to tune even if stored parameters exist.
     pub(crate) retune: bool,
     pub(crate) sizes: Sizes,
-    /// The role of decode passes.
-    pub(crate) decode: Role,
+    /// The arithmetic of decode passes.
+    pub(crate) decode: Arithmetic,
     /// Whether FP8 weights are multiplied with activations in FP8.
     pub(crate) float8: bool,
     /// The decode pass recorded for the persistent kernel, or why there is none.
@@ -79,8 +79,8 @@ impl Planned {
         };
         let replay = options.replay.unwrap_or(usual);
         let decode = match recording.is_ok() && few.is_none() && replay == Replay::Persistent {
-            false if program.slots >= BATCHED_SLOTS || float8 => Role::Batched,
-            _ => Role::Generated,
+            false if program.slots >= BATCHED_SLOTS || float8 => Arithmetic::Batched,
+            _ => Arithmetic::Generated,
         };
         Ok(Planned {
             gpu: gpu.clone(),
@@ -99,7 +99,7 @@ impl Planned {
     /// Everything that loading and one context allocate on the GPU.
     pub(crate) fn memory(&self) -> MemoryPlan {
         let mut plan = MemoryPlan::of(&self.program, &|weight| {
-            load::weight_bytes(weight).unwrap_or(0)
+            layout::weight_bytes(weight).unwrap_or(0)
         });
         for (name, class, bytes) in self.sizes.entries() {
             plan.add(name, class, bytes);
@@ -301,15 +301,24 @@ mod tests {
         };
         let (persistent, graph) = (Replay::Persistent, Replay::Graph);
         let small = "qwen3-0.6b,layers=1:q4_0";
-        assert_eq!(decode(small, 1, persistent), (persistent, Role::Generated));
-        assert_eq!(decode(small, 16, persistent), (persistent, Role::Generated));
-        assert_eq!(decode(small, 17, persistent), (graph, Role::Batched));
-        assert_eq!(decode(small, 4, graph), (graph, Role::Generated));
-        assert_eq!(decode(small, 5, graph), (graph, Role::Batched));
+        assert_eq!(
+            decode(small, 1, persistent),
+            (persistent, Arithmetic::Generated)
+        );
+        assert_eq!(
+            decode(small, 16, persistent),
+            (persistent, Arithmetic::Generated)
+        );
+        assert_eq!(decode(small, 17, persistent), (graph, Arithmetic::Batched));
+        assert_eq!(decode(small, 4, graph), (graph, Arithmetic::Generated));
+        assert_eq!(decode(small, 5, graph), (graph, Arithmetic::Batched));
         // Shared memory has room for eight rows.
         let large = "qwen3-4b,layers=1:bf16";
-        assert_eq!(decode(large, 8, persistent), (persistent, Role::Generated));
-        assert_eq!(decode(large, 9, persistent), (graph, Role::Batched));
+        assert_eq!(
+            decode(large, 8, persistent),
+            (persistent, Arithmetic::Generated)
+        );
+        assert_eq!(decode(large, 9, persistent), (graph, Arithmetic::Batched));
     }
 
     #[test]
@@ -326,7 +335,7 @@ mod tests {
             ("qwen3-30b-a3b,layers=1:q4_k", 1),
         ] {
             let fast = planned(shape, 256, Steps::Fast);
-            assert_eq!((fast.few, fast.decode), (Some(few), Role::Batched));
+            assert_eq!((fast.few, fast.decode), (Some(few), Arithmetic::Batched));
             let said = format!("persistent for up to {few} rows, launches for more");
             assert_eq!(fast.explain(), said, "{shape}");
             let alike = planned(shape, 256, Steps::Alike);
@@ -334,7 +343,7 @@ mod tests {
         }
         // Where all rows go by the persistent kernels, nothing changes.
         let all = planned("qwen3-0.6b,layers=1:q4_0", 8, Steps::Fast);
-        assert_eq!((all.few, all.decode), (None, Role::Generated));
+        assert_eq!((all.few, all.decode), (None, Arithmetic::Generated));
         let states = planned("qwen3.5-small,layers=4:q4_k", 8, Steps::Fast);
         assert_eq!(states.replaying().replay, Replay::Graph);
     }
@@ -394,7 +403,7 @@ mod tests {
         let float8 = "qwen3-0.6b,layers=1:f8_e4m3";
         let taken = planned(float8, 90).expect("a plan");
         // One slot too: all rows have one arithmetic.
-        assert_eq!(taken.decode, Role::Batched);
+        assert_eq!(taken.decode, Arithmetic::Batched);
         let why = taken.replaying().note.expect("a reason");
         assert!(why.contains("activations in FP8"), "{why}");
         let refused = |shape, arch| planned(shape, arch).expect_err("refused");

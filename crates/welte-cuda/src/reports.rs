@@ -1,7 +1,7 @@
 //! Reports on the GPUs of this machine and on the libraries that the device uses.
 
-use crate::ops::library;
-use crate::{GpuInfo, compile, info, plan};
+use crate::cublas;
+use crate::{GpuInfo, compile, gpu, info, plan};
 use welte_device::{DeviceId, DeviceReport, Error as DeviceError};
 
 /// A report for every GPU, or one that says why no GPU can be used.
@@ -63,7 +63,7 @@ fn report(gpu: &GpuInfo) -> DeviceReport {
         id: DeviceId::numbered("cuda", gpu.device),
         name: gpu.name.clone(),
         memory_total: Some(gpu.memory),
-        memory_available: info::free_memory(gpu.device).ok(),
+        memory_available: gpu::free_memory(gpu.device).ok(),
         facts,
         replays,
         missing: None,
@@ -78,7 +78,7 @@ fn libraries_and_cache() -> Vec<(String, String)> {
     };
     let cublaslt = cublaslt_version().unwrap_or_else(|| "missing; prompts are slower".to_string());
     let mut facts = vec![("NVRTC", compiler), ("cuBLASLt", cublaslt)];
-    if let Some(folder) = compile::cache_folder() {
+    if let Some(folder) = crate::disk::cache_folder() {
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         let is_kernel =
             |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "cubin");
@@ -91,7 +91,7 @@ fn libraries_and_cache() -> Vec<(String, String)> {
 }
 
 fn cublaslt_version() -> Option<String> {
-    let version = library::version();
+    let version = cublas::version();
     let text = || {
         format!(
             "{}.{}.{}",

@@ -1,6 +1,7 @@
 //! Sizes of the device's allocations besides weights and the program's buffers.
 
-use crate::ops::{Demand, Role};
+use crate::arithmetic::Arithmetic;
+use crate::ops::need::MemoryNeed;
 use crate::{GpuInfo, ops};
 use welte_table::{CacheSpec, Class, Pass, PassKind, Program};
 
@@ -33,25 +34,25 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// `decode`: the role of decode passes. `float8`: whether FP8 weights are multiplied with activations in FP8. `persistent`: bytes of
+    /// `decode`: the arithmetic of decode passes. `float8`: whether FP8 weights are multiplied with activations in FP8. `persistent`: bytes of
     /// the persistent kernels, for chains and for steps of several rows.
     pub(crate) fn of(
         program: &Program,
         gpu: &GpuInfo,
-        decode: Role,
+        decode: Arithmetic,
         float8: bool,
         persistent: [u64; 2],
     ) -> Sizes {
         let (mut scratch, mut counters) = (0, 0);
         for pass in &program.passes {
-            let role = Role::of(pass.kind, decode);
+            let arithmetic = Arithmetic::of(pass.kind, decode);
             for (index, command) in pass.commands.iter().enumerate() {
                 // Steps of one row have kernels of their own.
                 for rows in [1, ops::rows_of(pass, index)] {
                     #[rustfmt::skip]
-                    let demand = Demand { program, gpu, role, rows, float8 };
-                    scratch = ops::scratch(&demand, command).max(scratch);
-                    counters = ops::counters(&demand, command).max(counters);
+                    let need = MemoryNeed { program, gpu, arithmetic, rows, float8 };
+                    scratch = ops::scratch(&need, command).max(scratch);
+                    counters = ops::counters(&need, command).max(counters);
                 }
             }
         }

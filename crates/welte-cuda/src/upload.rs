@@ -4,7 +4,7 @@
 
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock};
 use crate::launch::Unit;
-use crate::load::LoadedProgram;
+use crate::loaded::LoadedProgram;
 use crate::{Error, layout};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

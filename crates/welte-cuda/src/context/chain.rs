@@ -3,11 +3,12 @@
 
 use super::ready::{Ready, ready_one};
 use super::states::MOST_TURNS;
-use super::{CudaContext, DECODE, turn_unit};
+use super::{CudaContext, DECODE};
 use crate::Error;
 use crate::gpu::{Event, Gpu};
 use crate::graph::{Graph, Nodes};
 use crate::launch::{ByRows, Launch, args};
+use crate::loaded::turn_unit;
 use crate::lower::MAILBOX_SLOTS;
 use std::time::{Duration, Instant};
 use welte_device::{ChainStart, Control, Logprobs, Replay, is_token};

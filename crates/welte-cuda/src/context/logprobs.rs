@@ -2,66 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::CudaContext;
-use super::ready::ReadyPass;
 use crate::Error;
-use crate::gpu::{HostBlock, Kernel};
 use crate::launch::bytes_of;
-use crate::load::LoadedProgram;
-use crate::lower::{Lowering, MAILBOX_SLOTS};
-use crate::ops::logprobs::{Answer, Args, ChainArgs, MOST_QUERIES};
-use std::sync::atomic::{Ordering, fence};
+use crate::ops::logprobs::{Answer, Args, MOST_QUERIES};
 use welte_device::{LogprobQuery, Logprobs, is_token};
 use welte_table::Row;
-
-/// The kernels, and where they write their answers.
-pub(super) struct LogprobKernels {
-    /// Answers queries.
-    kernel: Kernel,
-    /// Follows a step of a chain.
-    of_chain: Kernel,
-    chain: ChainArgs,
-    /// Answers to queries.
-    answers: HostBlock,
-    /// Answers about tokens of chains: a ring, like the mailbox.
-    ring: HostBlock,
-}
-
-impl LogprobKernels {
-    pub(super) fn new(
-        loaded: &LoadedProgram,
-        cx: &Lowering<'_>,
-        decode: &ReadyPass,
-    ) -> Result<LogprobKernels, Error> {
-        let block = |count: usize| {
-            let bytes = count * size_of::<Answer>();
-            HostBlock::new(cx.device, bytes, "answers about probabilities")
-        };
-        let (answers, ring) = (block(MOST_QUERIES)?, block(MAILBOX_SLOTS as usize)?);
-        let chain = ChainArgs::new(cx, decode.result, decode.width, ring.device());
-        Ok(LogprobKernels {
-            kernel: loaded.kernel(&Args::launch())?,
-            of_chain: loaded.kernel(&chain.launch())?,
-            chain,
-            answers,
-            ring,
-        })
-    }
-
-    /// Where answers about tokens of chains go.
-    pub(super) fn ring(&self) -> u64 {
-        self.ring.device()
-    }
-
-    /// The answer about the token of a number, if the device has written it.
-    fn of_token(&self, serial: u32) -> Option<Logprobs> {
-        let at = (serial & (MAILBOX_SLOTS - 1)) as usize * Answer::WORDS;
-        let word = |nth: usize| self.ring.word(at + nth);
-        let is_there = (word(0) >> 32) as u32 == serial;
-        // The device writes the first word last.
-        fence(Ordering::Acquire);
-        is_there.then(|| Answer::read(word))
-    }
-}
 
 impl CudaContext {
     /// Answers checked queries about the output rows of the last step.

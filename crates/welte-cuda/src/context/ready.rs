@@ -1,13 +1,16 @@
 //! Lowered passes with their kernels found, ready to be enqueued.
 
 use crate::Error;
+use crate::cublas::Gemm;
 use crate::gpu::Kernel;
-use crate::launch::{ByRows, Either, Launch, Node, Unit};
-use crate::load::{LoadedProgram, units_of};
+use crate::launch::{ByRows, Either, Launch, Node};
+use crate::loaded::{LoadedProgram, units_of};
 use crate::lower::{Commands, LoweredPass, Lowering};
-use crate::ops::library::Gemm;
 use std::collections::BTreeSet;
 use welte_table::{Pass, PassKind};
+
+/// The decode pass: the first of a program, unless it is an encoder.
+pub(super) const DECODE: usize = 0;
 
 /// A node that is ready to be enqueued.
 pub(super) enum Ready {
@@ -128,13 +131,4 @@ pub(super) fn ready_passes(
         })
     };
     passes.iter().zip(lowered).map(make).collect()
-}
-
-/// The unit of the kernel that ends an iteration of the decode loop.
-pub(crate) fn turn_unit() -> Unit {
-    Unit {
-        file: "turn.cu",
-        generated: String::new(),
-        defines: Vec::new(),
-    }
 }

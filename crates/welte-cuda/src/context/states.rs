@@ -3,10 +3,10 @@
 //! computed backwards. Then they are restored, and the tokens that the host has taken are computed again.
 #![allow(unsafe_code)]
 
-use super::{CudaContext, DECODE};
 use crate::Error;
 use crate::gpu::Gpu;
-use welte_table::{CacheKind, CacheSpec, PageRuns, Program, Row};
+use crate::persistent::is_recurrent;
+use welte_table::{PageRuns, Program};
 
 /// Tokens of a launch at most: so many steps are repeated at most.
 pub(super) const MOST_TURNS: usize = 32;
@@ -25,18 +25,6 @@ struct SavedState {
     copy: u64,
     /// Page 0.
     runs: PageRuns,
-}
-
-fn is_recurrent(cache: &CacheSpec) -> bool {
-    matches!(cache.kind, CacheKind::Recurrent { .. })
-}
-
-/// Bytes of the copy.
-pub(crate) fn saved_bytes(program: &Program) -> u64 {
-    let caches = program.caches.iter().filter(|cache| is_recurrent(cache));
-    caches
-        .filter_map(|cache| cache.page_bytes(program.page))
-        .sum()
 }
 
 impl SavedStates {
@@ -90,20 +78,6 @@ impl SavedStates {
                 // SAFETY: the page is one of the cache's, as the page table was checked to have; the copy was made for these runs.
                 unsafe { gpu.copy(target, source, runs.bytes)? };
             }
-        }
-        Ok(())
-    }
-}
-
-impl CudaContext {
-    /// Lets the states be those after the steps that gave `tokens`, of a launch that began with `row`.
-    pub(super) fn rewind(&mut self, mut row: Row, tokens: &[u32]) -> Result<(), Error> {
-        if let Some(persistent) = &self.persistent {
-            persistent.states().restore(&self.gpu)?;
-        }
-        for token in tokens {
-            self.run_step(DECODE, &[row], &[], 1)?;
-            row = Row::new(*token, row.position + 1, row.slot);
         }
         Ok(())
     }

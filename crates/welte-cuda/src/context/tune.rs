@@ -3,9 +3,10 @@
 
 use super::{CudaContext, DECODE};
 use crate::gpu::Event;
-use crate::load::{CudaProgram, LoadedProgram};
+use crate::load::CudaProgram;
+use crate::loaded::LoadedProgram;
 use crate::persistent::{TUNED_VARIANTS, Tuning};
-use crate::{Error, compile};
+use crate::{Error, compile, disk};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use welte_device::{ChainStart, Control, Progress, Replay};
@@ -58,7 +59,7 @@ impl CudaProgram {
 /// Writes a result to disk. A result that cannot be written is measured again at the next load.
 fn keep(file: Option<PathBuf>, bytes: &[u8]) {
     if let Some(file) = file {
-        let _ = compile::write_cached(&file, bytes);
+        let _ = disk::write_cached(&file, bytes);
     }
 }
 
@@ -75,7 +76,7 @@ impl LoadedProgram {
         if !self.can_be_tuned() || retune {
             return self.can_be_tuned();
         }
-        let read = |file: Option<PathBuf>| file.as_deref().and_then(compile::read_cached);
+        let read = |file: Option<PathBuf>| file.as_deref().and_then(disk::read_cached);
         let tuning = read(self.tuning_file()).and_then(|bytes| Tuning::of_bytes(&bytes));
         let agrees = read(self.rows_file()).and_then(|bytes| match bytes[..] {
             [agrees @ (0 | 1)] => Some(agrees == 1),

@@ -2,8 +2,9 @@
 
 use super::gemm::for_rows;
 use super::kv::{Kv, KvShape};
+use super::need::MemoryNeed;
 use super::wide::Wide;
-use super::{Demand, Role};
+use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
@@ -83,16 +84,16 @@ enum Kind {
     Plain,
 }
 
-fn kind(kv: &KvShape, p: &params::Attention, role: Role, room: u32) -> Kind {
+fn kind(kv: &KvShape, p: &params::Attention, arithmetic: Arithmetic, room: u32) -> Kind {
     let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
     let tiles = fits && kv.page.is_multiple_of(TILE);
-    let wide = match role {
-        Role::Prompt => Wide::prompt(kv, room),
-        _ => Wide::decode(kv, p.heads / p.kv_heads.max(1), role, room),
+    let wide = match arithmetic {
+        Arithmetic::Prompt => Wide::prompt(kv, room),
+        _ => Wide::decode(kv, p.heads / p.kv_heads.max(1), arithmetic, room),
     };
-    match (tiles, role) {
-        (true, Role::Generated | Role::Batched) => Kind::Decode,
-        (true, Role::Prompt) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
+    match (tiles, arithmetic) {
+        (true, Arithmetic::Generated | Arithmetic::Batched) => Kind::Decode,
+        (true, Arithmetic::Prompt) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
         _ => wide.map_or(Kind::Plain, Kind::Wide),
     }
 }
@@ -118,15 +119,15 @@ impl Division {
     fn of(
         kv: &KvShape,
         p: &params::Attention,
-        role: Role,
+        arithmetic: Arithmetic,
         slots: u32,
         gpu: &GpuInfo,
     ) -> Option<Division> {
         let group = p.heads / p.kv_heads.max(1);
-        let kind = kind(kv, p, role, gpu.shared_per_block);
-        let batched = role == Role::Batched;
+        let kind = kind(kv, p, arithmetic, gpu.shared_per_block);
+        let batched = arithmetic == Arithmetic::Batched;
         let mut division = match kind {
-            _ if role == Role::Prompt => return None,
+            _ if arithmetic == Arithmetic::Prompt => return None,
             Kind::Decode => {
                 let (rings, least, most) = match batched {
                     true => (&RINGS_BATCHED, least_tiles(slots), MOST_SPLITS_BATCHED),
@@ -211,24 +212,26 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         most,
         nodes: vec![Node::Kernel(launch)],
     };
-    if let Some(division) = Division::of(&kv, &p, cx.role, cx.program.slots, cx.gpu) {
-        let launch = |first| Node::Kernel(decode(&division, first, &a, cx.role, cx.gpu));
+    if let Some(division) = Division::of(&kv, &p, cx.arithmetic, cx.program.slots, cx.gpu) {
+        let launch = |first| Node::Kernel(decode(&division, first, &a, cx.arithmetic, cx.gpu));
         let more = (MOST_ROWS..rows).step_by(MOST_ROWS as usize);
         let more = more.map(|first| for_rows(first + 1, rows, vec![launch(first)]));
         return Ok([launch(0)].into_iter().chain(more).collect());
     }
-    Ok(match kind(&kv, &p, cx.role, cx.gpu.shared_per_block) {
-        Kind::Prefill => {
-            let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
-            let mut list = vec![launch(0, MANY_ROWS - 1, some)];
-            if rows >= MANY_ROWS {
-                list.push(launch(MANY_ROWS, rows, prefill(&kv, &p, rows, &a, cx.gpu)));
+    Ok(
+        match kind(&kv, &p, cx.arithmetic, cx.gpu.shared_per_block) {
+            Kind::Prefill => {
+                let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
+                let mut list = vec![launch(0, MANY_ROWS - 1, some)];
+                if rows >= MANY_ROWS {
+                    list.push(launch(MANY_ROWS, rows, prefill(&kv, &p, rows, &a, cx.gpu)));
+                }
+                list
             }
-            list
-        }
-        Kind::Wide(wide) => vec![Node::Kernel(wide_prefill(&kv, &p, wide, rows, &a))],
-        Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, &p, rows, &a))],
-    })
+            Kind::Wide(wide) => vec![Node::Kernel(wide_prefill(&kv, &p, wide, rows, &a))],
+            Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, &p, rows, &a))],
+        },
+    )
 }
 
 fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
@@ -236,13 +239,23 @@ fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
     shape.ok_or_else(|| Error::Program("attention without a cache".to_string()))
 }
 
-fn decode(division: &Division, first: u32, a: &Args, role: Role, gpu: &GpuInfo) -> Launch {
+fn decode(
+    division: &Division,
+    first: u32,
+    a: &Args,
+    arithmetic: Arithmetic,
+    gpu: &GpuInfo,
+) -> Launch {
     let most = (a.rows - first).min(MOST_ROWS);
     let jobs = (division.splits * division.jobs).saturating_mul(most);
     let all = gpu.sms * division.resident;
     // With few blocks a step of one row of Llama-8B in BF16 takes a fifth longer. The likely reason: blocks of the next product start
     // early, and share some multiprocessors while others are idle. Blocks without a job prevent that.
-    let least = if role == Role::Batched { all } else { 1 };
+    let least = if arithmetic == Arithmetic::Batched {
+        all
+    } else {
+        1
+    };
     let values = Args {
         splits: division.splits,
         first,
@@ -383,24 +396,24 @@ fn decode_shared(kv: &KvShape, (warps, stages): (u32, u32)) -> u32 {
 }
 
 /// Private scratch of a command: the splits' partial results.
-pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
     let p = params::Attention::of(&command.params);
-    let splits = division(demand, command).map_or(0, |division| division.splits);
-    let heads = u64::from(demand.rows) * u64::from(p.heads) * u64::from(splits);
+    let splits = division(need, command).map_or(0, |division| division.splits);
+    let heads = u64::from(need.rows) * u64::from(p.heads) * u64::from(splits);
     heads * (u64::from(p.head_dim) + 2) * 4
 }
 
 /// Bytes that are zero between commands: counts of finished splits.
-pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
-    let jobs = division(demand, command).map_or(0, |division| division.jobs);
-    u64::from(demand.rows) * u64::from(jobs) * 4
+pub(crate) fn counters(need: &MemoryNeed<'_>, command: &Command) -> u64 {
+    let jobs = division(need, command).map_or(0, |division| division.jobs);
+    u64::from(need.rows) * u64::from(jobs) * 4
 }
 
 /// The division of a command that flash decoding computes.
-fn division(demand: &Demand<'_>, command: &Command) -> Option<Division> {
-    let kv = shape(demand.program, command).ok()?;
+fn division(need: &MemoryNeed<'_>, command: &Command) -> Option<Division> {
+    let kv = shape(need.program, command).ok()?;
     let p = params::Attention::of(&command.params);
-    Division::of(&kv, &p, demand.role, demand.program.slots, demand.gpu)
+    Division::of(&kv, &p, need.arithmetic, need.program.slots, need.gpu)
 }
 
 /// The units that tests compile.
@@ -449,9 +462,9 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         let kv = layout(head_dim, format);
         // With little shared memory there is no kernel for prompts.
         for room in [ROOM, 163 << 10, 99 << 10] {
-            let one = Wide::decode(&kv, group, Role::Generated, room);
+            let one = Wide::decode(&kv, group, Arithmetic::Generated, room);
             let one = one.map(|wide| (wide_unit(&kv, group, wide, LEAST_STEPS), true));
-            let several = Wide::decode(&kv, group, Role::Batched, room);
+            let several = Wide::decode(&kv, group, Arithmetic::Batched, room);
             let several =
                 several.map(|wide| (wide_unit(&kv, group, wide, LEAST_STEPS_BATCHED), group <= 8));
             let prompt = Wide::prompt(&kv, room).map(|wide| (wide_prefill_unit(&kv, wide), false));

@@ -5,8 +5,9 @@
 //! it the order of sums, depends on the matrix and the GPU alone.
 
 use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
+use super::need::MemoryNeed;
 use super::tile::flag;
-use super::{Demand, eighths, matmul};
+use super::{eighths, matmul};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
@@ -297,17 +298,17 @@ fn shared_defines(
 }
 
 /// Private scratch of a product.
-pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
     let widest = |weight: &WeightSpec| {
-        let widest = widest(weight.format, demand.rows, demand.gpu)?;
-        Some(Private::of(0, weight.k, demand.rows, widest, demand.gpu).bytes)
+        let widest = widest(weight.format, need.rows, need.gpu)?;
+        Some(Private::of(0, weight.k, need.rows, widest, need.gpu).bytes)
     };
-    demand.weight(command).and_then(widest).unwrap_or(0)
+    need.weight(command).and_then(widest).unwrap_or(0)
 }
 
 /// Bytes of a product's counters: one for each tile.
-pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
-    let weight = demand.weight(command);
+pub(crate) fn counters(need: &MemoryNeed<'_>, command: &Command) -> u64 {
+    let weight = need.weight(command);
     weight.map_or(0, |weight| 4 * u64::from(tiles(weight.n)))
 }
 

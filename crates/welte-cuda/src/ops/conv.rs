@@ -1,7 +1,8 @@
 //! Causal convolutions with a recurrent state.
 
-use super::{Role, kv};
+use super::kv;
 use crate::Error;
+use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use welte_table::{Command, params};
@@ -38,8 +39,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let cache = cache.ok_or_else(|| Error::Program("a convolution without a state".to_string()))?;
     let spec = &cx.program.caches[cache];
     let layer_bytes = u64::from(spec.pages) * u64::from(p.taps - 1) * u64::from(p.n) * 4;
-    let (function, channels, block) = match cx.role {
-        Role::Prompt => ("short_conv_rows", CHANNELS, CHANNELS * RUNS),
+    let (function, channels, block) = match cx.arithmetic {
+        Arithmetic::Prompt => ("short_conv_rows", CHANNELS, CHANNELS * RUNS),
         _ => ("short_conv", THREADS, THREADS),
     };
     Ok(vec![Node::Kernel(Launch {

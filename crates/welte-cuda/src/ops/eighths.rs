@@ -1,8 +1,8 @@
 //! Products on GPUs with warp-group products (`eighths.cu`): of decode rows, and of all rows with FP8 activations. The order of their sums
 //! depends on k alone, so tiles are chosen for the matrix, the GPU and the number of rows.
 
-use super::Demand;
 use super::gemm::{GemmArgs, Job, Layout, Prepared, for_rows};
+use super::need::MemoryNeed;
 use super::tile::flag;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{Plane, format_defines, planes};
@@ -314,9 +314,9 @@ fn x_rows(rows: u32) -> u32 {
 }
 
 /// Private scratch of a command.
-pub(super) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    let weight = demand.weight(command);
-    weight.map_or(0, |weight| prepared(weight.format, weight.k, demand.rows))
+pub(super) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
+    let weight = need.weight(command);
+    weight.map_or(0, |weight| prepared(weight.format, weight.k, need.rows))
 }
 
 /// Bytes of x, and of a scale for each of its rows.

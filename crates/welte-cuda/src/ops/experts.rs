@@ -5,10 +5,12 @@
 //! GPU, and tiles of entries are multiplied with that expert's matrix (`gemm.cu`). The host does not know the choice, so the grid
 //! has room for the largest possible number of tiles.
 
+use super::basic;
 use super::gemm::{Epilogue, GemmArgs, HEADROOM, Layout, PrepareArgs, for_rows, prepare_unit};
 use super::matmul::{GROUP, MatmulArgs, Output, Plan, Product};
+use super::need::MemoryNeed;
 use super::tile::{PANEL, Tile};
-use super::{Demand, Role, basic};
+use crate::arithmetic::Arithmetic;
 use crate::info::h200;
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
@@ -174,7 +176,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             job.used
         )));
     }
-    if cx.role != Role::Prompt {
+    if cx.arithmetic != Arithmetic::Prompt {
         return Ok(vec![generated(cx, command, &job, rows)?]);
     }
     let mut nodes = Vec::new();
@@ -525,11 +527,11 @@ fn product(
 }
 
 /// Private scratch of a command. Matrix-vector kernels have none.
-pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    if demand.role != Role::Prompt {
+pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
+    if need.arithmetic != Arithmetic::Prompt {
         return 0;
     }
-    let spec = demand.program.weights.get(command.weights[0] as usize);
+    let spec = need.program.weights.get(command.weights[0] as usize);
     let job = spec.and_then(|spec| {
         let weight = DeviceWeight {
             start: 0,
@@ -541,7 +543,7 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
         Job::of(command, weight).ok()
     });
     // Lowering refuses an invalid command.
-    job.map_or(0, |job| Private::of(0, &job, demand.rows).end)
+    job.map_or(0, |job| Private::of(0, &job, need.rows).end)
 }
 
 /// The units that tests compile: every format for one row and for many.

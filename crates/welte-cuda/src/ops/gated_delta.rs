@@ -1,7 +1,8 @@
 //! The gated delta rule over a recurrent state.
 
-use super::{Role, kv};
+use super::kv;
 use crate::Error;
+use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use welte_table::{Command, params};
@@ -43,8 +44,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     let page = u64::from(p.heads) * u64::from(p.key_dim) * u64::from(p.value_dim) * 4;
     Ok(vec![Node::Kernel(Launch {
         unit: unit(p.key_dim),
-        function: match cx.role {
-            Role::Prompt => "gated_delta_rows",
+        function: match cx.arithmetic {
+            Arithmetic::Prompt => "gated_delta_rows",
             _ => "gated_delta",
         },
         grid: [p.value_dim.div_ceil(COLUMNS), p.heads, cx.program.slots],

@@ -5,10 +5,11 @@
 //! enough to stay in the L2 cache until it is read. The faster way depends on the number of live rows. A command therefore
 //! becomes several lists of kernels, one of which runs. All lists give the same bits (`context/library.rs`).
 
-use super::library::{Gemm, Product, WORKSPACE, alignment};
+use super::basic;
+use super::need::MemoryNeed;
 use super::tile::{MOST_TILE_ROWS, PANEL, Tile, flag};
-use super::{Demand, basic};
 use crate::Error;
+use crate::cublas::{Gemm, Product, WORKSPACE, alignment};
 use crate::launch::{ByRows, DeviceWeight, Either, Launch, Listed, Node, Probe, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
@@ -281,11 +282,11 @@ pub(super) fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
 }
 
 /// Private scratch of a command.
-pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
     let act_mul = command.op == Op::NormMatmulActMul;
-    demand.weight(command).map_or(0, |weight| {
+    need.weight(command).map_or(0, |weight| {
         let (format, n, k) = (weight.format, weight.n, weight.k);
-        Private::of(0, format, n, k, demand.rows, act_mul).bytes
+        Private::of(0, format, n, k, need.rows, act_mul).bytes
     })
 }
 

@@ -1,6 +1,6 @@
 //! A matrix for each head.
 
-use super::Role;
+use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, layout};
@@ -85,9 +85,9 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     }
     let plan = Plan::of(weight.format, p.k);
     let [x, y, ..] = command.buffers;
-    // The order of sums is that of the role, so it does not depend on the number of rows.
-    let (function, per, outputs, shared) = match cx.role {
-        Role::Prompt => ("heads_matmul_rows", TILE, TILE, 0),
+    // The order of sums is that of the arithmetic, so it does not depend on the number of rows.
+    let (function, per, outputs, shared) = match cx.arithmetic {
+        Arithmetic::Prompt => ("heads_matmul_rows", TILE, TILE, 0),
         _ => {
             let outputs = THREADS / plan.lanes * EACH;
             ("heads_matmul", 1, outputs, plan.shared(p.k))

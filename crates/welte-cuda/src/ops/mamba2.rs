@@ -1,7 +1,8 @@
 //! The state space model of Mamba-2 over a recurrent state.
 
-use super::{Role, kv};
+use super::kv;
 use crate::Error;
+use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use welte_table::{Command, params};
@@ -44,8 +45,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     Ok(vec![Node::Kernel(Launch {
         unit: unit(p.key_dim),
         // Both give the same bits.
-        function: match cx.role {
-            Role::Prompt => "mamba2_rows",
+        function: match cx.arithmetic {
+            Arithmetic::Prompt => "mamba2_rows",
             _ => "mamba2",
         },
         grid: [p.value_dim.div_ceil(COLUMNS), p.heads, cx.program.slots],

@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod basic;
 pub(crate) mod columns;
 pub(crate) mod conv;
+mod cublas;
 mod eighths;
 pub(crate) mod embed;
 pub(crate) mod encode;
@@ -12,41 +13,22 @@ pub(crate) mod gated_delta;
 pub(crate) mod gemm;
 pub(crate) mod heads;
 pub(crate) mod kv;
-pub(crate) mod library;
 pub(crate) mod logprobs;
 pub(crate) mod mamba2;
 pub(crate) mod matmul;
+pub(crate) mod need;
 pub(crate) mod rope;
 pub(crate) mod sample;
 pub(crate) mod streams;
 pub(crate) mod tile;
 mod wide;
 
-use crate::launch::{Listed, Node};
-use crate::lower::Lowering;
+use crate::arithmetic::Arithmetic;
+use crate::launch::Node;
+use crate::lower::{Commands, LoweredPass, Lowering};
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, Op, Pass, PassKind, Program, WeightSpec};
-
-/// The arithmetic of a pass. The bits of a row depend on its role, and not on the number of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Decode passes: matrix-vector kernels and flash decoding, for any number of rows.
-    Generated,
-    /// Decode passes of programs for several slots: products on tensor cores, otherwise as above.
-    Batched,
-    /// Prompt and embed passes: 16-bit activations on tensor cores and flash attention, for any number of rows.
-    Prompt,
-}
-
-impl Role {
-    /// The role of a pass. `decode` is that of decode passes, which the plan chooses.
-    pub(crate) fn of(pass: PassKind, decode: Role) -> Role {
-        match pass {
-            PassKind::Decode => decode,
-            PassKind::Prompt | PassKind::Embed => Role::Prompt,
-        }
-    }
-}
+use need::MemoryNeed;
+use welte_table::{Command, Format, Op, Pass, PassKind, Program};
 
 /// How a product is computed. Its kernels, scratch and counters follow from this one choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,17 +48,17 @@ impl Product {
     fn of(
         program: &Program,
         command: &Command,
-        role: Role,
+        arithmetic: Arithmetic,
         float8: bool,
         gpu: &GpuInfo,
     ) -> Option<Product> {
         let format = product_format(program, command)?;
-        Some(match role {
+        Some(match arithmetic {
             _ if float8 && eighths::multiplies_float8(format, gpu) => Product::Eighths,
-            Role::Generated => Product::Vectors,
-            Role::Batched if eighths::multiplies(format, gpu) => Product::Eighths,
-            Role::Batched => Product::Columns,
-            Role::Prompt => Product::Tiles,
+            Arithmetic::Generated => Product::Vectors,
+            Arithmetic::Batched if eighths::multiplies(format, gpu) => Product::Eighths,
+            Arithmetic::Batched => Product::Columns,
+            Arithmetic::Prompt => Product::Tiles,
         })
     }
 }
@@ -110,7 +92,7 @@ pub(crate) fn rows_of(pass: &Pass, index: usize) -> u32 {
 /// The kernels of a command, for at most `rows` rows.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let float8 = cx.float8.is_some();
-    match Product::of(cx.program, command, cx.role, float8, cx.gpu) {
+    match Product::of(cx.program, command, cx.arithmetic, float8, cx.gpu) {
         Some(Product::Vectors) => return matmul::lower(cx, command, rows),
         Some(Product::Eighths) => return eighths::lower(cx, command, rows),
         Some(Product::Columns) => return columns::lower(cx, command, rows),
@@ -149,74 +131,67 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     }
 }
 
-/// What decides a command's memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Demand<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) gpu: &'a GpuInfo,
-    pub(crate) role: Role,
-    /// The most rows.
-    pub(crate) rows: u32,
-    /// Whether FP8 weights are multiplied with activations in FP8.
-    pub(crate) float8: bool,
-}
-
-impl Demand<'_> {
-    /// The first weight of a command.
-    fn weight(&self, command: &Command) -> Option<&WeightSpec> {
-        self.program.weights.get(command.weights[0] as usize)
-    }
-
-    fn product(&self, command: &Command) -> Option<Product> {
-        Product::of(self.program, command, self.role, self.float8, self.gpu)
-    }
+fn product_of(need: &MemoryNeed<'_>, command: &Command) -> Option<Product> {
+    Product::of(
+        need.program,
+        command,
+        need.arithmetic,
+        need.float8,
+        need.gpu,
+    )
 }
 
 /// Bytes of private scratch, which is used only within the command.
-pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    match (demand.product(command), command.op) {
+pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
+    match (product_of(need, command), command.op) {
         (Some(Product::Vectors), _) => 0,
-        (Some(Product::Eighths), _) => eighths::scratch(demand, command),
-        (Some(Product::Columns), _) => columns::scratch(demand, command),
-        (Some(Product::Tiles), _) => gemm::scratch(demand, command),
-        (None, Op::Attention) => attention::scratch(demand, command),
-        (None, Op::ExpertsActMul | Op::ExpertsAdd) => experts::scratch(demand, command),
-        (None, Op::Sample) => sample::scratch(demand),
+        (Some(Product::Eighths), _) => eighths::scratch(need, command),
+        (Some(Product::Columns), _) => columns::scratch(need, command),
+        (Some(Product::Tiles), _) => gemm::scratch(need, command),
+        (None, Op::Attention) => attention::scratch(need, command),
+        (None, Op::ExpertsActMul | Op::ExpertsAdd) => experts::scratch(need, command),
+        (None, Op::Sample) => sample::scratch(need),
         (None, _) => 0,
     }
 }
 
 /// Bytes of counters, which are zero between commands.
-pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
-    match (demand.product(command), command.op) {
-        (Some(Product::Columns), _) => columns::counters(demand, command),
-        (None, Op::Attention) => attention::counters(demand, command),
-        (None, Op::Sample) => sample::counters(demand),
+pub(crate) fn counters(need: &MemoryNeed<'_>, command: &Command) -> u64 {
+    match (product_of(need, command), command.op) {
+        (Some(Product::Columns), _) => columns::counters(need, command),
+        (None, Op::Attention) => attention::counters(need, command),
+        (None, Op::Sample) => sample::counters(need),
         _ => 0,
     }
 }
 
-/// The units that tests compile for every architecture.
-pub(crate) fn catalogue() -> Vec<Listed> {
-    let families = [
-        embed::catalogue(),
-        basic::catalogue(),
-        conv::catalogue(),
-        encode::catalogue(),
-        heads::catalogue(),
-        streams::catalogue(),
-        gated_delta::catalogue(),
-        mamba2::catalogue(),
-        matmul::catalogue(),
-        gemm::catalogue(),
-        columns::catalogue(),
-        rope::catalogue(),
-        attention::catalogue(),
-        sample::catalogue(),
-        logprobs::catalogue(),
-        experts::catalogue(),
-        crate::floor::catalogue(),
-        crate::persistent::catalogue(),
-    ];
-    families.into_iter().flatten().collect()
+impl Lowering<'_> {
+    /// Lowers a pass. A decode pass is lowered for one row as well: those kernels are faster.
+    pub(crate) fn pass(&self, pass: &Pass) -> Result<LoweredPass, Error> {
+        experts::check_order(&pass.commands)?;
+        let one_row = match pass.kind {
+            PassKind::Decode => self.commands(pass, Some(1))?,
+            PassKind::Prompt | PassKind::Embed => Vec::new(),
+        };
+        let commands = match one_row.is_empty() || pass.rows > 1 {
+            true => self.commands(pass, None)?,
+            false => Vec::new(),
+        };
+        Ok(LoweredPass { commands, one_row })
+    }
+
+    /// Lowers all commands, for so many rows or for as many as the pass takes.
+    fn commands(&self, pass: &Pass, rows: Option<u32>) -> Result<Commands, Error> {
+        let from = pass.outputs_from().unwrap_or(usize::MAX);
+        let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
+            let rows = rows.unwrap_or(rows_of(pass, index));
+            let mut cx = *self;
+            cx.arithmetic = Arithmetic::of(pass.kind, self.decode);
+            if index >= from {
+                cx.step = self.places.outputs;
+            }
+            lower(&cx, command, rows)
+        });
+        lowered.collect()
+    }
 }

@@ -1,8 +1,8 @@
 //! Sampling: the kernel, and the host's copy of its state.
 #![allow(unsafe_code)]
 
-use super::Demand;
 use super::gemm::for_rows;
+use super::need::MemoryNeed;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
@@ -239,13 +239,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
 }
 
 /// Private scratch of a command.
-pub(crate) fn scratch(demand: &Demand<'_>) -> u64 {
-    u64::from(demand.rows) * SCRATCH_BYTES
+pub(crate) fn scratch(need: &MemoryNeed<'_>) -> u64 {
+    u64::from(need.rows) * SCRATCH_BYTES
 }
 
 /// Bytes that are zero between commands.
-pub(crate) fn counters(demand: &Demand<'_>) -> u64 {
-    u64::from(demand.rows) * MEETING_BYTES
+pub(crate) fn counters(need: &MemoryNeed<'_>) -> u64 {
+    u64::from(need.rows) * MEETING_BYTES
 }
 
 /// The units that tests compile.

@@ -1,7 +1,7 @@
 //! Attention of heads of more than 256 elements: how the warps of a block divide the work (`wide.cuh`).
 
-use super::Role;
 use super::kv::KvShape;
+use crate::arithmetic::Arithmetic;
 use crate::launch::Unit;
 
 /// Head sizes that these kernels compute. The sums of a larger head do not fit the registers.
@@ -31,15 +31,20 @@ pub(super) struct Wide {
 impl Wide {
     /// The variant for generated rows, with `group` heads per head of keys. With several slots a job has a tile for every eight heads,
     /// if possible, and reads keys once. A single row has too few jobs to fill the GPU, so there a job has one tile.
-    pub(super) fn decode(kv: &KvShape, group: u32, role: Role, room: u32) -> Option<Wide> {
+    pub(super) fn decode(
+        kv: &KvShape,
+        group: u32,
+        arithmetic: Arithmetic,
+        room: u32,
+    ) -> Option<Wide> {
         let needed = group.div_ceil(HEADS);
         let variants = DECODE.map(|(warps, step, most)| Wide {
             warps,
             step,
             teams: 1,
-            tiles: match role {
+            tiles: match arithmetic {
                 // Jobs of equal size.
-                Role::Batched => needed.div_ceil(needed.div_ceil(most)),
+                Arithmetic::Batched => needed.div_ceil(needed.div_ceil(most)),
                 _ => 1,
             },
         });

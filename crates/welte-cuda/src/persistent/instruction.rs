@@ -1,9 +1,11 @@
 //! The structs that the persistent kernels share with the host (`kernels/persistent/block.cuh`).
 
 use super::share::Share;
-use super::variants::TUNED_VARIANTS;
 use crate::mirror::{Layout, mirrored};
 use welte_table::NO_WEIGHT;
+
+/// Variants that have tuning parameters of their own.
+pub(crate) const TUNED_VARIANTS: usize = 16;
 
 mirrored! {
     /// One lowered command. A *turn* is one pass over all instructions: one token.

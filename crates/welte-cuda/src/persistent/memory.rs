@@ -4,6 +4,7 @@ use super::instruction::{Fault, Instruction, Sync};
 use super::share::Share;
 use super::{Recording, SLOTS, WARPS};
 use welte_device::Logprobs;
+use welte_table::{CacheKind, CacheSpec, Program};
 
 /// Rows of the matrix whose results may wait to be published, twice (`OUTPUTS`): in chains, and for each row of a step.
 pub(super) const MAX_OUTPUTS: u32 = 256;
@@ -152,4 +153,17 @@ impl DeviceMemory {
             bytes: states + recording.states,
         }
     }
+}
+
+/// Whether a cache holds states.
+pub(crate) fn is_recurrent(cache: &CacheSpec) -> bool {
+    matches!(cache.kind, CacheKind::Recurrent { .. })
+}
+
+/// Bytes of the copy.
+pub(crate) fn saved_bytes(program: &Program) -> u64 {
+    let caches = program.caches.iter().filter(|cache| is_recurrent(cache));
+    caches
+        .filter_map(|cache| cache.page_bytes(program.page))
+        .sum()
 }

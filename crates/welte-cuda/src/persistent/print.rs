@@ -1,7 +1,7 @@
 //! A unit as one text that compiles on its own: its macros, and its file with every header in place.
 
-use crate::compile::source;
 use crate::launch::Unit;
+use crate::sources::source;
 use std::collections::BTreeSet;
 
 /// The name by which kernels include what is written for one model.

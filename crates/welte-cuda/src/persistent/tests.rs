@@ -10,7 +10,7 @@ use super::share::Share;
 use super::variants::{Attention, NO_LAYER, Output, Product, Variant};
 use crate::GpuInfo;
 use crate::info::h200;
-use crate::load::Placed;
+use crate::lower::Placed;
 use welte_conformance::model::{self, Layer, Model};
 use welte_formats::synthetic::Synthetic;
 use welte_table::*;

@@ -2,7 +2,7 @@
 
 use super::TUNABLE_EXTRA_SLOTS;
 use super::instruction::KernelParams;
-use super::variants::TUNED_VARIANTS;
+use super::instruction::TUNED_VARIANTS;
 
 /// How a block waits for its input, and how far its stream of weights runs ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The part of a persistent kernel's source that is written for one model: the header `generated.cuh`. It has a struct of
 //! constants for each variant of an instruction, the cases of the kernel's switches, and the checks of mirrored structs.
 
-use super::instruction::LAYOUTS;
+use super::instruction::{LAYOUTS, TUNED_VARIANTS};
 use crate::mirror::Layout;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,9 +17,6 @@ pub(crate) const AFFINE: [[&str; 3]; 4] = [
 
 /// No layer of a cache (`persistent/attend.cuh`).
 pub(crate) const NO_LAYER: u32 = u32::MAX;
-
-/// Variants that have tuning parameters of their own.
-pub(crate) const TUNED_VARIANTS: usize = 16;
 
 /// The entry of the tuning parameters that a variant uses. Variants beyond the last entry share it.
 pub(crate) fn tuning_index(variant: u32) -> usize {

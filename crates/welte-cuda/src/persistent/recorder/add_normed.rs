@@ -2,7 +2,7 @@
 
 use super::super::instruction::Instruction;
 use super::super::variants::{self, Variant};
-use super::Recorder;
+use super::state::Recorder;
 use welte_table::{Bound, BufferRef, Found, NO_WEIGHT, Run, WeightId, step};
 
 /// A norm of a whole row.

@@ -4,8 +4,8 @@ use super::super::MAX_ROPES;
 use super::super::arrangement::AttentionJobs;
 use super::super::instruction::Instruction;
 use super::super::variants::{self, NO_LAYER, Variant};
-use super::Recorder;
 use super::shared::SIGMOID;
+use super::state::Recorder;
 use crate::ops::kv;
 use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, Params, Run, WeightId, params, step};
 

@@ -3,7 +3,7 @@
 //! while the dense part is computed.
 
 use super::add_normed::{AddNormed, Norm};
-use super::{InputNorm, PendingNorm, Product, Recorder};
+use super::state::{InputNorm, PendingNorm, Product, Recorder};
 use welte_table::{Found, Run, params, step};
 
 /// The width by which the dense part's vector is told apart from the experts', which the table has in the same buffer. A block without

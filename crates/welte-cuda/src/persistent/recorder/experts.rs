@@ -5,7 +5,7 @@ use super::super::arrangement::{ProductShape, row_bytes, slot_limit};
 use super::super::instruction::{AWAITS_CHOICE, Instruction};
 use super::super::memory::MAX_OUTPUTS;
 use super::super::variants::{self, Output, Variant};
-use super::{InputNorm, Recorder, rows_of};
+use super::state::{InputNorm, Recorder, rows_of};
 use crate::layout;
 use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, params};
 

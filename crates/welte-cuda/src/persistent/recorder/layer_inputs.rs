@@ -4,7 +4,7 @@
 use super::super::instruction::Instruction;
 use super::super::variants::{self, Variant};
 use super::shared::SIGMOID;
-use super::{Product, Recorder};
+use super::state::{Product, Recorder};
 use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Run, accesses, params, step};
 
 /// The inputs of all layers: embedding, projection, its norm, sum and factor.

@@ -3,7 +3,7 @@
 
 use super::super::instruction::Instruction;
 use super::super::variants::{self, Variant};
-use super::{Product, Recorder, after_parts};
+use super::state::{Convolved, Product, Recorder, after_parts};
 use crate::ops::kv;
 use welte_table::{Bound, BufferRef, Command, NO_WEIGHT, Op, Pass, Run, WeightId, params, step};
 
@@ -51,14 +51,6 @@ const GATED_MAMBA: Run = Run {
 fn is_whole(b: &Bound) -> Option<bool> {
     let all = b.word("heads")?.checked_mul(b.word("value_dim")?);
     Some(all == b.word("values"))
-}
-
-/// A convolution that products before it have taken over: their results are convolved where the table has its input.
-#[derive(Clone, Copy)]
-pub(super) struct Convolved {
-    command: usize,
-    input: BufferRef,
-    output: BufferRef,
 }
 
 /// A layer with states, as its command says.

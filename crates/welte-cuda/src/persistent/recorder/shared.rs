@@ -3,7 +3,7 @@
 //! experts' sum changes it.
 
 use super::super::variants::Output;
-use super::{ACTIVATIONS, Product, Recorder};
+use super::state::{ACTIVATIONS, Product, Recorder, SharedExpert};
 use welte_table::{BufferId, BufferRef, Command, Op, Pass, Run, params, step};
 
 /// The activation of gates (`kernels/basic.cu`).
@@ -14,21 +14,6 @@ const RESULT: BufferRef = BufferRef {
     buffer: BufferId::MAX - 1,
     offset: 0,
 };
-
-/// Where its commands are in the pass.
-#[derive(Clone, Copy)]
-pub(super) struct SharedExpert {
-    /// Gate and up in one product, or up alone. The activation follows.
-    gate_up: usize,
-    /// Whether there is a gate.
-    gated: bool,
-    /// The activation, and its results.
-    act: u32,
-    n: u32,
-    /// The product whose only result's sigmoid scales the expert. A gate follows.
-    score: Option<usize>,
-    pub(super) down: usize,
-}
 
 /// The choice, the chosen experts, and a shared expert with a gate.
 const GATED: Run = Run {

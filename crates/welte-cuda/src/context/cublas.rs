@@ -5,21 +5,18 @@
 
 use super::CudaContext;
 use super::ready::Ready;
+use super::recall::{Choices, of_bytes, to_bytes};
+use crate::cublas::{self, Algorithm, Candidate, Plan, Product};
 use crate::gpu::{Event, Gpu};
 use crate::launch::{Either, Probe, bytes_of_all};
-use crate::ops::library::{self, Algorithm, Candidate, Plan, Product};
-use crate::{Error, compile};
-use std::path::PathBuf;
+use crate::{Error, compile, disk};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use welte_table::Row;
 
 /// Values of the pattern that fills activations.
 const PATTERN: usize = 1 << 16;
 /// Rows that are compared: about so many, evenly spread, so that every tile has some.
 const COMPARED: u32 = 8;
-/// Rows of prompts after which the library is worth opening. Until then a process may be over.
-const MANY_ROWS: usize = 512;
 /// Nanoseconds up to which a run is repeated to time it.
 const SHORT: u64 = 100_000;
 
@@ -37,7 +34,7 @@ impl CudaContext {
             .collect();
         let file = compile::algorithms(&key, &self.gpu.info);
         let plans = || open.iter().map(|(plan, _)| &**plan);
-        let kept = file.as_deref().and_then(compile::read_cached);
+        let kept = file.as_deref().and_then(disk::read_cached);
         let kept = kept.and_then(|bytes| of_bytes(&bytes));
         if let (Some(kept), Some(file)) = (kept, &file) {
             return Ok(Some(Choices {
@@ -53,7 +50,7 @@ impl CudaContext {
             .collect();
         if let Some(file) = file {
             // What cannot be written is timed again at the next load.
-            let _ = compile::write_cached(&file, &to_bytes(library::version(), &chosen));
+            let _ = disk::write_cached(&file, &to_bytes(cublas::version(), &chosen));
         }
         Ok(None)
     }
@@ -245,129 +242,6 @@ impl CudaContext {
             pattern,
         )
     }
-}
-
-/// Choices of an earlier process, for the plans that are open now.
-pub(super) struct Choices {
-    gpu: Arc<Gpu>,
-    plans: Vec<Arc<Plan>>,
-    kept: Kept,
-    /// Where they were read from.
-    file: PathBuf,
-}
-
-/// Decides plans as an earlier process did, once that is worth opening the library.
-#[derive(Default)]
-pub(super) struct Recall {
-    choices: Option<Choices>,
-    /// Rows of prompts so far.
-    rows: usize,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Recall {
-    pub(super) fn of(choices: Option<Choices>) -> Recall {
-        Recall {
-            choices,
-            rows: 0,
-            thread: None,
-        }
-    }
-
-    /// Notes that a step of a prompt has so many rows. After [`MANY_ROWS`] in all the library is opened, on a thread of its own. Launches
-    /// wait for that here and there, about 0.15 s in all.
-    ///
-    /// If the library is not the one of the choices, or does not have one of the algorithms, our kernels compute in this process, and
-    /// the next one times the algorithms again.
-    pub(super) fn note_rows(&mut self, rows: usize) {
-        self.rows = self.rows.saturating_add(rows);
-        let Some(choices) = self.choices.take_if(|_| self.rows >= MANY_ROWS) else {
-            return;
-        };
-        self.thread = Some(std::thread::spawn(move || {
-            if !choices.kept.decide(&choices.gpu, &choices.plans) {
-                // If it cannot be removed, the next process finds the same.
-                let _ = std::fs::remove_file(choices.file);
-                choices.plans.iter().for_each(|plan| plan.choose(None));
-            }
-        }));
-    }
-}
-
-impl Drop for Recall {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // A panic there was already reported, and our kernels computed.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Choices as they are kept on disk.
-#[derive(Debug, PartialEq)]
-struct Kept {
-    /// Of the library.
-    version: u64,
-    /// For each plan.
-    chosen: Vec<Option<Algorithm>>,
-}
-
-impl Kept {
-    /// Decides plans. False, and nothing is decided, if the library is another one or lacks an algorithm.
-    fn decide(&self, gpu: &Gpu, plans: &[Arc<Plan>]) -> bool {
-        if library::version() != self.version || plans.len() != self.chosen.len() {
-            return false;
-        }
-        let candidates = plans.iter().zip(&self.chosen);
-        let candidates = candidates.map(|(plan, chosen)| match chosen {
-            Some(algorithm) => plan.candidate_with(gpu, algorithm).map(Some),
-            None => Some(None),
-        });
-        let Some(candidates) = candidates.collect::<Option<Vec<_>>>() else {
-            return false;
-        };
-        let both = plans.iter().zip(candidates);
-        both.for_each(|(plan, candidate)| plan.choose(candidate));
-        true
-    }
-}
-
-/// Bytes of an entry: whether there is an algorithm, and the algorithm.
-const ENTRY: usize = 1 + size_of::<Algorithm>();
-
-/// Choices by a version of the library as they are kept on disk.
-fn to_bytes(version: u64, chosen: &[Option<Algorithm>]) -> Vec<u8> {
-    let mut bytes = version.to_le_bytes().to_vec();
-    for one in chosen {
-        bytes.push(u8::from(one.is_some()));
-        let words = one.unwrap_or_default();
-        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    }
-    bytes
-}
-
-/// What [`to_bytes`] wrote; `None` if it did not.
-fn of_bytes(bytes: &[u8]) -> Option<Kept> {
-    let (version, entries) = bytes.split_first_chunk()?;
-    let (entries, []) = entries.as_chunks::<ENTRY>() else {
-        return None;
-    };
-    let entry = |entry: &[u8; ENTRY]| {
-        let (words, _) = entry[1..].as_chunks();
-        let mut algorithm = Algorithm::default();
-        for (to, from) in algorithm.iter_mut().zip(words) {
-            *to = u64::from_le_bytes(*from);
-        }
-        match entry[0] {
-            0 => Some(None),
-            1 => Some(Some(algorithm)),
-            _ => None,
-        }
-    };
-    Some(Kept {
-        version: u64::from_le_bytes(*version),
-        chosen: entries.iter().map(entry).collect::<Option<_>>()?,
-    })
 }
 
 /// Whether a product of it has not been decided.

@@ -5,19 +5,17 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::gpu::Gpu;
 use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
 use std::collections::HashMap;
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The most algorithms that are compared for a product.
-const MOST_CANDIDATES: usize = 8;
+pub(crate) const MOST_CANDIDATES: usize = 8;
 /// Bytes of device memory for a product's workspace.
 pub(crate) const WORKSPACE: u64 = 32 << 20;
 
-fn check(status: Status, what: &str) -> Result<(), Error> {
+pub(crate) fn check(status: Status, what: &str) -> Result<(), Error> {
     if status == Status::CUBLAS_STATUS_SUCCESS {
         return Ok(());
     }
@@ -28,13 +26,13 @@ fn check(status: Status, what: &str) -> Result<(), Error> {
 #[derive(Default)]
 pub(crate) struct Library {
     /// `None` inside where it is not installed or refuses the GPU. Our own kernels then compute every product.
-    handle: OnceLock<Option<Handle>>,
+    pub(crate) handle: OnceLock<Option<Handle>>,
     /// Layers with the same product share a plan.
-    plans: Mutex<HashMap<Product, Arc<Plan>>>,
+    pub(crate) plans: Mutex<HashMap<Product, Arc<Plan>>>,
 }
 
 /// The library, opened for a GPU.
-struct Handle(sys::cublasLtHandle_t);
+pub(crate) struct Handle(pub(crate) sys::cublasLtHandle_t);
 
 // SAFETY: the handle may be used from any thread; the library synchronises its own state.
 unsafe impl Send for Handle {}
@@ -43,7 +41,7 @@ unsafe impl Sync for Handle {}
 
 impl Handle {
     /// The GPU's context must be current.
-    fn open() -> Option<Handle> {
+    pub(crate) fn open() -> Option<Handle> {
         let mut handle = std::ptr::null_mut();
         if !crate::libraries::has_cublaslt() {
             return None;
@@ -59,26 +57,6 @@ impl Drop for Handle {
         // SAFETY: created in `open`. The GPU drops it before its context, after its stream is idle. The call synchronises the
         // whole context.
         unsafe { sys::cublasLtDestroy(self.0) };
-    }
-}
-
-impl Gpu {
-    /// The plan for a product, which all its users share. `None` if the library is known to be missing.
-    pub(crate) fn plan(&self, product: Product) -> Option<Arc<Plan>> {
-        if let Some(None) = self.library.handle.get() {
-            return None;
-        }
-        let plans = &self.library.plans;
-        let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = plans.entry(product);
-        Some(plan.or_insert_with(|| Arc::new(Plan::of(product))).clone())
-    }
-
-    /// cuBLASLt for this GPU, if there is one.
-    fn cublaslt(&self) -> Option<sys::cublasLtHandle_t> {
-        let open = || self.current().ok().and_then(|()| Handle::open());
-        let handle = self.library.handle.get_or_init(open).as_ref();
-        handle.map(|handle| handle.0)
     }
 }
 
@@ -104,7 +82,7 @@ pub(crate) fn alignment(address: u64) -> u32 {
 }
 
 /// One of the library's descriptors, with the function that frees it.
-struct Described<T>(*mut T, unsafe fn(*mut T) -> Status);
+pub(crate) struct Described<T>(pub(crate) *mut T, unsafe fn(*mut T) -> Status);
 
 impl<T> Drop for Described<T> {
     fn drop(&mut self) {
@@ -126,8 +104,8 @@ pub(crate) fn version() -> u64 {
 /// An algorithm, with the bytes of its workspace.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
-    algorithm: sys::cublasLtMatmulAlgo_t,
-    workspace: usize,
+    pub(crate) algorithm: sys::cublasLtMatmulAlgo_t,
+    pub(crate) workspace: usize,
 }
 
 impl Candidate {
@@ -139,26 +117,26 @@ impl Candidate {
 
 /// A product, and which of the library's algorithms computes it.
 pub(crate) struct Plan {
-    product: Product,
+    pub(crate) product: Product,
     /// Made at their first use; `None` inside if the library cannot describe the product.
-    descriptors: OnceLock<Option<Descriptors>>,
+    pub(crate) descriptors: OnceLock<Option<Descriptors>>,
     /// In the library's order: the one that it expects to be fastest comes first. The library takes long to answer, so it is
     /// asked only if they are to be timed.
-    candidates: OnceLock<Vec<Candidate>>,
+    pub(crate) candidates: OnceLock<Vec<Candidate>>,
     /// The candidate in use; `None` inside if no candidate gives the bits of our kernels.
-    chosen: OnceLock<Option<Candidate>>,
+    pub(crate) chosen: OnceLock<Option<Candidate>>,
     /// It was run, so the library has loaded its code.
-    has_run: AtomicBool,
+    pub(crate) has_run: AtomicBool,
 }
 
 /// The library's descriptors of a product.
-struct Descriptors {
-    operation: Described<sys::cublasLtMatmulDescOpaque_t>,
-    w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
-    x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
-    y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+pub(crate) struct Descriptors {
+    pub(crate) operation: Described<sys::cublasLtMatmulDescOpaque_t>,
+    pub(crate) w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    pub(crate) x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    pub(crate) y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     /// The number of rows in the current descriptions of x and y.
-    rows: Mutex<u32>,
+    pub(crate) rows: Mutex<u32>,
 }
 
 // SAFETY: plain descriptors. The only part that changes, the number of rows, is accessed under a lock.
@@ -168,7 +146,7 @@ unsafe impl Sync for Descriptors {}
 
 impl Descriptors {
     /// The library must be open.
-    fn of(p: &Product) -> Result<Descriptors, Error> {
+    pub(crate) fn of(p: &Product) -> Result<Descriptors, Error> {
         let half = if p.bfloat {
             sys::cudaDataType::CUDA_R_16BF
         } else {
@@ -186,7 +164,7 @@ impl Descriptors {
     }
 
     /// The lock on the descriptions of x and y, which have `live` rows then.
-    fn with_rows(&self, live: u32) -> Result<MutexGuard<'_, u32>, Error> {
+    pub(crate) fn with_rows(&self, live: u32) -> Result<MutexGuard<'_, u32>, Error> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         if *rows != live {
             self.describe(live)?;
@@ -215,7 +193,7 @@ impl Descriptors {
 }
 
 impl Plan {
-    fn of(product: Product) -> Plan {
+    pub(crate) fn of(product: Product) -> Plan {
         Plan {
             product,
             descriptors: OnceLock::new(),
@@ -223,109 +201,6 @@ impl Plan {
             chosen: OnceLock::new(),
             has_run: AtomicBool::new(false),
         }
-    }
-
-    /// The library and its descriptors of the product; `None` if it is missing or cannot describe it.
-    fn described(&self, gpu: &Gpu) -> Option<(sys::cublasLtHandle_t, &Descriptors)> {
-        let handle = gpu.cublaslt()?;
-        let make = || Descriptors::of(&self.product).ok();
-        Some((handle, self.descriptors.get_or_init(make).as_ref()?))
-    }
-
-    /// Asks the library for algorithms.
-    fn ask(
-        &self,
-        library: sys::cublasLtHandle_t,
-        described: &Descriptors,
-    ) -> Result<Vec<Candidate>, Error> {
-        let preference = preference(&self.product)?;
-        let _rows = described.with_rows(self.product.rows)?;
-        // SAFETY: the results are plain data, which the library writes together with their count.
-        let found = unsafe {
-            let mut found =
-                [std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); MOST_CANDIDATES];
-            let mut count = 0;
-            check(
-                sys::cublasLtMatmulAlgoGetHeuristic(
-                    library,
-                    described.operation.0,
-                    described.w.0,
-                    described.x.0,
-                    described.y.0,
-                    described.y.0,
-                    preference.0,
-                    MOST_CANDIDATES as i32,
-                    found.as_mut_ptr(),
-                    &mut count,
-                ),
-                "choosing an algorithm",
-            )?;
-            found.into_iter().take(count.max(0) as usize)
-        };
-        let usable = found.filter(|one| one.state == Status::CUBLAS_STATUS_SUCCESS);
-        let candidates = usable.map(|one| Candidate {
-            algorithm: one.algo,
-            workspace: one.workspaceSize,
-        });
-        Ok(candidates.collect())
-    }
-}
-
-impl Plan {
-    /// The library's algorithms; none if it supports none.
-    pub(crate) fn candidates(&self, gpu: &Gpu) -> &[Candidate] {
-        let ask = || {
-            let (library, described) = self.described(gpu)?;
-            self.ask(library, described).ok()
-        };
-        self.candidates.get_or_init(|| ask().unwrap_or_default())
-    }
-
-    /// The candidate in use. The outer `None`: it has not been decided.
-    pub(crate) fn chosen(&self) -> Option<Option<Candidate>> {
-        self.chosen.get().copied()
-    }
-
-    /// Whether it was run before.
-    pub(crate) fn has_run(&self) -> bool {
-        self.has_run.load(Ordering::Relaxed)
-    }
-
-    /// What the product computes.
-    pub(crate) fn product(&self) -> &Product {
-        &self.product
-    }
-
-    /// An algorithm as a candidate; `None` if the library does not have it for this product.
-    pub(crate) fn candidate_with(&self, gpu: &Gpu, algorithm: &Algorithm) -> Option<Candidate> {
-        let (library, described) = self.described(gpu)?;
-        let _rows = described.with_rows(self.product.rows).ok()?;
-        let algorithm = sys::cublasLtMatmulAlgo_t { data: *algorithm };
-        // SAFETY: the library writes a result, which is plain data. It refuses numbers that it does not know.
-        let (status, result) = unsafe {
-            let mut result = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
-            let status = sys::cublasLtMatmulAlgoCheck(
-                library,
-                described.operation.0,
-                described.w.0,
-                described.x.0,
-                described.y.0,
-                described.y.0,
-                &algorithm,
-                &mut result,
-            );
-            (status, result)
-        };
-        let fits = check(status, "").is_ok() && result.workspaceSize as u64 <= WORKSPACE;
-        fits.then_some(Candidate {
-            algorithm,
-            workspace: result.workspaceSize,
-        })
-    }
-
-    /// Decides for a candidate, or for none. The first decision stays.
-    pub(crate) fn choose(&self, candidate: Option<Candidate>) {
-        let _ = self.chosen.set(candidate);
     }
 }
 
@@ -345,7 +220,9 @@ fn layout(
 }
 
 /// Limits for the choice of an algorithm: workspace, alignment, and k may not be divided among blocks.
-fn preference(p: &Product) -> Result<Described<sys::cublasLtMatmulPreferenceOpaque_t>, Error> {
+pub(crate) fn preference(
+    p: &Product,
+) -> Result<Described<sys::cublasLtMatmulPreferenceOpaque_t>, Error> {
     use sys::cublasLtMatmulPreferenceAttributes_t as A;
     let mut made = std::ptr::null_mut();
     // SAFETY: the library writes a descriptor.
@@ -413,45 +290,4 @@ pub(crate) struct Gemm {
     pub(crate) workspace: u64,
     /// The factor on the product, before it is stored or added.
     pub(crate) scale: f32,
-}
-
-impl Gemm {
-    /// Enqueues the product for `live` rows, at most as many as it was planned for.
-    pub(crate) fn run(&self, gpu: &Gpu, live: u32) -> Result<(), Error> {
-        let chosen = self.plan.chosen().flatten();
-        let chosen = chosen.ok_or_else(|| Error::Library("no algorithm chosen".to_string()))?;
-        self.run_by(gpu, live, chosen)
-    }
-
-    /// The same by a given candidate.
-    pub(crate) fn run_by(&self, gpu: &Gpu, live: u32, by: Candidate) -> Result<(), Error> {
-        let plan = &*self.plan;
-        let gone = || Error::Library("it is gone".to_string());
-        let (library, described) = plan.described(gpu).ok_or_else(gone)?;
-        let _rows = described.with_rows(live)?;
-        let beta = if plan.product.add { 1.0f32 } else { 0.0 };
-        // SAFETY: lowering passed addresses of matrices with the planned sizes. The scalars are read before the call returns.
-        let status = unsafe {
-            sys::cublasLtMatmul(
-                library,
-                described.operation.0,
-                std::ptr::from_ref(&self.scale).cast(),
-                self.w as *const c_void,
-                described.w.0,
-                self.x as *const c_void,
-                described.x.0,
-                std::ptr::from_ref(&beta).cast(),
-                self.y as *const c_void,
-                described.y.0,
-                self.y as *mut c_void,
-                described.y.0,
-                &by.algorithm,
-                self.workspace as *mut c_void,
-                by.workspace,
-                gpu.stream().cast(),
-            )
-        };
-        plan.has_run.store(true, Ordering::Relaxed);
-        check(status, "a product")
-    }
 }

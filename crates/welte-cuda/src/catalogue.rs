@@ -1,0 +1,179 @@
+//! Every kernel, compiled for tests.
+
+use crate::compile::in_parallel;
+use crate::compiler::Compiler;
+use crate::disk::{read_cached, write_cached};
+use crate::launch::{Listed, Unit};
+use crate::ops::{
+    attention, basic, columns, conv, embed, encode, experts, gated_delta, gemm, heads, logprobs,
+    mamba2, matmul, rope, sample, streams, tile,
+};
+use crate::sources::{source, title};
+use crate::{Error, floor, persistent};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A compiled unit, for tests.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The file and its macros.
+    pub name: String,
+    /// Whether decoding spends its time here.
+    pub hot: bool,
+    /// Bytes of code.
+    pub bytes: usize,
+    /// Bytes of registers spilled to memory, over all kernels of the file.
+    pub spills: u64,
+    /// The assembler's output.
+    pub log: String,
+}
+
+/// How much of the kernels is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Every file once per format, by the compiler's front end, which makes no code.
+    Syntax,
+    /// Every file once per format, and once with each combination of its other macros.
+    Cover,
+    /// Every listed variant.
+    Variants,
+}
+
+/// Compiles every kernel file for an architecture such as `sm_90a`. Needs the run-time compiler but no GPU. The error names
+/// file and line. What compiles is noted in the folder `notes`, and not compiled again while sources, options and compiler
+/// are the same.
+pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compiled>, Error> {
+    let compiler = Compiler::find().map_err(Error::NoCompiler)?;
+    let mut listed = catalogue();
+    listed.retain(|l| tile::is_for(&l.unit, arch));
+    if arch == "sm_89" {
+        // It differs from sm_80 in the conversion of 8-bit floats alone.
+        let converts = |define: &(&str, String)| define.1.contains("f8_e4m3");
+        listed.retain(|l| l.unit.defines.iter().any(converts));
+    }
+    if depth != Depth::Variants {
+        let is_format = |key| ["FORMAT_FILE", "BITS", "GROUP", "BF16"].contains(&key);
+        let mut seen = BTreeSet::new();
+        listed.retain(|l| {
+            let Unit { file, defines, .. } = &l.unit;
+            let (format, rest): (Vec<_>, Vec<_>) = defines
+                .iter()
+                .cloned()
+                .partition(|(key, _)| is_format(*key));
+            let new_format = seen.insert((*file, true, format));
+            new_format | (seen.insert((*file, false, rest)) && depth == Depth::Cover)
+        });
+    }
+    let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
+    let results = in_parallel(&units, &|unit| {
+        let source = source(unit.file).unwrap_or_default();
+        noted(&compiler, source, unit, arch, depth, notes)
+    });
+    let hot = listed.iter().map(|listed| listed.hot);
+    hot.zip(results)
+        .map(|(hot, result)| Ok(Compiled { hot, ..result? }))
+        .collect()
+}
+
+/// Compiles a unit with this source, unless that has been done.
+fn noted(
+    compiler: &Compiler,
+    source: &str,
+    unit: &Unit,
+    arch: &str,
+    depth: Depth,
+    notes: &Path,
+) -> Result<Compiled, Error> {
+    let syntax = depth == Depth::Syntax;
+    let path = notes.join(compiler.name_of_result(source, unit, arch, syntax));
+    let known = read_cached(&path).and_then(|note| {
+        let note = String::from_utf8(note).ok()?;
+        let (bytes, log) = note.split_once('\n')?;
+        Some((bytes.parse().ok()?, log.to_string()))
+    });
+    let (bytes, log) = match known {
+        Some(known) => known,
+        None => {
+            let (image, log) = match syntax {
+                true => {
+                    compiler.check_text(source, unit, arch)?;
+                    Default::default()
+                }
+                false => compiler.compile_text(source, unit, arch, true)?,
+            };
+            // Without a note the next run compiles again.
+            let _ = write_cached(&path, format!("{}\n{log}", image.len()).as_bytes());
+            (image.len(), log)
+        }
+    };
+    Ok(Compiled {
+        name: title(unit),
+        hot: false,
+        bytes,
+        spills: spills(&log),
+        log,
+    })
+}
+
+/// Compiles a self-contained source, such as the text from
+/// [`CudaDevice::persistent_source`](crate::CudaDevice::persistent_source). Needs the run-time compiler but no GPU. Notes are
+/// as in [`compile_all`].
+pub fn compile_alone(
+    source: &str,
+    arch: &str,
+    depth: Depth,
+    notes: &Path,
+) -> Result<Compiled, Error> {
+    let unit = Unit {
+        file: "standalone.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    };
+    let compiler = Compiler::find().map_err(Error::NoCompiler)?;
+    noted(&compiler, source, &unit, arch, depth, notes)
+}
+
+/// The units that tests compile for every architecture.
+fn catalogue() -> Vec<Listed> {
+    let families = [
+        embed::catalogue(),
+        basic::catalogue(),
+        conv::catalogue(),
+        encode::catalogue(),
+        heads::catalogue(),
+        streams::catalogue(),
+        gated_delta::catalogue(),
+        mamba2::catalogue(),
+        matmul::catalogue(),
+        gemm::catalogue(),
+        columns::catalogue(),
+        rope::catalogue(),
+        attention::catalogue(),
+        sample::catalogue(),
+        logprobs::catalogue(),
+        experts::catalogue(),
+        floor::catalogue(),
+        persistent::catalogue(),
+    ];
+    families.into_iter().flatten().collect()
+}
+
+/// Bytes of spilled registers, from the assembler's output.
+fn spills(log: &str) -> u64 {
+    log.split(" bytes spill")
+        .zip(log.split(" bytes spill").skip(1))
+        .filter_map(|(before, _)| before.rsplit([' ', ',']).next()?.trim().parse::<u64>().ok())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spills_are_counted() {
+        let log = "info: 0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\ninfo: 0 bytes stack frame, 0 bytes spill stores, 4 bytes spill loads";
+        assert_eq!(spills(log), 24);
+        assert_eq!(spills("nothing"), 0);
+    }
+}
