@@ -6,7 +6,7 @@ use crate::{floor, source};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::ExitCode;
-use welte::{DeviceOptions, DeviceReport, Error};
+use welte::{DeviceChoice, DeviceOptions, DeviceReport, Error};
 use welte_report::human;
 
 /// A device with its measured memory speed, in bytes per second.
@@ -71,6 +71,12 @@ fn text(devices: &[Examined], bundled: Option<&str>) -> String {
         for (name, value) in &report.facts {
             fact(name, value);
         }
+    }
+    if "gpu".parse::<DeviceChoice>().is_err() {
+        lines.push(line(
+            "other GPUs",
+            "not in this build; --features gpu adds them",
+        ));
     }
     let bundled = bundled.unwrap_or("not found (models/demo.gguf)");
     lines.push(line("bundled model", bundled));

@@ -31,7 +31,7 @@ impl LoadArgs {
 #[derive(Args, Clone)]
 pub(crate) struct DeviceArgs {
     /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
-    #[arg(long, default_value = "auto", value_name = "NAME")]
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = device)]
     pub(crate) device: DeviceChoice,
     /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
     #[arg(long, value_name = "NAME", value_parser = replay)]
@@ -128,6 +128,19 @@ impl Cpus {
     fn parse(text: &str) -> Result<Cpus, String> {
         welte::cpu_list(text).map(Cpus)
     }
+}
+
+fn device(name: &str) -> Result<DeviceChoice, String> {
+    name.parse().map_err(|error: welte::Error| {
+        let kind = name.split(':').next().unwrap_or(name);
+        let is_left_out = ["gpu", "vulkan", "metal", "dx12"].contains(&kind)
+            && "gpu".parse::<DeviceChoice>().is_err();
+        if is_left_out {
+            format!("{error}; this binary was built without --features gpu")
+        } else {
+            error.to_string()
+        }
+    })
 }
 
 fn replay(name: &str) -> Result<Replay, String> {
