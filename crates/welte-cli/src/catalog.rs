@@ -147,9 +147,10 @@ pub(crate) fn print_plan(planned: &[Planned], limit: Option<u64>, verbose: bool)
             }
             Err(error) => {
                 let path = path.as_deref().unwrap_or_default();
-                let text = match path.is_empty() {
-                    true => error.to_string(),
-                    false => error.to_string().replace(path, shown(path, verbose)),
+                let text = if path.is_empty() {
+                    error.to_string()
+                } else {
+                    error.to_string().replace(path, shown(path, verbose))
                 };
                 eprintln!("{:>12}  {name}: {text}", "-");
             }

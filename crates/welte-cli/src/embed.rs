@@ -107,9 +107,10 @@ impl Shape {
 
     fn apply(&self, embedding: Embedding) -> Embedding {
         let embedding = embedding.shortened(self.dimensions);
-        match self.normalise {
-            true => embedding,
-            false => embedding.unnormalised(),
+        if self.normalise {
+            embedding
+        } else {
+            embedding.unnormalised()
         }
     }
 }

@@ -121,9 +121,10 @@ impl<W: Write> Write for Plain<W> {
 /// Prints a line to standard error.
 pub(crate) fn error_line(text: Arguments) {
     let stderr = io::stderr();
-    let text = match stderr.is_terminal() {
-        true => plain(&text.to_string()),
-        false => text.to_string(),
+    let text = if stderr.is_terminal() {
+        plain(&text.to_string())
+    } else {
+        text.to_string()
     };
     // There is nowhere to report it.
     let _ = writeln!(stderr.lock(), "{text}");

@@ -52,13 +52,13 @@ impl TextArgs {
             if line.trim().is_empty() {
                 continue;
             }
-            texts.push(match json {
-                true => of_json(line)
-                    .with_context(|| format!("{}: line {}", file.display(), number + 1))?,
-                false => Text {
+            texts.push(if json {
+                of_json(line).with_context(|| format!("{}: line {}", file.display(), number + 1))?
+            } else {
+                Text {
                     text: line.to_string(),
                     id: None,
-                },
+                }
             });
         }
         Ok(())

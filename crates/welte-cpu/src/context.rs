@@ -199,9 +199,10 @@ impl CpuContext {
             let index = phase.command as usize;
             let runs =
                 commands.contains(&index) && (sample || pass.commands[index].op != Op::Sample);
-            let chunks = match runs {
-                true => phase.chunks(&self.state, input_rows, output_rows),
-                false => 0,
+            let chunks = if runs {
+                phase.chunks(&self.state, input_rows, output_rows)
+            } else {
+                0
             };
             self.chunks.push(chunks as u32);
         }
@@ -452,12 +453,11 @@ impl Context for CpuContext {
 
     /// One lane: the whole team.
     fn last_step(&self) -> Timeline {
-        match self.ran.is_empty() {
-            true => Timeline::default(),
-            false => {
-                let rows = &self.state.rows[..self.state.live];
-                Timeline::in_order(&self.inner.program, self.last_pass, rows, &self.ran)
-            }
+        if self.ran.is_empty() {
+            Timeline::default()
+        } else {
+            let rows = &self.state.rows[..self.state.live];
+            Timeline::in_order(&self.inner.program, self.last_pass, rows, &self.ran)
         }
     }
 }

@@ -85,9 +85,10 @@ pub(crate) enum Phase {
 impl LoweredPhase {
     /// The rows that it runs over.
     pub(crate) fn rows(&self, input_rows: usize, output_rows: usize) -> usize {
-        match self.on_outputs {
-            true => output_rows,
-            false => input_rows,
+        if self.on_outputs {
+            output_rows
+        } else {
+            input_rows
         }
     }
 

@@ -211,9 +211,10 @@ fn stretches(program: &Program, layouts: &[Layout], isa: Isa) -> Vec<Stretch> {
         let kernel = Kernel::for_format(spec.format, isa);
         let tiles = (spec.n as usize).div_ceil(kernel.tile_rows);
         let whole = Stretch::whole(at, kernel.tile_bytes(spec.k as usize), tiles);
-        Some(match halved.contains(&id) {
-            true => whole.halves(),
-            false => vec![whole],
+        Some(if halved.contains(&id) {
+            whole.halves()
+        } else {
+            vec![whole]
         })
     });
     stretches.flatten().collect()

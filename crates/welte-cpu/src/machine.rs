@@ -144,14 +144,18 @@ impl Machine {
         }
         let threads = threads.unwrap_or(self.default_threads());
         let (allowed, preferred) = (self.usable(), self.preferred());
-        let chosen = match cores(&preferred) >= threads {
-            true => preferred,
-            false => allowed.clone(),
+        let chosen = if cores(&preferred) >= threads {
+            preferred
+        } else {
+            allowed.clone()
         };
         let bound = self.nodes().len() > 1 || chosen.len() < allowed.len();
-        Ok(spread(&chosen, threads, |node, _| match bound {
-            true => node.iter().map(|cpu| cpu.number).collect(),
-            false => Vec::new(),
+        Ok(spread(&chosen, threads, |node, _| {
+            if bound {
+                node.iter().map(|cpu| cpu.number).collect()
+            } else {
+                Vec::new()
+            }
         }))
     }
 
@@ -270,9 +274,12 @@ pub(crate) fn cpu_ranges(numbers: impl IntoIterator<Item = usize>) -> String {
             _ => ranges.push((number, number)),
         }
     }
-    let text = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let text = ranges.iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
     });
     text.collect::<Vec<_>>().join(",")
 }

@@ -94,12 +94,11 @@ fn noted(
     let (bytes, log) = match known {
         Some(known) => known,
         None => {
-            let (image, log) = match syntax {
-                true => {
-                    compiler.check_text(source, unit, arch)?;
-                    Default::default()
-                }
-                false => compiler.compile_text(source, unit, arch, true)?,
+            let (image, log) = if syntax {
+                compiler.check_text(source, unit, arch)?;
+                Default::default()
+            } else {
+                compiler.compile_text(source, unit, arch, true)?
             };
             // Without a note the next run compiles again.
             let _ = write_cached(&path, format!("{}\n{log}", image.len()).as_bytes());

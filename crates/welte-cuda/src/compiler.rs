@@ -169,9 +169,10 @@ impl Compiler {
         syntax: bool,
     ) -> String {
         let file = libraries::nvrtc_file().map(|file| (stamp(&file), file));
-        let options = match syntax {
-            true => syntax_options(unit, arch),
-            false => options(unit, arch, true),
+        let options = if syntax {
+            syntax_options(unit, arch)
+        } else {
+            options(unit, arch, true)
         };
         hashed(&(source, unit, options, self.version, file, SOURCES))
     }

@@ -523,9 +523,10 @@ impl CudaContext {
         let ops = &self.loaded.program.passes[pass].commands;
         let all = ready.commands(rows.len());
         for (index, nodes) in all.iter().enumerate() {
-            let live = match index < ready.outputs_from {
-                true => rows.len(),
-                false => outputs,
+            let live = if index < ready.outputs_from {
+                rows.len()
+            } else {
+                outputs
             };
             let runs = commands.contains(&index) && (sample || ops[index].op != Op::Sample);
             if !runs || live == 0 {

@@ -65,9 +65,10 @@ impl LoadedProgram {
         };
         // Which FP8 weights have several scales is not known yet, so both kernels are compiled.
         let scales = [true, false].map(|one| vec![one; self.program.weights.len()]);
-        let scales: Vec<Option<&[bool]>> = match self.float8 {
-            true => scales.iter().map(|one| Some(&one[..])).collect(),
-            false => vec![None],
+        let scales: Vec<Option<&[bool]>> = if self.float8 {
+            scales.iter().map(|one| Some(&one[..])).collect()
+        } else {
+            vec![None]
         };
         let mut units = BTreeSet::new();
         if self.program.pass(PassKind::Decode).is_some() {

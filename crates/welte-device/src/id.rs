@@ -35,9 +35,10 @@ impl DeviceId {
 
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.numbered {
-            true => write!(f, "{}:{}", self.kind, self.ordinal),
-            false => f.write_str(self.kind),
+        if self.numbered {
+            write!(f, "{}:{}", self.kind, self.ordinal)
+        } else {
+            f.write_str(self.kind)
         }
     }
 }

@@ -72,9 +72,12 @@ impl Logprobs {
         let number = |v: f32| if v.is_nan() { f32::NEG_INFINITY } else { v };
         let (largest, _) = argmax(logits);
         let log_sum = log_sum(logits, largest);
-        let logprob = |value: f32| match largest.is_finite() {
-            true => (f64::from(number(value) - largest) - log_sum) as f32,
-            false => f32::NEG_INFINITY,
+        let logprob = |value: f32| {
+            if largest.is_finite() {
+                (f64::from(number(value) - largest) - log_sum) as f32
+            } else {
+                f32::NEG_INFINITY
+            }
         };
         let value = logits.get(query.token as usize).copied();
         let mut answer = Logprobs::new(query.token, logprob(value.unwrap_or(f32::NAN)));

@@ -74,9 +74,10 @@ impl SplitContext {
         let (vocab, slots) = (program.vocab as usize, program.slots as usize);
         SplitContext {
             checks: Checks::new(&program),
-            passage: match far.is_some() {
-                true => vec![0; split.most_bytes() as usize],
-                false => Vec::new(),
+            passage: if far.is_some() {
+                vec![0; split.most_bytes() as usize]
+            } else {
+                Vec::new()
             },
             pass: DECODE,
             logits: 0,

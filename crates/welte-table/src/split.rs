@@ -70,9 +70,10 @@ pub struct Region {
 impl Region {
     /// The bytes of so many rows in the buffer, run by run.
     pub fn runs(&self, rows: usize) -> impl Iterator<Item = Range<u64>> + use<> {
-        let (count, floats) = match self.width == self.stride {
-            true => (rows.min(1), self.width * rows as u64),
-            false => (rows, self.width),
+        let (count, floats) = if self.width == self.stride {
+            (rows.min(1), self.width * rows as u64)
+        } else {
+            (rows, self.width)
         };
         let (first, stride) = (u64::from(self.at.offset), 4 * self.stride);
         (0..count as u64).map(move |run| {
@@ -149,9 +150,12 @@ impl Split {
             .passes
             .iter()
             .map(|pass| {
-                let side = |index| match is_far(pass, index) && can_move(pass, index) {
-                    true => Side::Far,
-                    false => Side::Near,
+                let side = |index| {
+                    if is_far(pass, index) && can_move(pass, index) {
+                        Side::Far
+                    } else {
+                        Side::Near
+                    }
                 };
                 (0..pass.commands.len()).map(side).collect()
             })
@@ -373,12 +377,13 @@ fn numbering(count: usize, used: impl Iterator<Item = u32>) -> Vec<u32> {
         }
     }
     let mut next = 0;
-    let number = |kept: bool| match kept {
-        true => {
+    let number = |kept: bool| {
+        if kept {
             next += 1;
             next - 1
+        } else {
+            NONE
         }
-        false => NONE,
     };
     kept.into_iter().map(number).collect()
 }

@@ -144,13 +144,15 @@ fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
         DeviceType::VirtualGpu => "virtual",
         DeviceType::Other => "unknown",
     };
-    let subgroups = match features.contains(Features::SUBGROUP) {
-        true => format!("{} to {}", info.subgroup_min_size, info.subgroup_max_size),
-        false => "none".to_string(),
+    let subgroups = if features.contains(Features::SUBGROUP) {
+        format!("{} to {}", info.subgroup_min_size, info.subgroup_max_size)
+    } else {
+        "none".to_string()
     };
-    let f16 = match features.contains(Features::SHADER_F16) {
-        true => "yes",
-        false => "no",
+    let f16 = if features.contains(Features::SHADER_F16) {
+        "yes"
+    } else {
+        "no"
     };
     let matrices = match Cooperative::of(adapter) {
         Some(Cooperative { square, .. }) => format!("{square} x {square}"),

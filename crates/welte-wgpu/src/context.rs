@@ -248,12 +248,11 @@ impl WgpuContext {
     fn replay(&mut self, sample: bool) -> Result<(), Error> {
         let all = 0..usize::MAX;
         let mut encoder = self.encoder();
-        match self.profile.is_some() {
-            true => self.replay_timed(all, sample)?,
-            false => {
-                let choice = sample.then_some(Choice::Argmax);
-                self.record(&mut encoder, &all, choice, self.positions());
-            }
+        if self.profile.is_some() {
+            self.replay_timed(all, sample)?
+        } else {
+            let choice = sample.then_some(Choice::Argmax);
+            self.record(&mut encoder, &all, choice, self.positions());
         }
         self.read_outputs(encoder)
     }

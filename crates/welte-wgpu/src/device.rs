@@ -118,9 +118,10 @@ impl Device for WgpuDevice {
 
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         self.check(&program)?;
-        let kind = match self.gpu.software {
-            true => "software",
-            false => "hardware",
+        let kind = if self.gpu.software {
+            "software"
+        } else {
+            "hardware"
         };
         Ok(Plan {
             memory: plan::memory(&program, &self.gpu),

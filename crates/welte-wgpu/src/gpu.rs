@@ -172,9 +172,10 @@ impl Gpu {
                 mapped_at_creation: false,
             })
         });
-        let mut geometry = match hardware {
-            true => Geometry::HARDWARE,
-            false => Geometry::SOFTWARE,
+        let mut geometry = if hardware {
+            Geometry::HARDWARE
+        } else {
+            Geometry::SOFTWARE
         };
         if hardware {
             (geometry.memory, geometry.invocations) = (memory, invocations);
@@ -279,9 +280,10 @@ impl Gpu {
             Ok(())
         };
         // A browser has one thread, and compiles apart from it.
-        let cores = match cfg!(target_arch = "wasm32") {
-            true => 1,
-            false => std::thread::available_parallelism().map_or(1, NonZero::get),
+        let cores = if cfg!(target_arch = "wasm32") {
+            1
+        } else {
+            std::thread::available_parallelism().map_or(1, NonZero::get)
         };
         std::thread::scope(|scope| {
             let others = 1..cores.min(missing.len());

@@ -370,9 +370,10 @@ impl Product {
 
     /// Units in flight. Steps of several rows have one, because the sums of the rows need the registers.
     fn in_flight(&self, rows: u32) -> u32 {
-        match self.floats_alone(rows) {
-            true => FLOATS_IN_FLIGHT,
-            false => BLOCKS_IN_FLIGHT,
+        if self.floats_alone(rows) {
+            FLOATS_IN_FLIGHT
+        } else {
+            BLOCKS_IN_FLIGHT
         }
     }
 
@@ -456,9 +457,10 @@ impl Product {
 
     /// `experts_act_mul`, whose product is paired, or `experts_add`.
     pub(crate) fn of_experts(&self) -> Kernel {
-        let kernel = match self.paired {
-            true => self.kernel("experts_act_mul", shader!("experts_act_mul"), 1, false),
-            false => self.kernel("experts_add", shader!("experts_add"), 1, false),
+        let kernel = if self.paired {
+            self.kernel("experts_act_mul", shader!("experts_act_mul"), 1, false)
+        } else {
+            self.kernel("experts_add", shader!("experts_add"), 1, false)
         };
         kernel.with("NORM", flag(false))
     }
@@ -868,10 +870,7 @@ pub(crate) fn with_subgroups() -> Vec<Kernel> {
 }
 
 fn flag(is: bool) -> &'static str {
-    match is {
-        true => "true",
-        false => "false",
-    }
+    if is { "true" } else { "false" }
 }
 
 /// Sources of the ops that compute every element by itself.

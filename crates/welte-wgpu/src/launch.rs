@@ -134,9 +134,10 @@ impl Place {
 /// So many workgroups in two dimensions, each below the limit of 65,535.
 pub(crate) fn plane(count: u32) -> [u32; 2] {
     const WIDE: u32 = 32768;
-    match count > WIDE {
-        true => [WIDE, count.div_ceil(WIDE)],
-        false => [count, 1],
+    if count > WIDE {
+        [WIDE, count.div_ceil(WIDE)]
+    } else {
+        [count, 1]
     }
 }
 

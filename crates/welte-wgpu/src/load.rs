@@ -198,9 +198,10 @@ impl Upload<'_> {
     fn submit(&mut self, encoder: CommandEncoder) -> Result<(), Error> {
         self.waiting = 0;
         self.flying.push_back(self.gpu.submit(encoder));
-        match self.flying.len() > MOST_FLYING {
-            true => self.wait(),
-            false => Ok(()),
+        if self.flying.len() > MOST_FLYING {
+            self.wait()
+        } else {
+            Ok(())
         }
     }
 

@@ -189,9 +189,10 @@ impl Lowering<'_> {
             (binding::MEM, self.arena.as_entire_binding()),
             (binding::PAGES, self.pages.as_entire_binding()),
         ];
-        let state = match run.advances {
-            true => binding::CACHE,
-            false => binding::STATE,
+        let state = if run.advances {
+            binding::CACHE
+        } else {
+            binding::STATE
         };
         bound.push((state, self.state.as_entire_binding()));
         if run.choice == Some(Choice::Sampler) {
@@ -442,9 +443,10 @@ impl Lowering<'_> {
             if normed {
                 place.operands[0] = place.scratch;
             }
-            runs.push(match task.tiled {
-                true => self.tile(task, place, piece, p),
-                false => self.product(task, place, piece, p, None),
+            runs.push(if task.tiled {
+                self.tile(task, place, piece, p)
+            } else {
+                self.product(task, place, piece, p, None)
             });
         }
     }

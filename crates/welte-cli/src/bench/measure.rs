@@ -38,13 +38,14 @@ pub(crate) fn facts(named: &str, model: &Model, floor: Floor) -> Facts {
             .map(|w| u64::from(w.n) * u64::from(w.k))
             .sum(),
         floor,
-        backend: match model
+        backend: if model
             .device_facts()
             .iter()
             .any(|(name, _)| name == "experts")
         {
-            true => format!("{}+CPU", model.device().id.kind.to_uppercase()),
-            false => model.device().id.kind.to_uppercase(),
+            format!("{}+CPU", model.device().id.kind.to_uppercase())
+        } else {
+            model.device().id.kind.to_uppercase()
         },
     }
 }

@@ -83,9 +83,10 @@ pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
         let mut of = |share| [&mut first, &mut gaps].map(|values| percentile(values, share));
         let [p50, p90, p99] = [0.5, 0.9, 0.99].map(&mut of);
         let speed = tokens as f64 / seconds;
-        let rate_figure = match rate.is_finite() {
-            true => serde_json::json!(rate),
-            false => serde_json::json!("inf"),
+        let rate_figure = if rate.is_finite() {
+            serde_json::json!(rate)
+        } else {
+            serde_json::json!("inf")
         };
         let figures = serde_json::json!({
             "rate": rate_figure, "requests": all.len(), "seconds": seconds, "seed": args.seed, "slots": args.parallel,

@@ -320,19 +320,20 @@ unsafe fn unpack<const F: usize, const G: usize>(q: *const u8) -> __m256i {
 pub(super) unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u8) -> [__m256i; 4] {
     // SAFETY: the caller's.
     unsafe {
-        match SECOND {
-            false => [
-                unpack::<F, 0>(q),
-                unpack::<F, 1>(q),
-                unpack::<F, 2>(q),
-                unpack::<F, 3>(q),
-            ],
-            true => [
+        if SECOND {
+            [
                 unpack::<F, 4>(q),
                 unpack::<F, 5>(q),
                 unpack::<F, 6>(q),
                 unpack::<F, 7>(q),
-            ],
+            ]
+        } else {
+            [
+                unpack::<F, 0>(q),
+                unpack::<F, 1>(q),
+                unpack::<F, 2>(q),
+                unpack::<F, 3>(q),
+            ]
         }
     }
 }

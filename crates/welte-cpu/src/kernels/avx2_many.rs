@@ -44,9 +44,10 @@ pub(super) unsafe fn unpack_tile<const F: usize>(
             let (mut d, mut dmin) = ([_mm256_setzero_ps(); HALVES], [_mm256_setzero_ps(); HALVES]);
             for half in 0..HALVES {
                 d[half] = heads::<F>(layout, head, half);
-                dmin[half] = match layout.has_minima() {
-                    true => minima::<F>(layout, head, half, d[half]),
-                    false => d[half],
+                dmin[half] = if layout.has_minima() {
+                    minima::<F>(layout, head, half, d[half])
+                } else {
+                    d[half]
                 };
             }
             for c in 0..layout.chunks {

@@ -114,9 +114,10 @@ unsafe fn store<const M: usize, const Q: usize>(
             // SAFETY: the first `valid` outputs are the caller's.
             unsafe {
                 if valid == LANES {
-                    let sum = match call.accumulate {
-                        true => vaddq_f32(vld1q_f32(out), sum),
-                        false => sum,
+                    let sum = if call.accumulate {
+                        vaddq_f32(vld1q_f32(out), sum)
+                    } else {
+                        sum
                     };
                     vst1q_f32(out, sum);
                     continue;
@@ -338,9 +339,10 @@ unsafe fn four_unsigned(at: *const u8) -> uint32x4_t {
 unsafe fn scales_of_head(layout: Layout, at: *const u8) -> float32x4_t {
     // SAFETY: the caller's.
     unsafe {
-        match layout.head.bf16() {
-            true => vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(at.cast()))),
-            false => halves(at),
+        if layout.head.bf16() {
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(at.cast())))
+        } else {
+            halves(at)
         }
     }
 }
@@ -383,9 +385,10 @@ unsafe fn minima<const F: usize>(
     // SAFETY: the caller's.
     unsafe {
         let stored = scales_of_head(layout, head.add(HALVES + quarter * 8));
-        match layout.head.has_zero() {
-            true => vmulq_f32(d, vnegq_f32(stored)),
-            false => times_factor::<F>(stored),
+        if layout.head.has_zero() {
+            vmulq_f32(d, vnegq_f32(stored))
+        } else {
+            times_factor::<F>(stored)
         }
     }
 }
@@ -628,9 +631,10 @@ impl<B: Bytes, const F: usize> Step for Blocks<B, F> {
                 let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
                 let acts = acts.add(b * layout.chunks * ACT);
                 let d: [_; Q] = from_fn(|q| heads::<F>(layout, head, quarter + q));
-                let dmin: [_; Q] = match layout.has_minima() {
-                    true => from_fn(|q| minima::<F>(layout, head, quarter + q, d[q])),
-                    false => d,
+                let dmin: [_; Q] = if layout.has_minima() {
+                    from_fn(|q| minima::<F>(layout, head, quarter + q, d[q]))
+                } else {
+                    d
                 };
                 for c in 0..layout.chunks {
                     let (quants, act) = (at.add(layout.quants_at(c)), acts.add(c * ACT));
@@ -671,9 +675,10 @@ unsafe fn unpack_tile<const F: usize, const PAIRS: bool>(
             for c in 0..layout.chunks {
                 for v in 0..QUARTERS {
                     let d = heads::<F>(layout, head, v);
-                    let dmin = match layout.has_minima() {
-                        true => minima::<F>(layout, head, v, d),
-                        false => d,
+                    let dmin = if layout.has_minima() {
+                        minima::<F>(layout, head, v, d)
+                    } else {
+                        d
                     };
                     let w = groups::<F>(at.add(layout.quants_at(c) + 16 * v));
                     for pair in 0..4 {
@@ -699,9 +704,10 @@ unsafe fn unpack_tile<const F: usize, const PAIRS: bool>(
 /// Where the vectors of groups 0 and 1 of a quarter lie in an unpacked chunk; those of the next two groups lie 128 bytes
 /// further. Pairs lie side by side.
 const fn unpacked_at<const PAIRS: bool>(quarter: usize) -> [usize; 2] {
-    match PAIRS {
-        true => [32 * quarter, 32 * quarter + 16],
-        false => [16 * quarter, 64 + 16 * quarter],
+    if PAIRS {
+        [32 * quarter, 32 * quarter + 16]
+    } else {
+        [16 * quarter, 64 + 16 * quarter]
     }
 }
 

@@ -48,9 +48,10 @@ pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
 
 /// A scale of a block.
 pub(super) fn scale_at(layout: Layout, bytes: &[u8], at: usize) -> f32 {
-    match layout.head.bf16() {
-        true => f32::from_le_bytes([0, 0, bytes[at], bytes[at + 1]]),
-        false => half_at(bytes, at),
+    if layout.head.bf16() {
+        f32::from_le_bytes([0, 0, bytes[at], bytes[at + 1]])
+    } else {
+        half_at(bytes, at)
     }
 }
 
@@ -82,9 +83,10 @@ pub(super) fn d_at(layout: Layout, head: &[u8], r: usize) -> f32 {
 /// The `dmin` of a row's block.
 pub(super) fn dmin_at(layout: Layout, head: &[u8], r: usize) -> f32 {
     let dmin = scale_at(layout, head, HALVES + 2 * r);
-    match layout.head.has_zero() {
-        true => d_at(layout, head, r) * -dmin,
-        false => dmin * layout.factor,
+    if layout.head.has_zero() {
+        d_at(layout, head, r) * -dmin
+    } else {
+        dmin * layout.factor
     }
 }
 

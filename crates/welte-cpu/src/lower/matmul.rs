@@ -175,9 +175,10 @@ impl Lowering<'_> {
             acts,
             acts_bytes,
         }));
-        let out = match own {
-            false => self.float_rows(y, y_stride, e.used * n, rows)?,
-            true => self.scratch_rows(&self.scratch.wide, 0, n, entries)?,
+        let out = if own {
+            self.scratch_rows(&self.scratch.wide, 0, n, entries)?
+        } else {
+            self.float_rows(y, y_stride, e.used * n, rows)?
         };
         l.phases.push(Phase::ExpertsMatmul(ExpertsMatmul {
             kernel,

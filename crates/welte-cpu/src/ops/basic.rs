@@ -263,9 +263,10 @@ impl Act {
         match self.act {
             4 => y.iter_mut().for_each(|y| *y = y.max(0.0) * y.max(0.0)),
             5 => y.iter_mut().for_each(|y| {
-                *y = match *y > 0.0 {
-                    true => a * *y * *y + c * *y,
-                    false => b * (exp_not_positive(y.min(d)) - 1.0 - *y) + c * *y,
+                *y = if *y > 0.0 {
+                    a * *y * *y + c * *y
+                } else {
+                    b * (exp_not_positive(y.min(d)) - 1.0 - *y) + c * *y
                 }
             }),
             6 => y.iter_mut().for_each(|y| *y = y.tanh()),

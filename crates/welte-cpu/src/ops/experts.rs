@@ -59,9 +59,10 @@ impl Route {
             *share = (x[next] - largest).exp();
             before = next;
         }
-        let sum: f32 = match self.renormalise {
-            true => shares.iter().sum(),
-            false => x.iter().map(|x| (x - largest).exp()).sum(),
+        let sum: f32 = if self.renormalise {
+            shares.iter().sum()
+        } else {
+            x.iter().map(|x| (x - largest).exp()).sum()
         };
         self.scale_shares(ids, shares, sum);
     }
@@ -116,13 +117,17 @@ impl Route {
         let mut choice = [0.0; MOST_EXPERTS];
         let choice = &mut choice[..self.experts];
         let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let all: f32 = match self.sigmoid {
-            true => 1.0,
-            false => x.iter().map(|x| (x - largest).exp()).sum(),
+        let all: f32 = if self.sigmoid {
+            1.0
+        } else {
+            x.iter().map(|x| (x - largest).exp()).sum()
         };
-        let score = |x: f32| match self.sigmoid {
-            true => 1.0 / (1.0 + (-x).exp()),
-            false => (x - largest).exp() / all,
+        let score = |x: f32| {
+            if self.sigmoid {
+                1.0 / (1.0 + (-x).exp())
+            } else {
+                (x - largest).exp() / all
+            }
         };
         for (choice, x) in choice.iter_mut().zip(x) {
             *choice = score(*x);
@@ -143,9 +148,10 @@ impl Route {
             *share = score(x[next]);
             before = next;
         }
-        let sum = match self.renormalise {
-            true => shares.iter().sum::<f32>().max(1e-20),
-            false => 1.0,
+        let sum = if self.renormalise {
+            shares.iter().sum::<f32>().max(1e-20)
+        } else {
+            1.0
         };
         self.scale_shares(ids, shares, sum);
     }

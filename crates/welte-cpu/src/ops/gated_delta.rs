@@ -69,9 +69,10 @@ impl GatedDelta {
         let (key_dim, value_dim) = (self.key_dim, self.value_dim);
         let keys = self.key_heads * key_dim;
         let values = 2 * keys + head * value_dim;
-        let key_head = match self.tiled {
-            true => head % self.key_heads,
-            false => head / (self.heads / self.key_heads),
+        let key_head = if self.tiled {
+            head % self.key_heads
+        } else {
+            head / (self.heads / self.key_heads)
         };
         let at = state.rows[first];
         // SAFETY: rows lie in their buffers, the state in its cache; chunks use different heads. The scratch has room.

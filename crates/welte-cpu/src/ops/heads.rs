@@ -113,17 +113,15 @@ impl HeadsMatmul {
             };
             let columns = own.end - all.start;
             let packed = self.tiles.0.add(tiles.start * kernel.tile_bytes(k));
-            match kernel.unpacked_bytes(k).is_some() && rows >= kernel.many_rows {
-                true => {
-                    kernel.unpack_tiles(packed, tiles.len(), k, unpacked);
-                    for row in (0..count).step_by(kernel.group_rows) {
-                        let group = kernel.group_rows.min(count - row);
-                        let (acts, out) = (acts.add(row * acts_bytes), out.add(row * stride));
-                        kernel
-                            .matmul_unpacked(unpacked, columns, k, acts, group, out, stride, false);
-                    }
+            if kernel.unpacked_bytes(k).is_some() && rows >= kernel.many_rows {
+                kernel.unpack_tiles(packed, tiles.len(), k, unpacked);
+                for row in (0..count).step_by(kernel.group_rows) {
+                    let group = kernel.group_rows.min(count - row);
+                    let (acts, out) = (acts.add(row * acts_bytes), out.add(row * stride));
+                    kernel.matmul_unpacked(unpacked, columns, k, acts, group, out, stride, false);
                 }
-                false => kernel.matmul(packed, columns, k, acts, count, out, stride, false),
+            } else {
+                kernel.matmul(packed, columns, k, acts, count, out, stride, false)
             }
             if skipped > 0 {
                 for row in 0..count {

@@ -226,14 +226,15 @@ impl Matmul {
         let first_tile = chunk * self.tiles_per_chunk;
         let first = first_tile * self.kernel.tile_rows;
         let n = (self.tiles_per_chunk * self.kernel.tile_rows).min(self.n - first);
-        let prepared = match prepared_by_each(rows) {
+        let prepared = if prepared_by_each(rows) {
             // SAFETY: the caller's promise; the thread's row has room for every prepared row.
-            true => unsafe {
+            unsafe {
                 thread.row_of(state.step, self.phase(), |acts| {
                     self.prepare.write(0, acts, scratch);
                 })
-            },
-            false => self.acts.0,
+            }
+        } else {
+            self.acts.0
         };
         for row in (0..rows).step_by(ROW_BLOCK) {
             let count = ROW_BLOCK.min(rows - row);

@@ -31,9 +31,10 @@ impl Sample {
 
     /// Chunks of the first phase: none if no row's token is a plain argmax.
     pub(crate) fn chunks(&self, state: &State, rows: usize) -> usize {
-        match state.plain_argmax[..rows].contains(&true) {
-            true => rows * self.chunks_per_row(),
-            false => 0,
+        if state.plain_argmax[..rows].contains(&true) {
+            rows * self.chunks_per_row()
+        } else {
+            0
         }
     }
 
@@ -66,13 +67,12 @@ impl Sample {
         for (row, at) in rows.skip(lane).step_by(state.samplers.lanes()) {
             // SAFETY: the row lies in its buffers, and belongs to this lane alone.
             unsafe {
-                let token = match state.plain_argmax[row] {
-                    true => self.argmax_of_partials(row),
-                    false => {
-                        let logits = self.logits.row(row, self.n);
-                        let (slot, position) = (at.slot as usize, at.position + 1);
-                        state.samplers.choose(lane, slot, logits, position)
-                    }
+                let token = if state.plain_argmax[row] {
+                    self.argmax_of_partials(row)
+                } else {
+                    let logits = self.logits.row(row, self.n);
+                    let (slot, position) = (at.slot as usize, at.position + 1);
+                    state.samplers.choose(lane, slot, logits, position)
                 };
                 *self.tokens.add(row) = token;
             }

@@ -76,9 +76,10 @@ impl CudaContext {
         self.upload_step(DECODE, &[row], &[], n as u32)?;
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(n as u32);
-        let ahead = match self.profile.is_some() || states {
-            true => 1,
-            false => AHEAD,
+        let ahead = if self.profile.is_some() || states {
+            1
+        } else {
+            AHEAD
         };
         let (mut launched, mut seen) = (0, 0);
         if mode == Replay::Loop {

@@ -110,9 +110,10 @@ impl Context for CudaContext {
 
     fn chain_slots(&self) -> usize {
         let program = &self.loaded.program;
-        match self.decodes() {
-            true => (program.passes[DECODE].rows.min(program.slots) as usize).min(MOST_CHAIN_SLOTS),
-            false => 0,
+        if self.decodes() {
+            (program.passes[DECODE].rows.min(program.slots) as usize).min(MOST_CHAIN_SLOTS)
+        } else {
+            0
         }
     }
 

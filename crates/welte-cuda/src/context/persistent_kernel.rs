@@ -83,9 +83,10 @@ impl Persistent {
 
     /// Turns of the next launch.
     pub(super) fn turns(&self) -> usize {
-        let most = match self.states.is_empty() {
-            true => MAILBOX_SLOTS as usize / 2,
-            false => MOST_TURNS,
+        let most = if self.states.is_empty() {
+            MAILBOX_SLOTS as usize / 2
+        } else {
+            MOST_TURNS
         };
         self.turn.map_or(FIRST_TURNS, |turn| {
             (LAUNCH.as_nanos() / turn.as_nanos().max(1)).clamp(1, most as u128) as usize

@@ -41,9 +41,10 @@ impl Either<Ready> {
     /// The nodes in use.
     pub(super) fn chosen(&self) -> &[Ready] {
         let agrees = |gemm: &Gemm| gemm.plan.chosen().flatten().is_some();
-        match self.products().all(agrees) {
-            true => &self.library,
-            false => &self.own,
+        if self.products().all(agrees) {
+            &self.library
+        } else {
+            &self.own
         }
     }
 }
@@ -66,9 +67,10 @@ pub(super) struct ReadyPass {
 impl ReadyPass {
     /// The nodes of each command for so many rows.
     pub(super) fn commands(&self, rows: usize) -> &[Vec<Ready>] {
-        match rows == 1 && !self.one_row.is_empty() {
-            true => &self.one_row,
-            false => &self.commands,
+        if rows == 1 && !self.one_row.is_empty() {
+            &self.one_row
+        } else {
+            &self.commands
         }
     }
 }

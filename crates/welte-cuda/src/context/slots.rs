@@ -173,9 +173,10 @@ impl CudaContext {
                 }
                 self.fetch_rows_fault(0)?;
                 self.gpu.synchronise()?;
-                return match self.rows_gave_up(0)? {
-                    true => Ok(None),
-                    false => Err(error),
+                return if self.rows_gave_up(0)? {
+                    Ok(None)
+                } else {
+                    Err(error)
                 };
             }
         }

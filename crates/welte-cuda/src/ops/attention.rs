@@ -129,9 +129,10 @@ impl Division {
         let mut division = match kind {
             _ if arithmetic == Arithmetic::Prompt => return None,
             Kind::Decode => {
-                let (rings, least, most) = match batched {
-                    true => (&RINGS_BATCHED, least_tiles(slots), MOST_SPLITS_BATCHED),
-                    false => (&RINGS, LEAST_TILES, MOST_SPLITS),
+                let (rings, least, most) = if batched {
+                    (&RINGS_BATCHED, least_tiles(slots), MOST_SPLITS_BATCHED)
+                } else {
+                    (&RINGS, LEAST_TILES, MOST_SPLITS)
                 };
                 let ring = ring(kv, rings, gpu.shared_per_block);
                 Division {
@@ -145,9 +146,10 @@ impl Division {
                 }
             }
             Kind::Wide(wide) => {
-                let least = match batched {
-                    true => LEAST_STEPS_BATCHED,
-                    false => LEAST_STEPS,
+                let least = if batched {
+                    LEAST_STEPS_BATCHED
+                } else {
+                    LEAST_STEPS
                 };
                 let most = (WIDE_SPLITS / wide.heads()).min(MOST_SPLITS / 2);
                 Division {
@@ -175,9 +177,10 @@ impl Division {
 
 /// The fewest tiles of a split in decode passes of so many slots.
 fn least_tiles(slots: u32) -> u32 {
-    match slots >= MANY_SLOTS {
-        true => LEAST_TILES_MANY,
-        false => LEAST_TILES_BATCHED,
+    if slots >= MANY_SLOTS {
+        LEAST_TILES_MANY
+    } else {
+        LEAST_TILES_BATCHED
     }
 }
 

@@ -131,9 +131,12 @@ fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
 
 /// The numbers of columns that fit. None for F32, whose weights would lose precision.
 fn widths(format: Format, gpu: &GpuInfo) -> impl Iterator<Item = u32> {
-    let fit = move |columns: &u32| match is_wide(*columns, gpu) {
-        true => Rings::of(format, *columns, gpu).is_some(),
-        false => *columns <= MOST_BY_WARPS && stages(format, *columns, gpu) >= FEWEST_STAGES,
+    let fit = move |columns: &u32| {
+        if is_wide(*columns, gpu) {
+            Rings::of(format, *columns, gpu).is_some()
+        } else {
+            *columns <= MOST_BY_WARPS && stages(format, *columns, gpu) >= FEWEST_STAGES
+        }
     };
     let all = COLUMNS.into_iter().filter(fit);
     all.filter(move |_| format != Format::F32)
@@ -182,9 +185,10 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let mut least = 1;
     for columns in widths(format, cx.gpu).take_while(|columns| *columns <= widest) {
         let most = if columns == widest { rows } else { columns };
-        let layout = match is_wide(columns, cx.gpu) {
-            true => Layout::TiledOperands,
-            false => Layout::Operands,
+        let layout = if is_wide(columns, cx.gpu) {
+            Layout::TiledOperands
+        } else {
+            Layout::Operands
         };
         let x = Prepared {
             layout,
@@ -349,16 +353,13 @@ mod tests {
             for format in Format::ALL.into_iter().filter(|f| *f != Format::F32) {
                 assert!(widths(format, &gpu).count() > 0, "{format:?} on {arch}");
                 for columns in widths(format, &gpu) {
-                    let (stages, bytes) = match is_wide(columns, &gpu) {
-                        true => {
-                            let rings = Rings::of(format, columns, &gpu).expect("rings");
-                            let bytes = rings.bytes(format, columns);
-                            (rings.stages, bytes + WIDE_ALIGNMENT)
-                        }
-                        false => {
-                            let stages = stages(format, columns, &gpu);
-                            (stages, stages * stage(format, columns) + STATIC_SHARED)
-                        }
+                    let (stages, bytes) = if is_wide(columns, &gpu) {
+                        let rings = Rings::of(format, columns, &gpu).expect("rings");
+                        let bytes = rings.bytes(format, columns);
+                        (rings.stages, bytes + WIDE_ALIGNMENT)
+                    } else {
+                        let stages = stages(format, columns, &gpu);
+                        (stages, stages * stage(format, columns) + STATIC_SHARED)
                     };
                     assert!(stages >= FEWEST_STAGES && bytes <= block << 10);
                 }

@@ -120,10 +120,11 @@ fn positions(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
 /// The words of `TextTiles` (`encode.cuh`) for the most rows; 0 if no command reads them.
 pub(crate) fn tile_words(program: &Program) -> usize {
     let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
-    match commands.any(|command| command.op == Op::EncodeAttention) {
+    if commands.any(|command| command.op == Op::EncodeAttention) {
         // Every row may be a text of its own.
-        true => 1 + TILE_WORDS * program.most_rows() as usize,
-        false => 0,
+        1 + TILE_WORDS * program.most_rows() as usize
+    } else {
+        0
     }
 }
 

@@ -43,10 +43,7 @@ struct Plan {
 
 impl Plan {
     fn of(format: Format, k: u32) -> Plan {
-        let unit = match format.rounds_activations() {
-            true => 32,
-            false => 8,
-        };
+        let unit = if format.rounds_activations() { 32 } else { 8 };
         let units = k.div_ceil(unit);
         let lanes = units.next_power_of_two().min(32);
         Plan {

@@ -173,9 +173,10 @@ impl Lowering<'_> {
             PassKind::Decode => self.commands(pass, Some(1))?,
             PassKind::Prompt | PassKind::Embed => Vec::new(),
         };
-        let commands = match one_row.is_empty() || pass.rows > 1 {
-            true => self.commands(pass, None)?,
-            false => Vec::new(),
+        let commands = if one_row.is_empty() || pass.rows > 1 {
+            self.commands(pass, None)?
+        } else {
+            Vec::new()
         };
         Ok(LoweredPass { commands, one_row })
     }

@@ -31,9 +31,10 @@ impl HostScratch {
         runs.push(0);
         let (mut left, mut right) = (0, 0);
         for j in 1..count {
-            let mut run = match j < right {
-                true => (runs[j - left] as usize).min(right - j),
-                false => 0,
+            let mut run = if j < right {
+                (runs[j - left] as usize).min(right - j)
+            } else {
+                0
             };
             while j + run < count && recent(j + run) == recent(run) {
                 run += 1;

@@ -149,9 +149,10 @@ impl Quantised<'_> {
         }
         let field = |what: &str| {
             let own = format!("{key}.{module}.{what}");
-            match self.metadata.contains_key(&own) {
-                true => own,
-                false => format!("{key}.{what}"),
+            if self.metadata.contains_key(&own) {
+                own
+            } else {
+                format!("{key}.{what}")
             }
         };
         let wrong = |field: String, problem: String| Error::malformed(self.config, field, problem);

@@ -202,9 +202,10 @@ impl Quantised<'_> {
             return wrong(integers, format!("is empty ({n} x {k})"));
         }
         let by_rows = matches!(order, Order::Rows | Order::Bytes);
-        let names = match by_rows {
-            true => ["weight_scale", "weight_zero_point", "weight_g_idx"],
-            false => ["scales", "qzeros", "g_idx"],
+        let names = if by_rows {
+            ["weight_scale", "weight_zero_point", "weight_g_idx"]
+        } else {
+            ["scales", "qzeros", "g_idx"]
         };
         let [scales, zeros, members] = names.map(|name| files.tensor(&format!("{module}.{name}")));
         let Some(scales) = scales else {
@@ -224,9 +225,10 @@ impl Quantised<'_> {
             (true, [] | [1]) => 0,
             (true, [rows]) if *rows == n => 1,
             (_, shape) => {
-                let meant = match by_rows {
-                    true => format!("[{n}, groups]"),
-                    false => format!("[groups, {n}]"),
+                let meant = if by_rows {
+                    format!("[{n}, groups]")
+                } else {
+                    format!("[groups, {n}]")
                 };
                 return wrong(scales, format!("has shape {shape:?}, expected {meant}"));
             }
@@ -237,9 +239,10 @@ impl Quantised<'_> {
             let problem = format!("has {groups} groups, which do not divide {k} inputs evenly");
             return wrong(scales, problem);
         }
-        let zeros_shape = match by_rows {
-            true => [n.div_ceil(per), groups],
-            false => [groups, n.div_ceil(per)],
+        let zeros_shape = if by_rows {
+            [n.div_ceil(per), groups]
+        } else {
+            [groups, n.div_ceil(per)]
         };
         if let Some(zeros) = zeros
             && (order == Order::Bytes || !ints.contains(&zeros.dtype) || zeros.shape != zeros_shape)

@@ -11,16 +11,18 @@ use half::{bf16, f16};
 use welte_table::{Affine, Format};
 
 fn half(affine: Affine, bytes: [u8; 2]) -> f32 {
-    match affine.bf16() {
-        true => bf16::from_le_bytes(bytes).to_f32(),
-        false => f16::from_le_bytes(bytes).to_f32(),
+    if affine.bf16() {
+        bf16::from_le_bytes(bytes).to_f32()
+    } else {
+        f16::from_le_bytes(bytes).to_f32()
     }
 }
 
 fn rounded(affine: Affine, value: f32) -> [u8; 2] {
-    match affine.bf16() {
-        true => bf16::from_f32(value).to_le_bytes(),
-        false => f16::from_f32(value).to_le_bytes(),
+    if affine.bf16() {
+        bf16::from_f32(value).to_le_bytes()
+    } else {
+        f16::from_f32(value).to_le_bytes()
     }
 }
 

@@ -42,9 +42,10 @@ pub(super) fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         let coded = unpack(format, block);
         let parts = out.chunks_exact_mut(16).zip(coded.codes.chunks_exact(16));
         for ((x, codes), scale) in parts.zip(coded.scales) {
-            let scale = match floats {
-                true => f32::from_bits(coded.d) * super::f8_e4m3::value(scale),
-                false => f16::from_bits(coded.d as u16).to_f32() * f32::from(scale),
+            let scale = if floats {
+                f32::from_bits(coded.d) * super::f8_e4m3::value(scale)
+            } else {
+                f16::from_bits(coded.d as u16).to_f32() * f32::from(scale)
             };
             for (x, code) in x.iter_mut().zip(codes) {
                 *x = scale * factor * f32::from(values[usize::from(*code)]);

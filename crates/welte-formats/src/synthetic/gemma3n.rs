@@ -61,9 +61,12 @@ pub(super) fn describe(keys: &mut Keys<'_>, own: &Gemma3n) {
     let windowed = |layer| Value::Bool(!is_full(layer));
     keys.list("attention.sliding_window_pattern", windowed);
     // The first ten layers keep a twentieth of their activations.
-    let cutoff = |layer| match layer < 10 {
-        true => 1.644_853_6,
-        false => f32::NEG_INFINITY,
+    let cutoff = |layer| {
+        if layer < 10 {
+            1.644_853_6
+        } else {
+            f32::NEG_INFINITY
+        }
     };
     let cutoff = |layer| Value::F64(cutoff(layer).into());
     keys.list("activation_sparsity_scale", cutoff);

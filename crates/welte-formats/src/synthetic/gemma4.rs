@@ -14,9 +14,10 @@ fn is_full(shape: &Shape, layer: usize) -> bool {
 
 /// Key and value heads of a layer, and their size. Full layers have heads of twice the size.
 fn heads(shape: &Shape, own: &Gemma4, layer: usize) -> (usize, usize) {
-    match is_full(shape, layer) {
-        true => (own.full_kv_heads, 2 * shape.head_dim),
-        false => (shape.kv_heads, shape.head_dim),
+    if is_full(shape, layer) {
+        (own.full_kv_heads, 2 * shape.head_dim)
+    } else {
+        (shape.kv_heads, shape.head_dim)
     }
 }
 

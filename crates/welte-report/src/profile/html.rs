@@ -34,9 +34,10 @@ fn write_intro(out: &mut String, report: &Report) -> fmt::Result {
         escape(&report.device),
         report.floor.speed / 1e9
     )?;
-    let limit = match report.floor.in_cache {
-        true => "This model fits the cache, so it can be faster than memory.",
-        false => "No command that works from memory can be faster.",
+    let limit = if report.floor.in_cache {
+        "This model fits the cache, so it can be faster than memory."
+    } else {
+        "No command that works from memory can be faster."
     };
     writeln!(
         out,

@@ -222,9 +222,10 @@ fn place(points: &[Point]) -> Vec<Option<Label>> {
 fn write_label(out: &mut String, point: &Point, label: &Label) -> fmt::Result {
     let middle = label.top + LINE / 2.0;
     // The side of the label that faces the point stays in place whatever the font.
-    let (side, anchor) = match label.left > point.x {
-        true => (label.left, "start"),
-        false => (label.left + label.width, "end"),
+    let (side, anchor) = if label.left > point.x {
+        (label.left, "start")
+    } else {
+        (label.left + label.width, "end")
     };
     if (middle - point.y).abs() > LINE {
         write!(

@@ -52,9 +52,10 @@ impl WgpuContext {
         if self.profile.is_some() || slots().any(|s| s.logprob_query(0, 0).is_some()) {
             return None;
         }
-        match slots().all(HostSlot::is_plain_argmax) {
-            true => Some(Choice::Argmax),
-            false => slots().all(are_known).then_some(Choice::Sampler),
+        if slots().all(HostSlot::is_plain_argmax) {
+            Some(Choice::Argmax)
+        } else {
+            slots().all(are_known).then_some(Choice::Sampler)
         }
     }
 
@@ -102,9 +103,10 @@ impl WgpuContext {
         let fewest = self.live.iter().map(|start| start.steps).min().unwrap_or(0);
         // A step too many would change recurrent state. In a cache of attention it writes beyond the end, which is not read.
         let has_state = |kind| matches!(kind, CacheKind::Recurrent { .. });
-        let ahead = match self.program().caches.iter().any(|c| has_state(c.kind)) {
-            true => 1,
-            false => IN_FLIGHT,
+        let ahead = if self.program().caches.iter().any(|c| has_state(c.kind)) {
+            1
+        } else {
+            IN_FLIGHT
         };
         let mut flying: VecDeque<(usize, SubmissionIndex)> = VecDeque::with_capacity(IN_FLIGHT);
         let mut submitted = 0;

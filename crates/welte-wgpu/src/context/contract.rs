@@ -193,9 +193,10 @@ impl Context for WgpuContext {
         self.checks
             .choices(&self.weights.program, choices, tokens, logits)?;
         for (nth, choice) in choices.iter().enumerate() {
-            tokens[nth] = match Choice::is_skipped(choices, tokens, nth) {
-                true => SKIPPED,
-                false => self.choose(choice.output as usize, choice.slot, choice.position),
+            tokens[nth] = if Choice::is_skipped(choices, tokens, nth) {
+                SKIPPED
+            } else {
+                self.choose(choice.output as usize, choice.slot, choice.position)
             };
         }
         Ok(())
@@ -258,14 +259,15 @@ impl Context for WgpuContext {
 
     /// One lane: the whole GPU.
     fn last_step(&self) -> Timeline {
-        match self.step.ran.is_empty() {
-            true => Timeline::default(),
-            false => Timeline::in_order(
+        if self.step.ran.is_empty() {
+            Timeline::default()
+        } else {
+            Timeline::in_order(
                 &self.weights.program,
                 self.step.pass,
                 &self.step.rows,
                 &self.step.ran,
-            ),
+            )
         }
     }
 }

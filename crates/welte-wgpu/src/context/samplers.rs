@@ -102,21 +102,21 @@ pub(super) fn are_known(slot: &HostSlot) -> bool {
 fn write_settings(slot: &HostSlot, out: &mut Vec<u8>) {
     let s: &Sampling = slot.settings();
     let is_warm = s.temperature > 0.0;
-    let top_k = match (s.top_k as usize) < slot.vocab() {
-        true => s.top_k,
-        false => 0,
+    let top_k = if (s.top_k as usize) < slot.vocab() {
+        s.top_k
+    } else {
+        0
     };
-    let top_p = match s.top_p < 1.0 {
-        true => s.top_p,
-        false => 1.0,
+    let top_p = if s.top_p < 1.0 { s.top_p } else { 1.0 };
+    let least = if s.min_p > 0.0 {
+        s.min_p.min(1.0).ln()
+    } else {
+        f32::MIN
     };
-    let least = match s.min_p > 0.0 {
-        true => s.min_p.min(1.0).ln(),
-        false => f32::MIN,
-    };
-    let last_n = match s.has_penalties() {
-        true => s.repeat_last_n,
-        false => 0,
+    let last_n = if s.has_penalties() {
+        s.repeat_last_n
+    } else {
+        0
     };
     let mut biases = slot.biases().to_vec();
     biases.sort_by_key(|(token, _)| *token);

@@ -60,9 +60,10 @@ impl Lowering<'_> {
             }
         }
         // Long contexts take a whole split in a step.
-        let positions = match place.splits > 4 {
-            true => LEAST_SPLIT,
-            false => WORKGROUP,
+        let positions = if place.splits > 4 {
+            LEAST_SPLIT
+        } else {
+            WORKGROUP
         };
         let kernel = kernels::attention_wide(head_dim, positions);
         let parts = Run::new(kernel, [p.heads, place.splits], place, params);

@@ -85,10 +85,7 @@ impl Recorder<'_> {
         let local = self.hidden == Some(sum.to);
         let (input, reads) = self.read(sum.part)?;
         // Until then the vector is in the exchange.
-        let (output, writes) = match local {
-            true => (0, 0),
-            false => self.read(sum.to)?,
-        };
+        let (output, writes) = if local { (0, 0) } else { self.read(sum.to)? };
         let more = match sum.beside {
             None => None,
             Some((other, norms)) => {

@@ -155,10 +155,7 @@ impl Recorder<'_> {
             return Err(format!("{share} rows of a sum in a block"));
         }
         let local = self.hidden == Some(p.input);
-        let (input, reads) = match local {
-            true => (0, 0),
-            false => self.read(p.input)?,
-        };
+        let (input, reads) = if local { (0, 0) } else { self.read(p.input)? };
         if p.kind == Output::Add && self.is_unread(p.output.buffer)? {
             return Err("experts' sum right after another one".to_string());
         }

@@ -273,9 +273,10 @@ impl Recorder<'_> {
     fn silu_gate(&self, gate: &Command, x: BufferRef) -> Result<u32, String> {
         let by = gate.buffers[0];
         let conv = self.convolved.filter(|conv| conv.output == x);
-        match conv.is_some_and(|conv| conv.input.buffer == by.buffer) {
-            true => Ok(by.offset / 4),
-            false => Err("a state whose results are not gated".to_string()),
+        if conv.is_some_and(|conv| conv.input.buffer == by.buffer) {
+            Ok(by.offset / 4)
+        } else {
+            Err("a state whose results are not gated".to_string())
         }
     }
 

@@ -91,9 +91,10 @@ impl Recorder<'_> {
         self.widths.insert(RESULT.buffer, expert.n.into());
         let gate_up = Product {
             output: RESULT,
-            kind: match expert.gated {
-                true => Output::ActMul,
-                false => Output::Act,
+            kind: if expert.gated {
+                Output::ActMul
+            } else {
+                Output::Act
             },
             act: expert.act,
             n: expert.n,

@@ -395,10 +395,7 @@ impl Recorder<'_> {
         let fit = (slot / row.max(1)).clamp(1, outputs / sets);
         let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
         let local = self.hidden == Some(p.input);
-        let (input, reads) = match local {
-            true => (0, 0),
-            false => self.read(p.input)?,
-        };
+        let (input, reads) = if local { (0, 0) } else { self.read(p.input)? };
         let known = self.staged;
         let flags = self.stage(format, p);
         let follows = p.kind == Output::Add && self.is_unread(p.output.buffer)?;
@@ -420,9 +417,10 @@ impl Recorder<'_> {
             }
             None => (row / sets, lanes, rows, 1),
             Some(chunks) => {
-                let (line, tile) = match is_step {
-                    true => (chunks.bytes, TENSOR_LINES),
-                    false => (row / sets, TENSOR_LINES / chunks.count),
+                let (line, tile) = if is_step {
+                    (chunks.bytes, TENSOR_LINES)
+                } else {
+                    (row / sets, TENSOR_LINES / chunks.count)
                 };
                 let rows = Chunks::rows(line, tile, sets, shape.share, slot, self.budget.outputs);
                 (line, 8 * chunks.count, rows, 1)
@@ -599,9 +597,10 @@ impl Recorder<'_> {
         let most = |to: &mut u32, bytes: u32| *to = (*to).max(WARPS * bytes);
         let scratchpad = &mut needs.scratchpad;
         if let Some(chunks) = chunks {
-            let to = match self.budget.is_step {
-                true => &mut scratchpad.row,
-                false => &mut scratchpad.any,
+            let to = if self.budget.is_step {
+                &mut scratchpad.row
+            } else {
+                &mut scratchpad.any
             };
             most(to, pieces * chunks.staged);
             return;
@@ -645,9 +644,10 @@ impl Recorder<'_> {
     /// The activation that follows a product, or several that fill one vector together, and their bias.
     pub(super) fn activation_of(&mut self, index: usize, p: &Product) -> Option<u32> {
         let (place, command) = after_parts(self.pass, index, p)?;
-        let (place, command) = match self.bias == Some(place) {
-            true => (place + 1, self.pass.commands.get(place + 1)?),
-            false => (place, command),
+        let (place, command) = if self.bias == Some(place) {
+            (place + 1, self.pass.commands.get(place + 1)?)
+        } else {
+            (place, command)
         };
         let y = command.buffers[0];
         if p.kind != Output::Store || command.op != Op::Act || y.buffer != p.output.buffer {
