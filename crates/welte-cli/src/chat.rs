@@ -1,7 +1,7 @@
 //! The interactive chat: a conversation with history, line editing and a few commands.
 
 use crate::args::RunArgs;
-use crate::{conversation, figures, remedy, source, terminal};
+use crate::{conversation, figures, hints, source, terminal};
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
                     Ok(Next::Go) => {}
                     Err(error) if terminal::is_broken_pipe(&error) => return Err(error),
                     // An error in one line does not end the conversation.
-                    Err(error) => eprintln!("error: {}", remedy::explain(&error)),
+                    Err(error) => eprintln!("error: {}", hints::explain(&error)),
                 }
             }
             Err(ReadlineError::Interrupted) => eprintln!("leave with /exit or Ctrl-D"),

@@ -1,7 +1,7 @@
 //! The figures beside an answer, on standard error: where it runs, how fast, and where the start went.
 
 use crate::floor;
-use crate::remedy::remedy;
+use crate::hints::hint;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -41,9 +41,9 @@ fn why_here(model: &Model, verbose: bool) -> Option<String> {
     let mut skipped = model.skipped().iter();
     skipped
         .find(|skipped| verbose || is_there(&skipped.why))
-        .map(|skipped| match (&skipped.why, remedy(&skipped.why)) {
+        .map(|skipped| match (&skipped.why, hint(&skipped.why)) {
             // The model would fit there another way.
-            (Error::Memory { .. }, Some(remedy)) => format!("{}; {remedy}", skipped.why),
+            (Error::Memory { .. }, Some(hint)) => format!("{}; {hint}", skipped.why),
             (why, _) => why.to_string(),
         })
 }

@@ -18,6 +18,7 @@ mod flags;
 mod floor;
 mod generate;
 mod help;
+mod hints;
 mod hub;
 mod inspect;
 mod ladder;
@@ -28,7 +29,6 @@ mod offer;
 mod perplexity;
 mod profile;
 mod quantize;
-mod remedy;
 mod rerank;
 mod run;
 mod sampling;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         // The reader of our output has closed the pipe on purpose.
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", remedy::explain(&error));
+            eprintln!("error: {}", hints::explain(&error));
             ExitCode::from(1)
         }
     }

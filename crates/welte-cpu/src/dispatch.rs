@@ -1,6 +1,7 @@
 //! Phases: how many chunks of work each has, and how a chunk runs.
 #![allow(unsafe_code)]
 
+use crate::ops::altup::{AltUp, Cutoff, MatchSquares, Multiply};
 use crate::ops::attention::Attention;
 use crate::ops::basic::{
     self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
@@ -16,7 +17,6 @@ use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
-use crate::ops::streams::{AltUp, Cutoff, MatchSquares, Multiply};
 use crate::ops::{FloatRows, State, ThreadMemory};
 
 /// Chunks of a merge: it is little work.

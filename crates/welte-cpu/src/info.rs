@@ -6,7 +6,7 @@ use crate::kernels::Isa;
 use crate::kernels::fetch_ahead;
 use crate::machine::{Machine, Place};
 use crate::memory::Block;
-use crate::nodes::{self, Stretch};
+use crate::nodes::{self, Segment};
 use crate::team::Team;
 use crate::{ID, available, panicked, total};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,8 +94,8 @@ pub(crate) fn read_bandwidth(places: &[Place], seconds: f64) -> Result<f64, Erro
     let bytes = (available / 4).clamp(64 << 20, 1 << 30) as usize / CHUNK * CHUNK;
     let block = Block::new(bytes as u64, "measuring the read bandwidth")?;
     let team = Team::new(places, 1);
-    let stretches = [Stretch::whole(0, CHUNK, bytes / CHUNK)];
-    nodes::bind(&block, &stretches, places);
+    let segments = [Segment::whole(0, CHUNK, bytes / CHUNK)];
+    nodes::bind(&block, &segments, places);
     let chunks = [(bytes / CHUNK) as u32];
     let start = block.ptr() as usize;
     team.run(&chunks, &|_, chunk, _| {

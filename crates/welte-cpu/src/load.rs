@@ -4,7 +4,7 @@
 use crate::kernels::{Isa, Kernel};
 use crate::machine::Place;
 use crate::memory::{Block, round_up};
-use crate::nodes::{self, Stretch};
+use crate::nodes::{self, Segment};
 use crate::team::Team;
 use crate::{panicked, scratch};
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ pub(crate) fn weight_bytes(spec: &WeightSpec, isa: Isa) -> u64 {
 /// Memory of which each chunk of work writes its own part.
 #[derive(Clone, Copy)]
 struct Target(*mut u8, usize);
-// SAFETY: each chunk writes only its own part of the stretch (see `pack`).
+// SAFETY: each chunk writes only its own part of the segment (see `pack`).
 unsafe impl Sync for Target {}
 
 impl Target {
@@ -86,7 +86,7 @@ impl Target {
     #[allow(clippy::mut_from_ref)]
     unsafe fn part(&self, from: usize, len: usize) -> &mut [u8] {
         assert!(from + len <= self.1, "a part lies inside its weight");
-        // SAFETY: inside the stretch by the assertion; alone by the caller's promise.
+        // SAFETY: inside the segment by the assertion; alone by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(from), len) }
     }
 }
@@ -154,7 +154,7 @@ impl Inner {
         }
         let arena = Block::new(total as u64, "weights")?;
         let team = Team::new(places, scratch::most_phases(&program));
-        nodes::bind(&arena, &stretches(&program, &layouts, isa), places);
+        nodes::bind(&arena, &segments(&program, &layouts, isa), places);
         let mut done = 0u64;
         let mut advance = |bytes: usize| {
             done = (done + bytes as u64).min(total as u64);
@@ -196,7 +196,7 @@ impl Inner {
 }
 
 /// The tiles of all matrices, as threads share them. A chunk of gate and up takes tiles from both halves of the matrix.
-fn stretches(program: &Program, layouts: &[Layout], isa: Isa) -> Vec<Stretch> {
+fn segments(program: &Program, layouts: &[Layout], isa: Isa) -> Vec<Segment> {
     let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     let of = |op: Op| commands.clone().filter(move |command| command.op == op);
     let halved: BTreeSet<u32> = of(Op::NormMatmulActMul)
@@ -206,18 +206,18 @@ fn stretches(program: &Program, layouts: &[Layout], isa: Isa) -> Vec<Stretch> {
     // Which of an expert's tiles a thread takes depends on the experts that are chosen.
     let chosen: BTreeSet<u32> = chosen.map(|command| command.weights[0]).collect();
     let weights = program.weights.iter().zip(layouts).zip(0u32..);
-    let stretches = weights.filter_map(|((spec, layout), id)| {
+    let segments = weights.filter_map(|((spec, layout), id)| {
         let at = layout.matrix.filter(|_| !chosen.contains(&id))?;
         let kernel = Kernel::for_format(spec.format, isa);
         let tiles = (spec.n as usize).div_ceil(kernel.tile_rows);
-        let whole = Stretch::whole(at, kernel.tile_bytes(spec.k as usize), tiles);
+        let whole = Segment::whole(at, kernel.tile_bytes(spec.k as usize), tiles);
         Some(if halved.contains(&id) {
             whole.halves()
         } else {
             vec![whole]
         })
     });
-    stretches.flatten().collect()
+    segments.flatten().collect()
 }
 
 /// How a weight is packed; `None` if it is a vector.

@@ -12,16 +12,16 @@ use std::ops::Range;
 
 /// Pieces of a block that the threads of a team share evenly, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct Segment {
     start: usize,
     piece: usize,
     pieces: usize,
 }
 
-impl Stretch {
+impl Segment {
     /// `pieces` pieces of `piece` bytes from `start` on.
-    pub(crate) fn whole(start: usize, piece: usize, pieces: usize) -> Stretch {
-        Stretch {
+    pub(crate) fn whole(start: usize, piece: usize, pieces: usize) -> Segment {
+        Segment {
             start,
             piece,
             pieces,
@@ -29,12 +29,12 @@ impl Stretch {
     }
 
     /// Its two halves, each of which is shared.
-    pub(crate) fn halves(self) -> Vec<Stretch> {
+    pub(crate) fn halves(self) -> Vec<Segment> {
         let pieces = self.pieces / 2;
         let second = self.start + pieces * self.piece;
         vec![
-            Stretch { pieces, ..self },
-            Stretch::whole(second, self.piece, self.pieces - pieces),
+            Segment { pieces, ..self },
+            Segment::whole(second, self.piece, self.pieces - pieces),
         ]
     }
 
@@ -47,15 +47,15 @@ impl Stretch {
 
 /// The node of each range of a block of `len` bytes, in whole huge pages: the node whose threads read most of a page. Pages
 /// that no thread has a share of take turns. Nothing if all threads are on one node.
-fn ranges(len: usize, stretches: &[Stretch], places: &[Place]) -> Vec<(Range<usize>, usize)> {
+fn ranges(len: usize, segments: &[Segment], places: &[Place]) -> Vec<(Range<usize>, usize)> {
     let nodes: BTreeSet<usize> = places.iter().map(|place| place.node).collect();
     if nodes.len() < 2 {
         return Vec::new();
     }
     let mut votes: Vec<BTreeMap<usize, usize>> = vec![BTreeMap::new(); len.div_ceil(HUGE)];
-    for stretch in stretches {
+    for segment in segments {
         for (nth, place) in places.iter().enumerate() {
-            let Range { mut start, end } = stretch.share(nth, places.len());
+            let Range { mut start, end } = segment.share(nth, places.len());
             while start < end {
                 let page = start / HUGE;
                 let stop = end.min((page + 1) * HUGE);
@@ -80,8 +80,8 @@ fn ranges(len: usize, stretches: &[Stretch], places: &[Place]) -> Vec<(Range<usi
 
 /// Asks the system to place the pages of a block, which nobody has touched yet, on the nodes of the threads that will read
 /// them. A refusal affects only speed.
-pub(crate) fn bind(block: &Block, stretches: &[Stretch], places: &[Place]) {
-    for (range, node) in ranges(block.len(), stretches, places) {
+pub(crate) fn bind(block: &Block, segments: &[Segment], places: &[Place]) {
+    for (range, node) in ranges(block.len(), segments, places) {
         system::prefer(&block.as_slice()[range], node);
     }
 }
@@ -133,17 +133,17 @@ mod tests {
 
     #[test]
     fn one_node_needs_no_binding() {
-        let stretch = Stretch::whole(0, HUGE, 8);
-        assert_eq!(ranges(8 * HUGE, &[stretch], &places(&[0, 0])), []);
-        assert_eq!(ranges(8 * HUGE, &[stretch], &places(&[1])), []);
+        let segment = Segment::whole(0, HUGE, 8);
+        assert_eq!(ranges(8 * HUGE, &[segment], &places(&[0, 0])), []);
+        assert_eq!(ranges(8 * HUGE, &[segment], &places(&[1])), []);
     }
 
     #[test]
     fn each_node_holds_what_its_threads_multiply() {
         // A matrix of 8 pages, then gate and up of 4 pages each, then 3 pages that nobody shares.
-        let stretches = [
-            vec![Stretch::whole(0, HUGE / 4, 32)],
-            Stretch::whole(8 * HUGE, HUGE / 2, 16).halves(),
+        let segments = [
+            vec![Segment::whole(0, HUGE / 4, 32)],
+            Segment::whole(8 * HUGE, HUGE / 2, 16).halves(),
         ]
         .concat();
         let expected = [
@@ -159,24 +159,24 @@ mod tests {
         ];
         let expected = expected.map(|(pages, node)| (pages.start * HUGE..pages.end * HUGE, node));
         for nodes in [[0, 0, 2, 2].as_slice(), &[0, 2]] {
-            assert_eq!(ranges(19 * HUGE, &stretches, &places(nodes)), expected);
+            assert_eq!(ranges(19 * HUGE, &segments, &places(nodes)), expected);
         }
         // Three of four threads on node 0.
-        let ranges = ranges(8 * HUGE, &stretches[..1], &places(&[0, 0, 0, 1]));
+        let ranges = ranges(8 * HUGE, &segments[..1], &places(&[0, 0, 0, 1]));
         assert_eq!(ranges, [(0..6 * HUGE, 0), (6 * HUGE..8 * HUGE, 1)]);
     }
 
     #[test]
     fn a_page_goes_to_the_node_that_reads_most_of_it() {
-        let stretch = Stretch::whole(0, HUGE / 8, 20);
-        let ranges = ranges(HUGE * 5 / 2, &[stretch], &places(&[0, 1]));
+        let segment = Segment::whole(0, HUGE / 8, 20);
+        let ranges = ranges(HUGE * 5 / 2, &[segment], &places(&[0, 1]));
         assert_eq!(ranges, [(0..HUGE, 0), (HUGE..HUGE * 5 / 2, 1)]);
     }
 
     #[test]
     fn bound_memory_can_be_used() {
         let mut block = Block::new(4 * HUGE as u64, "test").unwrap();
-        bind(&block, &[Stretch::whole(0, HUGE, 4)], &places(&[0, 1]));
+        bind(&block, &[Segment::whole(0, HUGE, 4)], &places(&[0, 1]));
         block.as_mut_slice().fill(1);
         assert!(block.as_slice().iter().all(|byte| *byte == 1));
     }

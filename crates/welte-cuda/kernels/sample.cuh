@@ -42,7 +42,7 @@ struct Sampler {
 };
 
 // State that the blocks share. Zero between kernels.
-struct Meeting {
+struct GridSync {
     u64 best;                 // rank of the largest logit
     u64 winner;               // rank of the chosen element
     u32 arrived;
@@ -64,7 +64,7 @@ struct SampleArgs {
     RowState *states; // one per row
     const float *logits; // of the first row
     u8 *samplers; // one per slot
-    Meeting *meeting; // one per row of the launch
+    GridSync *grid_sync; // one per row of the launch
     SampleScratch *scratch; // the same
     u32 *tokens;
     u64 *mailbox;
@@ -87,7 +87,7 @@ __device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
     SampleArgs row = a;
     row.row += nth;
     row.logits += (u64)nth * a.stride;
-    row.meeting += nth;
+    row.grid_sync += nth;
     row.scratch += nth;
     return row;
 }
@@ -158,7 +158,7 @@ __device__ __forceinline__ u64 block_max(Scratch &sh, u64 v) {
 __device__ __forceinline__ void meet(const SampleArgs &a, u32 which) {
     block_meets();
     if (threadIdx.x == 0) {
-        u32 *barrier = &a.meeting->barriers[which];
+        u32 *barrier = &a.grid_sync->barriers[which];
         __threadfence();
         atomicAdd(barrier, 1);
         for (u32 spins = 0; spins < 1u << 22; ++spins) {
@@ -231,7 +231,7 @@ __device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask, u3
         }
         __threadfence_system();
         sh.last = came;
-        if (!came) a.meeting->late = 1;
+        if (!came) a.grid_sync->late = 1;
     }
     block_meets();
     return sh.last;
@@ -352,7 +352,7 @@ __device__ __forceinline__ Threshold select(const SampleArgs &a, Scratch &sh, co
             u64 m = measure(a, mass, o);
             if (m) add_to_bin(sh, o >> shift & ((1u << bits) - 1), m);
         }
-        u64 *sums = a.meeting->sums[(mass ? 3 : 0) + digit];
+        u64 *sums = a.grid_sync->sums[(mass ? 3 : 0) + digit];
         send_bins(sh, sums);
         meet(a, barrier + digit);
         find_bin(sh, sums, digit ? -1.0 : share, wanted);
@@ -412,17 +412,17 @@ __device__ __forceinline__ u32 bin_of(u32 order) {
 // Gathers the first elements of the order, up to the end of a bin, so that all kept elements are among them. False if these are
 // too many.
 __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const u32 *orders, u32 from, u32 count, bool by_count) {
-    Meeting *meeting = a.meeting;
+    GridSync *grid_sync = a.grid_sync;
     clear_bins(sh);
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
         u32 o = orders[i];
         u64 m = o == NOT ? 0 : by_count ? 1 : measure(a, true, o);
         if (m) add_to_bin(sh, bin_of(o), m);
     }
-    send_bins(sh, meeting->sums[6]);
+    send_bins(sh, grid_sync->sums[6]);
     meet(a, 9);
     u64 wanted = s.top_k;
-    find_bin(sh, meeting->sums[6], by_count ? -1.0 : fmax((double)s.top_p, 0.0), wanted);
+    find_bin(sh, grid_sync->sums[6], by_count ? -1.0 : fmax((double)s.top_p, 0.0), wanted);
     u32 bin = sh.bin;
     if (bin >= BINS - 1) return false;
     // Each element has at least the probability of its bin's end.
@@ -431,7 +431,7 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
     if (members > GATHERED) return false;
     for (u32 i = threadIdx.x; i < count; i += THREADS)
         if (orders[i] != NOT && bin_of(orders[i]) <= bin)
-            a.scratch->list[atomicAdd(&meeting->gathered, 1)] = (u64)orders[i] << 32 | (from + i);
+            a.scratch->list[atomicAdd(&grid_sync->gathered, 1)] = (u64)orders[i] << 32 | (from + i);
     return true;
 }
 
@@ -449,7 +449,7 @@ __device__ __forceinline__ u64 drawn(u64 key, const Sampler &s, u32 order, u32 i
 __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 key, bool by_count) {
     constexpr u32 EACH = GATHERED / THREADS;
     u64 *list = (u64 *)sh.lows;
-    u32 count = __ldcg(&a.meeting->gathered), size = 32;
+    u32 count = __ldcg(&a.grid_sync->gathered), size = 32;
     u64 total = sh.total;
     while (size < count) size *= 2;
     for (u32 i = threadIdx.x; i < size; i += THREADS) list[i] = i < count ? far(a.scratch->list + i) : ~0ull;
@@ -546,7 +546,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     u32 count = from < a.n ? min(a.slice, a.n - from) : 0;
     const Sampler *sampler = sampler_of(a);
     const Sampler s = *sampler;
-    Meeting *meeting = a.meeting;
+    GridSync *grid_sync = a.grid_sync;
     float *values = (float *)orders;
     for (u32 i = t; i < count; i += THREADS) values[i] = __ldcg(a.logits + from + i);
     block_meets();
@@ -560,15 +560,15 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     }
     best = block_max(sh, best);
     if (t == 0) {
-        if (best) atomicMax((unsigned long long *)&meeting->best, best);
-        if (blockIdx.x == 0) meeting->cancelled = cancelled;
+        if (best) atomicMax((unsigned long long *)&grid_sync->best, best);
+        if (blockIdx.x == 0) grid_sync->cancelled = cancelled;
     }
     u64 winner = 0, key = 0;
     u32 gathers = 0, used = 0; // gathers: 1 by probability, 2 by count; used: a bit per array of sums
     bool greedy = !(s.temperature > 0.0f);
     if (!greedy) {
         meet(a, 0);
-        winner = best = far(&meeting->best);
+        winner = best = far(&grid_sync->best);
         float largest = value_of(best);
         if (best && fabsf(largest) < __int_as_float(0x7f800000)) {
             for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fsub_rn(values[i], largest));
@@ -600,39 +600,39 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
                     atomicMax(&sh.seen, upper(rank));
                 }
                 winner = block_max(sh, winner);
-                if (t == 0 && winner) atomicMax((unsigned long long *)&meeting->winner, winner);
+                if (t == 0 && winner) atomicMax((unsigned long long *)&grid_sync->winner, winner);
             }
         } else if (t == 0 && blockIdx.x == 0) {
-            atomicMax((unsigned long long *)&meeting->winner, best);
+            atomicMax((unsigned long long *)&grid_sync->winner, best);
         }
     }
     __threadfence();
     block_meets();
-    if (t == 0) sh.last = atomicAdd(&meeting->arrived, 1) + 1 == gridDim.x;
+    if (t == 0) sh.last = atomicAdd(&grid_sync->arrived, 1) + 1 == gridDim.x;
     block_meets();
     if (!sh.last) return false;
     __threadfence();
     if (gathers) {
         winner = choose(a, s, sh, key, gathers == 2);
     } else {
-        winner = far(greedy ? &meeting->best : &meeting->winner);
+        winner = far(greedy ? &grid_sync->best : &grid_sync->winner);
     }
     if (t == 0) {
         u32 token = index_of(winner);
         if (s.masked) {
-            u64 largest = far(&meeting->best);
-            if (far(&meeting->late)) token = NO_MASK;
+            u64 largest = far(&grid_sync->best);
+            if (far(&grid_sync->late)) token = NO_MASK;
             else if (!largest || value_of(largest) == -__int_as_float(0x7f800000)) token = NO_TOKEN;
-            meeting->late = 0;
+            grid_sync->late = 0;
         }
-        finish(a, token, meeting->cancelled);
-        meeting->best = meeting->winner = 0;
-        meeting->arrived = meeting->cancelled = meeting->gathered = 0;
+        finish(a, token, grid_sync->cancelled);
+        grid_sync->best = grid_sync->winner = 0;
+        grid_sync->arrived = grid_sync->cancelled = grid_sync->gathered = 0;
     }
     if (greedy) return true;
-    if (t < BARRIERS) meeting->barriers[t] = 0;
+    if (t < BARRIERS) grid_sync->barriers[t] = 0;
     for (u32 array = 0; array < 7; ++array)
         if (used >> array & 1)
-            for (u32 i = t; i < BINS; i += THREADS) meeting->sums[array][i] = 0;
+            for (u32 i = t; i < BINS; i += THREADS) grid_sync->sums[array][i] = 0;
     return true;
 }

@@ -5,8 +5,8 @@ use crate::compiler::Compiler;
 use crate::disk::{read_cached, write_cached};
 use crate::launch::{Listed, Unit};
 use crate::ops::{
-    attention, basic, columns, conv, embed, encode, experts, gated_delta, gemm, heads, logprobs,
-    mamba2, matmul, rope, sample, streams, tile,
+    altup, attention, basic, batched_matmul, conv, embed, encode, experts, gated_delta, gemm,
+    heads, logprobs, mamba2, matmul, rope, sample, tile,
 };
 use crate::sources::{source, title};
 use crate::{Error, floor, persistent};
@@ -140,12 +140,12 @@ fn catalogue() -> Vec<Listed> {
         conv::catalogue(),
         encode::catalogue(),
         heads::catalogue(),
-        streams::catalogue(),
+        altup::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
-        columns::catalogue(),
+        batched_matmul::catalogue(),
         rope::catalogue(),
         attention::catalogue(),
         sample::catalogue(),

@@ -11,7 +11,7 @@ use welte_device::{
 };
 
 use welte_table::{
-    BufferId, Class, NO_BUFFER, Op, PassKind, Program, Region, Side, Split, Stretch,
+    BufferId, Class, NO_BUFFER, Op, PassKind, Program, Region, Segment, Side, Split,
 };
 
 /// The decode pass: verified programs begin with it, unless they only embed.
@@ -143,37 +143,37 @@ impl SplitContext {
     /// Runs commands of the step at hand.
     fn run(&mut self, step: &Step, commands: Range<usize>, outputs: Outputs) -> Result<(), Error> {
         let split = self.split.clone();
-        for stretch in &split.passes[self.pass] {
-            let first = stretch.commands.start.max(commands.start);
-            let end = stretch.commands.end.min(commands.end);
+        for segment in &split.passes[self.pass] {
+            let first = segment.commands.start.max(commands.start);
+            let end = segment.commands.end.min(commands.end);
             if first < end {
-                self.run_part(step, stretch, first..end, outputs)?;
+                self.run_part(step, segment, first..end, outputs)?;
             }
         }
         Ok(())
     }
 
-    /// Runs some commands of a stretch, with its copies.
+    /// Runs some commands of a segment, with its copies.
     fn run_part(
         &mut self,
         step: &Step,
-        stretch: &Stretch,
+        segment: &Segment,
         commands: Range<usize>,
         outputs: Outputs,
     ) -> Result<(), Error> {
         let split = self.split.clone();
-        let first = stretch.here.start + commands.start - stretch.commands.start;
+        let first = segment.here.start + commands.start - segment.commands.start;
         let here = first..first + commands.len();
-        if stretch.side == Side::Near {
+        if segment.side == Side::Near {
             return self.run_side(step, Side::Near, commands.start, here);
         }
-        if commands.start == stretch.commands.start {
-            for region in &stretch.inputs {
+        if commands.start == segment.commands.start {
+            for region in &segment.inputs {
                 self.copy(&split, region, Side::Near)?;
             }
         }
         self.run_side(step, Side::Far, commands.start, here)?;
-        for region in &stretch.outputs {
+        for region in &segment.outputs {
             if region.needed || outputs == Outputs::All {
                 self.copy(&split, region, Side::Far)?;
             }

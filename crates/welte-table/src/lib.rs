@@ -34,6 +34,6 @@ pub use plan::{MemoryPlan, PlanEntry, human};
 pub use range::Range;
 pub use row::{Input, Row, Sections};
 pub use sampling::{Sampling, SamplingOption};
-pub use split::{Half, Region, Side, Split, Stretch};
+pub use split::{Half, Region, Segment, Side, Split};
 pub use table::*;
 pub use verify::verify;

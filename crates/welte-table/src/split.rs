@@ -26,7 +26,7 @@ pub struct Split {
     /// The chosen commands.
     pub far: Half,
     /// How a step runs, by pass.
-    pub passes: Vec<Vec<Stretch>>,
+    pub passes: Vec<Vec<Segment>>,
 }
 
 /// A program with only those weights that its commands name. The near half has all buffers but those that only far commands
@@ -41,16 +41,16 @@ pub struct Half {
 
 /// Neighbouring commands of a pass that run on one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Segment {
     /// Where they run.
     pub side: Side,
     /// Their numbers in the pass of the whole program.
     pub commands: Range<usize>,
     /// Their numbers in the pass of their half.
     pub here: Range<usize>,
-    /// What is copied from near to far before they run. None of a near stretch.
+    /// What is copied from near to far before they run. None of a near segment.
     pub inputs: Vec<Region>,
-    /// What they write and the near half has a place for. None of a near stretch.
+    /// What they write and the near half has a place for. None of a near segment.
     pub outputs: Vec<Region>,
 }
 
@@ -164,14 +164,14 @@ impl Split {
         let far = Half::of(program, &sides, Side::Far);
         let passes = program.passes.iter().zip(&sides);
         let passes = passes.map(|(pass, sides)| {
-            let mut stretches = stretches(pass, sides);
+            let mut segments = segments(pass, sides);
             // What the near side has no place for has never left the far side.
-            for stretch in &mut stretches {
-                let inputs = &mut stretch.inputs;
+            for segment in &mut segments {
+                let inputs = &mut segment.inputs;
                 inputs.retain(|input| near.buffers[input.at.buffer as usize] != NO_BUFFER);
             }
-            find_outputs(pass, &mut stretches, &near);
-            stretches
+            find_outputs(pass, &mut segments, &near);
+            segments
         });
         Split {
             passes: passes.collect(),
@@ -196,9 +196,9 @@ impl Split {
 
     /// The most bytes that are copied at a time.
     pub fn most_bytes(&self) -> u64 {
-        let stretches = self.passes.iter().zip(&self.far.program.passes);
-        let bytes = stretches.flat_map(|(stretches, pass)| {
-            let regions = stretches
+        let segments = self.passes.iter().zip(&self.far.program.passes);
+        let bytes = segments.flat_map(|(segments, pass)| {
+            let regions = segments
                 .iter()
                 .flat_map(|s| s.inputs.iter().chain(&s.outputs));
             regions.map(|region| region.bytes(pass.rows as usize))
@@ -207,18 +207,18 @@ impl Split {
     }
 }
 
-/// The stretches of a pass with their inputs.
-fn stretches(pass: &Pass, sides: &[Side]) -> Vec<Stretch> {
+/// The segments of a pass with their inputs.
+fn segments(pass: &Pass, sides: &[Side]) -> Vec<Segment> {
     let mut done = [0; 2];
-    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut segments: Vec<Segment> = Vec::new();
     for (index, side) in sides.iter().enumerate() {
         let here = done[*side as usize];
         done[*side as usize] += 1;
-        match stretches.last_mut() {
+        match segments.last_mut() {
             Some(last) if last.side == *side => {
                 (last.commands.end, last.here.end) = (index + 1, here + 1);
             }
-            _ => stretches.push(Stretch {
+            _ => segments.push(Segment {
                 side: *side,
                 commands: index..index + 1,
                 here: here..here + 1,
@@ -227,55 +227,55 @@ fn stretches(pass: &Pass, sides: &[Side]) -> Vec<Stretch> {
             }),
         }
     }
-    for stretch in stretches.iter_mut().filter(|s| s.side == Side::Far) {
+    for segment in segments.iter_mut().filter(|s| s.side == Side::Far) {
         let mut written: Vec<Access> = Vec::new();
-        for command in &pass.commands[stretch.commands.clone()] {
+        for command in &pass.commands[segment.commands.clone()] {
             for region in needs(command).filter_map(|access| Region::of(&access)) {
                 let made = written.iter().any(|access| region.is_covered(access));
-                if !made && !stretch.inputs.contains(&region) {
-                    stretch.inputs.push(region);
+                if !made && !segment.inputs.contains(&region) {
+                    segment.inputs.push(region);
                 }
             }
             written.extend(accesses(command).into_iter().filter(|a| a.writes));
         }
     }
-    stretches
+    segments
 }
 
-/// Finds the outputs of far stretches, and which of them are needed: a later command reads them on the near side, or they
+/// Finds the outputs of far segments, and which of them are needed: a later command reads them on the near side, or they
 /// are copied to the far side again.
-fn find_outputs(pass: &Pass, stretches: &mut [Stretch], near: &Half) {
-    for index in 0..stretches.len() {
-        let (earlier, later) = stretches.split_at_mut(index + 1);
-        let stretch = &mut earlier[index];
-        if stretch.side == Side::Near {
+fn find_outputs(pass: &Pass, segments: &mut [Segment], near: &Half) {
+    for index in 0..segments.len() {
+        let (earlier, later) = segments.split_at_mut(index + 1);
+        let segment = &mut earlier[index];
+        if segment.side == Side::Near {
             continue;
         }
-        let commands = pass.commands[stretch.commands.clone()].iter();
+        let commands = pass.commands[segment.commands.clone()].iter();
         let written = commands.flat_map(accesses).filter(|a| a.writes);
         for mut region in written.filter_map(|access| Region::of(&access)) {
             let is_known = |known: &Region| (known.at, known.width) == (region.at, region.width);
-            let known = stretch.outputs.iter().any(is_known);
+            let known = segment.outputs.iter().any(is_known);
             if known || near.buffers[region.at.buffer as usize] == NO_BUFFER {
                 continue;
             }
             region.needed = is_needed(pass, &region, later);
-            stretch.outputs.push(region);
+            segment.outputs.push(region);
         }
     }
 }
 
-/// Whether anything in these stretches takes the region from the near side.
-fn is_needed(pass: &Pass, region: &Region, later: &[Stretch]) -> bool {
-    for stretch in later {
-        if stretch.side == Side::Far {
+/// Whether anything in these segments takes the region from the near side.
+fn is_needed(pass: &Pass, region: &Region, later: &[Segment]) -> bool {
+    for segment in later {
+        if segment.side == Side::Far {
             let meets = |input: &Region| input.at.buffer == region.at.buffer;
-            if stretch.inputs.iter().any(meets) {
+            if segment.inputs.iter().any(meets) {
                 return true;
             }
             continue;
         }
-        for index in stretch.commands.clone() {
+        for index in segment.commands.clone() {
             let command = &pass.commands[index];
             if needs(command).any(|access| region.meets(&access)) {
                 return true;

@@ -1,10 +1,10 @@
 //! Lowering: every command of a pass becomes one or a few phases, whose pointers are resolved and checked.
 #![allow(unsafe_code)]
 
+mod altup;
 mod attention;
 mod elementwise;
 mod matmul;
-mod streams;
 
 use crate::dispatch::{LoweredPass, LoweredPhase, Phase};
 use crate::kernels::Kernel;

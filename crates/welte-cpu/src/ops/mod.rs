@@ -7,6 +7,7 @@
 //! - Rows, outputs and page lists of the state were validated by `welte_device::Checks`.
 #![allow(unsafe_code)]
 
+pub(crate) mod altup;
 pub(crate) mod attention;
 pub(crate) mod attention_plain;
 pub(crate) mod attention_prompt;
@@ -26,7 +27,6 @@ pub(crate) mod rope;
 pub(crate) mod sample;
 pub(crate) mod samplers;
 pub(crate) mod short_conv;
-pub(crate) mod streams;
 mod vectors;
 
 pub(crate) use crate::kernels::MANY_ROWS;

@@ -3,7 +3,7 @@
 use super::gemm::for_rows;
 use super::kv::{Kv, KvShape};
 use super::need::MemoryNeed;
-use super::wide::Wide;
+use super::wide_attention::Wide;
 use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;

@@ -1,8 +1,9 @@
 //! The ops, one family per file: the kernels of a command, and the private memory they need.
 
+pub(crate) mod altup;
 pub(crate) mod attention;
 pub(crate) mod basic;
-pub(crate) mod columns;
+pub(crate) mod batched_matmul;
 pub(crate) mod conv;
 mod cublas;
 mod eighths;
@@ -19,9 +20,8 @@ pub(crate) mod matmul;
 pub(crate) mod need;
 pub(crate) mod rope;
 pub(crate) mod sample;
-pub(crate) mod streams;
 pub(crate) mod tile;
-mod wide;
+mod wide_attention;
 
 use crate::arithmetic::Arithmetic;
 use crate::launch::Node;
@@ -95,7 +95,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     match Product::of(cx.program, command, cx.arithmetic, float8, cx.gpu) {
         Some(Product::Vectors) => return matmul::lower(cx, command, rows),
         Some(Product::Eighths) => return eighths::lower(cx, command, rows),
-        Some(Product::Columns) => return columns::lower(cx, command, rows),
+        Some(Product::Columns) => return batched_matmul::lower(cx, command, rows),
         Some(Product::Tiles) => return gemm::lower(cx, command, rows),
         None => {}
     }
@@ -113,7 +113,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         | Op::SelectRows
         | Op::Pool => basic::lower(cx, command, rows),
         Op::Multiply | Op::Cutoff | Op::MatchSquares | Op::AltUpPredict | Op::AltUpCorrect => {
-            streams::lower(cx, command, rows)
+            altup::lower(cx, command, rows)
         }
         Op::HeadsMatmul => heads::lower(cx, command, rows),
         Op::GatedDelta => gated_delta::lower(cx, command, rows),
@@ -146,7 +146,7 @@ pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
     match (product_of(need, command), command.op) {
         (Some(Product::Vectors), _) => 0,
         (Some(Product::Eighths), _) => eighths::scratch(need, command),
-        (Some(Product::Columns), _) => columns::scratch(need, command),
+        (Some(Product::Columns), _) => batched_matmul::scratch(need, command),
         (Some(Product::Tiles), _) => gemm::scratch(need, command),
         (None, Op::Attention) => attention::scratch(need, command),
         (None, Op::ExpertsActMul | Op::ExpertsAdd) => experts::scratch(need, command),
@@ -158,7 +158,7 @@ pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
 /// Bytes of counters, which are zero between commands.
 pub(crate) fn counters(need: &MemoryNeed<'_>, command: &Command) -> u64 {
     match (product_of(need, command), command.op) {
-        (Some(Product::Columns), _) => columns::counters(need, command),
+        (Some(Product::Columns), _) => batched_matmul::counters(need, command),
         (None, Op::Attention) => attention::counters(need, command),
         (None, Op::Sample) => sample::counters(need),
         _ => 0,

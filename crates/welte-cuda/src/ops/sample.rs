@@ -14,7 +14,7 @@ use welte_table::{Command, Program, params};
 const THREADS: u32 = 512;
 /// The fewest logits per block.
 const LEAST_SLICE: u32 = 1024;
-/// Bytes of `Scratch` and of `Meeting` in `sample.cuh`.
+/// Bytes of `Scratch` and of `GridSync` in `sample.cuh`.
 const SHARED_BYTES: u32 = 16_688;
 const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 /// Bytes of `SampleScratch` in `sample.cuh`.
@@ -34,7 +34,7 @@ mirrored! {
         states: u64,
         logits: u64,
         samplers: u64,
-        meeting: u64,
+        grid_sync: u64,
         scratch: u64,
         tokens: u64,
         mailbox: u64,
@@ -86,7 +86,7 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         states: cx.places.states,
         logits,
         samplers: cx.places.samplers,
-        meeting: cx.places.counters,
+        grid_sync: cx.places.counters,
         scratch: cx.places.scratch,
         tokens: tokens.copied().unwrap_or(0),
         mailbox: cx.places.mailbox,

@@ -13,7 +13,7 @@ const MAX_ROWS: u32 = 8;
 /// gives must not depend on timing.
 const MIN_ROWS: u32 = 4;
 /// The most slots. Steps of as many rows take few launches, and one row is fastest here. With more slots the products of
-/// launched kernels read the weights once for all rows (`ops/columns.rs`). A rule for the same reason as `MIN_ROWS`.
+/// launched kernels read the weights once for all rows (`ops/batched_matmul.rs`). A rule for the same reason as `MIN_ROWS`.
 const MOST_SLOTS: u32 = 16;
 /// The tries for the most bytes of the ring that are multiplied together: tiles that are not full waste arithmetic.
 const BYTES_AT_ONCE: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];

@@ -2,7 +2,7 @@
 
 use super::{Lowered, Lowering};
 use crate::dispatch::Phase;
-use crate::ops::streams::{AltUp, Cutoff, MOST_STREAMS, MatchSquares, Multiply};
+use crate::ops::altup::{AltUp, Cutoff, MOST_STREAMS, MatchSquares, Multiply};
 use welte_device::Error;
 use welte_table::params;
 

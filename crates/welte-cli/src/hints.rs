@@ -3,7 +3,7 @@
 use welte::{Error, Sampling};
 use welte_device::Error as DeviceError;
 
-/// The error with its causes and a remedy, on one line.
+/// The error with its causes and a hint, on one line.
 pub(crate) fn explain(error: &anyhow::Error) -> String {
     // A cause that the text already contains is not repeated.
     let causes = error.chain().map(ToString::to_string);
@@ -15,17 +15,17 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
     let engine = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<Error>());
-    match engine.and_then(remedy) {
-        Some(remedy) => format!("{text}; {remedy}"),
+    match engine.and_then(hint) {
+        Some(hint) => format!("{text}; {hint}"),
         None => text,
     }
 }
 
 /// What a user can do about an error of the engine.
-pub(crate) fn remedy(error: &Error) -> Option<String> {
+pub(crate) fn hint(error: &Error) -> Option<String> {
     let text = match error {
-        Error::Device(error) => return device_remedy(error),
-        Error::Fault(error) => return device_remedy(error),
+        Error::Device(error) => return device_hint(error),
+        Error::Fault(error) => return device_hint(error),
         Error::UnknownDevice { .. } => "choose one with --device",
         Error::Unsupported { device, .. } if device.kind != "cpu" => "try --device cpu",
         Error::Memory {
@@ -70,7 +70,7 @@ pub(crate) fn remedy(error: &Error) -> Option<String> {
     Some(text.to_string())
 }
 
-fn device_remedy(error: &DeviceError) -> Option<String> {
+fn device_hint(error: &DeviceError) -> Option<String> {
     let text = match error {
         DeviceError::Unavailable { device, .. } | DeviceError::Program { device, .. }
             if device.kind != "cpu" =>
@@ -95,12 +95,12 @@ mod tests {
     const CPU: DeviceId = DeviceId::only("cpu");
     const CUDA: DeviceId = DeviceId::numbered("cuda", 1);
 
-    /// The remedy of an error, and nothing else.
+    /// The hint of an error, and nothing else.
     fn of(error: Error) -> String {
         let text = error.to_string();
         let explained = explain(&error.into());
-        let remedy = explained.strip_prefix(&text).unwrap();
-        remedy.strip_prefix("; ").unwrap_or(remedy).to_string()
+        let hint = explained.strip_prefix(&text).unwrap();
+        hint.strip_prefix("; ").unwrap_or(hint).to_string()
     }
 
     fn memory(fits_context: Option<u32>, fits_cpu_experts: Option<u32>) -> Error {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn errors_of_the_engine_have_remedies() {
         let origin = || "m.gguf".to_string();
-        for (error, remedy) in [
+        for (error, hint) in [
             (
                 "abacus".parse::<welte::DeviceChoice>().unwrap_err(),
                 "choose one with --device",
@@ -217,7 +217,7 @@ mod tests {
                 "name a model of the same vocabulary with --kl-to",
             ),
         ] {
-            assert_eq!(of(error), remedy);
+            assert_eq!(of(error), hint);
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
             device,
             source: "stuck".into(),
         };
-        for (error, remedy) in [
+        for (error, hint) in [
             (missing(CUDA), elsewhere),
             (missing(CPU), ""),
             (
@@ -273,7 +273,7 @@ mod tests {
             ),
             (failed(CPU), ""),
         ] {
-            assert_eq!(of(Error::Device(error)), remedy);
+            assert_eq!(of(Error::Device(error)), hint);
         }
     }
 
