@@ -139,7 +139,7 @@ impl Gpu {
     /// Enqueues a copy from the device.
     ///
     /// # Safety
-    /// `source` has that many bytes. Nothing reads or writes `out` until the stream has passed the copy.
+    /// `source` is as long as `out`. Nothing reads or writes `out` until the stream has passed the copy.
     pub(crate) unsafe fn download(&self, source: u64, out: &mut [u8]) -> Result<(), Error> {
         if out.is_empty() {
             return Ok(());
@@ -154,7 +154,7 @@ impl Gpu {
     /// Enqueues a copy within the device.
     ///
     /// # Safety
-    /// Both ranges have that many bytes, and they do not overlap.
+    /// Both ranges have `bytes` bytes, and they do not overlap.
     pub(crate) unsafe fn copy(&self, target: u64, source: u64, bytes: u64) -> Result<(), Error> {
         // SAFETY: the caller guarantees it.
         let result =
@@ -371,7 +371,7 @@ impl DeviceBlock {
         if bytes == 0 {
             return Ok(block);
         }
-        // SAFETY: the block has that many bytes, and nothing has written them.
+        // SAFETY: the block has `bytes` bytes, which nothing has written.
         unsafe { gpu.clear(block.start, bytes)? };
         Ok(block)
     }

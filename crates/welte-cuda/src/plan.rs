@@ -25,7 +25,7 @@ fn not_persistent(why: &str) -> String {
     format!("not the persistent kernel: {why}")
 }
 
-/// Programs with so many slots decode by products on tensor cores, if not by persistent kernels. With fewer rows matrix-vector
+/// Programs with at least this number of slots decode by products on tensor cores, if not by persistent kernels. With fewer rows matrix-vector
 /// kernels are faster.
 const BATCHED_SLOTS: u32 = 5;
 

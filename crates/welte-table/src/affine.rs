@@ -39,7 +39,7 @@ impl Affine {
         all
     };
 
-    /// The one with so many bits in groups so large, with scales in BF16 or else in F16.
+    /// The one with `bits` bits in groups of `group`, with scales in BF16 or else in F16.
     pub const fn new(bits: usize, group: usize, bf16: bool) -> Option<Affine> {
         let mut i = 0;
         while i < 36 {

@@ -51,7 +51,7 @@ impl Integers {
         all
     };
 
-    /// The one with so many bits in groups so large, with this kind of scale.
+    /// The one with `bits` bits in groups of `group`, with this kind of scale.
     pub const fn new(bits: usize, group: usize, scale: GroupScale) -> Option<Integers> {
         let mut i = 0;
         while i < 18 {

@@ -68,7 +68,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The bytes of so many rows in the buffer, run by run.
+    /// The bytes of `rows` rows in the buffer, run by run.
     pub fn runs(&self, rows: usize) -> impl Iterator<Item = Range<u64>> + use<> {
         let (count, floats) = if self.width == self.stride {
             (rows.min(1), self.width * rows as u64)
@@ -82,7 +82,7 @@ impl Region {
         })
     }
 
-    /// Bytes of so many rows.
+    /// Bytes of `rows` rows.
     pub fn bytes(&self, rows: usize) -> u64 {
         4 * self.width * rows as u64
     }

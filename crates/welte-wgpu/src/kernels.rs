@@ -104,7 +104,7 @@ impl Kernel {
     }
 }
 
-/// What stands between the lines `//for NAME` and `//end NAME` appears so many times, with the turn's number for `$NAME`. A driver
+/// Repeats the lines between `//for NAME` and `//end NAME` once per turn, with the turn's number for `$NAME`. A driver
 /// that keeps a loop would keep arrays of registers in memory.
 fn written_out(source: &str, name: &str, turns: u32) -> String {
     let (begin, end) = (format!("//for {name}\n"), format!("//end {name}\n"));

@@ -29,7 +29,7 @@ pub(crate) enum Choice {
     Sampler,
 }
 
-/// A launch of attention whose context is divided into splits of so many positions.
+/// A launch of attention whose context is divided into splits of `split` positions.
 #[derive(Clone, Copy)]
 pub(crate) struct Divided {
     pub(crate) part: Part,
@@ -54,7 +54,7 @@ pub(crate) struct Shape {
 }
 
 impl Launch {
-    /// Records the launch for so many live rows, the longest of which sees so many positions. `together`: its partner is recorded too.
+    /// Records the launch for `rows` live rows, the longest of which sees `positions` positions. `together`: its partner is recorded too.
     pub(crate) fn record(
         &self,
         pass: &mut ComputePass<'_>,

@@ -12,7 +12,7 @@ pub(crate) const LEAST_SPLIT: u32 = 256;
 /// The same where one workgroup walks a split faster than another launch joins two.
 pub(crate) const LONG_SPLIT: u32 = 1024;
 
-/// The most launches of a command whose weight has so many pieces.
+/// The most launches of a command whose weight has `pieces` pieces.
 pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
     match op {
         Op::NormMatmul | Op::Matmul | Op::MatmulAdd => pieces + 1,
@@ -53,7 +53,7 @@ pub(crate) fn power_bytes(program: &Program, rounded: &BTreeSet<WeightId>) -> u6
     rows.map(powers_of).sum()
 }
 
-/// Bytes of the powers of so many rows.
+/// Bytes of the powers of `rows` rows.
 pub(crate) fn powers_of(rows: u32) -> u64 {
     4 * u64::from(rows)
 }
@@ -101,7 +101,7 @@ pub(crate) fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
     }
 }
 
-/// How many splits a context has when it is decoded, and their positions, at least so many.
+/// How many splits a context has when it is decoded, and their positions, at least `least`.
 pub(crate) fn splits(program: &Program, least: u32) -> (u32, u32) {
     const MOST: u32 = 64;
     let split = program.context.div_ceil(MOST).next_multiple_of(least);

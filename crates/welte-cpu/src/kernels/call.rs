@@ -39,7 +39,7 @@ impl Call {
     /// The call for the rows from `row` on, whose activations are `stride` bytes apart.
     ///
     /// # Safety
-    /// There are that many rows.
+    /// There are more than `row` rows.
     #[cfg(target_arch = "x86_64")]
     pub(super) unsafe fn rest(&self, row: usize, stride: usize) -> Call {
         // SAFETY: both stay within the buffers of the call.

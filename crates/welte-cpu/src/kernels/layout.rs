@@ -218,7 +218,7 @@ pub(super) const fn layout_of<const F: usize>(member: Format) -> Layout {
     }
 }
 
-/// The format that stands for the integer formats of so many bits without zero points. The others are like affine ones.
+/// The format that stands for the integer formats of `bits` bits without zero points. The others are like affine ones.
 pub(super) const fn integers(bits: usize) -> usize {
     match Integers::new(bits, 32, GroupScale::F32) {
         Some(integers) => Format::Integers(integers).index(),
@@ -226,7 +226,7 @@ pub(super) const fn integers(bits: usize) -> usize {
     }
 }
 
-/// The format that stands for the affine formats of so many bits.
+/// The format that stands for the affine formats of `bits` bits.
 pub(super) const fn affine(bits: usize) -> usize {
     match Affine::new(bits, 32, true) {
         Some(affine) => Format::Affine(affine).index(),

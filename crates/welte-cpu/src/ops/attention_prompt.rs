@@ -305,7 +305,7 @@ impl Strip {
     /// Scores of `count` positions (a multiple of `DEEP`): `[position][lane]`.
     ///
     /// # Safety
-    /// As [`attend`]; `keys` holds `count` rows of so many words, `scores` as many of the strip's lanes.
+    /// As [`attend`]; `keys` holds `count` rows of `words` words, `scores` as many of the strip's lanes.
     #[inline(always)]
     unsafe fn score<L: Lanes, P: Products<L>, const WIDE: usize, const DEEP: usize>(
         &self,

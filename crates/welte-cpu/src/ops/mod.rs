@@ -133,7 +133,7 @@ pub(crate) struct State {
     /// The input rows of the step: the first `live` ones.
     pub(crate) rows: Vec<Row>,
     pub(crate) live: usize,
-    /// The first so many rows of a prompt pass are generated rows: of a mixed step, else 0.
+    /// Generated rows, which come first: of a mixed step, else 0.
     pub(crate) generated: usize,
     /// Which input rows are output rows; unused by decode passes, where all are.
     pub(crate) outputs: Vec<u32>,

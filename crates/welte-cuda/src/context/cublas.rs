@@ -15,7 +15,7 @@ use welte_table::Row;
 
 /// Values of the pattern that fills activations.
 const PATTERN: usize = 1 << 16;
-/// Rows that are compared: about so many, evenly spread, so that every tile has some.
+/// About the number of rows that are compared, evenly spread, so that every tile has some.
 const COMPARED: u32 = 8;
 /// Nanoseconds up to which a run is repeated to time it.
 const SHORT: u64 = 100_000;

@@ -181,7 +181,7 @@ impl CudaContext {
         Some(format!("{:?}", self.persistent.as_ref()?.arguments.params))
     }
 
-    /// For tests: a block of the persistent kernels publishes nothing, and the others wait so many clock ticks for it.
+    /// For tests: a block of the persistent kernels publishes nothing, and the others wait `patience` clock ticks for it.
     #[doc(hidden)]
     pub fn stall_block(&mut self, block: u32, patience: i64) {
         if let Some(persistent) = &mut self.persistent {

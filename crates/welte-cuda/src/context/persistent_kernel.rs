@@ -93,7 +93,7 @@ impl Persistent {
         })
     }
 
-    /// Notes that a launch of so many turns took so long.
+    /// Notes how long a launch took.
     pub(super) fn took(&mut self, turns: usize, time: Duration) {
         if turns > 0 {
             self.turn = Some(time / turns as u32);

@@ -65,7 +65,7 @@ pub(super) struct ReadyPass {
 }
 
 impl ReadyPass {
-    /// The nodes of each command for so many rows.
+    /// The nodes of each command for a number of rows.
     pub(super) fn commands(&self, rows: usize) -> &[Vec<Ready>] {
         if rows == 1 && !self.one_row.is_empty() {
             &self.one_row

@@ -36,7 +36,7 @@ impl Recall {
         }
     }
 
-    /// Notes that a step of a prompt has so many rows. After [`MANY_ROWS`] in all the library is opened, on a thread of its own. Launches
+    /// Notes the rows of a step of a prompt. After [`MANY_ROWS`] in all the library is opened, on a thread of its own. Launches
     /// wait for that here and there, about 0.15 s in all.
     ///
     /// If the library is not the one of the choices, or does not have one of the algorithms, our kernels compute in this process, and

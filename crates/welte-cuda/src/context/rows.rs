@@ -46,7 +46,7 @@ impl CudaContext {
         }
     }
 
-    /// Enqueues a step of so many rows by the persistent kernel, if that computes the pass. The step state is enqueued already.
+    /// Enqueues a step of `rows` rows by the persistent kernel, if that computes the pass. The step state is enqueued already.
     pub(super) fn launch_rows(&mut self, pass: usize, rows: usize) -> Result<bool, Error> {
         let many = self.loaded.few.is_some_and(|few| rows > few as usize);
         if self.mode() != Replay::Persistent || pass != DECODE || many {
@@ -81,7 +81,7 @@ impl CudaContext {
         }
     }
 
-    /// Enqueues a copy of the kernel's fault to the host, behind so many bytes of outputs.
+    /// Enqueues a copy of the kernel's fault to the host, after `at` bytes of outputs.
     pub(super) fn fetch_rows_fault(&mut self, at: usize) -> Result<(), Error> {
         let fault = self.rows_fault();
         if fault == 0 {

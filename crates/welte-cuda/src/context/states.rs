@@ -8,7 +8,7 @@ use crate::gpu::Gpu;
 use crate::persistent::is_recurrent;
 use welte_table::{PageRuns, Program};
 
-/// Tokens of a launch at most: so many steps are repeated at most.
+/// The most tokens of a launch, and so the most steps that are repeated.
 pub(super) const MOST_TURNS: usize = 32;
 
 /// The states of the one sequence that such a program has.

@@ -202,7 +202,7 @@ impl<'a> Trials<'a> {
 }
 
 impl CudaContext {
-    /// Nanoseconds of a chain of so many tokens.
+    /// Nanoseconds of a chain of `tokens` tokens.
     fn time_chain(&mut self, tokens: usize) -> Result<u64, Error> {
         let start = ChainStart {
             slot: 0,
@@ -282,7 +282,7 @@ fn fastest<T: Copy>(
     Ok(candidates.first().copied())
 }
 
-/// The least time of each candidate, tried in turn so many times; `None` once a trial has no result.
+/// The least time of each candidate, tried in turn, `rounds` times; `None` once a trial has no result.
 fn least_times<T: Copy>(
     candidates: &[T],
     rounds: usize,

@@ -175,7 +175,7 @@ impl Division {
     }
 }
 
-/// The fewest tiles of a split in decode passes of so many slots.
+/// The fewest tiles of a split in decode passes, by the number of slots.
 fn least_tiles(slots: u32) -> u32 {
     if slots >= MANY_SLOTS {
         LEAST_TILES_MANY

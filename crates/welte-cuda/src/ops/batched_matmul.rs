@@ -167,7 +167,7 @@ impl Private {
     }
 }
 
-/// The widest launch that steps of so many rows need.
+/// The widest launch that steps of `rows` rows need.
 fn widest(format: Format, rows: u32, gpu: &GpuInfo) -> Option<u32> {
     let enough = widths(format, gpu).find(|columns| *columns >= rows);
     enough.or(widths(format, gpu).last())

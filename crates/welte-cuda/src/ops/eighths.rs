@@ -39,7 +39,7 @@ const MOST_CLUSTER: u32 = 8;
 /// Not every multiprocessor finds a place in a cluster of four or eight: on an H100, 120 of 132 do.
 const IN_CLUSTERS: (u32, u32) = (10, 11);
 
-/// Rows of a step, and the kernel for up to so many. Steps of more rows have more blocks of the last one.
+/// Rows of a step, and the kernel for up to that number. Steps of more rows have more blocks of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
     rows: u32,

@@ -181,7 +181,7 @@ impl Lowering<'_> {
         Ok(LoweredPass { commands, one_row })
     }
 
-    /// Lowers all commands, for so many rows or for as many as the pass takes.
+    /// Lowers all commands, for `rows` rows or for as many as the pass takes.
     fn commands(&self, pass: &Pass, rows: Option<u32>) -> Result<Commands, Error> {
         let from = pass.outputs_from().unwrap_or(usize::MAX);
         let lowered = pass.commands.iter().enumerate().map(|(index, command)| {

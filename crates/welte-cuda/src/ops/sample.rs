@@ -21,7 +21,7 @@ const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 const SCRATCH_BYTES: u64 = 1024 * 8 + 1024 * 4;
 /// The most blocks that sample for a row (`MOST_BLOCKS`).
 const MOST_BLOCKS: u32 = 1024;
-/// For steps of up to so many rows, multiprocessors per block of a row. A block's time is mostly latency, so many rows have few blocks each.
+/// Multiprocessors per block of a row, for steps of up to a number of rows. A block's time is mostly latency, so large steps have few blocks per row.
 const SHARES: [(u32, u32); 3] = [(2, 1), (8, 4), (u32::MAX, 8)];
 const MOST_ENDS: usize = SlotState::MOST_ENDS;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
@@ -62,7 +62,7 @@ pub(crate) fn sample_unit() -> Unit {
     }
 }
 
-/// Logits per block for that many blocks.
+/// Logits per block, given the number of blocks.
 pub(crate) fn slice(n: u32, blocks: u32) -> u32 {
     n.div_ceil(blocks.max(1)).next_multiple_of(4)
 }

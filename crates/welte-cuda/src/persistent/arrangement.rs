@@ -18,7 +18,7 @@ const MAX_TILE_BYTES: u32 = 32 << 10;
 pub(super) const TENSOR_LINES: u32 = 4;
 /// The longest BF16 rows for tensor cores: a lane's share of the input stays in registers.
 const MAX_TENSOR_K: u32 = 16_384;
-/// A slot takes at most one part in so many of a block's shared memory, so that the ring has several.
+/// A slot takes at most this fraction (one part in N) of a block's shared memory, so that the ring has several.
 const MIN_SLOTS_AND_REST: u32 = 9;
 /// Bytes that are in flight to a block before tuning, or two slots where those are more.
 const BYTES_IN_FLIGHT: u32 = 48 << 10;

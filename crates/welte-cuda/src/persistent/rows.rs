@@ -17,7 +17,7 @@ const MIN_ROWS: u32 = 4;
 const MOST_SLOTS: u32 = 16;
 /// The tries for the most bytes of the ring that are multiplied together: tiles that are not full waste arithmetic.
 const BYTES_AT_ONCE: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
-/// Room for so many rows is worth full tiles: no smaller tiles are tried.
+/// From this number of rows on full tiles are kept, and no smaller ones are tried.
 const ENOUGH_ROWS: u32 = 4;
 
 /// Records the decode pass for steps of any number of rows, if launched kernels are not faster for those of all slots.

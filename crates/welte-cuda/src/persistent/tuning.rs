@@ -82,7 +82,7 @@ impl Tuning {
     /// The most candidates that a variant has.
     pub(crate) const VARIANT_CANDIDATES: usize = VARIANT_SLOTS.len();
 
-    /// The kernel's parameters, where each variant usually has so many slots in flight.
+    /// The kernel's parameters, given the usual number of slots in flight of each variant.
     pub(crate) fn params(&self, usual: &[u8; TUNED_VARIANTS]) -> KernelParams {
         KernelParams {
             poll_delay: self.poll_delay,

@@ -332,7 +332,7 @@ impl Shape {
         }
     }
 
-    /// Every so many layers, one has attention; the others have the gated delta rule.
+    /// One layer in this number has attention; the others have the gated delta rule.
     pub(super) fn interval(&self) -> usize {
         match self.family {
             Family::Qwen35 | Family::Qwen35Moe => self.layers.clamp(1, 4),

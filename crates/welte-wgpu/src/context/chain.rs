@@ -171,7 +171,7 @@ impl WgpuContext {
         Ok(())
     }
 
-    /// Submits a step whose tokens the GPU feeds back, so many steps after the one at hand.
+    /// Submits a step whose tokens the GPU feeds back, `after` steps after the one at hand.
     fn submit_step(&self, choice: Choice, place: usize, after: u32) -> SubmissionIndex {
         let mut encoder = self.encoder();
         let positions = self.positions() + after;

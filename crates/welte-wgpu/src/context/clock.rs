@@ -18,7 +18,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// A clock for so many commands. None if the GPU has none, or not for so many.
+    /// A clock for a number of commands. `None` if the GPU has none, or too small a one.
     pub(super) fn new(gpu: &Gpu, commands: usize) -> Result<Option<Clock>, Error> {
         let count = 2 * commands as u32;
         let has = gpu.device.features().contains(Features::TIMESTAMP_QUERY);
@@ -49,7 +49,7 @@ impl Clock {
         }
     }
 
-    /// Submits so many commands. Begin and end of each, in nanoseconds from the first begin on.
+    /// Submits a number of commands. Begin and end of each, in nanoseconds from the first begin on.
     pub(super) fn submit(
         &self,
         gpu: &Gpu,

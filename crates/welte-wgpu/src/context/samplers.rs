@@ -25,7 +25,7 @@ struct Known {
 }
 
 impl Samplers {
-    /// For so many slots of so many positions. `bytes` are those of all settings.
+    /// For `slots` slots of `context` positions. `bytes` are those of all settings.
     pub(super) fn new(
         gpu: &Gpu,
         slots: usize,

@@ -81,7 +81,7 @@ impl Tile {
         each: [8, 16],
     };
 
-    /// For so many rows and outputs.
+    /// For a number of rows and outputs.
     pub(crate) fn of(on: Cooperative, rows: u32, outputs: u32) -> Tile {
         let large = Tile::LARGE;
         let groups = rows.div_ceil(large.rows()) * outputs.div_ceil(large.outputs());

@@ -58,7 +58,7 @@ fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<p
     (in_order && same).then_some(not_turned(a, p.k_stride))
 }
 
-/// The place behind so many heads.
+/// The place after a number of heads.
 fn behind(a: &params::Attention, qkv: BufferRef, heads: u32) -> BufferRef {
     BufferRef {
         offset: qkv.offset + 4 * heads * a.head_dim,

@@ -519,7 +519,7 @@ impl Recorder<'_> {
         Ok(!std::mem::replace(&mut vector.read, true))
     }
 
-    /// The number of a product's variant, whose slots have so many bytes.
+    /// The number of a product's variant, whose slots have `slot` bytes.
     pub(super) fn product_variant(
         &mut self,
         format: Format,
@@ -572,7 +572,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Adds a product's needs of shared memory. `slot` has `rows` rows (of each set) in so many bytes.
+    /// Adds a product's needs of shared memory. A slot has `slot` bytes and `rows` rows of each set.
     pub(super) fn need(
         &mut self,
         format: Format,
