@@ -23,6 +23,7 @@ struct RouteArgs {
     u32 used_groups;
     u32 group_top;
     float margin; // of SparseMixer
+    u32 pad;
 };
 
 // The factor of an expert's share.

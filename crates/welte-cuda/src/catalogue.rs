@@ -4,12 +4,13 @@ use crate::compile::in_parallel;
 use crate::compiler::Compiler;
 use crate::disk::{read_cached, write_cached};
 use crate::launch::{Listed, Unit};
+use crate::mirror::Layout;
 use crate::ops::{
     altup, attention, basic, batched_matmul, conv, embed, encode, experts, gated_delta, gemm,
     heads, logprobs, mamba2, matmul, rope, sample, tile,
 };
 use crate::sources::{source, title};
-use crate::{Error, floor, persistent};
+use crate::{Error, floor, layout, persistent};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -66,13 +67,51 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
     }
     let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
     let results = in_parallel(&units, &|unit| {
-        let source = source(unit.file).unwrap_or_default();
-        noted(&compiler, source, unit, arch, depth, notes)
+        noted(&compiler, &checked(unit.file), unit, arch, depth, notes)
     });
     let hot = listed.iter().map(|listed| listed.hot);
     hot.zip(results)
         .map(|(hot, result)| Ok(Compiled { hot, ..result? }))
         .collect()
+}
+
+/// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
+const MIRRORS: [&[Layout]; 15] = [
+    altup::MIRRORS,
+    attention::MIRRORS,
+    basic::MIRRORS,
+    batched_matmul::MIRRORS,
+    conv::MIRRORS,
+    embed::MIRRORS,
+    encode::MIRRORS,
+    experts::MIRRORS,
+    floor::MIRRORS,
+    gated_delta::MIRRORS,
+    gemm::MIRRORS,
+    heads::MIRRORS,
+    layout::MIRRORS,
+    mamba2::MIRRORS,
+    rope::MIRRORS,
+];
+
+/// A file with a check of each struct in it that Rust has too.
+fn checked(file: &str) -> String {
+    let mut text = source(file).unwrap_or_default().to_string();
+    let seen = MIRRORS.into_iter().flatten();
+    let seen = seen.filter(|layout| sees(file, &format!("struct {} {{", layout.name)));
+    let checks: String = seen.map(Layout::static_assert).collect();
+    text += &checks;
+    text
+}
+
+/// Whether a file or one that it includes has this text.
+fn sees(file: &str, text: &str) -> bool {
+    let Some(source) = source(file) else {
+        return false;
+    };
+    let lines = source.lines();
+    let mut included = lines.filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
+    source.contains(text) || included.any(|inner| sees(inner, text))
 }
 
 /// Compiles a unit with this source, unless that has been done.
@@ -168,6 +207,21 @@ fn spills(log: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernels' test compiles the checks.
+    #[test]
+    fn every_struct_of_a_launch_is_checked_in_a_kernel() {
+        let listed = catalogue();
+        for layout in MIRRORS.into_iter().flatten() {
+            let declares = format!("sizeof({}) ==", layout.name);
+            let mut files = listed.iter().map(|listed| checked(listed.unit.file));
+            assert!(
+                files.any(|text| text.contains(&declares)),
+                "{}",
+                layout.name
+            );
+        }
+    }
 
     #[test]
     fn spills_are_counted() {

@@ -3,6 +3,7 @@
 
 use crate::gpu::{DeviceBlock, Event, Gpu, Module};
 use crate::launch::{Listed, Unit, args};
+use crate::mirror::{Layout, mirrored};
 use crate::{Error, compile};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,14 +17,17 @@ const THREADS: u32 = 512;
 const MOST: u64 = 4 << 30;
 const LEAST: u64 = 256 << 20;
 
-/// `ReadArgs` of `read.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ReadArgs {
-    data: u64,
-    chunks: u64,
-    sink: u64,
+mirrored! {
+    /// `ReadArgs` of `read.cu`.
+    struct ReadArgs = "ReadArgs" {
+        data: u64,
+        chunks: u64,
+        sink: u64,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[ReadArgs::LAYOUT];
 
 fn unit() -> Unit {
     Unit {

@@ -4,6 +4,7 @@
 //! `kernels/format/<format>.cuh` has the same numbers and reads a block from its planes.
 
 use crate::launch::{ByRows, Launch, Unit, args};
+use crate::mirror::{Layout, mirrored};
 use welte_formats::quant::grid;
 use welte_table::{Format, Usage, WeightSpec};
 
@@ -131,17 +132,20 @@ pub(crate) fn listed() -> impl Iterator<Item = Format> {
     })
 }
 
-/// `RepackArgs` of `repack.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RepackArgs {
-    raw: u64,
-    weight: u64,
-    n: u32,
-    k: u32,
-    first_row: u32,
-    rows: u32,
+mirrored! {
+    /// `RepackArgs` of `repack.cu`.
+    struct RepackArgs = "RepackArgs" {
+        raw: u64,
+        weight: u64,
+        n: u32,
+        k: u32,
+        first_row: u32,
+        rows: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[RepackArgs::LAYOUT];
 
 /// A launch that moves `count` encoded rows at `raw` to rows `first..` of the weight at `start`. `None` if the layout is
 /// that of the file, so that rows can be copied as they are.

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, Op, params};
 
 /// Elements of a vector per block: `STRETCH` of `streams.cu`.
@@ -10,22 +11,26 @@ const STRETCH: u32 = 256;
 /// Threads per block.
 const THREADS: u32 = 256;
 
-/// `StreamArgs` of `streams.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct StreamArgs {
-    step: u64,
-    now: u64,
-    x: u64,
-    y: u64,
-    weight: u64,
-    dim: u32,
-    streams: u32,
-    now_stride: u32,
-    x_stride: u32,
-    y_stride: u32,
-    scale: f32,
+mirrored! {
+    /// `StreamArgs` of `streams.cu`.
+    #[derive(Default)]
+    struct StreamArgs = "StreamArgs" {
+        step: u64,
+        now: u64,
+        x: u64,
+        y: u64,
+        weight: u64,
+        dim: u32,
+        streams: u32,
+        now_stride: u32,
+        x_stride: u32,
+        y_stride: u32,
+        scale: f32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[StreamArgs::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {

@@ -7,6 +7,7 @@ use super::wide_attention::Wide;
 use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, Program, params};
 
@@ -50,30 +51,33 @@ const MANY_ROWS: u32 = 1536;
 /// Threads per block of the plain kernel.
 const PLAIN_THREADS: u32 = 128;
 
-/// `AttentionArgs` of `attention.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Args {
-    step: u64,
-    q: u64,
-    y: u64,
-    kv: Kv,
-    partials: u64,
-    counters: u64,
-    sinks: u64,
-    heads: u32,
-    q_stride: u32,
-    y_stride: u32,
-    scale: f32,
-    window: u32,
-    softcap: f32,
-    single: u32,
-    splits: u32,
-    rows: u32,
-    first: u32,
-    most: u32,
-    pad: u32,
+mirrored! {
+    /// `AttentionArgs` of `attention.cuh`.
+    struct Args = "AttentionArgs" {
+        step: u64,
+        q: u64,
+        y: u64,
+        kv: Kv,
+        partials: u64,
+        counters: u64,
+        sinks: u64,
+        heads: u32,
+        q_stride: u32,
+        y_stride: u32,
+        scale: f32,
+        window: u32,
+        softcap: f32,
+        single: u32,
+        splits: u32,
+        rows: u32,
+        first: u32,
+        most: u32,
+        pad: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[Args::LAYOUT];
 
 /// The kernel for a command.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, Op, params};
 
 /// Values of a row per block: `STRETCH` of `basic.cu`.
@@ -12,42 +13,47 @@ const LONG: u32 = 256;
 /// Threads per block.
 const THREADS: u32 = 256;
 
-/// `BasicArgs` of `basic.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Args {
-    step: u64,
-    x: u64,
-    y: u64,
-    weight: u64,
-    n: u32,
-    groups: u32,
-    x_stride: u32,
-    y_stride: u32,
-    single: u32,
-    act: u32,
-    a: f32,
-    b: f32,
-    c: f32,
-    d: f32,
-    bias: u64,
+mirrored! {
+    /// `BasicArgs` of `basic.cu`.
+    #[derive(Default)]
+    struct Args = "BasicArgs" {
+        step: u64,
+        x: u64,
+        y: u64,
+        weight: u64,
+        n: u32,
+        groups: u32,
+        x_stride: u32,
+        y_stride: u32,
+        single: u32,
+        act: u32,
+        a: f32,
+        b: f32,
+        c: f32,
+        d: f32,
+        bias: u64,
+    }
 }
 
-/// `OutputArgs` of `basic.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct OutputArgs {
-    step: u64,
-    outputs: u64,
-    x: u64,
-    y: u64,
-    n: u32,
-    kind: u32,
-    normalise: u32,
-    x_stride: u32,
-    y_stride: u32,
-    pad: u32,
+mirrored! {
+    /// `OutputArgs` of `basic.cu`.
+    #[derive(Default)]
+    struct OutputArgs = "OutputArgs" {
+        step: u64,
+        outputs: u64,
+        x: u64,
+        y: u64,
+        n: u32,
+        kind: u32,
+        normalise: u32,
+        x_stride: u32,
+        y_stride: u32,
+        pad: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[Args::LAYOUT, OutputArgs::LAYOUT];
 
 impl OutputArgs {
     fn of(cx: &Lowering<'_>, x: u64, y: u64) -> OutputArgs {

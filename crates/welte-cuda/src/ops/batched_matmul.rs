@@ -11,6 +11,7 @@ use super::{eighths, matmul};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
+use crate::mirror::{self, mirrored};
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, WeightSpec};
 
@@ -45,16 +46,19 @@ const MOST_STAGES: u32 = 8;
 const STATIC_SHARED: u32 = 128;
 const SYSTEM_SHARED: u32 = 1024;
 
-/// `ColumnsArgs` of `columns.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ColumnsArgs {
-    gemm: GemmArgs,
-    partials: u64,
-    counters: u64,
-    first: u32,
-    pad: u32,
+mirrored! {
+    /// `ColumnsArgs` of `columns.cu`.
+    struct ColumnsArgs = "ColumnsArgs" {
+        gemm: GemmArgs,
+        partials: u64,
+        counters: u64,
+        first: u32,
+        pad: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[mirror::Layout] = &[ColumnsArgs::LAYOUT];
 
 /// Whether warp groups multiply. Sums are the same.
 fn is_wide(columns: u32, gpu: &GpuInfo) -> bool {

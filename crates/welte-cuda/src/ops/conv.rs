@@ -5,6 +5,7 @@ use crate::Error;
 use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, params};
 
 /// Generated rows: threads per block. Each takes one channel of all rows.
@@ -13,23 +14,26 @@ const THREADS: u32 = 256;
 const CHANNELS: u32 = 32;
 const RUNS: u32 = 16;
 
-/// `ConvArgs` of `conv.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ConvArgs {
-    step: u64,
-    states: u64,
-    kernel: u64,
-    bias: u64,
-    x: u64,
-    y: u64,
-    state: u64,
-    pages: u64,
-    n: u32,
-    act: u32,
-    x_stride: u32,
-    y_stride: u32,
+mirrored! {
+    /// `ConvArgs` of `conv.cu`.
+    struct ConvArgs = "ConvArgs" {
+        step: u64,
+        states: u64,
+        kernel: u64,
+        bias: u64,
+        x: u64,
+        y: u64,
+        state: u64,
+        pages: u64,
+        n: u32,
+        act: u32,
+        x_stride: u32,
+        y_stride: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[ConvArgs::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {

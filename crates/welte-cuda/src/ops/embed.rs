@@ -2,25 +2,29 @@
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use crate::{Error, layout};
 use welte_table::{Command, Format, params};
 
 /// Threads per block.
 const THREADS: u32 = 128;
 
-/// `EmbedArgs` of `embed.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct EmbedArgs {
-    weight: u64,
-    tokens: u64,
-    x: u64,
-    step: u64,
-    n: u32,
-    k: u32,
-    x_stride: u32,
-    scale: f32,
+mirrored! {
+    /// `EmbedArgs` of `embed.cu`.
+    struct EmbedArgs = "EmbedArgs" {
+        weight: u64,
+        tokens: u64,
+        x: u64,
+        step: u64,
+        n: u32,
+        k: u32,
+        x_stride: u32,
+        scale: f32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[EmbedArgs::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {

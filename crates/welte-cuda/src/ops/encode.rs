@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, Op, Program, Row, params};
 
 /// Threads per block: `THREADS` of `encode.cu` and `encode_tiles.cu`.
@@ -14,35 +15,38 @@ const ROWS_PER_BLOCK: u32 = 16;
 /// Words of a `TextTile` (`encode.cuh`).
 const TILE_WORDS: usize = 3;
 
-/// `EncodeArgs` of `encode.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct EncodeArgs {
-    step: u64,
-    tiles: u64,
-    qkv: u64,
-    y: u64,
-    heads: u32,
-    kv_heads: u32,
-    window: u32,
-    qkv_stride: u32,
-    y_stride: u32,
-    scale: f32,
+mirrored! {
+    /// `EncodeArgs` of `encode.cuh`.
+    struct EncodeArgs = "EncodeArgs" {
+        step: u64,
+        tiles: u64,
+        qkv: u64,
+        y: u64,
+        heads: u32,
+        kv_heads: u32,
+        window: u32,
+        qkv_stride: u32,
+        y_stride: u32,
+        scale: f32,
+    }
 }
 
-/// `PositionArgs` of `encode.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PositionArgs {
-    step: u64,
-    x: u64,
-    positions: u64,
-    types: u64,
-    k: u32,
-    period: u32,
-    offset: u32,
-    x_stride: u32,
+mirrored! {
+    /// `PositionArgs` of `encode.cu`.
+    struct PositionArgs = "PositionArgs" {
+        step: u64,
+        x: u64,
+        positions: u64,
+        types: u64,
+        k: u32,
+        period: u32,
+        offset: u32,
+        x_stride: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[EncodeArgs::LAYOUT, PositionArgs::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {

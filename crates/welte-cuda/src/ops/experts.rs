@@ -14,6 +14,7 @@ use crate::arithmetic::Arithmetic;
 use crate::info::h200;
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{self, mirrored};
 use crate::{Error, GpuInfo, layout};
 use welte_table::{Command, Format, Op, params};
 
@@ -189,26 +190,27 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     Ok(nodes)
 }
 
-/// `RouteArgs` of experts.cu.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RouteArgs {
-    step: u64,
-    x: u64,
-    y: u64,
-    scales: u64,
-    experts: u32,
-    used: u32,
-    renormalise: u32,
-    scale: f32,
-    x_stride: u32,
-    y_stride: u32,
-    bias: u64,
-    scoring: u32,
-    groups: u32,
-    used_groups: u32,
-    group_top: u32,
-    margin: f32,
+mirrored! {
+    /// `RouteArgs` of experts.cu.
+    struct RouteArgs = "RouteArgs" {
+        step: u64,
+        x: u64,
+        y: u64,
+        scales: u64,
+        experts: u32,
+        used: u32,
+        renormalise: u32,
+        scale: f32,
+        x_stride: u32,
+        y_stride: u32,
+        bias: u64,
+        scoring: u32,
+        groups: u32,
+        used_groups: u32,
+        group_top: u32,
+        margin: f32,
+        pad: u32,
+    }
 }
 
 fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
@@ -236,6 +238,7 @@ fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, E
         used_groups: p.used_groups,
         group_top: p.group_top,
         margin: p.margin,
+        pad: 0,
     };
     let by_logits = p.scoring == 0 && p.groups == 1 && values.bias == 0;
     Ok(vec![Node::Kernel(Launch {
@@ -340,19 +343,19 @@ impl Private {
     }
 }
 
-/// `GroupArgs` of experts.cu.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct GroupArgs {
-    step: u64,
-    choice: u64,
-    groups: u64,
-    choice_stride: u32,
-    used: u32,
-    experts: u32,
-    tile_rows: u32,
-    most: u32,
-    pad: u32,
+mirrored! {
+    /// `GroupArgs` of experts.cu.
+    struct GroupArgs = "GroupArgs" {
+        step: u64,
+        choice: u64,
+        groups: u64,
+        choice_stride: u32,
+        used: u32,
+        experts: u32,
+        tile_rows: u32,
+        most: u32,
+        pad: u32,
+    }
 }
 
 /// `GemmArgs` of gemm.cuh with EXPERTS.
@@ -366,19 +369,23 @@ struct TileArgs {
     bias: u64,
 }
 
-/// `CombineArgs` of experts.cu.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CombineArgs {
-    step: u64,
-    choice: u64,
-    parts: u64,
-    y: u64,
-    choice_stride: u32,
-    used: u32,
-    n: u32,
-    y_stride: u32,
+mirrored! {
+    /// `CombineArgs` of experts.cu.
+    struct CombineArgs = "CombineArgs" {
+        step: u64,
+        choice: u64,
+        parts: u64,
+        y: u64,
+        choice_stride: u32,
+        used: u32,
+        n: u32,
+        y_stride: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[mirror::Layout] =
+    &[RouteArgs::LAYOUT, GroupArgs::LAYOUT, CombineArgs::LAYOUT];
 
 /// Products of tiles of entries, for up to `most` rows of a table of `rows`.
 fn prompt(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {

@@ -5,34 +5,38 @@ use crate::Error;
 use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, params};
 
 /// `THREADS` and `COLUMNS` of `state.cuh`.
 const THREADS: u32 = 128;
 const COLUMNS: u32 = 32;
 
-/// `DeltaArgs` of `gated_delta.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DeltaArgs {
-    step: u64,
-    states: u64,
-    decay: u64,
-    dt_bias: u64,
-    x: u64,
-    gates: u64,
-    y: u64,
-    state: u64,
-    pages: u64,
-    key_heads: u32,
-    heads: u32,
-    value_dim: u32,
-    tiled: u32,
-    eps: f32,
-    x_stride: u32,
-    gates_stride: u32,
-    y_stride: u32,
+mirrored! {
+    /// `DeltaArgs` of `gated_delta.cu`.
+    struct DeltaArgs = "DeltaArgs" {
+        step: u64,
+        states: u64,
+        decay: u64,
+        dt_bias: u64,
+        x: u64,
+        gates: u64,
+        y: u64,
+        state: u64,
+        pages: u64,
+        key_heads: u32,
+        heads: u32,
+        value_dim: u32,
+        tiled: u32,
+        eps: f32,
+        x_stride: u32,
+        gates_stride: u32,
+        y_stride: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[DeltaArgs::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {

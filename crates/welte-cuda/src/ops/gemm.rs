@@ -13,6 +13,7 @@ use crate::cublas::{Gemm, Product, WORKSPACE, alignment};
 use crate::launch::{ByRows, DeviceWeight, Either, Launch, Listed, Node, Probe, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
+use crate::mirror::{self, mirrored};
 use welte_table::{Command, Format, Op, params};
 
 /// F16 activations without a norm are divided by this, and the sums are multiplied by it. An element may then be 4 million
@@ -443,23 +444,23 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
     Some(nodes)
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct PrepareArgs {
-    pub(super) x: u64,
-    pub(super) weight: u64,
-    pub(super) out: u64,
-    pub(super) step: u64,
-    pub(super) k: u32,
-    pub(super) x_stride: u32,
-    pub(super) out_rows: u32,
-    pub(super) out_stride: u32,
-    pub(super) normed: u32,
-    pub(super) eps: f32,
-    pub(super) scale: f32,
-    pub(super) each: u32,
-    /// Of FP8 rows: a float for each.
-    pub(super) scales: u64,
+mirrored! {
+    pub(super) struct PrepareArgs = "PrepareArgs" {
+        pub(super) x: u64,
+        pub(super) weight: u64,
+        pub(super) out: u64,
+        pub(super) step: u64,
+        pub(super) k: u32,
+        pub(super) x_stride: u32,
+        pub(super) out_rows: u32,
+        pub(super) out_stride: u32,
+        pub(super) normed: u32,
+        pub(super) eps: f32,
+        pub(super) scale: f32,
+        pub(super) each: u32,
+        /// Of FP8 rows: a float for each.
+        pub(super) scales: u64,
+    }
 }
 
 /// Rows that `prepare.cu` writes.
@@ -470,20 +471,23 @@ pub(super) struct Prepared {
     pub(super) scales: u64,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DequantArgs {
-    weight: u64,
-    out: u64,
-    n: u32,
-    k: u32,
-    first_row: u32,
-    rows: u32,
-    second_row: u32,
-    both: u32,
-    stride: u32,
-    pad: u32,
+mirrored! {
+    struct DequantArgs = "DequantArgs" {
+        weight: u64,
+        out: u64,
+        n: u32,
+        k: u32,
+        first_row: u32,
+        rows: u32,
+        second_row: u32,
+        both: u32,
+        stride: u32,
+        pad: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[mirror::Layout] = &[PrepareArgs::LAYOUT, DequantArgs::LAYOUT];
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -3,6 +3,7 @@
 use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use crate::{Error, layout};
 use welte_table::{Command, Format, params};
 
@@ -14,23 +15,26 @@ const THREADS: u32 = 256;
 /// The most loads of a lane that are in flight at once.
 const MOST_HELD: u32 = 4;
 
-/// `HeadsArgs` of `heads.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct HeadsArgs {
-    step: u64,
-    matrices: u64,
-    x: u64,
-    y: u64,
-    n: u32,
-    k: u32,
-    tail: u32,
-    x_head: u32,
-    y_head: u32,
-    x_stride: u32,
-    y_stride: u32,
-    pad: u32,
+mirrored! {
+    /// `HeadsArgs` of `heads.cu`.
+    struct HeadsArgs = "HeadsArgs" {
+        step: u64,
+        matrices: u64,
+        x: u64,
+        y: u64,
+        n: u32,
+        k: u32,
+        tail: u32,
+        x_head: u32,
+        y_head: u32,
+        x_stride: u32,
+        y_stride: u32,
+        pad: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[HeadsArgs::LAYOUT];
 
 /// How a generated row's product is cut.
 struct Plan {

@@ -5,33 +5,37 @@ use crate::Error;
 use crate::arithmetic::Arithmetic;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, params};
 
 /// `THREADS` and `COLUMNS` of `state.cuh`.
 const THREADS: u32 = 128;
 const COLUMNS: u32 = 32;
 
-/// `MambaArgs` of `mamba2.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MambaArgs {
-    step: u64,
-    states: u64,
-    decay: u64,
-    dt_bias: u64,
-    skip: u64,
-    x: u64,
-    dt: u64,
-    y: u64,
-    state: u64,
-    pages: u64,
-    groups: u32,
-    heads: u32,
-    value_dim: u32,
-    x_stride: u32,
-    dt_stride: u32,
-    y_stride: u32,
+mirrored! {
+    /// `MambaArgs` of `mamba2.cu`.
+    struct MambaArgs = "MambaArgs" {
+        step: u64,
+        states: u64,
+        decay: u64,
+        dt_bias: u64,
+        skip: u64,
+        x: u64,
+        dt: u64,
+        y: u64,
+        state: u64,
+        pages: u64,
+        groups: u32,
+        heads: u32,
+        value_dim: u32,
+        x_stride: u32,
+        dt_stride: u32,
+        y_stride: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[MambaArgs::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {

@@ -5,31 +5,36 @@ use super::kv::{Kv, KvShape};
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use welte_table::{Command, Format, Op, params};
 
 /// Heads per block: `WARPS` of `rope.cu`.
 const WARPS: u32 = 4;
 
-/// `RopeArgs` of `rope.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Args {
-    step: u64,
-    x: u64,
-    v: u64,
-    freqs: u64,
-    q_norm: u64,
-    k_norm: u64,
-    kv: Kv,
-    heads: u32,
-    rot: u32,
-    interleaved: u32,
-    magnitude: f32,
-    eps: f32,
-    x_stride: u32,
-    v_stride: u32,
-    single: u32,
+mirrored! {
+    /// `RopeArgs` of `rope.cu`.
+    #[derive(Default)]
+    struct Args = "RopeArgs" {
+        step: u64,
+        x: u64,
+        v: u64,
+        freqs: u64,
+        q_norm: u64,
+        k_norm: u64,
+        kv: Kv,
+        heads: u32,
+        rot: u32,
+        interleaved: u32,
+        magnitude: f32,
+        eps: f32,
+        x_stride: u32,
+        v_stride: u32,
+        single: u32,
+    }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[Args::LAYOUT];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
