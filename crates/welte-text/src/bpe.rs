@@ -389,4 +389,72 @@ mod tests {
         assert_eq!(ids(&[], "xyazé"), [6, 0, 6]);
         assert!(ids(&[], "").is_empty());
     }
+
+    /// The backend's list of added tokens sees all spellings.
+    #[test]
+    fn the_backend_sees_the_vocabulary() {
+        let spellings = Spellings::new(["a", "b"].map(str::to_owned).to_vec(), None);
+        let known = Known(&spellings);
+        let all = HashMap::from([("a".to_owned(), 0), ("b".to_owned(), 1)]);
+        assert_eq!((known.get_vocab(), known.get_vocab_size()), (all, 2));
+        assert_eq!(
+            (known.token_to_id("b"), known.token_to_id("c")),
+            (Some(1), None)
+        );
+        assert_eq!(known.id_to_token(1).as_deref(), Some("b"));
+        assert_eq!(known.id_to_token(2), None);
+        assert!(known.tokenize("a").unwrap().is_empty());
+        assert!(known.save(Path::new("x"), None).is_err());
+    }
+
+    /// Equal hashes would make every look-up a search of the whole vocabulary.
+    #[test]
+    fn hashes_differ_and_depend_on_the_seed() {
+        let distinct = |all: &mut Vec<u64>| {
+            all.sort_unstable();
+            all.dedup();
+            all.len()
+        };
+        let seeds = [Seed(0x1234_5678_9abc_def1), Seed(0x0fed_cba9_8765_4321)];
+        let pairs = |seed: Seed| (0..1000_u64).map(move |pair| seed.hash_one(pair));
+        let texts = |seed: Seed| (0..1000_u64).map(move |n| seed.hash(&n.to_le_bytes()[..3]));
+        assert_eq!(
+            distinct(&mut seeds.iter().flat_map(|seed| pairs(*seed)).collect()),
+            2000
+        );
+        assert_eq!(
+            distinct(&mut seeds.iter().flat_map(|seed| texts(*seed)).collect()),
+            2000
+        );
+        // The table is indexed by the low bits.
+        let low = distinct(&mut texts(seeds[0]).map(|hash| hash % 1024).collect());
+        assert!(low > 500, "{low}");
+    }
+
+    /// What unknown characters become, and where tokens lie.
+    #[test]
+    fn unknown_characters_become_bytes_or_one_token_or_nothing() {
+        let texts = ["a", "é", "?"].map(str::to_owned).to_vec();
+        let spellings = Spellings::new(texts, None);
+        let tokens = |bytes: Option<Vec<u32>>, unknown, word: &str| {
+            let model = Bpe::new(&[], false).with_unknown(bytes, unknown);
+            let tokens = model.tokens(&spellings, word).into_iter();
+            tokens
+                .map(|token| (token.id, token.offsets.0, token.offsets.1))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(tokens(None, None, "aüé"), [(0, 0, 1), (1, 3, 5)]);
+        assert_eq!(
+            tokens(None, Some(2), "üüaü"),
+            [(2, 0, 4), (0, 4, 5), (2, 5, 7)]
+        );
+        let bytes: Vec<u32> = (100..356).collect();
+        let expected = [(0, 0, 1), (100 + 0xc3, 1, 2), (100 + 0xbc, 2, 3), (1, 3, 5)];
+        assert_eq!(tokens(Some(bytes.clone()), None, "aüé"), expected);
+        // Bytes come before the unknown token.
+        assert_eq!(tokens(Some(bytes), Some(2), "aüé"), expected);
+        let whole = Bpe::new(&[], true);
+        assert_eq!(whole.tokens(&spellings, "é").len(), 1);
+        assert_eq!((whole.len(), whole.tokens(&spellings, "aé").len()), (0, 2));
+    }
 }

@@ -256,3 +256,88 @@ fn first_bytes(text: &str, most: usize) -> &str {
         .find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(channels: &mut Channels, text: &str) -> Vec<(usize, String, Option<String>, String)> {
+        let mut all = channels.push_pieces(text);
+        all.extend(channels.finish_pieces());
+        let piece = |piece: Piece| (piece.message, piece.channel, piece.recipient, piece.text);
+        all.into_iter().map(piece).collect()
+    }
+
+    #[test]
+    fn the_beginning_of_a_mark_is_held_back() {
+        let mut channels = Channels::default();
+        assert_eq!(channels.push_pieces("a<|cha").len(), 1);
+        assert_eq!(channels.held(), 5);
+        channels.push_pieces("t");
+        assert_eq!(channels.held(), 0);
+    }
+
+    /// JSON of a schema may contain marks. Before a message they are marks as ever.
+    #[test]
+    fn a_final_message_that_is_the_last_contains_no_marks() {
+        let answer = "<|channel|>final<|message|>a<|end|><|start|>";
+        let mut channels = Channels::default();
+        channels.end_with_final();
+        channels.push_pieces("<|channel|>final<|message|>");
+        let piece = |text: &str| (1, FINAL.to_owned(), None, text.to_owned());
+        assert_eq!(
+            pieces(&mut channels, "a<|end|><|start|>"),
+            [piece("a<|end|><|start|>")]
+        );
+        // Nothing is said about nothing.
+        assert_eq!(pieces(&mut channels, ""), []);
+        assert_eq!(
+            pieces(&mut Channels::default(), answer),
+            [piece(""), piece("a")]
+        );
+        let mut text = Channels::default();
+        text.end_with_final();
+        text.push_pieces("b ");
+        assert_eq!(pieces(&mut text, "c<|channel|>final")[0].3, "c");
+        let mut other = Channels::default();
+        other.end_with_final();
+        other.push_pieces("<|channel|>analysis<|message|>");
+        assert_eq!(pieces(&mut other, "a<|end|>b")[0].3, "a");
+    }
+
+    #[test]
+    fn headers_have_a_longest() {
+        // Five bytes are left for `to=` and the name.
+        let header = format!("c{}to=abc", " ".repeat(LONGEST_HEADER - 6));
+        let said = pieces(
+            &mut Channels::default(),
+            &format!("<|channel|>{header}<|message|>x"),
+        );
+        assert_eq!(
+            said[0],
+            (1, "c".to_owned(), Some("ab".to_owned()), String::new())
+        );
+        let begin = |name: usize| {
+            let text = format!(" to={}<|channel|>c<|message|>x", "n".repeat(name));
+            pieces(&mut Channels::default(), &text)
+        };
+        let longest = LONGEST_HEADER - 1 - " to=".len();
+        assert_eq!(begin(longest)[0].2.as_ref().map(String::len), Some(longest));
+        // A longer one is text.
+        let text = &begin(longest + 1)[0];
+        assert_eq!((text.0, text.3.len()), (0, LONGEST_HEADER));
+        let name = |length: usize| {
+            let text = format!("<|channel|>{}<|message|>x", "é".repeat(length));
+            pieces(&mut Channels::default(), &text)[0].1.len()
+        };
+        assert_eq!(
+            (name(31), name(32), name(33)),
+            (62, LONGEST_NAME, LONGEST_NAME)
+        );
+        let odd = format!("<|channel|>x{}<|message|>x", "é".repeat(40));
+        assert_eq!(
+            pieces(&mut Channels::default(), &odd)[0].1.len(),
+            LONGEST_NAME - 1
+        );
+    }
+}

@@ -289,3 +289,121 @@ fn conversation(tools: &[&str]) -> Vec<Message> {
     }));
     messages
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A template that shows a conversation of one form only.
+    fn only(takes: impl Fn(&[Json]) -> bool) -> impl Fn(&[Json], &[Json]) -> Option<String> {
+        move |messages, tools| {
+            let has_calls = messages
+                .iter()
+                .any(|message| !message["tool_calls"].is_null());
+            // Arguments that are text are shown as such.
+            let shown = |message: &Json| {
+                let calls = message["tool_calls"].as_array().into_iter().flatten();
+                let arguments = calls.map(|call| match &call["function"]["arguments"] {
+                    Json::String(text) => format!("{} {text}", call["function"]["name"]),
+                    other => format!("{} {other}", call["function"]["name"]),
+                });
+                format!("{} {}", message["content"], arguments.collect::<String>())
+            };
+            let all: Vec<String> = messages.iter().chain(tools).map(shown).collect();
+            let tools = Json::from(tools.to_vec());
+            (!has_calls || takes(messages)).then(|| format!("{all:?} {tools}").replace('\\', ""))
+        }
+    }
+
+    /// Whether the first call has nine letters, text as arguments, and null as content.
+    fn form(messages: &[Json]) -> (bool, bool, bool) {
+        let calling = messages
+            .iter()
+            .find(|m| !m["tool_calls"].is_null())
+            .unwrap();
+        let call = &calling["tool_calls"][0];
+        let is_short = call["id"].as_str().unwrap().len() == 9;
+        (
+            is_short,
+            call["function"]["arguments"].is_string(),
+            calling["content"].is_null(),
+        )
+    }
+
+    #[test]
+    fn the_form_that_a_template_reads_is_found() {
+        for bits in 0..8 {
+            let wanted = (bits & 4 != 0, bits & 2 != 0, bits & 1 != 0);
+            let dialect = Dialect::of("", false, &only(|messages| form(messages) == wanted));
+            let found = (
+                dialect.short_ids,
+                dialect.text_arguments,
+                dialect.null_content,
+            );
+            assert_eq!(found, wanted);
+            assert!(dialect.tools && !dialect.single_calls && !dialect.parts);
+        }
+        // Results name their calls, and the second call is in a message of its own.
+        let named = |messages: &[Json]| {
+            let results = messages.iter().filter(|m| m["role"] == "tool");
+            results.into_iter().all(|m| m["tool_call_id"].is_string())
+                && messages
+                    .iter()
+                    .all(|m| m["tool_calls"].as_array().is_none_or(|all| all.len() == 1))
+        };
+        let dialect = Dialect::of("", false, &only(named));
+        assert!(dialect.single_calls && !dialect.null_content);
+        let none = Dialect::of("", false, &|_, _| None);
+        assert_eq!(none, Dialect::default());
+        let parts = |messages: &[Json], _: &[Json]| {
+            messages[0]["content"].is_array().then(|| TEXT.to_owned())
+        };
+        let plain = Dialect::of("m.thinking", true, &parts);
+        assert!(plain.parts && plain.thinking && !plain.tools);
+        for (source, reads) in [
+            ("m.tool_responses", true),
+            ("m.tool_responses m.role == 'tool'", false),
+            ("m.tool_responses m.role != \"tool\"", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                Dialect::of(source, true, &parts).tool_responses,
+                reads,
+                "{source}"
+            );
+        }
+        assert!(Dialect::of("m['thinking']", true, &parts).thinking);
+    }
+
+    #[test]
+    fn identifiers_get_nine_letters_where_needed() {
+        let short = Dialect {
+            short_ids: true,
+            ..Dialect::default()
+        };
+        for kept in ["abcdefghi", "A1b2C3d4E"] {
+            assert_eq!(short.id(kept), kept);
+        }
+        let others = [
+            "",
+            "abcdefgh",
+            "abcdefghij",
+            "abc-efghi",
+            "éabcdefg",
+            "call_1",
+            "call_2",
+        ];
+        let made: std::collections::BTreeSet<String> = others.map(|id| short.id(id)).into();
+        assert_eq!(made.len(), others.len());
+        for id in &made {
+            assert!(
+                id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric()),
+                "{id}"
+            );
+        }
+        for id in others {
+            assert_eq!(short.id(id), short.id(id));
+            assert_eq!(Dialect::default().id(id), id);
+        }
+    }
+}

@@ -208,5 +208,41 @@ mod tests {
         assert!(!is_read(&|file| {
             file["normalizer"] = json!({ "type": "Prepend", "prepend": "x".repeat(1000) });
         }));
+        // A token beside the model comes next, and could be no word of a text.
+        let count = usual["model"]["vocab"].as_object().unwrap().len();
+        let id = |token: &Value| token["id"].as_u64().unwrap();
+        let all = usual["added_tokens"].as_array().unwrap();
+        let next = all.iter().map(id).max().unwrap().max(count as u64 - 1) + 1;
+        let adds = |id: u64, content: &str| {
+            is_read(&|file| {
+                let mut token = all[0].clone();
+                token["id"] = json!(id);
+                token["content"] = json!(content);
+                file["added_tokens"].as_array_mut().unwrap().push(token);
+            })
+        };
+        assert!(adds(next, "<|new|>") && !adds(next + 1, "<|new|>"));
+        for word in ["§", "a1b2", "水"] {
+            assert!(!adds(next, word), "{word}");
+        }
+    }
+
+    /// The table of tokens has a row for each id.
+    #[test]
+    fn ids_far_beyond_the_tokens_are_refused() {
+        let is_read = |last: u32, dropout: Value| {
+            let vocab = json!({ "a": 0, "b": last });
+            let model = json!({ "type": "BPE", "vocab": vocab, "merges": [], "dropout": dropout });
+            let file = json!({ "model": model }).to_string();
+            Tokenizer::from_json(&file, None).map(|tokenizer| tokenizer.vocab_size() as u32)
+        };
+        for dropout in [json!(null), json!(0.0)] {
+            assert_eq!(is_read(100_008, dropout.clone()).unwrap(), 100_009);
+            let error = is_read(100_009, dropout).map(drop).unwrap_err().to_string();
+            assert!(
+                error.contains("has 2 tokens but ids up to 100009"),
+                "{error}"
+            );
+        }
     }
 }

@@ -482,3 +482,199 @@ pub(crate) fn strftime(now: u64, format: &str) -> Result<String, Error> {
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use minijinja::value::Serde;
+    use serde_json::json;
+
+    fn value(json: &Json) -> Value {
+        Value::from(Serde(json))
+    }
+
+    #[test]
+    fn values_print_as_in_python() {
+        for (json, printed) in [
+            (json!(null), "None"),
+            (json!(true), "True"),
+            (json!(false), "False"),
+            (json!(1), "1"),
+            (json!(-1.0), "-1.0"),
+            (json!(0.0001), "0.0001"),
+            (json!(0.00001), "1e-05"),
+            (json!(1e15), "1000000000000000.0"),
+            (json!(1e16), "1e+16"),
+            (json!(1.5e300), "1.5e+300"),
+            (json!([]), "[]"),
+            (
+                json!([null, "a", "it's", "it's \"b\""]),
+                "[None, 'a', \"it's\", 'it\\'s \"b\"']",
+            ),
+            (json!({"a": 1, "b": [true]}), "{'a': 1, 'b': [True]}"),
+            (json!(["\n\r\t\\\u{1}"]), "['\\n\\r\\t\\\\\\x01']"),
+            (json!("it's"), "it's"),
+        ] {
+            assert_eq!(text(&value(&json)).unwrap(), printed);
+        }
+        assert_eq!(text(&Value::UNDEFINED).unwrap(), "");
+    }
+
+    /// A text and a list weigh what they print, more or less.
+    #[test]
+    fn a_value_is_weighed_before_it_is_printed() {
+        let weight = |value: &Value| {
+            let mut left = 1000;
+            weigh(value, &mut left, 0).map(|()| 1000 - left)
+        };
+        assert_eq!(weight(&Value::from(1)).unwrap(), 8);
+        assert_eq!(weight(&Value::from("abc")).unwrap(), 5);
+        assert_eq!(weight(&Value::from(vec!["ab", "c"])).unwrap(), 8 + 4 + 3);
+        let map = value(&json!({"a": "bcd", "e": 1}));
+        assert_eq!(weight(&map).unwrap(), 8 + 3 + 5 + 3 + 8);
+        assert_eq!(weight(&Value::from("x".repeat(998))).unwrap(), 1000);
+        assert!(weight(&Value::from("x".repeat(999))).is_err());
+        let nested =
+            |depth: usize| (0..depth).fold(Value::from(1), |inner, _| Value::from(vec![inner]));
+        assert!(weight(&nested(63)).is_ok() && weight(&nested(64)).is_err());
+        // One long text, many times.
+        let long = Value::from("x".repeat(1 << 20));
+        let many = |count: usize| text(&Value::from(vec![long.clone(); count])).is_ok();
+        assert!(many(2) && !many(LONGEST >> 20));
+    }
+
+    #[test]
+    fn lengths_have_a_limit() {
+        assert!(check_length(LONGEST).is_ok() && check_length(LONGEST + 1).is_err());
+        let mut limited = Limited("x".repeat(LONGEST - 2));
+        assert!(limited.write_str("abc").is_err() && limited.write_str("ab").is_ok());
+        assert!(limited.write_str("").is_ok() && limited.write_str("a").is_err());
+        for (format, allowed) in [
+            ("{:9999}", true),
+            ("{:10000}", false),
+            ("{:1}{:99999}", false),
+            ("1234a1234", true),
+            ("", true),
+        ] {
+            assert_eq!(check_format(format).is_ok(), allowed, "{format}");
+        }
+        let grown = |new: usize| replace("aab", "a", &"x".repeat(new), None).is_ok();
+        assert!(grown(LONGEST / 2 - 2) && !grown(LONGEST / 2));
+        assert!(replace("aab", "a", &"x".repeat(LONGEST / 2), Some(1)).is_ok());
+        let lines = |width: usize| indent("a\nb", width, false, false).is_ok();
+        assert!(lines(LONGEST / 2) && !lines(LONGEST / 2 + 1));
+    }
+
+    #[test]
+    fn texts_are_changed_as_in_python() {
+        for (most, replaced) in [
+            (None, "bxbx"),
+            (Some(-1), "bxbx"),
+            (Some(0), "axax"),
+            (Some(1), "bxax"),
+        ] {
+            assert_eq!(replace("axax", "a", "b", most).unwrap(), replaced);
+        }
+        for (first, blank, expected) in [
+            (false, false, "a\n\n  b"),
+            (true, false, "  a\n\n  b"),
+            (false, true, "a\n  \n  b"),
+            (true, true, "  a\n  \n  b"),
+        ] {
+            assert_eq!(indent("a\n\nb", 2, first, blank).unwrap(), expected);
+        }
+        assert_eq!(indent("\na", 1, true, false).unwrap(), " \n a");
+        let list = Value::from(vec!["a", "b", "c"]);
+        assert_eq!(join(&list, ", ", None).unwrap(), "a, b, c");
+        let maps = value(&json!([{"n": 1}, {"n": true}]));
+        assert_eq!(join(&maps, "", Some("n")).unwrap(), "1True");
+        assert_eq!(
+            escape("<a & 'b' \"c\">"),
+            "&lt;a &amp; &#39;b&#39; &#34;c&#34;&gt;"
+        );
+    }
+
+    #[test]
+    fn json_is_written_as_in_python() {
+        let value = value(&json!({"b": [1, "é\u{1}\u{8}\u{c}"], "a": {}, "c": []}));
+        let written = |indent, sorted, ascii, separators: Option<&[&str]>| {
+            let style = JsonStyle {
+                ascii,
+                indent,
+                sorted,
+                separators: separators
+                    .map(|all| all.iter().map(|text| (*text).to_owned()).collect()),
+            };
+            json(&value, &style)
+        };
+        let plain = written(None, true, false, None).unwrap();
+        assert_eq!(
+            plain,
+            "{\"a\": {}, \"b\": [1, \"é\\u0001\\b\\f\"], \"c\": []}"
+        );
+        let ascii = written(None, true, true, Some(&[",", ":"])).unwrap();
+        assert_eq!(
+            ascii,
+            "{\"a\":{},\"b\":[1,\"\\u00e9\\u0001\\b\\f\"],\"c\":[]}"
+        );
+        let lines = written(Some(1), true, false, None).unwrap();
+        assert_eq!(
+            lines,
+            "{\n \"a\": {},\n \"b\": [\n  1,\n  \"é\\u0001\\b\\f\"\n ],\n \"c\": []\n}"
+        );
+        assert!(written(Some(32), true, false, None).is_ok());
+        assert!(written(Some(33), true, false, None).is_err());
+        assert!(written(None, true, false, Some(&[","])).is_err());
+    }
+
+    #[test]
+    fn times_are_those_of_python() {
+        let all = "%Y|%y|%m|%d|%H|%I|%M|%S|%j|%p|%B|%b|%h|%A|%a|%F|%T|%Z|%z|%%|%e|%-d|%-m|%-H|%-I|%-M|%-S";
+        for (time, expected) in [
+            (
+                0,
+                "1970|70|01|01|00|12|00|00|001|AM|January|Jan|Jan|Thursday|Thu|1970-01-01|00:00:00|UTC|+0000|%| 1|1|1|0|12|0|0",
+            ),
+            (
+                951868799,
+                "2000|00|02|29|23|11|59|59|060|PM|February|Feb|Feb|Tuesday|Tue|2000-02-29|23:59:59|UTC|+0000|%|29|29|2|23|11|59|59",
+            ),
+            (
+                1709208000,
+                "2024|24|02|29|12|12|00|00|060|PM|February|Feb|Feb|Thursday|Thu|2024-02-29|12:00:00|UTC|+0000|%|29|29|2|12|12|0|0",
+            ),
+            (
+                4107542400,
+                "2100|00|03|01|00|12|00|00|060|AM|March|Mar|Mar|Monday|Mon|2100-03-01|00:00:00|UTC|+0000|%| 1|1|3|0|12|0|0",
+            ),
+            (
+                1735689600,
+                "2025|25|01|01|00|12|00|00|001|AM|January|Jan|Jan|Wednesday|Wed|2025-01-01|00:00:00|UTC|+0000|%| 1|1|1|0|12|0|0",
+            ),
+            (
+                1767225599,
+                "2025|25|12|31|23|11|59|59|365|PM|December|Dec|Dec|Wednesday|Wed|2025-12-31|23:59:59|UTC|+0000|%|31|31|12|23|11|59|59",
+            ),
+            (
+                5140799,
+                "1970|70|03|01|11|11|59|59|060|AM|March|Mar|Mar|Sunday|Sun|1970-03-01|11:59:59|UTC|+0000|%| 1|1|3|11|11|59|59",
+            ),
+            (
+                1752328984,
+                "2025|25|07|12|14|02|03|04|193|PM|July|Jul|Jul|Saturday|Sat|2025-07-12|14:03:04|UTC|+0000|%|12|12|7|14|2|3|4",
+            ),
+            (
+                253402300799,
+                "9999|99|12|31|23|11|59|59|365|PM|December|Dec|Dec|Friday|Fri|9999-12-31|23:59:59|UTC|+0000|%|31|31|12|23|11|59|59",
+            ),
+        ] {
+            assert_eq!(strftime(time, all).unwrap(), expected);
+        }
+        // The last second that Python knows.
+        assert_eq!(strftime(u64::MAX, "%F %T").unwrap(), "9999-12-31 23:59:59");
+        assert!(
+            strftime(0, "%Q").is_err() && strftime(0, "%").is_err() && strftime(0, "%-").is_err()
+        );
+        assert!(strftime(0, &"a".repeat(1024)).is_ok() && strftime(0, &"a".repeat(1025)).is_err());
+    }
+}

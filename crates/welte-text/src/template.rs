@@ -470,3 +470,54 @@ fn without_generation_tags(source: &str) -> String {
     result.push_str(rest);
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_value_has_the_size_of_its_texts() {
+        assert_eq!(size(&json!(1)), 16);
+        assert_eq!(size(&json!("abc")), 19);
+        assert_eq!(size(&json!(["a", 1])), 17 + 16 + 16);
+        assert_eq!(size(&json!({"ab": "c", "d": {}})), 2 + 17 + 1 + 16 + 16);
+    }
+
+    #[test]
+    fn generation_tags_become_conditions() {
+        for (source, expected) in [
+            (
+                "{% generation %}a{% endgeneration %}",
+                "{% if true %}a{% endif %}",
+            ),
+            (
+                "{%- generation -%}a{%+ endgeneration +%}",
+                "{%- if true -%}a{%+ endif +%}",
+            ),
+            ("{%generation%}", "{%if true%}"),
+            (
+                "{% generations %} generation %}",
+                "{% generations %} generation %}",
+            ),
+            ("{% generation x %}{{ a }}{%", "{% generation x %}{{ a }}{%"),
+        ] {
+            assert_eq!(without_generation_tags(source), expected);
+        }
+    }
+
+    #[test]
+    fn dates_are_set_unless_they_are() {
+        let mut options = RenderOptions {
+            now: Some(1_709_251_199),
+            ..RenderOptions::default()
+        };
+        options.variables.insert("datetime".into(), "now".into());
+        options.set_dates();
+        assert_eq!(options.variables["date_string"], "29 Feb 2024");
+        assert_eq!(options.variables["datetime"], "now");
+        options.variables.clear();
+        options.set_dates();
+        assert_eq!(options.variables["datetime"], "Feb 29 2024 23:59:59 GMT");
+    }
+}

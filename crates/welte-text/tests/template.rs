@@ -107,8 +107,15 @@ fn errors_name_the_line() {
     assert_eq!(line("a\n{{ nothing.at.all }}").0, 2);
     let (at, problem) = line("\n\n\n{{ raise_exception('roles must alternate') }}");
     assert_eq!(at, 4);
-    assert!(problem.contains("roles must alternate"), "{problem}");
-    assert_eq!(line("{{ messages | unheard_of }}").0, 1);
+    assert_eq!(problem, "the template raised: roles must alternate");
+    let (at, problem) = line("{{ messages | unheard_of }}");
+    assert_eq!(at, 1);
+    assert!(problem.starts_with("unknown filter: "), "{problem}");
+    assert_eq!(
+        line("{% for i in range(1000) %}{% for j in range(1000) %}{{ i }}{% endfor %}{% endfor %}")
+            .1,
+        "takes more than 2000000 steps"
+    );
     assert!(line("\n{{ missing | tojson }}").1.contains("undefined"));
 }
 
@@ -243,6 +250,33 @@ fn arithmetic_is_as_before() {
     assert!(render("{{ 'a' + 1 }}").is_err());
 }
 
+#[test]
+fn comparisons_hold_on_both_sides() {
+    let tests = [
+        ("eq", "equalto", "==", [false, true, false]),
+        ("ne", "!=", "!=", [true, false, true]),
+        ("lt", "lessthan", "<", [true, false, false]),
+        ("le", "<=", "<=", [true, true, false]),
+        ("gt", "greaterthan", ">", [false, false, true]),
+        ("ge", ">=", ">=", [false, true, true]),
+    ];
+    for (name, other, sign, holds) in tests {
+        for (number, holds) in [1, 2, 3].into_iter().zip(holds) {
+            let list = format!("[{number}] | select('{name}', 2) | list | length == 1");
+            let other = format!("[{number}] | select('{other}', 2) | list | length == 1");
+            let source = format!(
+                "{{{{ {number} is {name} 2 }}}} {{{{ {list} }}}} {{{{ {other} }}}} {{{{ {number} {sign} 2 }}}}"
+            );
+            let expected = if holds {
+                "True True True True"
+            } else {
+                "False False False False"
+            };
+            assert_eq!(render(&source).unwrap(), expected, "{source}");
+        }
+    }
+}
+
 /// Such trees once overflowed the stack of the compiler.
 #[test]
 fn deep_templates_are_refused() {
@@ -264,6 +298,28 @@ fn deep_templates_are_refused() {
         "{{% if 1 %}}{}{{% endif %}}",
         "{% elif 1 %}".repeat(50_000)
     ));
+    // At the limits.
+    let sum = |operators: usize| format!("{{{{ 1{} }}}}", " + 1".repeat(operators));
+    assert_eq!(render(&sum(200)).unwrap(), "201");
+    refused(sum(201));
+    let branches = |count: usize| {
+        let branches = "{% elif 0 %}b".repeat(count);
+        format!("{{% if 0 %}}a{branches}{{% else %}}c{{% endif %}}")
+    };
+    assert_eq!(render(&branches(200)).unwrap(), "c");
+    refused(branches(201));
+    // Operators before a comma, in another bracket or in another tag are not nested.
+    let half = "1".to_owned() + &" + 1".repeat(150);
+    let printed = render(&format!("{{{{ [{half}, {half}] }}}}{{{{ {half} }}}}")).unwrap();
+    assert_eq!(printed, "[151, 151]151");
+    assert_eq!(
+        render(&format!("{{{{ ({half}) }}}} {half}"))
+            .unwrap()
+            .split(' ')
+            .next(),
+        Some("151")
+    );
+    refused(format!("{{{{ {half} + ({half}) }}}}"));
     let long = format!("{{{{ [{}] | length }}}}", "(1 + 1) ~ 'a', ".repeat(5000));
     assert_eq!(render(&long).unwrap(), "5000");
     let chain = format!("{{{{ 'a'{} }}}}", " + 'a'".repeat(150));

@@ -237,8 +237,13 @@ fn bad_unigram_vocabularies_are_refused_with_the_field() {
         |v| v.charsmap[..4].copy_from_slice(&7u32.to_le_bytes()),
         |v| v.charsmap.extend([0xff, 0]),
     ] {
-        assert!(refusal(change).contains("tokenizer.ggml.precompiled_charsmap"));
+        let problem = refusal(change);
+        assert!(problem.contains("tokenizer.ggml.precompiled_charsmap"));
+        assert!(problem.contains("is not a map of characters"), "{problem}");
     }
+    // A character may become a word, and not a page.
+    let long = |v: &mut Vocabulary| v.charsmap.extend([&[b'x'; 10_000][..], &[0]].concat());
+    assert!(refusal(long).contains("has a replacement of 10000 bytes"));
     // A tree that points anywhere is an error of the text that meets it, or has no effect.
     let mut wrong = unigram().0;
     wrong.charsmap[4..400].fill(0x7f);
@@ -559,8 +564,68 @@ fn tokens_of_every_kind_end_an_answer() {
         assert!(ends("<|mine|>", kind, |v| Some(&mut v.eom)), "{kind}");
     }
     let mut tokenizer = Tokenizer::from_vocabulary(small()).unwrap();
-    tokenizer.add_end_tokens(&[2, 99, 0, 2]);
+    // The vocabulary has three tokens.
+    tokenizer.add_end_tokens(&[2, 99, 3, 0, 2]);
     assert_eq!(tokenizer.end_tokens(), [0, 2]);
+}
+
+#[test]
+fn a_prompt_is_counted_with_the_tokens_before_it_and_none_behind() {
+    let mut vocabulary = small();
+    (vocabulary.bos, vocabulary.eos) = (Some(0), Some(1));
+    (vocabulary.add_bos, vocabulary.add_eos) = (Some(true), Some(true));
+    let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+    for (text, count) in [("", 1), ("a", 2), ("aba", 3), ("bbb", 4)] {
+        assert_eq!(tokenizer.count_prompt(text).unwrap(), count, "{text}");
+        assert_eq!(tokenizer.encode(text, true, true).unwrap().len(), count + 1);
+    }
+    assert!(tokenizer.adds_bos());
+    let plain = Tokenizer::from_vocabulary(small()).unwrap();
+    assert_eq!(plain.count_prompt("aba").unwrap(), 2);
+    assert!(!plain.adds_bos());
+}
+
+/// SentencePiece has fixed places for these tokens, if the vocabulary reaches so far.
+#[test]
+fn pieces_have_default_tokens_within_the_vocabulary() {
+    let tokens = ["<unk>", "<s>", "</s>", "▁", "a"];
+    for count in 1..=tokens.len() {
+        let vocabulary = Vocabulary {
+            model: "llama".into(),
+            tokens: tokens[..count]
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect(),
+            scores: vec![0.0; count],
+            add_eos: Some(true),
+            ..Vocabulary::default()
+        };
+        let tokenizer = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
+        let bos = (count > 1).then_some(1);
+        let eos = (count > 2).then_some(2);
+        assert_eq!((tokenizer.bos(), tokenizer.eos()), (bos, eos), "{count}");
+        let around: Vec<u32> = bos.into_iter().chain(eos).collect();
+        assert_eq!(tokenizer.encode("", true, true).unwrap(), around);
+        // A run of characters that it lacks is its unknown token.
+        let text = tokenizer.encode("a水水", false, true).unwrap();
+        let expected: &[u32] = match count {
+            5 => &[3, 4, 0],
+            4 => &[3, 0],
+            _ => &[0],
+        };
+        assert_eq!(text, expected, "{count}");
+        // Another unknown token by its type, or by its number.
+        if count == tokens.len() {
+            let mut typed = vocabulary.clone();
+            typed.token_types = vec![1, 1, 2, 1, 1];
+            let typed = Tokenizer::from_vocabulary(typed).unwrap();
+            assert_eq!(typed.encode("水", false, true).unwrap(), [3, 2]);
+            let mut numbered = vocabulary;
+            (numbered.token_types, numbered.unk) = (vec![1, 1, 2, 1, 1], Some(1));
+            let numbered = Tokenizer::from_vocabulary(numbered).unwrap();
+            assert_eq!(numbered.encode("水", false, true).unwrap(), [3, 1]);
+        }
+    }
 }
 
 fn small() -> Vocabulary {

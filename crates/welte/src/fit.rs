@@ -254,4 +254,84 @@ mod tests {
         assert_eq!(least(150, Some(49)), None, "the CPU has no room");
         assert_eq!(fewest(11, 10, |_| None), None);
     }
+
+    #[test]
+    fn the_longest_that_fits_is_found() {
+        let found =
+            |least, most, limit| longest(least, most, |positions| Ok(positions <= limit)).unwrap();
+        for (least, most, limit, expected) in [
+            (4096, 65_536, 10_000, 9216),
+            (4096, 65_536, 10_240, 10_240),
+            (4096, 65_536, 65_536, 65_536),
+            (4096, 65_536, 64_511, 62 * 1024),
+            (4096, 65_536, 0, 4096),
+            (4096, 5000, 5000, 4096),
+            (1000, 5000, 3000, 2048),
+            (1000, 5000, 0, 1000),
+            (4096, 4096, 0, 4096),
+        ] {
+            assert_eq!(
+                found(least, most, limit),
+                expected,
+                "{least} {most} {limit}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_short_context_is_cramped_and_says_why() {
+        let fitted = |own, context, limited| FittedContext {
+            own,
+            context,
+            positions: 2 * context,
+            limited,
+        };
+        let eight = 8 * DEFAULT_CONTEXT;
+        for (own, context, cramped) in [
+            (10 * DEFAULT_CONTEXT, eight - 1, true),
+            (10 * DEFAULT_CONTEXT, eight, false),
+            (512, 512, false),
+            (512, 511, true),
+        ] {
+            assert_eq!(
+                fitted(own, context, true).is_cramped(),
+                cramped,
+                "{own} {context}"
+            );
+        }
+        let said = |own, limited| fitted(own, 512, limited).to_string();
+        assert_eq!(said(512, false), "context 512, caches for 1024 positions");
+        assert_eq!(
+            said(1024, true),
+            "context 512 (the model's own is 1024), caches for 1024 positions; memory allows no more"
+        );
+    }
+
+    #[test]
+    fn caches_leave_memory_to_others() {
+        let kind = |name| DeviceId {
+            kind: name,
+            ..DeviceId::only("cpu")
+        };
+        let plain = LoadOptions::default();
+        let with_others = LoadOptions {
+            fit_with_others: true,
+            ..LoadOptions::default()
+        };
+        assert_eq!(
+            (share(kind("cpu"), &plain), share(kind("cuda"), &plain)),
+            (0.5, 0.9)
+        );
+        assert_eq!(share(kind("cuda"), &with_others), 0.5);
+        let demand = |need, have| Demand {
+            device: kind("cpu"),
+            need,
+            have,
+        };
+        let lacking = [(5, Some(4)), (4, Some(4)), (3, Some(4)), (5, None)];
+        assert_eq!(
+            lacking.map(|(need, have)| lack(&demand(need, have))),
+            [1, 0, 0, 0]
+        );
+    }
 }

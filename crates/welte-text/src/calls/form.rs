@@ -428,7 +428,11 @@ mod tests {
                 return json!({ "name": properties["name"]["const"], key: { "a": 7 } });
             }
             match schema["type"].as_str() {
-                Some("array") => json!([self.json(&schema["items"])]),
+                Some("array") => {
+                    let most = schema["maxItems"].as_u64().unwrap_or(2);
+                    let count = self.below(2).min(most as usize - 1) + 1;
+                    (0..count).map(|_| self.json(&schema["items"])).collect()
+                }
                 Some("object") => json!({ "a": 7 }),
                 _ => json!(7),
             }
@@ -784,10 +788,34 @@ mod tests {
 
     #[test]
     fn references_stay_within_their_schema() {
-        let schema = json!({ "$defs": { "x": { "type": "string" } }, "properties": { "a": { "$ref": "#/$defs/x" } } });
+        let schema = json!({ "$defs": { "x": { "type": "string" } }, "properties": {
+            "a": { "$ref": "#/$defs/x" }, "b": { "anyOf": [{ "const": "#" }, { "$ref": "#/$defs/x" }] },
+            "c": { "$ref": "other.json" },
+        } });
         let schema = envelope(&[("f", &json!({})), ("g", &schema)], "arguments", None);
-        let pointer = schema["$defs"]["1"]["properties"]["a"]["$ref"].as_str();
-        let pointer = pointer.unwrap().strip_prefix('#').unwrap();
-        assert_eq!(schema.pointer(pointer), Some(&json!({ "type": "string" })));
+        let properties = &schema["$defs"]["1"]["properties"];
+        for reference in [&properties["a"], &properties["b"]["anyOf"][1]] {
+            let pointer = reference["$ref"].as_str().unwrap().strip_prefix('#');
+            let target = schema.pointer(pointer.unwrap());
+            assert_eq!(target, Some(&json!({ "type": "string" })));
+        }
+        // Texts and other files stay.
+        assert_eq!(properties["b"]["anyOf"][0], json!({ "const": "#" }));
+        assert_eq!(properties["c"]["$ref"], "other.json");
+    }
+
+    #[test]
+    fn an_envelope_has_one_call_or_a_list_of_them() {
+        let of = |list| envelope(&[("f", &json!({}))], "arguments", list);
+        let call = json!({
+            "type": "object", "properties": { "name": { "const": "f" }, "arguments": { "$ref": "#/$defs/0" } },
+            "required": ["name", "arguments"], "additionalProperties": false,
+        });
+        assert_eq!(of(None), json!({ "anyOf": [call], "$defs": { "0": {} } }));
+        let any = json!({ "type": "array", "items": { "anyOf": [call] }, "minItems": 1, "$defs": { "0": {} } });
+        assert_eq!(of(Some(usize::MAX)), any);
+        let mut one = any;
+        one["maxItems"] = json!(1);
+        assert_eq!(of(Some(1)), one);
     }
 }

@@ -290,3 +290,168 @@ pub(super) fn whole(text: &str) -> Option<String> {
     }
     scanner.may_end().then_some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_read_and_nothing_else() {
+        for text in [
+            "{}",
+            "[]",
+            "[[], {}]",
+            "{\"a\": {}, \"b\": [1, \"x\"]}",
+            "true",
+            "false",
+            "null",
+            "\"\"",
+            "0",
+            "-0",
+            "10",
+            "-12.5",
+            "0.0",
+            "1e5",
+            "1E+5",
+            "1.5e-05",
+            "0e0",
+            "[0,1.5,2e1]",
+            "{\"a\":0}",
+            "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"",
+            "\"\\u0041\\uAbCd\"",
+            "\"\\ud7ff\\ue000\"",
+            "\"\\ud800\\udc00\\udbff\\udfff\"",
+            "{\"\\u0041\": 1}",
+            "[ true , null ]",
+        ] {
+            assert_eq!(whole(text).as_deref(), Some(text));
+            let padded = format!(" \t{text}\r\n");
+            assert_eq!(whole(&padded).as_deref(), Some(text));
+            assert!(
+                serde_json::from_str::<serde_json::Value>(text).is_ok(),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "{",
+            "[",
+            "]",
+            "}",
+            "[}",
+            "{]",
+            "[1",
+            "[1,]",
+            "[1 2]",
+            "{\"a\"}",
+            "{\"a\" 1}",
+            "{\"a\":}",
+            "{1: 2}",
+            "{\"a\": 1,}",
+            "{\"a\": 1 \"b\": 2}",
+            "{,}",
+            "[,]",
+            "tru",
+            "trux",
+            "nul",
+            "True",
+            "01",
+            "-",
+            "-a",
+            "1.",
+            "1.e1",
+            ".5",
+            "1e",
+            "1e+",
+            "+1",
+            "--1",
+            "1e5.0",
+            "1.5.5",
+            "0x1",
+            "1 2",
+            "{} {}",
+            "\"",
+            "\"a",
+            "\"\\x\"",
+            "\"\\u12g4\"",
+            "\"\\ud800\"",
+            "\"\\ud800x\"",
+            "\"\\ud800\\n\"",
+            "\"\\ud800\\u0041\"",
+            "\"\\ud800\\ud800\"",
+            "\"\\udc00\"",
+            "\"\\udfff\"",
+        ] {
+            assert_eq!(whole(text), None, "{text}");
+            assert!(
+                serde_json::from_str::<serde_json::Value>(text).is_err(),
+                "{text}"
+            );
+        }
+    }
+
+    /// What was expected instead of the last character.
+    #[test]
+    fn the_first_wrong_character_is_named() {
+        for (text, expected) in [
+            ("{1", "a key in double quotes"),
+            ("{\"a\":1,}", "a key in double quotes"),
+            ("{\"a\",", "':' after a key"),
+            ("{\"a\":1 \"", "',' or '}' after a value"),
+            ("{\"a\":1]", "',' or '}' after a value"),
+            ("[1 2", "',' or ']' after a value"),
+            ("[[]}", "',' or ']' after a value"),
+            ("[x", "a JSON value"),
+            ("tx", "'true', 'false' or 'null'"),
+            ("\"\\x", "one of \"\\/bfnrtu after a backslash"),
+            ("\"\\u00g", "a hexadecimal digit"),
+            ("\"\\ud800x", "the second half of a surrogate pair"),
+            ("\"\\ud800\\n", "the second half of a surrogate pair"),
+            ("\"\\ud800\\u0041", "both halves of a surrogate pair"),
+            ("\"\\udc00", "both halves of a surrogate pair"),
+            ("00", "no digit after a leading zero"),
+            ("-x", "a digit"),
+            ("1.e", "a digit"),
+            ("1e+-", "a digit"),
+        ] {
+            let (mut scanner, mut out) = (JsonScanner::new(), String::new());
+            let all: Vec<_> = text.chars().map(|c| scanner.step(c, &mut out)).collect();
+            let (last, before) = all.split_last().unwrap();
+            assert!(before.iter().all(|step| *step == Ok(Scan::More)), "{text}");
+            assert_eq!(*last, Err(expected), "{text}");
+        }
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(whole(&nested(DEEPEST)), Some(nested(DEEPEST)));
+        assert_eq!(whole(&nested(DEEPEST + 1)), None);
+    }
+
+    /// A number may end with the text, unless it lies in something.
+    #[test]
+    fn numbers_end_before_the_next_character() {
+        let steps = |text: &str| {
+            let (mut scanner, mut out) = (JsonScanner::new(), String::new());
+            let last = text.chars().map(|c| scanner.step(c, &mut out)).last();
+            (last.unwrap(), scanner.may_end())
+        };
+        for number in ["0", "12", "1.5", "1e5"] {
+            assert_eq!(steps(number), (Ok(Scan::More), true), "{number}");
+            assert_eq!(steps(&format!("{number},")).0, Ok(Scan::Before));
+            assert_eq!(steps(&format!("[{number}")), (Ok(Scan::More), false));
+            assert_eq!(steps(&format!("[{number}]")).0, Ok(Scan::End));
+        }
+        for begun in ["-", "1.", "1e", "1e+", "tru", "\"1", "[1"] {
+            assert!(!steps(begun).1, "{begun}");
+        }
+        assert_eq!(steps("{\"a\": 1}").0, Ok(Scan::End));
+        assert_eq!(steps("[\"a\"").0, Ok(Scan::More));
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(
+            quoted("\"\\\n\r\t\u{1}\u{1f} é"),
+            "\"\\\"\\\\\\n\\r\\t\\u0001\\u001f é\""
+        );
+        assert_eq!(whole("\"a\u{1}\"").as_deref(), Some("\"a\\u0001\""));
+    }
+}

@@ -197,4 +197,153 @@ mod tests {
         assert!(!equal(&json!(1), &json!(2)) && !equal(&json!("1"), &json!(1)));
         assert!(!equal(&json!(null), &json!("a")) && !equal(&json!([1]), &json!([2])));
     }
+
+    fn takes(rules: &Json, value: &Json) -> bool {
+        let tool = Tool {
+            name: "f".to_owned(),
+            parameters: json!({ "properties": { "v": rules } }),
+        };
+        tool.takes(&json!({ "v": value }))
+    }
+
+    /// For each rule values that obey it and values that do not, at both sides of every border.
+    #[test]
+    fn every_rule_is_obeyed() {
+        for (rules, fit, others) in [
+            (json!(true), json!([1, "a"]), json!([])),
+            (json!(false), json!([]), json!([1, "a"])),
+            (json!({"minimum": 2}), json!([2, 3, "1"]), json!([1, 1.9])),
+            (json!({"maximum": 2}), json!([2, 1, "3"]), json!([3, 2.1])),
+            (
+                json!({"exclusiveMinimum": 2}),
+                json!([2.1, 3, "1"]),
+                json!([2, 1]),
+            ),
+            (
+                json!({"exclusiveMaximum": 2}),
+                json!([1.9, 1, "3"]),
+                json!([2, 3]),
+            ),
+            // Lengths count characters, not bytes.
+            (
+                json!({"minLength": 2}),
+                json!(["éa", "abc", 1]),
+                json!(["é"]),
+            ),
+            (
+                json!({"maxLength": 2}),
+                json!(["éa", "a", 100]),
+                json!(["abc"]),
+            ),
+            (
+                json!({"minItems": 1}),
+                json!([[1], [1, 2], "a"]),
+                json!([[]]),
+            ),
+            (
+                json!({"maxItems": 1}),
+                json!([[1], [], "ab"]),
+                json!([[1, 2]]),
+            ),
+            (
+                json!({"items": {"type": "null"}}),
+                json!([[], [null, null], 1]),
+                json!([[null, 1], [1, null]]),
+            ),
+            // Items follow those with schemas of their own.
+            (
+                json!({"prefixItems": [{"type": "string"}, {"type": "number"}], "items": {"type": "null"}}),
+                json!([[], ["a"], ["a", 1], ["a", 1, null], "a"]),
+                json!([[1], ["a", "b"], ["a", 1, 1], [null]]),
+            ),
+            (
+                json!({"allOf": [{"minimum": 1}, {"maximum": 2}]}),
+                json!([1, 2]),
+                json!([0, 3]),
+            ),
+            (
+                json!({"anyOf": [{"const": 1}, {"type": "integer"}]}),
+                json!([1, 2]),
+                json!(["a", 1.5]),
+            ),
+            (
+                json!({"oneOf": [{"const": 1}, {"type": "integer"}]}),
+                json!([2]),
+                json!([1, "a"]),
+            ),
+            (json!({"anyOf": []}), json!([]), json!([1])),
+            (
+                json!({"not": {"const": 1}}),
+                json!([2, "a"]),
+                json!([1, 1.0]),
+            ),
+            (
+                json!({"enum": [1, "a"]}),
+                json!([1, 1.0, "a"]),
+                json!([2, "b"]),
+            ),
+            (json!({"const": null}), json!([null]), json!([0, false])),
+            (
+                json!({"type": ["null", "array"]}),
+                json!([null, []]),
+                json!([1, {}]),
+            ),
+            (
+                json!({"required": ["a", "b"]}),
+                json!([{"a": 1, "b": 1, "c": 1}, 1]),
+                json!([{"a": 1}, {"b": 1}, {}]),
+            ),
+            (
+                json!({"properties": {"a": {"type": "null"}}}),
+                json!([{"a": null}, {"b": 1}, {}, 1]),
+                json!([{"a": 1}]),
+            ),
+            (
+                json!({"properties": {"a": {}}, "additionalProperties": {"type": "null"}}),
+                json!([{"a": 1}, {"b": null}]),
+                json!([{"b": 1}, {"a": 1, "c": 1}]),
+            ),
+            (
+                json!({"patternProperties": {".": {}}, "additionalProperties": false}),
+                json!([{"a": 1}]),
+                json!([]),
+            ),
+            (
+                json!({"pattern": "b", "format": "date"}),
+                json!(["a"]),
+                json!([]),
+            ),
+            (json!({"$ref": "#/properties/other"}), json!([]), json!([1])),
+            (json!({"$ref": "other.json"}), json!([]), json!([1])),
+        ] {
+            for value in fit.as_array().unwrap() {
+                assert!(takes(&rules, value), "{rules} refuses {value}");
+            }
+            for value in others.as_array().unwrap() {
+                assert!(!takes(&rules, value), "{rules} takes {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn arguments_are_an_object_and_schemas_have_limits() {
+        let takes = |parameters: Json, arguments: &Json| {
+            let tool = Tool {
+                name: "f".to_owned(),
+                parameters,
+            };
+            tool.takes(arguments)
+        };
+        for no_object in [json!([]), json!("a"), json!(null)] {
+            assert!(!takes(json!({}), &no_object) && !takes(Json::Null, &no_object));
+        }
+        let nested =
+            |depth: usize| (0..depth).fold(json!(true), |inner, _| json!({"allOf": [inner]}));
+        assert!(takes(nested(DEEPEST - 1), &json!({})));
+        assert!(!takes(nested(DEEPEST), &json!({})));
+        // The whole is a part, too.
+        let wide = |count: usize| json!({ "allOf": vec![true; count] });
+        assert!(takes(wide(MOST_PARTS - 1), &json!({})));
+        assert!(!takes(wide(MOST_PARTS), &json!({})));
+    }
 }

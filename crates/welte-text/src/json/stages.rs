@@ -140,3 +140,66 @@ pub(super) fn type_of(kind: Kind, text: &str) -> TokenType {
         _ => TokenType::Normal,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_kind_of_a_file_follows_from_its_stages() {
+        let byte_level = json!({ "type": "ByteLevel" });
+        let sequence = json!({ "type": "Sequence", "decoders": [{ "type": "Strip" }, byte_level] });
+        for part in ["decoder", "pre_tokenizer", "normalizer"] {
+            for stage in [&byte_level, &sequence] {
+                assert_eq!(kind_of(&json!({ part: stage })), Kind::ByteLevel);
+            }
+        }
+        let piece = json!({ "type": "WordPiece" });
+        assert_eq!(kind_of(&json!({ "model": piece })), Kind::WordPiece);
+        assert_eq!(
+            kind_of(&json!({ "model": piece, "decoder": byte_level })),
+            Kind::ByteLevel
+        );
+        assert_eq!(
+            kind_of(&json!({ "post_processor": byte_level })),
+            Kind::SentencePiece
+        );
+        for (stages, strips) in [
+            (json!([{ "type": "Replace" }, { "type": "Strip" }]), true),
+            (json!([{ "type": "Replace" }]), false),
+            (json!([{ "type": "Strip" }]), false),
+            (
+                json!([{ "type": "Metaspace", "prepend_scheme": "always" }]),
+                true,
+            ),
+            (
+                json!([{ "type": "Metaspace", "prepend_scheme": "never" }]),
+                false,
+            ),
+            (
+                json!([{ "type": "Replace", "content": "never" }, { "type": "Strip" }]),
+                true,
+            ),
+            (json!([{ "type": "Fuse" }]), false),
+        ] {
+            let json = json!({ "decoder": { "type": "Sequence", "decoders": stages } });
+            assert_eq!(strips_space(&json), strips, "{json}");
+        }
+    }
+
+    #[test]
+    fn tokens_have_a_type() {
+        for (kind, text, of) in [
+            (Kind::SentencePiece, "<0x0A>", TokenType::Byte),
+            (Kind::SentencePiece, "<unk>", TokenType::Unknown),
+            (Kind::SentencePiece, "a", TokenType::Normal),
+            (Kind::WordPiece, "[UNK]", TokenType::Unknown),
+            (Kind::WordPiece, "<0x0A>", TokenType::Normal),
+            (Kind::ByteLevel, "<0x0A>", TokenType::Normal),
+            (Kind::ByteLevel, "<unk>", TokenType::Normal),
+        ] {
+            assert_eq!(type_of(kind, text), of, "{text}");
+        }
+    }
+}

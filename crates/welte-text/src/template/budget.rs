@@ -276,4 +276,56 @@ mod tests {
         assert!(check_format(&"{}".repeat(most), &[]).is_ok());
         assert!(check_format(&"{}".repeat(most + 1), &[]).is_err());
     }
+
+    #[test]
+    fn a_filter_is_charged_for_what_it_copies() {
+        for name in [
+            "length", "default", "first", "tojson", "join", "replace", "indent",
+        ] {
+            assert_eq!(filter_cost(name), None, "{name}");
+        }
+        for name in ["lower", "upper", "title", "capitalize", "trim"] {
+            assert_eq!(filter_cost(name), Some(COPY), "{name}");
+        }
+        assert_eq!(filter_cost("map"), Some(WALK));
+        for name in ["list", "reverse", "sort", "unique", "a filter to come"] {
+            assert_eq!(filter_cost(name), Some(EXPAND), "{name}");
+        }
+        let unsized_items = Value::make_iterable(|| (0..5).filter(|n| *n != 2));
+        assert_eq!(items(&unsized_items).unwrap(), 4);
+        assert_eq!(items(&Value::from("abc")).unwrap(), 0);
+        let endless = Value::make_iterable(|| (0..usize::MAX).filter(|_| true));
+        assert!(items(&endless).is_err());
+    }
+
+    #[test]
+    fn products_are_exact_or_refused() {
+        begin(0);
+        let product = |a: Value, b: Value| times(&a, &b).map(|value| value.to_string()).ok();
+        for (a, b, expected) in [
+            (Value::from(6), Value::from(7), Some("42")),
+            (Value::from(-6), Value::from(7), Some("-42")),
+            (Value::from(1.5), Value::from(2), Some("3.0")),
+            (Value::from("ab"), Value::from(2), Some("abab")),
+            (Value::from(0), Value::from("ab"), Some("")),
+            (
+                Value::from(vec![1, 2]),
+                Value::from(2),
+                Some("[1, 2, 1, 2]"),
+            ),
+            (Value::from("ab"), Value::from(-1), None),
+            (Value::from("ab"), Value::from("c"), None),
+            (Value::from(vec![1]), Value::from(1.5), None),
+            (Value::from(i128::MAX), Value::from(2), None),
+            (Value::from(()), Value::from(2), None),
+        ] {
+            assert_eq!(
+                product(a.clone(), b.clone()).as_deref(),
+                expected,
+                "{a} {b}"
+            );
+        }
+        let long = Value::from("x".repeat(1 << 20));
+        assert!(times(&long, &Value::from(33)).is_err());
+    }
 }

@@ -84,3 +84,31 @@ impl PartialEq<&str> for Rendered {
         self.text == *other
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_has_no_marks() {
+        let mut prompt = Rendered::default();
+        prompt.push_str("<s>");
+        prompt.push_plain("é<");
+        assert_eq!(
+            (prompt.to_string().as_str(), prompt.covered()),
+            ("<s>é<", &[3, 5][..])
+        );
+        // A mark ends where plain text begins.
+        assert!(prompt.begins_with("<s>") && !prompt.begins_with("<s>é"));
+        assert!(!prompt.begins_with("") && !prompt.begins_with("<t>"));
+        assert!(prompt == "<s>é<" && prompt != "<s>" && prompt == *"<s>é<");
+        let mut cut = prompt.clone();
+        cut.truncate(5);
+        assert_eq!((cut.text(), cut.covered()), ("<s>é", &[3][..]));
+        cut.truncate(3);
+        assert_eq!((cut.text(), cut.covered()), ("<s>", &[][..]));
+        let mut plain = Rendered::default();
+        plain.push_plain("<s>");
+        assert!(!plain.begins_with("<s>") && Rendered::from("<s>".to_owned()).begins_with("<s>"));
+    }
+}

@@ -389,3 +389,50 @@ fn free_base(used: &BTreeSet<u32>, count: u32) -> Option<u32> {
         (base + count <= area.end).then_some(base)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ranges_that_overlap_are_joined() {
+        let all = merged(vec![7..9, 0..3, 2..5, 5..6, 3..4, 8..8]);
+        assert_eq!(all, [0..5, 5..6, 7..9]);
+        assert!(merged(Vec::new()).is_empty());
+    }
+
+    /// Private characters that a conversation has, at any depth, are not used as covers.
+    #[test]
+    fn private_characters_in_use_are_left_alone() {
+        let mut used = BTreeSet::new();
+        let value = json!(["\u{f0000}a", { "\u{f0002}": ["b\u{100000}", 1] }, "\u{e000}"]);
+        note_all(&value, &mut used);
+        assert_eq!(used, BTreeSet::from([0xf_0000, 0xf_0002, 0x10_0000]));
+        assert_eq!(free_base(&used, 1), Some(0x10_0001));
+        assert_eq!(free_base(&BTreeSet::new(), 1), Some(0x10_0000));
+        used.extend([0x10_0003, 0x10_0006]);
+        // The gaps are 1 and 2, 4 and 5.
+        assert_eq!(free_base(&used, 2), Some(0x10_0001));
+        assert_eq!(free_base(&used, 3), Some(0x10_0007));
+        used.extend(AREAS[0].clone().skip(1));
+        assert_eq!(free_base(&used, 1), Some(0xf_0001));
+        assert_eq!(free_base(&used, 2), Some(0xf_0003));
+        let all = AREAS[1].len() as u32;
+        assert_eq!(free_base(&used, all - 3), Some(0xf_0003));
+        assert_eq!(free_base(&used, all - 2), None);
+    }
+
+    #[test]
+    fn the_key_of_a_mark_is_its_first_sign() {
+        for (mark, sign, inner) in [
+            ("<|im_end|>", Some('<'), "im_end"),
+            ("a_b|", Some('|'), "a_b"),
+            ("ab", Some('a'), "ab"),
+            (" _", Some(' '), ""),
+            ("", None, ""),
+        ] {
+            assert_eq!((key(mark), core(mark)), (sign, inner), "{mark}");
+        }
+    }
+}

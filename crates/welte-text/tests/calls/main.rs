@@ -2,6 +2,7 @@
 
 mod alone;
 mod properties;
+mod python;
 
 use serde_json::{Value, json};
 use welte_text::calls::{Answer, CallParser, Event, Format, Tool};
@@ -126,6 +127,14 @@ fn hermes() {
         "Done.",
         "",
         &["time{}", "time{}"],
+    );
+    // Empty lists, exponents and pairs of escapes.
+    check(
+        "hermes",
+        r#"<tool_call>{"name": "weather", "arguments": {"more": [[], {}, 1e+5, 2E-1, "\ud83d\ude00"]}}</tool_call>"#,
+        "",
+        "",
+        &[r#"weather{"more": [[], {}, 1e+5, 2E-1, "\ud83d\ude00"]}"#],
     );
     // A line break within a string is escaped, because JSON does not allow it.
     check(
@@ -671,6 +680,104 @@ fn malformed_calls_are_text() {
             "the name of an argument",
         ),
         ("gemma", "```tool_code\nweather(a=b)\n```", "a literal"),
+        ("gemma", "```tool_code\nweather(a=*)\n```", "a literal"),
+        (
+            "gemma",
+            "```tool_code\nweather(a={b: 1})\n```",
+            "a key in quotes",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a={[]: 1})\n```",
+            "a key in quotes",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a={'b' 1})\n```",
+            "':' after a key",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a={'b': 1)\n```",
+            "',' or '}' after a value",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a=[1)\n```",
+            "',' or ']' after a value",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a=(1])\n```",
+            "',' or ')' after a value",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a=1]\n```",
+            "',' or ')' after a value",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a;)\n```",
+            "'=' after an argument's name",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a b)\n```",
+            "'=' after an argument's name",
+        ),
+        (
+            "gemma",
+            "```tool_code\nwea!ther()\n```",
+            "'(' after the name",
+        ),
+        (
+            "gemma",
+            "```tool_code\n'weather'()\n```",
+            "the name of a function",
+        ),
+        (
+            "gemma",
+            "```tool_code\nprint(print(time()))\n```",
+            "one 'print('",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a='\\x4g')\n```",
+            "a hexadecimal digit",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a='\\ud800')\n```",
+            "the number of a character",
+        ),
+        (
+            "gemma-4",
+            "<|tool_call>call:weather{a<|\"|>b<|\"|>:1}",
+            "':' after a key",
+        ),
+        ("gemma-4", "<|tool_call>call:weather{ :1}", "a key"),
+        (
+            "gemma-4",
+            "<|tool_call>call:weather{<|\"|>a<|\"|>1}",
+            "':' after a key",
+        ),
+        (
+            "gemma-4",
+            "<|tool_call>call:weather{a,b:1}",
+            "':' after a key",
+        ),
+        (
+            "gemma-4",
+            "<|tool_call>call:weather{a:[1}",
+            "',' or the end of the object or list",
+        ),
+        (
+            "gemma-4",
+            "<|tool_call>call:weather{a:\"x\" y}",
+            "',' or the end of the object or list",
+        ),
+        ("gemma-4", "<|tool_call>call:{}", "the name of a function"),
     ] {
         let answer = parser(format).parse(source);
         assert_eq!(answer.text, source);

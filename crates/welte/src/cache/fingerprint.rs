@@ -34,6 +34,9 @@ pub(crate) fn fingerprint(checkpoint: &dyn Checkpoint, spec: &ModelSpec) -> Sha2
 mod tests {
     use super::*;
     use crate::open;
+    use std::borrow::Cow;
+    use welte_formats::TensorInfo;
+    use welte_table::Format;
 
     fn of(source: &str) -> Sha256 {
         let checkpoint = open(source).unwrap();
@@ -66,5 +69,57 @@ mod tests {
                 "synthetic:custom,arch=llama,layers=2,dim=64,heads=2,kv_heads=1,head_dim=32,ffn=128,vocab=300:q8_0"
             )
         );
+    }
+
+    /// A tensor of so many rows, which notes what is read of it.
+    struct Noting([TensorInfo; 1], std::sync::Mutex<Vec<(usize, usize)>>);
+
+    impl Checkpoint for Noting {
+        fn origin(&self) -> &str {
+            "noting"
+        }
+        fn dialect(&self) -> welte_formats::Dialect {
+            welte_formats::Dialect::Gguf
+        }
+        fn metadata(&self) -> &welte_formats::Metadata {
+            panic!("it is not asked for")
+        }
+        fn tensors(&self) -> &[TensorInfo] {
+            &self.0
+        }
+        fn tensor(&self, _: &str) -> Option<&TensorInfo> {
+            self.0.first()
+        }
+        fn rows(
+            &self,
+            _: &TensorInfo,
+            first: usize,
+            count: usize,
+        ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
+            self.1.lock().unwrap().push((first, count));
+            Ok(Cow::Borrowed(&[]))
+        }
+    }
+
+    #[test]
+    fn both_ends_and_the_middle_of_a_tensor_are_read() {
+        let spec = welte_models::spec(open("synthetic:tiny:q8_0").unwrap().as_ref()).unwrap();
+        let read = |n: usize, k: usize| {
+            let tensor = TensorInfo {
+                name: "t".to_owned(),
+                format: Format::F32,
+                n,
+                k,
+                stack: 1,
+            };
+            let noting = Noting([tensor], Default::default());
+            fingerprint(&noting, &spec);
+            noting.1.into_inner().unwrap()
+        };
+        // Four rows of 1024 bytes are a sample.
+        assert_eq!(read(100, 256), [(0, 4), (48, 4), (96, 4)]);
+        assert_eq!(read(3, 256), [(0, 3), (0, 3), (0, 3)]);
+        // Of long rows one.
+        assert_eq!(read(9, 5000), [(0, 1), (4, 1), (8, 1)]);
     }
 }

@@ -370,8 +370,110 @@ mod tests {
                     "additionalProperties": no,
                 }),
             ),
+            // As many properties as are listed may be asked for.
+            (
+                json!({"properties": {"a": {}}, "minProperties": 1}),
+                json!({"properties": {"a": {}}, "minProperties": 1, "additionalProperties": no}),
+            ),
+            (
+                json!({"type": ["null", "object"], "properties": {"a": {}}}),
+                json!({"type": ["null", "object"], "properties": {"a": {}}, "additionalProperties": no}),
+            ),
+            // A reference beside properties, and in a branch beside them.
+            (
+                json!({"$ref": "#/$defs/b", "properties": {"a": {}}, "$defs": {"b": {"properties": {"c": {}}}}}),
+                json!({
+                    "$ref": "#/$defs/part-0", "properties": {"a": {}, "c": true}, "additionalProperties": no,
+                    "$defs": {
+                        "b": {"properties": {"c": {}}, "additionalProperties": no},
+                        "part-0": {"properties": {"c": {}}},
+                    },
+                }),
+            ),
+            (
+                json!({
+                    "properties": {"a": {}}, "anyOf": [{"$ref": "#/$defs/b"}, {"type": "null"}],
+                    "$defs": {"b": {"properties": {"c": {}}}},
+                }),
+                json!({
+                    "properties": {"a": {}},
+                    "anyOf": [
+                        {"$ref": "#/$defs/part-0", "properties": {"a": true, "c": true}, "additionalProperties": no},
+                        {"type": "null"},
+                    ],
+                    "$defs": {
+                        "b": {"properties": {"c": {}}, "additionalProperties": no},
+                        "part-0": {"properties": {"c": {}}},
+                    },
+                }),
+            ),
+            // The name of a copy is taken.
+            (
+                json!({
+                    "$defs": {"part-0": {"properties": {"a": {}}}},
+                    "allOf": [{"$ref": "#/$defs/part-0"}, {"properties": {"b": {}}}],
+                }),
+                json!({
+                    "$defs": {
+                        "part-0": {"properties": {"a": {}}, "additionalProperties": no},
+                        "part-0-": {"properties": {"a": {}}},
+                    },
+                    "allOf": [{"$ref": "#/$defs/part-0-"}, {"properties": {"b": {}}}],
+                    "properties": {"a": true, "b": true},
+                    "additionalProperties": no,
+                }),
+            ),
+            (
+                json!({"prefixItems": [{"properties": {"a": {}}}], "items": {"properties": {"b": {}}}}),
+                json!({
+                    "prefixItems": [{"properties": {"a": {}}, "additionalProperties": no}],
+                    "items": {"properties": {"b": {}}, "additionalProperties": no},
+                }),
+            ),
+            (
+                json!({"additionalProperties": {"properties": {"a": {}}}}),
+                json!({"additionalProperties": {"properties": {"a": {}}, "additionalProperties": no}}),
+            ),
         ] {
             assert_eq!(closed(given.clone()), wanted, "{given}");
         }
+    }
+
+    /// Where other properties may be meant, or nobody knows the names.
+    #[test]
+    fn other_schemas_stay_as_they_are() {
+        for given in [
+            json!(true),
+            json!({"type": "object"}),
+            json!({"required": ["a"]}),
+            json!({"type": "string", "properties": {"a": {}}}),
+            json!({"type": ["null", "array"], "properties": {"a": {}}}),
+            json!({"properties": {"a": {}}, "enum": [{}]}),
+            json!({"properties": {"a": {}}, "const": {}}),
+            json!({"allOf": [{"properties": {"a": {}}}, {"patternProperties": {"x": {}}}]}),
+            json!({"allOf": [{"$ref": "#/nothing"}, {"properties": {"a": {}}}]}),
+            json!({"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}], "oneOf": [{"properties": {"c": {}}}]}),
+            json!({"properties": {"a": {}}, "additionalProperties": {"type": "null"}}),
+        ] {
+            assert_eq!(closed(given.clone()), given);
+        }
+    }
+
+    #[test]
+    fn parts_are_followed_so_far_and_copied_so_much() {
+        let is_closed = |schema: Value| closed(schema).get("additionalProperties").is_some();
+        let nested = |depth: usize| {
+            let inner = json!({"properties": {"a": {}}});
+            (0..depth).fold(inner, |inner, _| json!({"allOf": [inner]}))
+        };
+        assert!(is_closed(nested(DEEPEST)) && !is_closed(nested(DEEPEST + 1)));
+        // The part itself and the list are values, too.
+        let copied = |values: usize| {
+            let part = json!({"examples": vec![0; values - 2]});
+            let all =
+                json!([{"$ref": "#/$defs/b"}, {"properties": {"a": {}}}, {"$ref": "#/$defs/b"}]);
+            json!({"allOf": all, "$defs": {"b": part}})
+        };
+        assert!(is_closed(copied(MOST_ADDED)) && !is_closed(copied(MOST_ADDED + 1)));
     }
 }

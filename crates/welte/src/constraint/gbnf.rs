@@ -289,7 +289,7 @@ impl<'a> Parser<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::to_lark;
+    use super::{DEEPEST, to_lark};
 
     #[test]
     fn a_grammar_becomes_lark() {
@@ -306,6 +306,20 @@ r2: /[\x{41}-\x{5a}\x{e9}\x{2d}]/ /(?s:.)/ | "" | r1{2} r1{1,}
 r1: "\n" | ""
 "#;
         assert_eq!(to_lark(text).unwrap(), lark);
+    }
+
+    #[test]
+    fn groups_nest_so_deep_and_no_deeper() {
+        let nested = |depth: usize| {
+            let text = format!("root ::= {}\"a\"{}", "(".repeat(depth), ")".repeat(depth));
+            to_lark(&text).map(drop)
+        };
+        assert_eq!(nested(DEEPEST), Ok(()));
+        let error = nested(DEEPEST + 1).unwrap_err();
+        assert!(error.contains("nested too deeply"), "{error}");
+        // Beside each other there may be any number.
+        let beside = format!("root ::= {}", "(\"a\") ".repeat(2 * DEEPEST));
+        assert!(to_lark(&beside).is_ok());
     }
 
     #[test]

@@ -374,6 +374,7 @@ fn skip(letters: &mut impl Iterator<Item = u8>, end: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     /// The most that is allowed, and one more.
     #[track_caller]
@@ -464,5 +465,138 @@ mod tests {
             let (bytes, real) = (bytes_of(&serde_json::from_str(text).unwrap()), text.len());
             assert!(bytes.abs_diff(real) <= real / 4, "{bytes} for {text}");
         }
+    }
+
+    #[test]
+    fn schemas_are_limited() {
+        let fits = |schema: &Value| schema_of(schema).is_ok();
+        let names = |n: usize| (0..n).map(|i| (i.to_string(), json!(true)));
+        let named = |n: usize| Value::Object(names(n).collect());
+        // The whole and the list are values, too.
+        most(MOST_VALUES - 2, |n| fits(&json!({ "enum": vec![1; n] })));
+        most(MOST_PROPERTIES, |n| {
+            fits(&json!({ "properties": named(n) }))
+        });
+        most(MOST_PROPERTIES, |n| {
+            fits(&json!({ "required": vec!["a"; n] }))
+        });
+        // In all objects together, the larger number of each.
+        most(MOST_PROPERTIES - 30, |n| {
+            let object = json!({ "properties": named(30), "required": ["0", "1"] });
+            fits(&json!({ "properties": { "a": object }, "required": vec!["a"; n] }))
+        });
+        most(MOST_PATTERNS, |n| {
+            fits(&json!({ "patternProperties": named(n) }))
+        });
+        for key in ["allOf", "anyOf", "oneOf"] {
+            most(MOST_BRANCHES, |n| fits(&json!({ key: vec![true; n] })));
+        }
+        most(MOST_REFERENCES, |n| {
+            let to = |i: usize| json!({ "$ref": format!("#/{i}") });
+            fits(&json!({ "$defs": (0..n).chain(0..n).map(to).collect::<Vec<Value>>() }))
+        });
+        // Two places, and a name.
+        most(LARGEST_GRAMMAR - 5, |n| {
+            let pattern = json!({ "pattern": "a".repeat(n) });
+            fits(&json!({ "pattern": "bb", "patternProperties": { "ccc": pattern } }))
+        });
+        most(DEEPEST, |n| {
+            let to = |i: usize| {
+                (
+                    i.to_string(),
+                    json!({ "$ref": format!("#/$defs/{}", i + 1) }),
+                )
+            };
+            let all: Map<String, Value> =
+                (1..n).map(to).chain([(n.to_string(), json!({}))]).collect();
+            fits(&json!({ "$ref": "#/$defs/1", "$defs": all }))
+        });
+    }
+
+    /// Alternatives, parts, and what is merged, by hand.
+    #[test]
+    fn combinations_are_counted() {
+        let counted = |schema: Value| {
+            let mut combiner = Combiner {
+                root: &schema,
+                known: HashMap::new(),
+                combined: 0,
+            };
+            let whole = combiner.combine(schema.as_object().unwrap(), 0).unwrap();
+            (whole.alternatives, whole.parts, combiner.combined)
+        };
+        let two = json!({ "anyOf": [{}, {}] });
+        let three = json!({ "oneOf": [{}, true, {}] });
+        for (schema, expected) in [
+            (json!({}), (1, 1, 0)),
+            (json!({ "properties": { "a": {}, "b": {} } }), (1, 3, 0)),
+            (
+                json!({ "properties": { "a": {} }, "required": ["a", "b"] }),
+                (1, 3, 0),
+            ),
+            // Each alternative is merged with the schema itself.
+            (two.clone(), (2, 4, 0)),
+            (three.clone(), (3, 6, 0)),
+            (json!({ "anyOf": [{}, {}], "title": "t" }), (2, 4, 0)),
+            (json!({ "anyOf": [{}, {}], "required": ["a"] }), (2, 6, 6)),
+            (
+                json!({ "anyOf": [{ "properties": { "a": {} } }, {}] }),
+                (2, 5, 0),
+            ),
+            (json!({ "allOf": [{}, true] }), (1, 3, 3)),
+            (
+                json!({ "allOf": [{ "properties": { "a": {} } }, {}] }),
+                (1, 4, 4),
+            ),
+            (
+                json!({ "allOf": [two.clone(), three.clone()] }),
+                (6, 30, 30),
+            ),
+            (
+                json!({ "$ref": "#/$defs/a", "$defs": { "a": { "required": ["a"] } } }),
+                (1, 3, 0),
+            ),
+            (json!({ "$ref": "#/nothing" }), (1, 2, 0)),
+            (json!({ "$ref": "#" }), (1, 2, 0)),
+            // One schema that is merged with alternatives of another.
+            (
+                json!({ "allOf": [{ "anyOf": [{}, {}], "type": "object" }] }),
+                (2, 6, 10),
+            ),
+        ] {
+            assert_eq!(counted(schema.clone()), expected, "{schema}");
+        }
+    }
+
+    #[test]
+    fn combinations_are_limited() {
+        let fits = |schema: &Value| schema_of(schema).is_ok();
+        let any = |n: usize| json!({ "anyOf": vec![true; n] });
+        // 1000 and 1001 combinations.
+        assert!(fits(&json!({ "allOf": [any(10), any(100)] })));
+        assert!(!fits(&json!({ "allOf": [any(7), any(143)] })));
+        // Each place counts its parts and itself.
+        most(MOST_BRANCHES - 1, |n| {
+            let all = json!({ "allOf": vec![true; MOST_BRANCHES - 1] });
+            let mut places = vec![all; MOST_COMBINED / MOST_BRANCHES - 1];
+            places.push(json!({ "allOf": vec![true; n] }));
+            fits(&json!({ "prefixItems": places }))
+        });
+    }
+
+    #[test]
+    fn grammars_in_lark_are_limited_with_their_schemas() {
+        let fits = |text: String| Constraint::Lark(text).measure().is_ok();
+        most(DEEPEST, |n| {
+            fits(format!("start: {}a{}", "(".repeat(n), ")".repeat(n)))
+        });
+        for before in ["", "%json {} "] {
+            most(MOST_PATTERNS, |n| {
+                let names: Vec<String> = (0..n).map(|i| format!("\"{i}\": {{}}")).collect();
+                let schema = format!("{{\"patternProperties\": {{{}}}}}", names.join(", "));
+                fits(format!("start: {before}%json {schema} a"))
+            });
+        }
+        assert!(fits("start: %json".to_owned()));
     }
 }

@@ -155,3 +155,45 @@ enum Source {
     Regex(String),
     Lark(String),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_model_is_needed_for_is_checked() {
+        let refused = |constraint: Constraint| constraint.check().unwrap_err().to_string();
+        for (constraint, why) in [
+            (Constraint::Regex(String::new()), "it is empty"),
+            (Constraint::Lark(" \n".into()), "it is empty"),
+            (Constraint::Regex("a".repeat(200_000)), "the most are"),
+            (
+                Constraint::Gbnf("root ::= b".into()),
+                "\"b\" is not defined",
+            ),
+            (Constraint::Choice(Vec::new()), "it has no texts"),
+            (
+                Constraint::Choice(vec!["a".into(), String::new()]),
+                "one of its texts is empty",
+            ),
+            (
+                Constraint::JsonSchema(serde_json::json!({ "not": {} })),
+                "/not",
+            ),
+        ] {
+            let said = refused(constraint);
+            assert!(said.contains(why), "{said}");
+        }
+        for constraint in [
+            Constraint::Json,
+            Constraint::Regex("a".into()),
+            Constraint::Lark("start: \"a\"".into()),
+            Constraint::Gbnf("root ::= \"b\"".into()),
+            Constraint::Choice(vec!["a".into()]),
+            Constraint::Text("a".into()),
+            Constraint::JsonSchema(serde_json::json!({})),
+        ] {
+            constraint.check().unwrap();
+        }
+    }
+}

@@ -191,3 +191,77 @@ fn refused(at: &str, problem: impl Into<String>) -> Error {
         problem: problem.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A format that the compiler itself takes too widely has a pattern, at every depth.
+    #[test]
+    fn wide_formats_are_narrowed() {
+        for format in FORMATS {
+            let schema = json!({ "properties": { "a": { "type": "string", "format": format } } });
+            let checked = checked(&schema).unwrap();
+            let pattern = &checked["properties"]["a"]["allOf"][0]["pattern"];
+            let narrow = ["date-time", "time", "date", "email", "hostname"].contains(&format);
+            assert_eq!(pattern.is_string(), narrow, "{format}");
+        }
+        let begins = |format: &str, part: &str| narrowed(format).unwrap().starts_with(part);
+        assert!(begins("date", "^(?:....-") && begins("date-time", "^(?:....-"));
+        assert!(begins("time", "^..:..") && begins("hostname", "^[A-Z"));
+    }
+
+    /// Every keyword that cannot be enforced is an error that names its place, wherever a schema can be.
+    #[test]
+    fn errors_name_their_place() {
+        let place = |schema: Value| match checked(&schema).unwrap_err() {
+            Error::Constraint { at, .. } => at.unwrap(),
+            other => panic!("{other}"),
+        };
+        for keyword in UNSUPPORTED {
+            assert_eq!(place(json!({ keyword: {} })), format!("/{keyword}"));
+        }
+        let not = json!({ "not": {} });
+        for (schema, expected) in [
+            (
+                json!({ "properties": { "a/~": not } }),
+                "/properties/a~1~0/not",
+            ),
+            (json!({ "$defs": { "a": not } }), "/$defs/a/not"),
+            (json!({ "items": not }), "/items/not"),
+            (json!({ "items": [true, not] }), "/items/1/not"),
+            (
+                json!({ "additionalProperties": not }),
+                "/additionalProperties/not",
+            ),
+            (
+                json!({ "anyOf": [{ "allOf": [not] }] }),
+                "/anyOf/0/allOf/0/not",
+            ),
+            (json!({ "items": 1 }), "/items"),
+            (json!({ "format": "phone" }), "/format"),
+            (json!({ "$ref": "other.json" }), "/$ref"),
+            (
+                json!({ "minProperties": 1, "properties": { "a": {} } }),
+                "/minProperties",
+            ),
+            (
+                json!({ "maxProperties": 1, "properties": { "a": {}, "b": {} }, "required": ["a"] }),
+                "/maxProperties",
+            ),
+        ] {
+            assert_eq!(place(schema.clone()), expected, "{schema}");
+        }
+        for fine in [
+            json!({ "uniqueItems": false, "deprecated": true }),
+            json!({ "$ref": "#" }),
+            json!({ "minProperties": 1, "properties": { "a": {} }, "required": ["a"] }),
+            json!({ "maxProperties": 1 }),
+            json!({ "properties": { "not": {} }, "enum": [{ "not": 1 }] }),
+            json!(true),
+        ] {
+            checked(&fine).unwrap();
+        }
+        assert_eq!(place(json!({ "uniqueItems": true })), "/uniqueItems");
+    }
+}

@@ -371,3 +371,151 @@ fn follow(shared: &Shared, mut matching: Matching, mut length: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llguidance::toktrie::SimpleVob;
+
+    /// A guide without a thread, with these forced tokens from position 10 on, and a board with one slot.
+    fn by_hand(forced: &[u32], mask: Option<u32>) -> (Guide, Arc<MaskBoard>) {
+        let mut state = State {
+            told: Vec::new(),
+            forced: Vec::with_capacity(16),
+            taken: 0,
+            first: 0,
+            mask: Vec::new(),
+            position: None,
+            guesses: Vec::new(),
+            round: 0,
+            checking: false,
+            checked: Vec::with_capacity(Guide::MOST_GUESSES),
+            chains: false,
+            delay: Duration::ZERO,
+            place: None,
+            failed: None,
+            closed: false,
+        };
+        let mask = mask.map(|bits| {
+            let mut all = SimpleVob::alloc(64);
+            (0..32)
+                .filter(|bit| bits >> bit & 1 == 1)
+                .for_each(|bit| all.allow_token(bit));
+            all
+        });
+        let forced = forced.to_vec();
+        state.follow(10, Ok(Progress { forced, mask }));
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            told: Condvar::new(),
+            answered: Condvar::new(),
+        });
+        (Guide { shared }, Arc::new(MaskBoard::new(1, 64)))
+    }
+
+    /// The first word of the mask of a position, if it is on the board.
+    fn shown(board: &MaskBoard, position: u32) -> Option<u32> {
+        let words = board.wait(0, position)?;
+        Some(words[0].load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_mask_is_shown_while_the_sequence_has_a_slot() {
+        let (guide, board) = by_hand(&[], Some(0b110));
+        guide.attach(board.clone(), 0);
+        assert_eq!(shown(&board, 10), Some(0b110));
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Choose));
+        // What is chosen makes the thread work; until then nothing is known.
+        guide.tell(&[1]);
+        assert!(guide.shared.state().is_open());
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Wait));
+        guide.detach();
+        assert!(guide.shared.state().place.is_none());
+    }
+
+    #[test]
+    fn forced_tokens_come_before_the_choice() {
+        let (guide, board) = by_hand(&[3, 5], Some(0b1000));
+        guide.attach(board.clone(), 0);
+        // The mask is that of the token after them.
+        assert_eq!(shown(&board, 12), Some(0b1000));
+        assert!(!guide.shared.state().is_open());
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Take(2)));
+        assert_eq!((guide.take_forced(), guide.forced()), (Some(3), 1));
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Take(1)));
+        assert_eq!((guide.take_forced(), guide.take_forced()), (Some(5), None));
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Choose));
+    }
+
+    #[test]
+    fn a_chain_chooses_forced_tokens_by_masks_of_their_own() {
+        let (guide, board) = by_hand(&[3, 5], Some(0b1000));
+        guide.set_chains(true);
+        guide.attach(board.clone(), 0);
+        let all = [10, 11, 12].map(|position| shown(&board, position));
+        assert_eq!(all, [Some(1 << 3), Some(1 << 5), Some(0b1000)]);
+        guide.tell(&[3]);
+        assert_eq!(guide.forced(), 1);
+        guide.tell(&[5]);
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Choose));
+        assert!(guide.shared.state().told.is_empty());
+    }
+
+    #[test]
+    fn guesses_are_kept_as_far_as_they_were_checked() {
+        let (guide, board) = by_hand(&[], Some(0b110));
+        guide.attach(board.clone(), 0);
+        let check = |proposed: &[u32], allowed: &[u32], done: bool, most: usize| {
+            guide.propose(proposed);
+            let mut state = guide.shared.state();
+            let round = state.round;
+            for (nth, token) in allowed.iter().enumerate() {
+                assert!(state.allow(round, 10, *token, &[nth as u32]));
+            }
+            // Those of another round do not count.
+            assert!(!state.allow(round - 1, 10, 9, &[0]));
+            state.checking &= !done;
+            drop(state);
+            let mut guesses = proposed.to_vec();
+            let (left, refused) = guide.checked(Duration::ZERO, most, &mut guesses);
+            (left, refused, guesses)
+        };
+        assert_eq!(check(&[1, 2], &[1, 2], true, 8), (2, false, vec![1, 2]));
+        assert_eq!(shown(&board, 12), Some(1));
+        // The second one is not allowed.
+        assert_eq!(check(&[1, 2], &[1], true, 8), (1, true, vec![1]));
+        // It was not checked in time.
+        assert_eq!(check(&[1, 2], &[1], false, 8), (1, false, vec![1]));
+        // Forced tokens among them, and one that differs.
+        assert_eq!(check(&[1, 2], &[1, 7], true, 8), (1, true, vec![1, 7]));
+        assert_eq!(
+            check(&[1, 2, 3], &[1, 2, 3], true, 2),
+            (2, false, vec![1, 2])
+        );
+        let full = [1; Guide::MOST_GUESSES];
+        let (left, refused, guesses) = check(&full, &full, true, 16);
+        assert_eq!(
+            (left, refused, guesses.len()),
+            (Guide::MOST_GUESSES, false, Guide::MOST_GUESSES)
+        );
+        let mut state = guide.shared.state();
+        let round = state.round;
+        assert!(!state.allow(round, 10, 1, &[0]), "there are no more masks");
+        state.checked.clear();
+        state.closed = true;
+        assert!(!state.allow(round, 10, 1, &[0]));
+    }
+
+    #[test]
+    fn a_failure_is_told_once() {
+        let (guide, _) = by_hand(&[], None);
+        assert!(guide.shared.state().is_open());
+        guide.shared.fail("why");
+        assert!(!guide.shared.state().is_open());
+        match guide.advice(Duration::from_secs(60)) {
+            Advice::Fail(why) => assert_eq!(why, "why"),
+            _ => panic!("no failure"),
+        }
+        assert!(matches!(guide.advice(Duration::ZERO), Advice::Wait));
+    }
+}

@@ -207,4 +207,18 @@ mod tests {
         }
         assert!(pace.measures(19));
     }
+
+    #[test]
+    fn mixed_steps_of_few_rows_or_before_any_other_do_not_count() {
+        let mut pace = Pace::new(512);
+        pace.mixed(100, Duration::from_millis(1), 1.0);
+        pace.prompted(100, Duration::from_millis(1), 1.0);
+        assert_eq!(pace.rows(), LEAST);
+        pace.decoded(16, Duration::from_millis(1));
+        pace.mixed(LEAST_MIXED - 1, Duration::from_micros(1001), 1.0);
+        assert_eq!(pace.rows(), LEAST);
+        // A piece that costs nothing may be twice as long.
+        pace.mixed(LEAST_MIXED, Duration::from_millis(1), 1.0);
+        assert_eq!(pace.rows(), 2 * LEAST);
+    }
 }

@@ -500,4 +500,261 @@ mod tests {
         assert_eq!(size(&Form::Sequence(parts())), 5);
         assert_eq!(size(&Form::OneOf(vec![Form::Sequence(parts()), text()])), 7);
     }
+
+    /// Every text of a small form. Repetitions come up to twice; `P` is a pattern, `J` is JSON.
+    fn texts(form: &Form) -> Vec<String> {
+        let join = |all: Vec<String>, ends: &[String]| -> Vec<String> {
+            let with = |begin: &String| ends.iter().map(|end| format!("{begin}{end}")).collect();
+            all.iter().flat_map::<Vec<String>, _>(with).collect()
+        };
+        match form {
+            Form::Text(text) => vec![text.clone()],
+            Form::Until { mark, .. } => vec![format!("~{mark}")],
+            Form::Pattern(_) => vec!["P".to_owned()],
+            Form::Json(_) => vec!["J".to_owned()],
+            Form::Sequence(parts) => {
+                let parts = parts.iter().map(texts);
+                parts.fold(vec![String::new()], |all, part| join(all, &part))
+            }
+            Form::OneOf(parts) => parts.iter().flat_map(texts).collect(),
+            Form::Repeated(one) => {
+                let one = texts(one);
+                let twice = join(one.clone(), &one);
+                [vec![String::new()], one, twice].concat()
+            }
+            Form::Without(_) | Form::Content => panic!("not in a value"),
+        }
+    }
+
+    /// The calls `f(p=VALUE)` with a value of this schema.
+    fn values(writing: Writing, schema: &Value) -> Option<Vec<String>> {
+        let schema = json!({ "type": "object", "properties": { "p": schema }, "required": ["p"] });
+        let (begin, end) = match writing {
+            Writing::Python => ("f(p=", ")"),
+            Writing::Gemma(_) => ("call:f{p:", "}"),
+        };
+        let form = call(writing, &[("f", &schema)])?;
+        let value = |text: String| {
+            let value = text
+                .strip_prefix(begin)
+                .and_then(|text| text.strip_suffix(end));
+            value.unwrap().to_owned()
+        };
+        let mut all: Vec<String> = texts(&form).into_iter().map(value).collect();
+        all.sort();
+        Some(all)
+    }
+
+    /// A schema and its values, in Python and as Gemma writes them.
+    #[test]
+    fn a_schema_has_these_values_and_no_others() {
+        let two = json!({ "a": { "const": 1 }, "b": { "const": 2 } });
+        let three = json!({ "a": { "const": 1 }, "b": { "const": 2 }, "c": { "const": 3 } });
+        let cases: [(Value, &[&str], &[&str]); 21] = [
+            (json!({ "const": true }), &["True"], &["true"]),
+            (json!({ "const": false }), &["False"], &["false"]),
+            (json!({ "const": null }), &["None"], &["null"]),
+            (json!({ "const": 4 }), &["4"], &["4"]),
+            (json!({ "const": "it's" }), &["\"it's\""], &["|it's|"]),
+            (
+                json!({ "type": "boolean" }),
+                &["False", "True"],
+                &["false", "true"],
+            ),
+            (json!({ "type": "null" }), &["None"], &["null"]),
+            (json!({ "type": "integer", "minimum": 1 }), &["J"], &["J"]),
+            (json!({ "type": "string", "title": "T" }), &["P"], &["|~|"]),
+            (
+                json!({ "enum": [1, "a", true], "type": ["string", "boolean"] }),
+                &["\"a\"", "True"],
+                &["true", "|a|"],
+            ),
+            (
+                json!({ "type": ["boolean", "null"] }),
+                &["False", "None", "True"],
+                &["false", "null", "true"],
+            ),
+            (
+                json!({ "type": ["array", "null"], "maxItems": 0 }),
+                &["None", "[]"],
+                &["[]", "null"],
+            ),
+            (
+                json!({ "anyOf": [{ "const": 1 }, { "const": 2 }] }),
+                &["1", "2"],
+                &["1", "2"],
+            ),
+            (
+                json!({ "type": "array", "items": { "const": 1 } }),
+                &["[1, 1, 1]", "[1, 1]", "[1]", "[]"],
+                &["[1,1,1]", "[1,1]", "[1]", "[]"],
+            ),
+            (
+                json!({ "type": "array", "items": { "const": 1 }, "minItems": 1, "maxItems": 2 }),
+                &["[1, 1]", "[1]"],
+                &["[1,1]", "[1]"],
+            ),
+            (
+                json!({ "type": "array", "items": { "const": 1 }, "minItems": 2 }),
+                &["[1, 1, 1, 1]", "[1, 1, 1]", "[1, 1]"],
+                &["[1,1,1,1]", "[1,1,1]", "[1,1]"],
+            ),
+            (
+                json!({ "type": "object", "properties": two }),
+                &["{\"a\": 1, \"b\": 2}", "{\"a\": 1}", "{\"b\": 2}", "{}"],
+                &["{a:1,b:2}", "{a:1}", "{b:2}", "{}"],
+            ),
+            // Properties are those of an object, even without a type.
+            (
+                json!({ "properties": three, "required": ["b"] }),
+                &[
+                    "{\"a\": 1, \"b\": 2, \"c\": 3}",
+                    "{\"a\": 1, \"b\": 2}",
+                    "{\"b\": 2, \"c\": 3}",
+                    "{\"b\": 2}",
+                ],
+                &["{a:1,b:2,c:3}", "{a:1,b:2}", "{b:2,c:3}", "{b:2}"],
+            ),
+            (
+                json!({ "properties": two, "required": ["a", "b"] }),
+                &["{\"a\": 1, \"b\": 2}"],
+                &["{a:1,b:2}"],
+            ),
+            (
+                json!({ "type": "object", "additionalProperties": { "const": 1 } }),
+                &["{P: 1, P: 1, P: 1}", "{P: 1, P: 1}", "{P: 1}", "{}"],
+                &["{P:1,P:1,P:1}", "{P:1,P:1}", "{P:1}", "{}"],
+            ),
+            (
+                json!({ "type": "object", "additionalProperties": false }),
+                &["{}"],
+                &["{}"],
+            ),
+        ];
+        for (schema, python, gemma) in cases {
+            assert_eq!(
+                values(Writing::Python, &schema).unwrap(),
+                python,
+                "{schema}"
+            );
+            assert_eq!(
+                values(Writing::Gemma("|"), &schema).unwrap(),
+                gemma,
+                "{schema}"
+            );
+        }
+    }
+
+    #[test]
+    fn schemas_without_a_form_are_refused() {
+        for schema in [
+            json!(false),
+            json!({ "minLength": 1 }),
+            // Values of other types obey these as well.
+            json!({ "additionalProperties": false }),
+            json!({ "required": [] }),
+            json!({ "const": 1, "enum": [1] }),
+            json!({ "const": 1, "minimum": 1 }),
+            json!({ "enum": 1 }),
+            json!({ "anyOf": [] }),
+            json!({ "anyOf": [{ "const": 1 }], "minimum": 1 }),
+            json!({ "$ref": "#/properties/q" }),
+            json!({ "type": [] }),
+            json!({ "type": "what" }),
+            json!({ "type": "array", "minItems": "1" }),
+            json!({ "type": "array", "minItems": 3, "maxItems": 2 }),
+            json!({ "type": "string", "minLength": 3, "maxLength": 2 }),
+            json!({ "type": "string", "minLength": "1" }),
+            json!({ "type": "object", "required": 1, "properties": {} }),
+            json!({ "type": "object", "required": ["a"], "properties": {} }),
+        ] {
+            for writing in [Writing::Python, Writing::Gemma("|")] {
+                assert_eq!(values(writing, &schema), None, "{schema}");
+            }
+        }
+        // The quote would end the string.
+        assert_eq!(
+            values(Writing::Gemma("|"), &json!({ "const": "a|b" })),
+            None
+        );
+    }
+
+    #[test]
+    fn limits_hold_at_their_borders() {
+        let list = |key: &str, count: u64| {
+            let schema = json!({ "type": "array", "items": { "const": 1 }, key: count });
+            let schema = json!({ "type": "object", "properties": { "p": schema } });
+            call(Writing::Python, &[("f", &schema)]).is_some()
+        };
+        for key in ["minItems", "maxItems"] {
+            assert!(
+                list(key, LONGEST_LIST) && !list(key, LONGEST_LIST + 1),
+                "{key}"
+            );
+        }
+        assert!(
+            values(
+                Writing::Python,
+                &json!({ "type": "string", "minLength": 2, "maxLength": 2 })
+            )
+            .is_some()
+        );
+        let in_list = |schema: Value| json!({ "type": "array", "items": schema, "maxItems": 1 });
+        let in_object = |schema: Value| json!({ "type": "object", "properties": { "a": schema } });
+        let in_map = |schema: Value| json!({ "type": "object", "additionalProperties": schema });
+        let in_choice = |schema: Value| json!({ "anyOf": [schema] });
+        let wraps: [fn(Value) -> Value; 4] = [in_list, in_object, in_map, in_choice];
+        for (at, wrap) in wraps.into_iter().enumerate() {
+            // A parameter lies one deep itself.
+            let nested = |depth: usize| {
+                let schema = (1..depth).fold(json!({ "const": 1 }), |inner, _| wrap(inner));
+                let schema = json!({ "type": "object", "properties": { "p": schema } });
+                call(Writing::Python, &[("f", &schema)]).is_some()
+            };
+            assert!(nested(DEEPEST) && !nested(DEEPEST + 1), "{at}");
+        }
+        let chain = |depth: usize| {
+            let next = |i: usize| {
+                (
+                    format!("r{i}"),
+                    json!({ "$ref": format!("#/$defs/r{}", i + 1) }),
+                )
+            };
+            let mut all: Map<String, Value> = (1..depth).map(next).collect();
+            all.insert(format!("r{depth}"), json!({ "const": 1 }));
+            let schema =
+                json!({ "type": "object", "properties": { "p": all["r1"] }, "$defs": all });
+            call(Writing::Python, &[("f", &schema)]).is_some()
+        };
+        assert!(chain(DEEPEST) && !chain(DEEPEST + 1));
+    }
+
+    #[test]
+    fn keys_that_a_syntax_cannot_write_are_refused() {
+        let has_key = |writing: Writing, key: &str, inner: bool| {
+            let map = json!({ "type": "object", "properties": { key: { "const": 1 } } });
+            let schema = match inner {
+                true => json!({ "type": "object", "properties": { "p": map } }),
+                false => map,
+            };
+            call(writing, &[("f", &schema)]).is_some()
+        };
+        for (key, argument, gemma) in [
+            ("a", true, true),
+            ("_1", true, true),
+            ("été", true, true),
+            ("1a", false, true),
+            ("a-b.c", false, true),
+            ("a b", false, false),
+            ("a:", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(has_key(Writing::Python, key, false), argument, "{key}");
+            // In a dictionary keys are strings.
+            assert!(has_key(Writing::Python, key, true), "{key}");
+            for inner in [false, true] {
+                assert_eq!(has_key(Writing::Gemma("|"), key, inner), gemma, "{key}");
+            }
+        }
+    }
 }

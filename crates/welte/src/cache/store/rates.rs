@@ -92,3 +92,34 @@ impl RatesFile {
         (valid && rates.are_known()).then_some(rates)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_must_be_faster_than_computing() {
+        let rates = Rates {
+            read: 100.0,
+            compute: 10.0,
+        };
+        let faster = [99, 100, 101].map(|bytes| rates.reading_is_faster(bytes, 10));
+        assert_eq!(faster, [true, false, false]);
+        for unknown in [0.0, f64::NAN, f64::INFINITY, -1.0] {
+            let read = Rates {
+                read: unknown,
+                ..rates
+            };
+            let compute = Rates {
+                compute: unknown,
+                ..rates
+            };
+            for rates in [read, compute] {
+                assert!(
+                    !rates.are_known() && rates.reading_is_faster(u64::MAX, 1),
+                    "{unknown}"
+                );
+            }
+        }
+    }
+}

@@ -138,4 +138,34 @@ mod tests {
         (0..100).for_each(|_| curve.measure(1, 2.0));
         assert!((curve.at(1) - 2.0).abs() < 1e-3);
     }
+
+    #[test]
+    fn shorter_times_count_at_once_and_longer_ones_slowly() {
+        for (before, measured, after) in [
+            (0.0, 5.0, 5.0),
+            (4.0, 2.0, 3.0),
+            (4.0, 4.0, 4.0),
+            (4.0, 6.0, 4.2),
+            (4.0, 8.0, 4.4),
+            (4.0, 100.0, 4.4),
+        ] {
+            let got = smoothed(before, measured);
+            assert!((got - after).abs() < 1e-9, "{before} {measured}: {got}");
+        }
+        let mut curve = Curve::new(4);
+        (1..=4).for_each(|rows| curve.measure(rows, rows as f64));
+        curve.measure(5, 1.0);
+        curve.forget_above(2);
+        // Of 2 and 1 follows that a further row costs a second.
+        assert_eq!(
+            [1, 2, 3, 4].map(|rows| curve.at(rows)),
+            [1.0, 2.0, 3.0, 4.0]
+        );
+        curve.measure(2, 0.5);
+        assert_eq!(curve.at(2), 1.25);
+        // A row costs something or nothing, never less.
+        curve.measure(1, 100.0);
+        curve.assume_one(3.0);
+        assert_eq!((curve.at(1), curve.at(4)), (3.0, 1.25 + 2.0 * SLOPE * 1.25));
+    }
 }

@@ -451,4 +451,90 @@ mod tests {
         speculator.verified(3, 2, None, Duration::from_secs(3));
         assert!(!speculator.pays(&draft(0.8), 100, 1));
     }
+
+    /// A draft of a model that has made so many guesses of its own.
+    fn of_model(own: usize, refused: bool) -> Draft {
+        Draft {
+            source: Source::Model(Rate::expected(HOPE)),
+            tokens: Vec::new(),
+            own,
+            refused,
+            wanted: 0,
+            agree: 1.0,
+        }
+    }
+
+    /// The first wrong guess counts, and none after it. Forced tokens are nobody's guesses.
+    #[test]
+    fn a_model_is_rated_by_its_own_guesses() {
+        for (own, refused, right, counted) in [
+            (4, false, 0, &[false][..]),
+            (4, false, 2, &[true, true, false]),
+            (4, false, 4, &[true; 4]),
+            (4, false, 6, &[true; 4]),
+            (2, true, 2, &[true, true, false]),
+            (0, false, 0, &[]),
+        ] {
+            let mut draft = of_model(own, refused);
+            draft.verified(right);
+            let mut expected = Rate::expected(HOPE);
+            counted.iter().for_each(|right| expected.count(*right));
+            let (got, expected) = (draft.probability(0), expected.value());
+            assert!(
+                (got - expected).abs() < 1e-12,
+                "{own} {right}: {got} {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_chain_is_short() {
+        let mut speculator = Speculator::new(16, 16);
+        assert_eq!(speculator.longest_chain(), FIRST_CHAIN);
+        speculator.decoded(1, 8, Duration::from_secs(1));
+        assert_eq!(speculator.longest_chain(), usize::MAX);
+    }
+
+    #[test]
+    fn a_guess_costs_its_share_of_the_longest_draft() {
+        let mut speculator = speculator(0.0);
+        speculator.verified(5, 4, Some(Duration::from_secs(2)), Duration::from_secs(1));
+        assert!((speculator.guess - 0.5).abs() < 1e-9);
+        // Three tokens in a second for the step and two for four guesses.
+        assert!((speculator.speed(3.0, 5, 4) - 1.0).abs() < 1e-9);
+        speculator.verified(5, 0, Some(Duration::from_secs(9)), Duration::from_secs(1));
+        assert!((speculator.guess - 0.5).abs() < 1e-9);
+        assert!((speculator.plain(1) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn trials_are_short_and_become_rare() {
+        let mut speculator = speculator(0.1);
+        assert_eq!(
+            [0, 1, 3, 100].map(|left| speculator.limit(left)),
+            [0, 0, 2, 15]
+        );
+        let mut patience = Vec::new();
+        for _ in 0..6 {
+            patience.push(speculator.patience);
+            speculator.decoded(1, speculator.patience, Duration::from_secs(1));
+            assert!(!speculator.is_trial());
+            speculator.decoded(1, 1, Duration::from_secs(1));
+            assert!(speculator.is_trial());
+            assert_eq!([3, 100].map(|left| speculator.limit(left)), [2, TRIAL]);
+            speculator.verified(4, 3, None, Duration::from_secs(1));
+        }
+        assert_eq!(patience, [32, 64, 128, 256, 512, 512]);
+    }
+
+    /// However cheap it is.
+    #[test]
+    fn an_improbable_guess_is_not_made() {
+        let mut speculator = speculator(0.1);
+        speculator.always = true;
+        assert!(speculator.pays(&draft(LEAST), 100, 1));
+        assert!(!speculator.pays(&draft(LEAST / 2.0), 100, 1));
+        // Without its model a draft has no guesses.
+        assert!(!speculator.pays(&of_model(0, false), 100, 1));
+    }
 }

@@ -243,4 +243,10 @@ mod tests {
         let text: Vec<u32> = (0..200).map(|i| i % 5).collect();
         assert!(after(&text).probability(0).is_some_and(|p| p > 0.9));
     }
+
+    #[test]
+    fn long_matches_are_counted_apart_from_short_ones() {
+        let classes = [1, 4, 5, 8, 9, 16, 17, 1000].map(class);
+        assert_eq!(classes, [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
 }

@@ -31,3 +31,19 @@ impl Rate {
         self.right / self.all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expectation_counts_like_a_few_guesses() {
+        let mut rate = Rate::expected(0.5);
+        assert_eq!(rate.value(), 0.5);
+        rate.count(true);
+        let kept = WEIGHT * KEEP;
+        assert!((rate.value() - (0.5 * kept + 1.0) / (kept + 1.0)).abs() < 1e-12);
+        (0..300).for_each(|nth| rate.count(nth % 4 == 0));
+        assert!((rate.value() - 0.25).abs() < 0.02, "{}", rate.value());
+    }
+}
