@@ -3,11 +3,12 @@
 mod common;
 
 use common::{
-    Config, chain_of, config, difference, gpu, is_pretend, load, logits, long, make, open,
-    open_with, oracle, prompt, replayed, replaying, rows, seed, set_slot, soak, step,
+    Config, chain_of, config, difference, gpu, is_pretend, load, logits, long, make, make_with,
+    open, open_with, oracle, prompt, replayed, replaying, rows, seed, set_slot, soak, step,
 };
 use std::time::{Duration, Instant};
 use welte_conformance::made::{Made, Numbers};
+use welte_conformance::model::{EXPERTS, Experts, Layer};
 use welte_cuda::CudaContext;
 use welte_device::{ChainStart, Context, Control, Emitted, Replay, ReplayTools, Steps};
 use welte_table::*;
@@ -150,21 +151,35 @@ fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {
         return;
     }
     let mut wrong = Vec::new();
-    for (seed, format, dim, hidden) in [
-        (400, Format::BF16, 320, 1000),
-        (401, Format::Q4_0, 256, 768),
-        (402, Format::Q6_K, 256, 1024),
+    for (seed, format, dim, hidden, experts) in [
+        (400, Format::BF16, 320, 1000, 0),
+        (401, Format::Q4_0, 256, 768, 0),
+        (402, Format::Q6_K, 256, 1024, 0),
+        (403, Format::Q4_K, 256, 256, 16),
+        (404, Format::BF16, 320, 200, 16),
     ] {
         let config = Config {
             format,
             dim,
             hidden,
             layers: 1,
-            slots: 5,
-            decode_rows: 140,
+            // So many slots are grouped by expert.
+            slots: if experts == 0 { 5 } else { 32 },
+            decode_rows: 160,
             ..config(seed)
         };
-        let (program, checkpoint) = make(&config);
+        let (program, checkpoint) = match experts {
+            0 => make(&config),
+            _ => make_with(
+                &config,
+                Layer::Experts(Experts {
+                    hidden,
+                    experts,
+                    used: 3,
+                    ..EXPERTS
+                }),
+            ),
+        };
         let mut context = open(&program, &checkpoint, Replay::Graph);
         let mut n = Numbers(seed);
         let mut all = Vec::new();
@@ -178,7 +193,7 @@ fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {
         let whole = step(&mut context, PassKind::Decode, &all);
         let width = config.vocab as usize;
         let of = |place: usize| bits(&whole[place * width..][..width]);
-        for first in [0, 1, 63, 64, 127, 128, 139] {
+        for first in [0, 1, 63, 64, 127, 128, 159] {
             for count in [1, 9, 30, 60, 100] {
                 let count = count.min(all.len() - first);
                 let got = step(&mut context, PassKind::Decode, &all[first..][..count]);

@@ -1,9 +1,9 @@
 //! Mixtures of experts: `route`, `experts_act_mul` and `experts_add`.
 //!
-//! Generated rows are multiplied one at a time with the matrices of their experts (`matmul.cu`). Rows share few experts, and
-//! shared weights come from the L2 cache. For prompt rows, entries (a row with one of its experts) are grouped by expert on the
-//! GPU, and tiles of entries are multiplied with that expert's matrix (`gemm.cu`). The host does not know the choice, so the grid
-//! has room for the largest possible number of tiles.
+//! With few slots generated rows are multiplied one at a time with the matrices of their experts (`matmul.cu`). Prompt rows, and
+//! generated rows of many slots, are grouped: entries (a row with one of its experts) are sorted by expert on the GPU, and tiles of
+//! entries are multiplied with that expert's matrix (`gemm.cu`), which is thus read once. The host does not know the choice, so the
+//! grid has room for the largest possible number of tiles.
 
 use super::basic;
 use super::gemm::{Epilogue, GemmArgs, HEADROOM, Layout, PrepareArgs, for_rows, prepare_unit};
@@ -20,6 +20,18 @@ use welte_table::{Command, Format, Op, params};
 
 /// `MOST_EXPERTS` of experts.cu.
 const MOST_EXPERTS: u32 = 1024;
+
+/// With so many slots generated rows are grouped by expert. Fewer rows are faster one at a time.
+const GROUPED_SLOTS: u32 = 32;
+
+/// Whether rows are grouped by expert.
+fn is_grouped(arithmetic: Arithmetic, slots: u32) -> bool {
+    match arithmetic {
+        Arithmetic::Generated => false,
+        Arithmetic::Batched => slots >= GROUPED_SLOTS,
+        Arithmetic::Prompt => true,
+    }
+}
 
 /// A command of this family, with its operands.
 #[derive(Clone, Copy)]
@@ -177,14 +189,18 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             job.used
         )));
     }
-    if cx.arithmetic != Arithmetic::Prompt {
+    if !is_grouped(cx.arithmetic, cx.program.slots) {
         return Ok(vec![generated(cx, command, &job, rows)?]);
     }
     let mut nodes = Vec::new();
     let (mut least, mut most) = (0, 16u32);
     while least <= rows {
         most = most.min(rows);
-        nodes.push(for_rows(least, most, prompt(cx, command, &job, rows, most)));
+        nodes.push(for_rows(
+            least,
+            most,
+            grouped(cx, command, &job, rows, most),
+        ));
         (least, most) = (most + 1, most.saturating_mul(8));
     }
     Ok(nodes)
@@ -388,7 +404,7 @@ pub(crate) const MIRRORS: &[mirror::Layout] =
     &[RouteArgs::LAYOUT, GroupArgs::LAYOUT, CombineArgs::LAYOUT];
 
 /// Products of tiles of entries, for up to `most` rows of a table of `rows`.
-fn prompt(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
+fn grouped(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
     let private = Private::of(cx.places.scratch, job, rows);
     let choice = cx.buffer(command.buffers[1]);
     let y = cx.buffer(command.buffers[2]);
@@ -535,7 +551,7 @@ fn product(
 
 /// Private scratch of a command. Matrix-vector kernels have none.
 pub(crate) fn scratch(need: &MemoryNeed<'_>, command: &Command) -> u64 {
-    if need.arithmetic != Arithmetic::Prompt {
+    if !is_grouped(need.arithmetic, need.program.slots) {
         return 0;
     }
     let spec = need.program.weights.get(command.weights[0] as usize);

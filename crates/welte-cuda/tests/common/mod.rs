@@ -115,6 +115,17 @@ pub fn config(seed: u64) -> Config {
 }
 
 pub fn make(c: &Config) -> (Program, Made) {
+    make_with(
+        c,
+        Layer::Dense(Dense {
+            hidden: c.hidden,
+            act: c.act,
+        }),
+    )
+}
+
+/// The same with this layer after each attention.
+pub fn make_with(c: &Config, after: Layer) -> (Program, Made) {
     let attention = Layer::Attention(Attention {
         heads: c.heads,
         kv_heads: c.kv_heads,
@@ -129,15 +140,11 @@ pub fn make(c: &Config) -> (Program, Made) {
         bias: c.bias,
         qk_norm: c.qk_norm,
     });
-    let dense = Layer::Dense(Dense {
-        hidden: c.hidden,
-        act: c.act,
-    });
     program::make(&Model {
         format: c.format,
         kv_format: c.kv_format,
         dim: c.dim,
-        layers: [attention, dense].repeat(c.layers as usize),
+        layers: [attention, after].repeat(c.layers as usize),
         vocab: c.vocab,
         tied: c.tied,
         page: c.page,
