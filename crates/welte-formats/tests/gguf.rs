@@ -467,9 +467,17 @@ fn wrong_fields_are_named() {
         &raw().tensor("a", &[33], 2, 0).data(512).bytes(),
         &["tensor a", "Q4_0", "32"],
     );
+    // The kernels of a convolution are rows.
+    let kernels = open_bytes(&raw().tensor("a", &[2, 3, 4, 5], 0, 0).data(512).bytes());
+    let kernels = kernels.expect("4 dimensions");
+    let info = kernels.tensor("a").expect("the tensor");
+    assert_eq!((info.n, info.k, info.stack), (5, 24, 1));
     refused(
-        &raw().tensor("a", &[2, 2, 2, 2], 0, 0).data(512).bytes(),
-        &["tensor a", "4 dimensions"],
+        &raw()
+            .tensor("a", &[1 << 40, 1 << 40, 2, 2], 0, 0)
+            .data(512)
+            .bytes(),
+        &["tensor a", "is empty"],
     );
     refused(
         &raw().tensor("a", &[1; 9], 0, 0).data(512).bytes(),

@@ -526,27 +526,26 @@ impl<'a> Cursor<'a> {
         if !(1..=4).contains(&dimensions) {
             return Err(self.wrong(
                 &field,
-                format!("has {dimensions} dimensions; 1 to 3 are supported"),
+                format!("has {dimensions} dimensions; 1 to 4 are supported"),
             ));
         }
         let mut size = [1u64; 4];
         for s in &mut size[..dimensions as usize] {
             *s = self.u64(&field)?;
         }
-        if size[3] != 1 {
-            return Err(self.wrong(
-                &field,
-                format!("has {dimensions} dimensions; 1 to 3 are supported"),
-            ));
-        }
         let id = self.u32(&field)?;
         let offset = self.u64(&field)?;
         let Some(format) = format_of(id) else {
             return Ok(Read::Foreign(name, id));
         };
-        // Stacked matrices (experts) become one matrix with the rows of all.
-        let [k, n, stack, _] = size;
-        let n = n.checked_mul(stack).unwrap_or(0);
+        // Stacked matrices (experts) become one matrix with the rows of all, the kernels of a convolution one row each.
+        let [k, n, stack, kernels] = size;
+        let (k, n, stack) = if kernels > 1 {
+            let size = k.checked_mul(n).and_then(|size| size.checked_mul(stack));
+            (size.unwrap_or(0), kernels, 1)
+        } else {
+            (k, n.checked_mul(stack).unwrap_or(0), stack)
+        };
         if k == 0 || n == 0 {
             return Err(self.wrong(&field, format!("is empty ({n} x {k})")));
         }

@@ -134,9 +134,14 @@ impl Stored {
             [k] => (1, k),
             [n, k] => (n, k),
             [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
+            // The kernels of a convolution, one to a row.
+            [n, ref kernel @ ..] if kernel.len() <= 4 => {
+                let size = kernel.iter().try_fold(1, |a: usize, b| a.checked_mul(*b));
+                (n, size.unwrap_or(0))
+            }
             _ => {
                 return Err(format!(
-                    "has {} dimensions; at most 3 are supported",
+                    "has {} dimensions; at most 5 are supported",
                     self.shape.len()
                 ));
             }
