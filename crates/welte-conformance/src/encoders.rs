@@ -5,7 +5,7 @@ use super::made::Numbers;
 use super::model::{ATTENTION, Attention, DENSE, Layer, Model};
 use std::sync::Arc;
 use welte_device::Device;
-use welte_table::{PassKind, Row};
+use welte_table::{Op, PassKind, Program, Row, cost, params, verify};
 
 /// Texts of all lengths beside each other, in all shapes of heads, with and without windows. The vector of a text has the
 /// same bits alone and beside others.
@@ -76,5 +76,77 @@ pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
             let alone = pair.step(PassKind::Embed, text, &end, most);
             assert!(bits(&alone) == bits(want), "a text of {} rows", text.len());
         }
+    }
+}
+
+/// Makes every run end where the first axis changes, and lets outputs consist of `group` neighbours.
+fn grouped(program: &mut Program, kind: u32, group: u32) {
+    for pass in &mut program.passes {
+        for c in &mut pass.commands {
+            if c.op == Op::EncodeAttention {
+                let mut p = params::EncodeAttention::of(&c.params);
+                p.by_axis = 1;
+                c.params = p.words();
+            }
+            if c.op == Op::Pool {
+                let mut p = params::Pool::of(&c.params);
+                (p.kind, p.group, p.normalise) = (kind, group, 0);
+                let width = p.width() as u32;
+                p.y_stride = width;
+                c.params = p.words();
+                (pass.width, pass.result) = (width, c.buffers[1]);
+            }
+        }
+        let bytes = 4 * u64::from(pass.outputs) * u64::from(pass.width);
+        let buffer = &mut program.buffers[pass.result.buffer as usize];
+        buffer.bytes = buffer.bytes.max(bytes);
+    }
+    cost::fill(program);
+    verify(program).unwrap_or_else(|e| panic!("the suite's program is wrong: {e}"));
+}
+
+/// Pictures: rows attend within windows, and neighbours become one output. Devices that take no features refuse them.
+pub fn pictures(device: &dyn Device, oracle: &dyn Device) {
+    for (kind, group) in [(0, 4), (1, 9), (2, 2), (3, 4), (4, 4), (3, 1)] {
+        let model = Model {
+            layers: vec![Layer::Encode(ATTENTION), Layer::Dense(DENSE)],
+            dim: 40,
+            context: 144,
+            embed_rows: 144,
+            ..Model::small(u64::from(kind) + 90)
+        };
+        let Some(mut case) = Case::new(device, &model, Commands::Fused) else {
+            return;
+        };
+        let mut program = (*case.program).clone();
+        program.passes.retain(|pass| pass.kind == PassKind::Embed);
+        grouped(&mut program, kind, group);
+        if !device.takes_features() {
+            let missing = device.missing(&program);
+            assert_eq!(missing, program.needs_features(), "groups are refused");
+            continue;
+        }
+        case.program = Arc::new(program);
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(u64::from(kind) + 3);
+        // Windows of all lengths; their numbers may come again.
+        let mut rows: Vec<Row> = Vec::new();
+        for (window, length) in [(3, 16), (4, 1), (3, 70), (0, 33), (7, 24)] {
+            let first = rows.len() as u32;
+            rows.extend((0..length).map(|at| {
+                let position = first + at;
+                let axes = [window, at, 2 * at];
+                let token = n.below(model.vocab);
+                Row {
+                    axes,
+                    ..Row::new(token, position, 0)
+                }
+            }));
+        }
+        let ends: Vec<u32> = (1..=144 / group).map(|i| i * group - 1).collect();
+        let most = tolerance(&model, rows.len());
+        pair.both(poison);
+        pair.step(PassKind::Embed, &rows, &ends, most);
+        pair.assert_same_memory("windows and groups", most);
     }
 }

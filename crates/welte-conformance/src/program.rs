@@ -291,6 +291,7 @@ pub(super) fn make_fine(m: &Model) -> (Program, Made) {
             normalise: m.pool.1,
             x_stride: places.x.stride,
             y_stride: pooled.stride,
+            group: 0,
         };
         let x = places.x.at;
         body.push(b.command(Op::Norm, &[norm], &[x, x], over.words()));
@@ -641,6 +642,7 @@ impl Emit<'_> {
             window: a.window,
             qkv_stride: qkv.stride,
             y_stride: attended.stride,
+            by_axis: 0,
         };
         let buffers = [qkv.at, attended.at];
         self.push(Op::EncodeAttention, &[], &buffers, p.words());

@@ -293,6 +293,7 @@ impl<'a> Emitter<'a> {
             normalise: 0,
             x_stride: dim,
             y_stride: dim,
+            group: 0,
         };
         self.push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
         let (Some(matrix), Some(scores)) = (self.weights.scores, self.places.scores) else {

@@ -330,11 +330,19 @@ impl<'a> Execution<'a> {
         let [x, y, ..] = self.command.buffers;
         let p = params::Pool::of(&self.command.params);
         for (output, chosen) in self.outputs.iter().enumerate() {
-            let slot = self.rows[*chosen as usize].slot;
-            let pooled: Vec<Vec<f32>> = (0..=*chosen as usize)
-                .filter(|row| self.rows[*row].slot == slot)
-                .map(|row| self.read(x, p.x_stride, row, p.n))
-                .collect();
+            let chosen = *chosen as usize;
+            let slot = self.rows[chosen].slot;
+            let rows: Vec<usize> = match p.group as usize {
+                0 => (0..=chosen)
+                    .filter(|row| self.rows[*row].slot == slot)
+                    .collect(),
+                group => (0..group)
+                    .map(|i| (chosen + 1 + i).saturating_sub(group))
+                    .collect(),
+            };
+            let rows = rows.into_iter();
+            let pooled: Vec<Vec<f32>> =
+                rows.map(|row| self.read(x, p.x_stride, row, p.n)).collect();
             let (first, last) = (&pooled[0], &pooled[pooled.len() - 1]);
             let values = match p.kind {
                 0 => last.clone(),
@@ -344,7 +352,13 @@ impl<'a> Execution<'a> {
                         .fold(first.clone(), |sum, x| add(&sum, x));
                     sum.iter().map(|v| v / pooled.len() as f32).collect()
                 }
-                _ => first.clone(),
+                2 => first.clone(),
+                3 => pooled.concat(),
+                _ => {
+                    let each = 0..p.n as usize;
+                    each.flat_map(|i| pooled.iter().map(move |row| row[i]))
+                        .collect()
+                }
             };
             let values = match p.normalise {
                 0 => values,
@@ -496,8 +510,11 @@ impl<'a> Execution<'a> {
     ) -> Vec<f32> {
         let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
         let (dim, kv_head) = (p.head_dim as usize, head / (heads / kv_heads));
-        let slot = self.rows[row].slot;
-        let same = |other: &usize| self.rows[*other].slot == slot;
+        let own = &self.rows[row];
+        let same = |other: &usize| {
+            let other = &self.rows[*other];
+            other.slot == own.slot && (p.by_axis == 0 || other.axes[0] == own.axes[0])
+        };
         let first = (0..row).rev().take_while(same).last().unwrap_or(row);
         let last = (row..self.rows.len()).take_while(same).last();
         let last = last.unwrap_or(row);

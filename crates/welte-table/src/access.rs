@@ -170,7 +170,7 @@ pub fn accesses(c: &Command) -> Vec<Access> {
         }
         Op::Pool => {
             let q = p::Pool::of(words);
-            vec![rows(w(q.n), q.x_stride), outputs(w(q.n), q.y_stride)]
+            vec![rows(w(q.n), q.x_stride), outputs(q.width(), q.y_stride)]
         }
         Op::ShortConv => {
             let q = p::ShortConv::of(words);

@@ -137,8 +137,9 @@ ops! {
     /// that has no value.
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
     /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
-    /// 0. A run is neighbouring rows of one slot. `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
-    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32 }
+    /// 0. A run is neighbouring rows of one slot, and of one first axis if `by_axis` is 1. `qkv` rows hold q (heads), k (kv_heads), v
+    /// (kv_heads) one after the other.
+    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32 }
     /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
     /// `types` is optional.
     AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
@@ -167,7 +168,10 @@ ops! {
     SelectRows "select_rows": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// Output `i` of `y` pools the rows of the step that share the slot of the i-th chosen row, up to that row. `kind` 0: the
     /// last, 1: the mean, 2: the first. `normalise` 1: divided by its Euclidean length (at least 1e-12). Later commands run on output rows.
-    Pool "pool": weights [] reads ["x"] writes ["y"] { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32 }
+    /// With `group`, the rows are the `group` neighbours that end with the chosen row, of whatever slot (row 0 stands for those
+    /// before it), and there are two more kinds of `group * n` values: 3: the rows one after the other, 4: the first values of all
+    /// rows, then the second ones, and so on.
+    Pool "pool": weights [] reads ["x"] writes ["y"] { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32, group: u32 }
     /// Causal convolution of each channel over its own sequence: `y[r][c] = act(bias[c] + sum over j of kernel[c][j] *
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
     /// Inputs before position 0 are zero. `act` 0: none, 1: SiLU. `layer` counts within the cache.
@@ -220,6 +224,14 @@ impl params::ExpertsActMul {
     /// Matrices of an expert: gate and up, or up alone.
     pub fn matrices(&self) -> u32 {
         if self.act == 4 { 1 } else { 2 }
+    }
+}
+
+impl params::Pool {
+    /// Values of an output row.
+    pub fn width(&self) -> u64 {
+        let rows = if self.kind >= 3 { self.group } else { 1 };
+        u64::from(self.n) * u64::from(rows)
     }
 }
 

@@ -566,10 +566,18 @@ impl Program {
         embed.map_or(0, |c| crate::params::Embed::of(&c.params).k)
     }
 
-    /// What the program needs of a device for its features, in words for a person; `None`: it has none.
+    /// What the program needs of a device that takes features, in words for a person; `None`: nothing.
     pub fn needs_features(&self) -> Option<String> {
-        let what = "rows that read vectors in place of tokens";
-        (self.features != NO_BUFFER).then(|| what.to_string())
+        let mut commands = self.passes.iter().flat_map(|pass| &pass.commands);
+        let grouped = |c: &Command| c.word("group").is_some_and(|n| n > 0) && c.op == Op::Pool;
+        let by_axis = |c: &Command| c.word("by_axis").is_some_and(|n| n > 0);
+        if self.features != NO_BUFFER {
+            Some("rows that read vectors in place of tokens".to_string())
+        } else if commands.any(|c| grouped(c) || by_axis(c)) {
+            Some("groups and windows of rows".to_string())
+        } else {
+            None
+        }
     }
 
     /// How many features the program has room for.

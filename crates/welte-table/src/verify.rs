@@ -535,6 +535,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 format!("{} heads over {}", q.heads, q.kv_heads)
             })?;
             ensure(q.heads > 0 && q.head_dim > 0, || "no heads".into())?;
+            ensure(q.by_axis <= 1, || format!("by_axis is {}", q.by_axis))?;
             finite(&[q.scale])
         }
         Op::AddPosition => {
@@ -570,7 +571,8 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         }
         Op::Pool => {
             let q = p::Pool::of(words);
-            ensure(q.kind <= 2, || format!("pooling {} is unknown", q.kind))?;
+            let kinds = if q.group > 0 { 4 } else { 2 };
+            ensure(q.kind <= kinds, || format!("pooling {} is unknown", q.kind))?;
             ensure(q.normalise <= 1, || format!("normalise is {}", q.normalise))
         }
         Op::ShortConv => {

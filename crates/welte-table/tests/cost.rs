@@ -145,6 +145,7 @@ fn small_ops() {
         normalise: 1,
         x_stride: 32,
         y_stride: 32,
+        group: 0,
     };
     assert_eq!(of(Op::Pool, pool.words(), &[]), (256, 32));
     let conv = p::ShortConv {

@@ -142,6 +142,7 @@ impl Lowering<'_> {
             head_dim,
             scale: p.scale,
             window: p.window as usize,
+            by_axis: p.by_axis != 0,
             kernel: encode_attention::kernel_for(self.inner.isa),
         }));
         Ok(())

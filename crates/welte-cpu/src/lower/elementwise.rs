@@ -242,12 +242,15 @@ impl Lowering<'_> {
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Pool(Pool {
             x: self.float_rows(x, p.x_stride, n, l.rows)?,
-            y: self.float_rows(y, p.y_stride, n, outputs)?,
+            y: self.float_rows(y, p.y_stride, p.width() as usize, outputs)?,
             n,
+            group: p.group as usize,
             pooling: match p.kind {
                 0 => Pooling::Last,
                 1 => Pooling::Mean,
-                _ => Pooling::First,
+                2 => Pooling::First,
+                3 => Pooling::Rows,
+                _ => Pooling::Columns,
             },
             normalise: p.normalise != 0,
         }));

@@ -33,6 +33,8 @@ pub(crate) struct EncodeAttention {
     pub(crate) scale: f32,
     /// 0: none.
     pub(crate) window: usize,
+    /// A run ends where the first axis changes.
+    pub(crate) by_axis: bool,
     pub(crate) kernel: Kernel,
 }
 
@@ -83,19 +85,21 @@ impl EncodeAttention {
         let from = item / self.heads * lanes;
         let rows = &state.rows[..rows];
         let mut at = from;
-        for part in rows[from..rows.len().min(from + lanes)].chunk_by(|a, b| a.slot == b.slot) {
+        let together =
+            |a: &Row, b: &Row| a.slot == b.slot && (!self.by_axis || a.axes[0] == b.axes[0]);
+        for part in rows[from..rows.len().min(from + lanes)].chunk_by(together) {
             let span = at..at + part.len();
             at = span.end;
-            let run = run_of(rows, span.start);
+            let run = run_of(rows, span.start, together);
             // SAFETY: promised by the caller; the processor has what the kernel needs.
             unsafe { (self.kernel.run)(self, span, run, head, scratch) };
         }
     }
 }
 
-/// The neighbouring rows of a row's slot.
-fn run_of(rows: &[Row], row: usize) -> Range<usize> {
-    let same = |other: &&Row| other.slot == rows[row].slot;
+/// A row's run: its neighbours that belong together.
+fn run_of(rows: &[Row], row: usize, together: impl Fn(&Row, &Row) -> bool) -> Range<usize> {
+    let same = |other: &&Row| together(other, &rows[row]);
     let before = rows[..row].iter().rev().take_while(same).count();
     let from = rows[row..].iter().take_while(same).count();
     row - before..row + from

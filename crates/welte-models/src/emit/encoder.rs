@@ -71,6 +71,7 @@ impl Emitter<'_> {
             window: spec.windows.get(index).copied().unwrap_or(0),
             qkv_stride: stride,
             y_stride: heads * head_dim,
+            by_axis: 0,
         };
         self.push(
             "attention",

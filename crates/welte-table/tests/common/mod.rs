@@ -223,6 +223,7 @@ fn decode() -> Vec<Command> {
         window: 0,
         qkv_stride: 16,
         y_stride: 8,
+        by_axis: 0,
     };
     // A context of two segments.
     let add_position = p::AddPosition {
@@ -543,6 +544,7 @@ pub(crate) fn every_op() -> Program {
         normalise: 1,
         x_stride: 8,
         y_stride: 8,
+        group: 0,
     };
     let select = command(
         Op::SelectRows,
