@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 19] = [
+const IMPORTS: [(&str, &[&str]); 20] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -18,6 +18,7 @@ const IMPORTS: [(&str, &[&str]); 19] = [
     ("welte-report", &["welte-table", "welte-device"]),
     ("welte-text", &[]),
     ("welte-hub", &[]),
+    ("welte-vision", &[]),
     ("welte-goldens", &[]),
     ("welte-conformance", DEVICE),
     (
@@ -34,6 +35,7 @@ const IMPORTS: [(&str, &[&str]); 19] = [
             "welte-split",
             "welte-text",
             "welte-hub",
+            "welte-vision",
         ],
     ),
     (

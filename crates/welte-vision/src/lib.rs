@@ -1,0 +1,16 @@
+//! Pictures: from the bytes of a file to the rows that an encoder reads, and what stands in the prompt for them.
+//!
+//! [`decode`] turns a file into pixels. A [`Processor`] resizes them and cuts them into tiles as its family does, and
+//! [`Processor::rows`] turns a tile into rows. [`Prepared::layout`] says what takes the place of the picture in the prompt.
+
+mod decode;
+mod layout;
+mod processor;
+mod resize;
+mod rows;
+
+pub use decode::{Error, Limits, Pixels, decode};
+pub use layout::{Marks, Piece};
+pub use processor::{Method, Prepared, Processor, Tile};
+pub use resize::{Filter, resize};
+pub use rows::{Rows, Values};

@@ -1,0 +1,377 @@
+//! What each family makes of a picture before its encoder.
+
+use crate::{Error, Filter, Marks, Pixels, Values, resize};
+
+/// How a picture is resized and cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// Squares of `tile`, and the whole picture in one more. The longer side becomes `longest` first, then both sides whole tiles.
+    Tiles {
+        /// The longer side.
+        longest: u32,
+        /// The side of a tile.
+        tile: u32,
+        /// Without it the whole picture in one tile is all there is.
+        split: bool,
+    },
+    /// As many squares of `tile` as fit the proportion of the sides best, and the whole picture in one more if there are several.
+    Canvas {
+        /// The side of a tile.
+        tile: u32,
+        /// The fewest and the most tiles.
+        count: [u32; 2],
+    },
+    /// Pictures with more than twice the most features become tiles as in `Canvas`, and the whole picture in its proportion after
+    /// them. Others keep their proportion.
+    Grid {
+        /// The side of a tile.
+        tile: u32,
+        /// The fewest and the most tiles; `[1, 1]`: no picture is cut.
+        count: [u32; 2],
+        /// The fewest and the most features of the whole picture.
+        features: [u32; 2],
+        /// The whole picture follows its tiles.
+        whole: bool,
+    },
+    /// One square of this side.
+    Square {
+        /// The side.
+        side: u32,
+    },
+    /// Sides in their proportion, each a multiple of a feature's side, with pixels within bounds.
+    Pixels {
+        /// The fewest pixels.
+        least: u64,
+        /// The most pixels.
+        most: u64,
+    },
+    /// Sides in their proportion, each rounded up to a multiple of a feature's side, the longer at most `longest`.
+    Longest {
+        /// The longer side.
+        longest: u32,
+    },
+}
+
+/// Makes tiles of pictures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Processor {
+    /// How pictures are resized and cut.
+    pub method: Method,
+    /// How pixels are resized.
+    pub filter: Filter,
+    /// The side of a patch.
+    pub patch: u32,
+    /// Patches along a feature's side.
+    pub merge: u32,
+    /// Features along the side of a window, for encoders whose rows attend within windows.
+    pub window: Option<u32>,
+    /// A patch's values.
+    pub values: Values,
+    /// What is subtracted from red, green and blue, which are from 0 to 1.
+    pub mean: [f32; 3],
+    /// What they are divided by then.
+    pub deviation: [f32; 3],
+    /// The most features of a picture.
+    pub most_features: u32,
+    /// What stands around features in the prompt.
+    pub marks: Marks,
+}
+
+/// A part of a picture that the encoder reads at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Its pixels: whole patches.
+    pub pixels: Pixels,
+}
+
+/// A picture that is resized and cut.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prepared {
+    /// The tiles, in the order of their features.
+    pub tiles: Vec<Tile>,
+    /// Rows and columns of tiles. They are followed by a tile of the whole picture, unless there are none.
+    pub grid: [u32; 2],
+    /// Rows and columns of each tile's features.
+    pub features: Vec<[u32; 2]>,
+    pub(crate) marks: Marks,
+}
+
+impl Prepared {
+    /// The tiles, with rows and columns of their features.
+    pub fn parts(&self) -> impl Iterator<Item = (&Tile, [u32; 2])> {
+        self.tiles.iter().zip(self.features.iter().copied())
+    }
+
+    /// How many features the encoder makes of it.
+    pub fn count(&self) -> usize {
+        let each = self
+            .features
+            .iter()
+            .map(|[rows, columns]| (rows * columns) as usize);
+        each.sum()
+    }
+}
+
+/// The largest side of a picture that Idefics 3 resizes to.
+const MOST_SIDE: u32 = 4096;
+/// The largest ratio of two sides: that of Qwen's processor. It also bounds the memory of a resize.
+const MOST_RATIO: u32 = 200;
+
+impl Processor {
+    /// Resizes and cuts a picture.
+    pub fn prepare(&self, image: &Pixels) -> Result<Prepared, Error> {
+        check_ratio(image)?;
+        let whole = |pixels| (vec![Tile { pixels }], [0, 0]);
+        let to = |[width, height]: [u32; 2]| resize(image, width, height, self.filter);
+        let (tiles, grid) = match self.method {
+            Method::Square { side } => whole(to([side, side])),
+            Method::Pixels { least, most } => whole(to(self.within(image, least, most, 0.0))),
+            Method::Canvas { tile, count } => {
+                let (mut tiles, grid) = self.canvas(image, tile, count);
+                if tiles.len() == 1 {
+                    (tiles, [0, 0])
+                } else {
+                    let pixels = to([tile, tile]);
+                    tiles.push(Tile { pixels });
+                    (tiles, grid)
+                }
+            }
+            Method::Grid {
+                tile,
+                count,
+                features,
+                whole: has_whole,
+            } => {
+                let [least, most] = features.map(|n| u64::from(n) * u64::from(self.side()).pow(2));
+                let size = self.within(image, least, most, 1.0);
+                if count == [1, 1] || !self.is_large(image, most) {
+                    whole(to(size))
+                } else {
+                    let (mut tiles, grid) = self.canvas(image, tile, count);
+                    if has_whole && tiles.len() > 1 {
+                        let pixels = to(size);
+                        tiles.push(Tile { pixels });
+                    }
+                    (tiles, grid)
+                }
+            }
+            Method::Longest { longest } => whole(to(self.at_most(image, longest))),
+            Method::Tiles {
+                tile,
+                split: false,
+                longest,
+            } => {
+                let [width, height] = longest_side(image.width, image.height, longest);
+                let first = to([width, height]);
+                whole(resize(&first, tile, tile, self.filter))
+            }
+            Method::Tiles { longest, tile, .. } => self.tiles(image, longest, tile),
+        };
+        let side = self.side();
+        let features = tiles
+            .iter()
+            .map(|tile| [tile.pixels.height / side, tile.pixels.width / side]);
+        let features: Vec<[u32; 2]> = features.collect();
+        let most = self.most_patches() / (self.merge * self.merge);
+        let largest = features.iter().map(|[rows, columns]| rows * columns).max();
+        if let Some(found) = largest.filter(|found| *found > most) {
+            let (width, height) = (image.width, image.height);
+            return Err(Error::Features {
+                width,
+                height,
+                found,
+                most,
+            });
+        }
+        Ok(Prepared {
+            features,
+            tiles,
+            grid,
+            marks: self.marks,
+        })
+    }
+
+    /// The side of a feature in pixels.
+    pub fn side(&self) -> u32 {
+        self.patch * self.merge
+    }
+
+    /// The most patches of a tile.
+    pub fn most_patches(&self) -> u32 {
+        let square = |side: u32| (side / self.patch).pow(2);
+        match self.method {
+            Method::Tiles { tile, .. } | Method::Canvas { tile, .. } => square(tile),
+            Method::Grid { tile, features, .. } => {
+                square(tile).max(features[1] * self.merge * self.merge)
+            }
+            Method::Square { side } => square(side),
+            Method::Pixels { .. } | Method::Longest { .. } => {
+                self.most_features * self.merge * self.merge
+            }
+        }
+    }
+
+    /// The most pixels of a tile of any size.
+    fn most_pixels(&self) -> u64 {
+        u64::from(self.most_features) * u64::from(self.side()).pow(2)
+    }
+
+    /// Sides in their proportion, with pixels within bounds, of at least so many features unless the bounds say otherwise.
+    fn within(&self, image: &Pixels, least: u64, most: u64, fewest: f64) -> [u32; 2] {
+        let (width, height) = (image.width, image.height);
+        let (most, side) = (most.min(self.most_pixels()), f64::from(self.side()));
+        let least = least.min(most);
+        let sides = [f64::from(width), f64::from(height)];
+        let of = |units: f64| (units.max(1.0) * side) as u32;
+        // Python rounds halves to the even number.
+        let units = sides.map(|s| (s / side).round_ties_even().max(fewest));
+        let rounded = units.map(|u| (u * side) as u64);
+        let pixels = rounded[0] * rounded[1];
+        if pixels > most {
+            let beta = (sides[0] * sides[1] / most as f64).sqrt();
+            sides.map(|s| of((s / beta / side).floor()))
+        } else if pixels < least {
+            let beta = (least as f64 / (sides[0] * sides[1])).sqrt();
+            sides.map(|s| of((s * beta / side).ceil()))
+        } else {
+            rounded.map(|s| s as u32)
+        }
+    }
+
+    /// Whether a picture has twice the most pixels or more.
+    fn is_large(&self, image: &Pixels, most: u64) -> bool {
+        let side = f64::from(self.side());
+        let sides = [image.width, image.height].map(|s| {
+            let rounded = (f64::from(s) / side).round_ties_even() * side;
+            rounded.max(self.patch.into())
+        });
+        sides[0] * sides[1] > 2.0 * most as f64
+    }
+
+    /// The grid of tiles whose proportion is closest to the picture's, and its tiles. Of several grids of one proportion, the
+    /// largest of less than twice the picture's pixels.
+    fn canvas(&self, image: &Pixels, tile: u32, [least, most]: [u32; 2]) -> (Vec<Tile>, [u32; 2]) {
+        let sizes = (1..=most).flat_map(|w| (1..=most).map(move |h| [w, h]));
+        let fits = |[w, h]: &[u32; 2]| (least..=most).contains(&(w * h));
+        let mut sizes: Vec<[u32; 2]> = sizes.filter(fits).collect();
+        sizes.sort_by_key(|[w, h]| w * h);
+        let ratio = f64::from(image.width) / f64::from(image.height);
+        let area = f64::from(image.width) * f64::from(image.height);
+        let (mut closest, mut best) = (f64::INFINITY, [1, 1]);
+        for [w, h] in sizes {
+            let off = (ratio - f64::from(w) / f64::from(h)).abs();
+            let pixels = f64::from(tile).powi(2) * f64::from(w * h);
+            if off < closest || off == closest && area > 0.5 * pixels {
+                (closest, best) = (off, [w, h]);
+            }
+        }
+        let [columns, rows] = best;
+        let all = resize(image, columns * tile, rows * tile, self.filter);
+        let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
+        let tiles = places.map(|(column, row)| Tile {
+            pixels: cut(&all, column * tile, row * tile, tile),
+        });
+        (tiles.collect(), [rows, columns])
+    }
+
+    fn at_most(&self, image: &Pixels, longest: u32) -> [u32; 2] {
+        let sides = [f64::from(image.width), f64::from(image.height)];
+        let fitting = |longest: f64| {
+            let ratio = (sides[0] / longest).max(sides[1] / longest);
+            sides.map(|s| if ratio > 1.0 { (s / ratio).floor() } else { s })
+        };
+        let whole = |sides: [f64; 2]| {
+            let units = sides.map(|s| (s as u32).max(1).div_ceil(self.side()));
+            (units[0] * units[1], units.map(|u| u * self.side()))
+        };
+        let mut longest = f64::from(longest);
+        loop {
+            let (features, sides) = whole(fitting(longest));
+            if features <= self.most_features || longest <= f64::from(self.side()) {
+                return sides;
+            }
+            longest = longest.min(sides[0].max(sides[1]).into()) - f64::from(self.side());
+        }
+    }
+
+    fn tiles(&self, image: &Pixels, longest: u32, tile: u32) -> (Vec<Tile>, [u32; 2]) {
+        let [width, height] = longest_side(image.width, image.height, longest);
+        let first = resize(image, width, height, self.filter);
+        let ratio = f64::from(width) / f64::from(height);
+        let up = |side: u32| side.div_ceil(tile) * tile;
+        let (width, height) = if width >= height {
+            let width = up(width);
+            (width, up((f64::from(width) / ratio) as u32))
+        } else {
+            let height = up(height);
+            (up((f64::from(height) * ratio) as u32), height)
+        };
+        let (width, height) = (width.max(tile), height.max(tile));
+        let second = resize(&first, width, height, self.filter);
+        let [rows, columns] = [height / tile, width / tile];
+        if rows * columns == 1 {
+            let pixels = second;
+            return (vec![Tile { pixels }], [0, 0]);
+        }
+        let mut tiles = Vec::new();
+        for row in 0..rows {
+            for column in 0..columns {
+                let pixels = cut(&second, column * tile, row * tile, tile);
+                tiles.push(Tile { pixels });
+            }
+        }
+        let pixels = resize(&second, tile, tile, self.filter);
+        tiles.push(Tile { pixels });
+        (tiles, [rows, columns])
+    }
+}
+
+/// Refuses pictures that are hardly more than a line.
+fn check_ratio(image: &Pixels) -> Result<(), Error> {
+    let (width, height) = (image.width, image.height);
+    let most = MOST_RATIO;
+    if width.max(height) > width.min(height).saturating_mul(most) {
+        return Err(Error::Shape {
+            width,
+            height,
+            most,
+        });
+    }
+    Ok(())
+}
+
+/// Makes the longer side `longest` and the other one even, then both at most 4096.
+fn longest_side(width: u32, height: u32, longest: u32) -> [u32; 2] {
+    let ratio = f64::from(width) / f64::from(height);
+    let even = |side: u32| (side + side % 2).max(1);
+    let [width, height] = if width >= height {
+        [longest, even((f64::from(longest) / ratio) as u32)]
+    } else {
+        [even((f64::from(longest) * ratio) as u32), longest]
+    };
+    let ratio = f64::from(width) / f64::from(height);
+    let most = f64::from(MOST_SIDE);
+    if width >= height && width > MOST_SIDE {
+        [MOST_SIDE, ((most / ratio) as u32).max(1)]
+    } else if height > width && height > MOST_SIDE {
+        [((most * ratio) as u32).max(1), MOST_SIDE]
+    } else {
+        [width, height]
+    }
+}
+
+/// A square of a picture.
+fn cut(image: &Pixels, x: u32, y: u32, side: u32) -> Pixels {
+    let line = 3 * image.width as usize;
+    let (from, length) = (3 * x as usize, 3 * side as usize);
+    let lines = image.bytes.chunks_exact(line);
+    let lines = lines.skip(y as usize).take(side as usize);
+    Pixels {
+        width: side,
+        height: side,
+        bytes: lines
+            .flat_map(|line| &line[from..from + length])
+            .copied()
+            .collect(),
+    }
+}
