@@ -46,11 +46,10 @@ impl<'a> Keys<'a> {
 
     /// True if the checkpoint is multimodal.
     pub(crate) fn is_part(&self) -> bool {
-        !self.is_gguf()
-            && self
-                .checkpoint
-                .metadata()
-                .contains_key("text_config.hidden_size")
+        let has = |key: &str| self.checkpoint.metadata().contains_key(key);
+        // Older checkpoints of Qwen have no section for their language model.
+        let sections = ["text_config.hidden_size", "vision_config.hidden_size"];
+        !self.is_gguf() && sections.into_iter().any(has)
     }
 
     /// An unsigned number. A list of equal numbers (one per layer) counts as one. Zeros in it stand for layers that lack

@@ -17,6 +17,7 @@ mod rope;
 mod spec;
 mod survey;
 mod vectors;
+mod vision;
 mod weights;
 
 pub use arch::supported;
@@ -31,3 +32,6 @@ pub use spec::{
 };
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};
+pub use vision::{
+    VisionAct, VisionFamily, VisionSpec, compile_vision, learned_positions, vision_spec,
+};

@@ -279,9 +279,11 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
 };
 
 /// Prefixes in place of `model.`, most of them in multimodal checkpoints.
-const LANGUAGE_MODEL: [&str; 3] = [
+const LANGUAGE_MODEL: [&str; 4] = [
     "language_model.model.",
     "model.language_model.",
+    // Idefics 3
+    "model.text_model.",
     // Nemotron-H
     "backbone.",
 ];
@@ -361,6 +363,8 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
     [
         "vision_tower.",
+        "vision_model.",
+        "connector.",
         "multi_modal_projector.",
         "embed_vision.",
         "audio_tower.",

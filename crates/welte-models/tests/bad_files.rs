@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use welte_formats::checkpoint::{self, Checkpoint, Dialect, Metadata, TensorInfo, Value};
 use welte_goldens::Golden;
-use welte_models::{CompileOptions, Error, compile, spec};
+use welte_models::{CompileOptions, Error, compile, compile_vision, spec, vision_spec};
 use welte_table::{Program, Source};
 
 /// Tensors that a model may lack: the table of tokens is then the output too; biases of all layers; values of Gemma 4, which
@@ -15,16 +15,22 @@ fn is_optional(model: &str, tensor: &str) -> bool {
         || model.starts_with("gemma4") && tensor.ends_with("attn_v.weight")
 }
 
+/// What follows the name of a model whose encoder of pictures is meant.
+const EYES: &str = ", its eyes";
+
 /// A file whose names, shapes and keys are changed.
 struct Changed<'a> {
     file: &'a dyn Checkpoint,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
+    /// Its encoder of pictures is compiled.
+    eyes: bool,
 }
 
 impl Changed<'_> {
-    fn of(file: &dyn Checkpoint) -> Changed<'_> {
+    fn of<'a>(name: &str, file: &'a dyn Checkpoint) -> Changed<'a> {
         Changed {
+            eyes: name.ends_with(EYES) || name.ends_with("mmproj.gguf"),
             file,
             metadata: file.metadata().clone(),
             tensors: file.tensors().to_vec(),
@@ -33,6 +39,14 @@ impl Changed<'_> {
 
     /// Compiles it for few positions: some encoders know no more.
     fn program(&self) -> Result<Program, Error> {
+        if self.eyes {
+            let spec = vision_spec(self)?.ok_or_else(|| Error::Key {
+                origin: "changed".into(),
+                key: "encoder".into(),
+                problem: "is of no known family".into(),
+            })?;
+            return compile_vision(&spec, self, 4 * spec.group());
+        }
         let options = CompileOptions {
             context: 32,
             ..CompileOptions::default()
@@ -85,14 +99,20 @@ impl Checkpoint for Changed<'_> {
     }
 }
 
-/// All golden models: GGUF files and directories, one of each kind and family.
+/// All golden models: GGUF files and directories, one of each kind and family. Those with eyes come twice.
 fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
     let open = |name: String| {
-        let golden = Golden::new(&name);
+        let golden = Golden::new(name.trim_end_matches(EYES));
         let file = welte_formats::open(golden.path()).unwrap_or_else(|e| panic!("{name}: {e}"));
         (name, file, golden)
     };
-    let found: Vec<_> = welte_goldens::names().into_iter().map(open).collect();
+    let names = welte_goldens::names();
+    let eyes = names
+        .iter()
+        .filter(|name| name.starts_with("vision/") && name.ends_with("hf"));
+    let eyes: Vec<String> = eyes.map(|name| format!("{name}{EYES}")).collect();
+    assert_eq!(eyes.len(), 8, "models with eyes");
+    let found: Vec<_> = names.into_iter().chain(eyes).map(open).collect();
     assert!(found.len() > 100, "{} goldens", found.len());
     found
 }
@@ -101,10 +121,10 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
 fn a_missing_tensor_is_refused() {
     let mut silent = Vec::new();
     for (name, file, _golden) in goldens() {
-        let all = Changed::of(&*file);
+        let all = Changed::of(&name, &*file);
         let program = all.program().unwrap_or_else(|e| panic!("{name}: {e}"));
         for i in 0..all.tensors.len() {
-            let mut changed = Changed::of(&*file);
+            let mut changed = Changed::of(&name, &*file);
             let gone = changed.tensors.remove(i).name;
             match changed.program() {
                 Ok(_) if !reads(&program, &gone) || is_optional(&name, &gone) => {}
@@ -134,7 +154,7 @@ fn a_tensor_of_a_wrong_shape_is_refused() {
                 ..own.clone()
             };
             for info in [wider, longer] {
-                let mut changed = Changed::of(&*file);
+                let mut changed = Changed::of(&name, &*file);
                 // The tables of tokens say how many there are.
                 let counts = info.n > own.n && info.name.contains("emb");
                 changed.tensors[i] = info.clone();
@@ -170,7 +190,7 @@ fn a_wrong_key_is_an_error_of_the_contents() {
                 Some(Value::Array(Vec::new())),
             ];
             for value in wrong {
-                let mut changed = Changed::of(&*file);
+                let mut changed = Changed::of(&name, &*file);
                 match value.clone() {
                     Some(value) => changed.metadata.insert(key.clone(), value),
                     None => changed.metadata.remove(key),

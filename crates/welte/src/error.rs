@@ -18,6 +18,9 @@ pub enum Error {
     /// Tokenizer or chat template.
     #[error(transparent)]
     Text(#[from] welte_text::Error),
+    /// A picture of a request.
+    #[error(transparent)]
+    Picture(#[from] welte_vision::Error),
     /// The device.
     #[error(transparent)]
     Device(#[from] welte_device::Error),

@@ -12,6 +12,7 @@ use crate::{
     DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
     text,
 };
+pub(crate) use plan::plan_program;
 use plan::{check_fit, inspect, plan_on};
 use std::panic::resume_unwind;
 use std::path::Path;

@@ -4,9 +4,22 @@
 //! prompt for the picture, and [`Vision::encode`] computes the features. The prompt's placeholder ([`Vision::placeholder`]) is what
 //! the chat template writes for a picture; the layout takes its place.
 
+mod places;
+mod processor;
+
+use crate::devices::{KINDS, open_device};
+use crate::model::plan_program;
 use crate::{DeviceChoice, Error};
+use places::Places;
+use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use welte_device::{Context, Device, DeviceOptions, Plan, Role, Step, StepOptions};
+use welte_formats::Checkpoint;
+use welte_models::VisionSpec;
+use welte_table::{Input, Row};
+pub use welte_vision::Piece;
+use welte_vision::{Limits, Prepared, Processor, Tile, decode};
 
 /// How to open a model's eyes.
 #[derive(Clone, Debug)]
@@ -31,16 +44,18 @@ impl Default for VisionOptions {
             threads: None,
             cpus: None,
             most_pixels: 64 << 20,
-            most_features: 4096,
+            most_features: 1280,
         }
     }
 }
 
 /// An encoder of pictures that is ready to run. It belongs to one language model, whose rows read what it yields.
-#[derive(Debug)]
 pub struct Vision {
-    placeholder: &'static str,
-    width: usize,
+    spec: VisionSpec,
+    processor: Processor,
+    limits: Limits,
+    places: Places,
+    context: Mutex<Box<dyn Context>>,
 }
 
 /// A picture that is decoded and cut up, but not encoded.
@@ -48,7 +63,7 @@ pub struct Vision {
 pub struct Picture {
     hash: [u8; 32],
     size: [u32; 2],
-    features: usize,
+    prepared: Arc<Prepared>,
 }
 
 /// What an encoder makes of a picture.
@@ -60,26 +75,6 @@ pub struct Features {
     pub width: usize,
     /// The features, one after the other.
     pub rows: Arc<[f32]>,
-}
-
-/// A part of what stands in the prompt for a picture.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
-    /// Text in which control tokens count as such.
-    Text(String),
-    /// Rows that read features.
-    Features {
-        /// The first feature.
-        first: usize,
-        /// The axes of each row (time, height, width), counted from the position axis at which the piece begins. Models without
-        /// multimodal rotary positions have the row's number three times.
-        axes: Vec<[u32; 3]>,
-        /// What the axes of the text after the piece begin at, counted in the same way. The rows' number, unless the model has
-        /// multimodal rotary positions.
-        advance: u32,
-        /// True if the rows attend to each other in both directions.
-        both_ways: bool,
-    },
 }
 
 impl Picture {
@@ -95,54 +90,186 @@ impl Picture {
 
     /// How many features it becomes.
     pub fn features(&self) -> usize {
-        self.features
+        self.prepared.count()
+    }
+}
+
+impl std::fmt::Debug for Vision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Vision").field(&self.spec.family).finish()
     }
 }
 
 impl Vision {
     /// Opens the eyes of a model: of the `mmproj` file, or else those that a Hugging Face directory has beside its language
-    /// model. `None` if the model has none.
+    /// model. `None` if the model has none, or some of a family that is not supported.
     pub fn open(
         source: &str,
         mmproj: Option<&Path>,
         options: &VisionOptions,
     ) -> Result<Option<Vision>, Error> {
-        let _ = (source, mmproj, options);
-        Ok(None)
+        let path = mmproj.unwrap_or(Path::new(source));
+        if mmproj.is_none() && !path.is_dir() {
+            return Ok(None);
+        }
+        let checkpoint = welte_formats::open(path)?;
+        match welte_models::vision_spec(&*checkpoint)? {
+            Some(spec) => Vision::of(spec, &*checkpoint, path, options).map(Some),
+            None if mmproj.is_none() => Ok(None),
+            None => Err(Error::File {
+                path: path.display().to_string(),
+                problem: format!(
+                    "has no encoder of images of a known family; known are {}",
+                    VisionSpec::FAMILIES
+                ),
+            }),
+        }
+    }
+
+    fn of(
+        spec: VisionSpec,
+        checkpoint: &dyn Checkpoint,
+        path: &Path,
+        options: &VisionOptions,
+    ) -> Result<Vision, Error> {
+        let processor = processor::read(&spec, checkpoint, path, options.most_features)?;
+        let rows = processor.most_patches();
+        let planned = |device: Arc<dyn Device>| {
+            let program = welte_models::compile_vision(&spec, checkpoint, rows)?;
+            let plan = plan_program(&*device, checkpoint, program)?;
+            fits(&plan, &*device, checkpoint)?;
+            Ok((device, plan))
+        };
+        let (device, plan) = place(options, planned)?;
+        let loaded = device.load(plan, checkpoint, &mut |_| ())?;
+        Ok(Vision {
+            limits: Limits::of_pixels(options.most_pixels),
+            places: Places::of(&spec, checkpoint)?,
+            context: Mutex::new(loaded.context()?),
+            processor,
+            spec,
+        })
     }
 
     /// The text that the chat template writes for a picture, and that the picture's layout replaces.
     pub fn placeholder(&self) -> &str {
-        self.placeholder
+        self.processor.marks.placeholder()
     }
 
     /// Floats of a feature. The embeddings of the language model are as long.
     pub fn width(&self) -> usize {
-        self.width
+        self.spec.width as usize
     }
 
     /// Decodes a picture and cuts it up. Needs no device.
     pub fn read(&self, bytes: &[u8]) -> Result<Picture, Error> {
-        let _ = bytes;
-        Err(self.unsupported())
+        let pixels = decode(bytes, self.limits)?;
+        Ok(Picture {
+            hash: Sha256::digest(bytes).into(),
+            size: [pixels.width, pixels.height],
+            prepared: Arc::new(self.processor.prepare(&pixels)?),
+        })
     }
 
     /// What stands in the prompt for a picture.
     pub fn layout(&self, picture: &Picture) -> Vec<Piece> {
-        let _ = picture;
-        Vec::new()
+        picture.prepared.layout()
     }
 
     /// Computes the features of a picture. One call runs at a time; others wait.
     pub fn encode(&self, picture: &Picture) -> Result<Features, Error> {
-        let _ = picture;
-        Err(self.unsupported())
+        let width = self.width();
+        let mut all = vec![0.0; picture.features() * width];
+        let mut rest = &mut all[..];
+        for (tile, [lines, columns]) in picture.prepared.parts() {
+            let (own, others) = rest.split_at_mut((lines * columns) as usize * width);
+            self.tile(tile, own)?;
+            rest = others;
+        }
+        Ok(Features {
+            hash: picture.hash,
+            width,
+            rows: all.into(),
+        })
     }
 
-    fn unsupported(&self) -> Error {
-        Error::File {
-            path: "image".into(),
-            problem: "pictures are not supported yet".into(),
+    /// Computes the features of a tile, line by line.
+    fn tile(&self, tile: &Tile, features: &mut [f32]) -> Result<(), Error> {
+        let rows = self.processor.rows(tile);
+        let width = self.processor.width() as usize;
+        let patches = rows.values.chunks_exact(width);
+        let count = rows.places.len() + self.spec.class_rows() as usize;
+        let mut bytes = Vec::with_capacity(4 * count * self.spec.row_values() as usize);
+        let mut add = |values: &[f32]| bytes.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
+        let place = self.places.on(&rows.places);
+        let mut own = Vec::new();
+        for (patch, [_, line, column]) in patches.zip(&rows.places) {
+            add(patch);
+            place.read(*line, *column, &mut own);
+            add(&own);
         }
+        if self.spec.class_rows() > 0 {
+            add(&vec![0.0; width]);
+            add(self.places.class());
+        }
+        let none = vec![[0; 3]; self.spec.class_rows() as usize];
+        let all = rows.places.iter().chain(&none);
+        let all = (0..).zip(all).map(|(number, place)| Row {
+            input: Input::Feature(number),
+            axes: *place,
+            ..Row::new(0, number, 0)
+        });
+        let all: Vec<Row> = all.collect();
+        let group = self.spec.group();
+        let ends: Vec<u32> = (1..=rows.features.len() as u32)
+            .map(|i| i * group - 1)
+            .collect();
+        let step = Step::of(Role::Text, &all, &ends);
+        let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffer = context.program().features;
+        context.write_bytes(buffer, 0, &bytes)?;
+        let found = context.step(&step, StepOptions::default())?;
+        let width = self.width();
+        for (number, feature) in rows.features.iter().zip(found.chunks_exact(width)) {
+            features[*number as usize * width..][..width].copy_from_slice(feature);
+        }
+        Ok(())
+    }
+}
+
+/// The device that is asked for, or the first one that runs the encoder.
+fn place(
+    options: &VisionOptions,
+    planned: impl Fn(Arc<dyn Device>) -> Result<(Arc<dyn Device>, Plan), Error>,
+) -> Result<(Arc<dyn Device>, Plan), Error> {
+    let mut device = DeviceOptions::default();
+    device.threads = options.threads;
+    device.cpus = options.cpus.clone();
+    if let DeviceChoice::Named(id) = options.device {
+        return planned(open_device(id, &device)?);
+    }
+    let mut why = Error::unknown_device("auto");
+    for kind in KINDS.iter().filter(|kind| kind.is_automatic()) {
+        match kind.open_first(&device).and_then(&planned) {
+            Ok(found) => return Ok(found),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+/// Refuses a plan that exceeds the available memory.
+fn fits(plan: &Plan, device: &dyn Device, checkpoint: &dyn Checkpoint) -> Result<(), Error> {
+    let need = plan.memory.total();
+    match device.available_memory().filter(|have| *have < need) {
+        None => Ok(()),
+        Some(have) => Err(Error::Memory {
+            origin: checkpoint.origin().to_string(),
+            device: device.info().id,
+            need,
+            have,
+            fits_context: None,
+            fits_cpu_experts: None,
+        }),
     }
 }

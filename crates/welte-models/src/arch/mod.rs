@@ -115,11 +115,15 @@ impl Architecture {
             };
             return Err(keys.error(key, "is missing; it must name the architecture"));
         };
-        let found = ALL.into_iter().find(|a| match checkpoint.dialect() {
-            Dialect::Gguf => a.gguf.contains(&said),
-            Dialect::HuggingFace => a.hugging_face.contains(&said),
-        });
-        match found {
+        let known = |said: &str| {
+            ALL.into_iter().find(|a| match checkpoint.dialect() {
+                Dialect::Gguf => a.gguf.contains(&said),
+                Dialect::HuggingFace => a.hugging_face.contains(&said),
+            })
+        };
+        // A multimodal model may say what its language model is.
+        let text = keys.text("text_config.model_type")?;
+        match known(said).or_else(|| known(text?)) {
             Some(a) => Ok((a, said.to_string())),
             None => Err(unsupported(checkpoint, said)),
         }

@@ -8,7 +8,13 @@ use crate::{Error, QkNorm, names};
 pub(super) const QWEN2: Architecture = Architecture {
     name: "qwen2",
     gguf: &["qwen2", "qwen2vl"],
-    hugging_face: &["qwen2", "qwen2_vl_text", "qwen2_5_vl_text"],
+    hugging_face: &[
+        "qwen2",
+        "qwen2_vl",
+        "qwen2_vl_text",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+    ],
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,

@@ -233,7 +233,7 @@ fn plan_encoder(
 }
 
 /// What the device will allocate for a program.
-fn plan_program(
+pub(crate) fn plan_program(
     device: &dyn Device,
     checkpoint: &dyn Checkpoint,
     program: Program,

@@ -1,0 +1,129 @@
+//! Encoders of pictures: what a checkpoint's encoder is, and its program.
+//!
+//! A row reads the values of a patch and, if positions are learned, the vector of its place after them. Its axes are the number of
+//! its window, its line and its column. The patches of one feature are neighbours, and the last of them is picked.
+
+mod compile;
+mod names;
+mod read;
+
+pub use compile::{compile_vision, learned_positions};
+pub use read::vision_spec;
+
+/// The family of an encoder: what stands between patches and the embeddings of the language model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionFamily {
+    /// Idefics 3 and SmolVLM: SigLIP, the vectors of a feature's patches side by side, one matrix.
+    Idefics3,
+    /// Gemma 3: SigLIP, the mean of a feature's patches, a norm and a matrix.
+    Gemma3,
+    /// Qwen2-VL: rotary positions; a norm, the vectors side by side, two matrices.
+    Qwen2,
+    /// Qwen2.5-VL: the same with windows.
+    Qwen2_5,
+    /// Pixtral: rotary positions, two matrices.
+    Pixtral,
+    /// Mistral 3: Pixtral whose features consist of several patches.
+    Mistral3,
+    /// LFM2-VL: SigLIP 2, whose positions are resized to the picture; the vectors side by side, a norm, two matrices.
+    Lfm2,
+    /// InternVL: a row of its own for the class, scaled layers; the vectors side by side, a norm, two matrices.
+    InternVl,
+}
+
+/// The activation of an encoder's feed-forward parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VisionAct {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// GELU by tanh.
+    GeluTanh,
+    /// GELU by erf.
+    Gelu,
+    /// `x * sigmoid(1.702 x)`
+    QuickGelu,
+}
+
+/// What an encoder of pictures is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VisionSpec {
+    /// Its family.
+    pub family: VisionFamily,
+    /// Layers.
+    pub layers: u32,
+    /// Width of a hidden state.
+    pub dim: u32,
+    /// Heads of attention.
+    pub heads: u32,
+    /// Width of the feed-forward parts.
+    pub ffn: u32,
+    /// Epsilon of the norms.
+    pub eps: f32,
+    /// Epsilon of the norm between encoder and projector, where the family has one.
+    pub projector_eps: f32,
+    /// RMS norms in place of layer norms.
+    pub rms: bool,
+    /// The feed-forward parts have a gate.
+    pub gated: bool,
+    /// Their activation.
+    pub act: VisionAct,
+    /// The projector's activation.
+    pub projector_act: VisionAct,
+    /// The side of a patch in pixels.
+    pub patch: u32,
+    /// Frames that a patch's values repeat.
+    pub frames: u32,
+    /// The side of a picture that the encoder was trained with.
+    pub image: u32,
+    /// Patches along a feature's side.
+    pub merge: u32,
+    /// Places that have a learned vector; 0: positions are rotary.
+    pub positions: u32,
+    /// The base of rotary positions.
+    pub theta: f32,
+    /// Rotated pairs are neighbours.
+    pub interleaved: bool,
+    /// Features along a window's side.
+    pub window: Option<u32>,
+    /// With windows: the layers whose rows see the whole picture.
+    pub whole: Vec<u32>,
+    /// Width of a feature.
+    pub width: u32,
+    /// Width between the projector's two matrices, where it has two and the width is its own.
+    pub hidden: u32,
+    /// The projector begins with a norm of the joined vectors.
+    pub joined_norm: bool,
+    /// A patch's values go pixel by pixel.
+    pub by_pixel: bool,
+}
+
+impl VisionSpec {
+    /// The families, for a person.
+    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3, Qwen2-VL, Qwen2.5-VL, Pixtral and Mistral 3, LFM2-VL, InternVL";
+
+    /// Values of a patch.
+    pub fn patch_values(&self) -> u32 {
+        3 * self.frames * self.patch * self.patch
+    }
+
+    /// Values that a row reads.
+    pub fn row_values(&self) -> u32 {
+        let place = if self.positions > 0 { self.dim } else { 0 };
+        self.patch_values() + place
+    }
+
+    /// Rows besides the patches: that of the class.
+    pub fn class_rows(&self) -> u32 {
+        u32::from(self.family == VisionFamily::InternVl)
+    }
+
+    /// The learned vectors are resized to the lines and columns of each tile.
+    pub fn resizes_positions(&self) -> bool {
+        self.family == VisionFamily::Lfm2
+    }
+
+    /// Patches of a feature.
+    pub fn group(&self) -> u32 {
+        self.merge * self.merge
+    }
+}

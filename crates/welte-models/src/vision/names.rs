@@ -1,0 +1,231 @@
+//! The names of an encoder's tensors.
+
+use super::VisionFamily;
+use welte_formats::Checkpoint;
+
+/// Names of tensors without `.weight` and `.bias`. Those of the encoder follow a prefix. An empty name: there is none.
+pub(super) struct VisionNames {
+    pub(super) patch: &'static str,
+    pub(super) position: &'static str,
+    pub(super) first_norm: &'static str,
+    pub(super) norm1: &'static str,
+    pub(super) norm2: &'static str,
+    pub(super) qkv: &'static str,
+    pub(super) q: &'static str,
+    pub(super) k: &'static str,
+    pub(super) v: &'static str,
+    pub(super) o: &'static str,
+    pub(super) gate: &'static str,
+    pub(super) up: &'static str,
+    pub(super) down: &'static str,
+    /// Factors of what attention and feed-forward parts add; full names.
+    pub(super) scales: [&'static str; 2],
+    pub(super) last_norm: &'static str,
+    /// Those of the projector have prefixes of their own.
+    pub(super) projector_norm: &'static str,
+    pub(super) merging: &'static str,
+    pub(super) linear1: &'static str,
+    pub(super) linear2: &'static str,
+}
+
+const SIGLIP: VisionNames = VisionNames {
+    patch: "embeddings.patch_embedding",
+    position: "embeddings.position_embedding",
+    first_norm: "",
+    norm1: "encoder.layers.{}.layer_norm1",
+    norm2: "encoder.layers.{}.layer_norm2",
+    qkv: "",
+    q: "encoder.layers.{}.self_attn.q_proj",
+    k: "encoder.layers.{}.self_attn.k_proj",
+    v: "encoder.layers.{}.self_attn.v_proj",
+    o: "encoder.layers.{}.self_attn.out_proj",
+    gate: "",
+    up: "encoder.layers.{}.mlp.fc1",
+    down: "encoder.layers.{}.mlp.fc2",
+    scales: ["", ""],
+    last_norm: "post_layernorm",
+    projector_norm: "",
+    merging: "",
+    linear1: "connector.modality_projection.proj",
+    linear2: "",
+};
+
+const GEMMA3: VisionNames = VisionNames {
+    projector_norm: "multi_modal_projector.mm_soft_emb_norm",
+    linear1: "multi_modal_projector.mm_input_projection_weight",
+    ..SIGLIP
+};
+
+const QWEN2_5: VisionNames = VisionNames {
+    patch: "patch_embed.proj",
+    position: "",
+    norm1: "blocks.{}.norm1",
+    norm2: "blocks.{}.norm2",
+    qkv: "blocks.{}.attn.qkv",
+    o: "blocks.{}.attn.proj",
+    gate: "blocks.{}.mlp.gate_proj",
+    up: "blocks.{}.mlp.up_proj",
+    down: "blocks.{}.mlp.down_proj",
+    last_norm: "merger.ln_q",
+    linear1: "visual.merger.mlp.0",
+    linear2: "visual.merger.mlp.2",
+    ..SIGLIP
+};
+
+const QWEN2: VisionNames = VisionNames {
+    gate: "",
+    up: "blocks.{}.mlp.fc1",
+    down: "blocks.{}.mlp.fc2",
+    ..QWEN2_5
+};
+
+const PIXTRAL: VisionNames = VisionNames {
+    patch: "patch_conv",
+    position: "",
+    first_norm: "ln_pre",
+    norm1: "transformer.layers.{}.attention_norm",
+    norm2: "transformer.layers.{}.ffn_norm",
+    q: "transformer.layers.{}.attention.q_proj",
+    k: "transformer.layers.{}.attention.k_proj",
+    v: "transformer.layers.{}.attention.v_proj",
+    o: "transformer.layers.{}.attention.o_proj",
+    gate: "transformer.layers.{}.feed_forward.gate_proj",
+    up: "transformer.layers.{}.feed_forward.up_proj",
+    down: "transformer.layers.{}.feed_forward.down_proj",
+    last_norm: "",
+    linear1: "multi_modal_projector.linear_1",
+    linear2: "multi_modal_projector.linear_2",
+    ..SIGLIP
+};
+
+const MISTRAL3: VisionNames = VisionNames {
+    projector_norm: "multi_modal_projector.norm",
+    merging: "multi_modal_projector.patch_merger.merging_layer",
+    ..PIXTRAL
+};
+
+const LFM2: VisionNames = VisionNames {
+    projector_norm: "multi_modal_projector.layer_norm",
+    linear1: "multi_modal_projector.linear_1",
+    linear2: "multi_modal_projector.linear_2",
+    ..SIGLIP
+};
+
+const INTERN_VL: VisionNames = VisionNames {
+    patch: "embeddings.patch_embeddings.projection",
+    position: "embeddings.position_embeddings",
+    norm1: "encoder.layer.{}.layernorm_before",
+    norm2: "encoder.layer.{}.layernorm_after",
+    q: "encoder.layer.{}.attention.q_proj",
+    k: "encoder.layer.{}.attention.k_proj",
+    v: "encoder.layer.{}.attention.v_proj",
+    o: "encoder.layer.{}.attention.projection_layer",
+    up: "encoder.layer.{}.mlp.fc1",
+    down: "encoder.layer.{}.mlp.fc2",
+    scales: ["encoder.layer.{}.lambda_1", "encoder.layer.{}.lambda_2"],
+    last_norm: "",
+    ..LFM2
+};
+
+const GGUF: VisionNames = VisionNames {
+    patch: "v.patch_embd",
+    position: "v.position_embd",
+    first_norm: "v.pre_ln",
+    norm1: "v.blk.{}.ln1",
+    norm2: "v.blk.{}.ln2",
+    qkv: "v.blk.{}.attn_qkv",
+    q: "v.blk.{}.attn_q",
+    k: "v.blk.{}.attn_k",
+    v: "v.blk.{}.attn_v",
+    o: "v.blk.{}.attn_out",
+    gate: "v.blk.{}.ffn_gate",
+    up: "v.blk.{}.ffn_up",
+    down: "v.blk.{}.ffn_down",
+    scales: ["v.blk.{}.ls1.weight", "v.blk.{}.ls2.weight"],
+    last_norm: "v.post_ln",
+    projector_norm: "",
+    merging: "",
+    linear1: "",
+    linear2: "",
+};
+
+const GGUF_IDEFICS3: VisionNames = VisionNames {
+    linear1: "mm.model.fc",
+    ..GGUF
+};
+
+const GGUF_GEMMA3: VisionNames = VisionNames {
+    projector_norm: "mm.soft_emb_norm",
+    linear1: "mm.input_projection",
+    ..GGUF
+};
+
+const GGUF_QWEN2: VisionNames = VisionNames {
+    linear1: "mm.0",
+    linear2: "mm.2",
+    ..GGUF
+};
+
+const GGUF_PIXTRAL: VisionNames = VisionNames {
+    projector_norm: "mm.input_norm",
+    merging: "mm.patch_merger",
+    linear1: "mm.1",
+    linear2: "mm.2",
+    ..GGUF
+};
+
+const GGUF_LFM2: VisionNames = VisionNames {
+    projector_norm: "mm.input_norm",
+    linear1: "mm.1",
+    linear2: "mm.2",
+    ..GGUF
+};
+
+const GGUF_INTERN_VL: VisionNames = VisionNames {
+    last_norm: "",
+    projector_norm: "mm.model.mlp.0",
+    linear1: "mm.model.mlp.1",
+    linear2: "mm.model.mlp.3",
+    ..GGUF
+};
+
+impl VisionNames {
+    /// The full name of the vector of the class.
+    pub(super) const fn class(gguf: bool) -> &'static str {
+        if gguf {
+            "v.class_embd"
+        } else {
+            "embeddings.cls_token"
+        }
+    }
+
+    pub(super) fn of(family: VisionFamily, gguf: bool) -> &'static VisionNames {
+        use VisionFamily::*;
+        match (family, gguf) {
+            (Idefics3, false) => &SIGLIP,
+            (Gemma3, false) => &GEMMA3,
+            (Qwen2, false) => &QWEN2,
+            (Qwen2_5, false) => &QWEN2_5,
+            (Pixtral, false) => &PIXTRAL,
+            (Mistral3, false) => &MISTRAL3,
+            (Lfm2, false) => &LFM2,
+            (InternVl, false) => &INTERN_VL,
+            (Lfm2, true) => &GGUF_LFM2,
+            (InternVl, true) => &GGUF_INTERN_VL,
+            (Idefics3, true) => &GGUF_IDEFICS3,
+            (Gemma3, true) => &GGUF_GEMMA3,
+            (Qwen2 | Qwen2_5, true) => &GGUF_QWEN2,
+            (Pixtral | Mistral3, true) => &GGUF_PIXTRAL,
+        }
+    }
+}
+
+/// The full name of the tensor whose name ends so, after any prefix.
+pub(super) fn ending(checkpoint: &dyn Checkpoint, end: &str) -> Option<String> {
+    let fits = |name: &str| {
+        let before = name.strip_suffix(end);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    };
+    let mut names = checkpoint.tensors().iter().map(|t| t.name.as_str());
+    names.find(|name| fits(name)).map(String::from)
+}

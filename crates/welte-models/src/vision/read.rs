@@ -1,0 +1,426 @@
+//! Reads what a checkpoint's encoder of pictures is.
+
+use super::names::VisionNames;
+use super::{VisionAct, VisionFamily, VisionSpec};
+use crate::Error;
+use crate::keys::Keys;
+use crate::names::weight;
+use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
+use welte_formats::Checkpoint;
+use welte_formats::checkpoint::{Dialect, Value};
+
+const MOST_DIM: u32 = 1 << 14;
+const MOST_SIDE: u32 = 1 << 14;
+const MOST_PATCH: u32 = 256;
+const MOST_MERGE: u32 = 16;
+
+/// The encoder of pictures of an `mmproj` file, or of a Hugging Face directory. `None` if it has none, or one of an unknown family.
+pub fn vision_spec(checkpoint: &dyn Checkpoint) -> Result<Option<VisionSpec>, Error> {
+    let keys = Keys::new(checkpoint, "");
+    let spec = match checkpoint.dialect() {
+        Dialect::Gguf => gguf(&keys)?,
+        Dialect::HuggingFace => hugging_face(&keys)?,
+    };
+    let Some(spec) = spec else {
+        return Ok(None);
+    };
+    check(&keys, &spec)?;
+    Ok(Some(spec))
+}
+
+fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
+    let fault = |problem: String| Err(keys.error("vision encoder", problem));
+    let head = spec.dim / spec.heads;
+    if !spec.dim.is_multiple_of(spec.heads) {
+        return fault(format!("{} heads of {} values", spec.heads, spec.dim));
+    }
+    if spec.positions == 0 && (!head.is_multiple_of(4) || head > 1020) {
+        return fault(format!("rotary positions over heads of {head} values"));
+    }
+    let (side, merge) = (spec.image / spec.patch, spec.merge);
+    if !(1..=MOST_MERGE).contains(&merge) {
+        return fault(format!("{merge} patches to a feature's side"));
+    }
+    let fixed = learned(spec.family) && !spec.resizes_positions();
+    if spec.positions > 0 && side == 0 || fixed && (side == 0 || !side.is_multiple_of(merge)) {
+        return fault(format!(
+            "{side} patches to a side, of which {merge} make a feature's"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether every place has a learned vector.
+fn learned(family: VisionFamily) -> bool {
+    use VisionFamily::*;
+    matches!(family, Idefics3 | Gemma3 | Lfm2 | InternVl)
+}
+
+fn act(keys: &Keys<'_>, key: &str, default: VisionAct) -> Result<VisionAct, Error> {
+    match keys.text(key)? {
+        None => Ok(default),
+        Some("silu" | "swish") => Ok(VisionAct::Silu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(VisionAct::GeluTanh),
+        Some("gelu") => Ok(VisionAct::Gelu),
+        Some("quick_gelu") => Ok(VisionAct::QuickGelu),
+        Some(_) => Err(keys.error(
+            key,
+            "is not supported; supported are: silu, gelu, gelu_pytorch_tanh, quick_gelu",
+        )),
+    }
+}
+
+fn numbers(keys: &Keys<'_>, key: &str) -> Result<Vec<u32>, Error> {
+    let number = |value: &Value| match value {
+        Value::U64(v) => u32::try_from(*v).ok(),
+        Value::I64(v) => u32::try_from(*v).ok(),
+        _ => None,
+    };
+    let list = match keys.value(key) {
+        Some(Value::Array(list)) => list.iter().map(number).collect(),
+        _ => None,
+    };
+    list.ok_or_else(|| keys.error(key, "is no list of layers"))
+}
+
+fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
+    let text = |key: &str| keys.text(key).ok().flatten();
+    let tower = text("vision_config.model_type").unwrap_or("");
+    let family = match text("general.architecture").unwrap_or("") {
+        "idefics3" | "smolvlm" => VisionFamily::Idefics3,
+        "gemma3" => VisionFamily::Gemma3,
+        "qwen2_vl" => VisionFamily::Qwen2,
+        "qwen2_5_vl" => VisionFamily::Qwen2_5,
+        "llava" if tower == "pixtral" => VisionFamily::Pixtral,
+        "mistral3" if tower == "pixtral" => VisionFamily::Mistral3,
+        "lfm2_vl" | "lfm2-vl" => VisionFamily::Lfm2,
+        "internvl" => VisionFamily::InternVl,
+        _ => return Ok(None),
+    };
+    let has = |key: &str| keys.value(&format!("vision_config.{key}")).is_some();
+    if !has("patch_size") && !has("hidden_size") && !has("depth") {
+        return Ok(None);
+    }
+    let qwen = matches!(family, VisionFamily::Qwen2 | VisionFamily::Qwen2_5);
+    let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
+    // InternVL gives some sizes for both directions.
+    let size = |key: &str, default: Option<u32>, most: u32| {
+        let key = format!("vision_config.{key}");
+        keys.size(&key, default, most)
+    };
+    let (layers, heads) = match qwen {
+        true => (
+            size("depth", Some(32), MOST_LAYERS)?,
+            size("num_heads", Some(16), MOST_HEADS)?,
+        ),
+        false => (
+            size(
+                "num_hidden_layers",
+                Some(if pixtral { 24 } else { 12 }),
+                MOST_LAYERS,
+            )?,
+            size(
+                "num_attention_heads",
+                Some(if pixtral { 16 } else { 12 }),
+                MOST_HEADS,
+            )?,
+        ),
+    };
+    // Qwen2-VL's `hidden_size` is that of the language model.
+    let dim = match family {
+        VisionFamily::Qwen2 => size("embed_dim", Some(1280), MOST_DIM)?,
+        VisionFamily::Qwen2_5 => size("hidden_size", Some(1280), MOST_DIM)?,
+        _ => size(
+            "hidden_size",
+            Some(if pixtral { 1024 } else { 768 }),
+            MOST_DIM,
+        )?,
+    };
+    let ffn = match family {
+        VisionFamily::Qwen2 => {
+            let ratio = keys.positive("vision_config.mlp_ratio", Some(4.0))?;
+            (f64::from(dim) * ratio.min(64.0)) as u32
+        }
+        VisionFamily::Qwen2_5 => size("intermediate_size", Some(3420), MOST_FFN)?,
+        _ => size(
+            "intermediate_size",
+            Some(if pixtral { 4096 } else { 3072 }),
+            MOST_FFN,
+        )?,
+    };
+    let patch = match family {
+        VisionFamily::Idefics3 => size("patch_size", Some(32), MOST_PATCH)?,
+        VisionFamily::Gemma3 | VisionFamily::Pixtral | VisionFamily::Mistral3 => {
+            size("patch_size", Some(16), MOST_PATCH)?
+        }
+        _ => size("patch_size", Some(14), MOST_PATCH)?,
+    };
+    let image = match qwen {
+        true => patch,
+        false => size(
+            "image_size",
+            Some(if pixtral { 1024 } else { 224 }),
+            MOST_SIDE,
+        )?,
+    };
+    // SigLIP 2 has places in place of a size.
+    let image = match family {
+        VisionFamily::Lfm2 => size("num_patches", Some(256), MOST_SIDE)?.isqrt() * patch,
+        _ => image,
+    };
+    let side = image / patch;
+    let merge = match family {
+        VisionFamily::Lfm2 => keys.size("downsample_factor", Some(2), MOST_MERGE)?,
+        VisionFamily::InternVl => {
+            let ratio = keys.positive("downsample_ratio", Some(0.5))?;
+            (1.0 / ratio).round().min(f64::from(MOST_MERGE) + 1.0) as u32
+        }
+        VisionFamily::Idefics3 => keys.size("scale_factor", Some(2), MOST_MERGE)?,
+        VisionFamily::Gemma3 => {
+            let tokens = keys.size("mm_tokens_per_image", Some(256), side.max(1).pow(2))?;
+            (side / tokens.isqrt()).max(1)
+        }
+        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => {
+            size("spatial_merge_size", Some(2), MOST_MERGE)?
+        }
+        VisionFamily::Pixtral => 1,
+        VisionFamily::Mistral3 => keys.size("spatial_merge_size", Some(2), MOST_MERGE)?,
+    };
+    let learned = learned(family);
+    let window = match family {
+        VisionFamily::Qwen2_5 => {
+            let pixels = size("window_size", Some(112), MOST_SIDE)?;
+            Some((pixels / merge / patch).max(1))
+        }
+        _ => None,
+    };
+    let default = match family {
+        VisionFamily::Qwen2_5 => VisionAct::Silu,
+        VisionFamily::Qwen2 => VisionAct::QuickGelu,
+        VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::InternVl => VisionAct::Gelu,
+        _ => VisionAct::GeluTanh,
+    };
+    let eps = match family {
+        VisionFamily::Pixtral | VisionFamily::Mistral3 => 1e-5,
+        _ if qwen => 1e-6,
+        _ => keys.positive("vision_config.layer_norm_eps", Some(1e-6))?,
+    };
+    let projector_eps = match family {
+        VisionFamily::Mistral3 => keys.positive("rms_norm_eps", Some(1e-6))?,
+        _ => eps,
+    };
+    let whole = match (window, has("fullatt_block_indexes")) {
+        (Some(_), true) => numbers(keys, "vision_config.fullatt_block_indexes")?,
+        (Some(_), false) => vec![7, 15, 23, 31],
+        (None, _) => Vec::new(),
+    };
+    only_last_layer(keys, family)?;
+    if family == VisionFamily::InternVl {
+        plain_intern_vl(keys)?;
+    }
+    let width = keys.size("hidden_size", None, 1 << 16)?;
+    let projector_eps = match family {
+        VisionFamily::Lfm2 | VisionFamily::InternVl => 1e-5,
+        _ => projector_eps,
+    };
+    Ok(Some(VisionSpec {
+        family,
+        layers,
+        dim,
+        heads,
+        ffn,
+        eps: eps as f32,
+        projector_eps: projector_eps as f32,
+        rms: pixtral || family == VisionFamily::Qwen2_5,
+        gated: pixtral || family == VisionFamily::Qwen2_5,
+        act: act(keys, "vision_config.hidden_act", default)?,
+        projector_act: act(keys, "projector_hidden_act", VisionAct::Gelu)?,
+        patch,
+        frames: match qwen {
+            true => size("temporal_patch_size", Some(2), MOST_MERGE)?,
+            false => 1,
+        },
+        image,
+        merge,
+        positions: if learned {
+            side.saturating_mul(side)
+        } else {
+            0
+        },
+        theta: keys.positive("vision_config.rope_parameters.rope_theta", Some(10000.0))? as f32,
+        interleaved: false,
+        window,
+        whole,
+        width,
+        hidden: match family {
+            VisionFamily::Lfm2 => keys.size("projector_hidden_size", Some(2560), 1 << 16)?,
+            _ => width,
+        },
+        joined_norm: match family {
+            VisionFamily::Lfm2 => keys.bool("projector_use_layernorm")?.unwrap_or(true),
+            VisionFamily::InternVl => true,
+            _ => false,
+        },
+        by_pixel: family == VisionFamily::Lfm2,
+    }))
+}
+
+/// Refuses what only the largest InternVL has.
+fn plain_intern_vl(keys: &Keys<'_>) -> Result<(), Error> {
+    let norm = "vision_config.norm_type";
+    if !matches!(keys.text(norm)?, None | Some("layer_norm")) {
+        return Err(keys.error(norm, "is not supported; it must be layer_norm"));
+    }
+    for (key, wanted) in [
+        ("vision_config.use_qk_norm", false),
+        ("vision_config.use_absolute_position_embeddings", true),
+        ("vision_config.use_mean_pooling", true),
+    ] {
+        if keys.bool(key)?.is_some_and(|said| said != wanted) {
+            return Err(keys.error(key, format!("is not supported; it must be {wanted}")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses projectors of other hidden states than all of the last layer.
+fn only_last_layer(keys: &Keys<'_>, family: VisionFamily) -> Result<(), Error> {
+    let (layer, part) = ("vision_feature_layer", "vision_feature_select_strategy");
+    let last = match keys.value(layer) {
+        Some(Value::I64(number)) => *number == -1,
+        Some(_) => false,
+        None => family != VisionFamily::Pixtral,
+    };
+    let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
+    if pixtral && !last {
+        return Err(keys.error(layer, "is not supported; it must be -1"));
+    }
+    if family == VisionFamily::Pixtral && keys.text(part)? != Some("full") {
+        return Err(keys.error(part, "is not supported; it must be full"));
+    }
+    Ok(())
+}
+
+fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
+    if keys.text("general.architecture")? != Some("clip") {
+        return Ok(None);
+    }
+    let said = match keys.text("clip.vision.projector_type")? {
+        Some(said) => Some(said),
+        None => keys.text("clip.projector_type")?,
+    };
+    let has = |name: &str| keys.checkpoint.tensor(name).is_some();
+    let family = match said.unwrap_or("") {
+        "idefics3" => VisionFamily::Idefics3,
+        "gemma3" => VisionFamily::Gemma3,
+        "qwen2vl_merger" => VisionFamily::Qwen2,
+        "qwen2.5vl_merger" => VisionFamily::Qwen2_5,
+        "pixtral" if has("mm.patch_merger.weight") || has("mm.input_norm.weight") => {
+            VisionFamily::Mistral3
+        }
+        "pixtral" => VisionFamily::Pixtral,
+        "lfm2" => VisionFamily::Lfm2,
+        "internvl" => VisionFamily::InternVl,
+        _ => return Ok(None),
+    };
+    let size = |key: &str, default: Option<u32>, most: u32| {
+        keys.size(&format!("clip.vision.{key}"), default, most)
+    };
+    let qwen = matches!(family, VisionFamily::Qwen2 | VisionFamily::Qwen2_5);
+    let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
+    let layers = size("block_count", None, MOST_LAYERS)?;
+    let (patch, image) = (
+        size("patch_size", None, MOST_PATCH)?,
+        size("image_size", None, MOST_SIDE)?,
+    );
+    let side = (image / patch).max(1);
+    let merge = match family {
+        VisionFamily::Idefics3 => size("projector.scale_factor", Some(2), MOST_MERGE)?,
+        VisionFamily::Gemma3 => size("projector.scale_factor", Some(4), MOST_MERGE)?,
+        VisionFamily::Pixtral => 1,
+        VisionFamily::Lfm2 | VisionFamily::InternVl => {
+            size("projector.scale_factor", Some(2), MOST_MERGE)?
+        }
+        _ => size("spatial_merge_size", Some(2), MOST_MERGE)?,
+    };
+    let learned = learned(family);
+    let window = (family == VisionFamily::Qwen2_5).then(|| (112 / merge / patch).max(1));
+    // Every n-th layer sees the whole picture.
+    let whole = match window {
+        Some(_) => {
+            let every = size("n_wa_pattern", Some(8), MOST_LAYERS)?;
+            (0..layers)
+                .filter(|layer| (layer + 1) % every == 0)
+                .collect()
+        }
+        None => Vec::new(),
+    };
+    let flag = |key: &str| Ok::<_, Error>(keys.bool(key)? == Some(true));
+    let act = if flag("clip.use_silu")? {
+        VisionAct::Silu
+    } else if learned && family != VisionFamily::InternVl {
+        VisionAct::GeluTanh
+    } else if flag("clip.use_gelu")? {
+        VisionAct::Gelu
+    } else {
+        VisionAct::QuickGelu
+    };
+    let eps = keys.positive("clip.vision.attention.layer_norm_epsilon", Some(1e-6))? as f32;
+    // Files differ in what they call the width of a feature; the projector's last matrix has it.
+    let names = VisionNames::of(family, true);
+    let last = [names.linear2, names.linear1]
+        .into_iter()
+        .find(|name| !name.is_empty());
+    let last = weight(last.unwrap_or_default(), 0);
+    let info = keys.checkpoint.tensor(&last);
+    let info = info.ok_or_else(|| keys.error(&last, "is missing"))?;
+    let width = match family {
+        VisionFamily::Gemma3 => info.k,
+        _ => info.n,
+    };
+    let size_of = |n: usize| {
+        let n = u32::try_from(n).ok();
+        n.filter(|n| (1..=1 << 16).contains(n))
+    };
+    let first = keys.checkpoint.tensor(&weight(names.linear1, 0));
+    let hidden = first.and_then(|info| size_of(info.n));
+    let width = size_of(width);
+    Ok(Some(VisionSpec {
+        family,
+        layers,
+        dim: size("embedding_length", None, MOST_DIM)?,
+        heads: size("attention.head_count", None, MOST_HEADS)?,
+        ffn: size("feed_forward_length", None, MOST_FFN)?,
+        eps,
+        projector_eps: match family {
+            VisionFamily::Lfm2 | VisionFamily::InternVl => 1e-5,
+            _ => eps,
+        },
+        rms: pixtral || family == VisionFamily::Qwen2_5,
+        gated: pixtral || family == VisionFamily::Qwen2_5,
+        act,
+        projector_act: VisionAct::Gelu,
+        patch,
+        // The kernels of both frames are tensors of their own.
+        frames: 1,
+        image: if qwen { patch } else { image },
+        merge,
+        positions: if learned {
+            side.saturating_mul(side)
+        } else {
+            0
+        },
+        theta: 10000.0,
+        interleaved: pixtral,
+        window,
+        whole,
+        width: width.ok_or_else(|| keys.error(&last, "has a wrong shape"))?,
+        hidden: hidden.unwrap_or(1),
+        joined_norm: match family {
+            VisionFamily::Lfm2 => has("mm.input_norm.weight"),
+            VisionFamily::InternVl => true,
+            _ => false,
+        },
+        by_pixel: false,
+    }))
+}

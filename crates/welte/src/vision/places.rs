@@ -1,0 +1,116 @@
+//! The learned vectors of places, which the rows of an encoder read after their patches.
+
+use crate::Error;
+use welte_formats::Checkpoint;
+use welte_models::VisionSpec;
+
+/// The vectors of all places of a model.
+pub(super) struct Places {
+    /// Line by line, then that of the class.
+    table: Vec<f32>,
+    /// Floats of a vector; 0: positions are rotary.
+    dim: usize,
+    /// Places of a line, and lines.
+    side: usize,
+    /// The table is resized to the patches of each tile.
+    resized: bool,
+}
+
+/// What a new value is made of: old ones with their weights.
+type Mean = Vec<(usize, f32)>;
+
+/// The vectors for a tile.
+pub(super) struct OnTile<'a> {
+    places: &'a Places,
+    /// What each line, and each column, is made of.
+    weights: Option<[Vec<Mean>; 2]>,
+}
+
+impl Places {
+    pub(super) fn of(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<Places, Error> {
+        Ok(Places {
+            table: welte_models::learned_positions(spec, checkpoint)?,
+            dim: match spec.positions {
+                0 => 0,
+                _ => spec.dim as usize,
+            },
+            side: (spec.image / spec.patch) as usize,
+            resized: spec.resizes_positions(),
+        })
+    }
+
+    /// The vector of the class.
+    pub(super) fn class(&self) -> &[f32] {
+        &self.table[self.table.len() - self.dim..]
+    }
+
+    /// For a tile whose patches are in these windows, lines and columns.
+    pub(super) fn on(&self, patches: &[[u32; 3]]) -> OnTile<'_> {
+        let count = |axis: usize| patches.iter().map(|p| p[axis] + 1).max().unwrap_or(1);
+        OnTile {
+            places: self,
+            weights: self
+                .resized
+                .then(|| [1, 2].map(|axis| weights(self.side, count(axis)))),
+        }
+    }
+}
+
+/// What each of `count` new values is made of: `side` old ones, resized linearly, without gaps when there are fewer.
+fn weights(side: usize, count: u32) -> Vec<Mean> {
+    let scale = side as f32 / count as f32;
+    let support = scale.max(1.0);
+    let each = |new: u32| {
+        let center = (new as f32 + 0.5) * scale - 0.5;
+        let weight = |old: usize| (1.0 - (old as f32 - center).abs() / support).max(0.0);
+        let own = (0..side)
+            .map(|old| (old, weight(old)))
+            .filter(|own| own.1 > 0.0);
+        let own: Mean = own.collect();
+        let sum: f32 = own.iter().map(|own| own.1).sum();
+        own.into_iter()
+            .map(|(old, weight)| (old, weight / sum))
+            .collect()
+    };
+    (0..count).map(each).collect()
+}
+
+impl OnTile<'_> {
+    /// The vector of a patch.
+    pub(super) fn read(&self, line: u32, column: u32, vector: &mut Vec<f32>) {
+        let Places {
+            table, dim, side, ..
+        } = self.places;
+        let at = |line: usize, column: usize| &table[(line * side + column) * dim..][..*dim];
+        vector.clear();
+        let Some([lines, columns]) = &self.weights else {
+            vector.extend_from_slice(at(line as usize, column as usize));
+            return;
+        };
+        vector.resize(*dim, 0.0);
+        for (line, of_line) in &lines[line as usize] {
+            for (column, of_column) in &columns[column as usize] {
+                let weight = of_line * of_column;
+                let values = vector.iter_mut().zip(at(*line, *column));
+                values.for_each(|(sum, value)| *sum += weight * value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::weights;
+
+    #[test]
+    fn resized_places_are_means_of_old_ones() {
+        assert_eq!(weights(3, 3), [[(0, 1.0)], [(1, 1.0)], [(2, 1.0)]]);
+        for (side, count) in [(4, 2), (2, 5), (5, 3)] {
+            for own in weights(side, count) {
+                let sum: f32 = own.iter().map(|own| own.1).sum();
+                assert!((sum - 1.0).abs() < 1e-6 && own.len() <= side);
+            }
+        }
+        assert_eq!(weights(2, 4)[1], [(0, 0.75), (1, 0.25)]);
+    }
+}

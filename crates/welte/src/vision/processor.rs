@@ -1,0 +1,282 @@
+//! How a model wants its pictures: its encoder's sizes, and the settings of its processor.
+
+use crate::Error;
+use serde_json::Value as Json;
+use std::path::Path;
+use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
+use welte_models::{VisionFamily, VisionSpec};
+use welte_vision::{Filter, Marks, Method, Processor, Values};
+
+const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
+/// The largest of these files that is read, in bytes.
+const MOST_BYTES: u64 = 1 << 20;
+/// The largest side and the most pixels of a setting.
+const MOST_SIDE: u64 = 1 << 14;
+const MOST_PIXELS: u64 = 1 << 32;
+
+/// The settings of a processor, from a file beside the weights or from the metadata of an `mmproj` file.
+struct Settings<'a> {
+    /// The file, for errors.
+    path: String,
+    json: Json,
+    checkpoint: &'a dyn Checkpoint,
+}
+
+impl Settings<'_> {
+    fn wrong(&self, key: &str, problem: &str) -> Error {
+        Error::File {
+            path: self.path.clone(),
+            problem: format!("{key}: {problem}"),
+        }
+    }
+
+    /// The first of these numbers that is given: paths in the file, or keys of the metadata.
+    fn number(&self, keys: &[&str], most: u64) -> Result<Option<u64>, Error> {
+        for key in keys {
+            let found = match self.metadata(key) {
+                Some(Value::U64(v)) => Some(*v),
+                Some(Value::I64(v)) => u64::try_from(*v).ok(),
+                Some(_) => None,
+                None => match self.json.pointer(&format!("/{}", key.replace('.', "/"))) {
+                    None | Some(Json::Null) => continue,
+                    Some(value) => value.as_u64(),
+                },
+            };
+            let within = found.filter(|v| (1..=most).contains(v));
+            let problem = format!("must be a number from 1 to {most}");
+            return within.map(Some).ok_or_else(|| self.wrong(key, &problem));
+        }
+        Ok(None)
+    }
+
+    fn metadata(&self, key: &str) -> Option<&Value> {
+        let metadata = self.checkpoint.metadata();
+        metadata.get(&format!("clip.vision.{key}"))
+    }
+
+    /// A value for each colour.
+    fn colours(&self, key: &str, default: [f32; 3]) -> Result<[f32; 3], Error> {
+        let list: Option<Vec<f64>> = match (self.metadata(key), self.json.get(key)) {
+            (None, None | Some(Json::Null)) => return Ok(default),
+            (Some(Value::Array(list)), _) => list
+                .iter()
+                .map(|value| match value {
+                    Value::F64(v) => Some(*v),
+                    _ => None,
+                })
+                .collect(),
+            (_, Some(Json::Array(list))) => list.iter().map(Json::as_f64).collect(),
+            _ => None,
+        };
+        let fits = |v: &f64| v.is_finite() && v.abs() < 1e6;
+        match list.as_deref() {
+            Some(&[r, g, b]) if [r, g, b].iter().all(fits) => Ok([r as f32, g as f32, b as f32]),
+            _ => Err(self.wrong(key, "must be three numbers")),
+        }
+    }
+}
+
+fn settings<'a>(checkpoint: &'a dyn Checkpoint, path: &Path) -> Result<Settings<'a>, Error> {
+    let mut settings = Settings {
+        path: checkpoint.origin().to_string(),
+        json: Json::Null,
+        checkpoint,
+    };
+    if checkpoint.dialect() == Dialect::Gguf {
+        return Ok(settings);
+    }
+    let file = FILES
+        .iter()
+        .map(|name| path.join(name))
+        .find(|file| file.is_file());
+    let Some(file) = file else {
+        return Ok(settings);
+    };
+    settings.path = file.display().to_string();
+    let fault = |problem: String| Error::File {
+        path: file.display().to_string(),
+        problem,
+    };
+    let length = std::fs::metadata(&file).map_or(0, |m| m.len());
+    if length > MOST_BYTES {
+        return Err(fault(format!(
+            "has {length} bytes; at most {MOST_BYTES} are read"
+        )));
+    }
+    let bytes = std::fs::read(&file).map_err(|e| fault(e.to_string()))?;
+    let json: Json = serde_json::from_slice(&bytes).map_err(|e| fault(e.to_string()))?;
+    // A processor's file may have those of its parts inside.
+    settings.json = json.get("image_processor").cloned().unwrap_or(json);
+    Ok(settings)
+}
+
+/// How pictures become rows of this encoder.
+pub(super) fn read(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    path: &Path,
+    most_features: u32,
+) -> Result<Processor, Error> {
+    let settings = settings(checkpoint, path)?;
+    let longest = |default: u64| {
+        let keys = ["size.longest_edge", "preproc_image_size"];
+        Ok::<_, Error>(settings.number(&keys, MOST_SIDE)?.unwrap_or(default) as u32)
+    };
+    let side = u64::from(spec.image);
+    let (method, filter, marks) = match spec.family {
+        VisionFamily::Idefics3 => {
+            let tile = settings.number(&["max_image_size.longest_edge"], MOST_SIDE)?;
+            same_side(&settings, "max_image_size", tile, side)?;
+            let split = settings
+                .json
+                .get("do_image_splitting")
+                .and_then(Json::as_bool);
+            let method = Method::Tiles {
+                longest: longest(4 * side)?,
+                tile: spec.image,
+                split: split.unwrap_or(true),
+            };
+            (method, Filter::Lanczos, Marks::Tiles)
+        }
+        VisionFamily::Gemma3 => {
+            same_side(
+                &settings,
+                "size",
+                settings.number(&["size.height"], MOST_SIDE)?,
+                side,
+            )?;
+            let method = Method::Square { side: spec.image };
+            (method, Filter::Bilinear, Marks::Between)
+        }
+        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => {
+            let least = ["size.shortest_edge", "min_pixels", "image_min_pixels"];
+            let most = ["size.longest_edge", "max_pixels", "image_max_pixels"];
+            let method = Method::Pixels {
+                least: settings.number(&least, MOST_PIXELS)?.unwrap_or(56 * 56),
+                most: settings
+                    .number(&most, MOST_PIXELS)?
+                    .unwrap_or(28 * 28 * 1280),
+            };
+            (method, Filter::Bicubic, Marks::Axes)
+        }
+        VisionFamily::Lfm2 => {
+            let number = |key: &str, default: u64| {
+                Ok::<_, Error>(settings.number(&[key], 1 << 12)?.unwrap_or(default) as u32)
+            };
+            let flag = |key: &str| settings.json.get(key).and_then(Json::as_bool) != Some(false);
+            let count = match flag("do_image_splitting") {
+                true => [number("min_tiles", 2)?, number("max_tiles", 10)?],
+                false => [1, 1],
+            };
+            let tolerance = settings
+                .json
+                .get("max_pixels_tolerance")
+                .and_then(Json::as_f64);
+            if tolerance.is_some_and(|t| t != 2.0) {
+                return Err(settings.wrong("max_pixels_tolerance", "must be 2.0"));
+            }
+            let tile = number("tile_size", 512)?;
+            if !tile.is_multiple_of(spec.patch * spec.merge) {
+                let side = spec.patch * spec.merge;
+                let problem = format!("is {tile}; must be a multiple of {side}");
+                return Err(settings.wrong("tile_size", &problem));
+            }
+            let method = Method::Grid {
+                tile,
+                count: tile_count(&settings, count)?,
+                features: [
+                    number("min_image_tokens", 64)?,
+                    number("max_image_tokens", 256)?,
+                ],
+                whole: flag("use_thumbnail"),
+            };
+            (method, Filter::Bilinear, Marks::Grid)
+        }
+        VisionFamily::InternVl => {
+            let height = settings.number(&["size.height"], MOST_SIDE)?;
+            same_side(&settings, "size", height, side)?;
+            let number = |key: &str, default: u64| {
+                settings
+                    .number(&[key], 1 << 12)
+                    .map(|n| n.unwrap_or(default) as u32)
+            };
+            let count = [number("min_patches", 1)?, number("max_patches", 12)?];
+            let method = Method::Canvas {
+                tile: spec.image,
+                count: tile_count(&settings, count)?,
+            };
+            (method, Filter::Bicubic, Marks::Canvas)
+        }
+        VisionFamily::Pixtral | VisionFamily::Mistral3 => {
+            let longest = longest(side)?;
+            (Method::Longest { longest }, Filter::Bicubic, Marks::Lines)
+        }
+    };
+    let filter = match settings.number(&["resample"], 5)? {
+        None => filter,
+        Some(number) => Filter::of_number(number).ok_or_else(|| {
+            settings.wrong(
+                "resample",
+                "must be 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
+            )
+        })?,
+    };
+    // SigLIP's, and those of CLIP.
+    let (mean, deviation) = match spec.family {
+        VisionFamily::Idefics3 | VisionFamily::Gemma3 | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
+        VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        _ => (
+            [0.48145466, 0.4578275, 0.40821073],
+            [0.26862954, 0.2613026, 0.2757771],
+        ),
+    };
+    let deviation = settings.colours("image_std", deviation)?;
+    if deviation.contains(&0.0) {
+        return Err(settings.wrong("image_std", "must not be 0"));
+    }
+    Ok(Processor {
+        method,
+        filter,
+        patch: spec.patch,
+        merge: spec.merge,
+        window: spec.window,
+        values: match spec.by_pixel {
+            true => Values::Pixels,
+            false => Values::Planes {
+                frames: spec.frames,
+            },
+        },
+        mean: settings.colours("image_mean", mean)?,
+        deviation,
+        most_features: most_features.max(1),
+        marks,
+    })
+}
+
+/// Refuses more tiles than a picture may have.
+fn tile_count(settings: &Settings<'_>, [least, most]: [u32; 2]) -> Result<[u32; 2], Error> {
+    const MOST: u32 = 64;
+    match least <= most && most <= MOST {
+        true => Ok([least, most]),
+        false => {
+            let problem = format!("{least} to {most}; must be at most {MOST} in ascending order");
+            Err(settings.wrong("tiles", &problem))
+        }
+    }
+}
+
+/// Refuses tiles of another size than the encoder's.
+fn same_side(
+    settings: &Settings<'_>,
+    key: &str,
+    found: Option<u64>,
+    side: u64,
+) -> Result<(), Error> {
+    match found.filter(|found| *found != side) {
+        None => Ok(()),
+        Some(found) => {
+            let problem = format!("is {found}; the encoder takes {side}");
+            Err(settings.wrong(key, &problem))
+        }
+    }
+}

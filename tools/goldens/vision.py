@@ -1,0 +1,419 @@
+"""Writes goldens of pictures: what transformers' processors make of them, what its encoders make of that, and the logits of a prompt
+with two pictures.
+
+    python3 tools/goldens/vision.py crates/welte/tests/goldens crates/welte-vision/tests/data
+
+Needs torch, torchvision, transformers, pillow, numpy. The weights are random and follow from a seed. `vision.json` lists the models with
+their features and prompts. The data of the processors: `processors.json` lists settings, tiles and what stands in the prompt; the pixels
+of the tiles are bytes.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import transformers
+from make import KEPT, directory
+from PIL import Image
+from seeded import Gguf
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+VOCAB, IMAGE = 251, 7
+TEXT = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=16, max_position_embeddings=512, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+SIGLIP = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3, image_size=32, patch_size=8)
+PIXTRAL = dict(model_type="pixtral", hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=2, head_dim=24,
+               image_size=64, patch_size=4, hidden_act="silu")
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+
+
+def qwen(depth, **more):
+    return dict(depth=depth, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, **more)
+
+
+MODELS = {
+    "smolvlm": (lambda: transformers.SmolVLMForConditionalGeneration(transformers.SmolVLMConfig(
+        vision_config=SIGLIP, text_config=dict(model_type="llama", **TEXT), scale_factor=2, image_token_id=IMAGE, pad_token_id=2)),
+        lambda: Idefics3ImageProcessorPil(size={"longest_edge": 96}, max_image_size={"longest_edge": 32})),
+    "gemma3": (lambda: transformers.Gemma3ForConditionalGeneration(transformers.Gemma3Config(
+        vision_config=SIGLIP, text_config=TEXT | dict(sliding_window=8, query_pre_attn_scalar=16), mm_tokens_per_image=4,
+        image_token_index=IMAGE, image_token_id=IMAGE)),
+        lambda: Gemma3ImageProcessorPil(size={"height": 32, "width": 32})),
+    "qwen2_vl": (lambda: transformers.Qwen2VLForConditionalGeneration(transformers.Qwen2VLConfig(
+        vision_config=qwen(2, embed_dim=48, hidden_size=64, mlp_ratio=2), text_config=TEXT | dict(rope_parameters=MROPE),
+        image_token_id=IMAGE)),
+        lambda: Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600})),
+    "qwen2_5_vl": (lambda: transformers.Qwen2_5_VLForConditionalGeneration(transformers.Qwen2_5_VLConfig(
+        vision_config=qwen(3, hidden_size=48, intermediate_size=80, out_hidden_size=64, window_size=16, fullatt_block_indexes=[1]),
+        text_config=TEXT | dict(rope_parameters=MROPE), image_token_id=IMAGE)),
+        lambda: Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600})),
+    "pixtral": (lambda: transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(
+        vision_config=PIXTRAL, text_config=dict(model_type="mistral", **TEXT), vision_feature_layer=-1,
+        vision_feature_select_strategy="full", image_token_index=IMAGE, image_token_id=IMAGE)),
+        lambda: PixtralImageProcessorPil(patch_size={"height": 4, "width": 4}, size={"longest_edge": 40})),
+    "mistral3": (lambda: transformers.Mistral3ForConditionalGeneration(transformers.Mistral3Config(
+        vision_config=PIXTRAL, text_config=dict(model_type="ministral3", **TEXT), spatial_merge_size=2, image_token_index=IMAGE,
+        image_token_id=IMAGE)),
+        lambda: PixtralImageProcessorPil(patch_size={"height": 8, "width": 8}, size={"longest_edge": 64})),
+    "lfm2_vl": (lambda: transformers.Lfm2VlForConditionalGeneration(transformers.Lfm2VlConfig(
+        vision_config={key: value for key, value in SIGLIP.items() if key != "image_size"} | dict(
+            model_type="siglip2_vision_model", num_patches=16),
+        text_config=TEXT | dict(model_type="lfm2", layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False),
+        projector_hidden_size=72, image_token_id=IMAGE)),
+        lambda: Lfm2VlImageProcessor(encoder_patch_size=8, tile_size=32, min_tiles=2, max_tiles=4, min_image_tokens=2, max_image_tokens=3,
+                                     return_row_col_info=True)),
+    "internvl": (lambda: transformers.InternVLForConditionalGeneration(transformers.InternVLConfig(
+        vision_config=SIGLIP | dict(image_size=[32, 32], patch_size=[8, 8], attention_bias=True), text_config=TEXT | dict(model_type="qwen2"),
+        image_token_id=IMAGE)),
+        lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True, max_patches=4)),
+}
+
+
+def pictures(out):
+    """Pictures of several shapes, without loss."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, width, height in (("wide", 61, 37), ("tall", 24, 70), ("square", 33, 33)):
+        y, x = np.mgrid[:height, :width].astype(np.float64)
+        planes = [128 + 110 * np.sin(x / 5 + y / 9), 255 * ((x // 7 + y // 5) % 2), (x * 255 / width + y * 160 / height) % 256]
+        pixels = np.stack(planes, -1).clip(0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(out / f"{name}.png", optimize=True)
+    return sorted(out.glob("*.png"))
+
+
+def spread(model, seed):
+    """Random weights under which every part matters."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 1:
+                centre = 1.0 if any(part in name for part in ("norm", "ln_", "lambda_")) else 0.0
+                if "norm" in name and name.endswith("bias") or "gemma3" in type(model).__name__.lower() and "language" in name:
+                    centre = 0.0
+                if "soft_emb_norm" in name:
+                    centre = 0.0
+                p.normal_(centre, 0.15)
+            elif "embed_tokens" in name or "lm_head" in name:
+                p.normal_(0, 0.5)
+            elif "position_embedding" in name:
+                p.normal_(0, 0.4)
+            else:
+                fan = p.shape[0] if "mm_input_projection" in name else p[0].numel()
+                p.normal_(0, 1.6 / fan**0.5)
+    return model.bfloat16()
+
+
+def layout(name, processor, inputs):
+    """What stands in the prompt for the first picture."""
+    if name == "smolvlm":
+        own = SimpleNamespace(fake_image_token="<fake_token_around_image>", image_token="<image>", global_image_tag="<global-img>",
+                              image_seq_len=(SIGLIP["image_size"] // SIGLIP["patch_size"] // 2) ** 2)
+        return Idefics3Processor.replace_image_token(own, inputs, 0)
+    if name == "lfm2_vl":
+        own = SimpleNamespace(image_start_token="<|image_start|>", image_end_token="<|image_end|>", image_token="<image>",
+                              image_thumbnail_token="<|img_thumbnail|>")
+        height, width = (int(n) // 16 for n in inputs["image_sizes"][0])
+        return Lfm2VlProcessor._build_image_tokens(own, inputs["image_rows"][0], inputs["image_cols"][0], 4, height * width, True, True)
+    if name == "internvl":
+        return "<img>" + "<IMG_CONTEXT>" * 4 * inputs["num_patches"][0] + "</img>"
+    if name in ("pixtral", "mistral3"):
+        own = SimpleNamespace(patch_size=4, spatial_merge_size=2 if name == "mistral3" else 1, image_token="[IMG]",
+                              image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]")
+        return PixtralProcessor.replace_image_token(own, inputs, 0)
+    if name == "gemma3":
+        return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
+    return "<|image_pad|>" * int(inputs["image_grid_thw"][0].prod() // 4)
+
+
+def tiles(name, processor, inputs):
+    """The pixels of each tile as bytes, [height, width, 3]."""
+    values = inputs["pixel_values"]
+    mean, std = (np.array(v, np.float64)[:, None, None] for v in (processor.image_mean, processor.image_std))
+    if "image_grid_thw" in inputs:
+        _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
+        flat = np.asarray(values).reshape(rows // 2, columns // 2, 2, 2, 3, 2, 4, 4)[:, :, :, :, :, 0]
+        found = [flat.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, rows * 4, columns * 4)]
+    elif name == "lfm2_vl":
+        shapes = [[int(n) for n in shape] for shape in inputs["spatial_shapes"]]
+        each = [np.asarray(tile)[: h * w].reshape(h, w, 8, 8, 3) for tile, (h, w) in zip(values, shapes)]
+        found = [tile.transpose(4, 0, 2, 1, 3).reshape(3, 8 * tile.shape[0], 8 * tile.shape[1]) for tile in each]
+    elif name == "smolvlm":
+        found = list(np.asarray(values[0]))
+    else:
+        found = list(np.asarray(values))
+    result = []
+    for tile in found:
+        exact = (np.asarray(tile, np.float64) * std + mean) * 255
+        assert np.abs(exact - exact.round()).max() < 0.01
+        result.append(np.ascontiguousarray(exact.round().astype(np.uint8).transpose(1, 2, 0)))
+    return result
+
+
+def encoder_inputs(name, inputs):
+    """What the encoder of this family takes."""
+    tensors = {"pixel_values": torch.as_tensor(np.asarray(inputs["pixel_values"])).float()}
+    if "image_grid_thw" in inputs:
+        tensors["image_grid_thw"] = torch.as_tensor(np.asarray(inputs["image_grid_thw"]))
+    if name == "lfm2_vl":
+        tensors |= {key: torch.as_tensor(np.asarray(inputs[key])) for key in ("spatial_shapes", "pixel_attention_mask")}
+    if name in ("pixtral", "mistral3"):
+        tensors["image_sizes"] = torch.as_tensor(np.asarray(inputs["image_sizes"]))
+    return tensors
+
+
+def features_of(name, model, tensors):
+    found = model.get_image_features(**tensors, return_dict=True).pooler_output
+    parts = found if isinstance(found, (list, tuple)) else [found]
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+SIGLIP_NAMES = {"embeddings.patch_embedding": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
+                "post_layernorm": "v.post_ln", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+                "self_attn.out_proj": "attn_out", "layer_norm1": "ln1", "layer_norm2": "ln2", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+                "connector.modality_projection.proj": "mm.model.fc", "mm_input_projection_weight": "mm.input_projection.weight",
+                "mm_soft_emb_norm": "mm.soft_emb_norm"}
+QWEN_NAMES = {"patch_embed.proj": "v.patch_embd", "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", "mlp.gate_proj": "ffn_gate",
+              "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "merger.ln_q": "v.post_ln", "merger.mlp": "mm"}
+PIXTRAL_NAMES = {"patch_conv": "v.patch_embd", "ln_pre": "v.pre_ln", "attention_norm": "ln1", "ffn_norm": "ln2",
+                 "attention.q_proj": "attn_q", "attention.k_proj": "attn_k", "attention.v_proj": "attn_v", "attention.o_proj": "attn_out",
+                 "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+                 "multi_modal_projector.norm": "mm.input_norm", "patch_merger.merging_layer": "mm.patch_merger",
+                 "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2"}
+LFM2_NAMES = SIGLIP_NAMES | {"multi_modal_projector.layer_norm": "mm.input_norm", "multi_modal_projector.linear_1": "mm.1",
+                             "multi_modal_projector.linear_2": "mm.2"}
+INTERN_VL_NAMES = {"embeddings.cls_token": "v.class_embd", "embeddings.position_embeddings": "v.position_embd.weight",
+                   "patch_embeddings.projection": "v.patch_embd", "layernorm_before": "ln1", "layernorm_after": "ln2",
+                   "attention.q_proj": "attn_q", "attention.k_proj": "attn_k", "attention.v_proj": "attn_v",
+                   "attention.projection_layer": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "lambda_1": "ls1.weight",
+                   "lambda_2": "ls2.weight", "multi_modal_projector.layer_norm": "mm.model.mlp.0",
+                   "multi_modal_projector.linear_1": "mm.model.mlp.1", "multi_modal_projector.linear_2": "mm.model.mlp.3"}
+# Files of these families do not say how pictures are cut.
+DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
+            "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
+MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
+          "mistral3": ("pixtral", PIXTRAL_NAMES)}
+
+
+def mmproj(name, model, processor, path, seed):
+    """Writes the encoder as llama.cpp's converter names it, with other weights, which the model gets, too."""
+    kind, names = MMPROJ[name]
+    file = Gguf(path, "clip", seed)
+    config = model.config.vision_config
+    heads = config.num_heads if name == "qwen2_5_vl" else config.num_attention_heads
+    numbers = {"block_count": config.depth if name == "qwen2_5_vl" else config.num_hidden_layers, "embedding_length": config.hidden_size,
+               "feed_forward_length": config.intermediate_size, "attention.head_count": heads, "patch_size": config.patch_size,
+               "image_size": 560 if name == "qwen2_5_vl" else PIXTRAL["image_size"] if name == "mistral3" else 32,
+               "projection_dim": 64}
+    if name == "smolvlm":
+        numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
+    if name in ("gemma3", "lfm2_vl", "internvl"):
+        numbers |= {"projector.scale_factor": 2}
+    if name == "internvl":
+        numbers["patch_size"] = SIGLIP["patch_size"]
+    if name == "qwen2_5_vl":
+        numbers |= {"spatial_merge_size": 2, "n_wa_pattern": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
+        model.model.visual.window_size = 112
+    if name == "mistral3":
+        numbers |= {"spatial_merge_size": 2}
+    file.keys.add_bool("clip.has_vision_encoder", True)
+    file.keys.add_string("clip.projector_type", kind)
+    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3") else "clip.use_gelu", True)
+    for key, value in numbers.items():
+        file.keys.add_uint32(f"clip.vision.{key}", value)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name == "mistral3" else 1e-6)
+    file.keys.add_array("clip.vision.image_mean", list(map(float, processor.image_mean)))
+    file.keys.add_array("clip.vision.image_std", list(map(float, processor.image_std)))
+
+    def stored(own, value, change=lambda v: v, back=lambda v: v):
+        value = np.asarray(value, np.float32)
+        put = file.put(own, change(value), "F32" if value.ndim == 1 or "position" in own else "F16")
+        return torch.from_numpy(np.ascontiguousarray(back(put)))
+
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            match = re.search(r"(?:layers?|blocks)\.(\d+)\.", key)
+            layer = f"v.blk.{match[1]}." if match else ""
+            value = p.float().numpy()
+            if "language_model" in key or "text_model" in key or ".head." in key or key.startswith("lm_head"):
+                continue
+            if ".attn.qkv." in key:
+                end = key.rsplit(".", 1)[1]
+                parts = [stored(f"{layer}attn_{part}.{end}", v) for part, v in zip("qkv", np.split(value, 3))]
+                p.copy_(torch.cat(parts))
+                continue
+            old, new = next((old, new) for old, new in names.items() if old in key)
+            own = layer + new + key[key.index(old) + len(old) :]
+            if "patch_embed.proj" in key:
+                frames = [stored(own + end, value[:, :, i]) for i, end in enumerate(("", ".1"))]
+                p.copy_(torch.stack(frames, 2))
+            elif "position_embeddings" in key:
+                p.copy_(stored(own, value, lambda v: v[0], lambda v: v[None]))
+            elif "cls_token" in key:
+                p.copy_(stored(own, value.reshape(-1)).reshape(p.shape))
+            elif name == "lfm2_vl" and "patch_embedding.weight" in key:
+                n, side = value.shape[0], SIGLIP["patch_size"]
+                p.copy_(stored(own, value, lambda v: v.reshape(n, side, side, 3).transpose(0, 3, 1, 2),
+                               lambda v: v.transpose(0, 2, 3, 1).reshape(n, -1)))
+            elif "soft_emb_norm" in key:
+                p.copy_(stored(own, value, lambda v: v + 1, lambda v: v - 1))
+            elif name == "mistral3" and ("q_proj" in key or "k_proj" in key):
+                # Rotated pairs become neighbours.
+                swap = lambda v, a, b: v.reshape(heads, a, b, -1).swapaxes(1, 2).reshape(v.shape)
+                half = value.shape[0] // heads // 2
+                p.copy_(stored(own, value, lambda v: swap(v, 2, half), lambda v: swap(v, half, 2)))
+            else:
+                p.copy_(stored(own, value))
+    file.finish()
+
+
+def tiles_of(inputs, number):
+    """How many tiles LFM2-VL makes of a picture."""
+    count = inputs["image_rows"][number] * inputs["image_cols"][number]
+    return count + (count > 1)
+
+
+def conversation(name, files, inputs, counts, random):
+    """A prompt with two pictures: tokens, and a list of its parts as the index keeps them. Every text within a picture's layout becomes
+    two tokens."""
+    words = lambda n: [int(token) for token in random.integers(10, VOCAB, n)]
+    tokens, parts = [], []
+
+    def say(n):
+        parts.append({"tokens": words(n)})
+        tokens.extend(parts[-1]["tokens"])
+
+    def show(n):
+        tokens.extend([IMAGE] * n)
+
+    for number, (file, count) in enumerate(zip(files, counts)):
+        say(6)
+        part = {"picture": file.name, "marks": []}
+        parts.append(part)
+
+        def mark():
+            part["marks"].append(words(2))
+            tokens.extend(part["marks"][-1])
+
+        if name == "smolvlm":
+            for _ in range(count // 4):
+                mark()
+                show(4)
+            mark()
+        elif name == "lfm2_vl":
+            shapes, left = inputs["spatial_shapes"], count
+            start = sum(tiles_of(inputs, i) for i in range(number))
+            for h, w in shapes[start : start + tiles_of(inputs, number)]:
+                mark()
+                show(int(h) * int(w) // 4)
+                left -= int(h) * int(w) // 4
+            assert left == 0
+            mark()
+        elif name == "internvl":
+            mark()
+            show(count)
+            mark()
+        elif name in ("pixtral", "mistral3"):
+            height, width = (int(n) // (8 if name == "mistral3" else 4) for n in inputs["image_sizes"][number])
+            for _ in range(height):
+                show(width)
+                mark()
+        elif name == "gemma3":
+            mark()
+            show(count)
+            mark()
+        else:
+            show(count)
+    say(9)
+    return tokens, parts
+
+
+def logits_of(name, model, processor, files, counts, random):
+    images = [Image.open(file) for file in files]
+    inputs = processor([images] if name == "smolvlm" else images, return_tensors="np")
+    tokens, parts = conversation(name, files, inputs, counts, random)
+    more = encoder_inputs(name, inputs)
+    if name == "smolvlm":
+        more["pixel_attention_mask"] = torch.as_tensor(np.asarray(inputs["pixel_attention_mask"]))
+    kinds = torch.tensor([[int(token == IMAGE) for token in tokens]])
+    if name == "gemma3":
+        more["token_type_ids"] = kinds
+    if name.startswith("qwen"):
+        more["mm_token_type_ids"] = kinds
+    found = model(input_ids=torch.tensor([tokens]), **more).logits[0, -KEPT:].float().numpy()
+    assert np.isfinite(found).all() and found.std() > 0.8, (name, found.std())
+    return parts, found
+
+
+def main():
+    torch.set_num_threads(1)
+    out, data = map(Path, sys.argv[1:])
+    files = pictures(data / "pictures")
+    (out / "vision").mkdir(exist_ok=True)
+    processed, models = [], []
+    for number, (name, (make, make_processor)) in enumerate(MODELS.items()):
+        folder = out / f"vision/{name}/hf"
+        folder.parent.mkdir(exist_ok=True)
+        processor = make_processor()
+        model = spread(make(), 40 + number)
+
+        def settings(folder):
+            processor.save_pretrained(folder)
+
+        model = directory(model, folder, 40 + number, settings)
+        entry = {"name": name, "path": f"vision/{name}/hf", "pictures": []}
+        for file in files:
+            image = Image.open(file)
+            extra = {"return_row_col_info": True} if name == "smolvlm" else {}
+            inputs = processor([[image]] if name == "smolvlm" else image, return_tensors="np", **extra)
+            pixels = tiles(name, processor, inputs)
+            bytes_file = f"{name}-{file.stem}.rgb"
+            (data / bytes_file).write_bytes(b"".join(tile.tobytes() for tile in pixels))
+            processed.append({"model": name, "picture": file.name, "tiles": [list(tile.shape[:2]) for tile in pixels], "pixels": bytes_file,
+                              "layout": layout(name, processor, inputs)})
+            with torch.no_grad():
+                features = features_of(name, model, encoder_inputs(name, inputs)).numpy()
+            assert np.isfinite(features).all() and features.std() > 0.1, (name, features.std())
+            features_file = f"vision/{name}/{file.stem}.f32"
+            np.ascontiguousarray(features, "<f4").tofile(out / features_file)
+            print(name, file.stem, features.shape, f"std {features.std():.2f}", [tile.shape for tile in pixels])
+            entry["pictures"].append({"picture": file.name, "features": features_file, "count": len(features)})
+        shown = [files[2], files[1]]
+        counts = {one["picture"]: one["count"] for one in entry["pictures"]}
+        with torch.no_grad():
+            random = np.random.default_rng(60 + number)
+            parts, found = logits_of(name, model, processor, shown, [counts[file.name] for file in shown], random)
+        np.ascontiguousarray(found, "<f4").tofile(out / f"vision/{name}/logits.f32")
+        print(name, "logits", found.shape, f"std {found.std():.2f}")
+        entry |= {"parts": parts, "logits": f"vision/{name}/logits.f32"}
+        if name in MMPROJ:
+            path = out / f"vision/{name}/mmproj.gguf"
+            mmproj(name, model, processor, path, 80 + number)
+            image = Image.open(files[2])
+            processor = DEFAULTS[name]() if name in DEFAULTS else processor
+            inputs = processor([[image]] if name == "smolvlm" else image, return_tensors="np")
+            with torch.no_grad():
+                features = features_of(name, model, encoder_inputs(name, inputs)).numpy()
+            features_file = f"vision/{name}/mmproj.f32"
+            np.ascontiguousarray(features, "<f4").tofile(out / features_file)
+            print(name, "mmproj", features.shape, f"std {features.std():.2f}")
+            one = {"picture": files[2].name, "features": features_file, "count": len(features)}
+            entry["mmproj"] = {"path": f"vision/{name}/mmproj.gguf", "pictures": [one]}
+        models.append(entry)
+    lines = lambda entries: "[\n" + ",\n".join(json.dumps(e) for e in entries) + "\n]\n"
+    (data / "processors.json").write_text(lines(processed))
+    (out / "vision.json").write_text(lines(models))
+
+
+if __name__ == "__main__":
+    main()
