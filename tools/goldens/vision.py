@@ -20,11 +20,12 @@ import transformers
 from make import KEPT, directory
 from PIL import Image
 from seeded import Gguf
+from transformers.image_processing_backends import TorchvisionBackend
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor as LFM2_VL
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
@@ -41,6 +42,18 @@ MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 
 
 def qwen(depth, **more):
     return dict(depth=depth, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2, **more)
+
+
+class PilResize(TorchvisionBackend):
+    """Resizes with pillow in place of torchvision, whose bytes are off by one at times."""
+
+    def resize(self, image, size, resample=None, **kwargs):
+        each = [Image.fromarray(one.permute(1, 2, 0).numpy()).resize((size.width, size.height), resample=int(resample)) for one in image]
+        return torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in each])
+
+
+class Lfm2VlImageProcessor(LFM2_VL, PilResize):
+    pass
 
 
 MODELS = {

@@ -7,10 +7,11 @@ use welte_models::{CompileOptions, Error, compile, compile_vision, spec, vision_
 use welte_table::{Program, Source};
 
 /// Tensors that a model may lack: the table of tokens is then the output too; biases of all layers; values of Gemma 4, which
-/// are then the keys.
+/// are then the keys; the norm of LFM2-VL's projector.
 fn is_optional(model: &str, tensor: &str) -> bool {
-    let output = ["lm_head.weight", "output.weight"].contains(&tensor);
+    let output = tensor.ends_with("lm_head.weight") || tensor == "output.weight";
     output
+        || model.contains("lfm2_vl") && tensor == "mm.input_norm.weight"
         || tensor.contains("bias")
         || model.starts_with("gemma4") && tensor.ends_with("attn_v.weight")
 }
@@ -155,8 +156,10 @@ fn a_tensor_of_a_wrong_shape_is_refused() {
             };
             for info in [wider, longer] {
                 let mut changed = Changed::of(&name, &*file);
-                // The tables of tokens say how many there are.
-                let counts = info.n > own.n && info.name.contains("emb");
+                // The tables of tokens say how many there are, the last matrices of projectors how wide a feature is.
+                let last = ["mm.model.fc.weight", "mm.input_projection.weight"];
+                let counts = info.n > own.n && info.name.contains("emb")
+                    || last.contains(&info.name.as_str());
                 changed.tensors[i] = info.clone();
                 match changed.program() {
                     Ok(program) if counts || !reads(&program, &info.name) => {}

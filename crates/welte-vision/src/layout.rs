@@ -1,6 +1,6 @@
 //! What stands in the prompt for a picture.
 
-use crate::Prepared;
+use crate::{Marks, Prepared};
 
 /// A part of what stands in the prompt for a picture.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,36 +20,6 @@ pub enum Piece {
         /// True if the rows attend to each other in both directions.
         both_ways: bool,
     },
-}
-
-/// How a family marks pictures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marks {
-    /// Idefics 3 and SmolVLM: each tile has its row and column before it.
-    Tiles,
-    /// Gemma 3: the features stand between two tokens and attend to each other.
-    Between,
-    /// Qwen: the template marks pictures, and features have the axes of their row and column.
-    Axes,
-    /// Pixtral and Mistral 3: a token ends each line of features.
-    Lines,
-    /// LFM2-VL: tiles have their row and column before them, if there are several, and all are between two tokens.
-    Grid,
-    /// InternVL: all tiles between two tokens.
-    Canvas,
-}
-
-impl Marks {
-    /// What the family's chat template writes for a picture. The layout takes its place.
-    pub fn placeholder(self) -> &'static str {
-        match self {
-            Marks::Tiles | Marks::Grid => "<image>",
-            Marks::Canvas => "<IMG_CONTEXT>",
-            Marks::Between => "<start_of_image>",
-            Marks::Axes => "<|image_pad|>",
-            Marks::Lines => "[IMG]",
-        }
-    }
 }
 
 impl Prepared {

@@ -5,12 +5,14 @@
 
 mod decode;
 mod layout;
+mod marks;
 mod processor;
 mod resize;
 mod rows;
 
 pub use decode::{Error, Limits, Pixels, decode};
-pub use layout::{Marks, Piece};
-pub use processor::{Method, Prepared, Processor, Tile};
+pub use layout::Piece;
+pub use marks::Marks;
+pub use processor::{Method, Prepared, Processor, Tile, Values};
 pub use resize::{Filter, resize};
-pub use rows::{Rows, Values};
+pub use rows::Rows;

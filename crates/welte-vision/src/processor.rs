@@ -1,6 +1,6 @@
 //! What each family makes of a picture before its encoder.
 
-use crate::{Error, Filter, Marks, Pixels, Values, resize};
+use crate::{Error, Filter, Marks, Pixels, resize};
 
 /// How a picture is resized and cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +50,19 @@ pub enum Method {
         /// The longer side.
         longest: u32,
     },
+}
+
+/// The order of a patch's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// All red ones, line by line, then green and blue ones. Each colour is there `frames` times, as an encoder of videos reads
+    /// a picture that stands still.
+    Planes {
+        /// Frames of a patch.
+        frames: u32,
+    },
+    /// Pixel by pixel.
+    Pixels,
 }
 
 /// Makes tiles of pictures.

@@ -3,20 +3,7 @@
 //! The patches of one feature are neighbours, line by line, so that merging them needs no search. Features of one window are
 //! neighbours, too.
 
-use crate::{Processor, Tile};
-
-/// The order of a patch's values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
-    /// All red ones, line by line, then green and blue ones. Each colour is there `frames` times, as an encoder of videos reads
-    /// a picture that stands still.
-    Planes {
-        /// Frames of a patch.
-        frames: u32,
-    },
-    /// Pixel by pixel.
-    Pixels,
-}
+use crate::{Processor, Tile, Values};
 
 /// The rows of a tile.
 #[derive(Clone, Debug, PartialEq)]

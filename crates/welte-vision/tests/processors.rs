@@ -88,9 +88,7 @@ fn tiles_and_layouts_are_those_of_the_processors() {
         let bytes = std::fs::read(data().join(text("pixels"))).expect("pixels");
         let tiles = prepared.tiles.iter().flat_map(|t| &t.pixels.bytes);
         let furthest = tiles.zip(&bytes).map(|(a, b)| a.abs_diff(*b)).max();
-        // LFM2-VL's processor has no version with the Python imaging library.
-        let most = u8::from(text("model") == "lfm2_vl");
-        assert!(furthest <= Some(most), "{what}: {furthest:?} off");
+        assert_eq!(furthest, Some(0), "{what}: pixels");
         let mut layout = String::new();
         let mut next = 0;
         for piece in prepared.layout() {
