@@ -49,3 +49,12 @@ fn values_of_python() {
         &[both, "time{}"],
     );
 }
+
+/// A call is complete with its own bracket, and what follows it is text.
+#[test]
+fn brackets_around_a_call_must_close() {
+    let answer = parser("gemma").parse("```tool_code\nprint(time()]\n```");
+    assert_eq!(calls(&answer), ["time{}"]);
+    assert_eq!(answer.text, "]\n```");
+    assert_eq!(answer.problems[0].expected, "')'");
+}

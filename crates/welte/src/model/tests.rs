@@ -225,3 +225,34 @@ fn a_context_that_was_named_is_kept_and_caches_are_cut() {
     let both = |o: &mut LoadOptions| (o.context, o.cache_positions) = (2048, 10240);
     assert_eq!(fitted(None, both), (2048, 10240, false));
 }
+
+#[test]
+fn experts_beside_or_eight_bits_need_a_gpu() {
+    let options = LoadOptions::default;
+    let beside = LoadOptions {
+        cpu_experts: 1,
+        ..options()
+    };
+    let narrow = LoadOptions {
+        activations: Activations::Float8,
+        ..options()
+    };
+    let both = LoadOptions {
+        cpu_experts: 1,
+        ..narrow.clone()
+    };
+    assert!(!options().needs_gpu());
+    for one in [&beside, &narrow, &both] {
+        assert!(one.needs_gpu());
+    }
+    // Weights are narrowed for them, unless they are narrow already.
+    let formats = |source: &str, options: &LoadOptions| {
+        let checkpoint = as_asked(open(source).unwrap(), options);
+        let all = checkpoint.tensors().iter().map(|tensor| tensor.format);
+        all.collect::<Vec<Format>>()
+    };
+    let (wide, own) = ("synthetic:tiny:bf16", "synthetic:tiny:f8_e4m3");
+    assert!(!formats(wide, &options()).contains(&Format::F8_E4M3));
+    assert!(formats(wide, &narrow).contains(&Format::F8_E4M3));
+    assert_eq!(formats(own, &narrow), formats(own, &options()));
+}

@@ -1,0 +1,138 @@
+//! A smaller model guesses for another one: the texts stay those of plain decoding.
+
+mod common;
+
+use common::*;
+use welte::{
+    DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome, Request, Speculation, Stream,
+};
+
+/// A model with two slots.
+fn model(source: &str, change: impl FnOnce(&mut LoadOptions)) -> Model {
+    let options = with(options(DeviceChoice::CPU), |o| {
+        o.slots = 2;
+        change(o);
+    });
+    load(source, &options)
+}
+
+/// A request for exactly so many tokens. Every second one takes the most probable tokens.
+fn request(model: &Model, prompt_tokens: usize, tokens: usize, seed: u64) -> Request {
+    with(Request::new(prompt(prompt_tokens, model)), |r| {
+        r.options.max_tokens = tokens;
+        r.options.ignore_end = true;
+        if seed % 2 == 1 {
+            r.options.sampling = sampled(seed);
+        }
+    })
+}
+
+/// An engine that verifies all guesses of a draft model.
+fn engine(model: &Model, draft: Option<&Model>) -> Result<Engine, welte::Error> {
+    let how = with(EngineOptions::default(), |o| {
+        o.speculation = draft.map_or(Speculation::Off, |draft| Speculation::Model(draft.clone()));
+        o.speculate_always = true;
+    });
+    Engine::new(model, &how)
+}
+
+/// The outcomes of requests that come together, and guesses that were made and right.
+fn together(engine: &Engine, requests: &[Request]) -> (Vec<Outcome>, usize, usize) {
+    let submit = |request: &Request| engine.submit(request.clone()).unwrap();
+    let streams: Vec<Stream> = requests.iter().map(submit).collect();
+    let outcomes = streams
+        .into_iter()
+        .map(|stream| stream.complete().unwrap().1);
+    let outcomes: Vec<Outcome> = outcomes.collect();
+    let sum = |of: fn(&Outcome) -> usize| outcomes.iter().map(of).sum();
+    let (drafted, accepted) = (
+        sum(|o| o.speculated.drafted),
+        sum(|o| o.speculated.accepted),
+    );
+    (outcomes, drafted, accepted)
+}
+
+fn tokens(outcomes: &[Outcome]) -> Vec<&[u32]> {
+    outcomes
+        .iter()
+        .map(|outcome| outcome.tokens.as_slice())
+        .collect()
+}
+
+/// The same weights in another format often agree, and wrong guesses change nothing.
+#[test]
+fn guesses_of_another_model_are_verified() {
+    let own = model(TINY, |_| ());
+    let draft = model("synthetic:tiny:q5_0", |_| ());
+    let requests = [0, 1, 2, 3].map(|n| request(&own, 20 + n, 80, n as u64));
+    let plain = together(&engine(&own, None).unwrap(), &requests);
+    let guessed = together(&engine(&own, Some(&draft)).unwrap(), &requests);
+    assert_eq!(tokens(&plain.0), tokens(&guessed.0));
+    let (drafted, accepted) = (guessed.1, guessed.2);
+    assert!(
+        0 < accepted && accepted < drafted,
+        "{accepted} of {drafted}"
+    );
+}
+
+#[test]
+fn a_draft_guesses_within_its_own_context() {
+    let own = model(TINY, |_| ());
+    let draft = model(TINY, |o| o.context = 64);
+    let engine = engine(&own, Some(&draft)).unwrap();
+    let run = |request: Request| {
+        let (outcomes, drafted, _) = together(&engine, std::slice::from_ref(&request));
+        let plain = together(&self::engine(&own, None).unwrap(), &[request]);
+        assert_eq!(tokens(&outcomes), tokens(&plain.0));
+        drafted
+    };
+    assert!(run(request(&own, 30, 30, 0)) > 10);
+    // From position 64 on there are no guesses.
+    let some = run(request(&own, 40, 100, 0));
+    assert!(0 < some && some < 64 - 40, "{some}");
+    assert_eq!(run(request(&own, 65, 30, 0)), 0);
+    assert!(run(request(&own, 30, 30, 1)) > 10);
+}
+
+/// A token must mean the same to both.
+#[test]
+fn a_draft_has_the_vocabulary_of_the_model() {
+    let with_vocabulary = |change: &dyn Fn(&mut Vec<String>)| {
+        let letter = |id: u32| char::from_u32(0x100 + id).unwrap().to_string();
+        let mut letters: Vec<String> = (0..251).map(letter).collect();
+        change(&mut letters);
+        let ids = letters.iter().cloned().zip((0..).map(|id: u32| id.into()));
+        let vocab: serde_json::Map<String, serde_json::Value> = ids.collect();
+        let tokenizer = serde_json::json!({
+            "model": {"type": "BPE", "vocab": vocab, "merges": []}, "added_tokens": [],
+        });
+        let folder = tempfile::tempdir().unwrap();
+        directory(
+            folder.path(),
+            "",
+            &[("tokenizer.json", &tokenizer.to_string())],
+        )
+    };
+    let own = with_vocabulary(&|_| ());
+    assert!(engine(&own, Some(&with_vocabulary(&|_| ()))).is_ok());
+    for (draft, why) in [
+        (
+            with_vocabulary(&|all| all.swap(3, 4)),
+            "token 3 is another one",
+        ),
+        (
+            with_vocabulary(&|all| all.swap(249, 250)),
+            "token 249 is another one",
+        ),
+        (
+            with_vocabulary(&|all| drop(all.pop())),
+            "its vocabulary has 250 tokens and the model's 251",
+        ),
+    ] {
+        let error = engine(&own, Some(&draft))
+            .map(drop)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
