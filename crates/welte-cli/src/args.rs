@@ -3,6 +3,7 @@
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
 use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
+use crate::images::EyeArgs;
 use crate::limits::LimitArgs;
 use crate::offer::OfferArgs;
 use crate::rerank::RerankArgs;
@@ -94,6 +95,11 @@ pub(crate) struct RunArgs {
     /// File with the prompt (-: standard input)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    /// An image that the prompt is about (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) image: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) eyes: EyeArgs,
     /// System prompt (also -sys)
     #[arg(long, value_name = "TEXT")]
     pub(crate) system_prompt: Option<String>,
@@ -157,6 +163,8 @@ pub(crate) struct ServeArgs {
     pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+    #[command(flatten)]
+    pub(crate) eyes: EyeArgs,
     /// File with a chat template that replaces the models' own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template_file: Option<PathBuf>,
@@ -242,6 +250,8 @@ pub(crate) struct InspectArgs {
     pub(crate) source: Option<String>,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) eyes: EyeArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Picture::Text)]
     pub(crate) output: Picture,

@@ -1,17 +1,19 @@
 //! The interactive chat: a conversation with history, line editing and a few commands.
 
 use crate::args::RunArgs;
-use crate::{conversation, figures, hints, source, terminal};
+use crate::{conversation, figures, hints, images, source, terminal};
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
-use welte::{ChatTemplate, Message, Outcome, Session, StopReason};
+use welte::{ChatTemplate, Image, Message, Outcome, Session, StopReason};
 use welte_formats::files;
 
 const HELP: &str = "\
 /help           this list
 /clear          forget the conversation
+/image FILE     ask about an image in the next message; a file dropped into the line does the same
 /system [TEXT]  set or clear the system prompt; forgets the conversation
 /save FILE      write the conversation as JSON
 /load FILE      read a conversation
@@ -23,6 +25,8 @@ struct Chat {
     session: Session,
     template: Option<ChatTemplate>,
     messages: Vec<Message>,
+    /// Images of the next message.
+    images: Vec<Image>,
     /// The text so far, if there is no template.
     raw: String,
 }
@@ -53,8 +57,12 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
         session,
         template,
         messages: Vec::new(),
+        images: Vec::new(),
         raw: String::new(),
     };
+    for path in &args.image {
+        chat.attach(path)?;
+    }
     chat.messages.extend(
         args.system_prompt
             .clone()
@@ -68,10 +76,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             Ok(line) if line.trim().is_empty() => {}
             Ok(line) => {
                 let _ = editor.add_history_entry(line.as_str());
-                let done = match line.trim().strip_prefix('/') {
-                    Some(command) => chat.command(command),
-                    None => chat.turn(args, &line).map(|()| Next::Go),
-                };
+                let done = chat.line(args, &line);
                 match done {
                     Ok(Next::Leave) => break,
                     Ok(Next::Go) => {}
@@ -111,26 +116,62 @@ fn read(line: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> rustyline::R
 }
 
 impl Chat {
+    /// A command, a message, or images dropped into the line.
+    fn line(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<Next> {
+        let (text, paths) = match self.session.model().eyes() {
+            Some(_) => images::dropped(line),
+            None => (line.to_string(), Vec::new()),
+        };
+        if paths.is_empty()
+            && let Some(command) = line.trim().strip_prefix('/')
+        {
+            return self.command(command);
+        }
+        for path in &paths {
+            self.attach(path)?;
+        }
+        if text.is_empty() {
+            return Ok(Next::Go);
+        }
+        self.turn(args, &text).map(|()| Next::Go)
+    }
+
+    /// Takes an image for the next message.
+    fn attach(&mut self, path: &Path) -> anyhow::Result<()> {
+        let model = self.session.model();
+        anyhow::ensure!(self.template.is_some(), "images need a chat template");
+        if model.eyes().is_none() {
+            let why = model.no_images().unwrap_or("it has no eyes");
+            anyhow::bail!("the model takes no images: {why}");
+        }
+        self.images.push(images::read(path)?);
+        eprintln!("{}: goes with the next message", path.display());
+        Ok(())
+    }
+
     fn turn(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<()> {
         let model = self.session.model().clone();
         let options = args.options()?;
         let Some(template) = &self.template else {
             let text = format!("{}{line}", self.raw);
             let tokens = model.encode(&text)?;
+            let prompt = tokens.into();
             let (outcome, answer) =
-                conversation::answer(&mut self.session, &tokens, &options, false)?;
+                conversation::answer(&mut self.session, &prompt, &options, false)?;
             self.raw = format!("{text}{answer}");
             self.close(&outcome);
             return Ok(());
         };
-        self.messages
-            .push(conversation::message("user", line.to_string()));
+        self.messages.push(Message {
+            images: std::mem::take(&mut self.images),
+            ..conversation::message("user", line.to_string())
+        });
         let channels = conversation::in_channels(&model);
         let result = model
-            .encode_chat(template, &self.messages)
+            .encode_conversation(template, &self.messages)
             .map_err(anyhow::Error::from)
-            .and_then(|tokens| {
-                conversation::answer(&mut self.session, &tokens, &options, channels)
+            .and_then(|prompt| {
+                conversation::answer(&mut self.session, &prompt, &options, channels)
             });
         match result {
             Ok((outcome, text)) => {
@@ -142,8 +183,9 @@ impl Chat {
                 Ok(())
             }
             Err(error) => {
-                // The question is not part of the conversation then.
-                self.messages.pop();
+                // The question is not part of the conversation then. Its images stay for the next one.
+                let asked = self.messages.pop();
+                self.images = asked.map_or(Vec::new(), |asked| asked.images);
                 Err(error)
             }
         }
@@ -162,6 +204,10 @@ impl Chat {
             "help" | "?" => eprintln!("{HELP}"),
             "exit" | "quit" | "bye" => return Ok(Next::Leave),
             "clear" => self.clear(),
+            "image" => {
+                anyhow::ensure!(!rest.is_empty(), "/image FILE");
+                self.attach(rest.as_ref())?;
+            }
             "system" => {
                 anyhow::ensure!(self.template.is_some(), "/system needs a chat template");
                 self.messages.clear();
@@ -179,6 +225,7 @@ impl Chat {
 
     fn clear(&mut self) {
         self.messages.retain(|m| m.role == "system");
+        self.images.clear();
         self.raw.clear();
     }
 
@@ -187,7 +234,10 @@ impl Chat {
         let messages: Vec<serde_json::Value> = self
             .messages
             .iter()
-            .map(|m| serde_json::json!({ "role": m.role, "content": m.content }))
+            .map(|m| {
+                let images: Vec<&str> = m.images.iter().map(|i| i.name.as_str()).collect();
+                serde_json::json!({ "role": m.role, "content": m.content, "images": images })
+            })
             .collect();
         let all = serde_json::json!({ "messages": messages, "text": self.raw });
         files::replace_file(path.as_ref(), format!("{all:#}\n").as_bytes())
@@ -214,8 +264,15 @@ impl Chat {
                 ))
             })
             .collect();
-        self.messages = messages
+        let mut messages = messages
             .with_context(|| format!("{path}: messages: each needs a role and a content"))?;
+        for (message, stored) in messages.iter_mut().zip(list) {
+            let files = stored.get("images").and_then(|all| all.as_array());
+            let files = files.into_iter().flatten().filter_map(|file| file.as_str());
+            let images = files.map(|file| images::read(file.as_ref()));
+            message.images = images.collect::<anyhow::Result<_>>()?;
+        }
+        self.messages = messages;
         self.raw = field(&all, "text").unwrap_or_default();
         Ok(())
     }

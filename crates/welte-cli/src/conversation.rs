@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use welte::{
     Activations, CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL,
-    GenerateOptions, LoadOptions, Message, Model, Outcome, Said, Session,
+    GenerateOptions, Images, LoadOptions, Message, Model, Outcome, Prompt, Said, Session,
 };
 
 /// The chat template to use: the file's, the model's, or none for raw text.
@@ -35,6 +35,7 @@ fn load_options(args: &RunArgs) -> anyhow::Result<LoadOptions> {
     options.fit_context = true;
     options.fit_with_others = args.spec.model_draft.is_some();
     options.prefix_store = args.prefix.prefix_cache.is_some();
+    args.eyes.set(&mut options);
     Ok(options)
 }
 
@@ -46,6 +47,7 @@ pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> 
         let mut options = load_options(args)?;
         options.context = model.context() as u32;
         options.activations = Activations::Wide;
+        options.images = Images::Off;
         source::load_with(draft, &options)
     })?;
     Ok(Engine::new(model, &options)?.session())
@@ -155,7 +157,7 @@ fn columns(stream: &impl IsTerminal) -> Option<u16> {
 /// Generates to standard output. Returns the answer too.
 pub(crate) fn answer(
     session: &mut Session,
-    tokens: &[u32],
+    prompt: &Prompt,
     options: &GenerateOptions,
     channels: bool,
 ) -> anyhow::Result<(Outcome, String)> {
@@ -163,7 +165,7 @@ pub(crate) fn answer(
     let columns = columns(&out);
     let mut shown = Shown::new(channels, Wrapper::new(out, columns));
     let mut failed = None;
-    let outcome = session.generate(tokens, options, &mut |piece| match shown.piece(piece) {
+    let outcome = session.generate(prompt, options, &mut |piece| match shown.piece(piece) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             failed = Some(error);

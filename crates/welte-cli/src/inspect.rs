@@ -10,7 +10,9 @@ use welte_report::Header;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
-    let inspection = match Model::inspect(&source, &args.load.options()?) {
+    let mut options = args.load.options()?;
+    args.eyes.set(&mut options);
+    let inspection = match Model::inspect(&source, &options) {
         Err(welte::Error::Model(error)) if error.is_of_contents() => {
             writeln!(crate::terminal::stdout(), "{}\n", Model::survey(&source)?)?;
             return Err(welte::Error::Model(error).into());

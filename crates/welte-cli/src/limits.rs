@@ -27,6 +27,15 @@ pub(crate) struct LimitArgs {
     /// memory if that is less]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) bodies_memory: Option<u64>,
+    /// Images that a request may have
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) max_images: u32,
+    /// The largest file of an image, in bytes or with K or M
+    #[arg(long, default_value = "20M", value_name = "SIZE", value_parser = bytes)]
+    pub(crate) max_image: u64,
+    /// Fetch images that requests name by an address of this host, or * for all public ones (repeatable)
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_remote_images: Vec<String>,
     /// Seconds that answers may take after the server was asked to end
     #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) drain: u32,
@@ -40,6 +49,10 @@ impl LimitArgs {
         options.head_timeout = seconds(self.head_timeout);
         options.body_timeout = seconds(self.body_timeout);
         options.largest_body = usize::try_from(self.max_body)?;
+        options.images.most = self.max_images as usize;
+        options.images.largest = usize::try_from(self.max_image)?;
+        let hosts = &self.allow_remote_images;
+        options.images.remote = (!hosts.is_empty()).then(|| hosts.clone());
         if let Some(bytes) = self.bodies_memory {
             options.bodies_memory = usize::try_from(bytes)?;
         }

@@ -56,7 +56,9 @@ const fn to(ours: &'static str) -> Becomes {
 }
 
 const NO_ADAPTERS: Becomes = Error("adapters and control vectors are not supported; leave it out");
-const NO_IMAGES: Becomes = Error("images, sound and video are not supported; leave it out");
+const NO_MEDIA: Becomes = Error("sound and video are not supported; leave it out");
+const NO_DOWNLOAD: Becomes =
+    Error("an encoder is not downloaded by its address; name its file with --mmproj");
 const ROPE: Becomes =
     Error("positions are scaled as the model's file says, and cannot be changed; leave it out");
 const ESCAPES: Becomes = Note("backslashes in a prompt stay as they are");
@@ -285,13 +287,11 @@ const FLAGS: &[Flag] = &[
         NO_ADAPTERS,
     ),
     flag(&["--control-vector-layer-range"], Two, NO_ADAPTERS),
-    flag(&["-mm", "--mmproj", "-mmu", "--mmproj-url"], One, NO_IMAGES),
-    flag(&["--image", "--audio", "--video"], One, NO_IMAGES),
-    flag(
-        &["--no-mmproj", "--no-mmproj-auto", "--mmproj-auto"],
-        Zero,
-        Given,
-    ),
+    flag(&["-mm"], One, Becomes::Flag("--mmproj")),
+    flag(&["-mmu", "--mmproj-url"], One, NO_DOWNLOAD),
+    flag(&["--audio", "--video"], One, NO_MEDIA),
+    flag(&["--no-mmproj-auto"], Zero, Becomes::Flag("--no-mmproj")),
+    flag(&["--mmproj-auto"], Zero, Given),
     flag(&["--rope-scaling", "--rope-scale"], One, ROPE),
     flag(&["--rope-freq-base", "--rope-freq-scale"], One, ROPE),
     flag(&["--yarn-orig-ctx", "--yarn-ext-factor"], One, ROPE),

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 use std::io::Write;
-use welte::{GenerateOptions, Logprobs, Model, Outcome, Session};
+use welte::{GenerateOptions, Logprobs, Model, Outcome, Prompt, Session};
 
 /// Generates, and writes a line per token as soon as its text is final.
 pub(crate) fn answer(
     session: &mut Session,
-    tokens: &[u32],
+    prompt: &Prompt,
     options: &GenerateOptions,
     out: &mut impl Write,
 ) -> anyhow::Result<Outcome> {
     let model = session.model().clone();
-    let mut stream = session.pieces(tokens, options)?;
+    let mut stream = session.pieces(prompt, options)?;
     loop {
         let piece = stream.next().transpose()?;
         for logprobs in stream.take_logprobs() {

@@ -20,6 +20,7 @@ mod generate;
 mod help;
 mod hints;
 mod hub;
+mod images;
 mod inspect;
 mod ladder;
 mod limits;

@@ -155,6 +155,7 @@ fn persistent_generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<P
         token: last,
         position: stepper.tokens().len() as u32,
         steps: clocked,
+        shift: 0,
     };
     let tools = stepper.context().replays();
     let tools = tools.context("the device has one way to replay")?;

@@ -4,11 +4,11 @@ use crate::args::RunArgs;
 use crate::conversation::{
     answer, close, in_channels, load, message, on_interrupt, session, template,
 };
-use crate::{chat, figures, logprobs, source};
+use crate::{chat, figures, images, logprobs, source};
 use anyhow::bail;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use welte::StopReason;
+use welte::{Message, Prompt, StopReason};
 
 /// The model and the prompt that the arguments name.
 struct Request {
@@ -107,7 +107,11 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     options.logprobs = args.logprobs;
     let model = load(source, args)?;
     let template = template(args, &model)?;
-    let tokens = match &template {
+    anyhow::ensure!(
+        template.is_some() || args.image.is_empty(),
+        "--image needs a chat template, which this model lacks or --no-chat switches off"
+    );
+    let tokens: Prompt = match &template {
         Some(template) => {
             let mut messages = Vec::new();
             messages.extend(
@@ -115,8 +119,12 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
                     .clone()
                     .map(|content| message("system", content)),
             );
-            messages.push(message("user", prompt.to_string()));
-            model.encode_chat(template, &messages)?
+            let images = args.image.iter().map(|path| images::read(path));
+            messages.push(Message {
+                images: images.collect::<anyhow::Result<_>>()?,
+                ..message("user", prompt.to_string())
+            });
+            model.encode_conversation(template, &messages)?
         }
         None => {
             if args.system_prompt.is_some() {
@@ -127,7 +135,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
             if !args.no_chat {
                 eprintln!("note: {source} has no chat template; completing the raw text");
             }
-            model.encode(prompt)?
+            model.encode(prompt)?.into()
         }
     };
     let mut session = session(args, &model)?;

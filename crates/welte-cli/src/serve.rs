@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
-use welte::{Activations, Model};
+use welte::{Activations, Images, Model};
 use welte_report::{count, human};
 use welte_server::{BrowserPage, ServerOptions};
 use welte_table::Class;
@@ -32,6 +32,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     load.cache_positions = args.cache_positions;
     load.checkpoints = args.checkpoints;
     load.prefix_store = args.prefix.prefix_cache.is_some();
+    args.eyes.set(&mut load);
     let (catalog, first) = catalog::of(args, &load)?;
     if let Some(model) = &first {
         print_first(model, args.verbose);
@@ -42,10 +43,16 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         "-md takes one model; {} are served",
         planned.len()
     );
+    anyhow::ensure!(
+        planned.len() == 1 || args.eyes.mmproj.is_none(),
+        "--mmproj takes one model; {} are served. Put each encoder beside its model",
+        planned.len()
+    );
     load.context = first.as_ref().map_or(load.context, |m| m.context() as u32);
     args.spec.set(&mut options.engine, |draft| {
         let mut of_draft = load.clone();
         of_draft.activations = Activations::Wide;
+        of_draft.images = Images::Off;
         source::load_with(draft, &of_draft)
     })?;
     if planned.len() > 1 {
@@ -77,6 +84,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 /// The memory plan of the model that is loaded at the start.
 fn print_first(model: &Model, verbose: bool) {
     figures::note_device(model, verbose);
+    match model.no_images() {
+        None => eprintln!("note: the model takes images"),
+        Some(why) if verbose => eprintln!("note: the model takes no images: {why}"),
+        Some(_) => {}
+    }
     let plan = model.plan();
     for class in Class::ALL {
         eprintln!("{:>12}  {}", human(plan.bytes(class)), class.name());

@@ -372,6 +372,7 @@ pub(super) fn start(slot: u32, token: u32, position: u32, steps: u32) -> ChainSt
         token,
         position,
         steps,
+        shift: 0,
     }
 }
 

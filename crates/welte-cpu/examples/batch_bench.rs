@@ -115,6 +115,7 @@ fn chain(
         token: 1 + slot,
         position: DEPTH,
         steps,
+        shift: 0,
     };
     let starts: Vec<ChainStart> = (0..slots).map(start).collect();
     let begun = Instant::now();

@@ -202,6 +202,7 @@ fn chains(model: &Model, threads: usize, steps: &[u32], sampling: Sampling) -> V
             token: token[0],
             position,
             steps: 0,
+            shift: 0,
         });
     }
     let mut emitted: Vec<Vec<u32>> = starts.iter().map(|start| vec![start.token]).collect();

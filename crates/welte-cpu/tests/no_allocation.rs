@@ -81,6 +81,7 @@ fn replay_allocates_nothing() {
             token: token[0],
             position: 41,
             steps: 100,
+            shift: 0,
         };
         let starts = [start(0), start(1), start(2)];
         context.chain(&starts, &control, &mut |_| true).unwrap();

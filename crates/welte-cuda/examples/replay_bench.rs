@@ -90,6 +90,7 @@ fn bench(
                 token: 1,
                 position: depth,
                 steps: tokens,
+                shift: 0,
             };
             let mut best = f64::INFINITY;
             for _ in 0..3 {
@@ -120,6 +121,7 @@ fn bench(
                 token: 1,
                 position: depths[0],
                 steps: 16,
+                shift: 0,
             })?);
         }
         if replay != Replay::Graph {

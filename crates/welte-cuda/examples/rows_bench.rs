@@ -114,6 +114,7 @@ fn chain(context: &mut CudaContext, rows: &[Row]) -> Result<(), Box<dyn Error>> 
             token: row.token(),
             position: row.position,
             steps: STEPS,
+            shift: 0,
         })
         .collect();
     context.chain(&starts, &Control::default(), &mut |_| true)?;

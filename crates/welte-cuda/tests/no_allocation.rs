@@ -85,6 +85,7 @@ fn replay_allocates_nothing() {
                 token: token[0],
                 position: 40,
                 steps: 300,
+                shift: 0,
             };
             context.chain(&[start], &control, &mut |_| true).unwrap();
             context.step(&decode, StepOptions::default()).unwrap();

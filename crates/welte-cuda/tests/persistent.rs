@@ -365,6 +365,7 @@ fn chains_report_the_probabilities_of_steps() {
                 token: 3,
                 position: 0,
                 steps,
+                shift: 0,
             };
             let mut emitted = Vec::new();
             let mut emit = |one: Emitted| {
@@ -538,6 +539,7 @@ fn a_timeline_has_the_work_of_every_block() {
         token: 9,
         position: 60,
         steps: 12,
+        shift: 0,
     };
     let timeline = context.timeline(start).unwrap();
     assert_eq!((timeline.position, timeline.rows), (71, 1));

@@ -477,6 +477,7 @@ fn three_slots(context: &mut CudaContext, config: &Config) -> [ChainStart; 3] {
             token: 5 + slot,
             position,
             steps,
+            shift: 0,
         }
     })
 }

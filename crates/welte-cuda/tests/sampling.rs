@@ -90,6 +90,7 @@ fn tokens(context: &mut dyn Context, values: &[f32], state: &SlotState<'_>) -> V
         token: tokens[0],
         position: 9,
         steps: 3,
+        shift: 0,
     };
     let mut emit = |one: welte_device::Emitted| {
         tokens.push(one.token);

@@ -187,12 +187,6 @@ impl Checks {
             )));
         }
         for row in rows {
-            if !self.features && !row.is_text() {
-                return Err(Error::request(format!(
-                    "position {} of slot {} with a feature, axes or a reach of its own; this device takes tokens of texts only",
-                    row.position, row.slot
-                )));
-            }
             self.row(program, row)?;
         }
         self.distinct(rows.iter().map(|row| (row.slot, row.position)))?;
@@ -209,7 +203,12 @@ impl Checks {
             slots,
             ..
         } = program;
-        let problem = if row.token() >= *vocab {
+        let problem = if !self.features && !row.is_text() {
+            format!(
+                "position {} of slot {} with a feature, axes or a reach of its own; this device takes tokens of texts only",
+                row.position, row.slot
+            )
+        } else if row.token() >= *vocab {
             format!("token {} is not in the vocabulary of {vocab}", row.token())
         } else if row.position >= *context {
             format!(

@@ -44,12 +44,14 @@ pub struct ChainStart {
     pub position: u32,
     /// Tokens to make at most.
     pub steps: u32,
+    /// What its axes are ahead of its position, and those of the tokens after it ([`Row::shifted`]).
+    pub shift: i32,
 }
 
 impl ChainStart {
     /// The row of the step that reads its token.
     pub fn row(&self) -> Row {
-        Row::new(self.token, self.position, self.slot)
+        Row::new(self.token, self.position, self.slot).shifted(self.shift)
     }
 
     /// The choice of the token after it, from an output row of that step.

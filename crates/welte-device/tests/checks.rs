@@ -74,6 +74,7 @@ fn start(slot: u32, position: u32, steps: u32) -> ChainStart {
         token: 1,
         position,
         steps,
+        shift: 0,
     }
 }
 

@@ -8,10 +8,10 @@ use crate::fields::Fields;
 use crate::models::Lease;
 use crate::openai::{figures, text_format};
 use crate::router::Outcome;
-use crate::{sampling, sse};
+use crate::{images, sampling, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use welte::Message;
+use welte::{Image, Message};
 use welte_text::ToolCall;
 
 /// `POST /v1/messages`
@@ -100,7 +100,7 @@ fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     if let Some(system) = fields.take::<Value>("system")? {
         let mut system = Content::of(system, fields, "system")?;
         all.push(Message::new("system", std::mem::take(&mut system.text)));
-        if !system.is_plain() {
+        if !system.is_plain() || !system.images.is_empty() {
             return Err(fields.wrong("system", "may have text only"));
         }
     }
@@ -200,10 +200,12 @@ fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
 #[derive(Default)]
 struct Content {
     text: String,
+    /// Images in the text.
+    images: Vec<Image>,
     reasoning: String,
     calls: Vec<ToolCall>,
     /// Results with the ids of their calls.
-    results: Vec<(String, String)>,
+    results: Vec<(String, String, Vec<Image>)>,
 }
 
 impl Content {
@@ -221,6 +223,7 @@ impl Content {
         Ok(content)
     }
 
+    /// Text and images.
     fn is_plain(&self) -> bool {
         self.reasoning.is_empty() && self.calls.is_empty() && self.results.is_empty()
     }
@@ -232,6 +235,10 @@ impl Content {
             "text" => {
                 self.text.push_str(&block.need::<String>("text")?);
                 block.ignore(&["citations"]);
+            }
+            "image" => {
+                let image = image(&mut block, self.text.len())?;
+                self.images.push(image);
             }
             "thinking" => {
                 self.reasoning.push_str(&block.need::<String>("thinking")?);
@@ -252,19 +259,48 @@ impl Content {
                     None => Content::default(),
                 };
                 if !inner.is_plain() {
-                    return Err(block.wrong("content", "may have text only"));
+                    return Err(block.wrong("content", "may have text and images only"));
                 }
                 let failed = block.take::<bool>("is_error")? == Some(true);
-                let text = match failed {
-                    true => format!("Error: {}", inner.text),
-                    false => inner.text,
-                };
-                self.results.push((id, text));
+                let (mut text, mut images) = (inner.text, inner.images);
+                if failed {
+                    const MARK: &str = "Error: ";
+                    text.insert_str(0, MARK);
+                    images.iter_mut().for_each(|image| image.at += MARK.len());
+                }
+                self.results.push((id, text, images));
             }
             _ => return Err(block.wrong("type", format!("{kind:?} is not supported"))),
         }
         block.finish()
     }
+}
+
+/// The image of a block: base64, or an address.
+fn image(block: &mut Fields, at: usize) -> Result<Image, Failure> {
+    let Some(mut source) = block.object("source")? else {
+        return Err(block.wrong("source", "is required"));
+    };
+    let kind: String = source.need("type")?;
+    let field = match kind.as_str() {
+        "base64" => "data",
+        "url" => "url",
+        _ => return Err(source.wrong("type", format!("{kind:?} is neither base64 nor url"))),
+    };
+    // What the file is decides how it is read.
+    source.ignore(&["media_type"]);
+    let text: String = source.need(field)?;
+    let found = match field {
+        "data" => images::of_base64(&source, field, &text)?,
+        _ => images::of_url(&source, field, &text)?,
+    };
+    let name = source.name(field);
+    source.finish()?;
+    Ok(Image {
+        at,
+        source: found,
+        name,
+    })
 }
 
 fn take_message(mut fields: Fields, all: &mut Vec<Message>) -> Result<(), Failure> {
@@ -274,14 +310,16 @@ fn take_message(mut fields: Fields, all: &mut Vec<Message>) -> Result<(), Failur
         return Err(fields.wrong("role", problem));
     }
     let content = Content::of(fields.need("content")?, &fields, "content")?;
-    if role == "system" && !content.is_plain() {
+    if role == "system" && (!content.is_plain() || !content.images.is_empty()) {
         return Err(fields.wrong("content", "of a system message may have text only"));
     }
     fields.finish()?;
-    let only_results = !content.results.is_empty() && content.text.is_empty();
-    for (id, text) in content.results {
+    let only_results =
+        !content.results.is_empty() && content.text.is_empty() && content.images.is_empty();
+    for (id, text, images) in content.results {
         all.push(Message {
             tool_call_id: Some(id),
+            images,
             ..Message::new("tool", text)
         });
     }
@@ -289,6 +327,7 @@ fn take_message(mut fields: Fields, all: &mut Vec<Message>) -> Result<(), Failur
         all.push(Message {
             reasoning: content.reasoning,
             tool_calls: content.calls,
+            images: content.images,
             ..Message::new(role, content.text)
         });
     }

@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::changing::{self, Changing};
 pub(crate) use crate::ending::Ending;
 use crate::error::Failure;
+use crate::images::ImageRules;
 use crate::length;
 use crate::lines::LineLimits;
 use crate::models::{Active, Lease, Served};
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte::{Constraint, GenerateOptions, Message, Request};
+use welte::{Constraint, GenerateOptions, Image, Message, Request, Seen};
 
 /// What to continue.
 pub(crate) enum Prompt {
@@ -40,22 +41,35 @@ pub(crate) enum Prompt {
 pub(crate) enum Part {
     Text(String),
     Token(u32),
+    Image(Image),
 }
 
 impl Prompt {
-    /// The tokens of a prompt that is no conversation.
+    /// The tokens of a prompt that is no conversation. Its images are left out.
     pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
+        Ok(self.encode_with(served, &[])?.tokens)
+    }
+
+    /// The same with its images.
+    fn encode_with(&self, served: &Served, seen: &[Arc<Seen>]) -> Result<welte::Prompt, Failure> {
         match self {
-            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+            Prompt::Tokens(tokens) => Ok(tokens.clone().into()),
             Prompt::Text(text) => {
                 length::check(served, text)?;
-                Ok(served.model.encode(text)?)
+                Ok(served.model.encode(text)?.into())
             }
             Prompt::Parts(parts) => {
-                let mut tokens = Vec::new();
+                let mut prompt = welte::Prompt::default();
+                let mut seen = seen.iter();
                 for part in parts {
+                    let tokens = &mut prompt.tokens;
                     match part {
                         Part::Token(token) => tokens.push(*token),
+                        Part::Image(_) => {
+                            if let (Some(eyes), Some(seen)) = (served.model.eyes(), seen.next()) {
+                                eyes.push(&mut prompt, seen);
+                            }
+                        }
                         Part::Text(text) => {
                             length::check(served, text)?;
                             // Only a text at the beginning begins the prompt.
@@ -66,7 +80,7 @@ impl Prompt {
                         }
                     }
                 }
-                Ok(tokens)
+                Ok(prompt)
             }
             Prompt::Infill {
                 prefix,
@@ -84,7 +98,7 @@ impl Prompt {
                 })?;
                 let tokenizer = served.model.tokenizer()?;
                 tokens.extend(tokenizer.encode(middle, false, false)?);
-                Ok(tokens)
+                Ok(tokens.into())
             }
             Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
         }
@@ -105,6 +119,9 @@ impl Prompt {
 pub(crate) struct Ask {
     /// Its id in the response.
     pub(crate) id: String,
+    pub(crate) image_rules: ImageRules,
+    /// The images of each prompt, once they were looked at.
+    pub(crate) seen: Vec<Vec<Arc<Seen>>>,
     /// The model.
     pub(crate) served: Lease,
     pub(crate) prompts: Vec<Prompt>,
@@ -153,7 +170,7 @@ pub(crate) struct MustCall {
 
 /// An encoded prompt.
 struct Encoded {
-    tokens: Vec<u32>,
+    prompt: welte::Prompt,
     /// Replaces that of the options.
     constraint: Option<Constraint>,
     /// How to take the answer apart.
@@ -170,6 +187,8 @@ impl Ask {
         options.sampling.seed = app.options.seed.unwrap_or_else(|| app.seed());
         Ask {
             id,
+            image_rules: app.options.images.clone(),
+            seen: Vec::new(),
             served: served.clone(),
             prompts: Vec::new(),
             options,
@@ -206,11 +225,11 @@ impl Ask {
             let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");
             return Err(Failure::request(problem));
         }
+        let ask = self.with_images(app).await?;
         // Rendering and encoding a long prompt takes a while.
         let encode = move || {
-            let encoded = self.prompts.iter().map(|prompt| self.encode(prompt));
-            let encoded = encoded.collect::<Result<Vec<Encoded>, Failure>>()?;
-            Ok((self, encoded))
+            let encoded = ask.encode_all()?;
+            Ok((ask, encoded))
         };
         let (ask, encoded) = app.bodies.aside(encode).await?;
         let app = app.clone();
@@ -224,12 +243,13 @@ impl Ask {
         let mut answers = Vec::new();
         for (prompt, encoded) in self.prompts.iter().zip(encoded) {
             let Encoded {
-                tokens,
+                prompt: welte::Prompt { tokens, media },
                 constraint,
                 parsing,
             } = encoded;
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
+                request.media = media.clone();
                 request.options = self.options.clone();
                 if constraint.is_some() {
                     request.options.constraint = constraint.clone();
@@ -293,7 +313,28 @@ impl Ask {
         Ok(())
     }
 
-    fn encode(&self, prompt: &Prompt) -> Result<Encoded, Failure> {
+    /// The request with its images looked at, if it has any.
+    async fn with_images(mut self, app: &App) -> Result<Ask, Failure> {
+        if !self.has_images() {
+            return Ok(self);
+        }
+        let look = move || {
+            self.look()?;
+            Ok(self)
+        };
+        app.bodies.looking(look).await
+    }
+
+    fn encode_all(&self) -> Result<Vec<Encoded>, Failure> {
+        let all = self.prompts.iter().enumerate();
+        let encode = |(nth, prompt)| {
+            let seen = self.seen.get(nth).map_or(&[][..], Vec::as_slice);
+            self.encode(prompt, seen)
+        };
+        all.map(encode).collect()
+    }
+
+    fn encode(&self, prompt: &Prompt, seen: &[Arc<Seen>]) -> Result<Encoded, Failure> {
         let served = &self.served;
         match prompt {
             Prompt::Chat {
@@ -305,14 +346,20 @@ impl Ask {
                 let shape = self.shape(&rendered, &variables)?;
                 rendered.push_str(&shape.opening);
                 length::check(served, &rendered)?;
+                let tokens = served.model.encode_rendered(&rendered)?;
+                let prompt = match served.model.eyes().filter(|_| !seen.is_empty()) {
+                    Some(eyes) => eyes.place(&tokens, seen),
+                    None => Ok(tokens.into()),
+                };
+                let prompt = prompt.map_err(|error| Failure::field("messages", error))?;
                 Ok(Encoded {
-                    tokens: served.model.encode_rendered(&rendered)?,
+                    prompt,
                     constraint: shape.constraint,
                     parsing: shape.parsing,
                 })
             }
             prompt => Ok(Encoded {
-                tokens: prompt.encode(served)?,
+                prompt: prompt.encode_with(served, seen)?,
                 constraint: None,
                 parsing: None,
             }),
@@ -322,9 +369,10 @@ impl Ask {
 
 /// Counts the tokens of a request's prompts.
 pub(crate) async fn count(app: &App, ask: Ask) -> Result<usize, Failure> {
+    let ask = ask.with_images(app).await?;
     let count = move || {
-        let encode = |prompt| Ok(ask.encode(prompt)?.tokens.len());
-        ask.prompts.iter().map(encode).sum()
+        let all = ask.encode_all()?;
+        Ok(all.iter().map(|encoded| encoded.prompt.tokens.len()).sum())
     };
     app.bodies.aside(count).await
 }

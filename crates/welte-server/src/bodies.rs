@@ -24,6 +24,8 @@ const MOST_VALUES: usize = 1_000_000;
 /// Memory of a parsed object or list, and of each value in it, at most. Lists grow to twice their size.
 const CONTAINER_BYTES: usize = 700;
 const VALUE_BYTES: usize = 160;
+/// Requests whose images are looked at. One of them is encoded at a time, while others are fetched and decoded.
+const LOOKING: usize = 4;
 /// Smaller bodies are parsed at once.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
@@ -33,6 +35,8 @@ pub(crate) struct Bodies {
     held: AtomicUsize,
     /// Places for work that takes a while.
     places: Arc<Semaphore>,
+    /// Places for looking at images. What waits there holds up no text.
+    looking: Arc<Semaphore>,
 }
 
 impl Bodies {
@@ -41,6 +45,7 @@ impl Bodies {
             most,
             held: AtomicUsize::new(0),
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
+            looking: Arc::new(Semaphore::new(LOOKING)),
         }
     }
 
@@ -49,14 +54,29 @@ impl Bodies {
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let place = self.places.clone().acquire_owned().await;
-        let done = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            work()
-        });
-        done.await
-            .unwrap_or_else(|error| Err(Failure::fault(&error)))
+        in_place(&self.places, work).await
     }
+
+    /// The same for looking at images.
+    pub(crate) async fn looking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        in_place(&self.looking, work).await
+    }
+}
+
+async fn in_place<T: Send + 'static>(
+    places: &Arc<Semaphore>,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let place = places.clone().acquire_owned().await;
+    let done = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work()
+    });
+    done.await
+        .unwrap_or_else(|error| Err(Failure::fault(&error)))
 }
 
 /// The memory of a body, until the request is done.

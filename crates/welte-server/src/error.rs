@@ -231,6 +231,8 @@ impl From<welte::Error> for Failure {
             | E::Constraint { .. }
             | E::TooMany { .. }
             | E::BothWays { .. }
+            | E::Media { .. }
+            | E::ImagePlaces { .. }
             | E::EmptyPrompt
             | E::Token { .. }
             | E::NoTokenizer { .. }

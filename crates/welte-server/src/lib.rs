@@ -21,6 +21,7 @@ mod health;
 #[cfg(feature = "hub")]
 mod hub;
 mod ignored;
+mod images;
 mod length;
 mod lines;
 mod llama;
@@ -45,6 +46,7 @@ pub use browser::BrowserPage;
 pub use changing::Changing;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
+pub use images::ImageRules;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
@@ -81,6 +83,8 @@ pub struct ServerOptions {
     pub hosts: Vec<String>,
     /// The largest body of a request, in bytes.
     pub largest_body: usize,
+    /// What images requests may have.
+    pub images: ImageRules,
     /// Memory that the bodies of all requests may take together, in bytes, parsed ones included.
     pub bodies_memory: usize,
     /// The longest text that `/tokenize` takes, in bytes. It needs [`ENCODING_BYTES`] times as much memory.
@@ -139,6 +143,7 @@ impl Default for ServerOptions {
             origins: Vec::new(),
             hosts: Vec::new(),
             largest_body: 32 << 20,
+            images: ImageRules::default(),
             bodies_memory: 1 << 30,
             longest_text: 4 << 20,
             encoders: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),

@@ -8,7 +8,7 @@ use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
 use crate::openai::figures;
 use crate::router::Outcome;
-use crate::{keep_alive, logprobs, sampling, sse};
+use crate::{images, keep_alive, logprobs, sampling, sse};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -48,7 +48,7 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     let variables = thinking(&mut fields)?;
     let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
-    fields.only("images", &[json!([])])?;
+    let images = images::list(&mut fields, "images")?;
     fields.only("context", &[json!([])])?;
     let system = system.filter(|text| !text.is_empty());
     let plain = raw || ask.served.template.is_none();
@@ -56,8 +56,12 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
         let problem = "needs the chat template, which raw, suffix and models without one leave out";
         return Err(fields.wrong("system", problem));
     }
+    if let Some(image) = images.first().filter(|_| plain || !suffix.is_empty()) {
+        let problem = "needs the chat template, which raw, suffix and models without one leave out";
+        return Err(Failure::field(image.name.as_str(), problem));
+    }
     fields.finish()?;
-    if prompt.is_empty() {
+    if prompt.is_empty() && images.is_empty() {
         return Ok(loaded(&ask.served, false));
     }
     if !suffix.is_empty() {
@@ -73,7 +77,10 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
         true => Prompt::Text(prompt),
         false => {
             let system = system.map(|text| Message::new("system", text));
-            let user = Message::new("user", prompt);
+            let user = Message {
+                images,
+                ..Message::new("user", prompt)
+            };
             Prompt::Chat {
                 messages: system.into_iter().chain([user]).collect(),
                 variables,
@@ -189,9 +196,10 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
     let tool_calls = tool_calls.into_iter().map(call).collect::<Result<_, _>>()?;
     let name = fields.take("tool_name")?;
     let tool_call_id = fields.take("tool_call_id")?;
-    fields.only("images", &[json!([])])?;
+    let images = images::list(&mut fields, "images")?;
     fields.finish()?;
     Ok(Message {
+        images,
         role,
         content,
         reasoning,
@@ -446,6 +454,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     let capabilities: Vec<&str> = ["completion"]
         .into_iter()
         .chain(tools.then_some("tools"))
+        .chain(served.model.eyes().map(|_| "vision"))
         .collect();
     let architecture = &served.model.spec().architecture;
     let mut info = Map::new();

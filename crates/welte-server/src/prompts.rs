@@ -5,6 +5,9 @@ use crate::error::Failure;
 use crate::fields::Fields;
 use serde_json::Value;
 
+/// Where an image stands in a prompt's text.
+pub(crate) const MEDIUM: &str = "<__media__>";
+
 const FORMS: &str = "must be a text, a list of tokens, a list of texts and tokens that follow each other, \
     an object with a text (prompt_string or content), or a list of these";
 
@@ -49,25 +52,39 @@ fn part(value: Value) -> Option<Part> {
 fn tokens(parts: &[Part]) -> Option<Vec<u32>> {
     let token = |part: &Part| match part {
         Part::Token(token) => Some(*token),
-        Part::Text(_) => None,
+        Part::Text(_) | Part::Image(_) => None,
     };
     parts.iter().map(token).collect()
 }
 
 /// The text of an object.
 fn object(mut fields: Fields) -> Result<Prompt, Failure> {
-    if let Some(data) = fields.take::<Value>("multimodal_data")?
-        && data != Value::Array(Vec::new())
-    {
-        return Err(fields.wrong("multimodal_data", "images and sound are not supported"));
-    }
-    let text = match fields.take("prompt_string")? {
+    let images = crate::images::list(&mut fields, "multimodal_data")?;
+    let text: String = match fields.take("prompt_string")? {
         Some(text) => text,
         None => {
             let content: Vec<Value> = fields.need("content")?;
             crate::openai::text_of(&fields, content.into())?
         }
     };
+    if images.is_empty() {
+        fields.finish()?;
+        return Ok(Prompt::Text(text));
+    }
+    let count = text.matches(MEDIUM).count();
+    if count != images.len() {
+        let own = images.len();
+        let problem = format!("has {own} images for {count} places ({MEDIUM}) in the text");
+        return Err(fields.wrong("multimodal_data", problem));
+    }
     fields.finish()?;
-    Ok(Prompt::Text(text))
+    let mut parts = Vec::new();
+    let mut images = images.into_iter();
+    for text in text.split(MEDIUM) {
+        if !text.is_empty() {
+            parts.push(Part::Text(text.to_string()));
+        }
+        parts.extend(images.next().map(Part::Image));
+    }
+    Ok(Prompt::Parts(parts))
 }

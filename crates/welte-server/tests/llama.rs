@@ -241,7 +241,7 @@ async fn prompts_come_in_lists_and_mixtures() {
         (json!([-1, "a"]), "prompt"),
         (
             json!({ "prompt_string": "a", "multimodal_data": ["x"] }),
-            "images",
+            "multimodal_data[0]",
         ),
     ] {
         refused(

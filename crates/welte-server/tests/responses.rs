@@ -256,7 +256,7 @@ async fn wrong_fields_are_named() {
         (
             "input",
             json!([{ "role": "user", "content": [{ "type": "input_image" }] }]),
-            "input[0].content[0].type",
+            "input[0].content[0].image_url",
         ),
         (
             "input",

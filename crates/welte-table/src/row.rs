@@ -54,6 +54,12 @@ impl Row {
         }
     }
 
+    /// The same row with axes that differ from its position by `shift`, as those of text after an image do.
+    pub const fn shifted(self, shift: i32) -> Row {
+        let axes = [self.position.saturating_add_signed(shift); 3];
+        Row { axes, ..self }
+    }
+
     /// The token that it reads; 0 for a feature.
     pub const fn token(&self) -> u32 {
         self.input.token()

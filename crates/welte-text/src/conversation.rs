@@ -5,6 +5,27 @@
 
 use serde_json::{Map, Value as Json, json};
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// An image in a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Where it stands: before this byte of the text, at a border of characters.
+    pub at: usize,
+    /// The file, or where it can be had.
+    pub source: ImageSource,
+    /// What errors call it.
+    pub name: String,
+}
+
+/// Where an image comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageSource {
+    /// The bytes of a file.
+    Bytes(Arc<[u8]>),
+    /// An address.
+    Url(String),
+}
 
 /// One message of a chat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +34,8 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
+    /// Images in the text, in order.
+    pub images: Vec<Image>,
     /// The reasoning before the text; empty if there is none.
     pub reasoning: String,
     /// Calls after the text.
@@ -42,6 +65,38 @@ impl Message {
             content: content.into(),
             ..Message::default()
         }
+    }
+
+    /// Adds text and images of another message.
+    pub(crate) fn append(&mut self, other: Message) {
+        let before = self.content.len();
+        self.content.push_str(&other.content);
+        let moved = other.images.into_iter().map(|image| Image {
+            at: image.at + before,
+            ..image
+        });
+        self.images.extend(moved);
+    }
+
+    /// The content as a list of parts.
+    fn parts(&self, content: &str) -> Json {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        if self.images.is_empty() {
+            return json!([text(content)]);
+        }
+        let (mut parts, mut from) = (Vec::new(), 0);
+        for image in &self.images {
+            let at = content.floor_char_boundary(image.at).max(from);
+            if at > from {
+                parts.push(text(&content[from..at]));
+            }
+            parts.push(json!({"type": "image"}));
+            from = at;
+        }
+        if from < content.len() {
+            parts.push(text(&content[from..]));
+        }
+        parts.into()
     }
 }
 
@@ -202,8 +257,8 @@ impl Dialect {
         fields.insert("role".into(), message.role.as_str().into());
         let content = if self.null_content && has_calls && content.is_empty() {
             Json::Null
-        } else if self.parts {
-            json!([{"type": "text", "text": content}])
+        } else if self.parts || !message.images.is_empty() {
+            message.parts(content)
         } else {
             content.into()
         };

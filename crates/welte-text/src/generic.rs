@@ -34,11 +34,16 @@ pub(crate) fn without_tools(messages: &[Message], tools: &[Json], system: bool) 
     for message in messages.iter().skip(usize::from(explained.is_some())) {
         let mut plain = Message {
             reasoning: message.reasoning.clone(),
+            images: message.images.clone(),
             ..Message::new(message.role.as_str(), message.content.as_str())
         };
         if message.role == "tool" {
             plain.role = "user".to_owned();
-            plain.content = format!("<tool_response>\n{}\n</tool_response>", message.content);
+            let content = plain.clone();
+            plain.images.clear();
+            plain.content = "<tool_response>\n".to_owned();
+            plain.append(content);
+            plain.content.push_str("\n</tool_response>");
         }
         for call in &message.tool_calls {
             let line = if plain.content.is_empty() { "" } else { "\n" };
@@ -48,7 +53,8 @@ pub(crate) fn without_tools(messages: &[Message], tools: &[Json], system: bool) 
         match all.last_mut() {
             // Many templates want roles to alternate.
             Some(last) if last.role == "user" && plain.role == "user" => {
-                last.content = format!("{}\n{}", last.content, plain.content);
+                last.content.push('\n');
+                last.append(plain);
             }
             _ => all.push(plain),
         }
@@ -57,7 +63,9 @@ pub(crate) fn without_tools(messages: &[Message], tools: &[Json], system: bool) 
         let explanation = all.remove(0).content;
         match all.first_mut() {
             Some(first) if first.role == "user" => {
-                first.content = format!("{explanation}\n\n{}", first.content);
+                let asked = std::mem::take(first);
+                *first = Message::new("user", format!("{explanation}\n\n"));
+                first.append(asked);
             }
             _ => all.insert(0, Message::new("user", explanation)),
         }

@@ -33,7 +33,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use channels::{Channels, FINAL, Said};
-pub use conversation::{Message, ToolCall};
+pub use conversation::{Image, ImageSource, Message, ToolCall};
 pub use error::Error;
 pub use splitter::{Split, Splitter};
 pub use stops::StopMatcher;

@@ -239,6 +239,7 @@ fn templates_of_models() {
             .map(|message| Message {
                 role: text(&message["role"]),
                 content: text(&message["content"]),
+                images: Vec::new(),
                 reasoning: text(&message["reasoning"]),
                 tool_calls: message["tool_calls"]
                     .as_array()

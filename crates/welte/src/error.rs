@@ -255,6 +255,30 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
+    /// The model cannot use its encoder of images.
+    #[error("{origin}: {problem}")]
+    Eyes {
+        /// Which model.
+        origin: String,
+        /// Why not.
+        problem: String,
+    },
+    /// A prompt does not have a place for each image.
+    #[error(
+        "the prompt has {places} places for {images} images: the chat template takes no images, or not there"
+    )]
+    ImagePlaces {
+        /// Images of the request.
+        images: usize,
+        /// Placeholders in the prompt.
+        places: usize,
+    },
+    /// Media of a prompt that the model cannot read.
+    #[error("media of the prompt: {problem}")]
+    Media {
+        /// What is wrong.
+        problem: String,
+    },
     /// Spans of a prompt cannot attend both ways.
     #[error("spans that attend both ways: {problem}")]
     BothWays {

@@ -31,6 +31,7 @@ mod fit;
 mod generate;
 mod model;
 mod perplexity;
+mod pictures;
 mod rerank;
 mod session;
 mod stepper;
@@ -47,15 +48,18 @@ pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
 pub use engine::{
-    CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
-    Speculated, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
+    CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot, Request,
+    SlotSnapshot, Snapshot, Speculated, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
 #[doc(hidden)]
 pub use engine::{Clock, SyntheticDraft};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, RequestProgress, StopReason, Timings};
-pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
+pub use model::{DEFAULT_CONTEXT, Images, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
+#[doc(hidden)]
+pub use pictures::WordSight;
+pub use pictures::{Eyes, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use session::Session;
 pub use stepper::Stepper;
@@ -67,4 +71,6 @@ pub use welte_device::{
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Range, Sampling, SamplingOption};
-pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Rendered, Said, Tokenizer};
+pub use welte_text::{
+    Channels, ChatTemplate, FINAL, Image, ImageSource, Message, Rendered, Said, Tokenizer,
+};

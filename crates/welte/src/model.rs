@@ -1,19 +1,24 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+mod eyes;
 mod plan;
+
+pub use eyes::Images;
 
 use crate::cache::fingerprint;
 use crate::constraint::Grammars;
 use crate::devices::{self, KINDS, Kind};
 use crate::engine::Handle;
 use crate::fit::FittedContext;
+use crate::pictures::Eyes;
 use crate::text::TextSide;
 use crate::{
     DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
     text,
 };
+use eyes::Found;
 pub(crate) use plan::plan_program;
-use plan::{check_fit, inspect, plan_on};
+use plan::{check_fit, inspect_with_eyes, plan_on};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -83,6 +88,8 @@ pub struct LoadOptions {
     pub prefix_store: bool,
     /// Vectors that rows may read in place of tokens ([`Program::features`]); 0: none. Not for encoders.
     pub features: u32,
+    /// Whether the model takes images, and where their encoder is.
+    pub images: Images,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains; `None`: in the fastest way that has run on this kind of GPU.
@@ -124,6 +131,7 @@ impl Default for LoadOptions {
             page: CompileOptions::default().page,
             prefix_store: false,
             features: 0,
+            images: Images::Off,
             max_chain: 256,
             replay: None,
             retune: false,
@@ -175,6 +183,8 @@ pub struct Inspection {
     device: Arc<dyn Device>,
     plan: Plan,
     fitted: Option<FittedContext>,
+    /// What is known of its eyes, in words.
+    images: Option<String>,
 }
 
 impl Inspection {
@@ -198,6 +208,8 @@ impl Inspection {
         let general = metadata.filter(|(key, _)| key.starts_with("general."));
         facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
         facts.extend(self.plan.facts.iter().cloned());
+        let images = self.images.iter().cloned();
+        facts.extend(images.map(|images| ("images".to_string(), images)));
         let others = KINDS
             .iter()
             .filter(|kind| kind.name != self.device.info().id.kind);
@@ -296,6 +308,8 @@ pub(crate) struct Inner {
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     /// Made for the first constraint.
     grammars: OnceLock<Result<Grammars, String>>,
+    pub(crate) eyes: OnceLock<Eyes>,
+    no_images: Option<String>,
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
@@ -328,7 +342,7 @@ impl Model {
     /// Compiles the model of a source and plans its memory, reading headers only.
     pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
         let checkpoint = as_asked(open(source)?, options);
-        inspect(checkpoint.into(), options)
+        inspect_with_eyes(checkpoint.into(), options, &mut Found::default())
     }
 
     /// What a source contains, beside the tensors of the most similar architecture. It also works for models that cannot be
@@ -423,6 +437,7 @@ impl Model {
             score_tokens,
             ..options.clone()
         };
+        let mut found = Found::default();
         let Inspection {
             checkpoint,
             spec,
@@ -431,7 +446,10 @@ impl Model {
             plan,
             fitted,
             options: sized,
-        } = phases.time("opening the device, plan", || inspect(checkpoint, options))?;
+            images: _,
+        } = phases.time("opening the device, plan", || {
+            inspect_with_eyes(checkpoint, options, &mut found)
+        })?;
         if !options.ignore_memory {
             let checkpoint = checkpoint.as_ref();
             phases.time("free memory", || {
@@ -458,6 +476,9 @@ impl Model {
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
+        let tokenizer = side.tokenizer.map(Arc::new);
+        let width = loaded.program().embedding() as usize;
+        let eyes = found.open(checkpoint.origin(), &sized, tokenizer.as_ref(), width)?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -474,7 +495,9 @@ impl Model {
                 scores: options.scores,
                 segments,
                 vectors,
-                tokenizer: side.tokenizer.map(Arc::new),
+                tokenizer,
+                eyes: eyes.map_or_else(OnceLock::new, OnceLock::from),
+                no_images: found.missing,
                 grammars: OnceLock::new(),
                 template: side.template,
                 end_tokens: side.end_tokens,
@@ -756,6 +779,16 @@ impl Model {
             self.program().slots as usize,
         );
         if slots < rows { rows - slots } else { rows }
+    }
+
+    /// Values of a vector that a row may read in place of a token ([`Medium`](crate::Medium)).
+    pub fn feature_width(&self) -> usize {
+        self.program().embedding() as usize
+    }
+
+    /// Rows of media that fit into the model's memory at a time ([`LoadOptions::features`]); 0: it takes none.
+    pub fn feature_room(&self) -> usize {
+        self.program().feature_count() as usize
     }
 
     /// The most rows of a step of a pass.

@@ -1,7 +1,8 @@
 //! A session: the simple handle for one conversation on an engine.
 
 use crate::{
-    CancelHandle, Engine, Error, GenerateOptions, Model, Outcome, Request, StopReason, Stream,
+    CancelHandle, Engine, Error, GenerateOptions, Model, Outcome, Prompt, Request, StopReason,
+    Stream,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Session {
     /// ```
     pub fn generate(
         &mut self,
-        prompt: &[u32],
+        prompt: impl Into<Prompt>,
         options: &GenerateOptions,
         callback: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
@@ -86,8 +87,14 @@ impl Session {
     /// assert!(pieces.outcome().is_some());
     /// # Ok(()) }
     /// ```
-    pub fn pieces(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Stream, Error> {
-        let mut request = Request::new(prompt.to_vec());
+    pub fn pieces(
+        &mut self,
+        prompt: impl Into<Prompt>,
+        options: &GenerateOptions,
+    ) -> Result<Stream, Error> {
+        let prompt = prompt.into();
+        let mut request = Request::new(prompt.tokens);
+        request.media = prompt.media;
         request.options = options.clone();
         self.engine
             .submit_cancellable(request, self.cancelled.clone())

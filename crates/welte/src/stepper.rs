@@ -189,6 +189,7 @@ impl Stepper {
             token: start,
             position: self.tokens.len() as u32,
             steps: steps as u32,
+            shift: 0,
         };
         let tokens = &mut self.tokens;
         let (mut fed, mut count) = (start.token, 0);
@@ -212,6 +213,7 @@ impl Stepper {
             token: slot % self.model.vocab().max(1),
             position: self.tokens.len() as u32,
             steps,
+            shift: 0,
         };
         let starts: Vec<ChainStart> = (0..slots).map(start).collect();
         for slot in 0..slots {

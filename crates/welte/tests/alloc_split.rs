@@ -39,6 +39,7 @@ fn prefill_and_decode_with_experts_elsewhere_allocate_nothing() {
         token: 5,
         position,
         steps: 20,
+        shift: 0,
     };
     let prompt = Step::of(Role::Prompt, &rows, &[29]);
     let pick = Choice {

@@ -17,7 +17,7 @@ fn the_context_limit_names_both_numbers(device: DeviceChoice) {
     let model = tiny(device);
     let mut session = model.session().unwrap();
     let error = session
-        .generate(&prompt(300, &model), &some(1), &mut |_| {
+        .generate(prompt(300, &model), &some(1), &mut |_| {
             ControlFlow::Continue(())
         })
         .unwrap_err();
@@ -36,7 +36,7 @@ fn a_prompt_must_leave_room_for_one_token(device: DeviceChoice) {
     let model = tiny(device);
     let mut session = model.session().unwrap();
     let error = session
-        .generate(&prompt(256, &model), &some(1), &mut |_| {
+        .generate(prompt(256, &model), &some(1), &mut |_| {
             ControlFlow::Continue(())
         })
         .unwrap_err();

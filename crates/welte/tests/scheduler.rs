@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use welte::{
-    Constraint, Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Speculation,
-    Stream, SyntheticDraft,
+    Constraint, Engine, EngineOptions, Error, LoadOptions, Medium, MediumAt, Model, Request,
+    Sampling, Speculation, Stream, SyntheticDraft,
 };
 
 fn variable(name: &str) -> Option<u64> {
@@ -33,6 +33,8 @@ fn small_pool(slots: u32) -> LoadOptions {
         o.prompt_rows = 40;
         o.slots = slots;
         o.cache_positions = 640;
+        // Too few for the media of all slots.
+        o.features = if device == "cpu" { 40 } else { 0 };
     })
 }
 
@@ -46,14 +48,15 @@ struct Case {
 fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
     let vocab = u64::from(model.vocab());
     let mut all: Vec<Request> = Vec::new();
+    let pool = media(model, random);
     for number in 0..count as u64 {
-        let mut prompt = match all.get(random.below(number + 4) as usize) {
-            Some(other) => {
-                let keep = random.below(other.prompt.len() as u64 + 1) as usize;
-                other.prompt[..keep].to_vec()
-            }
-            None => Vec::new(),
-        };
+        let (mut prompt, mut begun) = (Vec::new(), Vec::new());
+        if let Some(other) = all.get(random.below(number + 4) as usize) {
+            let keep = random.below(other.prompt.len() as u64 + 1) as usize;
+            prompt.extend_from_slice(&other.prompt[..keep]);
+            let kept = |at: &&MediumAt| at.at + at.medium.rows() <= keep;
+            begun.extend(other.media.iter().filter(kept).cloned());
+        }
         let most = if random.once_in(4) { 150 } else { 40 };
         let more = 1 + random.below(most);
         prompt.extend((0..more).map(|_| random.below(vocab) as u32));
@@ -97,11 +100,50 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
         }
         options.chain = random.once_in(3).then(|| 1 + random.below(20) as usize);
         if model.device().id.kind == "cpu" && options.prompt_logprobs.is_none() {
-            request.both_ways = both_ways(random, request.prompt.len());
+            let prompt = request.prompt.len();
+            request.media = with_media(random, &pool, begun, prompt);
+            if request.media.is_empty() {
+                request.both_ways = both_ways(random, prompt);
+            }
         }
         all.push(request);
     }
     all
+}
+
+/// A few media, if the model takes any. Half of them attend both ways, and half of them have axes.
+fn media(model: &Model, random: &mut Random) -> Vec<Arc<Medium>> {
+    let all = (0..6).take_while(|_| model.feature_room() > 0);
+    let made = all.map(|nth: u32| {
+        let grid = [1 + nth, 4];
+        let medium = random_medium(model.feature_width(), grid, random);
+        let medium = match nth % 2 {
+            0 => medium,
+            _ => medium.attending_both_ways(),
+        };
+        Arc::new(medium)
+    });
+    made.collect()
+}
+
+/// For some prompts: media after those that they have.
+fn with_media(
+    random: &mut Random,
+    pool: &[Arc<Medium>],
+    mut placed: Vec<MediumAt>,
+    prompt: usize,
+) -> Vec<MediumAt> {
+    let mut from = placed.last().map_or(0, |m| m.at + m.medium.rows());
+    while !pool.is_empty() && random.once_in(2) {
+        let at = from + random.below(30) as usize;
+        let medium = pool[random.below(pool.len() as u64) as usize].clone();
+        from = at + medium.rows();
+        if from > prompt {
+            break;
+        }
+        placed.push(MediumAt { at, medium });
+    }
+    placed
 }
 
 /// For some prompts: spans that attend both ways.

@@ -209,6 +209,7 @@ impl CudaContext {
             token: 0,
             position: DEPTH,
             steps: tokens as u32,
+            shift: 0,
         };
         let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         begin.record()?;

@@ -247,6 +247,7 @@ pub fn chain_while(
         token: row.token(),
         position: row.position,
         steps: steps as u32,
+        shift: 0,
     };
     let mut tokens = Vec::new();
     let mut emit = |one: welte_device::Emitted| {

@@ -577,10 +577,10 @@ describe("files", () => {
     const input = page.locator(".composer input[type=file]");
     await input.setInputFiles([
       { name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("line one\r\nline two\n") },
-      { name: "picture.png", mimeType: "image/png", buffer: Buffer.from([0x89, 0x50, 0x4e, 0x47, 0, 255]) },
+      { name: "noise.bin", mimeType: "application/octet-stream", buffer: Buffer.from([0x89, 0x50, 0x4e, 0x47, 0, 255]) },
       { name: "large.txt", mimeType: "text/plain", buffer: Buffer.alloc((1 << 20) + 1, "a") },
     ]);
-    await page.getByText("picture.png is not a text file in UTF-8. large.txt is larger than 1 MiB.").first().waitFor();
+    await page.getByText("noise.bin is not a text file in UTF-8. large.txt is larger than 1 MiB.").first().waitFor();
     const files = page.getByRole("list", { name: "Attached files" });
     assert.equal(await files.locator("li").count(), 1);
     await input.setInputFiles([{ name: "b.txt", mimeType: "text/plain", buffer: Buffer.from("b") }]);
@@ -591,6 +591,31 @@ describe("files", () => {
     const shown = page.locator("article.user details");
     await shown.locator("summary").click();
     assert.equal(await shown.locator("pre").innerText(), "line one\nline two\n");
+  });
+});
+
+describe("images", () => {
+  check("are attached, sent, and shown again after a reload", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    const one = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    const buffer = Buffer.from(one, "base64");
+    await page.locator(".composer input[type=file]").setInputFiles([
+      { name: "red.png", mimeType: "image/png", buffer },
+      { name: "blue.png", mimeType: "image/png", buffer },
+    ]);
+    const attached = page.getByRole("list", { name: "Attached files" });
+    await attached.locator("img").nth(1).waitFor();
+    await page.getByRole("button", { name: "Remove blue.png" }).click();
+    await send(page, "What is this?");
+    await finished(page);
+    assert.deepEqual(mock.requests[0].messages[0].content, [
+      { type: "image_url", image_url: { url: `data:image/png;base64,${one}` } },
+      { type: "text", text: "What is this?" },
+    ]);
+    const shown = page.locator("article.user img[alt='red.png']");
+    await page.reload();
+    await shown.waitFor();
+    assert.equal(await shown.evaluate((image) => image.naturalWidth), 1);
   });
 });
 

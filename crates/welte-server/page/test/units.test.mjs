@@ -235,6 +235,20 @@ describe("messages", () => {
     assert.deepEqual(pathTo(messages, "c").map(({ id }) => id), ["a", "b", "c"]);
   });
 
+  test("images stand before the text, and are not part of it", async () => {
+    const { content, requestMessages } = await load("chat/tree.ts");
+    const image = "data:image/png;base64,AA==";
+    const files = [{ name: "a.png", text: "", image }, { name: "b.txt", text: "b" }];
+    const asked = { ...message("q", "", 1), text: "What is this?", files };
+    const text = "File b.txt:\n```\nb\n```\n\nWhat is this?";
+    assert.equal(content(asked), text);
+    assert.deepEqual(requestMessages([asked], ""), [
+      { role: "user", content: [{ type: "image_url", image_url: { url: image } }, { type: "text", text }] },
+    ]);
+    const alone = { ...message("r", "", 1), text: "", files: files.slice(0, 1) };
+    assert.deepEqual(requestMessages([alone], "")[0].content, [{ type: "image_url", image_url: { url: image } }]);
+  });
+
   test("attached files stand before the text, in a fence that they cannot close", async () => {
     const { content, requestMessages } = await load("chat/tree.ts");
     const user = { ...message("q", "", 1), text: "What is this?", files: [{ name: "a.md", text: "```\ncode\n```\n" }] };

@@ -3,8 +3,9 @@
 use crate::ask::{Ask, MustCall};
 use crate::error::Failure;
 use crate::fields::Fields;
+use crate::images;
 use serde_json::{Map, Value, json};
-use welte::Message;
+use welte::{Image, Message};
 use welte_text::ToolCall;
 
 /// Takes the messages of a conversation.
@@ -31,9 +32,9 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
             return Err(fields.wrong("role", problem));
         }
     };
-    let content = match fields.take::<Value>("content")? {
-        Some(content) => text(&fields, content)?,
-        None => String::new(),
+    let (content, images) = match fields.take::<Value>("content")? {
+        Some(content) => content_of(&fields, content)?,
+        None => Default::default(),
     };
     // Two names are common; some servers send both.
     let reasoning: Option<String> = fields.take("reasoning_content")?;
@@ -42,6 +43,7 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
     let tool_calls = tool_calls.into_iter().map(call).collect::<Result<_, _>>()?;
     let message = Message {
         content,
+        images,
         reasoning: reasoning.or(other).unwrap_or_default(),
         tool_calls,
         tool_call_id: fields.take("tool_call_id")?,
@@ -57,23 +59,39 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
 
 /// The text of a string or of a list of parts.
 pub(crate) fn text(fields: &Fields, content: Value) -> Result<String, Failure> {
+    let (text, images) = content_of(fields, content)?;
+    match images.first() {
+        None => Ok(text),
+        Some(image) => Err(Failure::field(
+            image.name.as_str(),
+            "only text can stand here",
+        )),
+    }
+}
+
+/// The text and the images of a string or of a list of parts.
+fn content_of(fields: &Fields, content: Value) -> Result<(String, Vec<Image>), Failure> {
     let parts = match content {
-        Value::String(text) => return Ok(text),
+        Value::String(text) => return Ok((text, Vec::new())),
         Value::Array(parts) => parts,
         _ => return Err(fields.wrong("content", "must be a string or a list of parts")),
     };
-    let mut text = String::new();
+    let (mut text, mut images) = (String::new(), Vec::new());
     for (i, part) in parts.into_iter().enumerate() {
         let mut part = fields.inner(part, &format!("content[{i}]"))?;
         let kind: String = part.need("type")?;
         match kind.as_str() {
             "text" => text.push_str(&part.need::<String>("text")?),
             "refusal" => text.push_str(&part.need::<String>("refusal")?),
-            _ => return Err(part.wrong("type", format!("{kind:?} is not supported; use \"text\""))),
+            "image_url" => images.push(images::of_part(&mut part, text.len())?),
+            _ => {
+                let problem = format!("{kind:?} is not supported; use \"text\" or \"image_url\"");
+                return Err(part.wrong("type", problem));
+            }
         }
         part.finish()?;
     }
-    Ok(text)
+    Ok((text, images))
 }
 
 fn call(mut fields: Fields) -> Result<ToolCall, Failure> {

@@ -48,10 +48,11 @@ fn describe(app: &App, entry: &Entry) -> Value {
     let loaded = entry.loaded();
     let names: Vec<&String> = [&entry.id].into_iter().chain(&entry.aliases).collect();
     let context = loaded.as_ref().map(|served| served.model.context());
+    let vision = loaded.as_ref().map(|served| served.model.eyes().is_some());
     json!({
         "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
         "aliases": names, "tags": app.options.tags,
-        "welte": { "loaded": loaded.is_some(), "context": context },
+        "welte": { "loaded": loaded.is_some(), "context": context, "vision": vision },
     })
 }
 

@@ -10,21 +10,30 @@ use welte::Model;
 /// Writes tools and calls as Hermes and Qwen do. The last token of a prompt is that before the answer's first.
 const TEMPLATE: &str = r#"{%- if tools %}Call one by <tool_call>{"name": NAME, "arguments": {}}</tool_call>
 {% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}
-{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{%- for message in messages %}{{ message.role }}: {% if message.content is string %}{{ message.content }}
+{%- else %}{% for part in message.content %}{% if part.type == 'image' %}<|image|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}
 {%- for call in message.tool_calls or [] %}<tool_call>
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|end|>{% endfor %}
 {%- if add_generation_prompt %}<|turn|>{% endif %}"#;
 
 /// Control tokens.
-const END: usize = 256;
-const TURN: usize = 257;
+const IMAGE: usize = 256;
+const END: usize = 257;
+const TURN: usize = 258;
 
 pub(crate) fn scripted(answer: &str) -> Model {
+    scripted_with(answer, 0)
+}
+
+/// The same with room for features of images, whose place in the prompt is `<|image|>`.
+pub(crate) fn scripted_with(answer: &str, features: u32) -> Model {
     let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
     std::fs::write(file.path(), gguf(answer)).unwrap();
     let path = file.path().to_str().unwrap();
-    Model::load(path, &load_options(2048), &mut |_| ()).unwrap()
+    let mut options = load_options(2048);
+    options.features = features;
+    Model::load(path, &options, &mut |_| ()).unwrap()
 }
 
 /// The printable character that stands for a byte in the vocabulary.
@@ -56,7 +65,7 @@ fn pieces(answer: &str) -> Vec<String> {
 
 fn gguf(answer: &str) -> Vec<u8> {
     let mut tokens: Vec<String> = (0..=255).map(|byte| letter(byte).to_string()).collect();
-    tokens.extend(["<|end|>".to_string(), "<|turn|>".to_string()]);
+    tokens.extend(["<|image|>", "<|end|>", "<|turn|>"].map(String::from));
     tokens.extend(pieces(answer));
     let vocab = tokens.len();
     // Each token of the answer and the next one.
@@ -122,7 +131,7 @@ fn gguf(answer: &str) -> Vec<u8> {
     meta.text("tokenizer.ggml.model", "gpt2");
     meta.text("tokenizer.ggml.pre", "qwen2");
     meta.texts("tokenizer.ggml.tokens", &tokens);
-    let kind = |at: usize| if (END..=TURN).contains(&at) { 3 } else { 1 };
+    let kind = |at: usize| if (IMAGE..=TURN).contains(&at) { 3 } else { 1 };
     let kinds: Vec<i32> = (0..vocab).map(kind).collect();
     meta.integers("tokenizer.ggml.token_type", &kinds);
     meta.texts("tokenizer.ggml.merges", &[]);

@@ -62,6 +62,7 @@ impl WgpuContext {
             token: 0,
             position: positions[slot as usize],
             steps: 1,
+            shift: 0,
         }));
         self.begin_live();
         self.update_samplers();

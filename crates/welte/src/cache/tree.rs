@@ -1,7 +1,7 @@
 //! The prefix tree: finds the longest prefix of a prompt whose pages are still in the caches.
 
 use super::lru::Lru;
-use super::{NO_PAGE, PagePool, matches, token_of};
+use super::{Key, NO_PAGE, PagePool, matches, without_role};
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl Node {
 }
 
 /// Keys that two runs have in common at their start.
-fn common(held: &[u32], wanted: &[u32], exact: bool) -> usize {
+fn common(held: &[Key], wanted: &[Key], exact: bool) -> usize {
     let pairs = held.iter().zip(wanted);
     let matching = pairs.take_while(|(held, wanted)| matches(**held, **wanted, exact));
     matching.count()
@@ -79,7 +79,7 @@ pub(crate) struct PrefixTree {
     needs: Vec<Need>,
     nodes: Vec<Node>,
     /// `page` keys per node.
-    keys: Vec<u32>,
+    keys: Vec<Key>,
     /// One page per node and cache.
     pages: Vec<u32>,
     first_free: u32,
@@ -141,7 +141,7 @@ impl PrefixTree {
     /// The longest prefix of `keys`, of at most `limit` keys, that a sequence may take over. A key with the role
     /// "generated" matches that role only. A key with the role "prompt" matches both roles unless `exact`; among
     /// prefixes of one length, the one with the earlier prompt role wins. Changes nothing that a caller can see.
-    pub(crate) fn find(&mut self, keys: &[u32], limit: usize, exact: bool) -> Hit {
+    pub(crate) fn find(&mut self, keys: &[Key], limit: usize, exact: bool) -> Hit {
         let keys = &keys[..limit.min(keys.len())];
         let mut hit = Hit {
             tokens: 0,
@@ -160,6 +160,9 @@ impl PrefixTree {
             // A longer path is better, unless it lacks a page.
             if !continues || self.may_lack_pages() {
                 self.consider(start, &mut hit);
+                if start > longest {
+                    (longest, hit.differs_at) = (start, None);
+                }
                 let mut child = self.first_child_of(parent);
                 while child != NONE {
                     let n = common(self.keys(child), rest, exact);
@@ -208,7 +211,7 @@ impl PrefixTree {
     }
 
     /// True if of the first `tokens` keys of the path and the best path so far, which have the same tokens, the path's
-    /// have the earlier prompt role. The role is the highest bit of a key, so these keys are the smaller ones.
+    /// have the earlier prompt role. Keys of one token differ in the role's bit only, so these keys are the smaller ones.
     fn prompt_role_is_earlier(&self, tokens: usize) -> bool {
         let nodes = self.path.iter().zip(&self.best);
         let differing = (0..tokens)
@@ -224,7 +227,7 @@ impl PrefixTree {
     }
 
     /// Pushes the full children of a node that match the next page of a prompt, the best one last. True if there is one.
-    fn push_full_children(&mut self, parent: u32, rest: &[u32], exact: bool) -> bool {
+    fn push_full_children(&mut self, parent: u32, rest: &[Key], exact: bool) -> bool {
         let Some(chunk) = rest.get(..self.page) else {
             return false;
         };
@@ -293,7 +296,7 @@ impl PrefixTree {
     pub(crate) fn acquire(
         &mut self,
         hit: &Hit,
-        keys: &mut [u32],
+        keys: &mut [Key],
         pools: &mut [PagePool],
         lists: &mut [Vec<u32>],
         copies: &mut [u32],
@@ -341,7 +344,7 @@ impl PrefixTree {
     /// rest is not inserted.
     pub(crate) fn insert(
         &mut self,
-        keys: &[u32],
+        keys: &[Key],
         lists: &[Vec<u32>],
         finished: bool,
         pools: &mut [PagePool],
@@ -406,7 +409,7 @@ impl PrefixTree {
 
     /// The child that holds these keys. A shorter run is held by any child that begins with it, unless hits must end at
     /// the end of a node.
-    fn holder(&self, parent: u32, chunk: &[u32]) -> Option<u32> {
+    fn holder(&self, parent: u32, chunk: &[Key]) -> Option<u32> {
         if chunk.len() == self.page {
             let mut node = self.buckets[self.bucket(parent, chunk)];
             while node != NONE && (self.node(node).parent != parent || self.keys(node) != chunk) {
@@ -421,7 +424,7 @@ impl PrefixTree {
     }
 
     /// A partial child whose keys these begin with, emptied: the longer run serves all its hits.
-    fn replaceable(&mut self, parent: u32, chunk: &[u32], pools: &mut [PagePool]) -> Option<u32> {
+    fn replaceable(&mut self, parent: u32, chunk: &[Key], pools: &mut [PagePool]) -> Option<u32> {
         if self.has_states() {
             return None;
         }
@@ -458,7 +461,7 @@ impl PrefixTree {
         Some(node)
     }
 
-    fn set_keys(&mut self, node: u32, chunk: &[u32]) {
+    fn set_keys(&mut self, node: u32, chunk: &[Key]) {
         let first = node as usize * self.page;
         self.keys[first..first + chunk.len()].copy_from_slice(chunk);
         self.node_mut(node).len = chunk.len();
@@ -644,11 +647,11 @@ impl PrefixTree {
     }
 
     /// Where the chain of full nodes with these tokens begins. Runs that differ in roles only share a bucket.
-    fn bucket(&self, parent: u32, chunk: &[u32]) -> usize {
+    fn bucket(&self, parent: u32, chunk: &[Key]) -> usize {
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u32(parent);
         for key in chunk {
-            hasher.write_u32(token_of(*key));
+            hasher.write_u64(without_role(*key));
         }
         hasher.finish() as usize & (self.buckets.len() - 1)
     }
@@ -664,7 +667,7 @@ impl PrefixTree {
     }
 
     /// The node's keys.
-    pub(crate) fn keys(&self, node: u32) -> &[u32] {
+    pub(crate) fn keys(&self, node: u32) -> &[Key] {
         let first = node as usize * self.page;
         &self.keys[first..first + self.node(node).len]
     }

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::average::moving_average;
 use crate::cache::{
     GENERATED, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Sha256, Staging,
-    StoreMonitor, Stored, matches,
+    StoreMonitor, Stored, matches, token_key,
 };
 use std::time::Duration;
 use welte_device::{Context, Error as DeviceError};
@@ -71,6 +71,12 @@ impl Disk {
     ) {
         let from = sequence.computed / page * page;
         let mut place = self.store.layout().start();
+        // Features have numbers that another process does not know, so the store has nothing after one.
+        let texts = sequence.keys[..limit].iter();
+        let limit = texts.take_while(|key| token_key(**key).is_some()).count();
+        if limit <= from {
+            return;
+        }
         for keys in sequence.keys[..from].chunks(page) {
             place = place.after(keys);
         }
@@ -229,11 +235,15 @@ impl Disk {
         if pages.contains(&NO_PAGE) {
             return;
         }
+        let is_text = |node: u32| tree.keys(node).iter().all(|key| token_key(*key).is_some());
         self.path.clear();
         let mut before = tree.parent(node);
         while let Some(node) = before {
             self.path.push(node);
             before = tree.parent(node);
+        }
+        if !is_text(node) || !self.path.iter().all(|node| is_text(*node)) {
+            return;
         }
         let start = self.store.layout().start();
         let nodes = self.path.iter().rev();

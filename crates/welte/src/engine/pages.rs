@@ -1,6 +1,7 @@
 //! The pages of the running sequences: taken from the pools, shared through the prefix tree, told to the device.
 
 use super::disk::Disk;
+use super::features::Features;
 use super::sequence::Sequence;
 use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixTree};
 use welte_device::{Context, Error};
@@ -25,6 +26,8 @@ pub(crate) struct Pages {
     kinds: Vec<Kind>,
     pools: Vec<PagePool>,
     tree: PrefixTree,
+    /// The media that sequences compute.
+    pub(crate) features: Features,
     /// Where prefixes outlive their pages.
     pub(crate) disk: Option<Disk>,
     /// One entry per cache: the page that a hit ends in.
@@ -48,6 +51,7 @@ impl Pages {
             kinds: program.caches.iter().map(kind).collect(),
             pools: program.caches.iter().map(pool).collect(),
             tree: PrefixTree::new(program),
+            features: Features::new(program),
             disk,
             copies: vec![NO_PAGE; program.caches.len()],
             dropped: false,
@@ -330,6 +334,7 @@ impl Pages {
 
     /// After a step: leaves pages that have become full in the tree, and gives back those that are not needed.
     pub(crate) fn settle(&mut self, context: &mut dyn Context, sequence: &mut Sequence) {
+        self.features.settle(sequence);
         self.trim(sequence);
         let full = sequence.computed / self.page * self.page;
         if sequence.shared && self.has_states() {
@@ -403,13 +408,14 @@ impl Pages {
         }
     }
 
-    /// Takes all pages from a sequence. Nothing of it is computed then.
+    /// Takes all pages and features from a sequence. Nothing of it is computed then.
     pub(crate) fn release(&mut self, sequence: &mut Sequence) {
         for (pool, list) in self.pools.iter_mut().zip(&mut sequence.lists) {
             for page in list.drain(..).filter(|page| *page != NO_PAGE) {
                 pool.release(page);
             }
         }
+        self.features.release(sequence);
         (sequence.computed, sequence.inserted) = (0, 0);
         sequence.restore = None;
     }

@@ -1,6 +1,7 @@
 //! What a caller asks of an engine.
 
 use super::draft::SyntheticDraft;
+use super::media::MediumAt;
 use crate::GenerateOptions;
 use std::ops::Range;
 use web_time::Instant;
@@ -16,7 +17,10 @@ use web_time::Instant;
 pub struct Request {
     /// The tokens to continue.
     pub prompt: Vec<u32>,
-    /// Spans of the prompt, in order, whose tokens attend to each other both ways: images of models that read them so. They are
+    /// Images and other media in the prompt, in order. The model must have been loaded with
+    /// [`LoadOptions::features`](crate::LoadOptions::features).
+    pub media: Vec<MediumAt>,
+    /// Spans of the prompt, in order, whose tokens attend to each other both ways: They are
     /// never cut, so each must fit into a step. A prompt with such spans does not use the prefix cache.
     pub both_ways: Vec<Range<usize>>,
     /// What to generate, and when to stop.
@@ -42,6 +46,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>) -> Request {
         Request {
             prompt,
+            media: Vec::new(),
             both_ways: Vec::new(),
             options: GenerateOptions::default(),
             priority: 0,

@@ -4,9 +4,10 @@ use super::channel::{Channel, Finish, Room};
 use super::disk::Restore;
 use super::draft::Draft;
 use super::guide::Guide;
+use super::media::{self, Placed};
 use super::shared::Shared;
 use super::spelling::Stops;
-use crate::cache::GENERATED;
+use crate::cache::{GENERATED, Key, MediaNumbers, feature_key};
 use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
 use std::ops::Range;
@@ -31,6 +32,8 @@ pub(crate) struct Sequence {
     pub(crate) shared: bool,
     /// Spans of the prompt that attend both ways, in order. No step cuts them.
     both_ways: Vec<Range<usize>>,
+    /// Its media, in order.
+    pub(crate) media: Vec<Placed>,
     /// Its vector is wanted in place of tokens.
     pub(crate) embeds: bool,
     /// The first so many tokens are not pooled.
@@ -62,8 +65,8 @@ pub(crate) struct Sequence {
     pub(crate) prompt_top: Option<u32>,
     /// The prompt and what was generated.
     pub(crate) tokens: Vec<u32>,
-    /// The same tokens with the roles in which they are computed.
-    pub(crate) keys: Vec<u32>,
+    /// The same tokens with the roles in which they are computed, and the features of the media.
+    pub(crate) keys: Vec<Key>,
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
     /// Tokens at which the sequence is complete.
@@ -117,12 +120,14 @@ impl Sequence {
             return Err(Error::Token { token, vocab });
         }
         check_options(options, vocab)?;
-        check_spans(model, request)?;
+        media::check(model, request)?;
+        let both_ways = media::both_ways(request);
+        check_spans(model, request, &both_ways)?;
         let budget = options.max_tokens.min(context - prompt.len());
         let most = prompt.len() + budget;
         let (mut tokens, mut keys) = (Vec::with_capacity(most), Vec::with_capacity(most));
         tokens.extend_from_slice(prompt);
-        keys.extend_from_slice(prompt);
+        keys.extend(prompt.iter().copied().map(Key::from));
         let (mut bias, mut ends) = (options.bias.clone(), model.end_tokens().to_vec());
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
@@ -159,11 +164,12 @@ impl Sequence {
             priority: request.priority,
             deadline: request.deadline,
             exact: request.exact,
-            // Cached tokens have no logits. Of spans that attend both ways the cache knows nothing.
+            // Cached tokens have no logits. Of tokens that attend both ways the cache knows nothing.
             shared: request.prefix_cache
                 && options.prompt_logprobs.is_none()
                 && request.both_ways.is_empty(),
-            both_ways: request.both_ways.clone(),
+            both_ways,
+            media: Placed::all(request),
             embeds: false,
             left_out: 0,
             second: (usize::MAX, 0),
@@ -241,11 +247,29 @@ impl Sequence {
     /// The tokens to compute next: all those of one role.
     pub(crate) fn next_run(&self) -> (Role, usize) {
         let rest = &self.keys[self.computed..self.target()];
-        let generated = |key: &u32| key & GENERATED != 0;
+        let generated = |key: &Key| key & GENERATED != 0;
         let first = rest.first().is_some_and(generated);
         let run = rest.iter().take_while(|key| generated(key) == first);
         let role = if first { Role::Generated } else { Role::Prompt };
         (role, run.count())
+    }
+
+    /// Gives its media their numbers, and their features keys. Without a number it does not use the prefix cache.
+    pub(crate) fn number_media(&mut self, numbers: &mut MediaNumbers) {
+        for placed in &mut self.media {
+            match numbers.number(placed.medium.content()) {
+                Some(number) => placed.number = number,
+                None => self.shared = false,
+            }
+            let keys = self.keys[placed.rows.clone()].iter_mut();
+            keys.zip(0..)
+                .for_each(|(key, index)| *key = feature_key(placed.number, index));
+        }
+    }
+
+    /// What coordinates are ahead of positions after all media.
+    pub(crate) fn shift(&self) -> i32 {
+        self.media.last().map_or(0, |placed| placed.shift.1)
     }
 
     /// The end of the span that attends both ways and has this token.
@@ -259,7 +283,7 @@ impl Sequence {
     pub(crate) fn whole_spans(&self, count: usize) -> usize {
         let end = self.computed + count;
         let cut = self.both_ways.iter().find(|s| s.start < end && end < s.end);
-        cut.map_or(count, |span| span.start - self.computed)
+        cut.map_or(count, |span| span.start.saturating_sub(self.computed))
     }
 
     /// How its tokens are chosen.
@@ -370,7 +394,7 @@ impl Sequence {
             return false;
         }
         self.tokens.push(token);
-        self.keys.push(token | GENERATED);
+        self.keys.push(Key::from(token) | GENERATED);
         if let Some(draft) = &mut self.draft {
             draft.push(&self.tokens);
         }
@@ -423,8 +447,8 @@ impl Sequence {
 }
 
 /// Refuses spans that attend both ways if they are out of order or too long for a step, or if the device knows none.
-fn check_spans(model: &Model, request: &Request) -> Result<(), Error> {
-    let Some(last) = request.both_ways.last() else {
+fn check_spans(model: &Model, request: &Request, spans: &[Range<usize>]) -> Result<(), Error> {
+    let Some(last) = spans.last() else {
         return Ok(());
     };
     let wrong = |problem: String| Err(Error::BothWays { problem });
@@ -433,10 +457,10 @@ fn check_spans(model: &Model, request: &Request) -> Result<(), Error> {
         return wrong(format!("{} does not compute them", model.device().id));
     }
     let follow = |pair: &[Range<usize>]| pair[0].end <= pair[1].start;
-    if last.end > request.prompt.len() || !request.both_ways.windows(2).all(follow) {
+    if last.end > request.prompt.len() || !spans.windows(2).all(follow) {
         return wrong("the spans must lie in the prompt, one after the other".into());
     }
-    for span in &request.both_ways {
+    for span in spans {
         if span.is_empty() || span.len() > most {
             let (span, tokens) = (format!("{}..{}", span.start, span.end), span.len());
             return wrong(format!(

@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::sequence::Sequence;
 use super::snapshot::Snapshot;
 use crate::Error;
+use crate::cache::MediaNumbers;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use welte_device::Control;
@@ -61,6 +62,8 @@ pub(crate) struct Inbox {
     closed: Option<Option<String>>,
     /// Requests so far.
     count: u64,
+    /// The numbers of the media of all requests.
+    media: MediaNumbers,
 }
 
 impl Shared {
@@ -102,6 +105,7 @@ impl Shared {
         }
         let number = inbox.count;
         sequence.number = number;
+        sequence.number_media(&mut inbox.media);
         inbox.count += 1;
         sequence.counted_by = Some(self.clone());
         inbox.arrivals.push(sequence);

@@ -1,5 +1,6 @@
 //! From a checkpoint to a plan: which device, which sizes, and what the device will allocate.
 
+use super::eyes::{Found, Images};
 use super::{DEFAULT_CONTEXT, Inspection, LoadOptions};
 use crate::devices::{KINDS, Kind, open_device};
 use crate::fit::{self, FittedContext};
@@ -11,10 +12,41 @@ use welte_models::{CompileOptions, ModelSpec, Pooling};
 use welte_table::{Format, Program};
 
 /// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
-pub(super) fn inspect(
+/// As [`inspect`], with room for images if the model has eyes. What an encoder needs that happens to lie beside the model does
+/// not decide where the model runs.
+pub(super) fn inspect_with_eyes(
     checkpoint: Arc<dyn Checkpoint>,
     options: &LoadOptions,
+    found: &mut Found,
 ) -> Result<Inspection, Error> {
+    *found = options.images.find(checkpoint.origin());
+    let wanted = found.with_room(options);
+    let with = |checkpoint, found: &Found| {
+        let inspection = inspect(checkpoint, &wanted)?;
+        let images = found.in_words(&inspection.plan.program, options);
+        Ok(Inspection {
+            images,
+            ..inspection
+        })
+    };
+    if wanted.features == options.features || options.images != Images::Beside {
+        return with(checkpoint, found);
+    }
+    let without = inspect(checkpoint.clone(), options)?;
+    if without.device.takes_features() {
+        return with(checkpoint, found);
+    }
+    let why = Error::Unsupported {
+        origin: without.origin().to_string(),
+        device: without.device.info().id,
+        what: "images, which are rows that read vectors".into(),
+    };
+    found.give_up(&options.images, why)?;
+    let images = found.in_words(&without.plan.program, options);
+    Ok(Inspection { images, ..without })
+}
+
+fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
     if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
         return Err(Error::CacheFormat {
             format: options.kv_format,
@@ -79,6 +111,7 @@ pub(super) fn inspect(
         device,
         plan: planned.plan,
         fitted: planned.fitted,
+        images: None,
     })
 }
 

@@ -4,7 +4,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use welte::{
-    DeviceChoice, GenerateOptions, LoadOptions, Message, Model, Outcome, Sampling, Session, Stepper,
+    DeviceChoice, GenerateOptions, LoadOptions, Medium, Message, Model, Outcome, Sampling, Session,
+    Stepper,
 };
 
 pub const TINY: &str = "synthetic:tiny:q8_0";
@@ -178,4 +179,15 @@ impl Random {
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
+}
+
+/// A medium of random features, as an encoder would make it of so many columns and lines of patches.
+pub fn random_medium(width: usize, [columns, lines]: [u32; 2], random: &mut Random) -> Medium {
+    let count = (columns * lines) as usize * width;
+    let value = |n: u64| (n % 2001) as f32 / 1000.0 - 1.0;
+    let features = (0..count).map(|_| value(random.next())).collect();
+    let axes = (0..columns * lines).map(|row| [0, row / columns, row % columns]);
+    let medium = Medium::new(width, features).unwrap();
+    let advance = columns.max(lines);
+    medium.with_axes(axes.collect(), advance).unwrap()
 }

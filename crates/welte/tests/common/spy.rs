@@ -13,7 +13,7 @@ use welte_device::{
     Choice, Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, Made, MaskBoard, Role,
     SKIPPED, SlotState, Stage, Step, StepChain, StepOptions, chain_by_steps, is_token,
 };
-use welte_table::{BufferId, Class, PassKind, Program};
+use welte_table::{BufferId, Class, PassKind, Program, Row};
 
 /// What the spy saw and what it shall do. Requests are told apart by their seeds.
 #[derive(Default)]
@@ -34,6 +34,12 @@ pub struct Watch {
     pub emitted: AtomicUsize,
     /// Steps with both generated rows and rows of prompts.
     pub mixed: AtomicUsize,
+    /// The rows of all steps.
+    pub rows: Mutex<Vec<Row>>,
+    /// The starts of all chains.
+    pub starts: Mutex<Vec<ChainStart>>,
+    /// Bytes written into buffers.
+    pub written: AtomicUsize,
 }
 
 impl Watch {
@@ -220,6 +226,7 @@ impl Context for Spy {
         self.record();
         let mixed = &self.watch.mixed;
         mixed.fetch_add(usize::from(step.is_mixed()), Ordering::SeqCst);
+        self.watch.rows.lock().unwrap().extend(&step.rows);
         let vocab = self.inner.program().vocab as usize;
         let values = self.inner.step(step, StepOptions::default())?;
         if step.pass() != PassKind::Embed {
@@ -283,6 +290,7 @@ impl Context for Spy {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         let watch = self.watch.clone();
+        watch.starts.lock().unwrap().extend(starts);
         let random = self.random.as_mut();
         let (stop_after, whole) = random.map_or((0, true), |r| (r.below(60), r.once_in(3)));
         let mut count = 0;
@@ -306,6 +314,8 @@ impl Context for Spy {
     }
 
     fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        let written = &self.watch.written;
+        written.fetch_add(bytes.len(), Ordering::SeqCst);
         self.inner.write_bytes(id, first, bytes)
     }
 

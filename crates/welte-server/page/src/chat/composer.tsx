@@ -102,9 +102,9 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
         <ul class="files" aria-label="Attached files">
           {files.map((file, i) => (
             <li key={i}>
-              <Icon name="file" />
+              {file.image ? <img class="thumbnail" src={file.image} alt="" /> : <Icon name="file" />}
               <span class="name">{file.name}</span>
-              <span class="soft">{bytes(file.text.length)}</span>
+              {!file.image && <span class="soft">{bytes(file.text.length)}</span>}
               <IconButton
                 icon="close"
                 label={`Remove ${file.name}`}
@@ -137,7 +137,7 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
             event.currentTarget.value = "";
           }}
         />
-        <IconButton icon="attach" label="Attach text files" onClick={() => picker.current?.click()} />
+        <IconButton icon="attach" label="Attach text files or images" onClick={() => picker.current?.click()} />
         <button
           type="button"
           class="toggle"

@@ -1,6 +1,18 @@
 import type { Attachment } from "./tree";
 
 const LARGEST = 1 << 20;
+const LARGEST_IMAGE = 20 << 20;
+
+/** Reads an image. Whether it is one, the server finds out. */
+async function readImage(file: File): Promise<Attachment> {
+  if (file.size > LARGEST_IMAGE) throw new Error(`${file.name} is larger than 20 MiB.`);
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve({ name: file.name || "image", text: "", image: reader.result as string });
+    reader.onerror = () => reject(new Error(`${file.name} cannot be read.`));
+    reader.readAsDataURL(file);
+  });
+}
 
 /** Reads a text file. Throws, in words, if it is too large or not text. */
 async function readFile(file: File): Promise<Attachment> {
@@ -15,13 +27,14 @@ async function readFile(file: File): Promise<Attachment> {
   }
 }
 
-/** Reads files. Returns those that are text, and why the others are not. */
+/** Reads files. Returns those that are text or images, and why the others are not. */
 export async function readFiles(files: Iterable<File>): Promise<{ read: Attachment[]; problems: string[] }> {
   const read: Attachment[] = [];
   const problems: string[] = [];
   for (const file of files) {
     try {
-      read.push(await readFile(file));
+      const image = file.type.startsWith("image/") && file.type !== "image/svg+xml";
+      read.push(await (image ? readImage(file) : readFile(file)));
     } catch (error) {
       problems.push((error as Error).message);
     }

@@ -56,7 +56,12 @@ export function MessageView({ message, last }: { message: Message; last: boolean
 function UserText({ message }: { message: Message }) {
   return (
     <div class="bubble">
-      {message.files?.map((file, i) => (
+      {message.files?.map((file, i) =>
+        file.image ? (
+          <a key={i} class="picture" href={file.image} download={file.name}>
+            <img src={file.image} alt={file.name} />
+          </a>
+        ) : (
         <details key={i} class="file">
           <summary>
             <Icon name="file" />
@@ -65,7 +70,8 @@ function UserText({ message }: { message: Message }) {
           </summary>
           <pre tabIndex={0}>{file.text}</pre>
         </details>
-      ))}
+        ),
+      )}
       {message.text !== "" && <p class="plain">{message.text}</p>}
     </div>
   );

@@ -2,10 +2,13 @@ import type { Figures } from "../api/types";
 import type { Problem } from "../api/problem";
 import type { Options } from "./options";
 
-/** A text file that the user attached. */
+/** A text file or an image that the user attached. */
 export interface Attachment {
   name: string;
+  /** Empty for an image. */
   text: string;
+  /** An image as a data address. */
+  image?: string;
 }
 
 /** One message. The messages of a conversation form a tree: versions of a message have the same parent. */
@@ -97,7 +100,8 @@ export function subtree(messages: Messages, id: string): string[] {
 
 /** The content of a message as the model gets it. */
 export function content(message: Message): string {
-  const files = (message.files ?? []).map(({ name, text }) => {
+  const texts = (message.files ?? []).filter(({ image }) => image === undefined);
+  const files = texts.map(({ name, text }) => {
     const runs = text.match(/`{3,}/g) ?? [];
     const fence = "`".repeat(Math.max(3, ...runs.map((run) => run.length + 1)));
     return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
@@ -105,13 +109,25 @@ export function content(message: Message): string {
   return files.join("") + message.text;
 }
 
+/** A part of the content of a message, in OpenAI's form. */
+export type Part = { type: "text"; text: string } | { type: "image_url"; image_url: { url: string } };
+
+/** The content of a message: its text, and before it the images. */
+function parts(message: Message): string | Part[] {
+  const text = content(message);
+  const images = (message.files ?? []).flatMap(({ image }) => image ?? []);
+  if (images.length === 0) return text;
+  const list: Part[] = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return text === "" ? list : [...list, { type: "text", text }];
+}
+
 /** The messages of a request: the system prompt and the path. Failed and empty answers are left out. */
-export function requestMessages(path: Message[], system: string): { role: string; content: string }[] {
-  const list: { role: string; content: string }[] = [];
+export function requestMessages(path: Message[], system: string): { role: string; content: string | Part[] }[] {
+  const list: { role: string; content: string | Part[] }[] = [];
   if (system.trim() !== "") list.push({ role: "system", content: system });
   for (const message of path) {
     if (message.role === "assistant" && message.text === "") continue;
-    list.push({ role: message.role, content: content(message) });
+    list.push({ role: message.role, content: parts(message) });
   }
   return list;
 }

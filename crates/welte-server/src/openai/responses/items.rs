@@ -4,8 +4,9 @@ use super::tools::known_as;
 use crate::app::App;
 use crate::error::Failure;
 use crate::fields::Fields;
+use crate::images;
 use serde_json::{Value, json};
-use welte::Message;
+use welte::{Image, Message};
 use welte_text::ToolCall;
 
 /// Takes `input`: text, or a list of items.
@@ -109,6 +110,13 @@ fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> 
                 part(fields.need("text")?)
             }
             "refusal" => part(fields.need("refusal")?),
+            "input_image" => {
+                fields.only("file_id", &[json!("")])?;
+                let url: String = fields.need("image_url")?;
+                images::of_url(&fields, "image_url", &url)?;
+                let detail = fields.take("detail")?.unwrap_or_else(|| json!("auto"));
+                json!({ "type": "input_image", "image_url": url, "detail": detail })
+            }
             _ => {
                 let problem = format!("{kind:?} is not supported; use {text_kind:?}");
                 return Err(fields.wrong("type", problem));
@@ -137,7 +145,7 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
         let text = |field: &str| item[field].as_str().unwrap_or_default().to_string();
         match item["type"].as_str() {
             Some("message") => {
-                let content = joined(&item["content"]);
+                let (content, images) = (joined(&item["content"]), pictures(&item["content"]));
                 match item["role"].as_str() {
                     Some("assistant") => {
                         let message = answer(&mut all, |last| {
@@ -145,8 +153,13 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
                         });
                         message.content = content;
                     }
-                    Some("user") => all.push(Message::new("user", content)),
-                    _ => all.push(Message::new("system", content)),
+                    role => {
+                        let role = role.filter(|role| *role == "user").unwrap_or("system");
+                        all.push(Message {
+                            images,
+                            ..Message::new(role, content)
+                        });
+                    }
                 }
             }
             Some("reasoning") => {
@@ -173,6 +186,7 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
             }
             Some("function_call_output") => all.push(Message {
                 tool_call_id: Some(text("call_id")),
+                images: pictures(&item["output"]),
                 ..Message::new("tool", joined(&item["output"]))
             }),
             _ => {}
@@ -189,6 +203,17 @@ fn answer(all: &mut Vec<Message>, goes_on: impl Fn(&Message) -> bool) -> &mut Me
     }
     let last = all.len() - 1;
     &mut all[last]
+}
+
+/// The images of a list of parts. What was accepted is well-formed.
+fn pictures(parts: &Value) -> Vec<Image> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    for part in parts.as_array().into_iter().flatten() {
+        at += part["text"].as_str().map_or(0, str::len);
+        let url = part["image_url"].as_str();
+        all.extend(url.and_then(|url| images::known(url, at)));
+    }
+    all
 }
 
 /// The text of a list of parts.

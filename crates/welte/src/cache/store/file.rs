@@ -15,7 +15,7 @@
 //! All numbers are little-endian. A page's name is the SHA-256 over the name before it and its keys. It therefore stands
 //! for the identity and for all keys from the start of the text.
 
-use crate::cache::token_of;
+use crate::cache::{Key, token_key, without_role};
 use sha2::{Digest, Sha256 as Hasher};
 use welte_table::{CacheKind, Program};
 
@@ -38,6 +38,12 @@ pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Sha256 {
     hasher.finalize().into()
 }
 
+/// A token's key as files have it. Keys of features never come here: their numbers mean nothing to another process.
+fn stored(key: Key) -> [u8; 4] {
+    debug_assert!(token_key(key).is_some(), "the key of a feature");
+    (key as u32).to_le_bytes()
+}
+
 /// The end of a run of pages from the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -49,14 +55,14 @@ pub(crate) struct Place {
 
 impl Place {
     /// The place after these keys, which are at most a page.
-    pub(crate) fn after(&self, keys: &[u32]) -> Place {
+    pub(crate) fn after(&self, keys: &[Key]) -> Place {
         let mut name = Hasher::new();
         let mut trail = Hasher::new();
         name.update(self.name);
         trail.update(self.trail);
         for key in keys {
-            name.update(key.to_le_bytes());
-            trail.update(token_of(*key).to_le_bytes());
+            name.update(stored(*key));
+            trail.update(stored(without_role(*key)));
         }
         let mut place = *self;
         place.name = name.finalize().into();
@@ -202,7 +208,7 @@ impl Staging {
         &mut self,
         layout: &Layout,
         parent: &Place,
-        keys: &[u32],
+        keys: &[Key],
         fill: &mut Fill<'_, E>,
     ) -> Result<(), E> {
         self.bytes[..8].copy_from_slice(MAGIC);
@@ -210,7 +216,7 @@ impl Staging {
         self.bytes[40..72].copy_from_slice(&parent.name);
         self.bytes[72..76].copy_from_slice(&(keys.len() as u32).to_le_bytes());
         for (place, key) in self.bytes[KEYS..].chunks_exact_mut(4).zip(keys) {
-            place.copy_from_slice(&key.to_le_bytes());
+            place.copy_from_slice(&stored(*key));
         }
         let mut at = KEYS + 4 * keys.len();
         for (cache, bytes) in layout.caches.iter().enumerate() {
@@ -271,8 +277,8 @@ impl Staging {
     }
 
     /// Its keys.
-    pub(crate) fn keys(&self) -> impl ExactSizeIterator<Item = u32> {
-        (0..self.word(72) as usize).map(|i| self.word(KEYS + 4 * i))
+    pub(crate) fn keys(&self) -> impl ExactSizeIterator<Item = Key> {
+        (0..self.word(72) as usize).map(|i| self.word(KEYS + 4 * i).into())
     }
 
     /// The page of a cache.

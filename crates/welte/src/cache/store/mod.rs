@@ -11,12 +11,12 @@ mod rates;
 #[cfg(test)]
 mod simulated;
 
-pub(super) use file::sha256;
-pub(crate) use file::{FileId, Layout, Place, Sha256, Staging};
+pub(crate) use file::{FileId, Layout, Place, Sha256, Staging, sha256};
 pub(crate) use rates::Rates;
 #[cfg(test)]
 pub(crate) use simulated::SimulatedDisk;
 
+use super::Key;
 use folder::Folder;
 use io::{Done, Io, Job};
 use rates::RatesFile;
@@ -256,7 +256,7 @@ impl PrefixStore {
     pub(crate) fn chain(
         &self,
         mut place: Place,
-        mut keys: &[u32],
+        mut keys: &[Key],
         exact: bool,
         chain: &mut Vec<Stored>,
     ) {
@@ -264,7 +264,7 @@ impl PrefixStore {
             return;
         }
         let folder = self.shared.folder();
-        let find = |place: &Place, keys: &[u32]| {
+        let find = |place: &Place, keys: &[Key]| {
             let id = FileId::new(place, &place.after(keys));
             if folder.contains(&id) {
                 return Some(id);
@@ -367,7 +367,7 @@ impl PrefixStore {
     pub(crate) fn write<E>(
         &mut self,
         parent: &Place,
-        keys: &[u32],
+        keys: &[Key],
         wait: bool,
         fill: &mut file::Fill<'_, E>,
     ) -> Result<(), E> {

@@ -1,7 +1,7 @@
 //! The prefix store on a real folder.
 
 use super::*;
-use crate::cache::GENERATED;
+use crate::cache::{GENERATED, Key};
 use std::fs;
 use std::io::Write as _;
 use std::time::{Duration, SystemTime};
@@ -55,14 +55,14 @@ fn open(folder: &TempDir) -> PrefixStore {
 }
 
 /// What the pages of these keys hold in these tests.
-fn content(keys: &[u32], cache: usize) -> u8 {
+fn content(keys: &[Key], cache: usize) -> u8 {
     keys.iter().fold(cache as u8 + 1, |sum, key| {
         sum.wrapping_mul(31).wrapping_add(*key as u8)
     })
 }
 
 /// Writes all pages of a text.
-fn write(store: &mut PrefixStore, keys: &[u32]) {
+fn write(store: &mut PrefixStore, keys: &[Key]) {
     let mut place = store.layout().start();
     for chunk in keys.chunks(PAGE) {
         let written = store.write::<()>(&place, chunk, true, &mut |cache, bytes| {
@@ -75,11 +75,11 @@ fn write(store: &mut PrefixStore, keys: &[u32]) {
 }
 
 /// Writes all pages of a text with a store that is then closed.
-fn write_and_close(folder: &TempDir, keys: &[u32]) {
+fn write_and_close(folder: &TempDir, keys: &[Key]) {
     write(&mut open(folder), keys);
 }
 
-fn chain(store: &PrefixStore, keys: &[u32], exact: bool) -> Vec<Stored> {
+fn chain(store: &PrefixStore, keys: &[Key], exact: bool) -> Vec<Stored> {
     let mut chain = Vec::new();
     store.chain(store.layout().start(), keys, exact, &mut chain);
     chain
@@ -96,7 +96,7 @@ fn answer(store: &mut PrefixStore) -> Answer {
 }
 
 /// Reads what the store has of a text, checks the pages, and returns the keys.
-fn read(store: &mut PrefixStore, keys: &[u32], exact: bool) -> Vec<u32> {
+fn read(store: &mut PrefixStore, keys: &[Key], exact: bool) -> Vec<Key> {
     let mut found = Vec::new();
     for stored in chain(store, keys, exact) {
         assert!(store.read(stored.id));
@@ -105,7 +105,7 @@ fn read(store: &mut PrefixStore, keys: &[u32], exact: bool) -> Vec<u32> {
         let Some(page) = answer.page else {
             break;
         };
-        let keys: Vec<u32> = page.keys().collect();
+        let keys: Vec<Key> = page.keys().collect();
         assert_eq!(keys.len(), stored.tokens);
         for (cache, size) in [64, 32].into_iter().enumerate() {
             assert_eq!(
@@ -127,8 +127,8 @@ fn files(folder: &TempDir) -> Vec<PathBuf> {
     files
 }
 
-const NOTHING: [u32; 0] = [];
-const TEXT: [u32; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+const NOTHING: [Key; 0] = [];
+const TEXT: [Key; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 
 #[test]
 fn another_store_finds_what_was_written() {
@@ -138,7 +138,7 @@ fn another_store_finds_what_was_written() {
     let mut store = open(&folder);
     assert_eq!(read(&mut store, &TEXT, true), TEXT);
     // The text goes on, ends earlier, differs, or is another one.
-    let longer: Vec<u32> = TEXT.into_iter().chain([11, 12, 13]).collect();
+    let longer: Vec<Key> = TEXT.into_iter().chain([11, 12, 13]).collect();
     assert_eq!(read(&mut store, &longer, true), TEXT);
     assert_eq!(read(&mut store, &TEXT[..9], true), TEXT[..8]);
     assert_eq!(read(&mut store, &[1, 2, 3, 4, 5, 6, 7, 0], true), TEXT[..4]);
@@ -388,7 +388,7 @@ fn pages_that_the_disk_is_too_slow_for_are_counted() {
     };
     let mut store = PrefixStore::open_with(&options(&folder), layout(), DEVICE, Box::new(slow));
     let mut place = store.layout().start();
-    for page in 0..STAGING as u32 + 3 {
+    for page in 0..STAGING as Key + 3 {
         let keys = [page; PAGE];
         let written = store.write::<()>(&place, &keys, false, &mut |_, _| Ok(()));
         written.unwrap();
@@ -431,7 +431,7 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
         let before = files(&folder);
         write_and_close(&folder, &[first; 4]);
         let new = files(&folder).into_iter().find(|f| !before.contains(f));
-        set_age(&new.unwrap(), 1000 - u64::from(first));
+        set_age(&new.unwrap(), 1000 - first);
     }
     // Reading makes a page as new as writing, also for the next process.
     let mut store = open(&folder);
@@ -442,7 +442,7 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
     let mut store = PrefixStore::open(&options, layout(), DEVICE);
     for first in 30..40 {
         write(&mut store, &[first; 4]);
-        while store.monitor().status().pages_written < u64::from(first - 29) {
+        while store.monitor().status().pages_written < (first - 29) {
             std::thread::yield_now();
         }
         assert!(total() <= options.bytes);
@@ -478,7 +478,7 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
 fn two_stores_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
-        for writer in 0..2u32 {
+        for writer in 0..2 as Key {
             let folder = &folder;
             scope.spawn(move || {
                 let mut store = open(folder);

@@ -1,7 +1,7 @@
 //! The tree against a brute-force search, with simulated page contents.
 
 use super::*;
-use crate::cache::GENERATED;
+use crate::cache::{GENERATED, feature_key};
 use welte_table::{CacheSpec, Format};
 
 const PAGE: usize = 4;
@@ -60,16 +60,16 @@ impl Random {
 }
 
 /// What the caches hold for the last of these keys. Stands for the bits that a device would compute.
-fn value(keys: &[u32]) -> u64 {
+fn value(keys: &[Key]) -> u64 {
     keys.iter().fold(1, |value, key| {
-        (value ^ u64::from(*key)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (value >> 29)
+        (value ^ *key).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (value >> 29)
     })
 }
 
 /// A sequence as the scheduler would run it.
 #[derive(Default)]
 struct Sequence {
-    keys: Vec<u32>,
+    keys: Vec<Key>,
     lists: Vec<Vec<u32>>,
     /// Positions computed.
     computed: usize,
@@ -82,7 +82,7 @@ struct Simulation {
     pools: Vec<PagePool>,
     values: Vec<Vec<u64>>,
     running: Vec<Sequence>,
-    texts: Vec<Vec<u32>>,
+    texts: Vec<Vec<Key>>,
     random: Random,
     hits: usize,
     evictions: usize,
@@ -137,11 +137,11 @@ impl Simulation {
     /// The longest usable prefix and where it differs, by trying every node and every length.
     fn brute_force(
         &self,
-        keys: &[u32],
+        keys: &[Key],
         limit: usize,
         exact: bool,
-    ) -> (usize, Vec<u32>, Option<usize>) {
-        let matches = |held: u32, wanted: u32| {
+    ) -> (usize, Vec<Key>, Option<usize>) {
+        let matches = |held: Key, wanted: Key| {
             held == wanted || (!exact && wanted < GENERATED && held == wanted | GENERATED)
         };
         let keys = &keys[..limit.min(keys.len())];
@@ -152,7 +152,7 @@ impl Simulation {
             while let Some(parent) = self.tree.parent(chain[0]) {
                 chain.insert(0, parent);
             }
-            let held: Vec<u32> = chain
+            let held: Vec<Key> = chain
                 .iter()
                 .flat_map(|n| self.tree.keys(*n))
                 .copied()
@@ -184,15 +184,20 @@ impl Simulation {
     }
 
     /// A prompt that often begins like an earlier text.
-    fn prompt(&mut self) -> Vec<u32> {
+    fn prompt(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
         if !self.texts.is_empty() && self.random.below(4) > 0 {
             let text = &self.texts[self.random.below(self.texts.len())];
             let end = self.random.below(text.len()) + 1;
-            keys.extend(text[..end].iter().map(|key| token_of(*key)));
+            keys.extend(text[..end].iter().map(|key| without_role(*key)));
         }
         for _ in 0..1 + self.random.below(9) {
-            keys.push(self.random.below(3) as u32);
+            let token = self.random.below(3);
+            // Media are told apart by their numbers.
+            keys.push(match self.random.below(8) {
+                0 => feature_key(1 + token as u32 / 2, token as u32 % 2),
+                _ => token as Key,
+            });
         }
         keys.truncate(50);
         keys
@@ -286,7 +291,7 @@ impl Simulation {
         self.check(sequence);
         let position = sequence.computed;
         if position == sequence.keys.len() {
-            sequence.keys.push(self.random.below(3) as u32 | GENERATED);
+            sequence.keys.push(self.random.below(3) as Key | GENERATED);
         }
         for cache in 0..self.specs.len() {
             let state = self.is_state(cache);
@@ -461,7 +466,7 @@ impl Small {
         }
     }
 
-    fn leave(&mut self, keys: &[u32]) {
+    fn leave(&mut self, keys: &[Key]) {
         let pages = (0..keys.len().div_ceil(PAGE)).map(|_| self.pools[0].take().unwrap());
         let lists = [pages.collect::<Vec<_>>()];
         self.tree.insert(keys, &lists, true, &mut self.pools);
@@ -470,13 +475,13 @@ impl Small {
         }
     }
 
-    fn find(&mut self, keys: &[u32]) -> (usize, Option<usize>) {
+    fn find(&mut self, keys: &[Key]) -> (usize, Option<usize>) {
         let hit = self.tree.find(keys, keys.len(), false);
         (hit.tokens, hit.differs_at)
     }
 
     /// Takes a prompt over and gives it back: marks it as used.
-    fn hit(&mut self, keys: &[u32]) {
+    fn hit(&mut self, keys: &[Key]) {
         let hit = self.tree.find(keys, keys.len(), false);
         let (mut lists, mut copies) = ([Vec::new()], [NO_PAGE]);
         let mut keys = keys.to_vec();
@@ -491,7 +496,7 @@ impl Small {
         }
     }
 
-    fn evict(&mut self) -> Vec<u32> {
+    fn evict(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
         let mut note = |tree: &PrefixTree, node| keys.extend_from_slice(tree.keys(node));
         assert!(self.tree.evict(0, &mut self.pools, &mut note));
@@ -521,10 +526,10 @@ fn a_hit_says_where_the_prompt_differs() {
 
 #[test]
 fn roles_are_kept_apart() {
-    let g = |token: u32| token | GENERATED;
+    let g = |token: Key| token | GENERATED;
     let mut small = Small::new(20);
     small.leave(&[1, 2, g(3), g(4), g(5), 6]);
-    let found = |small: &mut Small, keys: &[u32], exact| small.tree.find(keys, 99, exact).tokens;
+    let found = |small: &mut Small, keys: &[Key], exact| small.tree.find(keys, 99, exact).tokens;
     assert_eq!(found(&mut small, &[1, 2, 3, 4, 5, 6, 7], false), 6);
     assert_eq!(found(&mut small, &[1, 2, 3, 4, 5, 6, 7], true), 2);
     assert_eq!(found(&mut small, &[1, 2, g(3), g(4), g(5), 6], true), 6);
@@ -596,7 +601,7 @@ fn pages_of_sequences_are_not_evicted() {
 #[test]
 fn a_cache_with_a_window_gives_up_old_pages_first() {
     let mut simulation = Simulation::new(vec![attention(20, 0), attention(6, 4)], 1);
-    let keys: Vec<u32> = (0..16).collect();
+    let keys: Vec<Key> = (0..16).collect();
     let mut sequence = Sequence {
         keys,
         lists: vec![Vec::new(), Vec::new()],
@@ -606,7 +611,7 @@ fn a_cache_with_a_window_gives_up_old_pages_first() {
         assert!(simulation.compute(&mut sequence));
     }
     simulation.finish(sequence);
-    let keys: Vec<u32> = (0..16).collect();
+    let keys: Vec<Key> = (0..16).collect();
     let mut lengths = Vec::new();
     for _ in 0..4 {
         assert!(

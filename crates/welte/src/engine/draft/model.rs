@@ -164,6 +164,7 @@ impl DraftModel {
                 token: sequence.tokens[position],
                 position: position as u32,
                 steps: sequence.planned as u32 - 1,
+                shift: 0,
             });
         }
         let most = self.context.chain_slots().max(1);

@@ -52,6 +52,7 @@ impl Scheduler {
                 token: sequence.tokens[sequence.computed],
                 position: sequence.computed as u32,
                 steps: steps as u32,
+                shift: sequence.shift(),
             });
         }
         Ok(drafts)

@@ -4,7 +4,7 @@ use super::{ContextLost, Scheduler};
 use crate::engine::sequence::Sequence;
 use std::ops::Range;
 use welte_device::{Context, Pick, Role, Span, Step, Want};
-use welte_table::Row;
+use welte_table::{Input, Row};
 
 /// The kinds of work of a turn, in their order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,9 +79,9 @@ impl Scheduler {
         self.step.clear();
         self.owners.clear();
         match work {
-            Work::Prompts => self.plan_rows(Role::Prompt, self.budget()),
+            Work::Prompts => self.plan_rows(context, Role::Prompt, self.budget())?,
             Work::Texts => self.plan_texts(),
-            Work::Known => self.plan_rows(Role::Generated, self.decode.rows),
+            Work::Known => self.plan_rows(context, Role::Generated, self.decode.rows)?,
             Work::Next { mixed } => return self.plan_next(context, mixed),
         }
         Ok(self.planned())
@@ -97,7 +97,13 @@ impl Scheduler {
 
     /// Rows of one role of sequences that are being filled, up to `budget` in the whole step, in the order of admission. Rows
     /// that complete a prompt are picked for a token.
-    fn plan_rows(&mut self, role: Role, budget: usize) {
+    fn plan_rows(
+        &mut self,
+        context: &mut dyn Context,
+        role: Role,
+        budget: usize,
+    ) -> Result<(), ContextLost> {
+        self.pages.features.begin();
         let generated = self.step.rows.len();
         let mut later = self.running.iter().filter(|s| s.is_filling()).count();
         for (at, sequence) in self.running.iter_mut().enumerate() {
@@ -119,7 +125,18 @@ impl Scheduler {
             }
             let first = sequence.computed;
             let most = self.pages.next_checkpoint(sequence) - first;
-            let mut count = sequence.whole_spans(run.min(left).min(most));
+            let wanted = run.min(left).min(most);
+            let ready = match self.pages.features.ready(context, sequence, wanted) {
+                Ok(ready) => ready,
+                Err(error) => {
+                    sequence.planned = 1;
+                    return self.fault(context, error);
+                }
+            };
+            if ready == 0 {
+                continue;
+            }
+            let mut count = sequence.whole_spans(ready);
             if count == 0 {
                 // The budget would cut a span. The first one of a step comes whole: a step has room for it.
                 let span = sequence.end_of_span(first).unwrap_or(first) - first;
@@ -145,6 +162,7 @@ impl Scheduler {
             let picks = self.step.picks.len() - picks;
             self.owners.push(Owner { at, picks });
         }
+        Ok(())
     }
 
     /// The next tokens of all sequences that decode: a chain; one step while prompts are waiting, with guesses, or for more
@@ -167,10 +185,10 @@ impl Scheduler {
         self.rows_of_starts();
         let generated = self.step.rows.len();
         if mixed && generated == 0 {
-            self.plan_rows(Role::Prompt, self.budget());
+            self.plan_rows(context, Role::Prompt, self.budget())?;
         } else if !alone {
             let budget = generated + self.pace.rows();
-            self.plan_rows(Role::Prompt, budget.min(self.prompt.rows));
+            self.plan_rows(context, Role::Prompt, budget.min(self.prompt.rows))?;
         }
         Ok(self.planned())
     }
@@ -187,8 +205,9 @@ impl Scheduler {
             };
             let inputs = [sequence.tokens[sequence.computed]];
             let inputs = inputs.iter().chain(guesses);
+            let (slot, shift) = (sequence.slot, sequence.shift());
             let rows = (sequence.computed as u32..).zip(inputs);
-            let rows = rows.map(|(position, token)| Row::new(*token, position, sequence.slot));
+            let rows = rows.map(|(at, token)| Row::new(*token, at, slot).shifted(shift));
             let rows = self.step.add(Role::Generated, rows);
             let drafts = guesses.iter().copied().map(Some).chain([None]);
             let picks = rows.zip(drafts);
@@ -209,11 +228,30 @@ impl Sequence {
         numbered.map(move |(at, token)| {
             let position = at as u32 + if at < second { 0 } else { skipped };
             let ahead = self.end_of_span(at).map_or(0, |end| end - 1 - at);
-            Row {
+            let row = Row {
                 reach: position + ahead as u32,
                 ..Row::new(*token, position, slot)
-            }
+            };
+            self.with_media(at, row)
         })
+    }
+
+    /// A row as its place among the media demands: a feature, or a token with the coordinates that follow a medium.
+    fn with_media(&self, at: usize, row: Row) -> Row {
+        let next = self.media.partition_point(|placed| placed.rows.end <= at);
+        let within = self.media.get(next).filter(|m| m.rows.contains(&at));
+        let Some(placed) = within else {
+            let before = next.checked_sub(1).map(|last| &self.media[last]);
+            return row.shifted(before.map_or(0, |placed| placed.shift.1));
+        };
+        let index = (at - placed.rows.start) as u32;
+        // A feature that is not in the buffer has no number that a device accepts.
+        let first = placed.features.map_or(u32::MAX, |first| first + index);
+        Row {
+            input: Input::Feature(first),
+            axes: placed.axes(at),
+            ..row
+        }
     }
 }
 

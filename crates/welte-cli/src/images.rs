@@ -1,0 +1,143 @@
+//! Images on the command line: where the model's eyes are, and which files a question is about.
+
+use anyhow::Context;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use welte::{Image, ImageSource, Images, LoadOptions};
+
+/// The largest file of an image, in bytes.
+const LARGEST: u64 = 100 << 20;
+
+/// Endings of files that are taken for images where a line names them.
+const ENDINGS: [&str; 9] = [
+    "png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "jfif",
+];
+
+/// Where the model's eyes are.
+#[derive(Args)]
+pub(crate) struct EyeArgs {
+    /// File with the model's encoder of images (also -mm) [default: mmproj*.gguf beside the model]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
+    pub(crate) mmproj: Option<PathBuf>,
+    /// Take no images, even if there is an encoder beside the model
+    #[arg(long)]
+    pub(crate) no_mmproj: bool,
+}
+
+impl EyeArgs {
+    pub(crate) fn set(&self, options: &mut LoadOptions) {
+        options.images = match &self.mmproj {
+            Some(path) => Images::File(path.clone()),
+            None if self.no_mmproj => Images::Off,
+            None => Images::Beside,
+        };
+    }
+}
+
+/// Reads an image's file, to stand at the beginning of a text.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Image> {
+    let name = path.display().to_string();
+    let meta = std::fs::metadata(path).with_context(|| format!("{name}: cannot be read"))?;
+    anyhow::ensure!(meta.is_file(), "{name}: is not a file");
+    let bytes = meta.len();
+    anyhow::ensure!(
+        bytes <= LARGEST,
+        "{name}: {bytes} bytes is too large for an image"
+    );
+    let bytes = std::fs::read(path).with_context(|| format!("{name}: cannot be read"))?;
+    Ok(Image {
+        at: 0,
+        source: ImageSource::Bytes(bytes.into()),
+        name,
+    })
+}
+
+/// Takes the paths of images out of a line, as terminals write them when files are dropped there: in quotes, or with
+/// backslashes before blanks. Other words stay as they are.
+pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
+    let (mut rest, mut paths) = (String::new(), Vec::new());
+    let mut left = line;
+    while !left.is_empty() {
+        let blank = left.len() - left.trim_start().len();
+        rest.push_str(&left[..blank]);
+        left = &left[blank..];
+        let (word, end) = word(left);
+        if is_image(Path::new(&word)) {
+            paths.push(word.into());
+        } else {
+            rest.push_str(&left[..end]);
+        }
+        left = &left[end..];
+    }
+    match paths.is_empty() {
+        true => (line.to_string(), paths),
+        false => (rest.trim().to_string(), paths),
+    }
+}
+
+fn is_image(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let known = |ending: &str| ENDINGS.iter().any(|e| e.eq_ignore_ascii_case(ending));
+    ending.is_some_and(known) && path.is_file()
+}
+
+/// The first word as a shell reads it, and where it ends.
+fn word(text: &str) -> (String, usize) {
+    let (mut word, mut quote, mut escaped) = (String::new(), None, false);
+    for (at, c) in text.char_indices() {
+        match (c, quote) {
+            (c, _) if escaped => {
+                word.push(c);
+                escaped = false;
+            }
+            (c, Some(open)) if c == open => quote = None,
+            (c, Some(_)) => word.push(c),
+            ('\'' | '"', None) if at == 0 => quote = Some(c),
+            ('\\', None) if cfg!(unix) => escaped = true,
+            (c, None) if c.is_whitespace() => return (word, at),
+            (c, None) => word.push(c),
+        }
+    }
+    (word, text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_files_leave_the_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["a.PNG", "two words.jpg", "notes.txt"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        let [a, two, notes] = ["a.PNG", "two words.jpg", "notes.txt"].map(at);
+        let quoted = format!("what is '{}'  this?", two.display());
+        let all = [
+            (format!("{} what?", a.display()), "what?", vec![a.clone()]),
+            (quoted, "what is   this?", vec![two.clone()]),
+            (
+                format!("{} {}", a.display(), a.display()),
+                "",
+                vec![a.clone(), a.clone()],
+            ),
+        ];
+        for (line, text, paths) in all {
+            assert_eq!(dropped(&line), (text.to_string(), paths), "{line}");
+        }
+        if cfg!(unix) {
+            let escaped = two.display().to_string().replace(' ', "\\ ");
+            assert_eq!(dropped(&escaped), (String::new(), vec![two]));
+        }
+        for line in [
+            "plain 'words' \\ here ",
+            &format!("see {}", notes.display()),
+            "no.png",
+            "'",
+        ] {
+            assert_eq!(dropped(line), (line.to_string(), Vec::new()));
+        }
+        assert!(read(folder.path()).is_err());
+    }
+}

@@ -1,0 +1,243 @@
+//! Images in requests: their fields, how they are fetched, and how they come into prompts.
+
+#[cfg(feature = "hub")]
+mod remote;
+
+use crate::ask::{Ask, Part, Prompt};
+use crate::error::Failure;
+use crate::fields::Fields;
+use crate::models::Served;
+use serde_json::Value;
+use std::sync::Arc;
+use welte::{Image, ImageSource, Seen};
+
+/// What images a request may have.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ImageRules {
+    /// Images of a request.
+    pub most: usize,
+    /// Bytes of an image's file.
+    pub largest: usize,
+    /// Hosts from which images are fetched, or `*` for all; `None`: requests bring their images along.
+    pub remote: Option<Vec<String>>,
+}
+
+impl Default for ImageRules {
+    fn default() -> Self {
+        ImageRules {
+            most: 16,
+            largest: 20 << 20,
+            remote: None,
+        }
+    }
+}
+
+/// An image by an address: `data:` with its bytes, or a place on the web.
+pub(crate) fn of_url(fields: &Fields, name: &str, url: &str) -> Result<ImageSource, Failure> {
+    let Some(data) = url.strip_prefix("data:") else {
+        if url.starts_with("http://") || url.starts_with("https://") {
+            return Ok(ImageSource::Url(url.to_string()));
+        }
+        return Err(fields.wrong(name, "must begin with data:, https:// or http://"));
+    };
+    let Some((_, bytes)) = data.split_once(";base64,") else {
+        return Err(fields.wrong(name, "a data address must have \";base64,\" and base64"));
+    };
+    of_base64(fields, name, bytes)
+}
+
+/// An image as base64.
+pub(crate) fn of_base64(fields: &Fields, name: &str, text: &str) -> Result<ImageSource, Failure> {
+    match decoded(text) {
+        Some(bytes) if !bytes.is_empty() => Ok(ImageSource::Bytes(bytes.into())),
+        Some(_) => Err(fields.wrong(name, "is empty")),
+        None => Err(fields.wrong(name, "is not base64")),
+    }
+}
+
+/// An image by an address that was accepted before.
+pub(crate) fn known(url: &str, at: usize) -> Option<Image> {
+    let source = match url.split_once(";base64,") {
+        Some((_, text)) if url.starts_with("data:") => ImageSource::Bytes(decoded(text)?.into()),
+        _ => ImageSource::Url(url.to_string()),
+    };
+    Some(Image {
+        at,
+        source,
+        name: "input".into(),
+    })
+}
+
+/// The bytes of base64, with or without padding, in either alphabet, in one line or several.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end().trim_end_matches('=');
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    let (mut bits, mut count) = (0u32, 0);
+    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    // A single letter at the end is no byte.
+    (count < 6).then_some(bytes)
+}
+
+/// A list of images as base64.
+pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failure> {
+    let all: Vec<String> = fields.take(name)?.unwrap_or_default();
+    let image = |(nth, text): (usize, &String)| {
+        let name = format!("{name}[{nth}]");
+        // Some clients send a whole data address.
+        let source = match text.starts_with("data:") {
+            true => of_url(fields, &name, text)?,
+            false => of_base64(fields, &name, text)?,
+        };
+        Ok(Image {
+            at: 0,
+            source,
+            name: fields.name(&name),
+        })
+    };
+    all.iter().enumerate().map(image).collect()
+}
+
+/// The image of a part in OpenAI's form: an address, or an object with one.
+pub(crate) fn of_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
+    let url = match part.need::<Value>("image_url")? {
+        Value::String(url) => url,
+        value => {
+            let mut inner = part.inner(value, "image_url")?;
+            let url = inner.need("url")?;
+            // Every image has the size that the model's family gives it.
+            inner.ignore(&["detail"]);
+            inner.finish()?;
+            url
+        }
+    };
+    part.ignore(&["detail"]);
+    Ok(Image {
+        at,
+        source: of_url(part, "image_url", &url)?,
+        name: part.name("image_url"),
+    })
+}
+
+impl Prompt {
+    /// Its images, in order.
+    pub(crate) fn images(&self) -> Vec<&Image> {
+        match self {
+            Prompt::Chat { messages, .. } => messages.iter().flat_map(|m| &m.images).collect(),
+            Prompt::Parts(parts) => parts.iter().filter_map(Part::image).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Part {
+    fn image(&self) -> Option<&Image> {
+        match self {
+            Part::Image(image) => Some(image),
+            Part::Text(_) | Part::Token(_) => None,
+        }
+    }
+}
+
+impl Ask {
+    /// True if it has images.
+    pub(crate) fn has_images(&self) -> bool {
+        self.prompts
+            .iter()
+            .any(|prompt| !prompt.images().is_empty())
+    }
+
+    /// Fetches and encodes the images of all prompts. Takes a while.
+    pub(crate) fn look(&mut self) -> Result<(), Failure> {
+        let all = self.prompts.iter().map(Prompt::images);
+        let all: Vec<Vec<&Image>> = all.collect();
+        let count = all.iter().map(Vec::len).sum::<usize>();
+        if let Some(beyond) = all.iter().flatten().nth(self.image_rules.most) {
+            let most = self.image_rules.most;
+            let problem = format!("the request has {count} images; see --max-images ({most})");
+            return Err(Failure::field(beyond.name.as_str(), problem));
+        }
+        let see = |image: &&Image| see(&self.served, &self.image_rules, image);
+        let seen = all.iter().map(|images| images.iter().map(see).collect());
+        self.seen = seen.collect::<Result<_, Failure>>()?;
+        Ok(())
+    }
+}
+
+fn see(served: &Served, rules: &ImageRules, image: &Image) -> Result<Arc<Seen>, Failure> {
+    let wrong = |problem: String| Failure::field(image.name.as_str(), problem);
+    let Some(eyes) = served.model.eyes() else {
+        let why = served.model.no_images().unwrap_or("it has no eyes");
+        return Err(wrong(format!("the model takes no images: {why}")));
+    };
+    let fetched;
+    let bytes = match &image.source {
+        ImageSource::Bytes(bytes) => bytes,
+        ImageSource::Url(url) => {
+            fetched = fetch(rules, url).map_err(wrong)?;
+            &fetched
+        }
+    };
+    if bytes.len() > rules.largest {
+        let (own, most) = (bytes.len() >> 10, rules.largest >> 10);
+        return Err(wrong(format!("has {own} KiB; an image may have {most}")));
+    }
+    eyes.see(bytes).map_err(|error| wrong(error.to_string()))
+}
+
+/// The file at an address, if the rules allow that.
+fn fetch(rules: &ImageRules, url: &str) -> Result<Arc<[u8]>, String> {
+    let Some(hosts) = &rules.remote else {
+        let problem = "images are not fetched from other servers; send them as a data address, or see --allow-remote-images";
+        return Err(problem.into());
+    };
+    #[cfg(feature = "hub")]
+    return remote::fetch(hosts, rules.largest, url).map(Arc::from);
+    #[cfg(not(feature = "hub"))]
+    {
+        let _ = (hosts, url);
+        Err("this build cannot fetch images".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_in_its_common_forms() {
+        for (text, want) in [
+            ("", Some("")),
+            ("Zg==", Some("f")),
+            ("Zg", Some("f")),
+            ("Zm8=", Some("fo")),
+            ("Zm9v", Some("foo")),
+            ("Zm9v\nYmFy\n", Some("foobar")),
+            ("Z", None),
+            ("Zm9v!", None),
+            ("Zm=v", None),
+        ] {
+            assert_eq!(
+                decoded(text).as_deref(),
+                want.map(str::as_bytes),
+                "{text:?}"
+            );
+        }
+        assert_eq!(decoded("-_+/"), Some(vec![0xfb, 0xff, 0xbf]));
+    }
+}

@@ -1,0 +1,245 @@
+//! Images in the requests of all APIs, with eyes that read a picture's bytes as words: a feature for each.
+
+mod common;
+
+use axum::Router;
+use common::scripted::scripted_with;
+use common::{get, post, with};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use welte::WordSight;
+use welte_server::{ServerOptions, router};
+
+/// "a red fox" and "blue", as base64.
+const FOX: &str = "YSByZWQgZm94";
+const BLUE: &str = "Ymx1ZQ==";
+
+/// A server whose model has eyes, and how many pictures these have encoded.
+fn seeing(change: impl FnOnce(&mut ServerOptions)) -> (Router, Arc<AtomicUsize>) {
+    let model = scripted_with("I see it.", 64);
+    let count = Arc::<AtomicUsize>::default();
+    let sight = WordSight {
+        placeholder: "<|image|>".into(),
+        width: model.feature_width(),
+        count: count.clone(),
+    };
+    model.set_eyes(Box::new(sight)).unwrap();
+    let mut options = ServerOptions::default();
+    change(&mut options);
+    (router(model, options).unwrap(), count)
+}
+
+fn data(base64: &str) -> String {
+    format!("data:image/png;base64,{base64}")
+}
+
+fn chat(content: Value) -> Value {
+    json!({ "max_tokens": 4, "temperature": 0, "messages": [{ "role": "user", "content": content }] })
+}
+
+fn picture(base64: &str) -> Value {
+    json!({ "type": "image_url", "image_url": { "url": data(base64), "detail": "low" } })
+}
+
+fn text(text: &str) -> Value {
+    json!({ "type": "text", "text": text })
+}
+
+async fn refused(server: &Router, path: &str, body: Value, word: &str) {
+    let reply = post(server, path, body).await;
+    assert_eq!(reply.status, 400, "{path}: {}", reply.text);
+    assert!(reply.text.contains(word), "{path}: {}", reply.text);
+}
+
+/// The tokens of a prompt, as the usage of a chat counts them, and those that were cached.
+async fn counted(server: &Router, content: Value) -> (u64, u64) {
+    let reply = post(server, "/v1/chat/completions", chat(content)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let usage = &reply.json()["usage"];
+    let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+    (
+        usage["prompt_tokens"].as_u64().unwrap(),
+        cached.as_u64().unwrap(),
+    )
+}
+
+/// An image takes a row for each word between two marks. The second question about it encodes nothing.
+#[tokio::test]
+async fn usage_counts_the_rows_of_images() {
+    let (server, count) = seeing(|_| ());
+    let plain = counted(&server, json!("What is it?")).await.0;
+    let asked = |question: &str| json!([picture(FOX), text(question)]);
+    let (own, _) = counted(&server, asked("What is it?")).await;
+    assert_eq!(own, plain + 5);
+    let two = json!([
+        text("What "),
+        picture(FOX),
+        text("is it"),
+        picture(BLUE),
+        text("?")
+    ]);
+    assert_eq!(counted(&server, two).await.0, plain + 5 + 3);
+    let (_, cached) = counted(&server, asked("What was it?")).await;
+    // "user: ", the image and "What ".
+    assert!(cached >= 6 + 5 + 5, "{cached}");
+    assert_eq!(count.load(SeqCst), 2);
+    // Another picture has only the text before it in common.
+    let (_, cached) = counted(&server, json!([picture(BLUE), text("What is it?")])).await;
+    assert!(cached <= 7, "{cached}");
+    let body = chat(asked("What is it?"));
+    let tokens = post(&server, "/v1/chat/completions/input_tokens", body)
+        .await
+        .json();
+    assert_eq!(tokens["input_tokens"], own);
+}
+
+/// Every API puts the same image in the same place.
+#[tokio::test]
+async fn all_apis_take_images() {
+    let (server, count) = seeing(|_| ());
+    let (own, _) = counted(&server, json!([picture(FOX), text("What?")])).await;
+    let input = json!([{ "role": "user", "content": [
+        { "type": "input_image", "image_url": data(FOX) }, { "type": "input_text", "text": "What?" },
+    ] }]);
+    let reply = post(
+        &server,
+        "/v1/responses",
+        json!({ "input": input, "max_output_tokens": 4 }),
+    )
+    .await;
+    assert_eq!(reply.json()["usage"]["input_tokens"], own, "{}", reply.text);
+    // The stored conversation still has the image.
+    let id = reply.json()["id"].clone();
+    let next = json!({ "previous_response_id": id, "input": "And?", "max_output_tokens": 4 });
+    let reply = post(&server, "/v1/responses", next).await.json();
+    assert!(
+        reply["usage"]["input_tokens"].as_u64().unwrap() > own,
+        "{reply}"
+    );
+    let source = json!({ "type": "base64", "media_type": "image/png", "data": FOX });
+    let block = |source: &Value| json!([{ "type": "image", "source": source }, text("What?")]);
+    let message = |content: Value| json!({ "model": "m", "max_tokens": 4, "messages": [{ "role": "user", "content": content }] });
+    let counted = post(
+        &server,
+        "/v1/messages/count_tokens",
+        message(block(&source)),
+    )
+    .await;
+    assert_eq!(counted.json()["input_tokens"], own, "{}", counted.text);
+    let reply = post(&server, "/v1/messages", message(block(&source)))
+        .await
+        .json();
+    let usage = &reply["usage"];
+    let sum = usage["input_tokens"].as_u64().unwrap()
+        + usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert_eq!(sum, own, "{reply}");
+    let body = json!({
+        "model": "", "stream": false, "options": { "num_predict": 4 },
+        "messages": [{ "role": "user", "content": "What?", "images": [FOX] }],
+    });
+    let reply = post(&server, "/api/chat", body).await;
+    assert_eq!(reply.json()["prompt_eval_count"], own, "{}", reply.text);
+    let body = json!({
+        "model": "", "stream": false, "options": { "num_predict": 4 }, "prompt": "What?", "images": [FOX],
+    });
+    let reply = post(&server, "/api/generate", body).await;
+    assert_eq!(reply.json()["prompt_eval_count"], own, "{}", reply.text);
+    let prompt = json!({ "prompt_string": "see <__media__>!", "multimodal_data": [FOX] });
+    let reply = post(
+        &server,
+        "/completion",
+        json!({ "prompt": prompt, "n_predict": 4 }),
+    )
+    .await;
+    assert_eq!(
+        reply.json()["tokens_evaluated"],
+        4 + 5 + 1,
+        "{}",
+        reply.text
+    );
+    assert_eq!(count.load(SeqCst), 1, "one picture is encoded once");
+}
+
+/// A text that spells the placeholder is no image.
+#[tokio::test]
+async fn texts_cannot_make_images() {
+    let (server, count) = seeing(|_| ());
+    let plain = counted(&server, json!("What?")).await.0;
+    let spelt = counted(&server, json!("<|image|>What?")).await.0;
+    // Each of its characters is a token.
+    assert_eq!(spelt, plain + "<|image|>".len() as u64);
+    let both = json!([text("<|image|>"), picture(FOX), text("What?")]);
+    assert_eq!(counted(&server, both).await.0, spelt + 5);
+    assert_eq!(count.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
+    let (server, _) = seeing(|options| {
+        (options.images.most, options.images.largest) = (2, 40);
+    });
+    let of_url = |url: &str| chat(json!([{ "type": "image_url", "image_url": url }]));
+    let field = "messages[0].content[0].image_url";
+    let long = "YWFh".repeat(20);
+    for (body, word) in [
+        (of_url("data:image/png;base64,!"), "is not base64"),
+        (of_url("data:image/png;base64,"), "is empty"),
+        (of_url("data:image/png,abc"), ";base64,"),
+        (of_url("ftp://example.org/a.png"), "https://"),
+        (of_url("https://example.org/a.png"), "--allow-remote-images"),
+        // Bytes that are no picture.
+        (of_url(&data("//79")), "not a text of words"),
+        (of_url(&data(&long)), "an image may have"),
+    ] {
+        refused(&server, "/v1/chat/completions", body.clone(), word).await;
+        refused(&server, "/v1/chat/completions", body, field).await;
+    }
+    let three = chat(json!([picture(FOX), picture(FOX), picture(FOX)]));
+    refused(&server, "/v1/chat/completions", three, "--max-images").await;
+    // Without its places a prompt has no images.
+    let prompt = json!({ "prompt_string": "see", "multimodal_data": [FOX] });
+    refused(
+        &server,
+        "/completion",
+        json!({ "prompt": prompt }),
+        "1 images for 0 places",
+    )
+    .await;
+    let (remote, _) = seeing(|options| {
+        options.images.remote = Some(vec!["*".into()]);
+    });
+    for url in [
+        "http://127.0.0.1:1/a.png",
+        "http://[::1]:1/a.png",
+        "http://localhost:1/a.png",
+    ] {
+        refused(
+            &remote,
+            "/v1/chat/completions",
+            of_url(url),
+            "public address",
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_model_without_eyes_says_so() {
+    let server = with(|_| ());
+    let body = chat(json!([picture(FOX)]));
+    refused(&server, "/v1/chat/completions", body, "takes no images").await;
+    let props = get(&server, "/props").await.json();
+    assert_eq!(props["modalities"]["vision"], false);
+    let (server, _) = seeing(|_| ());
+    let props = get(&server, "/props").await.json();
+    assert_eq!(props["modalities"]["vision"], true);
+    let models = get(&server, "/v1/models").await.json();
+    assert_eq!(models["data"][0]["welte"]["vision"], true);
+    let name = &models["data"][0]["id"];
+    let shown = post(&server, "/api/show", json!({ "model": name }))
+        .await
+        .json();
+    let all = shown["capabilities"].as_array().unwrap();
+    assert!(all.contains(&json!("vision")), "{shown}");
+}

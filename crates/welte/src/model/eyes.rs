@@ -1,0 +1,222 @@
+//! A model's eyes at load: where the encoder of images is found, and what the model lacks if there is none.
+
+use super::{LoadOptions, Model};
+use crate::pictures::{Eyes, Sight};
+use crate::vision::{Vision, VisionOptions};
+use crate::{DeviceChoice, Error};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use welte_table::{Program, human};
+use welte_text::Tokenizer;
+
+/// Rows of images that the device has room for, unless the options say otherwise.
+const ROOM: u32 = 2560;
+
+/// Whether a model takes images, and where their encoder is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Images {
+    /// It takes none.
+    #[default]
+    Off,
+    /// In a file `mmproj*.gguf` beside the model's, or in its directory. Without one the model takes none.
+    Beside,
+    /// In this file. The load fails if the model cannot use it.
+    File(PathBuf),
+}
+
+/// What a load knows about a model's eyes.
+#[derive(Default)]
+pub(super) struct Found {
+    /// The file, or the model's own directory.
+    path: Option<PathBuf>,
+    /// Why the model takes no images.
+    pub(super) missing: Option<String>,
+}
+
+impl Images {
+    /// Where the encoder of a model is.
+    pub(super) fn find(&self, origin: &str) -> Found {
+        let path = match self {
+            Images::Off => return Found::without("images are switched off"),
+            Images::File(path) => Some(path.clone()),
+            Images::Beside => beside(Path::new(origin)),
+        };
+        match path {
+            None => Found::without("no file mmproj*.gguf lies beside the model; see --mmproj"),
+            path => Found {
+                path,
+                missing: None,
+            },
+        }
+    }
+}
+
+impl Found {
+    fn without(why: impl Into<String>) -> Found {
+        Found {
+            path: None,
+            missing: Some(why.into()),
+        }
+    }
+
+    /// Load options with room for images, if there are eyes.
+    pub(super) fn with_room(&self, options: &LoadOptions) -> LoadOptions {
+        let mut options = options.clone();
+        if self.path.is_some() && options.features == 0 {
+            options.features = ROOM;
+        }
+        options
+    }
+
+    /// What an inspection says of it; nothing if images are off.
+    pub(super) fn in_words(&self, program: &Program, options: &LoadOptions) -> Option<String> {
+        if options.images == Images::Off {
+            return None;
+        }
+        let Some(path) = &self.path else {
+            return self.missing.as_ref().map(|why| format!("none: {why}"));
+        };
+        let (rows, width) = (program.feature_count(), program.embedding());
+        let bytes = 4 * u64::from(rows) * u64::from(width);
+        let path = path.display();
+        Some(format!(
+            "encoder {path}; room for {rows} rows ({})",
+            human(bytes)
+        ))
+    }
+
+    /// Gives up: the device takes no images. Only a file that was asked for is an error.
+    pub(super) fn give_up(&mut self, images: &Images, why: Error) -> Result<(), Error> {
+        match (images, self.path.take()) {
+            (Images::Beside, Some(_)) => {
+                self.missing = Some(why.to_string());
+                Ok(())
+            }
+            _ => Err(why),
+        }
+    }
+
+    /// Opens the encoder for a model with this vocabulary and embeddings of `width` values.
+    pub(super) fn open(
+        &mut self,
+        origin: &str,
+        options: &LoadOptions,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        width: usize,
+    ) -> Result<Option<Eyes>, Error> {
+        let Some(path) = &self.path else {
+            return Ok(None);
+        };
+        let of_vision = VisionOptions {
+            device: match options.device {
+                DeviceChoice::Named(id) if matches!(id.kind, "cpu" | "reference") => options.device,
+                _ => DeviceChoice::Auto,
+            },
+            threads: options.threads,
+            cpus: options.cpus.clone(),
+            most_features: options.features.min(VisionOptions::default().most_features),
+            ..VisionOptions::default()
+        };
+        let own = Path::new(origin) == path;
+        let file = Some(path.as_path()).filter(|_| !own);
+        let eyes = |vision: Vision| {
+            let origin = origin.to_string();
+            let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
+            Eyes::new(
+                Box::new(vision),
+                tokenizer,
+                width,
+                path.to_string_lossy().as_ref(),
+            )
+        };
+        let opened = Vision::open(origin, file, &of_vision);
+        match opened.and_then(|vision| vision.map(eyes).transpose()) {
+            Ok(Some(eyes)) => Ok(Some(eyes)),
+            Ok(None) => {
+                *self = Found::without("it has no encoder of images that is supported");
+                Ok(None)
+            }
+            Err(why) => self.give_up(&options.images, why).map(|()| None),
+        }
+    }
+}
+
+/// The encoder's file beside a model's file, or the model's directory.
+fn beside(model: &Path) -> Option<PathBuf> {
+    if model.is_dir() {
+        return Some(model.to_path_buf());
+    }
+    let folder = model.parent().filter(|_| model.is_file())?;
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let is_encoder = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.contains("mmproj") && name.ends_with(".gguf"))
+    };
+    let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(is_encoder)
+        .collect();
+    // Of several the one in F16, which every device computes.
+    let is_f16 = |path: &PathBuf| {
+        let name = path.to_string_lossy().to_lowercase();
+        name.contains("f16") && !name.contains("bf16")
+    };
+    all.sort_by_key(|path| (!is_f16(path), path.clone()));
+    all.into_iter().next()
+}
+
+impl Model {
+    /// The model's eyes, if it takes images.
+    pub fn eyes(&self) -> Option<&Eyes> {
+        self.inner.eyes.get()
+    }
+
+    /// Why it takes no images, if it takes none.
+    pub fn no_images(&self) -> Option<&str> {
+        let missing = self.inner.no_images.as_deref();
+        missing.filter(|_| self.eyes().is_none())
+    }
+
+    /// Gives a model eyes that were opened elsewhere.
+    #[doc(hidden)]
+    pub fn set_eyes(&self, sight: Box<dyn Sight>) -> Result<(), Error> {
+        let origin = self.origin().to_string();
+        let tokenizer = self.inner.tokenizer.clone();
+        let tokenizer: Arc<_> = tokenizer.ok_or(Error::NoTokenizer { origin })?;
+        let eyes = Eyes::new(sight, tokenizer, self.feature_width(), self.origin())?;
+        let _ = self.inner.eyes.set(eyes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoder_is_found_beside_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let model = at("model.gguf");
+        std::fs::write(&model, "").unwrap();
+        let origin = model.to_str().unwrap();
+        let found = || Images::Beside.find(origin);
+        assert!(found().path.is_none());
+        assert!(found().missing.is_some_and(|why| why.contains("--mmproj")));
+        for name in ["mmproj-model-Q8_0.gguf", "mmproj.txt", "other.gguf"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        assert_eq!(found().path, Some(at("mmproj-model-Q8_0.gguf")));
+        for name in ["mmproj-model-bf16.gguf", "mmproj-model-f16.gguf"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        assert_eq!(found().path, Some(at("mmproj-model-f16.gguf")));
+        assert!(Images::Off.find(origin).path.is_none());
+        // A model that is no file has nothing beside it.
+        assert!(Images::Beside.find("synthetic:tiny:q8_0").path.is_none());
+    }
+}

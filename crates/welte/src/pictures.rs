@@ -1,0 +1,349 @@
+//! Pictures in prompts: a model's eyes, what they have seen, and prompts with pictures in the places of placeholders.
+
+use crate::vision::{Piece, Vision};
+use crate::{Error, Medium, MediumAt, Model};
+use sha2::{Digest, Sha256};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use welte_text::{ChatTemplate, Image, ImageSource, Message, Tokenizer};
+
+/// Bytes of features that are kept of the pictures seen last.
+const KEPT: usize = 256 << 20;
+
+/// What turns pictures into features. [`Vision`] does; tests have a simple one.
+pub trait Sight: Send + Sync {
+    /// The text that the chat template writes for a picture.
+    fn placeholder(&self) -> &str;
+
+    /// Floats of a feature.
+    fn width(&self) -> usize;
+
+    /// Decodes and encodes a picture: what stands in the prompt for it, and its features, row after row.
+    fn see(&self, bytes: &[u8]) -> Result<(Vec<Piece>, Vec<f32>), Error>;
+}
+
+impl Sight for Vision {
+    fn placeholder(&self) -> &str {
+        Vision::placeholder(self)
+    }
+
+    fn width(&self) -> usize {
+        Vision::width(self)
+    }
+
+    fn see(&self, bytes: &[u8]) -> Result<(Vec<Piece>, Vec<f32>), Error> {
+        let picture = self.read(bytes)?;
+        let features = self.encode(&picture)?;
+        Ok((self.layout(&picture), features.rows.to_vec()))
+    }
+}
+
+/// A picture as it stands in prompts.
+#[derive(Debug)]
+pub struct Seen {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+enum Part {
+    Tokens(Vec<u32>),
+    Medium(Arc<Medium>),
+}
+
+impl Seen {
+    /// The positions that it takes.
+    pub fn tokens(&self) -> usize {
+        let rows = |part: &Part| match part {
+            Part::Tokens(tokens) => tokens.len(),
+            Part::Medium(medium) => medium.rows(),
+        };
+        self.parts.iter().map(rows).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |part: &Part| match part {
+            Part::Tokens(tokens) => 4 * tokens.len(),
+            Part::Medium(medium) => medium.bytes(),
+        };
+        self.parts.iter().map(bytes).sum()
+    }
+}
+
+/// A model's eyes. They remember what they have seen, so a picture that comes again is not encoded again.
+pub struct Eyes {
+    sight: Box<dyn Sight>,
+    tokenizer: Arc<Tokenizer>,
+    /// The placeholder's token.
+    placeholder: u32,
+    /// By the hash of their bytes, the last one in use at the end.
+    seen: Mutex<VecDeque<([u8; 32], Arc<Seen>)>>,
+    /// Held while a picture is encoded: the same picture in two requests is encoded once.
+    busy: Mutex<()>,
+    most_bytes: usize,
+}
+
+impl std::fmt::Debug for Eyes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Eyes").field(&self.placeholder).finish()
+    }
+}
+
+impl Eyes {
+    /// Eyes for a vocabulary and embeddings of `width` values. `origin` is what errors call the model.
+    pub(crate) fn new(
+        sight: Box<dyn Sight>,
+        tokenizer: Arc<Tokenizer>,
+        width: usize,
+        origin: &str,
+    ) -> Result<Eyes, Error> {
+        let wrong = |problem: String| Error::Eyes {
+            origin: origin.to_string(),
+            problem,
+        };
+        let own = sight.width();
+        if own != width {
+            return Err(wrong(format!(
+                "the encoder of images makes vectors of {own} values, and the model reads {width}; \
+                 it belongs to another model"
+            )));
+        }
+        let mark = sight.placeholder();
+        let [placeholder] = tokenizer.encode(mark, false, true)?[..] else {
+            return Err(wrong(format!(
+                "the vocabulary has no token {mark:?}, which stands for images"
+            )));
+        };
+        Ok(Eyes {
+            sight,
+            tokenizer,
+            placeholder,
+            seen: Mutex::default(),
+            busy: Mutex::default(),
+            most_bytes: KEPT,
+        })
+    }
+
+    /// The text that stands for a picture in a prompt.
+    pub fn placeholder(&self) -> &str {
+        self.sight.placeholder()
+    }
+
+    /// Looks at a picture: a file's bytes. Takes a while, unless it was seen before.
+    pub fn see(&self, bytes: &[u8]) -> Result<Arc<Seen>, Error> {
+        let hash: [u8; 32] = Sha256::digest(bytes).into();
+        if let Some(seen) = self.remember(&hash) {
+            return Ok(seen);
+        }
+        let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = self.remember(&hash) {
+            return Ok(seen);
+        }
+        let (layout, features) = self.sight.see(bytes)?;
+        let parts = layout.into_iter().map(|piece| self.part(piece, &features));
+        let seen = Arc::new(Seen {
+            parts: parts.collect::<Result<_, _>>()?,
+        });
+        self.keep(hash, &seen);
+        Ok(seen)
+    }
+
+    fn part(&self, piece: Piece, features: &[f32]) -> Result<Part, Error> {
+        let (first, axes, advance, both_ways) = match piece {
+            Piece::Text(text) => {
+                return Ok(Part::Tokens(self.tokenizer.encode(&text, false, true)?));
+            }
+            Piece::Features {
+                first,
+                axes,
+                advance,
+                both_ways,
+            } => (first, axes, advance, both_ways),
+        };
+        let width = self.sight.width();
+        let own = features.get(first * width..(first + axes.len()) * width);
+        let own = own.ok_or_else(|| Error::Media {
+            problem: "an image has fewer features than its layout; please report this as a bug"
+                .into(),
+        })?;
+        let medium = Medium::new(width, own.to_vec())?.with_axes(axes, advance)?;
+        Ok(Part::Medium(Arc::new(match both_ways {
+            true => medium.attending_both_ways(),
+            false => medium,
+        })))
+    }
+
+    fn seen(&self) -> MutexGuard<'_, VecDeque<([u8; 32], Arc<Seen>)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, hash: &[u8; 32]) -> Option<Arc<Seen>> {
+        let mut all = self.seen();
+        let at = all.iter().position(|(known, _)| known == hash)?;
+        let found = all.remove(at)?;
+        all.push_back(found.clone());
+        Some(found.1)
+    }
+
+    fn keep(&self, hash: [u8; 32], seen: &Arc<Seen>) {
+        let mut all = self.seen();
+        all.push_back((hash, seen.clone()));
+        let mut held: usize = all.iter().map(|(_, seen)| seen.bytes()).sum();
+        while held > self.most_bytes
+            && let Some((_, oldest)) = all.pop_front()
+        {
+            held -= oldest.bytes();
+        }
+    }
+
+    /// A prompt with pictures in the places of its placeholders, which must be as many.
+    pub fn place(&self, tokens: &[u32], pictures: &[Arc<Seen>]) -> Result<Prompt, Error> {
+        let places = tokens.iter().filter(|t| **t == self.placeholder).count();
+        if places != pictures.len() {
+            return Err(Error::ImagePlaces {
+                images: pictures.len(),
+                places,
+            });
+        }
+        let mut prompt = Prompt::default();
+        let mut pictures = pictures.iter();
+        for token in tokens {
+            match pictures.as_slice().first() {
+                Some(picture) if *token == self.placeholder => {
+                    pictures.next();
+                    self.push(&mut prompt, picture);
+                }
+                _ => prompt.tokens.push(*token),
+            }
+        }
+        Ok(prompt)
+    }
+
+    /// Adds a picture to a prompt.
+    pub fn push(&self, prompt: &mut Prompt, picture: &Seen) {
+        for part in &picture.parts {
+            match part {
+                Part::Tokens(own) => prompt.tokens.extend_from_slice(own),
+                Part::Medium(medium) => {
+                    let at = prompt.tokens.len();
+                    prompt.tokens.resize(at + medium.rows(), self.placeholder);
+                    let medium = medium.clone();
+                    prompt.media.push(MediumAt { at, medium });
+                }
+            }
+        }
+    }
+}
+
+/// A prompt with media: what [`Request`](crate::Request) takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// The tokens, with placeholders for rows of media.
+    pub tokens: Vec<u32>,
+    /// The media.
+    pub media: Vec<MediumAt>,
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(tokens: Vec<u32>) -> Prompt {
+        Prompt {
+            tokens,
+            media: Vec::new(),
+        }
+    }
+}
+
+impl From<&[u32]> for Prompt {
+    fn from(tokens: &[u32]) -> Prompt {
+        tokens.to_vec().into()
+    }
+}
+
+impl From<&Vec<u32>> for Prompt {
+    fn from(tokens: &Vec<u32>) -> Prompt {
+        tokens.clone().into()
+    }
+}
+
+impl<const N: usize> From<&[u32; N]> for Prompt {
+    fn from(tokens: &[u32; N]) -> Prompt {
+        tokens.to_vec().into()
+    }
+}
+
+impl From<&Prompt> for Prompt {
+    fn from(prompt: &Prompt) -> Prompt {
+        prompt.clone()
+    }
+}
+
+impl Model {
+    /// The prompt that begins an answer to a conversation, with its images in their places. The images must be there: none is
+    /// fetched from an address.
+    pub fn encode_conversation(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+    ) -> Result<Prompt, Error> {
+        let tokens = self.encode_chat(template, messages)?;
+        let mut images = messages.iter().flat_map(|m| &m.images).peekable();
+        if images.peek().is_none() {
+            return Ok(tokens.into());
+        }
+        let wrong = |problem: String| Error::Eyes {
+            origin: self.origin().to_string(),
+            problem,
+        };
+        let eyes = self.eyes().ok_or_else(|| {
+            let why = self.no_images().unwrap_or("it has no eyes");
+            wrong(format!("the model takes no images: {why}"))
+        })?;
+        let see = |image: &Image| match &image.source {
+            ImageSource::Bytes(bytes) => eyes.see(bytes),
+            ImageSource::Url(url) => Err(wrong(format!("{url} is not a file"))),
+        };
+        let seen = images.map(see).collect::<Result<Vec<_>, _>>()?;
+        eyes.place(&tokens, &seen)
+    }
+}
+
+/// Eyes for tests: a picture is text, and each of its words becomes a feature between two tokens.
+#[doc(hidden)]
+pub struct WordSight {
+    pub placeholder: String,
+    pub width: usize,
+    /// Pictures encoded so far.
+    pub count: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Sight for WordSight {
+    fn placeholder(&self) -> &str {
+        &self.placeholder
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn see(&self, bytes: &[u8]) -> Result<(Vec<Piece>, Vec<f32>), Error> {
+        let text = std::str::from_utf8(bytes).ok().filter(|t| !t.is_empty());
+        let text = text.ok_or_else(|| Error::Media {
+            problem: "the picture is not a text of words".into(),
+        })?;
+        self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let mut features = Vec::new();
+        for word in text.split_whitespace() {
+            let bytes: [u8; 32] = Sha256::digest(word).into();
+            let values = bytes.iter().cycle().take(self.width);
+            features.extend(values.map(|byte| f32::from(*byte) / 128.0 - 1.0));
+        }
+        let rows = (features.len() / self.width.max(1)) as u32;
+        let row = Piece::Features {
+            first: 0,
+            axes: (0..rows).map(|row| [row; 3]).collect(),
+            advance: rows,
+            both_ways: false,
+        };
+        let mark = || Piece::Text(self.placeholder.clone());
+        Ok((vec![mark(), row, mark()], features))
+    }
+}
