@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 20] = [
+const IMPORTS: [(&str, &[&str]); 23] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -64,6 +64,9 @@ const IMPORTS: [(&str, &[&str]); 20] = [
         "welte-browser",
         &["welte", "welte-formats", "welte-report", "welte-wgpu"],
     ),
+    ("welte-bindings", &["welte", "welte-server", "welte-table"]),
+    ("welte-c", &["welte-bindings"]),
+    ("welte-python", &["welte-bindings", "welte-cli"]),
     ("xtask", &[]),
 ];
 
@@ -82,13 +85,15 @@ const DEVICE_TESTS: &[&str] = &[
 const WITH_CIRCLES: [&str; 2] = ["welte", "welte-server"];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
-const UNSAFE: [&str; 9] = [
+const UNSAFE: [&str; 10] = [
     "crates/welte-cpu/src/",
     "crates/welte-cuda/src/",
     "crates/welte-wgpu/src/gpu.rs",
     // Suspends WebAssembly in a browser.
     "crates/welte-wgpu/src/wait.rs",
     "crates/welte-formats/src/mapped.rs",
+    // The C interface reads what C programs point to.
+    "crates/welte-c/src/",
     // Counting allocators of tests, and a benchmark of the kernels themselves.
     "crates/welte/tests/common/allocations.rs",
     "crates/welte-cpu/tests/no_allocation.rs",

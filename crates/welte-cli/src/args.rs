@@ -1,13 +1,16 @@
 //! Every flag. Flags that llama.cpp has too are named alike.
 
+use crate::address::AddressArgs;
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
 use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
 use crate::images::EyeArgs;
+use crate::launch::LaunchArgs;
 use crate::limits::LimitArgs;
 use crate::offer::OfferArgs;
 use crate::rerank::RerankArgs;
 use crate::sampling::SamplingArgs;
+use crate::service::ServiceArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,6 +63,10 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Unload a model of a running server
     Stop(StopArgs),
+    /// Run a coding agent or a chat page with a model of this machine
+    Launch(LaunchArgs),
+    /// Serve in the background, from every login on
+    Service(ServiceArgs),
     /// Print a shell's completions
     Completions(CompletionsArgs),
     /// Write manual pages
@@ -496,20 +503,6 @@ pub(crate) struct DoctorArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
-}
-
-/// Where a server listens.
-#[derive(Args)]
-pub(crate) struct AddressArgs {
-    /// Address of the server
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    pub(crate) host: String,
-    /// Port of the server
-    #[arg(long, default_value_t = 8080, value_name = "N")]
-    pub(crate) port: u16,
-    /// Key that the server asks for
-    #[arg(long, value_name = "KEY")]
-    pub(crate) api_key: Option<String>,
 }
 
 #[derive(Args)]

@@ -4,7 +4,7 @@ use crate::args::RunArgs;
 use crate::conversation::{
     answer, close, in_channels, load, message, on_interrupt, session, template,
 };
-use crate::{chat, figures, images, logprobs, source};
+use crate::{chat, figures, images, logprobs, remote, source};
 use anyhow::bail;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -17,6 +17,9 @@ struct Request {
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    if let Some(done) = remote::run(args)? {
+        return Ok(done);
+    }
     let request = request(args)?;
     let prompt = match &request.prompt {
         Some(prompt) => with_input(prompt, piped()?),

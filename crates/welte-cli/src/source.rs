@@ -12,14 +12,21 @@ pub(crate) fn is_model(word: &str) -> bool {
     word.starts_with("synthetic:") || (!word.is_empty() && Path::new(word).exists())
 }
 
-/// The bundled model: `$WELTE_MODEL`, `models/demo.gguf` here, or in the source tree.
+/// The bundled model: `$WELTE_MODEL`, `models/demo.gguf` here, where packages install it, or in the source tree.
 pub(crate) fn bundled() -> Option<String> {
     if let Some(model) = std::env::var("WELTE_MODEL").ok().filter(|m| !m.is_empty()) {
         return Some(model);
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo.gguf");
-    [PathBuf::from("models/demo.gguf"), tree]
+    let program = std::env::current_exe().and_then(|path| path.canonicalize());
+    let folder = program
+        .ok()
+        .and_then(|path| path.parent().map(Path::to_path_buf));
+    let installed = folder.map(|folder| folder.join("../share/welte/demo.gguf"));
+    let here = PathBuf::from("models/demo.gguf");
+    [Some(here), installed, Some(tree)]
         .into_iter()
+        .flatten()
         .find(|p| p.is_file())
         .map(|p| p.display().to_string())
 }

@@ -1,0 +1,3 @@
+module welte.example/chat
+
+go 1.19

@@ -1,0 +1,117 @@
+//! The command line, for the binary `welte` and for the Python package. Exit codes: 0 done, 1 an error in input or model,
+//! 2 wrong usage, 130 interrupted.
+
+// First, because its macros replace those of the standard library.
+#[macro_use]
+mod terminal;
+
+mod address;
+mod args;
+mod bench;
+mod catalog;
+mod chat;
+mod client;
+mod constraint;
+mod conversation;
+mod doctor;
+mod embed;
+mod figures;
+mod flags;
+mod floor;
+mod generate;
+mod help;
+mod hints;
+mod http;
+mod hub;
+mod images;
+mod inspect;
+mod ladder;
+mod launch;
+mod limits;
+mod llama_flags;
+mod logprobs;
+mod offer;
+mod perplexity;
+mod profile;
+mod quantize;
+mod remote;
+mod rerank;
+mod run;
+mod sampling;
+mod serve;
+mod service;
+mod short;
+mod source;
+mod synth;
+mod templates;
+mod texts;
+mod tokenize;
+mod tune;
+mod wrap;
+
+use args::{Cli, Command};
+use clap::FromArgMatches;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Runs the command that the arguments name; the first one is the name of the program. Wrong usage, and a request for help, end
+/// the process.
+pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    figures::START.get_or_init(Instant::now);
+    welte::spare_addresses();
+    let line = llama_flags::translate(args);
+    if let Some(error) = line.error {
+        eprintln!("error: {error}");
+        return ExitCode::from(2);
+    }
+    let mut args = line.args;
+    let matches = help::command(&mut args).get_matches_from(args);
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    for note in line.notes {
+        eprintln!("note: {note}");
+    }
+    let done = hub::fetch(&mut cli.command).and_then(|()| dispatch(cli.command));
+    match done {
+        Ok(code) => code,
+        // The reader of our output has closed the pipe on purpose.
+        Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", hints::explain(&error));
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Chat(args) => run::chat(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Perplexity(args) => perplexity::run(&args),
+        Command::Embed(args) => embed::run(&args),
+        Command::Rerank(args) => rerank::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Tune(args) => tune::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Ps(args) => client::ps(&args),
+        Command::Stop(args) => client::stop(&args),
+        Command::Launch(args) => launch::run(&args),
+        Command::Service(args) => service::run(&args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
+        #[cfg(feature = "hub")]
+        Command::Pull(args) => hub::pull(&args),
+        #[cfg(feature = "hub")]
+        Command::List(args) => hub::list(&args),
+        #[cfg(feature = "hub")]
+        Command::Show(args) => hub::show(&args),
+        #[cfg(feature = "hub")]
+        Command::Rm(args) => hub::rm(&args),
+    }
+}

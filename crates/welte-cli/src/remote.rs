@@ -1,0 +1,130 @@
+//! `welte run NAME`: the answer of a running server that has a model of this name.
+
+use crate::address::AddressArgs;
+use crate::args::RunArgs;
+use crate::{http, source};
+use anyhow::Context;
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use welte::Sampling;
+
+/// Answers through a running server, if the arguments name one of its models and no file. `None`: they do not.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
+    let named = args.load.model.as_deref();
+    let (name, prompt) = match (named, &args.words[..]) {
+        (Some(name), []) => (name, None),
+        (Some(name), [prompt]) => (name, Some(prompt)),
+        (None, [name]) => (name.as_str(), None),
+        (None, [name, prompt]) => (name.as_str(), Some(prompt)),
+        _ => return Ok(None),
+    };
+    // A sentence is a prompt for the bundled model.
+    let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+    if source::is_model(name) || !is_name {
+        return Ok(None);
+    }
+    let server = AddressArgs {
+        host: None,
+        port: None,
+        api_key: std::env::var("WELTE_API_KEY").ok(),
+    };
+    let Ok(models) = http::ask(&server, "GET", "/v1/models", None) else {
+        return Ok(None);
+    };
+    let mut ids = models["data"].as_array().into_iter().flatten();
+    if !ids.any(|model| model["id"].as_str() == Some(name)) {
+        return Ok(None);
+    }
+    let mut chat = Chat {
+        settings: settings(args, name)?,
+        messages: Vec::new(),
+        server,
+    };
+    let system = args.system_prompt.iter();
+    chat.messages
+        .extend(system.map(|text| json!({ "role": "system", "content": text })));
+    let file = args.file.as_deref().map(source::read_text).transpose()?;
+    let prompt = prompt.cloned().or(args.prompt.clone()).or(file);
+    eprintln!("{name} at {}", chat.server.url()?);
+    match prompt {
+        Some(prompt) => chat.say(prompt)?,
+        None if !std::io::stdin().is_terminal() => chat.say(source::read_text("-".as_ref())?)?,
+        None => {
+            let mut editor = rustyline::DefaultEditor::new()?;
+            while let Ok(line) = editor.readline("> ") {
+                let _ = editor.add_history_entry(&line);
+                if line.trim() == "/exit" {
+                    break;
+                }
+                if !line.trim().is_empty() {
+                    chat.say(line)?;
+                }
+            }
+        }
+    }
+    Ok(Some(ExitCode::SUCCESS))
+}
+
+/// The fields of every request. Settings that the server would not honour are refused there, by name.
+fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
+    let options = args.options()?;
+    anyhow::ensure!(
+        options.constraint.is_none() && args.logprobs.is_none() && !args.no_chat,
+        "{model}: a running server answers; --json-schema, --grammar, --logprobs and --no-chat work with a file"
+    );
+    let mut fields = json!({ "model": model, "stream": true });
+    for option in Sampling::OPTIONS {
+        let value = option.get(&options.sampling);
+        fields[option.name] = match option.is_whole() {
+            true => json!(value as i64),
+            false => json!(value),
+        };
+    }
+    if let Ok(seed) = u64::try_from(args.sampling.seed) {
+        fields["seed"] = json!(seed);
+    }
+    if options.max_tokens != usize::MAX {
+        fields["max_tokens"] = json!(options.max_tokens);
+    }
+    if !options.stop.is_empty() {
+        fields["stop"] = json!(options.stop.to_vec());
+    }
+    Ok(fields)
+}
+
+struct Chat {
+    server: AddressArgs,
+    settings: Value,
+    messages: Vec<Value>,
+}
+
+impl Chat {
+    /// Says something and prints the answer as it comes.
+    fn say(&mut self, text: String) -> anyhow::Result<()> {
+        self.messages
+            .push(json!({ "role": "user", "content": text }));
+        let mut request = self.settings.clone();
+        request["messages"] = self.messages.clone().into();
+        let mut answer = String::new();
+        let mut out = std::io::stdout().lock();
+        http::stream(
+            &self.server,
+            "/v1/chat/completions",
+            &request,
+            &mut |chunk| {
+                let piece = chunk.pointer("/choices/0/delta/content");
+                let piece =
+                    http::printable_lines(piece.and_then(Value::as_str).unwrap_or_default());
+                answer.push_str(&piece);
+                out.write_all(piece.as_bytes())?;
+                Ok(out.flush()?)
+            },
+        )
+        .context("the server did not finish its answer")?;
+        writeln!(out)?;
+        self.messages
+            .push(json!({ "role": "assistant", "content": answer }));
+        Ok(())
+    }
+}

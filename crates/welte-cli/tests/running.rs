@@ -1,0 +1,188 @@
+//! `welte run NAME`, `welte launch` and `welte service`: what they do with a running server, and without one.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+
+struct Server(Child, String);
+
+impl Server {
+    fn start() -> Server {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_welte"))
+            .args(["serve", "-m", DEMO, "--alias", "fox", "--port", "0"])
+            .args(["--device", "cpu", "-t", "2", "-c", "512"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(process.stderr.take().unwrap()).lines();
+        let address = said.find_map(|line| Some(line.ok()?.split_once("http://")?.1.to_string()));
+        std::thread::spawn(move || said.map_while(Result::ok).for_each(drop));
+        Server(process, address.expect("it listens"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the command with these variables and nothing on standard input.
+fn welte(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_welte"))
+        .args(args)
+        .env_remove("WELTE_HOST")
+        .env_remove("OLLAMA_HOST")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_name_of_a_running_server_is_answered_there() {
+    let server = Server::start();
+    let at = [("WELTE_HOST", server.1.as_str())];
+    let args = [
+        "run",
+        "fox",
+        "Tell me a story about a fox.",
+        "--temp",
+        "0",
+        "-n",
+        "12",
+    ];
+    let there = welte(&args, &at);
+    assert!(there.status.success(), "{}", text(&there.stderr));
+    assert!(text(&there.stderr).contains(&format!("fox at http://{}", server.1)));
+    let here = [
+        "run",
+        DEMO,
+        "Tell me a story about a fox.",
+        "--temp",
+        "0",
+        "-n",
+        "12",
+        "--device",
+        "cpu",
+    ];
+    let here = welte(&here, &at);
+    assert_eq!(text(&there.stdout).trim(), text(&here.stdout).trim());
+    // The server has no such model, so the word is what it was before.
+    let other = welte(&["run", "wolf", "A story"], &at);
+    assert!(text(&other.stderr).contains("wolf: no such file"));
+    let refused = welte(&["run", "fox", "A story", "--logprobs", "1"], &at);
+    assert!(text(&refused.stderr).contains("--logprobs"));
+    let listed = welte(
+        &["ps"],
+        &[("OLLAMA_HOST", &format!("http://{}/", server.1))],
+    );
+    assert!(
+        text(&listed.stdout).contains("fox"),
+        "{}",
+        text(&listed.stderr)
+    );
+}
+
+/// A program that says what it was given.
+fn pretend(folder: &Path, name: &str) {
+    let path = folder.join(name);
+    let script = "#!/bin/sh\necho \"$0 $*\"\nenv | grep -E '^(ANTHROPIC|OPENAI|CODEX)'\ncat \"$CODEX_HOME/config.toml\" 2>/dev/null\nexit 7\n";
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_program_is_launched_with_a_running_server_or_one_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["claude", "codex", "aider"] {
+        pretend(folder.path(), name);
+    }
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let server = Server::start();
+    let at = [("WELTE_HOST", server.1.as_str()), ("PATH", &path)];
+    let codex = welte(&["launch", "codex", "--", "exec", "a task"], &at);
+    // The program's exit code is ours.
+    assert_eq!(codex.status.code(), Some(7), "{}", text(&codex.stderr));
+    let said = text(&codex.stdout);
+    assert!(said.contains("codex exec a task"), "{said}");
+    assert!(
+        said.contains("model = \"fox\"") && said.contains(&format!("http://{}/v1", server.1)),
+        "{said}"
+    );
+    let wrong = welte(&["launch", "claude", "-m", "wolf"], &at);
+    assert!(text(&wrong.stderr).contains("the running server has fox"));
+    let printed = welte(&["launch", "claude", "--print"], &at);
+    let printed = text(&printed.stdout);
+    assert!(
+        printed.contains(&format!("export ANTHROPIC_BASE_URL='http://{}'", server.1)),
+        "{printed}"
+    );
+    let missing = welte(&["launch", "goose"], &at);
+    assert!(text(&missing.stderr).contains("goose: cannot be started"));
+
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let own = ["launch", "aider", "-m", DEMO, "-c", "512", "--port", &port];
+    let own = welte(&own, &[("PATH", &path)]);
+    assert_eq!(own.status.code(), Some(7), "{}", text(&own.stderr));
+    assert!(
+        text(&own.stdout).contains("--model openai/demo"),
+        "{}",
+        text(&own.stdout)
+    );
+    assert!(text(&own.stdout).contains(&format!("OPENAI_API_BASE=http://127.0.0.1:{port}/v1")));
+    // It has ended with the program.
+    let gone = welte(&["ps", "--port", &port], &[]);
+    assert!(text(&gone.stderr).contains("no server answers"));
+    let broken = ["launch", "aider", "-m", "/nowhere.gguf", "--port", &port];
+    let broken = welte(&broken, &[("PATH", &path)]);
+    assert!(
+        text(&broken.stderr).contains("/nowhere.gguf"),
+        "{}",
+        text(&broken.stderr)
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_service_is_a_file_that_comes_and_goes() {
+    let home = tempfile::tempdir().unwrap();
+    let variables = [("XDG_CONFIG_HOME", home.path().to_str().unwrap())];
+    let unit = home.path().join("systemd/user/welte.service");
+    let none = welte(&["service", "status"], &variables);
+    assert!(text(&none.stderr).contains("not installed"));
+    let args = [
+        "service",
+        "install",
+        "--no-start",
+        "--",
+        "-m",
+        "a model.gguf",
+    ];
+    assert!(welte(&args, &variables).status.success());
+    let written = std::fs::read_to_string(&unit).unwrap();
+    assert!(
+        written.contains("\"serve\" \"-m\" \"a model.gguf\""),
+        "{written}"
+    );
+    let removed = welte(&["service", "remove"], &variables);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    assert!(!unit.exists());
+    assert!(!welte(&["service", "remove"], &variables).status.success());
+}

@@ -1,0 +1,17 @@
+"""The command."""
+
+import os
+import sys
+
+from . import _welte, demo_model
+
+
+def main():
+    """Runs the command line of this process."""
+    os.environ.setdefault("WELTE_MODEL", demo_model())
+    sys.stdout.flush()
+    sys.exit(_welte.command(["welte", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    main()
