@@ -254,7 +254,7 @@ impl<'a> Combiner<'a> {
             alternatives: 1,
             parts: 1 + properties_of(schema),
         };
-        let (mut merges, mut keys) = (false, 0);
+        let (mut merges, mut refers, mut keys) = (false, false, 0);
         for (key, value) in schema {
             keys += usize::from(!PASSIVE.contains(&key.as_str()));
             let part = match (key.as_str(), value) {
@@ -275,7 +275,7 @@ impl<'a> Combiner<'a> {
                 }
                 _ => continue,
             };
-            merges |= keys > 1;
+            refers = true;
             whole = whole.and(part.unwrap_or(Ok(Combined::ONE))?);
         }
         if whole.alternatives > MOST_COMBINATIONS {
@@ -283,7 +283,8 @@ impl<'a> Combiner<'a> {
                 "its alternatives make more than {MOST_COMBINATIONS} combinations in one place"
             ));
         }
-        if merges || keys > 1 && whole.alternatives > 1 {
+        // Other keys beside the reference or the alternatives are merged with them, in whatever order they stand.
+        if merges || refers && keys > 1 {
             self.combined = self.combined.saturating_add(whole.parts);
         }
         if self.combined > MOST_COMBINED {
@@ -555,6 +556,15 @@ mod tests {
             (
                 json!({ "$ref": "#/$defs/a", "$defs": { "a": { "required": ["a"] } } }),
                 (1, 3, 0),
+            ),
+            // In any order.
+            (
+                json!({ "$ref": "#/nothing", "properties": { "a": {} } }),
+                (1, 3, 3),
+            ),
+            (
+                json!({ "properties": { "a": {} }, "$ref": "#/nothing" }),
+                (1, 3, 3),
             ),
             (json!({ "$ref": "#/nothing" }), (1, 2, 0)),
             (json!({ "$ref": "#" }), (1, 2, 0)),
