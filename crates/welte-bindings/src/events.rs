@@ -2,7 +2,7 @@
 
 use crate::merge::Merged;
 use crate::problem::message_in;
-use crate::waiting::{Alive, OnText, Waiter};
+use crate::waiting::{Alive, LOOK, OnText, Waiter};
 use crate::{Kind, Problem};
 use axum::body::BodyDataStream;
 use axum::response::Response;
@@ -10,6 +10,7 @@ use futures_core::Stream;
 use serde_json::Value;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::time::Instant;
 
 /// The events of a response. Dropping it ends the request.
 pub struct Events {
@@ -17,6 +18,8 @@ pub struct Events {
     body: BodyDataStream,
     /// Bytes that have come and are not taken.
     bytes: Vec<u8>,
+    /// When the caller was last asked whether it still wants the answer.
+    asked: Option<Instant>,
     over: bool,
 }
 
@@ -26,6 +29,7 @@ impl Events {
             waiter,
             body: response.into_body().into_data_stream(),
             bytes: Vec::new(),
+            asked: None,
             over: false,
         }
     }
@@ -33,6 +37,14 @@ impl Events {
     /// The next event, which is JSON; `None` at the end.
     pub fn next(&mut self, alive: Alive) -> Result<Option<String>, Problem> {
         loop {
+            // Events may come so fast that nobody waits.
+            if self.asked.is_none_or(|at| at.elapsed() >= LOOK) {
+                self.asked = Some(Instant::now());
+                if !alive() {
+                    self.over = true;
+                    return Err(Problem::cancelled());
+                }
+            }
             while let Some(line) = self.line() {
                 let data = match line.strip_prefix("data:") {
                     Some(data) => data.trim(),

@@ -176,6 +176,7 @@ impl Library {
         let (mut all, mut size) = (Vec::new(), 0);
         for texts in texts.chunks(TEXTS) {
             body.insert("input".into(), texts.into());
+            body.insert("encoding_format".into(), "float".into());
             let sent = Value::from(body.clone()).to_string();
             let answer = self.request("POST", "/v1/embeddings", &sent, alive)?;
             let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
@@ -189,6 +190,10 @@ impl Library {
                 all.extend(values);
             }
         }
+        if all.len() != texts.len() * size || size == 0 && !texts.is_empty() {
+            let problem = "the response does not have a vector for each text";
+            return Err(Problem::new(Kind::Internal, problem));
+        }
         Ok((all, size))
     }
 
@@ -200,6 +205,9 @@ impl Library {
         body: String,
         alive: Alive,
     ) -> Result<Response, Problem> {
+        if !alive() {
+            return Err(Problem::cancelled());
+        }
         let body = self.with_model(path, body);
         let request = Request::builder()
             .method(method)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{EnterGuard, Runtime};
 
 /// How often a call that waits asks whether its caller still wants the answer.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// Says whether the caller still wants the answer. It is asked several times a second.
 pub type Alive<'a> = &'a mut dyn FnMut() -> bool;

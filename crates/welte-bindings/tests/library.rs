@@ -77,6 +77,19 @@ fn callers_end_answers_by_the_callback_or_from_elsewhere() {
     let ended = library.generate("A story".into(), &greedy(100), &mut stop, &mut || true);
     assert_eq!(ended.unwrap()["choices"][0]["finish_reason"], "cancelled");
     assert_eq!(count, 1);
+    // An answer to the end of the context, whose pieces come faster than callers are asked whether they still want it.
+    for most in [0, 4] {
+        let mut asked = 0;
+        let mut wanted = || {
+            asked += 1;
+            asked <= most
+        };
+        let endless = json!({ "temperature": 0, "ignore_eos": true }).to_string();
+        let mut ignore = |_: &str| ControlFlow::Continue(());
+        let ended = library.generate("A".into(), &endless, &mut ignore, &mut wanted);
+        assert_eq!(ended.unwrap_err().kind, Kind::Cancelled);
+        assert_eq!(asked, most + 1);
+    }
     let long = json!({ "prompt": "A", "temperature": 0, "max_tokens": 400, "ignore_eos": true });
     let mut events = library
         .stream("/v1/completions", &long.to_string(), &mut || true)

@@ -57,7 +57,12 @@ fn parse(name: &str, value: &str, port: u16) -> anyhow::Result<(String, u16)> {
     if value.starts_with("https://") {
         bail!("{name}={value}: only http is supported");
     }
-    let place = value.strip_prefix("http://").unwrap_or(value);
+    let (place, port) = match value.strip_prefix("http://") {
+        // Ollama's own clients take the port of the scheme then.
+        Some(place) if name == "OLLAMA_HOST" => (place, 80),
+        Some(place) => (place, port),
+        None => (value, port),
+    };
     let (host, port) = match place.rsplit_once(':') {
         // The colons of an address without brackets are its own.
         Some((host, digits)) if !host.contains(':') || host.ends_with(']') => {
@@ -100,6 +105,8 @@ mod tests {
             (place(none, "", ""), "127.0.0.1", 8080),
             (place(none, "", "0.0.0.0"), "127.0.0.1", 11434),
             (place(none, "", "http://box:9/"), "box", 9),
+            (place(none, "", "http://box"), "box", 80),
+            (place(none, "http://box", ""), "box", 8080),
             (place(none, "other:7", "box:9"), "other", 7),
             (place(none, "[::1]:7", ""), "::1", 7),
             (place(none, "::", ""), "::1", 8080),

@@ -54,6 +54,13 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
             }
         }
     }
+    if catalog.is_empty() && args.models_cached {
+        // A service starts before anything was downloaded.
+        let path = source::pick(None, None)?;
+        let name = name_of(&path);
+        let added = catalog.add(&name, path);
+        debug_assert!(added, "the first one has a name of its own");
+    }
     if catalog.is_empty() {
         bail!("the folders have no models; a model is a GGUF file, or a folder with config.json");
     }

@@ -118,6 +118,14 @@ fn read(line: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> rustyline::R
 impl Chat {
     /// A command, a message, or images dropped into the line.
     fn line(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<Next> {
+        // The first word of a path that was dropped has further slashes, or a dot.
+        let command = line.trim().strip_prefix('/').filter(|command| {
+            let word = command.split_whitespace().next();
+            !word.is_some_and(|word| word.contains(['/', '.']))
+        });
+        if let Some(command) = command {
+            return self.command(command);
+        }
         let (text, paths) = match self.session.model().eyes() {
             Some(_) => images::dropped(line),
             None => (line.to_string(), Vec::new()),

@@ -54,9 +54,11 @@ fn send(
     let (host, port) = server.place()?;
     let place = format!("{host}:{port}");
     let none = || Absent(place.clone());
-    let address = (host.as_str(), port).to_socket_addrs();
-    let address = address.with_context(none)?.next().with_context(none)?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(none)?;
+    let addresses = (host.as_str(), port).to_socket_addrs();
+    let stream = addresses
+        .with_context(none)?
+        .find_map(|address| TcpStream::connect_timeout(&address, PATIENCE).ok());
+    let mut stream = stream.with_context(none)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let body = body.map(Value::to_string).unwrap_or_default();

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Agents describe their tools at length.
@@ -172,6 +173,8 @@ impl Tool {
 pub(crate) fn run(args: &LaunchArgs) -> anyhow::Result<ExitCode> {
     let url = args.server.url()?;
     let folder = Folder::new()?;
+    // While the program runs it decides what Ctrl-C means; we clean up after it.
+    let _ = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed));
     let running = http::ask(&args.server, "GET", "/v1/models", None);
     let (mut server, models) = match running {
         Ok(models) => (None, models),
@@ -201,12 +204,13 @@ pub(crate) fn run(args: &LaunchArgs) -> anyhow::Result<ExitCode> {
     }
     eprintln!("{} talks to {model} at {url}", start.program);
     let mut command = Command::new(start.program);
+    for name in ELSEWHERE {
+        command.env_remove(name);
+    }
     command
         .args(&start.args)
         .args(&args.rest)
         .envs(start.variables);
-    // The program decides what Ctrl-C means; we clean up after it.
-    let _ = ctrlc::set_handler(|| ());
     let status = command.status().with_context(|| {
         format!(
             "{}: cannot be started; is it installed and in PATH?",
@@ -219,6 +223,23 @@ pub(crate) fn run(args: &LaunchArgs) -> anyhow::Result<ExitCode> {
     let code = status?.code().unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
+
+/// Ctrl-C was pressed.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Variables by which a program would send prompts, or a key of the user, to another place.
+const ELSEWHERE: [&str; 10] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_CUSTOM_HEADERS",
+    "ANTHROPIC_MODEL",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+    "OPENAI_API_BASE_URLS",
+    "OPENAI_API_KEYS",
+    "OPENAI_BASE_PATH",
+    "OPENAI_BASE_URL",
+    "OPENAI_ORGANIZATION",
+];
 
 /// The name of the model to use.
 fn choose(models: &Value, wanted: Option<&str>) -> anyhow::Result<String> {
@@ -237,6 +258,7 @@ fn print(start: &Start, rest: &[String]) {
     for (name, text) in &start.files {
         println!("# in a file {name} there:\n{}", text.trim_end());
     }
+    println!("unset {}", ELSEWHERE.join(" "));
     for (name, value) in &start.variables {
         println!("export {name}={}", quoted(value));
     }
@@ -279,7 +301,10 @@ fn serve(args: &LaunchArgs, folder: &Path) -> anyhow::Result<Server> {
         command.args(["-m", model]);
     }
     if let Some(key) = &args.server.api_key {
-        command.args(["--api-key", key]);
+        // Every user sees the arguments of a process.
+        let file = folder.join("key");
+        fs::write(&file, key).with_context(|| file.display().to_string())?;
+        command.arg("--api-key-file").arg(file);
     }
     command
         .stdin(Stdio::null())
@@ -297,6 +322,9 @@ fn serve(args: &LaunchArgs, folder: &Path) -> anyhow::Result<Server> {
         }
         if http::ask(&args.server, "GET", "/health", None).is_ok() {
             return Ok(server);
+        }
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            bail!("interrupted");
         }
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -27,10 +27,16 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     let server = AddressArgs {
         host: None,
         port: None,
-        api_key: std::env::var("WELTE_API_KEY").ok(),
+        // A key is for the server that was named with it.
+        api_key: std::env::var_os("WELTE_HOST").and(std::env::var("WELTE_API_KEY").ok()),
     };
-    let Ok(models) = http::ask(&server, "GET", "/v1/models", None) else {
-        return Ok(None);
+    let models = match http::ask(&server, "GET", "/v1/models", None) {
+        Ok(models) => models,
+        // The user named a server, and something answers there.
+        Err(error) if std::env::var_os("WELTE_HOST").is_some() && !http::is_absent(&error) => {
+            return Err(error);
+        }
+        Err(_) => return Ok(None),
     };
     let mut ids = models["data"].as_array().into_iter().flatten();
     if !ids.any(|model| model["id"].as_str() == Some(name)) {
@@ -45,10 +51,13 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
     chat.messages
         .extend(system.map(|text| json!({ "role": "system", "content": text })));
     let file = args.file.as_deref().map(source::read_text).transpose()?;
-    let prompt = prompt.cloned().or(args.prompt.clone()).or(file);
+    let prompts = [prompt.cloned(), args.prompt.clone(), file];
+    let mut prompts = prompts.into_iter().flatten();
+    let prompt = prompts.next();
+    anyhow::ensure!(prompts.next().is_none(), "more than one prompt");
     eprintln!("{name} at {}", chat.server.url()?);
     match prompt {
-        Some(prompt) => chat.say(prompt)?,
+        Some(prompt) => chat.say(source::with_input(&prompt, source::piped()?))?,
         None if !std::io::stdin().is_terminal() => chat.say(source::read_text("-".as_ref())?)?,
         None => {
             let mut editor = rustyline::DefaultEditor::new()?;
@@ -70,8 +79,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
 fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
     let options = args.options()?;
     anyhow::ensure!(
-        options.constraint.is_none() && args.logprobs.is_none() && !args.no_chat,
-        "{model}: a running server answers; --json-schema, --grammar, --logprobs and --no-chat work with a file"
+        options.constraint.is_none()
+            && args.logprobs.is_none()
+            && !args.no_chat
+            && args.image.is_empty(),
+        "{model}: a running server answers; --json-schema, --grammar, --logprobs, --no-chat and --image work with a file"
     );
     let mut fields = json!({ "model": model, "stream": true });
     for option in Sampling::OPTIONS {

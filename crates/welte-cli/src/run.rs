@@ -22,39 +22,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     let request = request(args)?;
     let prompt = match &request.prompt {
-        Some(prompt) => with_input(prompt, piped()?),
+        Some(prompt) => source::with_input(prompt, source::piped()?),
         None if std::io::stdin().is_terminal() => return start_chat(args, &request.source),
         None => source::read_text("-".as_ref())?,
     };
     one_answer(args, &request.source, &prompt)
-}
-
-/// Text on standard input, if that is a pipe or a file.
-fn piped() -> anyhow::Result<Option<String>> {
-    #[cfg(unix)]
-    {
-        use std::os::fd::AsFd;
-        use std::os::unix::fs::FileTypeExt;
-        // Other inputs, such as the sockets of services, may stay open for ever.
-        let input = std::io::stdin().as_fd().try_clone_to_owned();
-        let kind = input.and_then(|input| std::fs::File::from(input).metadata());
-        let reads = kind.is_ok_and(|kind| kind.is_file() || kind.file_type().is_fifo());
-        if !reads {
-            return Ok(None);
-        }
-    }
-    match std::io::stdin().is_terminal() {
-        true => Ok(None),
-        false => Ok(Some(source::read_text("-".as_ref())?)),
-    }
-}
-
-/// The question after the text that it is about.
-fn with_input(question: &str, input: Option<String>) -> String {
-    match input.as_deref().map(str::trim_end).unwrap_or_default() {
-        "" => question.to_string(),
-        text => format!("{text}\n\n{question}"),
-    }
 }
 
 pub(crate) fn chat(args: &RunArgs) -> anyhow::Result<ExitCode> {

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ServiceArgs) -> anyhow::Result<ExitCode> {
             let text = manager.text(&program, serve)?;
             let folder = file.parent().unwrap_or(Path::new("."));
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-            fs::write(&file, text).with_context(|| shown.to_string())?;
+            write_private(&file, &text).with_context(|| shown.to_string())?;
             eprintln!("{shown}: written");
             match no_start {
                 true => Ok(ExitCode::SUCCESS),
@@ -81,6 +81,18 @@ pub(crate) fn run(args: &ServiceArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Writes a file that only its user reads: the arguments may have a key.
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut open = options.open(file)?;
+    #[cfg(unix)]
+    open.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    std::io::Write::write_all(&mut open, text.as_bytes())
 }
 
 impl Manager {

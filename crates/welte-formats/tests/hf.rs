@@ -168,11 +168,11 @@ fn wrong_fields_are_named() {
     );
     refused(
         header(
-            r#"{"dtype": "F32", "shape": [1,1,1,2], "data_offsets": [0, 8]}"#,
+            r#"{"dtype": "F32", "shape": [1,1,1,1,1,2], "data_offsets": [0, 8]}"#,
             8,
         )
         .path(),
-        &["tensor w", "4 dim"],
+        &["tensor w", "6 dim"],
     );
     refused(
         header(

@@ -45,8 +45,14 @@ pub(crate) enum Part {
 }
 
 impl Prompt {
-    /// The tokens of a prompt that is no conversation. Its images are left out.
+    /// The tokens of a prompt that is not a conversation and has no images.
     pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
+        if let Some(image) = self.images().first() {
+            return Err(Failure::field(
+                image.name.as_str(),
+                "images cannot stand here",
+            ));
+        }
         Ok(self.encode_with(served, &[])?.tokens)
     }
 
@@ -61,24 +67,34 @@ impl Prompt {
             Prompt::Parts(parts) => {
                 let mut prompt = welte::Prompt::default();
                 let mut seen = seen.iter();
+                let mut begun = false;
                 for part in parts {
                     let tokens = &mut prompt.tokens;
                     match part {
                         Part::Token(token) => tokens.push(*token),
-                        Part::Image(_) => {
-                            if let (Some(eyes), Some(seen)) = (served.model.eyes(), seen.next()) {
-                                eyes.push(&mut prompt, seen);
+                        Part::Image(image) => {
+                            let (Some(eyes), Some(seen)) = (served.model.eyes(), seen.next())
+                            else {
+                                return Err(Failure::field(
+                                    image.name.as_str(),
+                                    "images cannot stand here",
+                                ));
+                            };
+                            if !begun && tokens.is_empty() {
+                                tokens.extend(served.model.encode("")?);
                             }
+                            eyes.push(&mut prompt, seen);
                         }
                         Part::Text(text) => {
                             length::check(served, text)?;
                             // Only a text at the beginning begins the prompt.
-                            tokens.extend(match tokens.is_empty() {
+                            tokens.extend(match !begun && tokens.is_empty() {
                                 true => served.model.encode(text)?,
                                 false => served.model.tokenizer()?.encode(text, false, true)?,
                             });
                         }
                     }
+                    begun = true;
                 }
                 Ok(prompt)
             }

@@ -19,7 +19,7 @@ pub(crate) fn with_one_system(messages: &[Message]) -> Option<Vec<Message>> {
             // Templates also want the turns to alternate.
             Some(last) if last.role == message.role && is_text(last) && is_text(&message) => {
                 last.content.push_str("\n\n");
-                last.content.push_str(&message.content);
+                last.append(message);
             }
             _ => all.push(message),
         }
@@ -45,6 +45,7 @@ fn is_text(message: &Message) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use welte_text::{Image, ImageSource};
 
     fn conversation(turns: &[(&str, &str)]) -> Vec<Message> {
         let message = |(role, text): &(&str, &str)| Message::new(*role, *text);
@@ -76,6 +77,15 @@ mod tests {
                 ("user", "f\n\ng")
             ]
         );
+        // Images move with their text.
+        let mut images = messages.clone();
+        images[3].images.push(Image {
+            at: 1,
+            source: ImageSource::Url("u".into()),
+            name: "i".into(),
+        });
+        let merged = with_one_system(&images).unwrap();
+        assert_eq!(merged[1].images[0].at, "c\n\nd".len());
         assert!(has_systems("a b d f", &messages));
         assert!(!has_systems("a b d", &messages));
         assert!(with_one_system(&messages[1..3]).is_none());

@@ -206,6 +206,15 @@ async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
         "1 images for 0 places",
     )
     .await;
+    // Nor have those that are only counted or put before the answer.
+    let prompt = json!({ "prompt_string": "see <__media__>", "multimodal_data": [FOX] });
+    refused(
+        &server,
+        "/v1/completions",
+        json!({ "prompt": prompt, "echo": true, "max_tokens": 1 }),
+        "cannot stand here",
+    )
+    .await;
     let (remote, _) = seeing(|options| {
         options.images.remote = Some(vec!["*".into()]);
     });

@@ -68,7 +68,7 @@ impl Message {
     }
 
     /// Adds text and images of another message.
-    pub(crate) fn append(&mut self, other: Message) {
+    pub fn append(&mut self, other: Message) {
         let before = self.content.len();
         self.content.push_str(&other.content);
         let moved = other.images.into_iter().map(|image| Image {

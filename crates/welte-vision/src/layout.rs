@@ -36,11 +36,15 @@ impl Prepared {
         match self.marks {
             Marks::Tiles => self.tiles(),
             Marks::Grid => self.grid(),
-            Marks::Canvas => vec![
-                text("<img>"),
-                plain(0, self.count() as u32, false),
-                text("</img>"),
-            ],
+            Marks::Canvas => {
+                let (mut pieces, mut first) = (vec![text("<img>")], 0);
+                for [rows, columns] in &self.features {
+                    pieces.push(plain(first, rows * columns, false));
+                    first += (rows * columns) as usize;
+                }
+                pieces.push(text("</img>"));
+                pieces
+            }
             Marks::Between => vec![
                 text("\n\n<start_of_image>"),
                 plain(0, rows * columns, true),

@@ -71,13 +71,20 @@ class Stream:
 
     def __init__(self, open_stream, convert):
         self._open, self._convert, self._stream = open_stream, convert, None
+        self._closed = False
 
     def __iter__(self):
         return self
 
     def __next__(self):
+        if self._closed:
+            raise StopIteration
         if self._stream is None:
             self._stream = self._open()
+            # It may have been closed while it was opened.
+            if self._closed:
+                self.close()
+                raise StopIteration
         while True:
             piece = self._convert(json.loads(next(self._stream)))
             if piece is not None:
@@ -99,6 +106,7 @@ class Stream:
 
     def close(self):
         """Ends the request."""
+        self._closed = True
         if self._stream is not None:
             self._stream.close()
 

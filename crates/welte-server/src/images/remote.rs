@@ -2,7 +2,7 @@
 //! its network can reach.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{Uri, header};
@@ -43,15 +43,20 @@ pub(super) fn fetch(hosts: &[String], largest: usize, url: &str) -> Result<Vec<u
         .proxy(None)
         .max_redirects(0)
         .http_status_as_error(false)
-        .timeout_global(Some(TIME))
         .user_agent(concat!("welte/", env!("CARGO_PKG_VERSION")))
         .build();
     let resolver = PublicOnly(DefaultResolver::default());
     let agent = Agent::with_parts(config, DefaultConnector::default(), resolver);
+    let end = Instant::now() + TIME;
     let mut url = url.to_string();
     for _ in 0..=REDIRECTS {
         let uri = allowed(hosts, &url)?;
-        let response = agent.get(uri).call();
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err("cannot be fetched in time".into());
+        }
+        let request = agent.get(&uri).config().timeout_global(Some(left)).build();
+        let response = request.call();
         let mut response = response.map_err(|error| match error {
             ureq::Error::HostNotFound => "the host has no public address".to_string(),
             error => format!("cannot be fetched: {error}"),
@@ -60,7 +65,7 @@ pub(super) fn fetch(hosts: &[String], largest: usize, url: &str) -> Result<Vec<u
         if status.is_redirection() {
             let to = response.headers().get(header::LOCATION);
             let to = to.and_then(|to| to.to_str().ok());
-            url = to.ok_or("a redirect leads nowhere")?.to_string();
+            url = beside(&uri, to.ok_or("a redirect leads nowhere")?)?;
             continue;
         }
         if !status.is_success() {
@@ -71,6 +76,18 @@ pub(super) fn fetch(hosts: &[String], largest: usize, url: &str) -> Result<Vec<u
         return read.map_err(|error| format!("cannot be fetched: {error}"));
     }
     Err("has too many redirects".into())
+}
+
+/// The address that a redirect names, which may lack what it has in common with that of the request.
+fn beside(uri: &Uri, to: &str) -> Result<String, String> {
+    let scheme = uri.scheme_str().unwrap_or_default();
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    Ok(match to {
+        to if to.contains("://") => to.to_string(),
+        to if to.starts_with("//") => format!("{scheme}:{to}"),
+        to if to.starts_with('/') => format!("{scheme}://{authority}{to}"),
+        _ => return Err("a redirect is relative to its own path".into()),
+    })
 }
 
 /// Checks the address of an image, or of a redirect.
@@ -174,6 +191,16 @@ mod tests {
         assert!(said.contains("not a public address"), "{said}");
         let said = allowed(&all, "http://[::1]/").unwrap_err();
         assert!(said.contains("not a public address"), "{said}");
+    }
+
+    #[test]
+    fn redirects_may_lack_scheme_and_host() {
+        let uri = "https://a.org:7/b/c?d".parse().unwrap();
+        let to = |to: &str| beside(&uri, to).unwrap_or_default();
+        assert_eq!(to("http://e.org/f"), "http://e.org/f");
+        assert_eq!(to("//e.org/f"), "https://e.org/f");
+        assert_eq!(to("/f"), "https://a.org:7/f");
+        assert_eq!(to("f"), "");
     }
 
     /// A name that leads to this machine does not, whatever the rules say.
