@@ -1,6 +1,6 @@
 //! The C interface. `include/welte.h` is made from this crate and has its rules; `tests/header.rs` compares them.
 //!
-//! Every function checks its arguments, runs in [`guard`] so that no panic leaves it, and reports errors through a code and a text
+//! Every function checks its arguments, runs in `guard` so that no panic leaves it, and reports errors through a code and a text
 //! of the calling thread.
 
 #![allow(

@@ -22,7 +22,7 @@ pub enum Isa {
     /// AVX-512 with VNNI and, for many rows of block formats, the matrix tiles of AMX.
     Amx,
     /// AVX-512 with VNNI and BF16. Activations of BF16 and F8_E4M3 weights are always rounded to bf16. It is less exact and
-    /// therefore used only on request; see [`Kernel::for_prompt`].
+    /// therefore used only on request; see `Kernel::for_prompt`.
     Avx512Bf16,
     /// As [`Isa::Avx512Bf16`], with the matrix tiles of AMX for BF16.
     AmxBf16,
