@@ -46,7 +46,8 @@ impl Problem {
         Problem::new(Kind::Argument, message)
     }
 
-    pub(crate) fn cancelled() -> Problem {
+    /// What a call returns whose caller no longer wants the answer.
+    pub fn cancelled() -> Problem {
         Problem::new(Kind::Cancelled, "the request was cancelled")
     }
 

@@ -6,7 +6,7 @@ use crate::model::welte_model;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use welte_bindings::Events;
+use welte_bindings::{Events, Problem};
 
 /// A response that is streamed.
 pub struct welte_stream {
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn welte_stream_next(
         let mut events = stream.events.lock().unwrap_or_else(PoisonError::into_inner);
         let mut alive = || !stream.cancelled.load(Ordering::Relaxed);
         if !alive() {
-            return Ok(welte_code::Cancelled);
+            return Err(Problem::cancelled());
         }
         Ok(match events.next(&mut alive)? {
             Some(next) => {

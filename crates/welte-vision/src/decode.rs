@@ -120,7 +120,9 @@ pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
     decoder.set_limits(most).map_err(failed)?;
     // Damaged metadata does not make a picture unreadable.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    let mut image = DynamicImage::from_decoder(decoder).map_err(failed)?;
+    let image = DynamicImage::from_decoder(decoder).map_err(failed)?;
+    // Turning copies it, so it is made small first.
+    let mut image = DynamicImage::ImageRgb8(image.into_rgb8());
     image.apply_orientation(orientation);
     let image = image.into_rgb8();
     Ok(Pixels {

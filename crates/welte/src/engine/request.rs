@@ -20,8 +20,7 @@ pub struct Request {
     /// Images and other media in the prompt, in order. The model must have been loaded with
     /// [`LoadOptions::features`](crate::LoadOptions::features).
     pub media: Vec<MediumAt>,
-    /// Spans of the prompt, in order, whose tokens attend to each other both ways: They are
-    /// never cut, so each must fit into a step. A prompt with such spans does not use the prefix cache.
+    /// Spans of the prompt, in order, whose tokens attend to each other both ways. They are never cut, so each must fit into a step. A prompt with such spans does not use the prefix cache.
     pub both_ways: Vec<Range<usize>>,
     /// What to generate, and when to stop.
     pub options: GenerateOptions,

@@ -11,7 +11,6 @@ use welte_formats::checkpoint::Checkpoint;
 use welte_models::{CompileOptions, ModelSpec, Pooling};
 use welte_table::{Format, Program};
 
-/// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
 /// As [`inspect`], with room for images if the model has eyes. What an encoder needs that happens to lie beside the model does
 /// not decide where the model runs.
 pub(super) fn inspect_with_eyes(
@@ -46,6 +45,7 @@ pub(super) fn inspect_with_eyes(
     Ok(Inspection { images, ..without })
 }
 
+/// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
 fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
     if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
         return Err(Error::CacheFormat {
