@@ -9,12 +9,12 @@ mod gemma4;
 mod latent;
 mod mamba;
 
+use crate::commands::{Commands, at};
 use crate::weights::{Layer, NormWeights, Piece, RopeConstants, Weights};
 use crate::{LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope};
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
-    BufferRef, Command, Format, ModelPart, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId,
-    WeightSpec, params as p,
+    BufferRef, ModelPart, NO_WEIGHT, Op, Pass, PassKind, WeightId, WeightSpec, params as p,
 };
 
 /// Activations of `gate`: that of SiLU, and two beyond those of [`Act`](crate::Act).
@@ -111,14 +111,9 @@ pub(crate) struct Places<'a> {
 pub(crate) struct Emitter<'a> {
     spec: &'a ModelSpec,
     weights: &'a Weights,
-    list: &'a [WeightSpec],
     set: &'a Set,
     places: &'a Places<'a>,
-    /// Where the next commands belong.
-    layer: Option<u32>,
-    part: ModelPart,
-    commands: Vec<Command>,
-    labels: Vec<String>,
+    out: Commands<'a>,
 }
 
 impl<'a> Emitter<'a> {
@@ -132,20 +127,16 @@ impl<'a> Emitter<'a> {
         Emitter {
             spec,
             weights,
-            list,
             set,
             places,
-            layer: None,
-            part: ModelPart::Embedding,
-            commands: Vec::new(),
-            labels: Vec::new(),
+            out: Commands::new(list),
         }
     }
 
     /// Embedding, layers and the output of the pass.
     pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
         self.layers();
-        self.part = ModelPart::Head;
+        self.out.part = ModelPart::Head;
         let (width, result) = match kind {
             PassKind::Decode => self.head(self.set.x),
             PassKind::Prompt => {
@@ -156,7 +147,8 @@ impl<'a> Emitter<'a> {
                     y_stride: dim,
                 };
                 let buffers = [self.set.x, chosen];
-                self.push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+                self.out
+                    .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
                 self.head(chosen)
             }
             PassKind::Embed => self.pooled(),
@@ -167,17 +159,10 @@ impl<'a> Emitter<'a> {
                 logits_stride: width,
             };
             let buffers = [result, self.places.tokens];
-            self.push("sample", Op::Sample, &[], &buffers, sample.words());
+            self.out
+                .push("sample", Op::Sample, &[], &buffers, sample.words());
         }
-        Pass {
-            kind,
-            rows,
-            outputs,
-            width,
-            result,
-            commands: self.commands,
-            labels: self.labels,
-        }
+        self.out.pass(kind, (rows, outputs), (width, result))
     }
 
     fn layers(&mut self) {
@@ -189,7 +174,7 @@ impl<'a> Emitter<'a> {
             scale: spec.embedding_scale / spec.residual_scale,
             x_stride: dim,
         };
-        self.push(
+        self.out.push(
             "embedding",
             Op::Embed,
             &[weights.embed],
@@ -199,15 +184,15 @@ impl<'a> Emitter<'a> {
         if spec.encoder.is_some() {
             self.embeddings();
         }
-        self.part = ModelPart::LayerInputs;
+        self.out.part = ModelPart::LayerInputs;
         self.per_layer_inputs();
-        self.part = ModelPart::Streams;
+        self.out.part = ModelPart::Streams;
         self.begin_streams();
         for (i, layer) in weights.layers.iter().enumerate() {
-            self.layer = Some(i as u32);
-            self.part = ModelPart::Streams;
+            self.out.layer = Some(i as u32);
+            self.out.part = ModelPart::Streams;
             self.predict_streams(layer);
-            self.part = match spec.kind(i as u32) {
+            self.out.part = match spec.kind(i as u32) {
                 LayerKind::Attention => ModelPart::Attention,
                 _ => ModelPart::Recurrent,
             };
@@ -224,19 +209,19 @@ impl<'a> Emitter<'a> {
             } else if spec.kind(i as u32) == LayerKind::Attention {
                 self.attention(i, layer);
             }
-            self.part = ModelPart::FeedForward;
+            self.out.part = ModelPart::FeedForward;
             match (&layer.experts, spec.experts) {
                 _ if !spec.has_feed_forward(i as u32) => {}
                 (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
                 _ => self.feed_forward(i, layer),
             }
-            self.part = ModelPart::Streams;
+            self.out.part = ModelPart::Streams;
             self.correct_streams(layer);
-            self.part = ModelPart::LayerInputs;
+            self.out.part = ModelPart::LayerInputs;
             self.per_layer(i, layer);
         }
-        self.layer = None;
-        self.part = ModelPart::Streams;
+        self.out.layer = None;
+        self.out.part = ModelPart::Streams;
         self.join_streams();
     }
 
@@ -267,7 +252,8 @@ impl<'a> Emitter<'a> {
             y_stride: vocab,
         };
         let matrix = [weights.head];
-        self.push("head", Op::Matmul, &matrix, &[input, logits], head.words());
+        self.out
+            .push("head", Op::Matmul, &matrix, &[input, logits], head.words());
         self.biases("head bias", &weights.head_bias, logits, vocab);
         if spec.logit_scale != 1.0 || spec.logit_softcap != 0.0 {
             let scale = p::Scale {
@@ -276,7 +262,8 @@ impl<'a> Emitter<'a> {
                 cap: spec.logit_softcap,
                 y_stride: vocab,
             };
-            self.push("logit scale", Op::Scale, &[], &[logits], scale.words());
+            self.out
+                .push("logit scale", Op::Scale, &[], &[logits], scale.words());
         }
         (vocab, logits)
     }
@@ -295,7 +282,8 @@ impl<'a> Emitter<'a> {
             y_stride: dim,
             group: 0,
         };
-        self.push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
+        self.out
+            .push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
         let (Some(matrix), Some(scores)) = (self.weights.scores, self.places.scores) else {
             return self.dense_steps(chosen);
         };
@@ -306,7 +294,8 @@ impl<'a> Emitter<'a> {
             y_stride: 2,
         };
         let buffers = [chosen, scores];
-        self.push("scores", Op::Matmul, &[matrix], &buffers, matmul.words());
+        self.out
+            .push("scores", Op::Matmul, &[matrix], &buffers, matmul.words());
         (2, scores)
     }
 
@@ -364,7 +353,7 @@ impl<'a> Emitter<'a> {
             q_stride: stride,
             y_stride: q,
         };
-        self.push(
+        self.out.push(
             "attention",
             Op::Attention,
             layer.sinks.as_slice(),
@@ -380,7 +369,8 @@ impl<'a> Emitter<'a> {
                 y_stride: q,
             };
             let buffers = [at(set.qkv, q + 2 * kv_heads * head_dim), set.attn];
-            self.push("attention gate", Op::Gate, &[], &buffers, gate.words());
+            self.out
+                .push("attention gate", Op::Gate, &[], &buffers, gate.words());
         }
     }
 
@@ -397,7 +387,7 @@ impl<'a> Emitter<'a> {
             original: scale.original,
             y_stride: stride,
         };
-        self.push(
+        self.out.push(
             "query scale",
             Op::PositionScale,
             &[],
@@ -434,7 +424,8 @@ impl<'a> Emitter<'a> {
                 sections: rope.sections_word(),
             };
             let freqs = [constants.freqs];
-            self.push("rope", Op::Rope, &freqs, &[qkv], params.words());
+            self.out
+                .push("rope", Op::Rope, &freqs, &[qkv], params.words());
         }
         if late {
             self.head_norms(index, layer, k, stride);
@@ -447,7 +438,8 @@ impl<'a> Emitter<'a> {
             v_stride: stride,
         };
         let buffers = [at(qkv, k), at(qkv, v), cache.buffer];
-        self.push("append", Op::KvAppend, &[], &buffers, params.words());
+        self.out
+            .push("append", Op::KvAppend, &[], &buffers, params.words());
     }
 
     /// A layer's rope and its constants.
@@ -479,36 +471,16 @@ impl<'a> Emitter<'a> {
                 y_stride: stride,
             };
             let place = at(self.set.qkv, from);
-            self.push(what, Op::Norm, &[norm], &[place, place], params.words());
+            self.out
+                .push(what, Op::Norm, &[norm], &[place, place], params.words());
         }
     }
 
     /// y = norm(x), a norm of the stream's width; y may be x.
     fn norm(&mut self, what: &str, norm: NormWeights, x: BufferRef, y: BufferRef) {
-        let (dim, eps) = (self.spec.dim, self.spec.stream_eps());
-        match self.spec.norm {
-            NormKind::Rms => {
-                let params = p::Norm {
-                    dim,
-                    groups: 1,
-                    eps,
-                    x_stride: dim,
-                    y_stride: dim,
-                };
-                self.push(what, Op::Norm, &[norm.weight], &[x, y], params.words());
-            }
-            NormKind::Layer { .. } => {
-                let params = p::LayerNorm {
-                    dim,
-                    groups: 1,
-                    eps,
-                    x_stride: dim,
-                    y_stride: dim,
-                };
-                let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
-                self.push(what, Op::LayerNorm, &weights, &[x, y], params.words());
-            }
-        }
+        let size = (self.spec.dim, self.spec.stream_eps());
+        let norm = (norm, self.spec.norm == NormKind::Rms);
+        self.out.norm(what, norm, size, [x, y]);
     }
 
     /// y += x, both as wide as the stream.
@@ -519,7 +491,7 @@ impl<'a> Emitter<'a> {
             x_stride: dim,
             y_stride: dim,
         };
-        self.push(what, Op::Add, &[], &[x, y], params.words());
+        self.out.push(what, Op::Add, &[], &[x, y], params.words());
     }
 
     /// x += W y, or x += norm(W y).
@@ -543,7 +515,8 @@ impl<'a> Emitter<'a> {
             x_stride: k,
             y_stride: dim,
         };
-        self.push(what, Op::Matmul, &[weight], &[y, place], params.words());
+        self.out
+            .push(what, Op::Matmul, &[weight], &[y, place], params.words());
         let (bias_label, norm_label) = (format!("{what} bias"), format!("{what} norm"));
         if let Some(norm) = normed {
             self.biases(&bias_label, bias, place, dim);
@@ -592,7 +565,8 @@ impl<'a> Emitter<'a> {
                         deviations,
                         y_stride: 2 * ffn,
                     };
-                    self.push("cutoff", Op::Cutoff, &[], &[gate_up], cutoff.words());
+                    self.out
+                        .push("cutoff", Op::Cutoff, &[], &[gate_up], cutoff.words());
                 }
                 let act = p::ActMul {
                     n: ffn,
@@ -600,7 +574,7 @@ impl<'a> Emitter<'a> {
                     x_stride: 2 * ffn,
                     y_stride: ffn,
                 };
-                self.push(
+                self.out.push(
                     "activation",
                     Op::ActMul,
                     &[],
@@ -623,7 +597,8 @@ impl<'a> Emitter<'a> {
             d,
             y_stride: n,
         };
-        self.push(what, Op::Act, &[], &[self.set.h], act.words());
+        self.out
+            .push(what, Op::Act, &[], &[self.set.h], act.words());
     }
 
     /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`. Without a norm: y = W x + bias.
@@ -652,7 +627,8 @@ impl<'a> Emitter<'a> {
                 y_stride: stride,
             };
             let buffers = [input, at(y, piece.at)];
-            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+            self.out
+                .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
         self.biases(&format!("{what} bias"), bias, y, stride);
     }
@@ -663,7 +639,7 @@ impl<'a> Emitter<'a> {
                 n: piece.n,
                 y_stride: stride,
             };
-            self.push(
+            self.out.push(
                 what,
                 Op::Bias,
                 &[piece.weight],
@@ -671,33 +647,5 @@ impl<'a> Emitter<'a> {
                 params.words(),
             );
         }
-    }
-
-    fn push(
-        &mut self,
-        what: &str,
-        op: Op,
-        weights: &[WeightId],
-        buffers: &[BufferRef],
-        params: Params,
-    ) {
-        let format = weights
-            .first()
-            .and_then(|w| self.list.get(*w as usize))
-            .map_or(Format::F32, |w| w.format);
-        self.commands.push(Command {
-            layer: self.layer,
-            part: self.part,
-            ..Command::new(op, format, weights, buffers, params)
-        });
-        self.labels.push(what.to_string());
-    }
-}
-
-/// The place `elements` floats after the start of the first row.
-fn at(buffer: BufferRef, elements: u32) -> BufferRef {
-    BufferRef {
-        offset: buffer.offset + 4 * elements,
-        ..buffer
     }
 }

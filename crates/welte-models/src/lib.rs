@@ -5,6 +5,7 @@
 
 mod arch;
 mod buffers;
+mod commands;
 mod compile;
 mod emit;
 mod encoder;

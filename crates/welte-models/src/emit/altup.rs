@@ -23,7 +23,8 @@ impl Emitter<'_> {
             };
             let operands = [set.x, at(buffers.all, dim + piece.at)];
             let what = "other streams";
-            self.push(what, Op::Matmul, &[piece.weight], &operands, params.words());
+            self.out
+                .push(what, Op::Matmul, &[piece.weight], &operands, params.words());
         }
         let square = p::MatchSquares {
             dim,
@@ -33,7 +34,8 @@ impl Emitter<'_> {
         };
         let operands = [set.x, at(buffers.all, dim)];
         let what = "other streams' size";
-        self.push(what, Op::MatchSquares, &[], &operands, square.words());
+        self.out
+            .push(what, Op::MatchSquares, &[], &operands, square.words());
     }
 
     /// x = the prediction of the first stream.
@@ -51,7 +53,7 @@ impl Emitter<'_> {
             x_stride: stride / dim,
             y_stride: stride,
         };
-        self.push(
+        self.out.push(
             "predictions",
             Op::AltUpPredict,
             &[weights.predictions],
@@ -84,7 +86,8 @@ impl Emitter<'_> {
                 y_stride: n,
             };
             let what = "path around attention";
-            self.push(what, Op::Matmul, &[matrix], &[x, y], params.words());
+            self.out
+                .push(what, Op::Matmul, &[matrix], &[x, y], params.words());
         };
         matmul(weights.down, normed, spec.dim, buffers.low, rank);
         matmul(weights.up, buffers.low, rank, buffers.around, spec.dim);
@@ -122,7 +125,7 @@ impl Emitter<'_> {
             x_stride: stride / dim,
             y_stride: stride,
         };
-        self.push(
+        self.out.push(
             "corrections",
             Op::AltUpCorrect,
             &[weights.corrections],
@@ -150,7 +153,8 @@ impl Emitter<'_> {
             };
             let operands = [from, at(buffers.all, stream * dim)];
             let what = format!("stream {stream} with its embedding");
-            self.push(&what, Op::Add, &[], &operands, params.words());
+            self.out
+                .push(&what, Op::Add, &[], &operands, params.words());
         }
     }
 
@@ -173,7 +177,7 @@ impl Emitter<'_> {
                 let from = at(buffers.all, (i + 1) * dim);
                 let operands = [from, at(buffers.joined, i * dim + piece.at)];
                 let what = format!("stream {} to the result", i + 1);
-                self.push(
+                self.out.push(
                     &what,
                     Op::Matmul,
                     &[piece.weight],
@@ -190,7 +194,8 @@ impl Emitter<'_> {
         };
         let operands = [buffers.all, buffers.joined];
         let what = "size of the results";
-        self.push(what, Op::MatchSquares, &[], &operands, square.words());
+        self.out
+            .push(what, Op::MatchSquares, &[], &operands, square.words());
         self.copy("first result", buffers.all, stride, set.x, dim, NO_WEIGHT);
         for i in 0..others / dim {
             let params = p::Add {
@@ -199,7 +204,7 @@ impl Emitter<'_> {
                 y_stride: dim,
             };
             let operands = [at(buffers.joined, i * dim), set.x];
-            self.push(
+            self.out.push(
                 "sum of the results",
                 Op::Add,
                 &[],
@@ -228,7 +233,8 @@ impl Emitter<'_> {
             y_stride: dim,
         };
         let (weight, what) = ([weights.router_norm], "streams' router norm");
-        self.push(what, Op::Norm, &weight, &[x, normed], norm.words());
+        self.out
+            .push(what, Op::Norm, &weight, &[x, normed], norm.words());
         let params = p::Matmul {
             n: streams,
             k: dim,
@@ -237,7 +243,8 @@ impl Emitter<'_> {
         };
         let (matrix, what) = ([weights.router], "streams' router");
         let operands = [normed, buffers.router];
-        self.push(what, Op::Matmul, &matrix, &operands, params.words());
+        self.out
+            .push(what, Op::Matmul, &matrix, &operands, params.words());
     }
 
     /// y = x, or x times factors, both as wide as a stream.
@@ -255,7 +262,8 @@ impl Emitter<'_> {
             x_stride,
             y_stride,
         };
-        self.push(what, Op::Multiply, &[factors], &[x, y], params.words());
+        self.out
+            .push(what, Op::Multiply, &[factors], &[x, y], params.words());
     }
 
     fn scale_stream(&mut self, what: &str, scale: f32) {
@@ -265,7 +273,8 @@ impl Emitter<'_> {
             cap: 0.0,
             y_stride: self.spec.dim,
         };
-        self.push(what, Op::Scale, &[], &[self.set.x], params.words());
+        self.out
+            .push(what, Op::Scale, &[], &[self.set.x], params.words());
     }
 
     /// Floats of a row of all streams.

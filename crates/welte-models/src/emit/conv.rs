@@ -25,7 +25,8 @@ impl Emitter<'_> {
         };
         let buffers = [x, y, cache.buffer];
         let what = "convolution";
-        self.push(what, Op::ShortConv, kernel, &buffers, params.words());
+        self.out
+            .push(what, Op::ShortConv, kernel, &buffers, params.words());
     }
 
     /// y *= silu(x)
@@ -43,7 +44,7 @@ impl Emitter<'_> {
             x_stride,
             y_stride: n,
         };
-        self.push(what, Op::Gate, &[], &[x, y], params.words());
+        self.out.push(what, Op::Gate, &[], &[x, y], params.words());
     }
 
     /// x += output(c * conv(b * v)), where b, c and v are projections of norm(x).
@@ -63,11 +64,13 @@ impl Emitter<'_> {
             x_stride: stride,
             y_stride,
         };
-        self.push("gate before", Op::Gate, &[], &[b, v], gate(stride).words());
+        self.out
+            .push("gate before", Op::Gate, &[], &[b, v], gate(stride).words());
         let sizes = (dim, self.spec.conv_taps, 0);
         self.convolution(index, &[kernel], (v, stride), convolved, sizes);
         let buffers = [c, convolved];
-        self.push("gate after", Op::Gate, &[], &buffers, gate(dim).words());
+        self.out
+            .push("gate after", Op::Gate, &[], &buffers, gate(dim).words());
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("convolution out", out, convolved, dim);
     }

@@ -37,7 +37,7 @@ impl Emitter<'_> {
         let gates = at(set.qkv, channels + values);
         let buffers = [convolved, gates, set.attn, cache.state];
         let factors = [weights.decay, weights.dt_bias];
-        self.push(
+        self.out.push(
             "delta rule",
             Op::GatedDelta,
             &factors,
@@ -52,7 +52,7 @@ impl Emitter<'_> {
             y_stride: values,
         };
         let buffers = [set.attn, set.attn];
-        self.push(
+        self.out.push(
             "delta norm",
             Op::Norm,
             &[weights.norm],

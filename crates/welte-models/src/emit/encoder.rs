@@ -24,14 +24,16 @@ impl Emitter<'_> {
                 x_stride: dim,
             };
             let weights = [positions, own.types.unwrap_or(NO_WEIGHT)];
-            self.push("positions", Op::AddPosition, &weights, &[x], params.words());
+            self.out
+                .push("positions", Op::AddPosition, &weights, &[x], params.words());
         } else if let Some(types) = own.types {
             // All rows are of the first segment.
             let params = p::Bias {
                 n: dim,
                 y_stride: dim,
             };
-            self.push("segment", Op::Bias, &[types], &[x], params.words());
+            self.out
+                .push("segment", Op::Bias, &[types], &[x], params.words());
         }
         if let Some(norm) = own.embedding_norm {
             self.norm("embedding norm", norm, x, x);
@@ -61,7 +63,8 @@ impl Emitter<'_> {
                 sections: 0,
             };
             let freqs = [constants.freqs];
-            self.push("rope", Op::Rope, &freqs, &[set.qkv], params.words());
+            self.out
+                .push("rope", Op::Rope, &freqs, &[set.qkv], params.words());
         }
         let params = p::EncodeAttention {
             heads,
@@ -73,7 +76,7 @@ impl Emitter<'_> {
             y_stride: heads * head_dim,
             by_axis: 0,
         };
-        self.push(
+        self.out.push(
             "attention",
             Op::EncodeAttention,
             &[],
@@ -95,14 +98,16 @@ impl Emitter<'_> {
             };
             let buffers = [at(x, 0), *y];
             let matrix = [step.matrix];
-            self.push(&step.label, Op::Matmul, &matrix, &buffers, params.words());
+            self.out
+                .push(&step.label, Op::Matmul, &matrix, &buffers, params.words());
             if let Some(bias) = step.bias {
                 let params = p::Bias {
                     n: step.n,
                     y_stride: step.n,
                 };
                 let label = format!("{} bias", step.label);
-                self.push(&label, Op::Bias, &[bias], &[*y], params.words());
+                self.out
+                    .push(&label, Op::Bias, &[bias], &[*y], params.words());
             }
             if let Some(act) = step.act {
                 let params = p::Act {
@@ -115,7 +120,7 @@ impl Emitter<'_> {
                     y_stride: step.n,
                 };
                 let label = format!("{} activation", step.label);
-                self.push(&label, Op::Act, &[], &[*y], params.words());
+                self.out.push(&label, Op::Act, &[], &[*y], params.words());
             }
             if let Some(norm) = step.norm {
                 self.norm("classifier norm", norm, *y, *y);

@@ -23,7 +23,7 @@ impl Emitter<'_> {
             self.norm("experts' norm", norm, set.x, normed);
         }
         self.router(weights, e, 1.0, NO_WEIGHT);
-        self.part = ModelPart::Experts;
+        self.out.part = ModelPart::Experts;
         match (weights.latent, set.latent_expert) {
             (Some([to, back]), Some([narrow, sum])) => {
                 let width = e.latent.unwrap_or(spec.dim);
@@ -34,7 +34,7 @@ impl Emitter<'_> {
                     y_stride: width,
                 };
                 let buffers = [normed, narrow];
-                self.push(
+                self.out.push(
                     "experts' latent",
                     Op::Matmul,
                     &[to],
@@ -47,7 +47,7 @@ impl Emitter<'_> {
             }
             _ => self.chosen_experts(weights, e, (normed, set.x)),
         }
-        self.part = ModelPart::SharedExpert;
+        self.out.part = ModelPart::SharedExpert;
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
             self.shared_expert(weights, shared, normed);
         }
@@ -61,7 +61,7 @@ impl Emitter<'_> {
             cap: 0.0,
             y_stride: n,
         };
-        self.push(what, Op::Scale, &[], &[y], zero.words());
+        self.out.push(what, Op::Scale, &[], &[y], zero.words());
     }
 
     /// Chooses experts by the router's product with the normed row, times `scale`. The choice's shares are multiplied by
@@ -77,7 +77,7 @@ impl Emitter<'_> {
         let (Some(router), Some(choice)) = (set.router, set.choice) else {
             return;
         };
-        self.part = ModelPart::Router;
+        self.out.part = ModelPart::Router;
         let params = p::Matmul {
             n: e.count,
             k: dim,
@@ -86,7 +86,8 @@ impl Emitter<'_> {
         };
         let buffers = [set.norm, router];
         let matrix = [weights.router];
-        self.push("router", Op::Matmul, &matrix, &buffers, params.words());
+        self.out
+            .push("router", Op::Matmul, &matrix, &buffers, params.words());
         self.biases("router bias", &weights.router_bias, router, e.count);
         if scale != 1.0 {
             let params = p::Scale {
@@ -95,7 +96,8 @@ impl Emitter<'_> {
                 cap: 0.0,
                 y_stride: e.count,
             };
-            self.push("router scale", Op::Scale, &[], &[router], params.words());
+            self.out
+                .push("router scale", Op::Scale, &[], &[router], params.words());
         }
         let params = p::Route {
             experts: e.count,
@@ -112,7 +114,8 @@ impl Emitter<'_> {
         };
         let buffers = [router, choice];
         let vectors = [weights.choice_bias.unwrap_or(NO_WEIGHT), scales];
-        self.push("route", Op::Route, &vectors, &buffers, params.words());
+        self.out
+            .push("route", Op::Route, &vectors, &buffers, params.words());
     }
 
     /// y += the chosen experts' outputs for x.
@@ -136,7 +139,7 @@ impl Emitter<'_> {
             choice_stride: 2 * e.used,
             y_stride: e.used * e.ffn,
         };
-        self.push(
+        self.out.push(
             "experts' gate and up",
             Op::ExpertsActMul,
             &[weights.gate_up, weights.gate_up_bias.unwrap_or(NO_WEIGHT)],
@@ -152,7 +155,7 @@ impl Emitter<'_> {
             choice_stride: 2 * e.used,
             y_stride: width,
         };
-        self.push(
+        self.out.push(
             "experts' down",
             Op::ExpertsAdd,
             &[weights.down, weights.down_bias.unwrap_or(NO_WEIGHT)],
@@ -179,7 +182,8 @@ impl Emitter<'_> {
             let params = matmul(piece.n, stride);
             let buffers = [normed, at(gate_up, piece.at)];
             let what = "shared expert's gate and up";
-            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+            self.out
+                .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
         let what = "shared expert's activation";
         if spec.gated {
@@ -190,14 +194,16 @@ impl Emitter<'_> {
                 y_stride: e.ffn,
             };
             let buffers = [gate_up, set.h];
-            self.push(what, Op::ActMul, &[], &buffers, params.words());
+            self.out
+                .push(what, Op::ActMul, &[], &buffers, params.words());
         } else {
             self.activation(what, e.ffn, [0.0; 4]);
         }
         if let (Some(score), Some(to)) = (weights.gate, set.shared_gate) {
             let params = matmul(1, 1).words();
             let what = "shared expert's score";
-            self.push(what, Op::Matmul, &[score], &[normed, to], params);
+            self.out
+                .push(what, Op::Matmul, &[score], &[normed, to], params);
             let params = p::Gate {
                 n: e.ffn,
                 gates: 1,
@@ -206,7 +212,8 @@ impl Emitter<'_> {
                 y_stride: e.ffn,
             };
             let what = "shared expert's gate";
-            self.push(what, Op::Gate, &[], &[to, set.h], params.words());
+            self.out
+                .push(what, Op::Gate, &[], &[to, set.h], params.words());
         }
         let down = (weights.down, [].as_slice(), None);
         self.add_to_stream("shared expert's down", down, set.h, e.ffn);

@@ -20,7 +20,7 @@ impl Emitter<'_> {
             scale: (width as f32).sqrt(),
             x_stride: all,
         };
-        self.push(
+        self.out.push(
             "embeddings per layer",
             Op::Embed,
             &[weights.embed],
@@ -33,7 +33,7 @@ impl Emitter<'_> {
             x_stride: dim,
             y_stride: all,
         };
-        self.push(
+        self.out.push(
             "projection to all layers",
             Op::Matmul,
             &[weights.projection],
@@ -48,7 +48,7 @@ impl Emitter<'_> {
             x_stride: all,
             y_stride: all,
         };
-        self.push(
+        self.out.push(
             "norm of the projection",
             Op::Norm,
             &[weights.norm],
@@ -61,7 +61,8 @@ impl Emitter<'_> {
             y_stride: all,
         };
         let operands = [buffers.context, buffers.inputs];
-        self.push("inputs per layer", Op::Add, &[], &operands, sum.words());
+        self.out
+            .push("inputs per layer", Op::Add, &[], &operands, sum.words());
         let half = p::Scale {
             n: all,
             scale: std::f32::consts::FRAC_1_SQRT_2,
@@ -69,7 +70,8 @@ impl Emitter<'_> {
             y_stride: all,
         };
         let operands = [buffers.inputs];
-        self.push("inputs' scale", Op::Scale, &[], &operands, half.words());
+        self.out
+            .push("inputs' scale", Op::Scale, &[], &operands, half.words());
     }
 
     /// x += norm(projection(act(gate(x)) * input)), then x *= the layer's factor.
@@ -86,7 +88,7 @@ impl Emitter<'_> {
                 x_stride: dim,
                 y_stride: width,
             };
-            self.push(
+            self.out.push(
                 "gate of its embedding",
                 Op::Matmul,
                 &[weights.gate],
@@ -101,14 +103,15 @@ impl Emitter<'_> {
                 y_stride: all,
             };
             let operands = [buffers.gate, input];
-            self.push("gated embedding", Op::Gate, &[], &operands, gated.words());
+            self.out
+                .push("gated embedding", Op::Gate, &[], &operands, gated.words());
             let projection = p::Matmul {
                 n: dim,
                 k: width,
                 x_stride: all,
                 y_stride: dim,
             };
-            self.push(
+            self.out.push(
                 "projection of its embedding",
                 Op::Matmul,
                 &[weights.projection],
@@ -128,7 +131,8 @@ impl Emitter<'_> {
                 cap: 0.0,
                 y_stride: dim,
             };
-            self.push("output scale", Op::Scale, &[], &[set.x], scale.words());
+            self.out
+                .push("output scale", Op::Scale, &[], &[set.x], scale.words());
         }
     }
 
@@ -153,7 +157,7 @@ impl Emitter<'_> {
         };
         let source = if from_keys { keys } else { values };
         let operands = [source, values];
-        self.push(
+        self.out.push(
             "value norm",
             Op::Norm,
             &[NO_WEIGHT],
@@ -175,7 +179,8 @@ impl Emitter<'_> {
                 x_stride: stride,
                 y_stride: stride,
             };
-            self.push("query norm", Op::Norm, &[weight], &[qkv, qkv], norm.words());
+            self.out
+                .push("query norm", Op::Norm, &[weight], &[qkv, qkv], norm.words());
         }
         let kind = spec.layer_ropes.get(index).copied();
         let (rope, constants) = self.rope_of(kind.unwrap_or(LayerRope::Main));
@@ -189,7 +194,8 @@ impl Emitter<'_> {
             sections: rope.sections_word(),
         };
         let weights = [constants.freqs];
-        self.push("rope", Op::Rope, &weights, &[qkv], params.words());
+        self.out
+            .push("rope", Op::Rope, &weights, &[qkv], params.words());
     }
 
     /// x += norm(norm(dense part) + norm(experts)). The router and the experts read x, each with a norm of its own.
@@ -215,14 +221,15 @@ impl Emitter<'_> {
                 x_stride: ffn,
                 y_stride: dim,
             };
-            self.push("down", Op::Matmul, &[down], &[set.h, dense], params.words());
+            self.out
+                .push("down", Op::Matmul, &[down], &[set.h, dense], params.words());
         }
         self.norm("norm after dense", beside.dense_norm, dense, dense);
-        self.part = ModelPart::Router;
+        self.out.part = ModelPart::Router;
         self.norm("router norm", beside.router_norm, set.x, normed);
         let scale = 1.0 / (dim as f32).sqrt();
         self.router(weights, e, scale, beside.scales);
-        self.part = ModelPart::Experts;
+        self.out.part = ModelPart::Experts;
         self.norm("experts' norm", beside.norm, set.x, normed);
         self.clear("no experts yet", mixed, dim);
         self.chosen_experts(weights, e, (normed, mixed));

@@ -52,7 +52,8 @@ impl Emitter<'_> {
                 };
                 let places = [set.qkv, set.norm];
                 let what = "norm of the queries' latent";
-                self.push(what, Op::Norm, &[norm], &places, params.words());
+                self.out
+                    .push(what, Op::Norm, &[norm], &places, params.words());
                 let params = p::Matmul {
                     n,
                     k,
@@ -60,7 +61,8 @@ impl Emitter<'_> {
                     y_stride: n,
                 };
                 let places = [set.norm, buffers.heads];
-                self.push("queries", Op::Matmul, &[up], &places, params.words());
+                self.out
+                    .push("queries", Op::Matmul, &[up], &places, params.words());
                 (buffers.heads, n)
             }
             None => (set.qkv, stride),
@@ -81,7 +83,8 @@ impl Emitter<'_> {
         let places = [queries, buffers.queries];
         let absorb = [weights.absorb];
         let what = "queries to latent";
-        self.push(what, Op::HeadsMatmul, &absorb, &places, params.words());
+        self.out
+            .push(what, Op::HeadsMatmul, &absorb, &places, params.words());
         self.latent_rope("rope of queries", buffers.queries, heads, heads * width);
         self.latent_rope("rope of the key", key, 1, stride);
         self.position_scale(buffers.queries, heads * width, heads * width);
@@ -93,7 +96,8 @@ impl Emitter<'_> {
             v_stride: stride,
         };
         let places = [key, key, cache.buffer];
-        self.push("append", Op::KvAppend, &[], &places, params.words());
+        self.out
+            .push("append", Op::KvAppend, &[], &places, params.words());
         let params = p::Attention {
             layer: cache.layer,
             heads,
@@ -106,7 +110,8 @@ impl Emitter<'_> {
             y_stride: heads * width,
         };
         let places = [buffers.queries, cache.buffer, set.attn];
-        self.push("attention", Op::Attention, &[], &places, params.words());
+        self.out
+            .push("attention", Op::Attention, &[], &places, params.words());
         let params = p::HeadsMatmul {
             heads,
             n: l.value,
@@ -119,7 +124,8 @@ impl Emitter<'_> {
         };
         let places = [at(set.attn, l.rope), buffers.heads];
         let values = [weights.values];
-        self.push("values", Op::HeadsMatmul, &values, &places, params.words());
+        self.out
+            .push("values", Op::HeadsMatmul, &values, &places, params.words());
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, buffers.heads, heads * l.value);
     }
@@ -133,7 +139,8 @@ impl Emitter<'_> {
             x_stride: stride,
             y_stride: stride,
         };
-        self.push(what, Op::Norm, &[norm], &[place, place], params.words());
+        self.out
+            .push(what, Op::Norm, &[norm], &[place, place], params.words());
     }
 
     /// Rotates the first elements of heads as wide as a key.
@@ -148,6 +155,7 @@ impl Emitter<'_> {
             y_stride: stride,
             sections: spec.rope.sections_word(),
         };
-        self.push(what, Op::Rope, &[constants.freqs], &[place], params.words());
+        self.out
+            .push(what, Op::Rope, &[constants.freqs], &[place], params.words());
     }
 }

@@ -36,7 +36,8 @@ impl Emitter<'_> {
             cache.state,
         ];
         let factors = [weights.decay, weights.dt_bias, weights.skip];
-        self.push("state space", Op::Mamba2, &factors, &buffers, model.words());
+        self.out
+            .push("state space", Op::Mamba2, &factors, &buffers, model.words());
         self.silu_gate("mamba gate", (set.qkv, stride), set.attn, values);
         let norm = p::Norm {
             dim: values / m.groups,
@@ -51,7 +52,8 @@ impl Emitter<'_> {
             1 => weights.norm,
             _ => NO_WEIGHT,
         };
-        self.push("mamba norm", Op::Norm, &[weight], &buffers, norm.words());
+        self.out
+            .push("mamba norm", Op::Norm, &[weight], &buffers, norm.words());
         if m.groups > 1 {
             let factors = p::Multiply {
                 n: values,
@@ -60,7 +62,8 @@ impl Emitter<'_> {
             };
             let weight = [weights.norm];
             let what = "mamba norm's weight";
-            self.push(what, Op::Multiply, &weight, &buffers, factors.words());
+            self.out
+                .push(what, Op::Multiply, &weight, &buffers, factors.words());
         }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("mamba out", out, set.attn, values);

@@ -4,13 +4,14 @@ use super::names::{VisionNames, ending};
 use super::{VisionAct, VisionFamily, VisionSpec};
 use crate::Error;
 use crate::buffers::Buffers;
+use crate::commands::{Commands, at};
 use crate::names::{bias, weight};
 use crate::weights::{Collector, NormWeights, Piece};
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
 use welte_formats::quant;
 use welte_table::{
-    BufferRef, Class, Command, Format, ModelPart, NO_WEIGHT, Op, Params, Part, Pass, PassKind,
-    Program, Sections, Source, Usage, WeightId, WeightSpec, cost, params as p,
+    BufferRef, Class, Format, ModelPart, NO_WEIGHT, Op, Part, Pass, PassKind, Program, Sections,
+    Source, Usage, WeightId, WeightSpec, cost, params as p,
 };
 
 /// A matrix with its bias.
@@ -468,12 +469,8 @@ pub fn compile_vision(
     let emitter = Emitter {
         spec,
         weights: &weights,
-        list: &taker.collector.list,
         set: &set,
-        layer: None,
-        part: ModelPart::Embedding,
-        commands: Vec::new(),
-        labels: Vec::new(),
+        out: Commands::new(&taker.collector.list),
     };
     let pass = emitter.pass(rows, outputs);
     let mut program = Program {
@@ -512,20 +509,8 @@ struct Set {
 struct Emitter<'a> {
     spec: &'a VisionSpec,
     weights: &'a Weights,
-    list: &'a [WeightSpec],
     set: &'a Set,
-    layer: Option<u32>,
-    part: ModelPart,
-    commands: Vec<Command>,
-    labels: Vec<String>,
-}
-
-/// The place `elements` floats after the start of the first row.
-fn at(buffer: BufferRef, elements: u32) -> BufferRef {
-    BufferRef {
-        offset: buffer.offset + 4 * elements,
-        ..buffer
-    }
+    out: Commands<'a>,
 }
 
 impl Emitter<'_> {
@@ -539,7 +524,7 @@ impl Emitter<'_> {
             x_stride: read,
         };
         let buffers = [set.tokens, set.read];
-        self.push(
+        self.out.push(
             "patches",
             Op::Embed,
             &[weights.nothing],
@@ -558,27 +543,20 @@ impl Emitter<'_> {
             self.norm("first norm", norm, spec.eps, set.x, set.x);
         }
         for (index, layer) in weights.layers.iter().enumerate() {
-            self.layer = Some(index as u32);
-            self.part = ModelPart::Attention;
+            self.out.layer = Some(index as u32);
+            self.out.part = ModelPart::Attention;
             self.attention(index as u32, layer);
-            self.part = ModelPart::FeedForward;
+            self.out.part = ModelPart::FeedForward;
             self.feed_forward(layer);
         }
-        self.layer = None;
-        self.part = ModelPart::Head;
+        self.out.layer = None;
+        self.out.part = ModelPart::Head;
         if let Some(norm) = weights.last_norm {
             self.norm("last norm", norm, spec.eps, set.x, set.x);
         }
         self.projector();
-        Pass {
-            kind: PassKind::Embed,
-            rows,
-            outputs,
-            width: spec.width,
-            result: set.result,
-            commands: self.commands,
-            labels: self.labels,
-        }
+        let result = (spec.width, set.result);
+        self.out.pass(PassKind::Embed, (rows, outputs), result)
     }
 
     fn attention(&mut self, index: u32, layer: &Layer) {
@@ -601,7 +579,8 @@ impl Emitter<'_> {
                 }
                 .word(),
             };
-            self.push("rope", Op::Rope, &[freqs], &[set.qkv], params.words());
+            self.out
+                .push("rope", Op::Rope, &[freqs], &[set.qkv], params.words());
         }
         let windowed = spec.window.is_some() && !spec.whole.contains(&index);
         let params = p::EncodeAttention {
@@ -615,7 +594,7 @@ impl Emitter<'_> {
             by_axis: windowed.into(),
         };
         let buffers = [set.qkv, set.norm];
-        self.push(
+        self.out.push(
             "attention",
             Op::EncodeAttention,
             &[],
@@ -648,7 +627,8 @@ impl Emitter<'_> {
                     y_stride: ffn,
                 };
                 let buffers = [set.wide, set.h];
-                self.push("activation", Op::ActMul, &[], &buffers, act.words());
+                self.out
+                    .push("activation", Op::ActMul, &[], &buffers, act.words());
                 set.h
             }
             false => {
@@ -684,7 +664,8 @@ impl Emitter<'_> {
         pool.y_stride = pool.width() as u32;
         let joined = pool.y_stride;
         let buffers = [set.x, set.joined];
-        self.push("features", Op::Pool, &[], &buffers, pool.words());
+        self.out
+            .push("features", Op::Pool, &[], &buffers, pool.words());
         if let (VisionFamily::Gemma3, Some(norm)) = (spec.family, weights.projector_norm) {
             let params = p::Norm {
                 dim,
@@ -694,7 +675,7 @@ impl Emitter<'_> {
                 y_stride: dim,
             };
             let buffers = [set.joined, set.joined];
-            self.push(
+            self.out.push(
                 "projector norm",
                 Op::Norm,
                 &[norm.weight],
@@ -712,7 +693,7 @@ impl Emitter<'_> {
             };
             let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
             let buffers = [set.joined, set.joined];
-            self.push(
+            self.out.push(
                 "projector norm",
                 Op::LayerNorm,
                 &weights,
@@ -752,7 +733,8 @@ impl Emitter<'_> {
                 y_stride,
             };
             let buffers = [x, at(y, piece.at)];
-            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+            self.out
+                .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
         if let Some(bias) = linear.bias {
             let params = p::Bias {
@@ -760,7 +742,8 @@ impl Emitter<'_> {
                 y_stride,
             };
             let what = format!("{what} bias");
-            self.push(&what, Op::Bias, &[bias], &[y], params.words());
+            self.out
+                .push(&what, Op::Bias, &[bias], &[y], params.words());
         }
     }
 
@@ -772,7 +755,8 @@ impl Emitter<'_> {
             x_stride: self.spec.dim,
             y_stride: self.spec.dim,
         };
-        self.push(what, Op::Multiply, &[scale], &[y, y], params.words());
+        self.out
+            .push(what, Op::Multiply, &[scale], &[y, y], params.words());
     }
 
     /// x += what a buffer holds.
@@ -782,31 +766,13 @@ impl Emitter<'_> {
             x_stride,
             y_stride: self.spec.dim,
         };
-        self.push(what, Op::Add, &[], &[from, self.set.x], params.words());
+        self.out
+            .push(what, Op::Add, &[], &[from, self.set.x], params.words());
     }
 
     fn norm(&mut self, what: &str, norm: NormWeights, eps: f32, x: BufferRef, y: BufferRef) {
-        let (dim, buffers) = (self.spec.dim, [x, y]);
-        if self.spec.rms {
-            let params = p::Norm {
-                dim,
-                groups: 1,
-                eps,
-                x_stride: dim,
-                y_stride: dim,
-            };
-            self.push(what, Op::Norm, &[norm.weight], &buffers, params.words());
-        } else {
-            let params = p::LayerNorm {
-                dim,
-                groups: 1,
-                eps,
-                x_stride: dim,
-                y_stride: dim,
-            };
-            let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
-            self.push(what, Op::LayerNorm, &weights, &buffers, params.words());
-        }
+        let norm = (norm, self.spec.rms);
+        self.out.norm(what, norm, (self.spec.dim, eps), [x, y]);
     }
 
     /// y = act(y)
@@ -833,33 +799,15 @@ impl Emitter<'_> {
         // x * sigmoid(1.702 x) is SiLU of 1.702 x, divided by 1.702.
         let quick = act == VisionAct::QuickGelu;
         if quick {
-            self.push(&format!("{what} scale"), Op::Scale, &[], &[y], scale(QUICK));
+            self.out
+                .push(&format!("{what} scale"), Op::Scale, &[], &[y], scale(QUICK));
         }
-        self.push(what, Op::Act, &[], &[y], params.words());
+        self.out.push(what, Op::Act, &[], &[y], params.words());
         if quick {
             let scale = scale(1.0 / QUICK);
-            self.push(&format!("{what} scale back"), Op::Scale, &[], &[y], scale);
+            self.out
+                .push(&format!("{what} scale back"), Op::Scale, &[], &[y], scale);
         }
-    }
-
-    fn push(
-        &mut self,
-        what: &str,
-        op: Op,
-        weights: &[WeightId],
-        buffers: &[BufferRef],
-        params: Params,
-    ) {
-        let format = weights
-            .first()
-            .and_then(|w| self.list.get(*w as usize))
-            .map_or(Format::F32, |w| w.format);
-        self.commands.push(Command {
-            layer: self.layer,
-            part: self.part,
-            ..Command::new(op, format, weights, buffers, params)
-        });
-        self.labels.push(what.to_string());
     }
 }
 

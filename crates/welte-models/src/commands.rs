@@ -1,0 +1,106 @@
+//! The commands of a pass, as they are emitted.
+
+use crate::weights::NormWeights;
+use welte_table::{
+    BufferRef, Command, Format, ModelPart, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId,
+    WeightSpec, params as p,
+};
+
+/// Commands with their names for people.
+pub(crate) struct Commands<'a> {
+    /// The program's weights.
+    list: &'a [WeightSpec],
+    /// Where the next commands belong.
+    pub(crate) layer: Option<u32>,
+    pub(crate) part: ModelPart,
+    commands: Vec<Command>,
+    labels: Vec<String>,
+}
+
+impl<'a> Commands<'a> {
+    pub(crate) fn new(list: &'a [WeightSpec]) -> Commands<'a> {
+        Commands {
+            list,
+            layer: None,
+            part: ModelPart::Embedding,
+            commands: Vec::new(),
+            labels: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        what: &str,
+        op: Op,
+        weights: &[WeightId],
+        buffers: &[BufferRef],
+        params: Params,
+    ) {
+        let format = weights
+            .first()
+            .and_then(|w| self.list.get(*w as usize))
+            .map_or(Format::F32, |w| w.format);
+        self.commands.push(Command {
+            layer: self.layer,
+            part: self.part,
+            ..Command::new(op, format, weights, buffers, params)
+        });
+        self.labels.push(what.to_string());
+    }
+
+    /// y = norm(x), by root mean square or by mean and variance, of a row of `dim`.
+    pub(crate) fn norm(
+        &mut self,
+        what: &str,
+        (norm, rms): (NormWeights, bool),
+        (dim, eps): (u32, f32),
+        buffers: [BufferRef; 2],
+    ) {
+        if rms {
+            let params = p::Norm {
+                dim,
+                groups: 1,
+                eps,
+                x_stride: dim,
+                y_stride: dim,
+            };
+            self.push(what, Op::Norm, &[norm.weight], &buffers, params.words());
+        } else {
+            let params = p::LayerNorm {
+                dim,
+                groups: 1,
+                eps,
+                x_stride: dim,
+                y_stride: dim,
+            };
+            let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
+            self.push(what, Op::LayerNorm, &weights, &buffers, params.words());
+        }
+    }
+
+    /// The pass of these commands.
+    pub(crate) fn pass(
+        self,
+        kind: PassKind,
+        (rows, outputs): (u32, u32),
+        (width, result): (u32, BufferRef),
+    ) -> Pass {
+        Pass {
+            kind,
+            rows,
+            outputs,
+            width,
+            result,
+            commands: self.commands,
+            labels: self.labels,
+        }
+    }
+}
+
+/// The place `elements` floats after the start of the first row.
+pub(crate) fn at(buffer: BufferRef, elements: u32) -> BufferRef {
+    BufferRef {
+        offset: buffer.offset + 4 * elements,
+        ..buffer
+    }
+}
