@@ -47,12 +47,6 @@ pub(crate) enum Part {
 impl Prompt {
     /// The tokens of a prompt that is not a conversation and has no images.
     pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
-        if let Some(image) = self.images().first() {
-            return Err(Failure::field(
-                image.name.as_str(),
-                "images cannot stand here",
-            ));
-        }
         Ok(self.encode_with(served, &[])?.tokens)
     }
 
