@@ -42,6 +42,7 @@ impl Events {
                 self.asked = Some(Instant::now());
                 if !alive() {
                     self.over = true;
+                    self.bytes.clear();
                     return Err(Problem::cancelled());
                 }
             }
