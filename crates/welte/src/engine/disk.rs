@@ -1,6 +1,6 @@
 //! The disk tier: reads the stored pages of admitted prompts, and writes evicted ones.
 
-use super::sequence::Sequence;
+use super::sequence::{Part, Sequence};
 use crate::Error;
 use crate::average::moving_average;
 use crate::cache::{
@@ -106,7 +106,7 @@ impl Disk {
     }
 
     /// Asks for the next pages of sequences, and hands out those that have arrived. If a page cannot be copied to the
-    /// device, the sequence is the one that is planned.
+    /// device, the sequence is marked as its victim.
     pub(crate) fn advance(
         &mut self,
         context: &mut dyn Context,
@@ -196,7 +196,7 @@ impl Disk {
         let entry = first / layout.page;
         for (cache, list) in sequence.lists.iter().enumerate() {
             if let Err(error) = context.write_page(cache, list[entry], page.page(layout, cache)) {
-                sequence.planned = 1;
+                sequence.part = Part::Victim;
                 return Err(error);
             }
         }

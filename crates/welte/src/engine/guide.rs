@@ -207,7 +207,7 @@ impl Guide {
     }
 
     /// Tells the token that was chosen within the mask, or guesses that were right and the token after them.
-    pub(crate) fn tell(&self, tokens: &[u32]) {
+    pub(crate) fn report(&self, tokens: &[u32]) {
         let mut state = self.shared.state();
         if state.taken < state.forced.len() {
             // A chain has chosen a forced token.
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(shown(&board, 10), Some(0b110));
         assert!(matches!(guide.advice(Duration::ZERO), Advice::Choose));
         // What is chosen makes the thread work; until then nothing is known.
-        guide.tell(&[1]);
+        guide.report(&[1]);
         assert!(guide.shared.state().is_open());
         assert!(matches!(guide.advice(Duration::ZERO), Advice::Wait));
         guide.detach();
@@ -454,9 +454,9 @@ mod tests {
         guide.attach(board.clone(), 0);
         let all = [10, 11, 12].map(|position| shown(&board, position));
         assert_eq!(all, [Some(1 << 3), Some(1 << 5), Some(0b1000)]);
-        guide.tell(&[3]);
+        guide.report(&[3]);
         assert_eq!(guide.forced(), 1);
-        guide.tell(&[5]);
+        guide.report(&[5]);
         assert!(matches!(guide.advice(Duration::ZERO), Advice::Choose));
         assert!(guide.shared.state().told.is_empty());
     }

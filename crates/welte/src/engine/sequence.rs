@@ -21,6 +21,27 @@ use welte_table::Sampling;
 /// Forced tokens that a step over all of them makes sooner than a chain.
 const FORCED_RUN: usize = 4;
 
+/// A sequence's part in the call of the device at hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Part {
+    #[default]
+    Idle,
+    /// Rows in a step, or steps in a chain.
+    Planned(usize),
+    /// The call was made for this sequence alone, and has failed.
+    Victim,
+}
+
+impl Part {
+    /// Rows or steps.
+    pub(crate) fn count(self) -> usize {
+        match self {
+            Part::Planned(count) => count,
+            Part::Idle | Part::Victim => 0,
+        }
+    }
+}
+
 /// A sequence. The caller allocates it with room for all its tokens and pages.
 pub(crate) struct Sequence {
     /// Its age: requests are numbered as they arrive.
@@ -79,8 +100,8 @@ pub(crate) struct Sequence {
     pub(crate) lists: Vec<Vec<u32>>,
     /// Its slot while it runs.
     pub(crate) slot: u32,
-    /// Rows in the step at hand, or steps in the chain at hand.
-    pub(crate) planned: usize,
+    /// Its part in the call at hand.
+    pub(crate) part: Part,
     /// Stored pages that are on their way to it. It computes nothing until they have come.
     pub(crate) restore: Option<Box<Restore>>,
     /// It gave its pages to others, and comes back when one of them ends. Otherwise it would give them back at once.
@@ -194,7 +215,7 @@ impl Sequence {
             inserted: 0,
             lists: lists.collect(),
             slot: 0,
-            planned: 0,
+            part: Part::Idle,
             restore: None,
             set_back: false,
             begun: false,
@@ -290,9 +311,10 @@ impl Sequence {
     pub(crate) fn slot_state(&self) -> SlotState<'_> {
         SlotState {
             sampling: self.sampling,
-            bias: match self.generated() < self.min_tokens {
-                true => &self.bias,
-                false => &self.bias[..self.biases],
+            bias: if self.generated() < self.min_tokens {
+                &self.bias
+            } else {
+                &self.bias[..self.biases]
             },
             history: &self.tokens,
             ends: &self.ends,
@@ -317,7 +339,7 @@ impl Sequence {
     /// The prompt's tokens that follow the rows of the step at hand.
     pub(crate) fn scored(&self) -> &[u32] {
         let next = self.computed + 1;
-        &self.tokens[next..(next + self.planned).min(self.tokens.len())]
+        &self.tokens[next..(next + self.part.count()).min(self.tokens.len())]
     }
 
     /// True while rows of the prompt are computed whose probabilities are wanted.
@@ -327,9 +349,9 @@ impl Sequence {
 
     /// Takes the next token, with its probability if that is wanted. Returns false if the sequence ends.
     pub(crate) fn take_with(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
-        let goes_on = self.take_untold(token, logprobs);
+        let goes_on = self.take_unreported(token, logprobs);
         if goes_on {
-            self.tell(&[token]);
+            self.report(&[token]);
         }
         goes_on
     }
@@ -352,15 +374,15 @@ impl Sequence {
         forced >= FORCED_RUN
     }
 
-    /// Tells the guide the last tokens that were chosen, which [`Sequence::take_untold`] has taken.
-    pub(crate) fn tell(&self, tokens: &[u32]) {
+    /// Reports to the guide the last tokens that were chosen, which [`Sequence::take_unreported`] has taken.
+    pub(crate) fn report(&self, tokens: &[u32]) {
         if let Some(guide) = &self.guide {
-            guide.tell(tokens);
+            guide.report(tokens);
         }
     }
 
     /// As [`Sequence::take_with`], but the guide does not learn of it.
-    pub(crate) fn take_untold(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
+    pub(crate) fn take_unreported(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         if self.end.is_some() {
             return false;
         }
@@ -437,9 +459,10 @@ impl Sequence {
             self.end = Some(Ok(Finish::Cancelled));
         }
         if self.end.is_none() && self.is_late() {
-            self.end = Some(match self.begun {
-                true => Ok(Finish::Deadline),
-                false => Err(Error::Deadline),
+            self.end = Some(if self.begun {
+                Ok(Finish::Deadline)
+            } else {
+                Err(Error::Deadline)
             });
         }
         self.end.is_none()

@@ -2,7 +2,7 @@
 //! agrees more often than one that draws its own.
 
 use crate::cache::{NO_PAGE, PagePool};
-use crate::engine::sequence::Sequence;
+use crate::engine::sequence::{Part, Sequence};
 use crate::{Error, Model};
 use std::sync::Arc;
 use welte_device::{
@@ -81,9 +81,10 @@ pub(crate) fn check(model: &Model, draft: &Model) -> Result<(), Error> {
             )));
         }
     }
-    match super::can_roll_back(draft.program()) {
-        true => Ok(()),
-        false => Err(refused("its recurrent state cannot go back".to_string())),
+    if super::can_roll_back(draft.program()) {
+        Ok(())
+    } else {
+        Err(refused("its recurrent state cannot go back".to_string()))
     }
 }
 
@@ -125,14 +126,14 @@ impl DraftModel {
     /// Guesses for each sequence as many tokens as are planned beyond one, or fewer. True if it only guessed: it may have
     /// had to compute much of the sequences first.
     pub(crate) fn guess(&mut self, running: &mut [Sequence]) -> Result<bool, DeviceError> {
-        for sequence in running.iter_mut().filter(|s| s.planned > 1) {
+        for sequence in running.iter_mut().filter(|s| s.part.count() > 1) {
             if let Some(draft) = sequence.draft.as_mut().filter(|draft| draft.is_of_model()) {
                 draft.tokens.clear();
             }
         }
         for at in 0..running.len() {
             if wants(&running[at]) && !self.make_room(running, at)? {
-                running[at].planned = 1;
+                running[at].part = Part::Planned(1);
             }
         }
         let only = self.catch_up(running)?;
@@ -140,7 +141,7 @@ impl DraftModel {
         for sequence in running.iter_mut().filter(|s| wants(s)) {
             let slot = &mut self.slots[sequence.slot as usize];
             if slot.computed + 1 < sequence.tokens.len() {
-                sequence.planned = 1;
+                sequence.part = Part::Planned(1);
                 continue;
             }
             let state = sequence.slot_state();
@@ -163,7 +164,7 @@ impl DraftModel {
                 slot: sequence.slot,
                 token: sequence.tokens[position],
                 position: position as u32,
-                steps: sequence.planned as u32 - 1,
+                steps: sequence.part.count() as u32 - 1,
                 shift: 0,
             });
         }
@@ -192,7 +193,7 @@ impl DraftModel {
     /// Takes back what was guessed wrong, and takes pages for the sequence and its guesses. False if there are too few.
     fn make_room(&mut self, running: &[Sequence], at: usize) -> Result<bool, DeviceError> {
         let sequence = &running[at];
-        let positions = sequence.tokens.len() + sequence.planned;
+        let positions = sequence.tokens.len() + sequence.part.count();
         let vocab = self.program.vocab;
         let slot = &mut self.slots[sequence.slot as usize];
         if slot.owner != Some(sequence.number) {
@@ -274,9 +275,10 @@ impl DraftModel {
                 return Ok(few);
             }
             let passes = &self.program.passes;
-            let pass = match rest <= passes[self.decode].rows as usize {
-                true => self.decode,
-                false => self.prompt,
+            let pass = if rest <= passes[self.decode].rows as usize {
+                self.decode
+            } else {
+                self.prompt
             };
             few &= pass == self.decode;
             let most = passes[pass].rows as usize;
@@ -303,7 +305,7 @@ impl DraftModel {
 /// True if the draft model shall guess for a sequence.
 fn wants(sequence: &Sequence) -> bool {
     let draft = sequence.draft.as_ref();
-    sequence.planned > 1 && draft.is_some_and(|draft| draft.is_of_model())
+    sequence.part.count() > 1 && draft.is_some_and(|draft| draft.is_of_model())
 }
 
 /// Forgets a sequence.

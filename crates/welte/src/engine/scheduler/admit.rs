@@ -2,7 +2,7 @@
 
 use super::{ContextLost, Scheduler};
 use crate::Error;
-use crate::engine::sequence::Sequence;
+use crate::engine::sequence::{Part, Sequence};
 use std::cmp::Reverse;
 use welte_device::{Context, Error as DeviceError};
 
@@ -80,7 +80,7 @@ impl Scheduler {
                     self.short = true;
                 }
                 Err(error) => {
-                    sequence.planned = 1;
+                    sequence.part = Part::Victim;
                     self.running.push(sequence);
                     self.fault(context, error)?;
                 }
@@ -98,9 +98,10 @@ impl Scheduler {
     /// Rows of the next step of a prompt.
     pub(super) fn budget(&self) -> usize {
         let decodes = |s: &Sequence| !s.is_filling();
-        match self.running.iter().any(decodes) {
-            true => self.pace.rows(),
-            false => self.prompt.rows,
+        if self.running.iter().any(decodes) {
+            self.pace.rows()
+        } else {
+            self.prompt.rows
         }
     }
 

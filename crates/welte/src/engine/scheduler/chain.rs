@@ -2,6 +2,7 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
+use crate::engine::sequence::Part;
 use welte_device::{ChainStart, Context, is_token};
 
 impl Scheduler {
@@ -20,10 +21,12 @@ impl Scheduler {
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
         let single = one || filling || !self.guides_keep_up();
         let speculator = self.speculator.as_ref();
-        let mut common = match single {
-            _ if drafts => usize::MAX,
-            true => 1,
-            false => speculator.map_or(usize::MAX, Speculator::longest_chain),
+        let mut common = if drafts {
+            usize::MAX
+        } else if single {
+            1
+        } else {
+            speculator.map_or(usize::MAX, Speculator::longest_chain)
         };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
@@ -36,14 +39,14 @@ impl Scheduler {
                 Ok(room) if room < end => common = (room - sequence.computed).max(1),
                 Ok(_) => {}
                 Err(error) => {
-                    sequence.planned = 1;
+                    sequence.part = Part::Victim;
                     return self.fault(context, error).map(|()| drafts);
                 }
             }
         }
         for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
             let steps = sequence.longest_chain(drafts).min(common);
-            sequence.planned = steps;
+            sequence.part = Part::Planned(steps);
             if let Some(guide) = &sequence.guide {
                 guide.set_chains(!drafts && steps > 1);
             }
@@ -63,7 +66,7 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|s| s.slot_changed) {
             sequence.slot_changed = false;
             if let Err(error) = sequence.enter_slot(context) {
-                sequence.planned = 1;
+                sequence.part = Part::Victim;
                 return self.fault(context, error);
             }
         }
@@ -84,7 +87,7 @@ impl Scheduler {
                 Ok(room) if room >= next => at += 1,
                 Ok(_) => at -= usize::from(self.preempt() < at),
                 Err(error) => {
-                    sequence.planned = 1;
+                    sequence.part = Part::Victim;
                     self.fault(context, error)?;
                 }
             }
@@ -125,7 +128,7 @@ impl Scheduler {
         if let Err(error) = done {
             return self.fault(context, error);
         }
-        self.running.iter_mut().for_each(|s| s.planned = 0);
+        self.running.iter_mut().for_each(|s| s.part = Part::Idle);
         self.totals.generated_tokens += tokens as u64;
         let took = self.shared.clock.since(begun);
         self.measure_tokens(context, tokens, tokens.div_ceil(sequences), took);

@@ -26,9 +26,9 @@ impl Scheduler {
         let begun = self.shared.clock.now();
         let speculator = self.speculator.as_mut();
         let only_guesses = speculator.is_none_or(|s| s.guess(&mut self.running));
-        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
+        for sequence in self.running.iter_mut().filter(|s| s.part.count() > 0) {
             if let Some(draft) = &mut sequence.draft {
-                draft.guess(&sequence.tokens, sequence.planned - 1);
+                draft.guess(&sequence.tokens, sequence.part.count() - 1);
             }
         }
         self.check_guesses();

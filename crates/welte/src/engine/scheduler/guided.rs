@@ -3,6 +3,7 @@
 use super::{ContextLost, Scheduler};
 use crate::Error;
 use crate::engine::guide::Advice;
+use crate::engine::sequence::Part;
 use web_time::{Duration, Instant};
 use welte_device::Context;
 
@@ -19,9 +20,10 @@ impl Scheduler {
         for sequence in &mut self.running {
             // A sequence that is still being filled is asked once it is complete.
             sequence.stalled = sequence.guide.is_some();
-            match sequence.stalled && !sequence.is_filling() {
-                true => guided = true,
-                false => patience = PATIENCE,
+            if sequence.stalled && !sequence.is_filling() {
+                guided = true
+            } else {
+                patience = PATIENCE
             }
         }
         if !guided {
@@ -62,7 +64,7 @@ impl Scheduler {
                         }
                         Ok(_) => at -= usize::from(self.preempt() < at),
                         Err(error) => {
-                            sequence.planned = 1;
+                            sequence.part = Part::Victim;
                             self.fault(context, error)?;
                         }
                     }
@@ -91,7 +93,7 @@ impl Scheduler {
     /// Has the guesses for guided sequences checked. What is not checked in time is not verified.
     pub(super) fn check_guesses(&mut self) {
         let mut patience = IDLE_PATIENCE;
-        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+        for sequence in self.running.iter().filter(|s| s.part.count() > 0) {
             match (&sequence.guide, &sequence.draft) {
                 (Some(guide), Some(draft)) if !draft.guesses().is_empty() => {
                     guide.propose(draft.guesses());
@@ -100,8 +102,8 @@ impl Scheduler {
             }
         }
         let begun = Instant::now();
-        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
-            let most = sequence.planned - 1;
+        for sequence in self.running.iter_mut().filter(|s| s.part.count() > 0) {
+            let most = sequence.part.count() - 1;
             if let (Some(guide), Some(draft)) = (&sequence.guide, &mut sequence.draft)
                 && !draft.guesses().is_empty()
             {

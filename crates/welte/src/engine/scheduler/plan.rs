@@ -1,7 +1,7 @@
 //! The planner: the rows of the next step of a turn, or the chain that takes its place.
 
 use super::{ContextLost, Scheduler};
-use crate::engine::sequence::Sequence;
+use crate::engine::sequence::{Part, Sequence};
 use std::ops::Range;
 use welte_device::{Context, Pick, Role, Span, Step, Want};
 use welte_table::{Input, Row};
@@ -70,7 +70,7 @@ pub(super) fn shares<'a>(step: &'a Step, owners: &'a [Owner]) -> impl Iterator<I
 }
 
 impl Scheduler {
-    /// Plans the next step of a kind. The sequences that take part have [`Sequence::planned`] rows or steps.
+    /// Plans the next step of a kind. [`Sequence::part`] says how many rows or steps each sequence has.
     pub(super) fn plan(
         &mut self,
         context: &mut dyn Context,
@@ -84,10 +84,10 @@ impl Scheduler {
             Work::Known => self.plan_rows(context, Role::Generated, self.decode.rows)?,
             Work::Next { mixed } => return self.plan_next(context, mixed),
         }
-        Ok(self.planned())
+        Ok(self.planned_step())
     }
 
-    fn planned(&self) -> Plan {
+    fn planned_step(&self) -> Plan {
         if self.step.is_empty() {
             Plan::Nothing
         } else {
@@ -129,7 +129,7 @@ impl Scheduler {
             let ready = match self.pages.features.ready(context, sequence, wanted) {
                 Ok(ready) => ready,
                 Err(error) => {
-                    sequence.planned = 1;
+                    sequence.part = Part::Victim;
                     return self.fault(context, error);
                 }
             };
@@ -146,7 +146,7 @@ impl Scheduler {
                 count = span;
             }
             let rows = self.step.add(role, sequence.rows(first..first + count));
-            sequence.planned = count;
+            sequence.part = Part::Planned(count);
             let complete = first + count == sequence.target() && sequence.generated() == 0;
             let chooses = complete && sequence.begins_by_choice();
             let picks = self.step.picks.len();
@@ -177,9 +177,10 @@ impl Scheduler {
         }
         let alone = !mixed || measures;
         if !drafts && alone && self.starts.len() <= context.chain_slots() {
-            return Ok(match self.starts.is_empty() {
-                true => Plan::Nothing,
-                false => Plan::Chain,
+            return Ok(if self.starts.is_empty() {
+                Plan::Nothing
+            } else {
+                Plan::Chain
             });
         }
         self.rows_of_starts();
@@ -190,13 +191,13 @@ impl Scheduler {
             let budget = generated + self.pace.rows();
             self.plan_rows(context, Role::Prompt, budget.min(self.prompt.rows))?;
         }
-        Ok(self.planned())
+        Ok(self.planned_step())
     }
 
     /// A row for the last token of each sequence of the chain, and one for each of its guesses. All are picked.
     fn rows_of_starts(&mut self) {
         for (at, sequence) in self.running.iter_mut().enumerate() {
-            if sequence.planned == 0 {
+            if sequence.part.count() == 0 {
                 continue;
             }
             let guesses = match (&sequence.draft, &self.drafting) {
@@ -214,7 +215,7 @@ impl Scheduler {
             let picks = picks.map(|(row, draft)| pick(row, Want::Token { draft }));
             self.step.picks.extend(picks);
             let picks = guesses.len() + 1;
-            sequence.planned = picks;
+            sequence.part = Part::Planned(picks);
             self.owners.push(Owner { at, picks });
         }
     }

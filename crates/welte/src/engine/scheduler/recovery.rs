@@ -2,12 +2,13 @@
 
 use super::{ContextLost, Scheduler};
 use crate::Error;
+use crate::engine::sequence::Part;
 use std::sync::Arc;
 use welte_device::{Context, Error as DeviceError, Role, StepOptions};
 use welte_table::Row;
 
 impl Scheduler {
-    /// A device call failed: ends the planned sequences with its error, and finds out whether the context still works.
+    /// A device call failed: ends the sequences that took part with its error, and finds out whether the context still works.
     pub(super) fn fault(
         &mut self,
         context: &mut dyn Context,
@@ -15,14 +16,15 @@ impl Scheduler {
     ) -> Result<(), ContextLost> {
         let refused = matches!(error, DeviceError::Request(_));
         let error = Arc::new(error);
-        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
-            sequence.planned = 0;
+        for sequence in self.running.iter_mut().filter(|s| s.part != Part::Idle) {
+            sequence.part = Part::Idle;
             sequence.end = Some(Err(Error::Fault(error.clone())));
         }
         self.retire();
-        match refused || self.works(context).is_ok() {
-            true => Ok(()),
-            false => Err(ContextLost),
+        if refused || self.works(context).is_ok() {
+            Ok(())
+        } else {
+            Err(ContextLost)
         }
     }
 
@@ -44,7 +46,7 @@ impl Scheduler {
     /// Makes all sequences wait, to be computed again on a new context.
     pub(crate) fn start_over(&mut self) {
         for mut sequence in self.running.drain(..) {
-            sequence.planned = 0;
+            sequence.part = Part::Idle;
             self.pages.release(&mut sequence);
             sequence.leave_slot();
             self.free_slots.push(sequence.slot);

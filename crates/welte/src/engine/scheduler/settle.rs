@@ -73,9 +73,10 @@ impl Share<'_> {
 
     /// The prompt's tokens whose probabilities its output rows give.
     fn scored<'s>(&self, sequence: &'s Sequence) -> &'s [u32] {
-        match self.span.role == Role::Prompt && sequence.is_scoring() {
-            true => sequence.scored(),
-            false => &[],
+        if self.span.role == Role::Prompt && sequence.is_scoring() {
+            sequence.scored()
+        } else {
+            &[]
         }
     }
 
@@ -91,7 +92,7 @@ impl Sequence {
     /// Takes its share of a step: tokens, and the answers about probabilities. Returns the number of tokens.
     fn settle(&mut self, share: &Share<'_>, chosen: &[u32], answers: &[Logprobs]) -> usize {
         let (scores, answers) = answers.split_at(share.scored(self).len());
-        let rows = std::mem::take(&mut self.planned);
+        let rows = std::mem::take(&mut self.part).count();
         if share.span.role == Role::Generated && !chosen.is_empty() {
             return self.accept(chosen, answers);
         }
@@ -119,11 +120,11 @@ impl Sequence {
         let right = &chosen[..1 + more.count()];
         for (nth, token) in right.iter().enumerate() {
             self.computed += 1;
-            if !self.take_untold(*token, answers.get(nth)) {
+            if !self.take_unreported(*token, answers.get(nth)) {
                 return nth + 1;
             }
         }
-        self.tell(right);
+        self.report(right);
         right.len()
     }
 }

@@ -3,6 +3,7 @@
 use super::Scheduler;
 use super::plan::{Owner, pick, shares};
 use crate::engine::channel::Finish;
+use crate::engine::sequence::Part;
 use crate::{Error, Model};
 use welte_device::{Role, Want};
 use welte_models::Pooling;
@@ -13,9 +14,10 @@ impl Scheduler {
     /// they fit.
     pub(super) fn plan_texts(&mut self) {
         let Some(embed) = self.embed else { return };
-        let budget = match self.whole_texts {
-            true => embed.rows,
-            false => self.budget().min(embed.rows).min(self.prompt.rows),
+        let budget = if self.whole_texts {
+            embed.rows
+        } else {
+            self.budget().min(embed.rows).min(self.prompt.rows)
         };
         for (at, sequence) in self.running.iter_mut().enumerate() {
             let (first, end) = (sequence.computed, sequence.tokens.len());
@@ -28,10 +30,10 @@ impl Scheduler {
             let rows = self
                 .step
                 .add(Role::Text, sequence.rows(first..first + count));
-            sequence.planned = count;
             if count == 0 {
                 continue;
             }
+            sequence.part = Part::Planned(count);
             let picks = self.step.picks.len();
             if first + count == end {
                 if sequence.left_out > 0 {
@@ -105,11 +107,12 @@ impl Model {
             .skip_while(|c| c.op != Op::Pool)
             .skip(1);
         let linear = after.all(|c| matches!(c.op, Op::Matmul | Op::Bias));
-        match kind == Some(Pooling::Mean.word()) && linear {
-            true => Ok(left_out),
-            false => Err(Error::PromptPooling {
+        if kind == Some(Pooling::Mean.word()) && linear {
+            Ok(left_out)
+        } else {
+            Err(Error::PromptPooling {
                 origin: self.origin().to_string(),
-            }),
+            })
         }
     }
 }
