@@ -222,9 +222,10 @@ impl Library {
             .wait(self.router.clone().oneshot(request), alive)?;
         let response = response.unwrap_or_else(|never| match never {});
         let status = response.status();
-        match status.is_success() {
-            true => Ok(response),
-            false => Err(Problem::of_response(status, &self.text(response, alive)?)),
+        if status.is_success() {
+            Ok(response)
+        } else {
+            Err(Problem::of_response(status, &self.text(response, alive)?))
         }
     }
 

@@ -165,12 +165,11 @@ fn answer(engine: &Engine, driver: &mut Driver) -> Result<(), Problem> {
     let asked = TAB.with_borrow_mut(|tab| tab.asked.take());
     let asked = asked.ok_or(Problem::NothingAsked)?;
     let model = engine.model();
-    let prompt = match model.has_chat_template() {
-        true => {
-            let messages = [Message::new("user", asked.prompt)];
-            model.encode_chat(&model.chat_template()?, &messages)?
-        }
-        false => model.encode_rendered(&asked.prompt.into())?,
+    let prompt = if model.has_chat_template() {
+        let messages = [Message::new("user", asked.prompt)];
+        model.encode_chat(&model.chat_template()?, &messages)?
+    } else {
+        model.encode_rendered(&asked.prompt.into())?
     };
     let mut request = Request::new(prompt);
     request.options.max_tokens = asked.most;

@@ -70,9 +70,10 @@ pub(crate) unsafe fn store<T>(to: *mut T, value: impl FnOnce() -> T) {
 
 /// A place for a result that the caller must want.
 pub(crate) fn place<T>(what: &str, to: *mut T) -> Result<*mut T, Problem> {
-    match to.is_null() {
-        true => Err(null(what)),
-        false => Ok(to),
+    if to.is_null() {
+        Err(null(what))
+    } else {
+        Ok(to)
     }
 }
 

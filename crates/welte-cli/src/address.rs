@@ -44,9 +44,10 @@ impl AddressArgs {
     /// The address of the server as clients write it.
     pub(crate) fn url(&self) -> anyhow::Result<String> {
         let (host, port) = self.place()?;
-        Ok(match host.contains(':') {
-            true => format!("http://[{host}]:{port}"),
-            false => format!("http://{host}:{port}"),
+        Ok(if host.contains(':') {
+            format!("http://[{host}]:{port}")
+        } else {
+            format!("http://{host}:{port}")
         })
     }
 }

@@ -102,10 +102,12 @@ fn in_folder(folder: &Path) -> anyhow::Result<Vec<(String, String)>> {
         let path = entry
             .with_context(|| format!("--models-dir {shown}"))?
             .path();
-        let found = match path.is_dir() {
-            true if path.join("config.json").is_file() => Some(path),
-            true => only_gguf(&path)?,
-            false => Some(path).filter(|path| is_gguf(path)),
+        let found = if !path.is_dir() {
+            Some(path).filter(|path| is_gguf(path))
+        } else if path.join("config.json").is_file() {
+            Some(path)
+        } else {
+            only_gguf(&path)?
         };
         if let Some(path) = found.as_deref().and_then(Path::to_str) {
             all.push((plain(&name_of(path)).to_string(), path.to_string()));

@@ -211,9 +211,10 @@ fn read(answer: &[u8]) -> Option<(u16, String)> {
         let line = line.to_ascii_lowercase();
         line.starts_with("transfer-encoding:") && line.contains("chunked")
     });
-    let body = match chunked {
-        true => chunks(body)?,
-        false => body.to_vec(),
+    let body = if chunked {
+        chunks(body)?
+    } else {
+        body.to_vec()
     };
     Some((status, String::from_utf8_lossy(&body).into_owned()))
 }

@@ -69,9 +69,10 @@ pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
         }
         left = &left[end..];
     }
-    match paths.is_empty() {
-        true => (line.to_string(), paths),
-        false => (rest.trim().to_string(), paths),
+    if paths.is_empty() {
+        (line.to_string(), paths)
+    } else {
+        (rest.trim().to_string(), paths)
     }
 }
 

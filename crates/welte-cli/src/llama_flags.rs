@@ -403,9 +403,10 @@ pub(crate) fn translate(args: impl IntoIterator<Item = OsString>) -> Translated 
             _ => (text, None),
         };
         // Underscores are dashes there.
-        let plain = match name.starts_with("--") {
-            true => name.replace('_', "-"),
-            false => name.to_string(),
+        let plain = if name.starts_with("--") {
+            name.replace('_', "-")
+        } else {
+            name.to_string()
         };
         let found = FLAGS
             .iter()

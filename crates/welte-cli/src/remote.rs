@@ -88,9 +88,10 @@ fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
     let mut fields = json!({ "model": model, "stream": true });
     for option in Sampling::OPTIONS {
         let value = option.get(&options.sampling);
-        fields[option.name] = match option.is_whole() {
-            true => json!(value as i64),
-            false => json!(value),
+        fields[option.name] = if option.is_whole() {
+            json!(value as i64)
+        } else {
+            json!(value)
         };
     }
     if let Ok(seed) = u64::try_from(args.sampling.seed) {

@@ -12,9 +12,10 @@ use welte_server::{BrowserPage, ServerOptions};
 use welte_table::Class;
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    let level = match args.verbose {
-        true => tracing_subscriber::filter::LevelFilter::INFO,
-        false => tracing_subscriber::filter::LevelFilter::WARN,
+    let level = if args.verbose {
+        tracing_subscriber::filter::LevelFilter::INFO
+    } else {
+        tracing_subscriber::filter::LevelFilter::WARN
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -61,9 +62,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     drop(first);
     args.limits.fit(&mut options);
     options.bandwidth = Some(|device| floor::known(device.id, &device.name));
-    let address = match args.host.contains(':') {
-        true => format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port),
-        false => format!("{}:{}", args.host, args.port),
+    let address = if args.host.contains(':') {
+        format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port)
+    } else {
+        format!("{}:{}", args.host, args.port)
     };
     let served = welte_server::serve(catalog, options, &address, |server| {
         let at = server

@@ -55,9 +55,10 @@ pub(crate) fn run(args: &ServiceArgs) -> anyhow::Result<ExitCode> {
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
             write_private(&file, &text).with_context(|| shown.to_string())?;
             eprintln!("{shown}: written");
-            match no_start {
-                true => Ok(ExitCode::SUCCESS),
-                false => each(&manager.start(&file)),
+            if *no_start {
+                Ok(ExitCode::SUCCESS)
+            } else {
+                each(&manager.start(&file))
             }
         }
         Action::Status => {

@@ -142,9 +142,10 @@ pub(crate) fn piped() -> anyhow::Result<Option<String>> {
             return Ok(None);
         }
     }
-    match std::io::stdin().is_terminal() {
-        true => Ok(None),
-        false => Ok(Some(read_text("-".as_ref())?)),
+    if std::io::stdin().is_terminal() {
+        Ok(None)
+    } else {
+        Ok(Some(read_text("-".as_ref())?))
     }
 }
 

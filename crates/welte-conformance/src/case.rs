@@ -306,9 +306,10 @@ pub(super) fn tolerance(model: &Model, rows: usize) -> f32 {
         Layer::Delta(delta) => delta.value_dim == 1,
         _ => false,
     };
-    let single = match model.dim == 1 || model.layers.iter().any(narrow) {
-        true => 0.1,
-        false => 0.0,
+    let single = if model.dim == 1 || model.layers.iter().any(narrow) {
+        0.1
+    } else {
+        0.0
     };
     [weights, cache, normed, many, single]
         .into_iter()

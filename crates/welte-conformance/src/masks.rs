@@ -43,9 +43,10 @@ pub fn masks(device: &dyn Device, _oracle: &dyn Device) {
             let token = choose_plainly(&logits, &sampling, &bias, &history, position);
             // The plain sampler returns a token of no weight where there is none.
             let value = logits[token as usize] + biases_of(&bias, token);
-            let want = match value > f32::NEG_INFINITY {
-                true => token,
-                false => NO_TOKEN,
+            let want = if value > f32::NEG_INFINITY {
+                token
+            } else {
+                NO_TOKEN
             };
             let got = pick(context.as_mut(), 1, position);
             assert_eq!(got, want, "vocabulary {vocab}, turn {turn}: {state:?}");

@@ -54,9 +54,10 @@ impl Builder {
     fn weight(&mut self, name: &str, format: Format, n: u32, k: u32, usage: Usage) -> WeightId {
         let vector = usage == Usage::Vector;
         let norm = vector && name.ends_with("norm");
-        let (mean, spread) = match vector {
-            true => (f32::from(u8::from(norm)), 0.2),
-            false => (0.0, 1.5 / (k as f32).sqrt()),
+        let (mean, spread) = if vector {
+            (f32::from(u8::from(norm)), 0.2)
+        } else {
+            (0.0, 1.5 / (k as f32).sqrt())
         };
         let numbers = &mut self.numbers;
         let values: Vec<f32> = (0..n * k)
@@ -186,9 +187,10 @@ pub(super) fn make_fine(m: &Model) -> (Program, Made) {
     let (caches, cache_of) = caches(m, &mut b);
     let usage = if m.tied { Usage::Both } else { Usage::Lookup };
     let embed = b.weight("embed", m.format, m.vocab, m.dim, usage);
-    let head = match m.tied {
-        true => embed,
-        false => b.weight("head", m.format, m.vocab, m.dim, Usage::Matrix),
+    let head = if m.tied {
+        embed
+    } else {
+        b.weight("head", m.format, m.vocab, m.dim, Usage::Matrix)
     };
     let look_up = params::Embed {
         n: m.vocab,
@@ -484,9 +486,10 @@ impl Emit<'_> {
     }
 
     fn optional(&mut self, there: bool, what: &str, k: u32) -> WeightId {
-        match there {
-            true => self.vector(what, k),
-            false => NO_WEIGHT,
+        if there {
+            self.vector(what, k)
+        } else {
+            NO_WEIGHT
         }
     }
 
@@ -890,9 +893,10 @@ impl Emit<'_> {
             unreachable!("sized by this layer");
         };
         let (x, dim, vocab) = (places.x, self.m.dim, self.m.vocab);
-        let norm = match e.scales {
-            true => NO_WEIGHT,
-            false => self.vector("experts norm", dim),
+        let norm = if e.scales {
+            NO_WEIGHT
+        } else {
+            self.vector("experts norm", dim)
         };
         let p = params::Norm {
             dim,

@@ -111,10 +111,11 @@ impl CudaProgram {
             });
             uploaded.and(compiled)?;
             loaded.gpu.synchronise()?;
-            match tunes {
+            if tunes {
                 // The persistent kernels take longest to compile, and the GPU has nothing to do meanwhile.
-                true => CudaContext::without_persistent(&loaded).map(drop),
-                false => Ok(()),
+                CudaContext::without_persistent(&loaded).map(drop)
+            } else {
+                Ok(())
             }
         })?;
         let made = CudaProgram(loaded);

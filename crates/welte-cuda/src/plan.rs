@@ -78,9 +78,11 @@ impl Planned {
             Some(_) => Replay::Graph,
         };
         let replay = options.replay.unwrap_or(usual);
-        let decode = match recording.is_ok() && few.is_none() && replay == Replay::Persistent {
-            false if program.slots >= BATCHED_SLOTS || float8 => Arithmetic::Batched,
-            _ => Arithmetic::Generated,
+        let persistent = recording.is_ok() && few.is_none() && replay == Replay::Persistent;
+        let decode = if !persistent && (program.slots >= BATCHED_SLOTS || float8) {
+            Arithmetic::Batched
+        } else {
+            Arithmetic::Generated
         };
         Ok(Planned {
             gpu: gpu.clone(),
@@ -150,9 +152,10 @@ impl Planned {
 
     /// The source of a persistent kernel, as one text.
     pub(crate) fn persistent_source(&self, several_rows: bool) -> Result<String, String> {
-        let recording = match several_rows {
-            true => &self.rows,
-            false => &self.recording,
+        let recording = if several_rows {
+            &self.rows
+        } else {
+            &self.recording
         };
         let recording = recording.as_ref().map_err(String::clone)?;
         Ok(persistent::standalone(&recording.unit()))
@@ -178,9 +181,10 @@ impl Recorded {
             Ok(chains) => chains,
             Err(why) => return Recorded::none(why),
         };
-        let rows = match float8 {
-            true => Err("launched kernels compute in FP8".to_string()),
-            false => persistent::record_rows(inputs),
+        let rows = if float8 {
+            Err("launched kernels compute in FP8".to_string())
+        } else {
+            persistent::record_rows(inputs)
         };
         let why = match rows {
             Err(why) if program.slots > 1 || float8 => why,

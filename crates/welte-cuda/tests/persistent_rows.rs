@@ -278,9 +278,10 @@ fn rows_have_the_bits_of_a_chain(replay: Replay) {
         (Format::F8_E4M3, 256, 768),
     ];
     // The pretend GPU takes a minute for each, unless a soak is asked for.
-    let most = match is_pretend() && soak() < Duration::from_secs(60) {
-        true => 3,
-        false => cases.len(),
+    let most = if is_pretend() && soak() < Duration::from_secs(60) {
+        3
+    } else {
+        cases.len()
     };
     let made: Vec<_> = (300..)
         .zip(&cases[..most])

@@ -327,12 +327,13 @@ impl Checks {
 
     /// Checks a slot's number.
     pub fn slot(&self, program: &Program, slot: u32) -> Result<(), Error> {
-        match slot < program.slots {
-            true => Ok(()),
-            false => Err(Error::request(format!(
+        if slot < program.slots {
+            Ok(())
+        } else {
+            Err(Error::request(format!(
                 "slot {slot}; there are {}",
                 program.slots
-            ))),
+            )))
         }
     }
 
@@ -487,22 +488,24 @@ fn picked(spec: &Pass, step: &Step, generated: usize) -> Result<usize, Error> {
 
 /// Checks the number of an output row.
 fn output(number: u32, outputs: usize) -> Result<(), Error> {
-    match (number as usize) < outputs {
-        true => Ok(()),
-        false => Err(Error::request(format!(
+    if (number as usize) < outputs {
+        Ok(())
+    } else {
+        Err(Error::request(format!(
             "output {number}; the last step yielded {outputs}"
-        ))),
+        )))
     }
 }
 
 /// Checks the number of likeliest tokens that are wanted.
 fn likeliest(count: u32) -> Result<(), Error> {
-    match count as usize <= Logprobs::MOST {
-        true => Ok(()),
-        false => Err(Error::request(format!(
+    if count as usize <= Logprobs::MOST {
+        Ok(())
+    } else {
+        Err(Error::request(format!(
             "the {count} likeliest tokens; at most {} can be had",
             Logprobs::MOST
-        ))),
+        )))
     }
 }
 

@@ -177,9 +177,10 @@ impl Cache {
         for blob in entries(&folder.join("blobs"))? {
             let path = folder.join("blobs").join(&blob);
             let bytes = fs::metadata(&path).map_or(0, |m| m.len());
-            match blob.ends_with(".incomplete") {
-                true => unfinished += occupied(&path),
-                false => drop(blobs.insert(path, bytes)),
+            if blob.ends_with(".incomplete") {
+                unfinished += occupied(&path)
+            } else {
+                blobs.insert(path, bytes);
             }
         }
         let copies = snapshots

@@ -186,20 +186,20 @@ impl Client {
             error,
             ureq::Error::Rustls(_) | ureq::Error::Tls(_) | ureq::Error::TlsRequired
         );
-        let problem = match certificate {
-            true => {
-                format!("{error}; if a proxy intercepts TLS, set SSL_CERT_FILE to its certificate")
-            }
-            false => error.to_string(),
+        let problem = if certificate {
+            format!("{error}; if a proxy intercepts TLS, set SSL_CERT_FILE to its certificate")
+        } else {
+            error.to_string()
         };
         let error = Error::Unreachable {
             what: what.to_string(),
             host: host(uri),
             problem,
         };
-        match certificate {
-            true => Failure::Final(error),
-            false => Failure::Again(error, None),
+        if certificate {
+            Failure::Final(error)
+        } else {
+            Failure::Again(error, None)
         }
     }
 
@@ -220,9 +220,10 @@ impl Client {
             what: what.to_string(),
             status,
             host: host(uri),
-            remedy: match self.is_home(uri) || status == 429 || status >= 500 {
-                true => self.remedy(what, status, code),
-                false => "the server that the hub redirects to refuses it; try again".to_string(),
+            remedy: if self.is_home(uri) || status == 429 || status >= 500 {
+                self.remedy(what, status, code)
+            } else {
+                "the server that the hub redirects to refuses it; try again".to_string()
             },
         };
         let pause = header("retry-after").and_then(|s| s.trim().parse().ok());

@@ -78,10 +78,11 @@ impl Client {
         let found = header("x-linked-etag").or(header("etag")).and_then(tag);
         let tag = found.clone().or(file.tag.clone());
         let source = Source {
-            url: match redirected {
-                true => location(&at, &answer)
-                    .ok_or_else(|| bad("redirects without a valid target".to_string()))?,
-                false => at,
+            url: if redirected {
+                location(&at, &answer)
+                    .ok_or_else(|| bad("redirects without a valid target".to_string()))?
+            } else {
+                at
             },
             size: size
                 .or(file.size)

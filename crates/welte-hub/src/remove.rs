@@ -151,9 +151,10 @@ impl Removal {
 
 /// Bytes that deleting a file frees.
 fn size(path: &Path) -> u64 {
-    match path.extension().is_some_and(|e| e == "incomplete") {
-        true => occupied(path),
-        false => fs::metadata(path).map_or(0, |m| m.len()),
+    if path.extension().is_some_and(|e| e == "incomplete") {
+        occupied(path)
+    } else {
+        fs::metadata(path).map_or(0, |m| m.len())
     }
 }
 

@@ -334,12 +334,11 @@ impl<'a> Emitter<'a> {
         let own = spec.kv_source(index) == index;
         let stride = spec.attention_width(index);
         let cache = self.places.caches[index];
-        match own {
-            true => {
-                self.values(index);
-                self.rope_append(index, layer, cache);
-            }
-            false => self.rope_queries(index, layer),
+        if own {
+            self.values(index);
+            self.rope_append(index, layer, cache);
+        } else {
+            self.rope_queries(index, layer)
         }
         self.position_scale(set.qkv, q, stride);
         let attention = p::Attention {
@@ -546,9 +545,10 @@ impl<'a> Emitter<'a> {
         let (spec, set) = (self.spec, self.set);
         let (ffn, act) = (spec.shape(index).ffn, spec.act.word());
         // In a parallel block the norm before attention is still in its buffer.
-        let input = match spec.parallel {
-            true => (set.norm, None),
-            false => (set.x, layer.ffn_norm),
+        let input = if spec.parallel {
+            (set.norm, None)
+        } else {
+            (set.x, layer.ffn_norm)
         };
         let (pieces, bias) = (layer.gate_up.as_slice(), layer.gate_up_bias.as_slice());
         match set.gate_up {

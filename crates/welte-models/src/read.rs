@@ -44,9 +44,10 @@ pub(crate) fn read(
     // Where a list is allowed, `finish` reads it.
     let widest = |gguf: &str, hf: &str, default, most| {
         let key = keys.name(gguf, hf);
-        let list = match arch.lists {
-            true => keys.each(&key, layers, most)?,
-            false => None,
+        let list = if arch.lists {
+            keys.each(&key, layers, most)?
+        } else {
+            None
         };
         match list {
             Some(list) => Ok(list.into_iter().max().unwrap_or(0)),
@@ -69,19 +70,20 @@ pub(crate) fn read(
     // With latents, `finish` reads the sizes of heads.
     let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
     let latent = keys.value(&latent).is_some();
-    let head_dim = match latent {
-        true => size(
+    let head_dim = if latent {
+        size(
             "rope.dimension_count",
             "qk_rope_head_dim",
             None,
             MOST_HEAD_DIM,
-        )?,
-        false => size(
+        )?
+    } else {
+        size(
             "attention.key_length",
             "head_dim",
             Some(dim / heads),
             MOST_HEAD_DIM,
-        )?,
+        )?
     };
     let value_key = keys.name("attention.value_length", "head_dim");
     if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
@@ -106,17 +108,19 @@ pub(crate) fn read(
     )?;
     let eps = epsilon(&keys)?;
     let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
-    let rot = match latent {
-        true => head_dim,
-        false => rotated(&keys, head_dim)?,
+    let rot = if latent {
+        head_dim
+    } else {
+        rotated(&keys, head_dim)?
     };
     let has = |name: String| {
         let name = resolve(checkpoint, &name);
         checkpoint.tensor(&name).is_some()
     };
-    let tied = match keys.is_gguf() {
-        true => false,
-        false => keys.bool("tie_word_embeddings")?.unwrap_or(false),
+    let tied = if keys.is_gguf() {
+        false
+    } else {
+        keys.bool("tie_word_embeddings")?.unwrap_or(false)
     } || !has(weight(names.head, 0));
 
     let mut spec = ModelSpec {
@@ -250,21 +254,22 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
 
 /// The epsilon of the norms. Configurations of models with layer norms have their own names for it.
 fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
-    let known = match keys.is_gguf() {
-        true => [
+    let known = if keys.is_gguf() {
+        [
             "attention.layer_norm_rms_epsilon",
             "attention.layer_norm_epsilon",
         ]
         .map(|name| keys.name(name, ""))
-        .to_vec(),
-        false => [
+        .to_vec()
+    } else {
+        [
             "rms_norm_eps",
             "layer_norm_eps",
             "norm_epsilon",
             "layer_norm_epsilon",
         ]
         .map(String::from)
-        .to_vec(),
+        .to_vec()
     };
     let found = known.iter().find(|key| keys.value(key).is_some());
     let key = found.or(known.first()).map_or("", String::as_str);

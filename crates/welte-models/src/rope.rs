@@ -20,13 +20,14 @@ pub(crate) fn read(
             .or(names.first())
             .map_or(String::new(), |n| n.to_string())
     };
-    let theta_key = match keys.is_gguf() {
-        true => keys.name("rope.freq_base", ""),
-        false => first(&[
+    let theta_key = if keys.is_gguf() {
+        keys.name("rope.freq_base", "")
+    } else {
+        first(&[
             "rope_theta",
             "rope_parameters.rope_theta",
             "rope_parameters.full_attention.rope_theta",
-        ]),
+        ])
     };
     let mut theta = keys.positive(&theta_key, Some(10000.0))?;
     let alpha = first(&["rope_scaling.alpha", "rope_parameters.alpha"]);
@@ -303,9 +304,12 @@ pub(crate) fn frequencies(
         Scaling::Linear { factor } => plain.iter().map(|f| f / f64::from(factor)).collect(),
         Scaling::Proportional { part, factor } => {
             let rotated = (f64::from(part) * f64::from(rope.rot) / 2.0).floor() as usize;
-            let one = |(i, f): (usize, &f64)| match i < rotated {
-                true => f / f64::from(factor),
-                false => 0.0,
+            let one = |(i, f): (usize, &f64)| {
+                if i < rotated {
+                    f / f64::from(factor)
+                } else {
+                    0.0
+                }
             };
             plain.iter().enumerate().map(one).collect()
         }
@@ -331,9 +335,10 @@ pub(crate) fn frequencies(
         } => {
             magnitude = m;
             let ends = [beta_fast, beta_slow].map(|turns| pair(rope, original, turns));
-            let ends = match truncate {
-                true => [ends[0].floor(), ends[1].ceil()],
-                false => ends,
+            let ends = if truncate {
+                [ends[0].floor(), ends[1].ceil()]
+            } else {
+                ends
             };
             yarn(&plain, factor.into(), ends, f64::from(rope.rot) - 1.0)
         }

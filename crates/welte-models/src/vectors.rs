@@ -80,9 +80,10 @@ impl VectorSettings {
 pub fn vector_settings(checkpoint: &dyn Checkpoint) -> Result<VectorSettings, Error> {
     let said = Keys::new(checkpoint, "").text("general.architecture")?;
     let keys = Keys::new(checkpoint, said.unwrap_or(""));
-    match keys.is_gguf() {
-        true => gguf(&keys),
-        false => sentence_transformers(&keys),
+    if keys.is_gguf() {
+        gguf(&keys)
+    } else {
+        sentence_transformers(&keys)
     }
 }
 

@@ -120,15 +120,16 @@ pub(crate) fn collect(
         Some(encoder) => encoder::collect_own(&mut c, spec, encoder, options)?,
         None => EncoderWeights::default(),
     };
-    let head = match spec.tied {
-        true => embed,
-        false => c.matrix(
+    let head = if spec.tied {
+        embed
+    } else {
+        c.matrix(
             "head",
             Usage::Matrix,
             &weight(names.head, 0),
             spec.vocab,
             spec.dim,
-        )?,
+        )?
     };
     let scores = match options.score_tokens {
         Some(tokens) => Some(c.scores(spec, names, tokens)?),
@@ -164,16 +165,20 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let label = |what: &str| format!("layer {i} {what}");
     let w = |template: &str| weight(template, i);
     let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
-    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str| match on {
-        true => c.norm(&label(what), template, i, spec).map(Some),
-        false => Ok(None),
+    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str| {
+        if on {
+            c.norm(&label(what), template, i, spec).map(Some)
+        } else {
+            Ok(None)
+        }
     };
-    let head_norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| match on {
-        true => {
+    let head_norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| {
+        if on {
             let tensor = [(w(template), k)];
             c.vector(&label(what), &tensor, spec.norm_add).map(Some)
+        } else {
+            Ok(None)
         }
-        false => Ok(None),
     };
     let (qk, q_width, k_width) = match spec.qk_norm {
         QkNorm::None => (false, 0, 0),
@@ -198,20 +203,23 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
     let qk = qk && spec.kind(i) == LayerKind::Attention;
-    let gate_up = match c.has(&w(names.gate)) {
-        _ if !spec.gated => vec![(w(names.up), ffn)],
-        false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
-        _ => vec![(w(names.gate), ffn), (w(names.up), ffn)],
+    let gate_up = if !spec.gated {
+        vec![(w(names.up), ffn)]
+    } else if !c.has(&w(names.gate)) && c.has(&w(names.gate_up)) {
+        vec![(w(names.gate_up), 2 * ffn)]
+    } else {
+        vec![(w(names.gate), ffn), (w(names.up), ffn)]
     };
     let (pre, post) = (spec.pre_norm, spec.post_norm);
     let normed = i == 0 && spec.encoder.as_ref().is_some_and(|e| e.first_is_normed);
-    let qkv_bias = match b.qkv {
-        true => one(true, names.qkv, q + 2 * kv).to_vec(),
-        false => vec![
+    let qkv_bias = if b.qkv {
+        one(true, names.qkv, q + 2 * kv).to_vec()
+    } else {
+        vec![
             (b.q, bias(names.q, i), q),
             (b.k, bias(names.k, i), kv),
             (b.v, bias(names.v, i), kv),
-        ],
+        ]
     };
     let mixed = spec.expert_layers.get(i as usize).copied();
     let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
@@ -228,24 +236,22 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
-        o: match mixes {
-            true => {
-                let what = label("attention output");
-                c.matrix(&what, Usage::Matrix, &o_name, dim, o_width)?
-            }
-            false => NO_WEIGHT,
+        o: if mixes {
+            let what = label("attention output");
+            c.matrix(&what, Usage::Matrix, &o_name, dim, o_width)?
+        } else {
+            NO_WEIGHT
         },
         latent: match spec.latent {
             Some(l) => Some(latent::collect(c, spec, l, i)?),
             None => None,
         },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
-        sinks: match spec.sinks {
-            true => {
-                let tensor = [(names.sinks.replace("{}", &i.to_string()), spec.heads)];
-                Some(c.vector(&label("attention sinks"), &tensor, 0.0)?)
-            }
-            false => None,
+        sinks: if spec.sinks {
+            let tensor = [(names.sinks.replace("{}", &i.to_string()), spec.heads)];
+            Some(c.vector(&label("attention sinks"), &tensor, 0.0)?)
+        } else {
+            None
         },
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
         ffn_norm: norm(
@@ -254,9 +260,10 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             "feed-forward norm",
             names.ffn_norm,
         )?,
-        gate_up: match plain {
-            true => c.joined(&label("gate and up"), &gate_up, dim)?,
-            false => Vec::new(),
+        gate_up: if plain {
+            c.joined(&label("gate and up"), &gate_up, dim)?
+        } else {
+            Vec::new()
         },
         gate_up_bias: c.biases(
             &label("gate and up bias"),
@@ -265,12 +272,11 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
                 (b.up, bias(names.up, i), ffn),
             ][usize::from(!spec.gated)..],
         )?,
-        down: match plain {
-            true => {
-                let name = w(names.down);
-                Some(c.matrix(&label("down"), Usage::Matrix, &name, dim, ffn)?)
-            }
-            false => None,
+        down: if plain {
+            let name = w(names.down);
+            Some(c.matrix(&label("down"), Usage::Matrix, &name, dim, ffn)?)
+        } else {
+            None
         },
         down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
         post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm)?,
@@ -281,9 +287,10 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         per_layer: c.per_layer_of(&label, i, spec)?,
         altup: c.altup_of(&label, i, spec)?,
         cutoff: spec.cutoffs.get(i as usize).copied().flatten(),
-        scalar: match spec.layer_scalars {
-            true => c.scalar(i)?,
-            false => 1.0,
+        scalar: if spec.layer_scalars {
+            c.scalar(i)?
+        } else {
+            1.0
         },
         delta: match &delta {
             Some((d, names)) => Some(delta::collect(c, names, i, d)?),
@@ -321,18 +328,17 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
         })
     };
     let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
-    match spec.attention_gate {
-        true => heads(0).chain(keys_and_values).chain(heads(1)).collect(),
-        false => {
-            let own = spec.kv_source(i as usize) == i as usize;
-            let stored = match (own, spec.values_are_keys.get(i as usize)) {
-                (false, _) => 0,
-                (true, Some(true)) => 1,
-                (true, _) => 2,
-            };
-            let queries = [Rows::all(w(names.q), q)];
-            let rest = keys_and_values.into_iter().take(stored);
-            queries.into_iter().chain(rest).collect()
-        }
+    if spec.attention_gate {
+        heads(0).chain(keys_and_values).chain(heads(1)).collect()
+    } else {
+        let own = spec.kv_source(i as usize) == i as usize;
+        let stored = match (own, spec.values_are_keys.get(i as usize)) {
+            (false, _) => 0,
+            (true, Some(true)) => 1,
+            (true, _) => 2,
+        };
+        let queries = [Rows::all(w(names.q), q)];
+        let rest = keys_and_values.into_iter().take(stored);
+        queries.into_iter().chain(rest).collect()
     }
 }

@@ -72,9 +72,10 @@ fn sizes_have_limits() {
         let mut model = llama();
         model.tensor_mut("token_embd.weight").n = rows;
         let result = spec(&model);
-        match ok {
-            true => assert_eq!(result.unwrap().vocab, rows as u32),
-            false => refused(result, &["token_embd.weight", "must be from 1 to 4194304"]),
+        if ok {
+            assert_eq!(result.unwrap().vocab, rows as u32)
+        } else {
+            refused(result, &["token_embd.weight", "must be from 1 to 4194304"])
         }
     }
 }

@@ -94,9 +94,10 @@ impl ReferenceContext {
                 continue;
             }
             let (rows, outputs) = (&self.last.rows, &self.last.outputs);
-            let live = match index >= outputs_from {
-                true => outputs.len(),
-                false => rows.len(),
+            let live = if index >= outputs_from {
+                outputs.len()
+            } else {
+                rows.len()
             };
             let begin = begun.elapsed().as_nanos() as u64;
             Execution {
@@ -283,9 +284,10 @@ impl Context for ReferenceContext {
         self.checks
             .choices(&self.program, choices, tokens, logits)?;
         for (nth, choice) in choices.iter().enumerate() {
-            tokens[nth] = match Choice::is_skipped(choices, tokens, nth) {
-                true => SKIPPED,
-                false => self.choose(choice.output as usize, choice.slot, choice.position),
+            tokens[nth] = if Choice::is_skipped(choices, tokens, nth) {
+                SKIPPED
+            } else {
+                self.choose(choice.output as usize, choice.slot, choice.position)
             };
         }
         Ok(())
@@ -345,14 +347,15 @@ impl Context for ReferenceContext {
     }
 
     fn last_step(&self) -> Timeline {
-        match self.last.ran.is_empty() {
-            true => Timeline::default(),
-            false => Timeline::in_order(
+        if self.last.ran.is_empty() {
+            Timeline::default()
+        } else {
+            Timeline::in_order(
                 &self.program,
                 self.last.pass,
                 &self.last.rows,
                 &self.last.ran,
-            ),
+            )
         }
     }
 }

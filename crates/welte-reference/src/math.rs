@@ -37,9 +37,10 @@ pub(crate) fn route(
     };
     // Without a bias and groups the order is that of the logits, which scores may round to the same value.
     let by_logits = bias.is_none() && p.groups == 1;
-    let choice = match by_logits {
-        true => logits.to_vec(),
-        false => biased(scores.clone(), bias),
+    let choice = if by_logits {
+        logits.to_vec()
+    } else {
+        biased(scores.clone(), bias)
     };
     let size = logits.len() / p.groups as usize;
     let rating = |group: usize| {

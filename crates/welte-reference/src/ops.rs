@@ -480,9 +480,10 @@ impl<'a> Execution<'a> {
         let score = |position: usize| {
             let k = self.fetch(p.layer, 0, kv_head, row, position, cached);
             let score = dot(q, k) * p.scale;
-            match p.softcap == 0.0 {
-                true => score,
-                false => p.softcap * (score / p.softcap).tanh(),
+            if p.softcap == 0.0 {
+                score
+            } else {
+                p.softcap * (score / p.softcap).tanh()
             }
         };
         let scores: Vec<f32> = (first..end).map(score).collect();

@@ -127,9 +127,10 @@ impl Slot {
             let Some(value) = values.get_mut(token as usize) else {
                 continue;
             };
-            match *value > 0.0 {
-                true => *value /= s.repeat_penalty,
-                false => *value *= s.repeat_penalty,
+            if *value > 0.0 {
+                *value /= s.repeat_penalty
+            } else {
+                *value *= s.repeat_penalty
             }
             *value -= count * s.frequency_penalty;
             *value -= s.presence_penalty;
@@ -270,9 +271,12 @@ pub(crate) fn log_softmax(logits: &[f32], query: &LogprobQuery) -> Logprobs {
     order.sort_by(|a, b| value(*b).partial_cmp(&value(*a)).unwrap_or(Ordering::Equal));
     let largest = value(order[0]);
     let sum: f64 = order.iter().map(|t| (value(*t) - largest).exp()).sum();
-    let logprob = |token: usize| match largest.is_finite() {
-        true => (value(token) - largest - sum.ln()) as f32,
-        false => f32::NEG_INFINITY,
+    let logprob = |token: usize| {
+        if largest.is_finite() {
+            (value(token) - largest - sum.ln()) as f32
+        } else {
+            f32::NEG_INFINITY
+        }
     };
     let mut answer = Logprobs::new(query.token, logprob(query.token as usize));
     for token in order.into_iter().take(query.top as usize) {

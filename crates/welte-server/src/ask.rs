@@ -82,9 +82,10 @@ impl Prompt {
                         Part::Text(text) => {
                             length::check(served, text)?;
                             // Only a text at the beginning begins the prompt.
-                            tokens.extend(match !begun && tokens.is_empty() {
-                                true => served.model.encode(text)?,
-                                false => served.model.tokenizer()?.encode(text, false, true)?,
+                            tokens.extend(if !begun && tokens.is_empty() {
+                                served.model.encode(text)?
+                            } else {
+                                served.model.tokenizer()?.encode(text, false, true)?
                             });
                         }
                     }

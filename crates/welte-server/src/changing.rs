@@ -135,9 +135,10 @@ fn after_pairs(value: &str) -> &str {
         }
         rest = after;
     }
-    match rest.len() == value.len() {
-        true => "",
-        false => rest.strip_prefix('\n').unwrap_or(rest),
+    if rest.len() == value.len() {
+        ""
+    } else {
+        rest.strip_prefix('\n').unwrap_or(rest)
     }
 }
 

@@ -183,9 +183,10 @@ impl Texts {
 
     /// As [`Texts::embed`], also of no texts.
     async fn embed_any(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
-        match self.prompts.is_empty() {
-            true => Ok((Vec::new(), 0)),
-            false => self.embed(app, served).await,
+        if self.prompts.is_empty() {
+            Ok((Vec::new(), 0))
+        } else {
+            self.embed(app, served).await
         }
     }
 
@@ -209,12 +210,11 @@ impl Texts {
                     }
                     return Ok(tokens.into());
                 };
-                let text = match truncate {
-                    true => length::beginning(&lease, text)?,
-                    false => {
-                        length::check(&lease, text)?;
-                        text
-                    }
+                let text = if truncate {
+                    length::beginning(&lease, text)?
+                } else {
+                    length::check(&lease, text)?;
+                    text
                 };
                 let mut encoded = model.encode_to_embed(name.as_deref(), text)?;
                 if truncate {
@@ -242,9 +242,10 @@ impl Texts {
                 if let Some(size) = self.dimensions {
                     vector = vector.shortened(size);
                 }
-                Ok::<_, Failure>(match self.normalise {
-                    true => vector,
-                    false => vector.unnormalised(),
+                Ok::<_, Failure>(if self.normalise {
+                    vector
+                } else {
+                    vector.unnormalised()
                 })
             };
             let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
@@ -285,9 +286,10 @@ fn base64(vector: &[f32]) -> String {
         let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for digit in 0..4 {
-            text.push(match digit <= three.len() {
-                true => DIGITS[(bits >> (18 - 6 * digit) & 63) as usize].into(),
-                false => '=',
+            text.push(if digit <= three.len() {
+                DIGITS[(bits >> (18 - 6 * digit) & 63) as usize].into()
+            } else {
+                '='
             });
         }
     }

@@ -125,9 +125,10 @@ impl Ask {
         let messages = changing::without(messages, &served.drop_changing);
         let tools = self.tools.as_slice();
         // Firefunction's name for the tools, as text.
-        let functions = match tools.is_empty() {
-            true => String::new(),
-            false => format!("{:#}", Value::from(tools)),
+        let functions = if tools.is_empty() {
+            String::new()
+        } else {
+            format!("{:#}", Value::from(tools))
         };
         options
             .variables
@@ -137,9 +138,12 @@ impl Ask {
         if !tools.is_empty() && !generic {
             options.variables.insert("tools".to_string(), tools.into());
         }
-        let render = |messages: &[Message]| match generic {
-            true => template.render_generic(messages, tools, &options),
-            false => template.render_chat(messages, &options),
+        let render = |messages: &[Message]| {
+            if generic {
+                template.render_generic(messages, tools, &options)
+            } else {
+                template.render_chat(messages, &options)
+            }
         };
         let rendered = render(&messages);
         let is_complete = |prompt: &Rendered| turns::has_systems(prompt, &messages);

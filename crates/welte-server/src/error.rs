@@ -252,9 +252,10 @@ impl From<welte_text::Error> for Failure {
 
 /// A text without what follows the first 1000 bytes: a message may quote the request.
 fn shortened(text: &str) -> Cow<'_, str> {
-    match text.len() > 1000 {
-        true => format!("{}…", &text[..text.floor_char_boundary(1000)]).into(),
-        false => text.into(),
+    if text.len() > 1000 {
+        format!("{}…", &text[..text.floor_char_boundary(1000)]).into()
+    } else {
+        text.into()
     }
 }
 

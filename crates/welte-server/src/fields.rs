@@ -47,9 +47,10 @@ impl Fields {
 
     /// The full name of a field.
     pub(crate) fn name(&self, field: &str) -> String {
-        match self.path.is_empty() {
-            true => field.to_string(),
-            false => format!("{}.{field}", self.path),
+        if self.path.is_empty() {
+            field.to_string()
+        } else {
+            format!("{}.{field}", self.path)
         }
     }
 

@@ -31,9 +31,10 @@ impl Ask {
         let Some(format) = self.served.format else {
             return Ok(shape);
         };
-        let format = match self.has_generic_tools() {
-            true => format.generic(),
-            false => format,
+        let format = if self.has_generic_tools() {
+            format.generic()
+        } else {
+            format
         };
         let functions = self.functions()?;
         let own = self.options.constraint.as_ref();
@@ -69,9 +70,10 @@ impl Ask {
             );
             return Err(Failure::field(self.form_field(), problem));
         };
-        let parser = match own.is_some() {
-            true => parser.plain_text(),
-            false => parser,
+        let parser = if own.is_some() {
+            parser.plain_text()
+        } else {
+            parser
         };
         if answer.reasons || !functions.is_empty() {
             shape.constraint = Some(constraint(answer.form, own));
@@ -89,9 +91,10 @@ impl Ask {
         let strict = |name: &str| generic || self.strict.iter().any(|(strict, _)| strict == name);
         let function = |tool: &Value| {
             let name = tool["function"]["name"].as_str()?.to_string();
-            let schema = match self.must_call.is_some() || strict(&name) {
-                true => tool["function"].get("parameters").unwrap_or(&any),
-                false => &any,
+            let schema = if self.must_call.is_some() || strict(&name) {
+                tool["function"].get("parameters").unwrap_or(&any)
+            } else {
+                &any
             };
             Some((name, schema.clone()))
         };

@@ -100,9 +100,10 @@ pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failur
     let image = |(nth, text): (usize, &String)| {
         let name = format!("{name}[{nth}]");
         // Some clients send a whole data address.
-        let source = match text.starts_with("data:") {
-            true => of_url(fields, &name, text)?,
-            false => of_base64(fields, &name, text)?,
+        let source = if text.starts_with("data:") {
+            of_url(fields, &name, text)?
+        } else {
+            of_base64(fields, &name, text)?
         };
         Ok(Image {
             at: 0,

@@ -24,9 +24,10 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
 
 /// How many of the likeliest tokens a field asks for.
 pub(crate) fn checked(fields: &Fields, name: &str, top: u32) -> Result<u32, Failure> {
-    match top as usize <= Logprobs::MOST {
-        true => Ok(top),
-        false => Err(fields.wrong(name, format!("must be at most {}", Logprobs::MOST))),
+    if top as usize <= Logprobs::MOST {
+        Ok(top)
+    } else {
+        Err(fields.wrong(name, format!("must be at most {}", Logprobs::MOST)))
     }
 }
 
@@ -68,9 +69,10 @@ pub(crate) fn entries(served: &Served, all: &[Logprobs]) -> Value {
 
 /// What a choice of a chat has; null if nothing was asked for.
 pub(crate) fn of_chat(served: &Served, all: &[Logprobs]) -> Value {
-    match all.is_empty() {
-        true => Value::Null,
-        false => json!({ "content": entries(served, all), "refusal": null }),
+    if all.is_empty() {
+        Value::Null
+    } else {
+        json!({ "content": entries(served, all), "refusal": null })
     }
 }
 

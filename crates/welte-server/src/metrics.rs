@@ -319,10 +319,7 @@ impl Sums<'_> {
 }
 
 fn rate(tokens: f64, seconds: f64) -> f64 {
-    match seconds > 0.0 {
-        true => tokens / seconds,
-        false => 0.0,
-    }
+    if seconds > 0.0 { tokens / seconds } else { 0.0 }
 }
 
 const SUMS: &[Sum] = &[

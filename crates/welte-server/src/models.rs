@@ -318,9 +318,10 @@ impl State {
         };
         let now = Instant::now();
         let is_over = |wish: &Wish| wish.end().is_some_and(|end| end <= now);
-        match self.wishes.is_empty() {
-            true => is_over(&own),
-            false => self.wishes.values().all(is_over),
+        if self.wishes.is_empty() {
+            is_over(&own)
+        } else {
+            self.wishes.values().all(is_over)
         }
     }
 }
@@ -671,9 +672,10 @@ impl Models {
     fn shortage(&self, inspection: &Inspection, options: &ServerOptions) -> Option<(u64, u64)> {
         let need = inspection.plan().total();
         let limit = self.limit(options);
-        let have = match self.load.ignore_memory {
-            true => None,
-            false => inspection.available(),
+        let have = if self.load.ignore_memory {
+            None
+        } else {
+            inspection.available()
         };
         // A device that an automatic choice prefers may have the room once others are gone.
         let skipped = inspection

@@ -73,18 +73,17 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
         });
         return answer(app, ask, stream, false).await;
     }
-    ask.prompts.push(match plain {
-        true => Prompt::Text(prompt),
-        false => {
-            let system = system.map(|text| Message::new("system", text));
-            let user = Message {
-                images,
-                ..Message::new("user", prompt)
-            };
-            Prompt::Chat {
-                messages: system.into_iter().chain([user]).collect(),
-                variables,
-            }
+    ask.prompts.push(if plain {
+        Prompt::Text(prompt)
+    } else {
+        let system = system.map(|text| Message::new("system", text));
+        let user = Message {
+            images,
+            ..Message::new("user", prompt)
+        };
+        Prompt::Chat {
+            messages: system.into_iter().chain([user]).collect(),
+            variables,
         }
     });
     answer(app, ask, stream, false).await
@@ -250,9 +249,10 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
 /// The answer to a request without a prompt, which only loads the model.
 fn loaded(served: &Served, chat: bool) -> Response {
     let mut value = head(served);
-    match chat {
-        true => value["message"] = json!({ "role": "assistant", "content": "" }),
-        false => value["response"] = "".into(),
+    if chat {
+        value["message"] = json!({ "role": "assistant", "content": "" })
+    } else {
+        value["response"] = "".into()
     }
     value["done"] = true.into();
     value["done_reason"] = "load".into();

@@ -118,9 +118,10 @@ impl<F: Format> Stream for Streaming<F> {
                 Poll::Pending => break,
             }
         }
-        match text.is_empty() {
-            true => Poll::Ready(None),
-            false => Poll::Ready(Some(Ok(text.into()))),
+        if text.is_empty() {
+            Poll::Ready(None)
+        } else {
+            Poll::Ready(Some(Ok(text.into())))
         }
     }
 }

@@ -33,9 +33,10 @@ pub fn keep_alive(text: &str) -> Result<Option<Duration>, String> {
             .ok_or_else(wrong)?;
         rest = &unit[end..];
     }
-    match text.trim_start_matches('-').is_empty() {
-        true => Err(wrong()),
-        false => Ok((!negative).then_some(time)),
+    if text.trim_start_matches('-').is_empty() {
+        Err(wrong())
+    } else {
+        Ok((!negative).then_some(time))
     }
 }
 

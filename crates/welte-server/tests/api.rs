@@ -824,13 +824,15 @@ async fn editors_limit_completions_by_their_lines() {
     for stream in [false, true] {
         indented["stream"] = stream.into();
         let reply = post(&server, "/completion", indented.clone()).await;
-        let last = match stream {
-            true => reply.events().pop().unwrap(),
-            false => reply.json(),
+        let last = if stream {
+            reply.events().pop().unwrap()
+        } else {
+            reply.json()
         };
-        let text = match stream {
-            true => joined(&reply.events(), "/content"),
-            false => last["content"].as_str().unwrap().to_string(),
+        let text = if stream {
+            joined(&reply.events(), "/content")
+        } else {
+            last["content"].as_str().unwrap().to_string()
         };
         assert_eq!(last["stop_type"], "limit", "{last}");
         assert!(last["tokens_predicted"].as_u64().unwrap() < 40, "{last}");

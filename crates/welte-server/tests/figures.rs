@@ -110,27 +110,26 @@ impl Api {
         body["stream"] = stream.into();
         let reply = post(server, self.path, body).await;
         assert_eq!(reply.status, 200, "{}: {}", self.path, reply.text);
-        let value = match stream {
-            false => reply.json(),
-            true if self.path.starts_with("/api/") => {
-                serde_json::from_str(reply.text.lines().last().unwrap()).unwrap()
-            }
-            true => {
-                let events = reply.events();
-                let has_figures = |event: &&Value| event.pointer(self.figures[2]).is_some();
-                let last = events.iter().rev().find(has_figures);
-                let of_response = events.last().map(|event| &event["response"]);
-                last.or(of_response).unwrap().clone()
-            }
+        let value = if !stream {
+            reply.json()
+        } else if self.path.starts_with("/api/") {
+            serde_json::from_str(reply.text.lines().last().unwrap()).unwrap()
+        } else {
+            let events = reply.events();
+            let has_figures = |event: &&Value| event.pointer(self.figures[2]).is_some();
+            let last = events.iter().rev().find(has_figures);
+            let of_response = events.last().map(|event| &event["response"]);
+            last.or(of_response).unwrap().clone()
         };
         self.check_times(&value);
         let [prompt, cached, output] = self.figures.map(|pointer| {
             let figure = value.pointer(pointer).and_then(Value::as_u64);
             figure.unwrap_or_else(|| panic!("{}: {pointer} in {value}", self.path))
         });
-        let prompt = match self.without_cached {
-            true => prompt + cached,
-            false => prompt,
+        let prompt = if self.without_cached {
+            prompt + cached
+        } else {
+            prompt
         };
         assert!(cached <= prompt, "{}: {value}", self.path);
         for total in ["/usage/total_tokens"] {

@@ -232,9 +232,10 @@ fn fault(path: &str, reply: &Reply) -> Option<&'static str> {
         }
         _ => error["message"].is_string() && error["type"].is_string(),
     };
-    match told {
-        true => None,
-        false => Some("the error has another API's format"),
+    if told {
+        None
+    } else {
+        Some("the error has another API's format")
     }
 }
 

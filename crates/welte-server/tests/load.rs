@@ -169,12 +169,13 @@ async fn many_clients_get_their_texts_and_leave_nothing_behind() {
                     continue;
                 }
                 assert_eq!(seen.status, 200);
-                match seen.ended {
-                    true => assert_eq!(seen.text, alone[variant], "request {variant}"),
-                    false => assert!(
+                if seen.ended {
+                    assert_eq!(seen.text, alone[variant], "request {variant}")
+                } else {
+                    assert!(
                         leave.is_some() && alone[variant].starts_with(&seen.text),
                         "request {variant}"
-                    ),
+                    )
                 }
                 let counter = if seen.ended {
                     &totals.whole

@@ -125,9 +125,12 @@ async fn every_sampling_number_is_accepted_up_to_its_borders() {
                 assert_eq!(reply.status, 200, "{path} {name} {value}: {}", reply.text);
             }
             let mut outside = vec![json!("warm"), json!([1])];
-            outside.extend(least.map(|least| match whole {
-                true => json!(least as i64 - 1),
-                false => json!(least - 0.5 - least.abs() / 2.0),
+            outside.extend(least.map(|least| {
+                if whole {
+                    json!(least as i64 - 1)
+                } else {
+                    json!(least - 0.5 - least.abs() / 2.0)
+                }
             }));
             outside.extend(above.map(|above| json!(above)));
             outside.extend(most.map(|most| json!(most * 1.5 + 1.0)));

@@ -391,12 +391,13 @@ async fn reasoning_comes_before_a_form() {
         let mut body = body.clone();
         body["logit_bias"] = json!({ token: 30 });
         let chat = post(&may, "/v1/chat/completions", body).await.json();
-        match thinks {
-            true => assert!(
+        if thinks {
+            assert!(
                 chat["choices"][0]["message"]["reasoning_content"].is_string(),
                 "{chat}"
-            ),
-            false => check(&text(&chat)),
+            )
+        } else {
+            check(&text(&chat))
         }
     }
 }
@@ -780,9 +781,10 @@ async fn an_answer_that_is_nothing_but_a_call_is_that_call() {
     ] {
         let server = welte_server::router(scripted(&answer), Default::default()).unwrap();
         let check = |seen: &Seen, ends: [&str; 2]| {
-            let (calls, text): (&[_], _) = match is_call {
-                true => (&expected, ""),
-                false => (&[], answer.as_str()),
+            let (calls, text): (&[_], _) = if is_call {
+                (&expected, "")
+            } else {
+                (&[], answer.as_str())
             };
             assert_eq!(
                 (&seen.calls[..], seen.text.as_str()),

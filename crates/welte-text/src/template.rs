@@ -181,10 +181,11 @@ impl ChatTemplate {
         let explained = rendered
             .as_ref()
             .is_ok_and(|text| text.contains(generic::HOW));
-        match explained {
-            true => rendered,
+        if explained {
+            rendered
+        } else {
             // The template refuses or drops messages of the system.
-            false => self.render_chat(&with(false), options),
+            self.render_chat(&with(false), options)
         }
     }
 

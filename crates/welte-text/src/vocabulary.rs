@@ -393,9 +393,12 @@ impl Vocabulary {
             use TokenType::{Byte, Normal, UserDefined};
             matches!(self.type_of(id), Normal | UserDefined | Byte)
         };
-        let score = |id: usize| match is_text(id) {
-            true => f64::from(self.scores[id]),
-            false => NEVER,
+        let score = |id: usize| {
+            if is_text(id) {
+                f64::from(self.scores[id])
+            } else {
+                NEVER
+            }
         };
         let entries = self.tokens.iter().enumerate();
         let entries = entries.map(|(id, text)| (text.clone(), score(id)));
@@ -405,20 +408,20 @@ impl Vocabulary {
         // What an unknown character costs depends on the least likely text.
         let texts = (0..self.tokens.len()).filter(|id| is_text(*id));
         model.min_score = texts.map(score).fold(0.0, f64::min);
-        let scheme = match space_prefix {
-            true => PrependScheme::Always,
-            false => PrependScheme::Never,
+        let scheme = if space_prefix {
+            PrependScheme::Always
+        } else {
+            PrependScheme::Never
         };
         let space = SPACE.chars().next().unwrap_or(' ');
         let words = PreTokenizerWrapper::Metaspace(Metaspace::new(space, scheme, true));
-        let pre_tokenizer = match self.remove_extra_whitespaces == Some(true) {
-            true => {
-                let split = PreTokenizerWrapper::WhitespaceSplit(WhitespaceSplit);
-                PreTokenizerWrapper::Sequence(pre_tokenizers::sequence::Sequence::new(vec![
-                    split, words,
-                ]))
-            }
-            false => words,
+        let pre_tokenizer = if self.remove_extra_whitespaces == Some(true) {
+            let split = PreTokenizerWrapper::WhitespaceSplit(WhitespaceSplit);
+            PreTokenizerWrapper::Sequence(pre_tokenizers::sequence::Sequence::new(vec![
+                split, words,
+            ]))
+        } else {
+            words
         };
         if self.remove_extra_whitespaces == Some(true) && !space_prefix {
             let problem = "is false; with remove_extra_whitespaces it must be true";

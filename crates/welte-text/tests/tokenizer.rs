@@ -827,9 +827,10 @@ fn a_gap_is_marked_by_the_vocabularys_tokens() {
     let tokens = tokenizer.encode_infill("a <fim_prefix>", "b").unwrap();
     // A mark that is spelt out is text.
     let text = |text: &str| plain.encode(text, false, false).unwrap();
-    let begin = match tokenizer.adds_bos() {
-        true => tokenizer.bos().into_iter().collect(),
-        false => Vec::new(),
+    let begin = if tokenizer.adds_bos() {
+        tokenizer.bos().into_iter().collect()
+    } else {
+        Vec::new()
     };
     let expected = [
         &begin[..],

@@ -106,9 +106,10 @@ const fn portable(api: welte_wgpu::Api, open: Open) -> Kind {
 impl Kind {
     /// The device of this kind with that number.
     pub(crate) fn id(&self, ordinal: u32) -> DeviceId {
-        match self.numbered {
-            true => DeviceId::numbered(self.name, ordinal),
-            false => DeviceId::only(self.name),
+        if self.numbered {
+            DeviceId::numbered(self.name, ordinal)
+        } else {
+            DeviceId::only(self.name)
         }
     }
 
@@ -167,14 +168,13 @@ pub(crate) fn with_experts_on_cpu(
 ) -> Result<Arc<dyn Device>, Error> {
     let cpu = KINDS.iter().find(|kind| kind.is_cpu());
     let cpu = cpu.ok_or_else(|| Error::unknown_device("cpu"))?;
-    match device.info().id.kind == cpu.name {
-        true => Err(Error::ExpertsOnCpu),
-        false => {
-            // The experts have activations of their own.
-            let mut of_cpu = options.clone();
-            of_cpu.activations = Activations::Wide;
-            Ok(welte_split::device(device, cpu.open(0, &of_cpu)?, layers))
-        }
+    if device.info().id.kind == cpu.name {
+        Err(Error::ExpertsOnCpu)
+    } else {
+        // The experts have activations of their own.
+        let mut of_cpu = options.clone();
+        of_cpu.activations = Activations::Wide;
+        Ok(welte_split::device(device, cpu.open(0, &of_cpu)?, layers))
     }
 }
 

@@ -76,9 +76,10 @@ fn fewest(from: u32, to: u32, demands: impl Fn(u32) -> Option<Vec<Demand>>) -> O
     }
     while least < most {
         let middle = least + (most - least) / 2;
-        match fits_near(middle) {
-            true => most = middle,
-            false => least = middle + 1,
+        if fits_near(middle) {
+            most = middle
+        } else {
+            least = middle + 1
         }
     }
     let fits = demands(least)?.iter().all(|demand| lack(demand) == 0);
@@ -122,9 +123,10 @@ impl std::fmt::Display for FittedContext {
             write!(f, " (the model's own is {own})")?;
         }
         write!(f, ", caches for {positions} positions")?;
-        match limited {
-            true => write!(f, "; memory allows no more"),
-            false => Ok(()),
+        if *limited {
+            write!(f, "; memory allows no more")
+        } else {
+            Ok(())
         }
     }
 }
@@ -209,9 +211,10 @@ fn longest(least: u32, most: u32, fits: impl Fn(u32) -> Result<bool, Error>) -> 
     let (mut low, mut high) = (least / POSITIONS, most / POSITIONS);
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        match fits(middle * POSITIONS)? {
-            true => low = middle,
-            false => high = middle - 1,
+        if fits(middle * POSITIONS)? {
+            low = middle
+        } else {
+            high = middle - 1
         }
     }
     Ok((low * POSITIONS).max(least))

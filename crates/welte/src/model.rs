@@ -222,12 +222,13 @@ impl Inspection {
         let Some((device, assumed)) = kind.for_planning(&self.options.for_device()) else {
             return Vec::new();
         };
-        let note = match assumed {
-            true => format!(
+        let note = if assumed {
+            format!(
                 "; assuming an {}, since there is none here",
                 device.info().name
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         let checkpoint = self.checkpoint.as_ref();
         let facts = match plan_on(device.as_ref(), checkpoint, &self.spec, &self.options) {
@@ -425,12 +426,11 @@ impl Model {
             return Err(Error::ScorePooling { origin });
         }
         // Scores need tokens before the plan, everything else only afterwards.
-        let (score_tokens, side) = match scores {
-            true => {
-                let side = side()?;
-                (rerank::score_tokens(side.tokenizer.as_ref()), Ok(side))
-            }
-            false => (None, Err(side)),
+        let (score_tokens, side) = if scores {
+            let side = side()?;
+            (rerank::score_tokens(side.tokenizer.as_ref()), Ok(side))
+        } else {
+            (None, Err(side))
         };
         let options = &LoadOptions {
             scores,
@@ -681,17 +681,19 @@ impl Model {
             let known: Vec<&str> = settings.prompts.iter().map(|p| p.0.as_str()).collect();
             Error::NoSuchPrompt {
                 name: name.to_string(),
-                known: match known.is_empty() {
-                    true => "none".to_string(),
-                    false => known.join(", "),
+                known: if known.is_empty() {
+                    "none".to_string()
+                } else {
+                    known.join(", ")
                 },
             }
         })?;
         Ok(TextToEmbed {
             tokens: self.encode(&format!("{prompt}{text}"))?,
-            left_out: match settings.leaves_out_prompts && !prompt.is_empty() {
-                true => self.tokenizer()?.count_prompt(prompt)?,
-                false => 0,
+            left_out: if settings.leaves_out_prompts && !prompt.is_empty() {
+                self.tokenizer()?.count_prompt(prompt)?
+            } else {
+                0
             },
         })
     }

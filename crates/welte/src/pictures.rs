@@ -166,9 +166,10 @@ impl Eyes {
                 .into(),
         })?;
         let medium = Medium::new(width, own.to_vec())?.with_axes(axes, advance)?;
-        Ok(Part::Medium(Arc::new(match both_ways {
-            true => medium.attending_both_ways(),
-            false => medium,
+        Ok(Part::Medium(Arc::new(if both_ways {
+            medium.attending_both_ways()
+        } else {
+            medium
         })))
     }
 

@@ -57,9 +57,10 @@ fn agree(device: &str, most: f32) {
             .map(|text| {
                 let tokens: Vec<u32> = floats(text).into_iter().map(|v| v as u32).collect();
                 let second = name.starts_with("bert").then_some(tokens.len() / 2);
-                match scores {
-                    true => Err(engine.score(Pair { tokens, second }, None).unwrap()),
-                    false => Ok(engine.embed(tokens, None).unwrap().unnormalised()),
+                if scores {
+                    Err(engine.score(Pair { tokens, second }, None).unwrap())
+                } else {
+                    Ok(engine.embed(tokens, None).unwrap().unnormalised())
                 }
             })
             .collect();

@@ -114,9 +114,10 @@ fn exact(_: Format) -> f32 {
 }
 
 fn int8_activations(format: Format) -> f32 {
-    match format.rounds_activations() {
-        true => INT8_ACTS,
-        false => EXACT,
+    if format.rounds_activations() {
+        INT8_ACTS
+    } else {
+        EXACT
     }
 }
 

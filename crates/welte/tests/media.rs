@@ -75,9 +75,10 @@ fn same_bits(device: &DeviceChoice, source: &str, both_ways: bool) {
     let mut random = Random(3);
     let mut medium = || {
         let medium = random_medium(whole.feature_width(), [6, 4], &mut random);
-        Arc::new(match both_ways {
-            true => medium.attending_both_ways(),
-            false => medium,
+        Arc::new(if both_ways {
+            medium.attending_both_ways()
+        } else {
+            medium
         })
     };
     let (one, two) = (medium(), medium());

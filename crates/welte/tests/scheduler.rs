@@ -65,16 +65,17 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
         request.exact = true;
         let options = &mut request.options;
         options.max_tokens = random.below(70) as usize;
-        options.sampling = match random.once_in(2) {
-            true => Sampling::default(),
-            false => Sampling {
+        options.sampling = if random.once_in(2) {
+            Sampling::default()
+        } else {
+            Sampling {
                 temperature: 1.0,
                 top_k: [0, 40][random.below(2) as usize],
                 repeat_penalty: 1.2,
                 frequency_penalty: 0.1,
                 repeat_last_n: [8, 64][random.below(2) as usize],
                 ..Sampling::default()
-            },
+            }
         };
         // The spy tells requests apart by their seeds.
         options.sampling.seed = number + 1;
@@ -198,9 +199,10 @@ fn engine(
     let watch = watch.clone();
     let wrap = move |context| -> Box<dyn welte::Context> {
         let spy = Spy::new(context, &watch, Some(seed), plain);
-        Box::new(match mixes(seed) {
-            true => spy,
-            false => spy.without_mixed_steps(),
+        Box::new(if mixes(seed) {
+            spy
+        } else {
+            spy.without_mixed_steps()
         })
     };
     let options = with(EngineOptions::default(), |o| {
@@ -271,9 +273,10 @@ fn together(
     let mut flights: Vec<Flight> = Vec::new();
     let (mut submitted, mut turns) = (0, 0);
     while submitted < count || !flights.is_empty() {
-        let arrivals = match random.once_in(3) {
-            true if flights.len() < 60 => random.below(6),
-            _ => 0,
+        let arrivals = if random.once_in(3) && flights.len() < 60 {
+            random.below(6)
+        } else {
+            0
         };
         for _ in 0..arrivals.min((count - submitted) as u64) {
             submitted += 1;
@@ -299,9 +302,10 @@ fn together(
             if random.once_in(20) {
                 request.deadline = Some(Instant::now());
             }
-            let leave_at = match random.once_in(6) {
-                true => random.below(30) as usize,
-                false => usize::MAX,
+            let leave_at = if random.once_in(6) {
+                random.below(30) as usize
+            } else {
+                usize::MAX
             };
             let (exact, budget) = (request.exact, request.options.max_tokens);
             match engine.submit(request) {
@@ -446,10 +450,7 @@ fn round(source: &str, seed: u64, count: usize) -> Counts {
     assert!(counts.cached > 0, "nothing was cached");
     let wrong = counts.drafted - counts.accepted;
     // How many depends on what the steps cost meanwhile. Nothing is guessed in mixed steps.
-    let few = match mixes(seed) {
-        true => 0,
-        false => count / 8,
-    };
+    let few = if mixes(seed) { 0 } else { count / 8 };
     let often = counts.accepted > few && wrong > few;
     // A trained model repeats itself less than random weights.
     assert!(often || shape.is_none() || recurrent, "{counts:?}");

@@ -429,9 +429,10 @@ fn ends(model: &Model, token: u32) -> bool {
     let options = with(at_most(3), |o| o.bias = vec![(token, 1e9)]);
     let outcome = generate(&mut model.session().unwrap(), &[1, 2, 3], &options).0;
     let ends = outcome.stop == StopReason::End(token);
-    let expected = match ends {
-        true => (StopReason::End(token), vec![]),
-        false => (StopReason::Length, vec![token; 3]),
+    let expected = if ends {
+        (StopReason::End(token), vec![])
+    } else {
+        (StopReason::Length, vec![token; 3])
     };
     assert_eq!((outcome.stop, outcome.tokens), expected);
     ends

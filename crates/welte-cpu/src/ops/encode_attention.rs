@@ -141,9 +141,10 @@ unsafe fn attend<L: Lanes>(
         for d in 0..dim {
             for lane in 0..lanes {
                 let row = rows.start + lane;
-                let q = match row < rows.end {
-                    true => *a.qkv.start.add(row * a.qkv.stride + head * dim + d) * a.scale,
-                    false => 0.0,
+                let q = if row < rows.end {
+                    *a.qkv.start.add(row * a.qkv.stride + head * dim + d) * a.scale
+                } else {
+                    0.0
                 };
                 *queries.add(d * lanes + lane) = q;
             }

@@ -231,9 +231,10 @@ impl CudaContext {
             }
             self.use_replay(Replay::Graph)?;
             let plain = self.logits_of_trial(count)?;
-            let same = match self.chooses_experts() {
-                true => alike(&together, &plain),
-                false => agree(&together, &plain),
+            let same = if self.chooses_experts() {
+                alike(&together, &plain)
+            } else {
+                agree(&together, &plain)
             };
             self.use_replay(Replay::Persistent)?;
             if !same {

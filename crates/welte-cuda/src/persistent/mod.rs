@@ -116,17 +116,19 @@ impl Recording {
 
     /// The kernel's name.
     pub(crate) fn function(&self) -> &'static str {
-        match self.is_step {
-            false => "persistent",
-            true => "persistent_rows",
+        if self.is_step {
+            "persistent_rows"
+        } else {
+            "persistent"
         }
     }
 
     /// What the kernel is compiled from.
     pub(crate) fn unit(&self) -> Unit {
-        let (file, arguments) = match self.is_step {
-            false => ("persistent.cu", ChainArgs::LAYOUTS),
-            true => ("persistent_rows.cu", RowsArgs::LAYOUTS),
+        let (file, arguments) = if self.is_step {
+            ("persistent_rows.cu", RowsArgs::LAYOUTS)
+        } else {
+            ("persistent.cu", ChainArgs::LAYOUTS)
         };
         let defines = self.defines.iter().map(|(name, n)| (*name, n.to_string()));
         Unit {

@@ -60,9 +60,10 @@ pub(crate) fn record_few_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
 fn fewest_rows(recording: &Recording, slots: u32) -> u32 {
     let mut variants = recording.variants.all.iter();
     let in_one_launch = variants.all(|v| !matches!(v, Variant::Product(_, p) if p.chunks == 0));
-    match in_one_launch {
-        true => slots,
-        false => MIN_ROWS.min(slots),
+    if in_one_launch {
+        slots
+    } else {
+        MIN_ROWS.min(slots)
     }
 }
 

@@ -490,9 +490,10 @@ impl<'a> Cursor<'a> {
                 Read::Foreign(name, id) => foreign.push((name, id)),
             }
         }
-        match foreign.is_empty() {
-            true => Ok(head),
-            false => Err(self.foreign(&foreign, tensors)),
+        if foreign.is_empty() {
+            Ok(head)
+        } else {
+            Err(self.foreign(&foreign, tensors))
         }
     }
 

@@ -38,9 +38,12 @@ pub(super) const APERTUS: Architecture = Architecture {
 
 /// The constants of a layer, as the op `act` takes them. Checkpoints contain them before the softplus.
 fn constants(keys: &Keys<'_>, layer: u32, layers: u32) -> Result<[f32; 4], Error> {
-    let value = |name: &str, default: Option<f64>| match keys.is_gguf() {
-        true => listed(keys, &format!("xielu.{name}"), layer, layers, default),
-        false => stored(keys, name, layer, default),
+    let value = |name: &str, default: Option<f64>| {
+        if keys.is_gguf() {
+            listed(keys, &format!("xielu.{name}"), layer, layers, default)
+        } else {
+            stored(keys, name, layer, default)
+        }
     };
     let (positive, negative) = (value("alpha_p", None)?, value("alpha_n", None)?);
     let (beta, eps) = (value("beta", Some(0.5))?, value("eps", Some(-1e-6))?);
@@ -89,8 +92,9 @@ fn stored(keys: &Keys<'_>, name: &str, layer: u32, default: Option<f64>) -> Resu
     }
     let mut value = [0.0];
     quant::decode(info.format, &checkpoint.rows(info, 0, 1)?, &mut value);
-    match value[0].is_finite() {
-        true => Ok(value[0].into()),
-        false => Err(fault("is not finite".into())),
+    if value[0].is_finite() {
+        Ok(value[0].into())
+    } else {
+        Err(fault("is not finite".into()))
     }
 }

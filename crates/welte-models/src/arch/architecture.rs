@@ -96,18 +96,17 @@ impl StateSizes {
             let problem = format!("is {groups}, which does not divide {heads} heads");
             return Err(keys.error(&key, problem));
         }
-        let value_dim = match keys.is_gguf() {
+        let value_dim = if keys.is_gguf() {
             // The key holds the values of all heads.
-            true => {
-                let key = keys.name("ssm.inner_size", "");
-                let values = keys.size(&key, None, MOST_HEADS * MOST_HEAD_DIM)?;
-                if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
-                    let problem = format!("is {values}, which does not fit {heads} heads");
-                    return Err(keys.error(&key, problem));
-                }
-                values / heads
+            let key = keys.name("ssm.inner_size", "");
+            let values = keys.size(&key, None, MOST_HEADS * MOST_HEAD_DIM)?;
+            if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
+                let problem = format!("is {values}, which does not fit {heads} heads");
+                return Err(keys.error(&key, problem));
             }
-            false => keys.size(value_dim, None, MOST_HEAD_DIM)?,
+            values / heads
+        } else {
+            keys.size(value_dim, None, MOST_HEAD_DIM)?
         };
         let key = keys.name("ssm.conv_kernel", taps);
         let taps = keys.size(&key, Some(4), 64)?;
@@ -163,9 +162,10 @@ pub(super) fn windowed_but_every(
     if window == 0 {
         return Ok(vec![0; layers as usize]);
     }
-    let every = match keys.is_gguf() {
-        true => every,
-        false => keys.size("sliding_window_pattern", Some(every), layers.max(every))?,
+    let every = if keys.is_gguf() {
+        every
+    } else {
+        keys.size("sliding_window_pattern", Some(every), layers.max(every))?
     };
     let each = |i| if (i + 1) % every == 0 { 0 } else { window };
     Ok((0..layers).map(each).collect())

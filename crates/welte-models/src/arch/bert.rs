@@ -98,9 +98,10 @@ const HUGGING_FACE_ROPE: Names = Names {
 fn learned(spec: &mut ModelSpec, keys: &Keys<'_>, first: u32) -> Result<(), Error> {
     common(spec, keys)?;
     must_be(keys, "position_embedding_type", "absolute")?;
-    let (first, key) = match keys.is_gguf() {
-        true => (0, keys.name("context_length", "")),
-        false => (first, "max_position_embeddings".to_string()),
+    let (first, key) = if keys.is_gguf() {
+        (0, keys.name("context_length", ""))
+    } else {
+        (first, "max_position_embeddings".to_string())
     };
     let count = spec.context.checked_sub(first).filter(|count| *count > 0);
     let count = count.ok_or_else(|| {
@@ -128,15 +129,15 @@ fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         spec.act = Act::Gelu;
     }
     let types = keys.name("token_type_count", "type_vocab_size");
-    let types = match keys.is_gguf() {
-        true => "tokenizer.ggml.token_type_count".to_string(),
-        false => types,
+    let types = if keys.is_gguf() {
+        "tokenizer.ggml.token_type_count".to_string()
+    } else {
+        types
     };
     spec.encoder = Some(Encoder {
-        types: keys.u32(&types)?.unwrap_or(match keys.is_gguf() {
-            true => 1,
-            false => 2,
-        }),
+        types: keys
+            .u32(&types)?
+            .unwrap_or(if keys.is_gguf() { 1 } else { 2 }),
         embedding_norm: true,
         norms_sums: true,
         dense: encoder::dense(keys)?,

@@ -55,9 +55,10 @@ fn latent(keys: &Keys<'_>, spec: &ModelSpec) -> Result<Latent, Error> {
         "attention.key_length",
         "qk_nope_head_dim",
     )?;
-    let plain = match keys.is_gguf() {
-        true => plain.checked_sub(rope).filter(|plain| *plain > 0),
-        false => Some(plain),
+    let plain = if keys.is_gguf() {
+        plain.checked_sub(rope).filter(|plain| *plain > 0)
+    } else {
+        Some(plain)
     };
     let plain =
         plain.ok_or_else(|| keys.error(&key, format!("is not above the {rope} rotated")))?;
@@ -96,24 +97,21 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
         return Ok(plain as f32);
     };
     let nested = ["rope_parameters", "rope_scaling"].map(|s| format!("{s}.mscale_all_dim"));
-    let weight = match keys.is_gguf() {
-        true => {
-            let key = keys.name("rope.scaling.yarn_log_multiplier", "");
-            let weight = keys.f64(&key)?.unwrap_or(0.0);
-            if weight != 0.0 {
-                // Converters assume that both weights of YaRN's magnitude are equal.
-                *magnitude = 1.0;
-            }
-            // Converters write a tenth of DeepSeek's weight.
-            match keys.text("general.architecture")? {
-                Some("mistral4") => weight,
-                _ => 10.0 * weight,
-            }
+    let weight = if keys.is_gguf() {
+        let key = keys.name("rope.scaling.yarn_log_multiplier", "");
+        let weight = keys.f64(&key)?.unwrap_or(0.0);
+        if weight != 0.0 {
+            // Converters assume that both weights of YaRN's magnitude are equal.
+            *magnitude = 1.0;
         }
-        false => {
-            let known = nested.iter().find(|key| keys.value(key).is_some());
-            keys.f64(known.unwrap_or(&nested[0]))?.unwrap_or(0.0)
+        // Converters write a tenth of DeepSeek's weight.
+        match keys.text("general.architecture")? {
+            Some("mistral4") => weight,
+            _ => 10.0 * weight,
         }
+    } else {
+        let known = nested.iter().find(|key| keys.value(key).is_some());
+        keys.f64(known.unwrap_or(&nested[0]))?.unwrap_or(0.0)
     };
     let stretch = yarn_magnitude((*factor).into(), weight);
     Ok((plain * stretch * stretch) as f32)
@@ -127,8 +125,8 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     let number = |gguf: &str, hf: &str| keys.u32(&keys.name(gguf, hf));
     let said = keys.text("general.architecture")?.unwrap_or("");
     let by_softmax = matches!(said, "deepseek_v2" | "mistral4");
-    let sigmoid = match keys.is_gguf() {
-        true => match number("expert_gating_func", "")? {
+    let sigmoid = if keys.is_gguf() {
+        match number("expert_gating_func", "")? {
             None | Some(0 | 1) => matches!(said, "glm4moe" | "nemotron_h_moe"),
             Some(2) => true,
             Some(other) => {
@@ -136,12 +134,14 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
                 let problem = format!("is {other}; supported are 1 (softmax) and 2 (sigmoid)");
                 return Err(keys.error(&key, problem));
             }
-        },
-        false => !by_softmax,
+        }
+    } else {
+        !by_softmax
     };
-    e.scoring = match sigmoid {
-        true => Scoring::Sigmoid,
-        false => Scoring::Softmax,
+    e.scoring = if sigmoid {
+        Scoring::Sigmoid
+    } else {
+        Scoring::Softmax
     };
     e.scale = keys
         .f64(&keys.name("expert_weights_scale", "routed_scaling_factor"))?
@@ -189,9 +189,10 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     }
     let drafts = number("nextn_predict_layers", "num_nextn_predict_layers")?.unwrap_or(0);
     spec.draft_layers = drafts.min(MOST_LAYERS);
-    let names = match keys.is_gguf() {
-        true => &names::GGUF,
-        false => &names::HUGGING_FACE,
+    let names = if keys.is_gguf() {
+        &names::GGUF
+    } else {
+        &names::HUGGING_FACE
     };
     let biased = has_choice_bias(spec, keys, names);
     if let Some(e) = &mut spec.experts {

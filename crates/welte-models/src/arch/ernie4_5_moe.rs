@@ -29,9 +29,10 @@ pub(super) const ERNIE4_5_MOE: Architecture = Architecture {
         let every = number("interleave_moe_layer_step", "moe_layer_interval", 1)?.max(1);
         let mixed = |i: u32| i >= start && (i + 1).is_multiple_of(every);
         spec.expert_layers = (0..spec.layers).map(mixed).collect();
-        let ffn = match keys.is_gguf() {
-            true => number("expert_shared_feed_forward_length", "", 0)?,
-            false => number("", "moe_num_shared_experts", 0)?.saturating_mul(e.ffn),
+        let ffn = if keys.is_gguf() {
+            number("expert_shared_feed_forward_length", "", 0)?
+        } else {
+            number("", "moe_num_shared_experts", 0)?.saturating_mul(e.ffn)
         };
         if ffn > MOST_FFN {
             let key = keys.name(
@@ -41,10 +42,7 @@ pub(super) const ERNIE4_5_MOE: Architecture = Architecture {
             return Err(keys.error(&key, "makes the shared expert too wide"));
         }
         e.shared = (ffn > 0).then_some(SharedExpert { ffn, gated: false });
-        let names = match keys.is_gguf() {
-            true => &names::GGUF,
-            false => &NAMES,
-        };
+        let names = if keys.is_gguf() { &names::GGUF } else { &NAMES };
         let biased = has_choice_bias(spec, keys, names);
         if let Some(e) = &mut spec.experts {
             e.choice_bias = biased;

@@ -120,9 +120,10 @@ pub(super) fn scaled_embedding(spec: &mut ModelSpec) {
 }
 
 fn scale_scores(spec: &mut ModelSpec, keys: &Keys<'_>, largest: u32) -> Result<(), Error> {
-    let each = match keys.is_gguf() && spec.layers == largest {
-        true => spec.dim / spec.heads,
-        false => spec.head_dim,
+    let each = if keys.is_gguf() && spec.layers == largest {
+        spec.dim / spec.heads
+    } else {
+        spec.head_dim
     };
     let by = keys.positive(&keys.name("", "query_pre_attn_scalar"), Some(each.into()))?;
     spec.attention_scale = 1.0 / (by as f32).sqrt();

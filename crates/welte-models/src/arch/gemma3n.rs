@@ -104,13 +104,17 @@ fn cutoffs(keys: &Keys<'_>, layers: u32) -> Result<Vec<Option<f32>>, Error> {
             Value::U64(v) => *v as f64,
             _ => f64::NAN,
         };
-        match keys.is_gguf() {
-            // Minus infinity cuts off nothing.
-            true if number == f64::NEG_INFINITY => Ok(None),
-            true if number.is_finite() => Ok(Some(number as f32)),
-            false if number == 0.0 => Ok(None),
-            false if number > 0.0 && number < 1.0 => Ok(Some(deviations(number) as f32)),
-            _ => Err(keys.error(&key, "has an entry out of range")),
+        // Numbers of deviations in GGUF files, and shares of the distribution elsewhere.
+        let (nothing, cut) = if keys.is_gguf() {
+            (f64::NEG_INFINITY, number.is_finite().then_some(number))
+        } else {
+            let is_share = number > 0.0 && number < 1.0;
+            (0.0, is_share.then(|| deviations(number)))
+        };
+        match cut {
+            _ if number == nothing => Ok(None),
+            Some(cut) => Ok(Some(cut as f32)),
+            None => Err(keys.error(&key, "has an entry out of range")),
         }
     };
     list.iter().map(each).collect()
@@ -121,9 +125,10 @@ fn deviations(share: f64) -> f64 {
     let (mut low, mut high) = (-9.0, 9.0);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        match below(middle) < share {
-            true => low = middle,
-            false => high = middle,
+        if below(middle) < share {
+            low = middle
+        } else {
+            high = middle
         }
     }
     low

@@ -98,9 +98,10 @@ fn shapes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     };
     let shaped = |i: usize| -> Result<LayerShape, Error> {
         let full = spec.windows[i] == 0;
-        let (kv_heads, head_dim) = match keys.is_gguf() {
-            true => gguf_heads(spec, keys, i, full)?,
-            false => hugging_face_heads(spec, keys, i, full)?,
+        let (kv_heads, head_dim) = if keys.is_gguf() {
+            gguf_heads(spec, keys, i, full)?
+        } else {
+            hugging_face_heads(spec, keys, i, full)?
         };
         if !spec.heads.is_multiple_of(kv_heads) {
             let key = keys.name("attention.head_count_kv", "num_key_value_heads");
@@ -129,12 +130,13 @@ fn shapes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         }
     }
     let same = keys.bool("attention_k_eq_v")?.unwrap_or(false);
-    let values_are_keys = |i: usize| match keys.is_gguf() {
-        true => {
+    let values_are_keys = |i: usize| {
+        if keys.is_gguf() {
             let tensor = names::weight(names::GGUF.v, i as u32);
             spec.kv_sources[i] == i as u32 && keys.checkpoint.tensor(&tensor).is_none()
+        } else {
+            same && spec.windows[i] == 0
         }
-        false => same && spec.windows[i] == 0,
     };
     spec.values_are_keys = all.map(values_are_keys).collect();
     spec.layer_shapes = list;
@@ -152,9 +154,10 @@ fn gguf_heads(
     let list = keys.each(&key, spec.layers, MOST_HEADS)?;
     let kv_heads = list.map_or(spec.kv_heads, |list| list[layer]);
     let size = |key: &str| keys.size(&keys.name(key, ""), Some(spec.head_dim), 1024);
-    let head_dim = match full {
-        true => spec.head_dim,
-        false => size("attention.key_length_swa")?,
+    let head_dim = if full {
+        spec.head_dim
+    } else {
+        size("attention.key_length_swa")?
     };
     Ok((kv_heads, head_dim))
 }
@@ -185,9 +188,10 @@ fn hugging_face_heads(
     };
     let same = keys.bool("attention_k_eq_v")?.unwrap_or(false);
     let global = "num_global_key_value_heads";
-    let kv_heads = match same || listed {
-        true => own(kv_heads, global, spec.kv_heads)?,
-        false => spec.kv_heads,
+    let kv_heads = if same || listed {
+        own(kv_heads, global, spec.kv_heads)?
+    } else {
+        spec.kv_heads
     };
     Ok((kv_heads, own(head_dim, "global_head_dim", GLOBAL_HEAD_DIM)?))
 }

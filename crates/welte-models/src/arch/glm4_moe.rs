@@ -22,9 +22,10 @@ pub(super) const GLM4_MOE: Architecture = Architecture {
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     deepseek2::experts(spec, keys)?;
     leave_out_drafts(spec, keys, "num_nextn_predict_layers")?;
-    let names = match keys.is_gguf() {
-        true => names::GGUF,
-        false => names::HUGGING_FACE,
+    let names = if keys.is_gguf() {
+        names::GGUF
+    } else {
+        names::HUGGING_FACE
     };
     let norm = resolve(keys.checkpoint, &weight(names.q_norm, 0));
     if keys.checkpoint.tensor(&norm).is_some() {

@@ -35,11 +35,11 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         None => spec.ffn = shared,
     }
     spec.layer_kinds = kinds(keys, spec.layers)?;
-    let rope = match keys.is_gguf() {
-        true => keys
-            .bool(&keys.name("rope.scaling.finetuned", ""))?
-            .unwrap_or(false),
-        false => keys.text("position_embedding_type")? == Some("rope"),
+    let rope = if keys.is_gguf() {
+        keys.bool(&keys.name("rope.scaling.finetuned", ""))?
+            .unwrap_or(false)
+    } else {
+        keys.text("position_embedding_type")? == Some("rope")
     };
     if !rope {
         spec.layer_ropes.fill(LayerRope::None);
@@ -52,12 +52,15 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
     let size = |gguf: &str, hf: &str, most| keys.size(&keys.name(gguf, hf), None, most);
     let heads_key = keys.name("ssm.time_step_rank", "mamba_n_heads");
     let heads = keys.size(&heads_key, None, MOST_HEADS)?;
-    let values =
-        match keys.is_gguf() {
-            true => size("ssm.inner_size", "", MOST_HEADS * MOST_HEAD_DIM)?,
-            false => size("", "hidden_size", MOST_HEADS * MOST_HEAD_DIM)?
-                .saturating_mul(keys.size("mamba_expand", Some(2), 64)?),
-        };
+    let values = if keys.is_gguf() {
+        size("ssm.inner_size", "", MOST_HEADS * MOST_HEAD_DIM)?
+    } else {
+        size("", "hidden_size", MOST_HEADS * MOST_HEAD_DIM)?.saturating_mul(keys.size(
+            "mamba_expand",
+            Some(2),
+            64,
+        )?)
+    };
     if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
         let problem = format!("is {heads}, which does not fit {values} values");
         return Err(keys.error(&heads_key, problem));

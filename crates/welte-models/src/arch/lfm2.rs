@@ -52,9 +52,10 @@ fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let dense = keys.name("leading_dense_block_count", "num_dense_layers");
     let dense = keys.u32(&dense)?.unwrap_or(0);
     spec.expert_layers = (0..spec.layers).map(|layer| layer >= dense).collect();
-    let names = match keys.is_gguf() {
-        true => &names::GGUF_LFM2,
-        false => &names::HUGGING_FACE_LFM2_MOE,
+    let names = if keys.is_gguf() {
+        &names::GGUF_LFM2
+    } else {
+        &names::HUGGING_FACE_LFM2_MOE
     };
     let biased = has_choice_bias(spec, keys, names);
     if let Some(experts) = &mut spec.experts {
@@ -74,9 +75,10 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         return Err(keys.error(&taps, "is 1; must be at least 2"));
     }
     // The width in configurations is rounded by rules of its own.
-    let names = match keys.is_gguf() {
-        true => names::GGUF_LFM2,
-        false => names::HUGGING_FACE_LFM2,
+    let names = if keys.is_gguf() {
+        names::GGUF_LFM2
+    } else {
+        names::HUGGING_FACE_LFM2
     };
     let gate = names::resolve(keys.checkpoint, &names::weight(names.gate, 0));
     if let Some(info) = keys.checkpoint.tensor(&gate)
@@ -89,9 +91,12 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
 
 /// Layers without heads of keys have convolutions in GGUF files. Configurations list the kinds, or the attention layers.
 fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
-    let kind = |attends: bool| match attends {
-        true => LayerKind::Attention,
-        false => LayerKind::Conv,
+    let kind = |attends: bool| {
+        if attends {
+            LayerKind::Attention
+        } else {
+            LayerKind::Conv
+        }
     };
     let all = keys.name("attention.head_count_kv", "layer_types");
     if let Some(Value::Array(list)) = keys.value(&all) {

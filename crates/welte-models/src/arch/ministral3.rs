@@ -17,13 +17,14 @@ pub(super) const MINISTRAL3: Architecture = Architecture {
 /// Reads how queries grow. The original context is that of YaRN.
 pub(super) fn position_scale(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), crate::Error> {
     let nested = ["rope_parameters", "rope_scaling"].map(|s| format!("{s}.llama_4_scaling_beta"));
-    let key = match keys.is_gguf() {
-        true => keys.name("attention.temperature_scale", ""),
-        false => nested
+    let key = if keys.is_gguf() {
+        keys.name("attention.temperature_scale", "")
+    } else {
+        nested
             .iter()
             .find(|key| keys.value(key).is_some())
             .unwrap_or(&nested[0])
-            .clone(),
+            .clone()
     };
     let beta = keys.f64(&key)?.unwrap_or(0.0);
     if beta == 0.0 {

@@ -53,9 +53,12 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
         "global_attn_every_n_layers",
     );
     let every = keys.size(&every, Some(3), layers.max(3))?;
-    let each = |layer: u32| match layer.is_multiple_of(every) {
-        true => 0,
-        false => window,
+    let each = |layer: u32| {
+        if layer.is_multiple_of(every) {
+            0
+        } else {
+            window
+        }
     };
     Ok((0..layers).map(each).collect())
 }

@@ -38,20 +38,20 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         spec.attention_scale = 1.0 / (spec.head_dim as f32).sqrt();
     }
     spec.layer_ropes.fill(LayerRope::None);
-    let (mut kinds, mut expert_layers) = match keys.is_gguf() {
-        true => gguf_kinds(keys, listed, spec.experts.is_some())?,
-        false => kinds(keys, spec.layers)?,
+    let (mut kinds, mut expert_layers) = if keys.is_gguf() {
+        gguf_kinds(keys, listed, spec.experts.is_some())?
+    } else {
+        kinds(keys, spec.layers)?
     };
     kinds.truncate(spec.layers as usize);
     expert_layers.truncate(spec.layers as usize);
     spec.layer_kinds = kinds;
     // Configurations count experts even if no layer has any.
-    match expert_layers.contains(&true) {
-        true => mixture(spec, keys, expert_layers)?,
-        false => {
-            spec.experts = None;
-            spec.expert_layers.fill(false);
-        }
+    if expert_layers.contains(&true) {
+        mixture(spec, keys, expert_layers)?
+    } else {
+        spec.experts = None;
+        spec.expert_layers.fill(false);
     }
     spec.mamba = Some(mamba(keys)?);
     Ok(())
@@ -86,9 +86,10 @@ fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>, expert_layers: Vec<bool>) -> R
     }
     deepseek2::experts(spec, keys)?;
     spec.expert_layers = expert_layers;
-    let names = match keys.is_gguf() {
-        true => &NEMOTRON_H.gguf_names,
-        false => &NEMOTRON_H.hugging_face_names,
+    let names = if keys.is_gguf() {
+        &NEMOTRON_H.gguf_names
+    } else {
+        &NEMOTRON_H.hugging_face_names
     };
     let biased = has_choice_bias(spec, keys, names);
     let Some(experts) = &mut spec.experts else {

@@ -19,9 +19,10 @@ pub(super) const PHIMOE: Architecture = Architecture {
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };
-        let head = match keys.is_gguf() {
-            true => names::bias(names::GGUF.head, 0),
-            false => names::bias(names::HUGGING_FACE.head, 0),
+        let head = if keys.is_gguf() {
+            names::bias(names::GGUF.head, 0)
+        } else {
+            names::bias(names::HUGGING_FACE.head, 0)
         };
         spec.biases.head = keys.checkpoint.tensor(&head).is_some();
         let count = keys.name("expert_count", "num_local_experts");

@@ -88,9 +88,12 @@ fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
     let Some(Value::Array(list)) = keys.value(&key) else {
         let key = keys.name("full_attention_interval", "full_attention_interval");
         let every = keys.size(&key, Some(4), 1 << 16)?;
-        let kind = |i: u32| match (i + 1).is_multiple_of(every) {
-            true => LayerKind::Attention,
-            false => LayerKind::Delta,
+        let kind = |i: u32| {
+            if (i + 1).is_multiple_of(every) {
+                LayerKind::Attention
+            } else {
+                LayerKind::Delta
+            }
         };
         return Ok((0..layers).map(kind).collect());
     };

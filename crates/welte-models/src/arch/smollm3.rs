@@ -33,9 +33,12 @@ pub(super) const SMOLLM3: Architecture = Architecture {
                 (1..=spec.layers).map(|i| i % every != 0).collect()
             }
         };
-        let rope = |turns| match turns {
-            true => LayerRope::Main,
-            false => LayerRope::None,
+        let rope = |turns| {
+            if turns {
+                LayerRope::Main
+            } else {
+                LayerRope::None
+            }
         };
         spec.layer_ropes = turns.into_iter().map(rope).collect();
         Ok(())

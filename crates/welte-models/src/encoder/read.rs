@@ -101,9 +101,10 @@ pub(crate) fn dense(keys: &Keys<'_>) -> Result<Vec<Dense>, Error> {
 }
 
 pub(crate) fn dense_name(gguf: bool, index: u32) -> String {
-    match gguf {
-        true => format!("dense_{}", index + 2),
-        false => format!("sentence_transformers.dense.{index}.linear"),
+    if gguf {
+        format!("dense_{}", index + 2)
+    } else {
+        format!("sentence_transformers.dense.{index}.linear")
     }
 }
 

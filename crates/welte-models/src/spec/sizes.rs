@@ -114,9 +114,10 @@ impl ModelSpec {
                 matrices * dim * u64::from(s.ffn) + dim * u64::from(s.gated)
             });
             // Three norms, the scale of the router's input, and the scales of the experts.
-            let beside = match e.beside {
-                true => dense(layer) + 4 * dim + u64::from(e.count),
-                false => 0,
+            let beside = if e.beside {
+                dense(layer) + 4 * dim + u64::from(e.count)
+            } else {
+                0
             };
             let (width, around) = match e.latent.map(u64::from) {
                 Some(width) => (width, 2 * width * dim),
@@ -227,10 +228,7 @@ impl ModelSpec {
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
         }
         if let NormKind::Layer { bias } = self.norm {
-            let text = match bias {
-                true => "with bias",
-                false => "without bias",
-            };
+            let text = if bias { "with bias" } else { "without bias" };
             facts.push(fact("layer norm", text.into()));
         }
         if self.parallel {
@@ -259,9 +257,10 @@ impl ModelSpec {
             facts.push(fact("layers that guess ahead", text));
         }
         if !self.pre_norm || self.post_norm {
-            let norms = match self.pre_norm {
-                true => "before and after each part",
-                false => "after each part",
+            let norms = if self.pre_norm {
+                "before and after each part"
+            } else {
+                "after each part"
             };
             facts.push(fact("norms", norms.into()));
         }

@@ -71,9 +71,10 @@ impl Taker<'_> {
         let label = format!("{label} bias");
         Ok(Linear {
             pieces,
-            bias: match has {
-                true => Some(self.collector.vector(&label, &biases, 0.0)?),
-                false => None,
+            bias: if has {
+                Some(self.collector.vector(&label, &biases, 0.0)?)
+            } else {
+                None
             },
             n: parts.iter().map(|part| part.1).sum(),
             k,
@@ -95,12 +96,13 @@ impl Taker<'_> {
         let weight = [(weight(name, 0), dim)];
         Ok(NormWeights {
             weight: self.collector.vector(label, &weight, add)?,
-            bias: match self.collector.has(&shift[0].0) {
-                true => Some(
+            bias: if self.collector.has(&shift[0].0) {
+                Some(
                     self.collector
                         .vector(&format!("{label} bias"), &shift, 0.0)?,
-                ),
-                false => None,
+                )
+            } else {
+                None
             },
         })
     }
@@ -138,9 +140,10 @@ impl Taker<'_> {
             }
             _ => None,
         };
-        let up = match self.spec.gated {
-            true => vec![(gate, ffn), (up, ffn)],
-            false => vec![(up, ffn)],
+        let up = if self.spec.gated {
+            vec![(gate, ffn), (up, ffn)]
+        } else {
+            vec![(up, ffn)]
         };
         Ok(Layer {
             norm1: self.norm(&label("attention norm"), &norm1, 0.0)?,
@@ -214,9 +217,10 @@ impl Taker<'_> {
             return Ok(None);
         }
         let name = self.tower(self.names.position);
-        let name = match self.collector.has(&name) {
-            true => name,
-            false => weight(&name, 0),
+        let name = if self.collector.has(&name) {
+            name
+        } else {
+            weight(&name, 0)
         };
         let places = spec.positions + spec.class_rows();
         self.collector.tensor(&name, places, spec.dim).map(Some)
@@ -246,8 +250,8 @@ impl Taker<'_> {
             VisionFamily::Pixtral | VisionFamily::Mistral3 => (false, true),
             _ => (false, false),
         };
-        let patch2 = match qwen && gguf {
-            true => Some(Linear {
+        let patch2 = if qwen && gguf {
+            Some(Linear {
                 pieces: self.collector.joined(
                     "patch of a second frame",
                     &[(second, dim)],
@@ -256,8 +260,9 @@ impl Taker<'_> {
                 bias: None,
                 n: dim,
                 k: values,
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
         // The host reads them.
         self.position()?;
@@ -265,9 +270,10 @@ impl Taker<'_> {
             self.class()?;
         }
         let first_norm = self.tower(names.first_norm);
-        let first_norm = match pixtral {
-            true => Some(self.norm("first norm", &first_norm, 0.0)?),
-            false => None,
+        let first_norm = if pixtral {
+            Some(self.norm("first norm", &first_norm, 0.0)?)
+        } else {
+            None
         };
         let patch = self.linear("patch", &[(patch, dim)], values)?;
         let freqs = (spec.positions == 0).then(|| frequencies(spec));
@@ -277,25 +283,23 @@ impl Taker<'_> {
             layers.push(self.layer(index)?);
         }
         let last_norm = self.tower(names.last_norm);
-        let last_norm = match pixtral || names.last_norm.is_empty() {
-            false => Some(self.norm("last norm", &last_norm, 0.0)?),
-            true => None,
+        let last_norm = if pixtral || names.last_norm.is_empty() {
+            None
+        } else {
+            Some(self.norm("last norm", &last_norm, 0.0)?)
         };
         let projector_norm = self.projector(names.projector_norm);
         let has_norm = matches!(spec.family, VisionFamily::Gemma3 | VisionFamily::Mistral3);
-        let projector_norm = match has_norm {
-            // Gemma stores what is added to 1. GGUF converters have added it.
-            true => {
-                let add = spec.family == VisionFamily::Gemma3 && !gguf;
-                Some(self.norm("projector norm", &projector_norm, u8::from(add).into())?)
-            }
-            false if spec.joined_norm => {
-                let joined = dim * spec.group();
-                Some(self.norm_of("projector norm", &projector_norm, joined, 0.0)?)
-            }
-            false => None,
-        };
         let joined = dim * spec.group();
+        let projector_norm = if has_norm {
+            // Gemma stores the difference from 1. GGUF converters have added the 1.
+            let add = spec.family == VisionFamily::Gemma3 && !gguf;
+            Some(self.norm("projector norm", &projector_norm, u8::from(add).into())?)
+        } else if spec.joined_norm {
+            Some(self.norm_of("projector norm", &projector_norm, joined, 0.0)?)
+        } else {
+            None
+        };
         let (width, first) = (spec.width, self.projector(names.linear1));
         let merging = match spec.family {
             VisionFamily::Mistral3 => {
@@ -454,9 +458,10 @@ pub fn compile_vision(
         norm: add("prompt.norm", rows, dim),
         qkv: add("prompt.qkv", rows, 3 * dim),
         wide: add("prompt.up", rows, wide),
-        h: match spec.gated {
-            true => add("prompt.h", rows, spec.ffn),
-            false => BufferRef::NONE,
+        h: if spec.gated {
+            add("prompt.h", rows, spec.ffn)
+        } else {
+            BufferRef::NONE
         },
         joined: add("prompt.joined", outputs, joined.max(spec.width)),
         middle: add(
@@ -618,23 +623,20 @@ impl Emitter<'_> {
         self.norm("feed-forward norm", layer.norm2, spec.eps, set.x, set.norm);
         let wide = layer.up.n;
         self.linear("up", &layer.up, (set.norm, dim), (set.wide, wide));
-        let h = match spec.gated {
-            true => {
-                let act = p::ActMul {
-                    n: ffn,
-                    act: word(spec.act),
-                    x_stride: wide,
-                    y_stride: ffn,
-                };
-                let buffers = [set.wide, set.h];
-                self.out
-                    .push("activation", Op::ActMul, &[], &buffers, act.words());
-                set.h
-            }
-            false => {
-                self.act("activation", spec.act, set.wide, ffn);
-                set.wide
-            }
+        let h = if spec.gated {
+            let act = p::ActMul {
+                n: ffn,
+                act: word(spec.act),
+                x_stride: wide,
+                y_stride: ffn,
+            };
+            let buffers = [set.wide, set.h];
+            self.out
+                .push("activation", Op::ActMul, &[], &buffers, act.words());
+            set.h
+        } else {
+            self.act("activation", spec.act, set.wide, ffn);
+            set.wide
         };
         self.linear("down", &layer.down, (h, ffn), (set.norm, dim));
         self.scale("feed-forward scale", layer.scales.map(|s| s[1]), set.norm);

@@ -108,12 +108,13 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         let key = format!("vision_config.{key}");
         keys.size(&key, default, most)
     };
-    let (layers, heads) = match qwen {
-        true => (
+    let (layers, heads) = if qwen {
+        (
             size("depth", Some(32), MOST_LAYERS)?,
             size("num_heads", Some(16), MOST_HEADS)?,
-        ),
-        false => (
+        )
+    } else {
+        (
             size(
                 "num_hidden_layers",
                 Some(if pixtral { 24 } else { 12 }),
@@ -124,7 +125,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
                 Some(if pixtral { 16 } else { 12 }),
                 MOST_HEADS,
             )?,
-        ),
+        )
     };
     // Qwen2-VL's `hidden_size` is that of the language model.
     let dim = match family {
@@ -155,13 +156,14 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         }
         _ => size("patch_size", Some(14), MOST_PATCH)?,
     };
-    let image = match qwen {
-        true => patch,
-        false => size(
+    let image = if qwen {
+        patch
+    } else {
+        size(
             "image_size",
             Some(if pixtral { 1024 } else { 224 }),
             MOST_SIDE,
-        )?,
+        )?
     };
     // SigLIP 2 has places in place of a size.
     let image = match family {
@@ -236,9 +238,10 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         act: act(keys, "vision_config.hidden_act", default)?,
         projector_act: act(keys, "projector_hidden_act", VisionAct::Gelu)?,
         patch,
-        frames: match qwen {
-            true => size("temporal_patch_size", Some(2), MOST_MERGE)?,
-            false => 1,
+        frames: if qwen {
+            size("temporal_patch_size", Some(2), MOST_MERGE)?
+        } else {
+            1
         },
         image,
         merge,

@@ -86,14 +86,17 @@ impl Collector<'_> {
         };
         let others = altup.streams - 1;
         let rows = |name: &str| {
-            let one = |stream: u32| match name.contains("{}") {
-                true => Rows::all(name.replace("{}", &stream.to_string()), dim),
-                false => Rows {
-                    tensor: name.to_string(),
-                    of: others * dim,
-                    first: stream * dim,
-                    rows: dim,
-                },
+            let one = |stream: u32| {
+                if name.contains("{}") {
+                    Rows::all(name.replace("{}", &stream.to_string()), dim)
+                } else {
+                    Rows {
+                        tensor: name.to_string(),
+                        of: others * dim,
+                        first: stream * dim,
+                        rows: dim,
+                    }
+                }
             };
             (0..others).map(one).collect::<Vec<_>>()
         };

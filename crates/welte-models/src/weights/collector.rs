@@ -224,10 +224,7 @@ impl Collector<'_> {
         if self.has(&own) {
             return self.matrix("scores", Usage::Matrix, &own, 2, spec.dim);
         }
-        let head = match spec.tied {
-            true => names.embed,
-            false => names.head,
-        };
+        let head = if spec.tied { names.embed } else { names.head };
         let info = self.tensor(&weight(head, 0), spec.vocab, spec.dim)?;
         let part = |token| Part {
             tensor: info.name.clone(),

@@ -89,21 +89,21 @@ pub(super) fn rows(c: &Collector<'_>, names: &DeltaNames, layer: u32, d: &Delta)
         rows
     };
     let each = d.heads / d.key_heads;
-    let mut all = match c.has(&name(names.grouped)) {
-        true => {
-            let value = each * d.value_dim;
-            groups(names.grouped, &[d.key_dim, d.key_dim, value, value])
-        }
-        false => vec![
+    let mut all = if c.has(&name(names.grouped)) {
+        let value = each * d.value_dim;
+        groups(names.grouped, &[d.key_dim, d.key_dim, value, value])
+    } else {
+        vec![
             Rows::all(name(names.qkv), 2 * keys + values),
             Rows::all(name(names.gate), values),
-        ],
+        ]
     };
-    all.extend(match c.has(&name(names.grouped_ba)) {
-        true => groups(names.grouped_ba, &[each, each]),
-        false => [names.b, names.a]
+    all.extend(if c.has(&name(names.grouped_ba)) {
+        groups(names.grouped_ba, &[each, each])
+    } else {
+        [names.b, names.a]
             .map(|n| Rows::all(name(n), d.heads))
-            .into(),
+            .into()
     });
     all
 }
@@ -161,9 +161,10 @@ impl Collector<'_> {
     fn row_or_column(&self, name: &str, k: u32) -> (u32, u32) {
         let name = names::resolve(self.checkpoint, name);
         let info = self.checkpoint.tensor(&name);
-        match info.is_some_and(|info| info.k == 1) {
-            true => (k, 1),
-            false => (1, k),
+        if info.is_some_and(|info| info.k == 1) {
+            (k, 1)
+        } else {
+            (1, k)
         }
     }
 

@@ -54,9 +54,10 @@ pub(crate) fn collect_own(
             Some(c.flat("segments", &name, types, used, dim)?)
         }
     };
-    let embedding_norm = match encoder.embedding_norm {
-        true => Some(c.norm("embedding norm", embedding_norm(c, names), 0, spec)?),
-        false => None,
+    let embedding_norm = if encoder.embedding_norm {
+        Some(c.norm("embedding norm", embedding_norm(c, names), 0, spec)?)
+    } else {
+        None
     };
     let mut own = EncoderWeights {
         positions,
@@ -76,12 +77,11 @@ pub(crate) fn collect_own(
             matrix: c.matrix(&label, Usage::Matrix, &weight(&name, 0), dense.outputs, k)?,
             n: dense.outputs,
             k,
-            bias: match dense.bias {
-                true => {
-                    let tensor = [(bias(&name, 0), dense.outputs)];
-                    Some(c.vector(&format!("{label} bias"), &tensor, 0.0)?)
-                }
-                false => None,
+            bias: if dense.bias {
+                let tensor = [(bias(&name, 0), dense.outputs)];
+                Some(c.vector(&format!("{label} bias"), &tensor, 0.0)?)
+            } else {
+                None
             },
             act: dense.tanh.then_some(Act::Tanh),
             norm: None,
@@ -122,14 +122,16 @@ fn scores(
             matrix: c.matrix(&label, Usage::Matrix, &weight(name, 0), n, dim)?,
             n,
             k: dim,
-            bias: match c.has(&bias(name, 0)) {
-                true => Some(c.vector(&format!("{label} bias"), &shift, 0.0)?),
-                false => None,
+            bias: if c.has(&bias(name, 0)) {
+                Some(c.vector(&format!("{label} bias"), &shift, 0.0)?)
+            } else {
+                None
             },
             act,
-            norm: match !norm.is_empty() && c.has(&weight(norm, 0)) {
-                true => Some(c.norm("classifier norm", norm, 0, spec)?),
-                false => None,
+            norm: if !norm.is_empty() && c.has(&weight(norm, 0)) {
+                Some(c.norm("classifier norm", norm, 0, spec)?)
+            } else {
+                None
             },
             label,
         })

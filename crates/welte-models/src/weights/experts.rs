@@ -53,11 +53,13 @@ impl Collector<'_> {
         let pair = &pair[usize::from(!spec.gated)..];
         let width = e.latent.unwrap_or(dim);
         let one = [(down.as_str(), width)];
-        let mut vectors = |what: &str, vectors: &[(&str, u32)]| match biases.experts {
-            true => self
-                .stacked_biases(&label(what), layer, vectors, e.count)
-                .map(Some),
-            false => Ok(None),
+        let mut vectors = |what: &str, vectors: &[(&str, u32)]| {
+            if biases.experts {
+                self.stacked_biases(&label(what), layer, vectors, e.count)
+                    .map(Some)
+            } else {
+                Ok(None)
+            }
         };
         let gate_up_bias = vectors("experts' gate and up bias", pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
@@ -84,12 +86,11 @@ impl Collector<'_> {
             latent,
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
-            choice_bias: match e.choice_bias {
-                true => {
-                    let name = names.choice_bias.replace("{}", &layer.to_string());
-                    Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
-                }
-                false => None,
+            choice_bias: if e.choice_bias {
+                let name = names.choice_bias.replace("{}", &layer.to_string());
+                Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
+            } else {
+                None
             },
             gate_up: match &fused {
                 Some([name, _]) => {
@@ -110,9 +111,10 @@ impl Collector<'_> {
                 None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             },
             down_bias,
-            beside: match e.beside {
-                true => Some(self.beside(label, layer, spec, e)?),
-                false => None,
+            beside: if e.beside {
+                Some(self.beside(label, layer, spec, e)?)
+            } else {
+                None
             },
             shared,
         })
@@ -129,22 +131,23 @@ impl Collector<'_> {
     ) -> Result<SharedWeights, Error> {
         let dim = spec.dim;
         let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
-        let pair = match self.has(&gate) {
-            _ if !spec.gated => vec![(up, shared.ffn)],
-            false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
-            true => vec![(gate, shared.ffn), (up, shared.ffn)],
+        let pair = if !spec.gated {
+            vec![(up, shared.ffn)]
+        } else if self.has(&gate) {
+            vec![(gate, shared.ffn), (up, shared.ffn)]
+        } else {
+            vec![(weight(names.gate_up, layer), 2 * shared.ffn)]
         };
         let score = weight(names.shared_gate, layer);
         let what = label("shared expert's down");
         Ok(SharedWeights {
             gate_up: self.joined(&label("shared expert's gate and up"), &pair, dim)?,
             down: self.matrix(&what, Usage::Matrix, &down, dim, shared.ffn)?,
-            gate: match shared.gated {
-                true => {
-                    let what = label("shared expert's score");
-                    Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
-                }
-                false => None,
+            gate: if shared.gated {
+                let what = label("shared expert's score");
+                Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
+            } else {
+                None
             },
         })
     }
@@ -194,9 +197,10 @@ impl Collector<'_> {
         for expert in 0..experts {
             for (template, rows) in matrices {
                 let own = template.contains("[]");
-                let (all, first_row) = match own {
-                    true => (*rows, 0),
-                    false => (rows * experts, rows * expert),
+                let (all, first_row) = if own {
+                    (*rows, 0)
+                } else {
+                    (rows * experts, rows * expert)
                 };
                 let name = weight(&template.replace("[]", &expert.to_string()), layer);
                 let info = self.tensor(&name, all, k)?;

@@ -219,12 +219,11 @@ impl Collector<'_> {
         let bytes = self.checkpoint.rows(&info, 0, 1)?;
         let mut value = [0.0];
         quant::decode(info.format, &bytes, &mut value);
-        match value[0].is_finite() {
-            true => Ok(value[0]),
-            false => {
-                let name = names::resolve(self.checkpoint, &name);
-                Err(self.fault(&name, "is not a finite number".into()))
-            }
+        if value[0].is_finite() {
+            Ok(value[0])
+        } else {
+            let name = names::resolve(self.checkpoint, &name);
+            Err(self.fault(&name, "is not a finite number".into()))
         }
     }
 }

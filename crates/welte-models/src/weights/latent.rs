@@ -98,20 +98,19 @@ pub(crate) fn collect(
     let norm = c.vector(&label("norm of the latent"), &norm, 0.0)?;
     let [keys, values] = names.split_up.map(w);
     let what = [label("keys from latent"), label("values from latent")];
-    let (absorb, values) = match c.has(&keys) {
-        true => (
+    let (absorb, values) = if c.has(&keys) {
+        (
             c.matrix(&what[0], Usage::Matrix, &keys, heads * l.rank, l.plain)?,
             c.matrix(&what[1], Usage::Matrix, &values, heads * l.value, l.rank)?,
-        ),
-        false => {
-            let (up, each) = (w(names.up), l.plain + l.value);
-            let of_keys: Vec<_> = (0..heads).map(|h| (h * each, l.plain)).collect();
-            let of_values: Vec<_> = (0..heads).map(|h| (h * each + l.plain, l.value)).collect();
-            (
-                c.transposed(&what[0], &up, heads * each, &of_keys, l.rank)?,
-                c.rows(&what[1], &up, heads * each, &of_values, l.rank)?,
-            )
-        }
+        )
+    } else {
+        let (up, each) = (w(names.up), l.plain + l.value);
+        let of_keys: Vec<_> = (0..heads).map(|h| (h * each, l.plain)).collect();
+        let of_values: Vec<_> = (0..heads).map(|h| (h * each + l.plain, l.value)).collect();
+        (
+            c.transposed(&what[0], &up, heads * each, &of_keys, l.rank)?,
+            c.rows(&what[1], &up, heads * each, &of_values, l.rank)?,
+        )
     };
     Ok(LatentWeights {
         inputs,
@@ -157,9 +156,10 @@ impl Collector<'_> {
         let info = self.tensor(tensor, n, k)?;
         Ok(self.push(WeightSpec {
             name: label.into(),
-            format: match info.format.is_quantised() {
-                true => Format::F16,
-                false => info.format,
+            format: if info.format.is_quantised() {
+                Format::F16
+            } else {
+                info.format
             },
             n: runs.len() as u32 * k,
             k: runs.first().map_or(0, |run| run.1),

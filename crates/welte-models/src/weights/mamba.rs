@@ -87,12 +87,11 @@ pub(super) fn collect(
         decay: c.decay(&label("decay"), &full(names.decay), m.heads)?,
         dt_bias: c.vector(&label("time bias"), &dt_bias, 0.0)?,
         skip: c.per_head(&label("skip"), &full(names.skip), m.heads)?,
-        norm: match c.is_gguf() {
-            true => {
-                let (what, groups) = (label("mamba norm"), m.groups);
-                c.flat(&what, &norm, groups, groups, m.values() / groups)?
-            }
-            false => c.vector(&label("mamba norm"), &[(norm, m.values())], 0.0)?,
+        norm: if c.is_gguf() {
+            let (what, groups) = (label("mamba norm"), m.groups);
+            c.flat(&what, &norm, groups, groups, m.values() / groups)?
+        } else {
+            c.vector(&label("mamba norm"), &[(norm, m.values())], 0.0)?
         },
     })
 }

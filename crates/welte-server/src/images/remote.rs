@@ -30,9 +30,10 @@ impl Resolver for PublicOnly {
         for address in found.iter().filter(|address| is_public(address.ip())) {
             public.push(*address);
         }
-        match public.is_empty() {
-            true => Err(ureq::Error::HostNotFound),
-            false => Ok(public),
+        if public.is_empty() {
+            Err(ureq::Error::HostNotFound)
+        } else {
+            Ok(public)
         }
     }
 }

@@ -135,9 +135,10 @@ struct Form {
 impl Form {
     fn whole(&self, index: usize, whole: &Whole) -> Result<Value, Failure> {
         let end = whole.end()?;
-        let tokens = match self.return_tokens {
-            true => &end.outcome.tokens[..],
-            false => &[],
+        let tokens = if self.return_tokens {
+            &end.outcome.tokens[..]
+        } else {
+            &[]
         };
         let mut value = self::whole(&self.served, &self.settings, &whole.text, tokens, end);
         value["index"] = index.into();
@@ -206,9 +207,10 @@ fn spelled(served: &Served, tokens: &[u32]) -> String {
         .iter()
         .filter(|t| (**t as usize) < tokenizer.vocab_size())
     {
-        match tokenizer.is_control(*token) {
-            true => bytes.extend(tokenizer.token_text(*token).as_bytes()),
-            false => bytes.extend(tokenizer.token_bytes(*token)),
+        if tokenizer.is_control(*token) {
+            bytes.extend(tokenizer.token_text(*token).as_bytes())
+        } else {
+            bytes.extend(tokenizer.token_bytes(*token))
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -23,9 +23,10 @@ impl Span {
     }
 
     fn per_second(&self) -> f64 {
-        match self.ms > 0.0 {
-            true => self.steps as f64 * 1e3 / self.ms,
-            false => 0.0,
+        if self.ms > 0.0 {
+            self.steps as f64 * 1e3 / self.ms
+        } else {
+            0.0
         }
     }
 

@@ -173,9 +173,10 @@ fn choice(app: &App, served: &Served, index: usize, whole: &Whole) -> Result<Val
         .iter()
         .map(|call| call_json(app, call))
         .collect();
-    let content = match whole.text.is_empty() && !calls.is_empty() {
-        true => Value::Null,
-        false => whole.text.as_str().into(),
+    let content = if whole.text.is_empty() && !calls.is_empty() {
+        Value::Null
+    } else {
+        whole.text.as_str().into()
     };
     let mut message =
         json!({ "role": "assistant", "content": content, "refusal": null, "annotations": [] });

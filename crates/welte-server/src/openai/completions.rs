@@ -52,9 +52,10 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
         return Err(fields.wrong("stream", problem));
     }
     fields.finish()?;
-    let before = match echo {
-        true => echoed(&app, &served, &mut ask.prompts).await?,
-        false => vec![Echo::default(); ask.prompts.len()],
+    let before = if echo {
+        echoed(&app, &served, &mut ask.prompts).await?
+    } else {
+        vec![Echo::default(); ask.prompts.len()]
     };
     let (id, choices) = (ask.id.clone(), ask.choices);
     let answers = ask.start(&app).await?;
@@ -79,20 +80,17 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     let choice = |(index, whole): (usize, &Whole)| {
         let echo = &before[index / choices];
         let text = format!("{}{}", echo.text, whole.text);
-        let logprobs = match ends[index].prompt_logprobs.is_empty() {
-            true => {
-                let mut columns = Columns::at(echo.text.chars().count());
-                columns.add(&served, &whole.logprobs);
-                columns.take()
-            }
-            false => {
-                let mut columns = Columns::default();
-                let first = echo.tokens.first();
-                first.iter().for_each(|id| columns.add_first(&served, **id));
-                columns.add(&served, &ends[index].prompt_logprobs);
-                columns.add(&served, &whole.logprobs);
-                columns.take()
-            }
+        let logprobs = if ends[index].prompt_logprobs.is_empty() {
+            let mut columns = Columns::at(echo.text.chars().count());
+            columns.add(&served, &whole.logprobs);
+            columns.take()
+        } else {
+            let mut columns = Columns::default();
+            let first = echo.tokens.first();
+            first.iter().for_each(|id| columns.add_first(&served, **id));
+            columns.add(&served, &ends[index].prompt_logprobs);
+            columns.add(&served, &whole.logprobs);
+            columns.take()
         };
         choice(index, &text, logprobs, Some(finish_reason(ends[index])))
     };

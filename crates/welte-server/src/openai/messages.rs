@@ -15,9 +15,10 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Message>, Failure> {
         .into_iter()
         .map(message)
         .collect::<Result<_, _>>()?;
-    match all.is_empty() {
-        true => Err(fields.wrong("messages", "at least one message is required")),
-        false => Ok(all),
+    if all.is_empty() {
+        Err(fields.wrong("messages", "at least one message is required"))
+    } else {
+        Ok(all)
     }
 }
 

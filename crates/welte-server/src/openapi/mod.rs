@@ -264,12 +264,11 @@ fn body(endpoint: &Endpoint, strict: bool) -> Value {
                 kind.to_string()
             },
         );
-        let kind = match strict && *name == "model" && needs_model(endpoint.path) {
-            true => {
-                required.push(name);
-                kind.replace("|null", "")
-            }
-            false => kind,
+        let kind = if strict && *name == "model" && needs_model(endpoint.path) {
+            required.push(name);
+            kind.replace("|null", "")
+        } else {
+            kind
         };
         fields.insert(name.to_string(), schema(&kind, meaning));
     }

@@ -463,9 +463,10 @@ async fn a_server_about_to_end_refuses_everything() {
             .refused(&row.method, &row.path, &[bearer()], Body::from("{}"))
             .await;
         // Background responses can be read until the end; here there is none.
-        let expected = match row.method == Method::GET && row.path.starts_with("/v1/responses/") {
-            true => StatusCode::NOT_FOUND,
-            false => StatusCode::SERVICE_UNAVAILABLE,
+        let expected = if row.method == Method::GET && row.path.starts_with("/v1/responses/") {
+            StatusCode::NOT_FOUND
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
         };
         assert_eq!(status, expected, "{}", row.path);
     }

@@ -39,12 +39,11 @@ pub(crate) fn scripted_with(answer: &str, features: u32) -> Model {
 /// The printable character that stands for a byte in the vocabulary.
 fn letter(byte: u8) -> char {
     let is_printable = |b: &u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
-    match is_printable(&byte) {
-        true => char::from(byte),
-        false => {
-            let before = (0..byte).filter(|b| !is_printable(b)).count() as u32;
-            char::from_u32(256 + before).unwrap()
-        }
+    if is_printable(&byte) {
+        char::from(byte)
+    } else {
+        let before = (0..byte).filter(|b| !is_printable(b)).count() as u32;
+        char::from_u32(256 + before).unwrap()
     }
 }
 

@@ -89,9 +89,10 @@ impl Alone {
     pub(super) fn finish(mut self, ready: &mut Vec<Event>) {
         let ended =
             matches!(&self.state, State::Between(mark) if mark.is_empty() || self.closes(mark));
-        match ended && self.calls.complete() > 0 {
-            true => ready.append(&mut self.calls.take()),
-            false => self.give_up(ready),
+        if ended && self.calls.complete() > 0 {
+            ready.append(&mut self.calls.take())
+        } else {
+            self.give_up(ready)
         }
     }
 

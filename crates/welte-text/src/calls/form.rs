@@ -53,9 +53,10 @@ impl Format {
         let opened = self.opens_reasoning(prompt);
         let closed = prompt.trim_end().ends_with(self.reasoning.close);
         let marks = |all: &[Opening]| all.iter().map(|opening| opening.mark.to_string()).collect();
-        let openings = match contents.functions.is_empty() {
-            true => &[],
-            false => self.syntax.openings,
+        let openings = if contents.functions.is_empty() {
+            &[]
+        } else {
+            self.syntax.openings
         };
         let mut opening = String::new();
         let mut parts = Vec::new();
@@ -71,9 +72,10 @@ impl Format {
                 reasoning.insert(0, text(self.reasoning.open));
             }
             let reasoning = Form::Sequence(reasoning);
-            parts.push(match opened {
-                true => reasoning,
-                false => optional(reasoning),
+            parts.push(if opened {
+                reasoning
+            } else {
+                optional(reasoning)
             });
             reasons = true;
         } else if opened {
@@ -265,9 +267,10 @@ fn channels(contents: &Contents) -> AnswerForm {
             text(NEXT_MESSAGE),
         ])
     };
-    let content = match contents.own_form {
-        true => Form::Content,
-        false => Form::Without(Vec::new()),
+    let content = if contents.own_form {
+        Form::Content
+    } else {
+        Form::Without(Vec::new())
     };
     let answer = Form::Sequence(vec![text("<|channel|>final<|message|>"), content]);
     let mut parts = Vec::new();
@@ -308,14 +311,15 @@ fn named_calls(named: &Named, functions: &[(&str, &Value)], fenced: bool) -> For
     let mut all = Vec::new();
     for (name, schema) in functions {
         let json = || Form::Json((*schema).clone());
-        all.push(match named.numbered {
-            true => Form::Sequence(vec![
+        all.push(if named.numbered {
+            Form::Sequence(vec![
                 text(&format!("functions.{name}:")),
                 Form::Pattern("[0-9]{1,4}".to_string()),
                 text(named.separator),
                 json(),
-            ]),
-            false => Form::Sequence(vec![text(&format!("{name}{}", named.separator)), json()]),
+            ])
+        } else {
+            Form::Sequence(vec![text(&format!("{name}{}", named.separator)), json()])
         });
         if fenced {
             let begin = format!("function{}{name}\n```json\n", named.separator);
@@ -472,9 +476,10 @@ mod tests {
             ] {
                 let mut format = Format::named(syntax.name).unwrap();
                 format.template_reasons = reasoning;
-                let prompt = match opened {
-                    true => format!("Hello.\n{}\n", format.reasoning.open),
-                    false => "Hello.\n".to_string(),
+                let prompt = if opened {
+                    format!("Hello.\n{}\n", format.reasoning.open)
+                } else {
+                    "Hello.\n".to_string()
                 };
                 let contents = Contents {
                     reasoning,

@@ -462,9 +462,10 @@ impl Format {
 
     /// The end of the reasoning that a rendered prompt begins; empty if it begins none.
     pub fn end_of_reasoning(&self, prompt: &str) -> &'static str {
-        match self.opens_reasoning(prompt) {
-            true => self.reasoning.close,
-            false => "",
+        if self.opens_reasoning(prompt) {
+            self.reasoning.close
+        } else {
+            ""
         }
     }
 

@@ -176,9 +176,10 @@ pub(super) fn read(source: &str, config: &Value) -> Option<Tokenizer> {
         } else if *place != token.content {
             return None;
         }
-        types[*id as usize] = match token.special {
-            true => TokenType::Control,
-            false => TokenType::UserDefined,
+        types[*id as usize] = if token.special {
+            TokenType::Control
+        } else {
+            TokenType::UserDefined
         };
     }
     let (table, twice) = Table::new(&texts);

@@ -271,9 +271,10 @@ impl Shield {
             while open.next_if(|range| range.end <= at).is_some() {}
             let is_open = open.peek().is_some_and(|range| range.contains(&at));
             let word = c.is_alphanumeric() && std::mem::take(&mut first_letter);
-            match word || (self.keys.contains(&c) && !is_open) {
-                true => covers.cover(c),
-                false => c,
+            if word || (self.keys.contains(&c) && !is_open) {
+                covers.cover(c)
+            } else {
+                c
             }
         };
         text.char_indices().map(cover).collect()

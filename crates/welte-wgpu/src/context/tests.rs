@@ -168,9 +168,10 @@ fn compare(context: &mut WgpuContext, turns: u32, seed: u64, made: bool) -> (usi
             context.set_slot(slot, &state).expect("a valid state");
             assert!(are_known(&context.slots[slot as usize]), "{sampling:?}");
             let spread = n.pick(&[0.5, 2.0, 6.0]);
-            logits.push(match made {
-                true => n.logits(vocab),
-                false => logits_of_a_model(n, vocab, spread),
+            logits.push(if made {
+                n.logits(vocab)
+            } else {
+                logits_of_a_model(n, vocab, spread)
             });
             described.push((sampling, bias, history));
         }

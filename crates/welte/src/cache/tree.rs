@@ -353,9 +353,10 @@ impl PrefixTree {
         if !finished && self.has_states() {
             return;
         }
-        let keys = match finished {
-            true => keys,
-            false => &keys[..keys.len() / self.page * self.page],
+        let keys = if finished {
+            keys
+        } else {
+            &keys[..keys.len() / self.page * self.page]
         };
         let (mut parent, mut inserted) = (NONE, 0);
         for (depth, chunk) in keys.chunks(self.page).enumerate() {
@@ -417,9 +418,12 @@ impl PrefixTree {
             }
             return (node != NONE).then_some(node);
         }
-        self.children(parent).find(|child| match self.has_states() {
-            true => self.keys(*child) == chunk,
-            false => self.keys(*child).starts_with(chunk),
+        self.children(parent).find(|child| {
+            if self.has_states() {
+                self.keys(*child) == chunk
+            } else {
+                self.keys(*child).starts_with(chunk)
+            }
         })
     }
 

@@ -123,9 +123,10 @@ impl Closer<'_> {
             let mut rest = schema.clone();
             rest.retain(|key, _| !matches!(key.as_str(), "anyOf" | "oneOf"));
             self.collect(&rest, &mut own, 1);
-            let branches = match own.open || unions == [true, true] {
-                true => Branches::Parts,
-                false => Branches::Whole(&own.names),
+            let branches = if own.open || unions == [true, true] {
+                Branches::Parts
+            } else {
+                Branches::Whole(&own.names)
             };
             return self.members(schema, branches, true);
         }

@@ -69,9 +69,10 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, wanted: &str) -> Result<(), String> {
-        match self.rest().starts_with(wanted) {
-            true => self.at += wanted.len(),
-            false => return self.problem(&format!("expected {wanted:?}")),
+        if self.rest().starts_with(wanted) {
+            self.at += wanted.len()
+        } else {
+            return self.problem(&format!("expected {wanted:?}"));
         }
         Ok(())
     }

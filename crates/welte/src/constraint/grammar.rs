@@ -108,10 +108,15 @@ impl Grammars {
             return Err("the model has no end token, so a constrained answer could not end".into());
         };
         let words: Vec<Vec<u8>> = (0..vocab)
-            .map(|token| match (token as usize) < tokenizer.vocab_size() {
-                true if !tokenizer.is_control(token) => tokenizer.token_bytes(token).to_vec(),
-                // No text. A form may name them by number.
-                _ => Vec::new(),
+            .map(|token| {
+                let has_text =
+                    (token as usize) < tokenizer.vocab_size() && !tokenizer.is_control(token);
+                // A form may name the others by number.
+                if has_text {
+                    tokenizer.token_bytes(token).to_vec()
+                } else {
+                    Vec::new()
+                }
             })
             .collect();
         let controls = (0..vocab.min(tokenizer.vocab_size() as u32))
@@ -272,9 +277,10 @@ impl Matching {
     }
 
     fn forced(&mut self) -> Vec<u32> {
-        match self.forces {
-            true => self.matcher.consume_ff_tokens(),
-            false => Vec::new(),
+        if self.forces {
+            self.matcher.consume_ff_tokens()
+        } else {
+            Vec::new()
         }
     }
 
@@ -357,9 +363,10 @@ mod tests {
                     let allowed = mask.to_list();
                     state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                     let spelling: Vec<u32> = allowed.iter().copied().filter(spells).collect();
-                    let from = match (state >> 40) % 4 < 3 && !spelling.is_empty() {
-                        true => &spelling,
-                        false => &allowed,
+                    let from = if (state >> 40) % 4 < 3 && !spelling.is_empty() {
+                        &spelling
+                    } else {
+                        &allowed
                     };
                     let token = from[(state >> 33) as usize % from.len()];
                     tokens.push(token);

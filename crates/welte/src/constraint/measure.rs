@@ -123,11 +123,14 @@ fn schema_of(schema: &Value) -> Result<(), Error> {
         at: None,
         problem,
     };
-    let most = |count: usize, most: usize, what: &str| match count > most {
-        true => Err(refused(format!(
-            "it has {count} {what}; the most are {most}"
-        ))),
-        false => Ok(()),
+    let most = |count: usize, most: usize, what: &str| {
+        if count > most {
+            Err(refused(format!(
+                "it has {count} {what}; the most are {most}"
+            )))
+        } else {
+            Ok(())
+        }
     };
     let (mut values, mut properties, mut patterns) = (0, 0, 0);
     let mut references = HashSet::new();

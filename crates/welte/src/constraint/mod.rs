@@ -65,9 +65,10 @@ pub enum Constraint {
 impl Constraint {
     /// A grammar in Lark or GBNF. GBNF has rules with `::=`.
     pub fn grammar(text: String) -> Constraint {
-        match text.contains("::=") {
-            true => Constraint::Gbnf(text),
-            false => Constraint::Lark(text),
+        if text.contains("::=") {
+            Constraint::Gbnf(text)
+        } else {
+            Constraint::Lark(text)
         }
     }
 

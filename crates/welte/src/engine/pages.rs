@@ -123,9 +123,10 @@ impl Pages {
     /// begin with the same tokens.
     pub(crate) fn would_share(&self, computing: &Sequence, waiting: &Sequence) -> bool {
         // The last token of a prompt is computed anyway.
-        let end = match self.has_states() {
-            true => self.next_checkpoint(computing),
-            false => computing.computed / self.page * self.page + self.page,
+        let end = if self.has_states() {
+            self.next_checkpoint(computing)
+        } else {
+            computing.computed / self.page * self.page + self.page
         };
         let last = computing.target().min(waiting.target() - 1);
         computing.shared
@@ -275,9 +276,10 @@ impl Pages {
         }
         let (every, last) = self.checkpoints(sequence);
         let regular = sequence.computed / every * every + every;
-        match last > sequence.computed {
-            true => regular.min(last),
-            false => regular,
+        if last > sequence.computed {
+            regular.min(last)
+        } else {
+            regular
         }
     }
 

@@ -26,9 +26,10 @@ impl Spelling {
     pub(crate) fn bytes(&self, token: u32) -> &[u8] {
         match &self.tokenizer {
             Some(tokenizer) if (token as usize) < tokenizer.vocab_size() => {
-                match self.printed_controls.contains(&token) {
-                    true => tokenizer.token_text(token).as_bytes(),
-                    false => tokenizer.token_bytes(token),
+                if self.printed_controls.contains(&token) {
+                    tokenizer.token_text(token).as_bytes()
+                } else {
+                    tokenizer.token_bytes(token)
                 }
             }
             _ => &[],

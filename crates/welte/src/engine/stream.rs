@@ -116,9 +116,10 @@ impl Stream {
             ready: String::new(),
             number: 0,
             prompt: sequence.prompt,
-            at_limit: match options.max_tokens == room {
-                true => StopReason::Length,
-                false => StopReason::ContextFull,
+            at_limit: if options.max_tokens == room {
+                StopReason::Length
+            } else {
+                StopReason::ContextFull
             },
             started,
             over: false,
@@ -149,9 +150,10 @@ impl Stream {
     pub fn take_logprobs(&mut self) -> &[Logprobs] {
         let text = &mut self.text;
         let known = text.logprobs.len();
-        let to = match self.over || text.ends.is_empty() {
-            true => known,
-            false => text.settled().min(known),
+        let to = if self.over || text.ends.is_empty() {
+            known
+        } else {
+            text.settled().min(known)
         };
         let from = text.reported.min(to);
         text.reported = text.reported.max(to);

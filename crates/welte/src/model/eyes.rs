@@ -147,9 +147,10 @@ fn beside(model: &Path) -> Option<PathBuf> {
         return Some(model.to_path_buf());
     }
     let folder = model.parent().filter(|_| model.is_file())?;
-    let folder = match folder.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => folder,
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
     };
     let is_encoder = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());

@@ -246,12 +246,13 @@ fn plan_encoder(
         0 => device.info().prompt_rows,
         n => n,
     };
-    let pooling = match options.scores {
-        true => settings.score_pooling.unwrap_or(Pooling::First),
-        false => options
+    let pooling = if options.scores {
+        settings.score_pooling.unwrap_or(Pooling::First)
+    } else {
+        options
             .pooling
             .or(settings.pooling)
-            .unwrap_or(Pooling::Mean),
+            .unwrap_or(Pooling::Mean)
     };
     let compile = CompileOptions {
         context: context.saturating_mul(spec.segments(options.scores)),

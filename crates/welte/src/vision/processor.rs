@@ -164,9 +164,10 @@ pub(super) fn read(
                 Ok::<_, Error>(settings.number(&[key], 1 << 12)?.unwrap_or(default) as u32)
             };
             let flag = |key: &str| settings.json.get(key).and_then(Json::as_bool) != Some(false);
-            let count = match flag("do_image_splitting") {
-                true => [number("min_tiles", 2)?, number("max_tiles", 10)?],
-                false => [1, 1],
+            let count = if flag("do_image_splitting") {
+                [number("min_tiles", 2)?, number("max_tiles", 10)?]
+            } else {
+                [1, 1]
             };
             let tolerance = settings
                 .json
@@ -240,11 +241,12 @@ pub(super) fn read(
         patch: spec.patch,
         merge: spec.merge,
         window: spec.window,
-        values: match spec.by_pixel {
-            true => Values::Pixels,
-            false => Values::Planes {
+        values: if spec.by_pixel {
+            Values::Pixels
+        } else {
+            Values::Planes {
                 frames: spec.frames,
-            },
+            }
         },
         mean: settings.colours("image_mean", mean)?,
         deviation,
@@ -256,12 +258,11 @@ pub(super) fn read(
 /// Refuses more tiles than a picture may have.
 fn tile_count(settings: &Settings<'_>, [least, most]: [u32; 2]) -> Result<[u32; 2], Error> {
     const MOST: u32 = 64;
-    match least <= most && most <= MOST {
-        true => Ok([least, most]),
-        false => {
-            let problem = format!("{least} to {most}; must be at most {MOST} in ascending order");
-            Err(settings.wrong("tiles", &problem))
-        }
+    if least <= most && most <= MOST {
+        Ok([least, most])
+    } else {
+        let problem = format!("{least} to {most}; must be at most {MOST} in ascending order");
+        Err(settings.wrong("tiles", &problem))
     }
 }
 

@@ -63,12 +63,13 @@ impl Watch {
             panic!("a planted panic");
         }
         *broken |= now && self.lost.load(Ordering::SeqCst) > 0;
-        match now || *broken {
-            true => Err(Error::Failed {
+        if now || *broken {
+            Err(Error::Failed {
                 device: DeviceId::only("spy"),
                 source: "a planted fault".into(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

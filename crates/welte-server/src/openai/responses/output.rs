@@ -75,9 +75,10 @@ impl Open {
     fn part(&self, text: &str) -> Option<Value> {
         match self.kind {
             Kind::Message => {
-                let logprobs = match text.is_empty() {
-                    true => &[],
-                    false => self.logprobs.as_slice(),
+                let logprobs = if text.is_empty() {
+                    &[]
+                } else {
+                    self.logprobs.as_slice()
                 };
                 Some(json!({
                     "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs,
@@ -89,9 +90,10 @@ impl Open {
     }
 
     fn item(&self, status: &str, text: &str) -> Value {
-        let content = match text.is_empty() {
-            true => json!([]),
-            false => self.part(text).into_iter().collect(),
+        let content = if text.is_empty() {
+            json!([])
+        } else {
+            self.part(text).into_iter().collect()
         };
         match self.kind {
             Kind::Message => json!({
@@ -308,9 +310,10 @@ impl Building {
             output: output.collect(),
             cancel: None,
         };
-        match self.in_background {
-            true => store.replace(stored),
-            false => store.put(stored),
+        if self.in_background {
+            store.replace(stored)
+        } else {
+            store.put(stored)
         }
     }
 

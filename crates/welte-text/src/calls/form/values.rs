@@ -99,9 +99,10 @@ impl Writer<'_> {
         }
         if let Some(reference) = map.get("$ref") {
             let target = self.root.pointer(reference.as_str()?.strip_prefix('#')?)?;
-            return match only(map, &["$ref"]) {
-                true => self.value(target, depth + 1),
-                false => None,
+            return if only(map, &["$ref"]) {
+                self.value(target, depth + 1)
+            } else {
+                None
             };
         }
         if let Some(all) = map.get("anyOf") {
@@ -246,9 +247,10 @@ impl Writer<'_> {
         let items = map.get("items").unwrap_or(&any);
         let mut item = |first: bool| {
             let value = self.value(items, depth + 1)?;
-            Some(match first {
-                true => value,
-                false => Form::Sequence(vec![self.separator(), value]),
+            Some(if first {
+                value
+            } else {
+                Form::Sequence(vec![self.separator(), value])
             })
         };
         let mut parts = Vec::new();
@@ -733,9 +735,10 @@ mod tests {
     fn keys_that_a_syntax_cannot_write_are_refused() {
         let has_key = |writing: Writing, key: &str, inner: bool| {
             let map = json!({ "type": "object", "properties": { key: { "const": 1 } } });
-            let schema = match inner {
-                true => json!({ "type": "object", "properties": { "p": map } }),
-                false => map,
+            let schema = if inner {
+                json!({ "type": "object", "properties": { "p": map } })
+            } else {
+                map
             };
             call(writing, &[("f", &schema)]).is_some()
         };

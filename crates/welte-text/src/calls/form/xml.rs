@@ -81,9 +81,10 @@ fn parameters(syntax: &Xml, name: &str, schema: &Value, left: &mut usize) -> Opt
         if copies {
             *left = left.checked_sub(bytes)?;
         }
-        all.push(match required.contains(&key.as_str()) {
-            true => parameter,
-            false => optional(parameter),
+        all.push(if required.contains(&key.as_str()) {
+            parameter
+        } else {
+            optional(parameter)
         });
     }
     Some(all)

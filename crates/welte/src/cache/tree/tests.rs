@@ -270,9 +270,10 @@ impl Simulation {
                 continue;
             }
             for position in self.first_read(cache, done)..done {
-                let (entry, offset) = match self.is_state(cache) {
-                    true => (0, 0),
-                    false => (position / PAGE, position % PAGE),
+                let (entry, offset) = if self.is_state(cache) {
+                    (0, 0)
+                } else {
+                    (position / PAGE, position % PAGE)
                 };
                 let page = sequence.lists[cache][entry];
                 assert_ne!(page, NO_PAGE, "cache {cache}, position {position}");

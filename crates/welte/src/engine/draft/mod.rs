@@ -252,9 +252,10 @@ impl Speculator {
 
     /// The longest chain that may run now: a short one tells what a step costs.
     pub(crate) fn longest_chain(&self) -> usize {
-        match self.chain.at(1) > 0.0 {
-            true => usize::MAX,
-            false => FIRST_CHAIN,
+        if self.chain.at(1) > 0.0 {
+            usize::MAX
+        } else {
+            FIRST_CHAIN
         }
     }
 
@@ -316,19 +317,22 @@ impl Speculator {
 
     /// Tokens per second of a round with so many rows and guesses in the longest draft.
     fn speed(&self, expected: f64, rows: usize, drafted: usize) -> f64 {
-        let seconds = match self.is_trial() {
-            _ if self.always => 1.0,
-            true => self.round.hoped(rows),
-            false => self.round.at(rows) + self.guess * drafted as f64,
+        let seconds = if self.always {
+            1.0
+        } else if self.is_trial() {
+            self.round.hoped(rows)
+        } else {
+            self.round.at(rows) + self.guess * drafted as f64
         };
         expected / seconds
     }
 
     /// Tokens per second of plain decoding.
     fn plain(&self, sequences: usize) -> f64 {
-        match self.always {
-            true => 0.0,
-            false => sequences as f64 / self.chain.at(sequences),
+        if self.always {
+            0.0
+        } else {
+            sequences as f64 / self.chain.at(sequences)
         }
     }
 

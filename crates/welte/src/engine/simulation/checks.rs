@@ -198,11 +198,12 @@ impl Checks {
         // The longest is for eight requests that wait for each stream, measured with other streams.
         let [decode, least] = world.times(world.shape.slots as usize, 16);
         let most = decode.mul_f64(6.0) + least;
-        match took > most {
-            true => Err(format!(
+        if took > most {
+            Err(format!(
                 "a piece of {rows} rows takes {took:?} beside steps of {decode:?}"
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -246,12 +247,13 @@ impl Checks {
         // Guesses after the end of a text are chosen in vain.
         let in_vain: usize = inner.seen.values().map(|seen| seen.drafted).sum();
         let reported = chosen..=chosen + in_vain as u64;
-        match reported.contains(&inner.chosen) {
-            true => Ok(()),
-            false => Err(format!(
+        if reported.contains(&inner.chosen) {
+            Ok(())
+        } else {
+            Err(format!(
                 "{chosen} tokens are reported, {} were chosen",
                 inner.chosen
-            )),
+            ))
         }
     }
 }

@@ -53,14 +53,16 @@ impl Lone {
         let (mut raw, mut cuts) = (Vec::new(), Vec::new());
         let stop = loop {
             if history.len() == most {
-                break match options.max_tokens == most - prompt {
-                    true => StopReason::Length,
-                    false => StopReason::ContextFull,
+                break if options.max_tokens == most - prompt {
+                    StopReason::Length
+                } else {
+                    StopReason::ContextFull
                 };
             }
-            let forbidden = match history.len() - prompt < options.min_tokens {
-                true => [&bias[..], &ends].concat(),
-                false => bias.clone(),
+            let forbidden = if history.len() - prompt < options.min_tokens {
+                [&bias[..], &ends].concat()
+            } else {
+                bias.clone()
             };
             let token = choice(
                 options.sampling.seed,
@@ -563,9 +565,10 @@ impl Client {
     fn judge(&self, world: &World, counts: &mut Counts) -> Result<(), String> {
         let same = |what: &str, is: &dyn std::fmt::Debug, must: &dyn std::fmt::Debug| {
             let (is, must) = (format!("{is:?}"), format!("{must:?}"));
-            match is == must {
-                true => Ok(()),
-                false => Err(format!("{what} is {is} and must be {must}")),
+            if is == must {
+                Ok(())
+            } else {
+                Err(format!("{what} is {is} and must be {must}"))
             }
         };
         let request = &self.plan.request;

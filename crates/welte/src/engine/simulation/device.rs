@@ -184,12 +184,13 @@ impl SimulatedContext {
             return Ok(());
         }
         let requests = slots.map(|slot| self.slots[slot as usize].request);
-        match self.world.fails(&mut self.broken, requests) {
-            false => Ok(()),
-            true => Err(Error::Failed {
+        if self.world.fails(&mut self.broken, requests) {
+            Err(Error::Failed {
                 device: DeviceId::only("simulated"),
                 source: "a planted fault".into(),
-            }),
+            })
+        } else {
+            Ok(())
         }
     }
 
@@ -200,9 +201,10 @@ impl SimulatedContext {
             let follows = nth > 0
                 && rows[nth - 1].slot == row.slot
                 && rows[nth - 1].position + 1 == row.position;
-            let before = match follows {
-                true => Some(all[nth - 1]),
-                false => self.read(row),
+            let before = if follows {
+                Some(all[nth - 1])
+            } else {
+                self.read(row)
             };
             let marks = before.unwrap_or(Cell::NOISE.marks);
             let marks = marks.after(row.token(), generated);
@@ -417,16 +419,15 @@ impl Context for SimulatedContext {
 
     fn sample(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         for (nth, pick) in picks.iter().enumerate() {
-            tokens[nth] = match Choice::is_skipped(picks, tokens, nth) {
-                true => SKIPPED,
-                false => {
-                    let (slot, position, marks) = self.outputs[pick.output as usize];
-                    if (slot, position + 1) != (pick.slot, pick.position) {
-                        self.world
-                            .wrong(format!("{pick:?} is of slot {slot}, row {position}"));
-                    }
-                    self.choose(slot, pick.position, marks)
+            tokens[nth] = if Choice::is_skipped(picks, tokens, nth) {
+                SKIPPED
+            } else {
+                let (slot, position, marks) = self.outputs[pick.output as usize];
+                if (slot, position + 1) != (pick.slot, pick.position) {
+                    self.world
+                        .wrong(format!("{pick:?} is of slot {slot}, row {position}"));
                 }
+                self.choose(slot, pick.position, marks)
             };
             if pick.draft.is_some() {
                 self.world.drafted(self.slots[pick.slot as usize].request);

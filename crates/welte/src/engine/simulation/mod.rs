@@ -220,9 +220,10 @@ fn engine(
         thread: Mutex::default(),
         replaying: None,
         store: None,
-        speculation: match speculates {
-            true => Speculation::Ngram,
-            false => Speculation::Off,
+        speculation: if speculates {
+            Speculation::Ngram
+        } else {
+            Speculation::Off
         },
     };
     let driver = Driver::new(shared, scheduler, context, make);
@@ -249,12 +250,13 @@ fn open(
     let disk = SimulatedDisk {
         clock: clock.clone(),
         each: Duration::from_micros([10, 2_000, 50_000][random.below(3)]),
-        write: Box::new(
-            move |path, bytes| match chance.lock().unwrap().once_in(full) {
-                true => Err(std::io::Error::other("the disk is full")),
-                false => std::fs::write(path, bytes),
-            },
-        ),
+        write: Box::new(move |path, bytes| {
+            if chance.lock().unwrap().once_in(full) {
+                Err(std::io::Error::other("the disk is full"))
+            } else {
+                std::fs::write(path, bytes)
+            }
+        }),
     };
     let nodes = program.caches.iter().map(|cache| cache.pages as usize);
     let nodes = nodes.max().unwrap_or(0);
@@ -355,9 +357,10 @@ fn live(world: &Arc<World>, engine: &Engine, driver: &mut Driver) -> Result<(), 
     engine.forget_prefixes();
     driver.turn().map_err(|error| error.to_string())?;
     let status = engine.status();
-    match (status.free_pages, status.free_slots) == (status.pages, world.shape.slots as usize) {
-        true => Ok(()),
-        false => Err(format!("pages or slots are missing: {status:?}")),
+    if (status.free_pages, status.free_slots) == (status.pages, world.shape.slots as usize) {
+        Ok(())
+    } else {
+        Err(format!("pages or slots are missing: {status:?}"))
     }
 }
 

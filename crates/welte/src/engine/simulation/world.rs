@@ -24,12 +24,13 @@ impl Marks {
 
     /// What choices see: the roles only where they have bits of their own.
     pub(super) fn seen(self, roles: bool) -> Marks {
-        match roles {
-            true => self,
-            false => Marks {
+        if roles {
+            self
+        } else {
+            Marks {
                 bits: self.content,
                 ..self
-            },
+            }
         }
     }
 
