@@ -1,11 +1,10 @@
 //! The one place that turns the engine's stream into events: text, reasoning, calls, and the end.
 
-use crate::ask::Report;
-use crate::changing::Changing;
-use crate::engine::floor_share;
 use crate::error::Failure;
 use crate::lines::{LimitedText, LineLimits};
 use crate::models::{Active, Lease};
+use crate::rates::floor_share;
+use crate::volatile_lines::Changing;
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -37,6 +36,19 @@ pub(crate) enum Event {
     CallVoid,
     /// The last event.
     End(Box<End>),
+}
+
+/// What an answer tells beside its text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Report {
+    /// The tokens of each piece of text.
+    pub(crate) tokens: bool,
+    /// How fast it was so far, before each piece of text.
+    pub(crate) timings: bool,
+    /// How much of the prompt is computed.
+    pub(crate) progress: bool,
+    /// The prompt's tokens, at the end.
+    pub(crate) prompt: bool,
 }
 
 /// How an answer ended.

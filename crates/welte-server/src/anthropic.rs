@@ -3,11 +3,10 @@
 use crate::answer::{Answer, Answers, End, Event, Reason, Whole};
 use crate::app::App;
 use crate::ask::{self, Ask, MustCall, Prompt};
-use crate::error::{Api, Failure, ok};
+use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
 use crate::openai::{figures, text_format};
-use crate::router::Outcome;
 use crate::{images, sampling, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

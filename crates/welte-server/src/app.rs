@@ -4,7 +4,6 @@ use crate::ServerOptions;
 use crate::bodies::Bodies;
 use crate::error::Failure;
 use crate::fields::Fields;
-use crate::ignored::Logged;
 use crate::models::{Catalog, Lease, Models, Served};
 use crate::openai::Store;
 use axum::http::StatusCode;
@@ -13,7 +12,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// The state of the server.
@@ -22,10 +21,8 @@ pub(crate) struct App {
     pub(crate) models: Arc<Models>,
     /// Stored responses.
     pub(crate) responses: Store,
-    /// Ignored fields that the log has named.
-    pub(crate) logged: Logged,
     /// What the bodies of requests take.
-    pub(crate) bodies: Bodies,
+    pub(crate) bodies: Arc<Bodies>,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
     /// The ids of responses that are made in the background, and of those that nobody has read when the server is about to end.
@@ -42,8 +39,7 @@ impl App {
             models: Arc::new(Models::new(catalog, &options)?),
             keys: options.api_keys.iter().map(hash).collect(),
             responses: Store::new(options.stored_responses),
-            logged: Logged::default(),
-            bodies: Bodies::new(options.bodies_memory, options.encoders),
+            bodies: Arc::new(Bodies::new(options.bodies_memory, options.encoders)),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             background: watch::Sender::default(),
@@ -143,11 +139,4 @@ impl App {
 
 fn sha256(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
-}
-
-/// The time since 1970.
-pub(crate) fn unix_time() -> std::time::Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
 }

@@ -1,14 +1,13 @@
 //! The one form of request that all APIs convert to, and its way into the engine.
 
-use crate::answer::{Answer, Parsing};
+use crate::answer::{Answer, Parsing, Report};
 use crate::app::App;
-use crate::changing::{self, Changing};
-pub(crate) use crate::ending::Ending;
 use crate::error::Failure;
-use crate::images::ImageRules;
+use crate::images::{self, ImageRules};
 use crate::length;
 use crate::lines::LineLimits;
 use crate::models::{Active, Lease, Served};
+use crate::volatile_lines::{self, Changing};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,14 +113,32 @@ impl Prompt {
             Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
         }
     }
-}
 
-impl Prompt {
     /// Lines of its system prompt that change with every request.
     fn changing(&self) -> Vec<Changing> {
         match self {
-            Prompt::Chat { messages, .. } => changing::kinds(messages),
+            Prompt::Chat { messages, .. } => volatile_lines::kinds(messages),
             _ => Vec::new(),
+        }
+    }
+}
+
+impl Prompt {
+    /// Its images, in order.
+    pub(crate) fn images(&self) -> Vec<&Image> {
+        match self {
+            Prompt::Chat { messages, .. } => messages.iter().flat_map(|m| &m.images).collect(),
+            Prompt::Parts(parts) => parts.iter().filter_map(Part::image).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Part {
+    fn image(&self) -> Option<&Image> {
+        match self {
+            Part::Image(image) => Some(image),
+            Part::Text(_) | Part::Token(_) => None,
         }
     }
 }
@@ -158,17 +175,18 @@ pub(crate) struct Ask {
     pub(crate) ending: Ending,
 }
 
-/// What an answer tells beside its text.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Report {
-    /// The tokens of each piece of text.
-    pub(crate) tokens: bool,
-    /// How fast it was so far, before each piece of text.
-    pub(crate) timings: bool,
-    /// How much of the prompt is computed.
-    pub(crate) progress: bool,
-    /// The prompt's tokens, at the end.
-    pub(crate) prompt: bool,
+/// How the prompt of a conversation ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// A last message of the assistant is the beginning of the answer.
+    #[default]
+    Auto,
+    /// With the beginning of an answer.
+    Begin,
+    /// With the last message, which the answer continues.
+    Continue,
+    /// With the last message, complete.
+    Nothing,
 }
 
 /// A call that the model must make.
@@ -321,6 +339,29 @@ impl Ask {
         }
         self.options.constraint = Some(constraint);
         self.constrained_by = Some(field);
+        Ok(())
+    }
+
+    /// True if it has images.
+    pub(crate) fn has_images(&self) -> bool {
+        self.prompts
+            .iter()
+            .any(|prompt| !prompt.images().is_empty())
+    }
+
+    /// Fetches and encodes the images of all prompts. Takes a while.
+    fn look(&mut self) -> Result<(), Failure> {
+        let all = self.prompts.iter().map(Prompt::images);
+        let all: Vec<Vec<&Image>> = all.collect();
+        let count = all.iter().map(Vec::len).sum::<usize>();
+        if let Some(beyond) = all.iter().flatten().nth(self.image_rules.most) {
+            let most = self.image_rules.most;
+            let problem = format!("the request has {count} images; see --max-images ({most})");
+            return Err(Failure::field(beyond.name.as_str(), problem));
+        }
+        let see = |image: &&Image| images::see(&self.served, &self.image_rules, image);
+        let seen = all.iter().map(|images| images.iter().map(see).collect());
+        self.seen = seen.collect::<Result<_, Failure>>()?;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! A small JSON text can become a large tree: an object with one field takes 6 bytes there and 600 here. So the number of its
 //! values is counted first, and the memory of all trees is bounded.
 
-use crate::app::App;
+use crate::ServerOptions;
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::ignored::Ignored;
@@ -31,7 +31,7 @@ const PARSED_AT_ONCE: usize = 64 << 10;
 
 /// What bodies may take together.
 pub(crate) struct Bodies {
-    most: usize,
+    max_bytes: usize,
     held: AtomicUsize,
     /// Places for work that takes a while.
     places: Arc<Semaphore>,
@@ -40,9 +40,9 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    pub(crate) fn new(most: usize, places: usize) -> Bodies {
+    pub(crate) fn new(max_bytes: usize, places: usize) -> Bodies {
         Bodies {
-            most,
+            max_bytes,
             held: AtomicUsize::new(0),
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
             looking: Arc::new(Semaphore::new(LOOKING)),
@@ -81,21 +81,24 @@ async fn in_place<T: Send + 'static>(
 
 /// The memory of a body, until the request is done.
 pub(crate) struct Held {
-    app: Arc<App>,
+    bodies: Arc<Bodies>,
     bytes: usize,
 }
 
 impl Held {
     fn add(&mut self, bytes: usize) -> Result<(), Failure> {
-        let bodies = &self.app.bodies;
-        if self.bytes.saturating_add(bytes) > bodies.most {
+        let bodies = &self.bodies;
+        if self.bytes.saturating_add(bytes) > bodies.max_bytes {
             let message = format!(
                 "the body takes more memory than all bodies may ({} MiB); see --bodies-memory",
-                bodies.most >> 20
+                bodies.max_bytes >> 20
             );
             return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
         }
-        let add = |held: usize| held.checked_add(bytes).filter(|held| *held <= bodies.most);
+        let add = |held: usize| {
+            held.checked_add(bytes)
+                .filter(|held| *held <= bodies.max_bytes)
+        };
         let added = bodies
             .held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -110,22 +113,25 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let held = &self.app.bodies.held;
-        held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bodies.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// The fields of a request's body, and the memory that they take.
-pub(crate) async fn fields(app: &Arc<App>, request: Request) -> Result<(Fields, Held), Failure> {
+pub(crate) async fn fields(
+    bodies: &Arc<Bodies>,
+    options: &ServerOptions,
+    request: Request,
+) -> Result<(Fields, Held), Failure> {
     let mut held = Held {
-        app: app.clone(),
+        bodies: bodies.clone(),
         bytes: 0,
     };
     let ignored = request.extensions().get::<Ignored>().cloned();
     let ignored = ignored.unwrap_or_default();
     let body = tokio::time::timeout(
-        app.options.body_timeout,
-        read(app, request.into_body(), &mut held),
+        options.body_timeout,
+        read(options.largest_body, request.into_body(), &mut held),
     );
     let body = body.await.unwrap_or_else(|_| {
         let message = "the body did not arrive in time";
@@ -141,17 +147,17 @@ pub(crate) async fn fields(app: &Arc<App>, request: Request) -> Result<(Fields, 
     if small {
         return parse();
     }
-    app.bodies.aside(parse).await
+    bodies.aside(parse).await
 }
 
-async fn read(app: &App, body: Body, held: &mut Held) -> Result<Vec<u8>, Failure> {
-    let most = app.options.largest_body;
+/// Reads a body of at most `max_len` bytes.
+async fn read(max_len: usize, body: Body, held: &mut Held) -> Result<Vec<u8>, Failure> {
     let too_large = || {
-        let message = format!("the body is larger than {most} bytes");
+        let message = format!("the body is larger than {max_len} bytes");
         Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     };
     let announced = axum::body::HttpBody::size_hint(&body).lower();
-    if announced > most as u64 {
+    if announced > max_len as u64 {
         return Err(too_large());
     }
     let mut parts = body.into_data_stream();
@@ -159,13 +165,13 @@ async fn read(app: &App, body: Body, held: &mut Held) -> Result<Vec<u8>, Failure
     while let Some(part) = poll_fn(|context| Pin::new(&mut parts).poll_next(context)).await {
         let part =
             part.map_err(|error| Failure::request(format!("the body cannot be read: {error}")))?;
-        if all.len() + part.len() > most {
+        if all.len() + part.len() > max_len {
             return Err(too_large());
         }
         held.add(part.len())?;
         let grown = all.len() + part.len();
         if grown > all.capacity() {
-            let capacity = grown.max(2 * all.capacity()).min(most);
+            let capacity = grown.max(2 * all.capacity()).min(max_len);
             let more = all.try_reserve_exact(capacity - all.len());
             more.map_err(|_| {
                 let message = "there is no memory for the body; try again";

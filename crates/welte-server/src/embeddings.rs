@@ -2,11 +2,10 @@
 
 use crate::app::App;
 use crate::ask::Prompt;
-use crate::error::{Failure, Overflow, ok};
+use crate::error::{Failure, Outcome, Overflow, ok};
 use crate::fields::Fields;
 use crate::length;
 use crate::models::Lease;
-use crate::router::Outcome;
 use crate::{ollama, prompts};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -1,27 +1,13 @@
 //! The prompt of a conversation, and how it ends: with the beginning of an answer, or with the one that the last message begins.
 
-use crate::ask::Ask;
-use crate::changing;
+use crate::ask::{Ask, Ending};
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::turns;
+use crate::volatile_lines;
 use serde_json::{Map, Value};
 use welte::Message;
 use welte_text::{RenderOptions, Rendered};
-
-/// How the prompt of a conversation ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// A last message of the assistant is the beginning of the answer.
-    #[default]
-    Auto,
-    /// With the beginning of an answer.
-    Begin,
-    /// With the last message, which the answer continues.
-    Continue,
-    /// With the last message, complete.
-    Nothing,
-}
 
 impl Ending {
     /// Takes `add_generation_prompt` and `continue_final_message`, as vLLM and llama.cpp have them.
@@ -122,7 +108,7 @@ impl Ask {
             ..RenderOptions::default()
         };
         options.set_dates();
-        let messages = changing::without(messages, &served.drop_changing);
+        let messages = volatile_lines::without(messages, &served.drop_changing);
         let tools = self.tools.as_slice();
         // Firefunction's name for the tools, as text.
         let functions = if tools.is_empty() {

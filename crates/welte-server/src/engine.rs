@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::{Api, Failure, ok};
 use crate::models::Served;
+use crate::rates::{Rates, floor_share, speed};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -69,81 +70,6 @@ pub(crate) async fn state(State(app): State<Arc<App>>, Query(asked): Asked) -> R
 
 /// The most branches of the prefix tree in a response.
 const MOST_BRANCHES: usize = 256;
-/// How far back rates look.
-const RATES_OVER: Duration = Duration::from_secs(1);
-
-/// Earlier snapshots, from which rates are computed.
-#[derive(Default)]
-pub(crate) struct History {
-    past: VecDeque<Moment>,
-}
-
-/// The counts of a snapshot.
-struct Moment {
-    at: Instant,
-    prompt: u64,
-    generated: u64,
-    steps: u64,
-    /// Positions of the running requests.
-    positions: Vec<(u64, usize)>,
-}
-
-/// Changes per second since a moment.
-struct Rates {
-    prompt: f64,
-    decode: f64,
-    /// Rows of a decode step.
-    rows: f64,
-    steps: f64,
-    seconds: f64,
-}
-
-impl History {
-    /// Adds a snapshot. Returns the newest moment that is old enough, or the oldest.
-    fn add(&mut self, snapshot: &Snapshot, now: Instant) -> Option<&Moment> {
-        // If nobody has looked for long, the oldest moment says nothing about now.
-        self.past.retain(|moment| now - moment.at <= 5 * RATES_OVER);
-        let is_old = |moment: &Moment| now - moment.at >= RATES_OVER;
-        while self.past.get(1).is_some_and(is_old) {
-            self.past.pop_front();
-        }
-        let position = |slot: &SlotSnapshot| Some((slot.request?, slot.position));
-        self.past.push_back(Moment {
-            at: now,
-            prompt: snapshot.prompt_tokens,
-            generated: snapshot.generated_tokens,
-            steps: snapshot.decode_steps,
-            positions: snapshot.slots.iter().filter_map(position).collect(),
-        });
-        self.past.front().filter(|_| self.past.len() > 1)
-    }
-}
-
-impl Rates {
-    fn since(moment: Option<&Moment>, snapshot: &Snapshot, now: Instant) -> Rates {
-        let Some(moment) = moment else {
-            return Rates {
-                prompt: 0.0,
-                decode: 0.0,
-                rows: 0.0,
-                steps: 0.0,
-                seconds: 0.0,
-            };
-        };
-        let seconds = (now - moment.at).as_secs_f64().max(1e-3);
-        let change = |now: u64, then: u64| now.saturating_sub(then) as f64;
-        let generated = change(snapshot.generated_tokens, moment.generated);
-        let steps = change(snapshot.decode_steps, moment.steps);
-        Rates {
-            prompt: change(snapshot.prompt_tokens, moment.prompt) / seconds,
-            decode: generated / seconds,
-            rows: if steps > 0.0 { generated / steps } else { 0.0 },
-            steps: steps / seconds,
-            seconds,
-        }
-    }
-}
-
 /// Waits for the scheduler's next turn.
 async fn snapshot(served: &Served) -> Result<Box<Snapshot>, Failure> {
     let engine = &served.engine;
@@ -222,25 +148,6 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
             "generated_tokens": snapshot.generated_tokens, "preemptions": count(&metrics.preemptions),
         },
     }))
-}
-
-/// The share of the memory's bandwidth that so many steps per second take, if it is known and reached at all.
-pub(crate) fn floor_share(
-    steps: f64,
-    bytes: f64,
-    bandwidth: Option<f64>,
-    in_cache: bool,
-) -> Option<f64> {
-    let bandwidth = bandwidth.filter(|_| !in_cache && steps > 0.0)?;
-    // More than memory gives came from a cache.
-    Some(steps * bytes / bandwidth).filter(|share| *share <= 1.0)
-}
-
-/// Tokens per second of a request that decodes, since it had these positions.
-fn speed(slot: &SlotSnapshot, before: &[(u64, usize)], seconds: f64) -> Option<f64> {
-    let then = before.iter().find(|(of, _)| slot.request == Some(*of));
-    let (_, then) = then.filter(|_| !slot.in_prompt && seconds > 0.0)?;
-    Some(slot.position.saturating_sub(*then) as f64 / seconds)
 }
 
 fn slots(

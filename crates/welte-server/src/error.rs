@@ -27,6 +27,9 @@ impl Api {
     }
 }
 
+/// The response to a request.
+pub(crate) type Outcome = Result<Response, Failure>;
+
 /// Why a request is refused or has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]

@@ -9,6 +9,9 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// It is answered whatever the load.
+pub(crate) const PATH: &str = "/health";
+
 /// A piece of a long prompt may take seconds on a slow device.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,9 +1,8 @@
 //! Models of the hub: Ollama's `/api/pull` and `/api/delete`.
 
 use crate::app::App;
-use crate::error::{Api, Failure, ok};
+use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
-use crate::router::Outcome;
 use crate::{ollama, sse};
 use axum::body::Bytes;
 use axum::http::StatusCode;

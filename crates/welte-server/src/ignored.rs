@@ -1,8 +1,7 @@
 //! Fields of requests that the server does not know. Clients depend on servers that ignore them, so they change nothing; a header
 //! of the response names them, and the log names them once per client. With `--strict` they are refused.
 
-use crate::app::App;
-use crate::middleware::Client;
+use crate::client::Client;
 use axum::extract::{Request, State};
 use axum::http::header::USER_AGENT;
 use axum::http::{HeaderName, HeaderValue};
@@ -86,9 +85,25 @@ fn printable(name: &str) -> String {
     text
 }
 
+/// How the ignored fields of all requests are named.
+#[derive(Debug)]
+pub(crate) struct Naming {
+    strict: bool,
+    logged: Logged,
+}
+
+impl Naming {
+    pub(crate) fn new(strict: bool) -> Naming {
+        Naming {
+            strict,
+            logged: Logged::default(),
+        }
+    }
+}
+
 /// What the log has named, by client.
 #[derive(Debug, Default)]
-pub(crate) struct Logged(Mutex<BTreeSet<(Client, String)>>);
+struct Logged(Mutex<BTreeSet<(Client, String)>>);
 
 impl Logged {
     /// The names that are new for this client.
@@ -104,11 +119,11 @@ impl Logged {
 
 /// Gives a request its list of unknown fields, and names them in the response and in the log.
 pub(crate) async fn name(
-    State(app): State<Arc<App>>,
+    State(naming): State<Arc<Naming>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let ignored = Ignored::new(app.options.strict);
+    let ignored = Ignored::new(naming.strict);
     let program = request.headers().get(USER_AGENT).cloned();
     request.extensions_mut().insert(ignored.clone());
     let mut response = next.run(request).await;
@@ -127,7 +142,7 @@ pub(crate) async fn name(
         let name = String::from_utf8_lossy(name.as_bytes());
         name.chars().take(LONGEST_NAME).collect()
     });
-    let fields = app.logged.add(Client::current(), names.named);
+    let fields = naming.logged.add(Client::current(), names.named);
     if !fields.is_empty() {
         let fields = fields.join(", ");
         tracing::warn!(

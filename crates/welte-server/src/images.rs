@@ -3,7 +3,6 @@
 #[cfg(feature = "hub")]
 mod remote;
 
-use crate::ask::{Ask, Part, Prompt};
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::models::Served;
@@ -135,52 +134,12 @@ pub(crate) fn of_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
     })
 }
 
-impl Prompt {
-    /// Its images, in order.
-    pub(crate) fn images(&self) -> Vec<&Image> {
-        match self {
-            Prompt::Chat { messages, .. } => messages.iter().flat_map(|m| &m.images).collect(),
-            Prompt::Parts(parts) => parts.iter().filter_map(Part::image).collect(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Part {
-    fn image(&self) -> Option<&Image> {
-        match self {
-            Part::Image(image) => Some(image),
-            Part::Text(_) | Part::Token(_) => None,
-        }
-    }
-}
-
-impl Ask {
-    /// True if it has images.
-    pub(crate) fn has_images(&self) -> bool {
-        self.prompts
-            .iter()
-            .any(|prompt| !prompt.images().is_empty())
-    }
-
-    /// Fetches and encodes the images of all prompts. Takes a while.
-    pub(crate) fn look(&mut self) -> Result<(), Failure> {
-        let all = self.prompts.iter().map(Prompt::images);
-        let all: Vec<Vec<&Image>> = all.collect();
-        let count = all.iter().map(Vec::len).sum::<usize>();
-        if let Some(beyond) = all.iter().flatten().nth(self.image_rules.most) {
-            let most = self.image_rules.most;
-            let problem = format!("the request has {count} images; see --max-images ({most})");
-            return Err(Failure::field(beyond.name.as_str(), problem));
-        }
-        let see = |image: &&Image| see(&self.served, &self.image_rules, image);
-        let seen = all.iter().map(|images| images.iter().map(see).collect());
-        self.seen = seen.collect::<Result<_, Failure>>()?;
-        Ok(())
-    }
-}
-
-fn see(served: &Served, rules: &ImageRules, image: &Image) -> Result<Arc<Seen>, Failure> {
+/// Fetches and encodes an image. Takes a while.
+pub(crate) fn see(
+    served: &Served,
+    rules: &ImageRules,
+    image: &Image,
+) -> Result<Arc<Seen>, Failure> {
     let wrong = |problem: String| Failure::field(image.name.as_str(), problem);
     let Some(eyes) = served.model.eyes() else {
         let why = served.model.no_images().unwrap_or("it has no eyes");

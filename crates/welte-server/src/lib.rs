@@ -9,7 +9,7 @@ mod app;
 mod ask;
 mod bodies;
 mod browser;
-mod changing;
+mod client;
 mod connections;
 mod embeddings;
 mod ending;
@@ -34,6 +34,7 @@ mod openai;
 mod openapi;
 mod page;
 mod prompts;
+mod rates;
 mod rerank;
 mod router;
 mod sampling;
@@ -41,9 +42,9 @@ mod serve;
 mod sse;
 mod times;
 mod turns;
+mod volatile_lines;
 
 pub use browser::BrowserPage;
-pub use changing::Changing;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
 pub use images::ImageRules;
@@ -51,6 +52,7 @@ pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
 pub use times::keep_alive;
+pub use volatile_lines::Changing;
 
 use serde_json::{Map, Value};
 use std::time::Duration;

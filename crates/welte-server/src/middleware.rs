@@ -1,9 +1,9 @@
 //! What every request passes: its origin, its key, an id, the log.
 
-use crate::ServerOptions;
 use crate::app::App;
+use crate::client::Client;
 use crate::error::{Api, Failure, Refusal};
-use crate::router::HEALTH;
+use crate::{ServerOptions, health};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, request::Parts};
@@ -22,21 +22,6 @@ const LONGEST_ID: usize = 128;
 /// The address that a request came from.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Peer(pub(crate) IpAddr);
-
-tokio::task_local! {
-    static CLIENT: Client;
-}
-
-/// Who asks: requests with the same key, address and program are of one client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Client(pub(crate) u64);
-
-impl Client {
-    /// The client of the request that this task handles.
-    pub(crate) fn current() -> Client {
-        CLIENT.try_with(|client| *client).unwrap_or_default()
-    }
-}
 
 /// Gives the request an id, and logs what became of it. Prompts are never logged.
 pub(crate) async fn log(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -93,7 +78,7 @@ pub(crate) async fn check(
     let peer = request.extensions().get::<Peer>();
     let program = headers.get(header::USER_AGENT);
     let client = app.hash(&(peer, key(headers), program));
-    CLIENT.scope(Client(client), next.run(request)).await
+    Client(client).scope(next.run(request)).await
 }
 
 fn allow(
@@ -123,7 +108,7 @@ fn allow(
     }
     // Background responses can be read until the end.
     let reads_response = method == Method::GET && uri.path().starts_with("/v1/responses/");
-    if app.is_draining() && uri.path() != HEALTH && !reads_response {
+    if app.is_draining() && uri.path() != health::PATH && !reads_response {
         let message = "the server is about to end";
         return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message));
     }

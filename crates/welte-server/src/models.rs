@@ -1,12 +1,12 @@
 //! The models that the server knows. They are loaded on demand, and unloaded when they are idle for long or when another
 //! one needs their memory; never while they serve.
 
-use crate::changing::Changing;
-use crate::engine::History;
+use crate::client::Client;
 use crate::error::Failure;
 use crate::metrics::Metrics;
-use crate::middleware::Client;
-use crate::{ServerOptions, app};
+use crate::rates::History;
+use crate::volatile_lines::Changing;
+use crate::{ServerOptions, times};
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -336,7 +336,7 @@ impl Entry {
         Entry {
             id: name,
             aliases: Vec::new(),
-            created: app::unix_time().as_secs(),
+            created: times::since_1970().as_secs(),
             path,
             released: released.clone(),
             metrics: Arc::default(),

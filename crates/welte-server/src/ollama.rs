@@ -1,14 +1,13 @@
 //! Ollama's API. Responses are streamed as JSON line by line unless the request says otherwise.
 
 use crate::answer::{Answers, End, Event, Reason, Whole};
-use crate::app::{App, unix_time};
+use crate::app::App;
 use crate::ask::{Ask, Prompt};
-use crate::error::{Api, Failure, ok};
+use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
 use crate::openai::figures;
-use crate::router::Outcome;
-use crate::{images, keep_alive, logprobs, sampling, sse};
+use crate::{images, keep_alive, logprobs, sampling, sse, times};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -473,7 +472,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
 }
 
 fn now() -> String {
-    time(unix_time().as_secs())
+    time(times::since_1970().as_secs())
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC.

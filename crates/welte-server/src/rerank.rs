@@ -1,11 +1,10 @@
 //! Documents in the order of their relevance for a query: `/v1/rerank` and `/rerank`, as llama.cpp and Jina have them.
 
 use crate::app::App;
-use crate::error::{Failure, ok};
+use crate::error::{Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::length;
 use crate::models::Lease;
-use crate::router::Outcome;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Which path leads where.
 
 use crate::app::App;
-use crate::error::{Api, Failure};
+use crate::error::{Api, Failure, Outcome};
 use crate::fields::Fields;
 #[cfg(feature = "hub")]
 use crate::hub;
@@ -25,8 +25,6 @@ use std::sync::Arc;
 pub fn router(models: impl Into<Catalog>, options: ServerOptions) -> Result<Router, welte::Error> {
     Ok(of_app(Arc::new(App::new(models.into(), options)?)))
 }
-
-pub(crate) type Outcome = Result<Response, Failure>;
 
 /// A method, a path, and what answers.
 type Route = (&'static str, &'static str, Endpoint);
@@ -73,7 +71,7 @@ fn delete<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> Endpoint {
 /// ([`Api::of`]).
 fn routes() -> Vec<Route> {
     let routes = vec![
-        ("get", HEALTH, get(health::health).open()),
+        ("get", health::PATH, get(health::health).open()),
         ("get", "/v1/models", get(openai::models)),
         ("get", "/v1/models/{*id}", get(openai::model)),
         ("post", "/v1/chat/completions", json(openai::chat)),
@@ -152,9 +150,6 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// It is answered whatever the load.
-pub(crate) const HEALTH: &str = "/health";
-
 /// All that a server with these options answers: the APIs and the pages.
 fn table(options: &ServerOptions) -> Vec<(&'static str, Cow<'static, str>, Endpoint)> {
     let apis = routes().into_iter();
@@ -181,11 +176,12 @@ pub(crate) fn of_app(app: Arc<App>) -> Router {
         }
     }
     let check = (app.clone(), Arc::new(open));
+    let naming = Arc::new(ignored::Naming::new(app.options.strict));
     router
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn(middleware::format_errors))
-        .layer(from_fn_with_state(app.clone(), ignored::name))
+        .layer(from_fn_with_state(naming, ignored::name))
         .layer(from_fn_with_state(check, middleware::check))
         .layer(middleware::cors(&app.options))
         .layer(from_fn_with_state(app.clone(), middleware::log))
@@ -211,7 +207,7 @@ where
         method,
         move |State(app): State<Arc<App>>, uri: Uri, request: Request| async move {
             let done = async {
-                let (fields, _held) = bodies::fields(&app, request).await?;
+                let (fields, _held) = bodies::fields(&app.bodies, &app.options, request).await?;
                 handler(app.clone(), fields)
                     .await
                     .map_err(|failure| app.without_folders(failure))

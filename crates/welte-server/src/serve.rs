@@ -5,8 +5,8 @@ use crate::connections::{Connections, Kind, LastPart, Limits, Place, Socket};
 use crate::error::{Api, Failure};
 use crate::middleware::Peer;
 use crate::models::Models;
-use crate::router::{self, HEALTH};
 use crate::{Catalog, ServerOptions};
+use crate::{health, router};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -210,7 +210,7 @@ fn answering(
         let (app, router, kind) = (app.clone(), router.clone(), place.kind);
         async move {
             let path = request.uri().path();
-            let response = if kind == Kind::Spare && path != HEALTH && !app.is_draining() {
+            let response = if kind == Kind::Spare && path != health::PATH && !app.is_draining() {
                 full(&app).response(Api::of(path))
             } else {
                 router.call(request).await?

@@ -1,8 +1,14 @@
-//! How long a model stays loaded, as Ollama writes it.
+//! The time, and times as Ollama writes them.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Reads `300` (seconds), `5m`, `1h30m`, `500ms`. A negative time means forever, which is `None`.
+/// The time since 1970.
+pub(crate) fn since_1970() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// How long a model stays loaded. Reads `300` (seconds), `5m`, `1h30m`, `500ms`. A negative time means forever, which is `None`.
 pub fn keep_alive(text: &str) -> Result<Option<Duration>, String> {
     let wrong = || format!("{text:?} is no time; use seconds or a time such as 5m or 24h");
     let (negative, mut rest) = match text.strip_prefix('-') {

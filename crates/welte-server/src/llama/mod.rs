@@ -15,6 +15,6 @@ pub(crate) use state::{metrics, props, slots};
 pub(crate) use text::{apply_template, detokenize, tokenize};
 pub(crate) use timings::{of as timings, progress, so_far};
 
+use crate::error::Outcome;
 use crate::fields::Fields;
-use crate::router::Outcome;
 use std::sync::Arc;

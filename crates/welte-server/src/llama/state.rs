@@ -88,11 +88,11 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     for served in app.models.loaded() {
         served.settle().await;
     }
-    let mut response = Response::new(Body::from(metrics::text(&app.models)));
+    let mut response = Response::new(Body::from(metrics::text::of(&app.models)));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, kind);
-    let since = crate::app::unix_time().saturating_sub(app.started.elapsed());
+    let since = crate::times::since_1970().saturating_sub(app.started.elapsed());
     headers.insert(PROCESS_START, since.as_secs().into());
     response
 }

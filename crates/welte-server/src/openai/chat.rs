@@ -5,10 +5,9 @@ use super::{FINGERPRINT, Streaming, created, figures, finish_reason, take_common
 use crate::answer::{Answers, End, Event, Whole};
 use crate::app::App;
 use crate::ask::{self, Ask, Ending, Prompt};
-use crate::error::{Api, Failure, ok};
+use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::{Lease, Served};
-use crate::router::Outcome;
 use crate::{llama, logprobs, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -14,12 +14,13 @@ pub(crate) use responses::{
 };
 
 use crate::answer::{End, Reason};
-use crate::app::{App, unix_time};
+use crate::app::App;
 use crate::ask::Ask;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::llama::Extras;
 use crate::models::Entry;
+use crate::times;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -149,5 +150,5 @@ pub(crate) fn figures(end: &End) -> Value {
 
 /// Seconds since 1970.
 fn created() -> u64 {
-    unix_time().as_secs()
+    times::since_1970().as_secs()
 }

@@ -1,6 +1,6 @@
 //! Anthropic's API.
 
-use super::{EVENTS, Endpoint, Field, SAMPLING, post};
+use super::endpoint::{EVENTS, Endpoint, Field, SAMPLING, post};
 
 const ANTHROPIC: &[Field] = &[
     (

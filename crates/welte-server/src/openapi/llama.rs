@@ -1,6 +1,6 @@
 //! llama.cpp's API.
 
-use super::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
+use super::endpoint::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
 
 /// Further paths of endpoints.
 pub(super) const ALIASES: &[(&str, &str)] = &[

@@ -1,6 +1,6 @@
 //! Objects in the bodies of requests, by name. They describe the common case; the server takes more.
 
-use super::SAMPLING;
+use super::endpoint::{self, SAMPLING};
 use crate::openai::INCLUDES;
 use crate::sampling::SAMPLERS;
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ pub(super) fn schemas() -> Value {
     );
     let mut options: Map<String, Value> = SAMPLING
         .iter()
-        .map(|(name, kind, meaning)| (name.to_string(), super::schema(kind, meaning)))
+        .map(|(name, kind, meaning)| (name.to_string(), endpoint::schema(kind, meaning)))
         .collect();
     options.insert("num_predict".into(), json!({ "type": "integer" }));
     let num_ctx = json!({ "type": "integer", "minimum": 0 });

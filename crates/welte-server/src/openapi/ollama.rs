@@ -1,6 +1,6 @@
 //! Ollama's API.
 
-use super::{Endpoint, Field, LINES, get, post};
+use super::endpoint::{Endpoint, Field, LINES, get, post};
 
 const OLLAMA: &[Field] = &[
     ("model", "!string", "the model's name"),

@@ -1,7 +1,7 @@
 //! OpenAI's API.
 
+use super::endpoint::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
 use super::llama::{ENDING, EXTRAS};
-use super::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
 
 const OPENAI: &[Field] = &[
     (

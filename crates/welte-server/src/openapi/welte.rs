@@ -1,6 +1,6 @@
 //! What the pages read.
 
-use super::{Endpoint, get};
+use super::endpoint::{Endpoint, get};
 
 pub(super) const ENDPOINTS: &[Endpoint] = &[
     get("/welte/state", "Welte", "The engine at work"),

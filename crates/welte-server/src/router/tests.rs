@@ -164,7 +164,10 @@ async fn a_key_is_needed_except_where_the_table_says_so() {
         open.extend(row.open.then_some(row.path));
     }
     let pages = page::FILES.iter().map(|file| file.path);
-    let expected: Vec<&str> = [HEALTH, "/v1/health"].into_iter().chain(pages).collect();
+    let expected: Vec<&str> = [health::PATH, "/v1/health"]
+        .into_iter()
+        .chain(pages)
+        .collect();
     assert_eq!(open, expected);
     // Paths that look like open ones.
     for path in [
@@ -333,7 +336,7 @@ async fn hosts_are_compared_whole() {
         for host in *hosts {
             let headers = [("host", *host)];
             let (status, text) = walk
-                .ask(&Method::GET, HEALTH, &headers, Body::empty())
+                .ask(&Method::GET, health::PATH, &headers, Body::empty())
                 .await;
             assert_eq!(status, *expected, "{}: {text}", host.escape_ascii());
         }
@@ -351,7 +354,9 @@ async fn hosts_are_compared_whole() {
             400,
         ),
     ] {
-        let (status, _) = walk.ask(&Method::GET, HEALTH, headers, Body::empty()).await;
+        let (status, _) = walk
+            .ask(&Method::GET, health::PATH, headers, Body::empty())
+            .await;
         assert_eq!(status, expected, "{headers:?}");
     }
     // A URL with a host must agree with the header.
@@ -424,14 +429,19 @@ async fn origins_are_compared_whole() {
         for origin in *origins {
             let headers = [("host", &b"llm.example.org:80"[..]), ("origin", origin)];
             let (status, text) = walk
-                .ask(&Method::GET, HEALTH, &headers, Body::empty())
+                .ask(&Method::GET, health::PATH, &headers, Body::empty())
                 .await;
             assert_eq!(status, *expected, "{}: {text}", origin.escape_ascii());
         }
     }
     // Without a host no origin is the server's own.
     let (status, _) = walk
-        .ask(&Method::GET, HEALTH, &[("origin", b"null")], Body::empty())
+        .ask(
+            &Method::GET,
+            health::PATH,
+            &[("origin", b"null")],
+            Body::empty(),
+        )
         .await;
     assert_eq!(status, StatusCode::FORBIDDEN);
 }
@@ -447,7 +457,7 @@ async fn stars_allow_every_name() {
         ("origin", b"https://other.example"),
     ];
     let (status, _) = walk
-        .ask(&Method::GET, HEALTH, &headers, Body::empty())
+        .ask(&Method::GET, health::PATH, &headers, Body::empty())
         .await;
     assert_eq!(status, StatusCode::OK);
 }
