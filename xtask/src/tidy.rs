@@ -81,9 +81,6 @@ const DEVICE_TESTS: &[&str] = &[
     "welte-split",
 ];
 
-/// Crates whose files still import each other in circles. No other crate may.
-const WITH_CIRCLES: [&str; 2] = ["welte", "welte-server"];
-
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
 const UNSAFE: [&str; 10] = [
     "crates/welte-cpu/src/",
@@ -116,12 +113,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut problems = imports(root);
     for (name, _) in IMPORTS {
         let source = root.join("crates").join(name).join("src");
-        let is_known = WITH_CIRCLES.contains(&name);
-        let found = if is_known {
-            Vec::new()
-        } else {
-            circles(&source)
-        };
+        let found = circles(&source);
         let each = found.iter().map(|files| files.join(", "));
         problems.extend(each.map(|files| format!("{name}: files import each other: {files}")));
     }

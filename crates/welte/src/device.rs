@@ -56,6 +56,16 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
+/// What starts the device of a choice while a model's description is read; `None` if no device of the choice takes long to start.
+pub(crate) fn starter(choice: DeviceChoice) -> Option<impl FnOnce() + Send> {
+    let (kind, ordinal) = match choice {
+        DeviceChoice::Named(id) => (KINDS.iter().find(|kind| kind.name == id.kind)?, id.ordinal),
+        DeviceChoice::Auto => (KINDS.iter().find(|kind| kind.is_automatic())?, 0),
+    };
+    let start = kind.start?;
+    Some(move || start(ordinal))
+}
+
 /// A device that an automatic choice did not take.
 #[derive(Debug)]
 pub struct Skipped {

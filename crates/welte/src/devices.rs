@@ -1,6 +1,6 @@
 //! The devices of this build. No other file of the engine names a device crate: a new device is one more entry here.
 
-use crate::{DeviceChoice, Error};
+use crate::Error;
 use std::sync::Arc;
 use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport};
 
@@ -22,7 +22,7 @@ pub(crate) struct Kind {
     /// A typical device of this kind, for planning on a machine without one.
     assumed: Option<Assume>,
     /// Starts the device of this number, if that takes long. A load then need not wait for it.
-    start: Option<fn(u32)>,
+    pub(crate) start: Option<fn(u32)>,
 }
 
 /// Every kind. An automatic choice tries them in this order.
@@ -143,14 +143,20 @@ impl Kind {
     }
 }
 
-/// What starts the device of a choice while a model's description is read; `None` if no device of the choice takes long to start.
-pub(crate) fn starter(choice: DeviceChoice) -> Option<impl FnOnce() + Send> {
-    let (kind, ordinal) = match choice {
-        DeviceChoice::Named(id) => (KINDS.iter().find(|kind| kind.name == id.kind)?, id.ordinal),
-        DeviceChoice::Auto => (KINDS.iter().find(|kind| kind.is_automatic())?, 0),
-    };
-    let start = kind.start?;
-    Some(move || start(ordinal))
+impl Error {
+    pub(crate) fn unknown_device(name: &str) -> Error {
+        let mut known = vec!["auto".to_string()];
+        for kind in KINDS {
+            known.push(kind.name.to_string());
+            if kind.numbered {
+                known.push(format!("{}:N", kind.name));
+            }
+        }
+        Error::UnknownDevice {
+            name: name.to_string(),
+            known,
+        }
+    }
 }
 
 /// Opens a device by itself, for tools. [`Model::load`](crate::Model::load) opens the device of its options.

@@ -1,6 +1,5 @@
 //! What can go wrong, in words that name the model and the request. A caller that knows a remedy matches the variant.
 
-use crate::devices::KINDS;
 use std::sync::Arc;
 use welte_device::DeviceId;
 use welte_table::{Format, human};
@@ -317,20 +316,4 @@ pub enum Error {
         /// Tokens that the model it is compared with knows.
         base: u32,
     },
-}
-
-impl Error {
-    pub(crate) fn unknown_device(name: &str) -> Error {
-        let mut known = vec!["auto".to_string()];
-        for kind in KINDS {
-            known.push(kind.name.to_string());
-            if kind.numbered {
-                known.push(format!("{}:N", kind.name));
-            }
-        }
-        Error::UnknownDevice {
-            name: name.to_string(),
-            known,
-        }
-    }
 }

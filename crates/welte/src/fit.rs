@@ -1,8 +1,7 @@
 //! Whether a plan fits in memory, what would fit, and the longest context that does.
 
 use crate::devices::{open_device, with_experts_on_cpu};
-use crate::model::DEFAULT_CONTEXT;
-use crate::{Error, LoadOptions};
+use crate::{DEFAULT_CONTEXT, Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Demand, Device, DeviceId, Plan};
 

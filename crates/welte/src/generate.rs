@@ -1,6 +1,6 @@
 //! What to generate, and what came out.
 
-use crate::{Constraint, Error, Speculated};
+use crate::{Constraint, Error};
 use std::sync::Arc;
 use std::time::Duration;
 use welte_device::Logprobs;
@@ -111,6 +111,22 @@ pub struct RequestProgress {
     pub generated: usize,
     /// From the first token until now, or to the last one.
     pub generation: Duration,
+}
+
+/// What speculation did for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Speculated {
+    /// Steps that verified guesses.
+    pub rounds: usize,
+    /// Tokens that were guessed.
+    pub drafted: usize,
+    /// Guesses that were right.
+    pub accepted: usize,
+    /// Time in which these rounds guessed. Requests that run together share it.
+    pub drafting: Duration,
+    /// Time in which they verified.
+    pub verifying: Duration,
 }
 
 /// The result of a generation.

@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod fit;
 mod generate;
+mod load_options;
 mod model;
 mod perplexity;
 mod pictures;
@@ -49,13 +50,14 @@ pub use divergence::{Divergence, divergence};
 pub use engine::Driver;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot, Request,
-    SlotSnapshot, Snapshot, Speculated, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
+    SlotSnapshot, Snapshot, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
 #[doc(hidden)]
 pub use engine::{Clock, SyntheticDraft};
 pub use error::Error;
-pub use generate::{GenerateOptions, Outcome, RequestProgress, StopReason, Timings};
-pub use model::{DEFAULT_CONTEXT, Images, Inspection, LoadOptions, Model, open};
+pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
+pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
+pub use model::{Inspection, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordSight;

@@ -1,278 +1,34 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
 mod eyes;
+mod images;
+mod inspection;
 mod plan;
 
-pub use eyes::Images;
+pub use inspection::Inspection;
 
 use crate::cache::fingerprint;
 use crate::constraint::Grammars;
-use crate::devices::{self, KINDS, Kind};
-use crate::engine::Handle;
 use crate::fit::FittedContext;
 use crate::pictures::Eyes;
 use crate::text::TextSide;
-use crate::{
-    DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, TextToEmbed, rerank,
-    text,
-};
+use crate::{Error, LoadOptions, Skipped, device, text};
 use eyes::Found;
+use inspection::inspect_with_eyes;
+use plan::check_fit;
 pub(crate) use plan::plan_program;
-use plan::{check_fit, inspect_with_eyes, plan_on};
+use std::any::Any;
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use web_time::{Duration, Instant};
-use welte_device::{
-    Activations, Device, DeviceInfo, DeviceOptions, Loaded, Phase, Phases, Plan, Progress, Replay,
-    Steps,
-};
+use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
 use welte_formats::Narrowed;
-use welte_formats::checkpoint::{Checkpoint, Value};
+use welte_formats::checkpoint::Checkpoint;
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, ModelSpec, Pooling, Survey, VectorSettings};
+use welte_models::{ModelSpec, Survey, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
-
-/// The default context of a model whose own context is longer.
-pub const DEFAULT_CONTEXT: u32 = 4096;
-
-/// How to load a model.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct LoadOptions {
-    /// Where to run.
-    pub device: DeviceChoice,
-    /// Positions that a sequence can have; 0: the model's own context, at most [`DEFAULT_CONTEXT`] unless `fit_context`.
-    pub context: u32,
-    /// Sizes that are 0 follow the memory: the context is the model's own as far as memory allows, and the caches are cut
-    /// to what fits ([`Model::fitted_context`] says what was chosen). Not for encoders.
-    pub fit_context: bool,
-    /// With `fit_context`: leave memory for other models, too.
-    pub fit_with_others: bool,
-    /// With `fit_context`: the bytes that the model may take in all; `None`: what is available.
-    pub fit_within: Option<u64>,
-    /// Threads of the CPU device; `None`: one for each core that the process may use, or for each core of `cpus`. Of a hybrid
-    /// processor the performance cores count.
-    pub threads: Option<usize>,
-    /// The processors that threads of the CPU device are pinned to, as the system numbers them; `None`: the system chooses.
-    /// [`cpu_list`](crate::cpu_list) reads a list such as `0-7,16`.
-    pub cpus: Option<Vec<usize>>,
-    /// Format of keys and values: F16 or Q8_0.
-    pub kv_format: Format,
-    /// Name of the CPU's instruction set; `None`: the best of this machine.
-    pub instructions: Option<String>,
-    /// Rows of a prompt that are computed together; 0: the device's default.
-    pub prompt_rows: u32,
-    /// The most rows of a step that yields the logits of every row.
-    pub decode_rows: u32,
-    /// Sequences that are decoded together.
-    pub slots: u32,
-    /// Positions in the caches, shared by all sequences; 0: as many as all slots need for their whole context.
-    pub cache_positions: u32,
-    /// States that are kept of earlier sequences, so that requests with the same prefix go on from there. Only for models
-    /// with recurrent state.
-    pub checkpoints: u32,
-    /// Compute vectors of texts too, unless the checkpoint says that the model only scores pairs of texts.
-    pub embeddings: bool,
-    /// The rows of a text that make its vector; `None`: as the checkpoint says, else the last row.
-    pub pooling: Option<Pooling>,
-    /// Score pairs of texts in place of embeddings ([`Engine::score`]).
-    pub scores: bool,
-    /// The tokens for yes and no, whose logits are the scores.
-    pub(crate) score_tokens: Option<[u32; 2]>,
-    /// Positions of a page, which tests make small.
-    pub(crate) page: u32,
-    /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
-    /// so that stored pages are never used with other weights.
-    pub prefix_store: bool,
-    /// Vectors that rows may read in place of tokens ([`Program::features`]); 0: none. Not for encoders.
-    pub features: u32,
-    /// Whether the model takes images, and where their encoder is.
-    pub images: Images,
-    /// The longest chain of tokens decoded in one submission.
-    pub max_chain: u32,
-    /// How a GPU replays chains; `None`: in the fastest way that has run on this kind of GPU.
-    pub replay: Option<Replay>,
-    /// Measure a device's tuning parameters at load even if stored ones exist.
-    pub retune: bool,
-    /// How a GPU rounds the activations that it multiplies with weights in FP8.
-    pub activations: Activations,
-    /// Which kernels a GPU may use for steps of few generated rows.
-    pub steps: Steps,
-    /// Load even if the plan exceeds the memory that the device reports as available.
-    pub ignore_memory: bool,
-    /// The experts of so many layers, from the first one on, run on the CPU, and all else on the device. 0: none;
-    /// `u32::MAX`, or more than there are: all. Then a GPU runs kernel by kernel, whatever `replay` says.
-    pub cpu_experts: u32,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        LoadOptions {
-            device: DeviceChoice::Auto,
-            context: 0,
-            fit_context: false,
-            fit_with_others: false,
-            fit_within: None,
-            threads: None,
-            cpus: None,
-            kv_format: Format::F16,
-            instructions: None,
-            prompt_rows: 0,
-            decode_rows: CompileOptions::default().decode_rows,
-            slots: 1,
-            cache_positions: 0,
-            checkpoints: CompileOptions::default().checkpoints,
-            embeddings: false,
-            pooling: None,
-            scores: false,
-            score_tokens: None,
-            page: CompileOptions::default().page,
-            prefix_store: false,
-            features: 0,
-            images: Images::Off,
-            max_chain: 256,
-            replay: None,
-            retune: false,
-            activations: Activations::default(),
-            steps: Steps::default(),
-            ignore_memory: false,
-            cpu_experts: 0,
-        }
-    }
-}
-
-impl LoadOptions {
-    fn with_context(&self, context: u32) -> LoadOptions {
-        LoadOptions {
-            context,
-            ..self.clone()
-        }
-    }
-
-    /// Whether only a GPU can do what is asked for.
-    fn needs_gpu(&self) -> bool {
-        self.cpu_experts > 0 || self.activations == Activations::Float8
-    }
-
-    pub(crate) fn for_device(&self) -> DeviceOptions {
-        let mut options = DeviceOptions::default();
-        options.threads = self.threads;
-        options.cpus = self.cpus.clone();
-        options.instructions = self.instructions.clone();
-        options.replay = match self.cpu_experts {
-            0 => self.replay,
-            _ => Some(Replay::Launches),
-        };
-        options.retune = self.retune;
-        options.activations = self.activations;
-        options.steps = self.steps;
-        options
-    }
-}
-
-/// A model that is compiled and planned but not loaded: what `welte inspect` shows.
-pub struct Inspection {
-    /// The checkpoint.
-    pub checkpoint: Arc<dyn Checkpoint>,
-    /// What the model is.
-    pub spec: ModelSpec,
-    options: LoadOptions,
-    skipped: Vec<Skipped>,
-    device: Arc<dyn Device>,
-    plan: Plan,
-    fitted: Option<FittedContext>,
-    /// What is known of its eyes, in words.
-    images: Option<String>,
-}
-
-impl Inspection {
-    /// Where the model comes from.
-    pub fn origin(&self) -> &str {
-        self.checkpoint.origin()
-    }
-
-    /// Facts about the model and how the device will run it, in order.
-    pub fn facts(&self) -> Vec<(String, String)> {
-        let text = |value: &Value| match value {
-            Value::U64(v) => v.to_string(),
-            Value::I64(v) => v.to_string(),
-            Value::F64(v) => v.to_string(),
-            Value::Bool(v) => v.to_string(),
-            Value::String(v) => v.chars().take(80).collect(),
-            Value::Array(v) => format!("{} values", v.len()),
-        };
-        let mut facts: Vec<(String, String)> = self.spec.facts();
-        let metadata = self.checkpoint.metadata().iter();
-        let general = metadata.filter(|(key, _)| key.starts_with("general."));
-        facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
-        facts.extend(self.plan.facts.iter().cloned());
-        let images = self.images.iter().cloned();
-        facts.extend(images.map(|images| ("images".to_string(), images)));
-        let others = KINDS
-            .iter()
-            .filter(|kind| kind.name != self.device.info().id.kind);
-        facts.extend(others.flat_map(|kind| self.facts_elsewhere(kind)));
-        facts
-    }
-
-    /// Facts about how another kind of device would run the model.
-    fn facts_elsewhere(&self, kind: &Kind) -> Vec<(String, String)> {
-        let Some((device, assumed)) = kind.for_planning(&self.options.for_device()) else {
-            return Vec::new();
-        };
-        let note = if assumed {
-            format!(
-                "; assuming an {}, since there is none here",
-                device.info().name
-            )
-        } else {
-            String::new()
-        };
-        let checkpoint = self.checkpoint.as_ref();
-        let facts = match plan_on(device.as_ref(), checkpoint, &self.spec, &self.options) {
-            Ok(plan) => plan.facts,
-            Err(why) => vec![("not possible".to_string(), why.to_string())],
-        };
-        let on_kind =
-            |(name, value)| (format!("{name} on {}", kind.name), format!("{value}{note}"));
-        facts.into_iter().map(on_kind).collect()
-    }
-
-    /// Its passes.
-    pub fn program(&self) -> &Program {
-        &self.plan.program
-    }
-
-    /// Memory by class.
-    pub fn plan(&self) -> &MemoryPlan {
-        &self.plan.memory
-    }
-
-    /// Memory that the device could allocate now, if it is known and the plan takes no other memory besides.
-    pub fn available(&self) -> Option<u64> {
-        match self.device.demands(&self.plan)[..] {
-            [demand] => demand.have,
-            _ => None,
-        }
-    }
-
-    /// The device on which the model would run.
-    pub fn device(&self) -> &DeviceInfo {
-        self.device.info()
-    }
-
-    /// The devices that an automatic choice did not take.
-    pub fn skipped(&self) -> &[Skipped] {
-        &self.skipped
-    }
-
-    /// The context that was chosen, if the options asked for that.
-    pub fn fitted_context(&self) -> Option<FittedContext> {
-        self.fitted
-    }
-}
 
 /// A loaded model. Clones are cheap and share the weights.
 #[derive(Clone)]
@@ -316,7 +72,8 @@ pub(crate) struct Inner {
     pub(crate) max_chain: usize,
     /// Stands for the weights, if a prefix store may need it.
     pub(crate) fingerprint: Option<[u8; 32]>,
-    engine: Mutex<Option<Arc<Handle>>>,
+    /// The shared engine, once there is one. [`Engine`](crate::Engine) knows its type.
+    pub(crate) engine: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     load_time: Duration,
     /// What loading spent its time on outside the device.
     phases: Arc<Phases>,
@@ -397,7 +154,7 @@ impl Model {
             })
         };
         std::thread::scope(|scope| {
-            if let Some(start) = devices::starter(options.device) {
+            if let Some(start) = device::starter(options.device) {
                 scope.spawn(start);
             }
             let reader = std::thread::Builder::new().spawn_scoped(scope, read);
@@ -428,7 +185,7 @@ impl Model {
         // Scores need tokens before the plan, everything else only afterwards.
         let (score_tokens, side) = if scores {
             let side = side()?;
-            (rerank::score_tokens(side.tokenizer.as_ref()), Ok(side))
+            (text::score_tokens(side.tokenizer.as_ref()), Ok(side))
         } else {
             (None, Err(side))
         };
@@ -508,29 +265,6 @@ impl Model {
                 phases: phases.clone(),
             }),
         })
-    }
-
-    /// The engine of this model, made at the first call. It holds the memory that the plan shows.
-    pub fn engine(&self) -> Result<Engine, Error> {
-        let engine = self.inner.engine.lock();
-        let mut engine = engine.unwrap_or_else(PoisonError::into_inner);
-        let handle = match &*engine {
-            Some(handle) => handle.clone(),
-            None => engine
-                .insert(Handle::start(self, &EngineOptions::default())?)
-                .clone(),
-        };
-        Ok(Engine::of(self, handle))
-    }
-
-    /// A session on the model's engine: one conversation.
-    pub fn session(&self) -> Result<Session, Error> {
-        Ok(self.engine()?.session())
-    }
-
-    /// A stepper with caches of its own.
-    pub fn stepper(&self) -> Result<Stepper, Error> {
-        Stepper::new(self)
     }
 
     /// Where the model comes from.
@@ -668,34 +402,6 @@ impl Model {
     /// Encodes text, with the begin-of-text token if the model expects one. Control tokens are recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer()?.encode(text, true, true)?)
-    }
-
-    /// Encodes a text to embed, with the prompt of this name before it. Without a name, the model's default prompt is used,
-    /// if it has one ([`VectorSettings`]).
-    pub fn encode_to_embed(&self, prompt: Option<&str>, text: &str) -> Result<TextToEmbed, Error> {
-        let settings = &self.inner.vectors;
-        let Some(name) = prompt.or(settings.default_prompt.as_deref()) else {
-            return Ok(self.encode(text)?.into());
-        };
-        let prompt = settings.prompt(name).ok_or_else(|| {
-            let known: Vec<&str> = settings.prompts.iter().map(|p| p.0.as_str()).collect();
-            Error::NoSuchPrompt {
-                name: name.to_string(),
-                known: if known.is_empty() {
-                    "none".to_string()
-                } else {
-                    known.join(", ")
-                },
-            }
-        })?;
-        Ok(TextToEmbed {
-            tokens: self.encode(&format!("{prompt}{text}"))?,
-            left_out: if settings.leaves_out_prompts && !prompt.is_empty() {
-                self.tokenizer()?.count_prompt(prompt)?
-            } else {
-                0
-            },
-        })
     }
 
     /// A prompt that makes the model write what is between two texts.

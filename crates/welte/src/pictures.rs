@@ -1,11 +1,11 @@
 //! Pictures in prompts: a model's eyes, what they have seen, and prompts with pictures in the places of placeholders.
 
 use crate::vision::{Piece, Vision};
-use crate::{Error, Medium, MediumAt, Model};
+use crate::{Error, Medium, MediumAt};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use welte_text::{ChatTemplate, Image, ImageSource, Message, Tokenizer};
+use welte_text::Tokenizer;
 
 /// Bytes of features that are kept of the pictures seen last.
 const KEPT: usize = 256 << 20;
@@ -274,36 +274,6 @@ impl<const N: usize> From<&[u32; N]> for Prompt {
 impl From<&Prompt> for Prompt {
     fn from(prompt: &Prompt) -> Prompt {
         prompt.clone()
-    }
-}
-
-impl Model {
-    /// The prompt that begins an answer to a conversation, with its images in their places. The images must be there: none is
-    /// fetched from an address.
-    pub fn encode_conversation(
-        &self,
-        template: &ChatTemplate,
-        messages: &[Message],
-    ) -> Result<Prompt, Error> {
-        let tokens = self.encode_chat(template, messages)?;
-        let mut images = messages.iter().flat_map(|m| &m.images).peekable();
-        if images.peek().is_none() {
-            return Ok(tokens.into());
-        }
-        let wrong = |problem: String| Error::Eyes {
-            origin: self.origin().to_string(),
-            problem,
-        };
-        let eyes = self.eyes().ok_or_else(|| {
-            let why = self.no_images().unwrap_or("it has no eyes");
-            wrong(format!("the model takes no images: {why}"))
-        })?;
-        let see = |image: &Image| match &image.source {
-            ImageSource::Bytes(bytes) => eyes.see(bytes),
-            ImageSource::Url(url) => Err(wrong(format!("{url} is not a file"))),
-        };
-        let seen = images.map(see).collect::<Result<Vec<_>, _>>()?;
-        eyes.place(&tokens, &seen)
     }
 }
 

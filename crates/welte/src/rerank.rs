@@ -4,27 +4,15 @@ use crate::{Engine, Error, Model};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use web_time::Instant;
-use welte_text::Tokenizer;
 
 /// The instruction of rerankers that take one, unless the caller gives another.
 pub const RERANK_INSTRUCTION: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
 
-/// The answers whose logits a generative reranker compares.
-const ANSWERS: [&str; 2] = ["yes", "no"];
-
 /// The text around a pair for Qwen3-Reranker.
 const BEFORE: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the \
     Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 const AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
-
-/// The tokens of the answers, if the vocabulary has the marks of the prompt.
-pub(crate) fn score_tokens(tokenizer: Option<&Tokenizer>) -> Option<[u32; 2]> {
-    let tokenizer = tokenizer?;
-    tokenizer.id_of("<|im_start|>")?;
-    let [yes, no] = ANSWERS.map(|answer| tokenizer.id_of(answer));
-    Some([yes?, no?])
-}
 
 impl Model {
     /// The tokens by which the model judges whether a document answers a query. Encoders take no instruction. Tokens that

@@ -100,3 +100,17 @@ impl Session {
             .submit_cancellable(request, self.cancelled.clone())
     }
 }
+
+impl Model {
+    /// A session on the model's engine: one conversation.
+    pub fn session(&self) -> Result<Session, Error> {
+        Ok(self.engine()?.session())
+    }
+}
+
+impl Engine {
+    /// A conversation on this engine.
+    pub fn session(&self) -> Session {
+        Session::new(self.clone())
+    }
+}

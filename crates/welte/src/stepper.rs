@@ -19,6 +19,13 @@ pub struct Stepper {
     step: Step,
 }
 
+impl Model {
+    /// A stepper with caches of its own.
+    pub fn stepper(&self) -> Result<Stepper, Error> {
+        Stepper::new(self)
+    }
+}
+
 impl Stepper {
     pub(crate) fn new(model: &Model) -> Result<Stepper, Error> {
         if model.is_encoder() {

@@ -277,3 +277,14 @@ pub fn tokenizer(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, Error> {
             origin: checkpoint.origin().to_string(),
         })
 }
+
+/// The answers whose logits a generative reranker compares.
+const ANSWERS: [&str; 2] = ["yes", "no"];
+
+/// The tokens of the answers, if the vocabulary has the marks of the prompt.
+pub(crate) fn score_tokens(tokenizer: Option<&Tokenizer>) -> Option<[u32; 2]> {
+    let tokenizer = tokenizer?;
+    tokenizer.id_of("<|im_start|>")?;
+    let [yes, no] = ANSWERS.map(|answer| tokenizer.id_of(answer));
+    Some([yes?, no?])
+}

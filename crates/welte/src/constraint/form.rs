@@ -1,6 +1,6 @@
 //! Constraints that consist of others, translated to one Lark grammar.
 
-use super::{Constraint, Source, quoted};
+use super::kinds::{Constraint, Source, quoted};
 use crate::Error;
 use std::fmt::Write;
 

@@ -221,7 +221,7 @@ impl<'a> Parser<'a> {
         loop {
             match self.next() {
                 None | Some('\n') => return self.problem("a string without its closing '\"'"),
-                Some('"') => return Ok(super::quoted(&text)),
+                Some('"') => return Ok(super::kinds::quoted(&text)),
                 Some('\\') => text.push(self.escape()?),
                 Some(other) => text.push(other),
             }

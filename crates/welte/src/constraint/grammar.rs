@@ -1,7 +1,7 @@
 //! The compiler and the matcher of llguidance, behind the few calls that the engine makes.
 
 use super::form::Controls;
-use super::{Constraint, Source};
+use super::kinds::{Constraint, Source};
 use crate::Error;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::{

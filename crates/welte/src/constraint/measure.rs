@@ -1,6 +1,6 @@
 //! What a constraint may consist of. A constraint is measured before it is compiled, without calling itself for its parts.
 
-use super::Constraint;
+use super::kinds::Constraint;
 use crate::Error;
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};

@@ -2,8 +2,7 @@
 //! the scheduler never waits for a consumer and never allocates.
 
 use super::clock::Clock;
-use super::draft::Speculated;
-use crate::Error;
+use crate::{Error, Speculated};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

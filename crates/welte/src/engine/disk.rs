@@ -1,33 +1,18 @@
 //! The disk tier: reads the stored pages of admitted prompts, and writes evicted ones.
 
+use super::restore::Restore;
 use super::sequence::{Part, Sequence};
 use crate::Error;
 use crate::average::moving_average;
 use crate::cache::{
-    GENERATED, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Sha256, Staging,
-    StoreMonitor, Stored, matches, token_key,
+    GENERATED, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Staging, StoreMonitor,
+    matches, token_key,
 };
 use std::time::Duration;
 use welte_device::{Context, Error as DeviceError};
 
 /// Rows that a step must have to tell how fast prompts are computed.
 const TELLING: usize = 32;
-
-/// Stored pages that are on their way to a sequence.
-pub(crate) struct Restore {
-    /// The pages, from the first that the sequence lacks.
-    chain: Vec<Stored>,
-    /// Pages asked for.
-    asked: usize,
-    /// Pages that have arrived.
-    done: usize,
-    /// Name of the page before the next one.
-    before: Sha256,
-    /// Takes only pages in the roles that the sequence asks for.
-    exact: bool,
-    /// They count as cached tokens of the prompt.
-    first: bool,
-}
 
 /// The store, as the scheduler uses it.
 pub(crate) struct Disk {

@@ -3,7 +3,7 @@
 use super::channel::{Channel, Finish, Next};
 use super::sequence::Sequence;
 use super::{Engine, Request};
-use crate::Error;
+use crate::{Error, Model};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -90,6 +90,36 @@ impl Future for Embedding {
 impl Drop for Embedding {
     fn drop(&mut self) {
         self.out.leave();
+    }
+}
+
+impl Model {
+    /// Encodes a text to embed, with the prompt of this name before it. Without a name, the model's default prompt is used,
+    /// if it has one ([`VectorSettings`](crate::VectorSettings)).
+    pub fn encode_to_embed(&self, prompt: Option<&str>, text: &str) -> Result<TextToEmbed, Error> {
+        let settings = self.vector_settings();
+        let Some(name) = prompt.or(settings.default_prompt.as_deref()) else {
+            return Ok(self.encode(text)?.into());
+        };
+        let prompt = settings.prompt(name).ok_or_else(|| {
+            let known: Vec<&str> = settings.prompts.iter().map(|p| p.0.as_str()).collect();
+            Error::NoSuchPrompt {
+                name: name.to_string(),
+                known: if known.is_empty() {
+                    "none".to_string()
+                } else {
+                    known.join(", ")
+                },
+            }
+        })?;
+        Ok(TextToEmbed {
+            tokens: self.encode(&format!("{prompt}{text}"))?,
+            left_out: if settings.leaves_out_prompts && !prompt.is_empty() {
+                self.tokenizer()?.count_prompt(prompt)?
+            } else {
+                0
+            },
+        })
     }
 }
 

@@ -10,9 +10,13 @@ mod features;
 mod guide;
 mod logprobs;
 mod media;
+mod medium;
+mod options;
 mod pace;
 mod pages;
+mod pooling;
 mod request;
+mod restore;
 mod scheduler;
 mod sequence;
 mod shared;
@@ -25,63 +29,28 @@ mod thread;
 
 #[doc(hidden)]
 pub use clock::Clock;
-#[doc(hidden)]
-pub use draft::SyntheticDraft;
-pub use draft::{Speculated, Speculation};
 pub use embedding::{Embedding, TextToEmbed};
-pub use media::{Medium, MediumAt};
+pub use medium::{Medium, MediumAt};
+pub use options::{EngineOptions, Speculation};
 pub use request::Request;
+#[doc(hidden)]
+pub use request::SyntheticDraft;
 pub use shared::Status;
 pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};
 pub use stream::Stream;
 pub use thread::Driver;
 
 use crate::cache::StoreMonitor;
-use crate::{Error, Model, PrefixStoreOptions, PrefixStoreStatus, Session};
-use channel::Channel;
+use crate::{Error, Model, PrefixStoreStatus};
 use disk::Disk;
-use draft::{Draft, Speculator};
+use draft::Speculator;
 use scheduler::Scheduler;
-use sequence::Sequence;
 use shared::Shared;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use thread::MakeContext;
 use welte_device::{Context, Replaying};
-
-/// How an engine works.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct EngineOptions {
-    /// Requests that may wait beside those that run. Further ones are refused with [`Error::Busy`].
-    pub queue: usize,
-    /// Where guesses of the next tokens come from.
-    pub speculation: Speculation,
-    /// The most tokens that are guessed for a request at a time. The rows of a decode step bound it, too.
-    pub draft_max: usize,
-    /// Guess even where it does not pay: for tests.
-    #[doc(hidden)]
-    pub speculate_always: bool,
-    /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
-    pub prefix_store: Option<PrefixStoreOptions>,
-    /// Where it takes the time from: for tests.
-    #[doc(hidden)]
-    pub clock: Clock,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions {
-            queue: 256,
-            speculation: Speculation::default(),
-            draft_max: 16,
-            speculate_always: false,
-            prefix_store: None,
-            clock: Clock::default(),
-        }
-    }
-}
 
 /// Serves many requests on one loaded model. Every request gets the text that it would get alone. Clones are cheap and
 /// share the engine; it ends when the last clone, session and stream are gone.
@@ -196,6 +165,21 @@ impl Handle {
     }
 }
 
+impl Model {
+    /// The engine of this model, made at the first call. It holds the memory that the plan shows.
+    pub fn engine(&self) -> Result<Engine, Error> {
+        let shared = self.inner.engine.lock();
+        let mut shared = shared.unwrap_or_else(PoisonError::into_inner);
+        let known = shared.clone().map(Arc::downcast::<Handle>);
+        if let Some(Ok(handle)) = known {
+            return Ok(Engine::of(self, handle));
+        }
+        let handle = Handle::start(self, &EngineOptions::default())?;
+        *shared = Some(handle.clone());
+        Ok(Engine::of(self, handle))
+    }
+}
+
 impl Engine {
     /// An engine of its own for a model. [`Model::engine`] gives the model's shared one.
     pub fn new(model: &Model, options: &EngineOptions) -> Result<Engine, Error> {
@@ -287,37 +271,6 @@ impl Engine {
     /// The snapshot that was asked for, once it is there.
     pub fn take_snapshot(&self) -> Option<Box<Snapshot>> {
         self.handle.shared.inbox().snapshot.take()
-    }
-
-    /// Begins a request. The stream gives its text or its tokens.
-    pub fn submit(&self, request: Request) -> Result<Stream, Error> {
-        self.submit_cancellable(request, Arc::default())
-    }
-
-    /// As [`Engine::submit`], with a flag that cancels the request.
-    pub(crate) fn submit_cancellable(
-        &self,
-        request: Request,
-        cancelled: Arc<AtomicBool>,
-    ) -> Result<Stream, Error> {
-        if self.model.is_encoder() {
-            let origin = self.model.origin().to_string();
-            return Err(Error::NoText { origin });
-        }
-        let clock = &self.handle.shared.clock;
-        let started = clock.now();
-        let out = |room| Channel::new(room, cancelled.clone(), clock.clone());
-        let mut sequence = Sequence::new(&self.model, &request, out)?;
-        let rows = self.model.rows_of(self.model.inner.decode);
-        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);
-        let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
-        stream.number = self.handle.shared.push(sequence)?;
-        Ok(stream)
-    }
-
-    /// A conversation on this engine.
-    pub fn session(&self) -> Session {
-        Session::new(self.clone())
     }
 
     /// Ends the engine. Requests that have not ended fail with [`Error::EngineStopped`].

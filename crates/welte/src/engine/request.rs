@@ -1,10 +1,9 @@
 //! What a caller asks of an engine.
 
-use super::draft::SyntheticDraft;
-use super::media::MediumAt;
+use super::medium::MediumAt;
 use crate::GenerateOptions;
 use std::ops::Range;
-use web_time::Instant;
+use web_time::{Duration, Instant};
 
 /// A prompt and how to continue it.
 ///
@@ -56,4 +55,16 @@ impl Request {
             prefix_cache: true,
         }
     }
+}
+
+/// A draft that knows the answer, for benchmarks and tests.
+#[doc(hidden)]
+#[derive(Clone, Debug, Default)]
+pub struct SyntheticDraft {
+    /// The answer that plain decoding gives.
+    pub answer: Vec<u32>,
+    /// The probability that a guess is right.
+    pub agreement: f64,
+    /// How long a guess takes.
+    pub each: Duration,
 }

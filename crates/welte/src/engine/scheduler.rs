@@ -17,23 +17,23 @@ mod recovery;
 mod run;
 mod settle;
 mod texts;
+mod work;
 
 use super::disk::Disk;
 use super::draft::Speculator;
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
+use super::pooling::pools_several;
 use super::sequence::Sequence;
 use super::shared::Shared;
 #[cfg(test)]
 pub(crate) use audit::{Audit, Audited};
-use drafts::Drafting;
-use plan::{Owner, Work};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use texts::pools_several;
 use welte_device::{ChainStart, Context, Role, Step};
 use welte_table::Program;
+use work::{Drafting, Owner, Work};
 
 /// The context does not work any more.
 #[derive(Debug)]

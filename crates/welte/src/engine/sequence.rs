@@ -1,17 +1,17 @@
 //! A request in the scheduler's hands: its tokens, its pages and how far it is.
 
 use super::channel::{Channel, Finish, Room};
-use super::disk::Restore;
 use super::draft::Draft;
 use super::guide::Guide;
 use super::media::{self, Placed};
-use super::shared::Shared;
+use super::restore::Restore;
 use super::spelling::Stops;
 use crate::cache::{GENERATED, Key, MediaNumbers, feature_key};
 use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use web_time::Instant;
 use welte_device::{
     Context, Error as DeviceError, Logprobs, NO_MASK, NO_TOKEN, Role, SlotState, is_token,
@@ -114,7 +114,7 @@ pub(crate) struct Sequence {
     pub(crate) end: Option<Result<Finish, Error>>,
     pub(crate) out: Arc<Channel>,
     /// The engine that counts it, once it has been accepted.
-    pub(crate) counted_by: Option<Arc<Shared>>,
+    pub(crate) counted_by: Option<Arc<AtomicUsize>>,
 }
 
 impl Sequence {
@@ -520,8 +520,8 @@ fn breakers(model: &Model, options: &GenerateOptions) -> Vec<u32> {
 /// Nobody hangs: a sequence that is dropped has ended.
 impl Drop for Sequence {
     fn drop(&mut self) {
-        if let Some(engine) = self.counted_by.take() {
-            engine.leave();
+        if let Some(count) = self.counted_by.take() {
+            count.fetch_sub(1, Ordering::Relaxed);
         }
         let stopped = || Err(Error::EngineStopped { why: None });
         self.out.end(self.end.take().unwrap_or_else(stopped));

@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     /// Ends the chain at hand.
     pub(crate) control: Control,
     /// Requests that have not ended.
-    pub(crate) inside: AtomicUsize,
+    pub(crate) inside: Arc<AtomicUsize>,
     /// The most requests that may be inside.
     pub(crate) most: usize,
     pub(crate) queue: usize,
@@ -77,7 +77,7 @@ impl Shared {
             inbox: Mutex::new(inbox),
             changed: Condvar::new(),
             control: Control::default(),
-            inside: AtomicUsize::new(0),
+            inside: Arc::default(),
             most,
             queue,
             clock,
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// Hands a request to the thread.
-    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Sequence) -> Result<u64, Error> {
+    pub(crate) fn push(&self, mut sequence: Sequence) -> Result<u64, Error> {
         let mut inbox = self.inbox();
         if let Some(why) = &inbox.closed {
             return Err(Error::EngineStopped { why: why.clone() });
@@ -107,16 +107,11 @@ impl Shared {
         sequence.number = number;
         sequence.number_media(&mut inbox.media);
         inbox.count += 1;
-        sequence.counted_by = Some(self.clone());
+        sequence.counted_by = Some(self.inside.clone());
         inbox.arrivals.push(sequence);
         drop(inbox);
         self.wake();
         Ok(number)
-    }
-
-    /// A request that was pushed has ended.
-    pub(crate) fn leave(&self) {
-        self.inside.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Ends the chain at hand, so that the thread looks at its inbox and at what was cancelled.

@@ -1,9 +1,8 @@
 //! A model's eyes at load: where the encoder of images is found, and what the model lacks if there is none.
 
-use super::{LoadOptions, Model};
-use crate::pictures::{Eyes, Sight};
+use crate::pictures::Eyes;
 use crate::vision::{Vision, VisionOptions};
-use crate::{DeviceChoice, Error};
+use crate::{DeviceChoice, Error, Images, LoadOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use welte_table::{Program, human};
@@ -11,18 +10,6 @@ use welte_text::Tokenizer;
 
 /// Rows of images that the device has room for, unless the options say otherwise.
 const ROOM: u32 = 2560;
-
-/// Whether a model takes images, and where their encoder is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Images {
-    /// It takes none.
-    #[default]
-    Off,
-    /// In a file `mmproj*.gguf` beside the model's, or in its directory. Without one the model takes none.
-    Beside,
-    /// In this file. The load fails if the model cannot use it.
-    File(PathBuf),
-}
 
 /// What a load knows about a model's eyes.
 #[derive(Default)]
@@ -168,30 +155,6 @@ fn beside(model: &Path) -> Option<PathBuf> {
     };
     all.sort_by_key(|path| (!is_f16(path), path.clone()));
     all.into_iter().next()
-}
-
-impl Model {
-    /// The model's eyes, if it takes images.
-    pub fn eyes(&self) -> Option<&Eyes> {
-        self.inner.eyes.get()
-    }
-
-    /// Why it takes no images, if it takes none.
-    pub fn no_images(&self) -> Option<&str> {
-        let missing = self.inner.no_images.as_deref();
-        missing.filter(|_| self.eyes().is_none())
-    }
-
-    /// Gives a model eyes that were opened elsewhere.
-    #[doc(hidden)]
-    pub fn set_eyes(&self, sight: Box<dyn Sight>) -> Result<(), Error> {
-        let origin = self.origin().to_string();
-        let tokenizer = self.inner.tokenizer.clone();
-        let tokenizer: Arc<_> = tokenizer.ok_or(Error::NoTokenizer { origin })?;
-        let eyes = Eyes::new(sight, tokenizer, self.feature_width(), self.origin())?;
-        let _ = self.inner.eyes.set(eyes);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

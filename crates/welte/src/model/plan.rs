@@ -1,119 +1,12 @@
 //! From a checkpoint to a plan: which device, which sizes, and what the device will allocate.
 
-use super::eyes::{Found, Images};
-use super::{DEFAULT_CONTEXT, Inspection, LoadOptions};
-use crate::devices::{KINDS, Kind, open_device};
 use crate::fit::{self, FittedContext};
-use crate::{DeviceChoice, Error, Skipped};
+use crate::{DEFAULT_CONTEXT, Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Device, Plan};
 use welte_formats::checkpoint::Checkpoint;
 use welte_models::{CompileOptions, ModelSpec, Pooling};
-use welte_table::{Format, Program};
-
-/// As [`inspect`], with room for images if the model has eyes. What an encoder needs that happens to lie beside the model does
-/// not decide where the model runs.
-pub(super) fn inspect_with_eyes(
-    checkpoint: Arc<dyn Checkpoint>,
-    options: &LoadOptions,
-    found: &mut Found,
-) -> Result<Inspection, Error> {
-    *found = options.images.find(checkpoint.origin());
-    let wanted = found.with_room(options);
-    let with = |checkpoint, found: &Found| {
-        let inspection = inspect(checkpoint, &wanted)?;
-        let images = found.in_words(&inspection.plan.program, options);
-        Ok(Inspection {
-            images,
-            ..inspection
-        })
-    };
-    if wanted.features == options.features || options.images != Images::Beside {
-        return with(checkpoint, found);
-    }
-    let without = inspect(checkpoint.clone(), options)?;
-    if without.device.takes_features() {
-        return with(checkpoint, found);
-    }
-    let why = Error::Unsupported {
-        origin: without.origin().to_string(),
-        device: without.device.info().id,
-        what: "images, which are rows that read vectors".into(),
-    };
-    found.give_up(&options.images, why)?;
-    let images = found.in_words(&without.plan.program, options);
-    Ok(Inspection { images, ..without })
-}
-
-/// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
-fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
-    if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
-        return Err(Error::CacheFormat {
-            format: options.kv_format,
-        });
-    }
-    let spec = welte_models::spec(checkpoint.as_ref())?;
-    if options.cpu_experts > 0 && spec.experts.is_none() {
-        return Err(Error::NoExperts {
-            origin: checkpoint.origin().to_string(),
-        });
-    }
-    let plan_on = |device: &dyn Device| plan_fitted(device, checkpoint.as_ref(), &spec, options);
-    let mut skipped: Vec<Skipped> = Vec::new();
-    let (device, planned) = match options.device {
-        DeviceChoice::Named(id) => {
-            let device = fit::placed(open_device(id, &options.for_device())?, options)?;
-            let planned = plan_on(device.as_ref())?;
-            (device, planned)
-        }
-        DeviceChoice::Auto => {
-            // With experts on the CPU, all else needs another device.
-            let fits =
-                |kind: &&Kind| kind.is_automatic() && (options.cpu_experts == 0 || !kind.is_cpu());
-            let mut kinds = KINDS.iter().filter(fits).peekable();
-            loop {
-                let Some(kind) = kinds.next() else {
-                    return Err(match options.cpu_experts {
-                        0 => Error::unknown_device("auto"),
-                        _ => Error::ExpertsOnCpu,
-                    });
-                };
-                let last = kinds.peek().is_none();
-                let found = kind.open_first(&options.for_device()).and_then(|device| {
-                    let device = fit::placed(device, options)?;
-                    let planned = plan_on(device.as_ref())?;
-                    if !last && !options.ignore_memory {
-                        let (checkpoint, sized) = (checkpoint.as_ref(), &planned.sized);
-                        check_fit(&planned.plan, device.as_ref(), checkpoint, &spec, sized)?;
-                    }
-                    Ok((device, planned))
-                });
-                match found {
-                    Ok(found) => break found,
-                    // With experts on the CPU or activations in FP8, the device that is tried first counts.
-                    Err(why) if last => match skipped.into_iter().next() {
-                        Some(first) if options.needs_gpu() => return Err(first.why),
-                        _ => return Err(why),
-                    },
-                    Err(why) => skipped.push(Skipped {
-                        device: kind.id(0),
-                        why,
-                    }),
-                }
-            }
-        }
-    };
-    Ok(Inspection {
-        checkpoint,
-        spec,
-        options: planned.sized,
-        skipped,
-        device,
-        plan: planned.plan,
-        fitted: planned.fitted,
-        images: None,
-    })
-}
+use welte_table::Program;
 
 /// A plan, and the options with the sizes that it has.
 pub(super) struct Planned {

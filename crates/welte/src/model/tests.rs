@@ -1,10 +1,10 @@
 //! Loading and planning, with devices that are made up.
 
-use super::plan::plan_fitted;
+use super::plan::{plan_fitted, plan_on};
 use super::*;
 use crate::devices::open_device;
-use crate::fit;
-use welte_device::DeviceId;
+use crate::{DEFAULT_CONTEXT, fit};
+use welte_device::{DeviceId, DeviceOptions, Plan};
 use welte_table::{Op, PATTERNS, Pattern};
 
 /// The reference device with limits.

@@ -3,7 +3,7 @@
 use super::file::{FileId, Layout, Staging};
 use super::folder::Folder;
 use super::rates::{Rates, RatesFile};
-use super::{PrefixStoreOptions, Shared, Stored, Write};
+use super::shared::{PrefixStoreOptions, Shared, Stored, Write};
 use crate::average::moving_average;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

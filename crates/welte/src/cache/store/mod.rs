@@ -8,11 +8,14 @@ mod file;
 mod folder;
 mod io;
 mod rates;
+mod shared;
 #[cfg(test)]
 mod simulated;
 
 pub(crate) use file::{FileId, Layout, Place, Sha256, Staging, sha256};
 pub(crate) use rates::Rates;
+pub(crate) use shared::Stored;
+pub use shared::{PrefixStoreOptions, PrefixStoreStatus};
 #[cfg(test)]
 pub(crate) use simulated::SimulatedDisk;
 
@@ -20,60 +23,15 @@ use super::Key;
 use folder::Folder;
 use io::{Done, Io, Job};
 use rates::RatesFile;
+use shared::{Shared, Write};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Pages that may be on their way to or from the disk at a time.
 const STAGING: usize = 4;
-
-/// Where evicted prefixes are kept on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrefixStoreOptions {
-    /// The folder. It may be shared by processes and by models.
-    pub dir: PathBuf,
-    /// The most bytes that its files take. The least recently used ones are removed first.
-    pub bytes: u64,
-}
-
-/// What a prefix store has done since it was opened.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct PrefixStoreStatus {
-    /// Pages read and used.
-    pub pages_read: u64,
-    /// Pages written.
-    pub pages_written: u64,
-    /// Pages not written because the disk was too slow or because of an error.
-    pub pages_lost: u64,
-    /// Files that were damaged or misnamed. They have been removed.
-    pub files_rejected: u64,
-    /// Bytes of all files.
-    pub bytes: u64,
-    /// Bytes per second at which pages are read and checked, in this process or an earlier one; 0 if unknown.
-    pub read_rate: f64,
-    /// The last error, in words.
-    pub problem: Option<String>,
-}
-
-/// What the two threads share.
-struct Shared {
-    folder: Mutex<Folder>,
-    status: Mutex<PrefixStoreStatus>,
-}
-
-impl Shared {
-    fn folder(&self) -> MutexGuard<'_, Folder> {
-        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn status(&self) -> MutexGuard<'_, PrefixStoreStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Tells what a store does.
 #[derive(Clone)]
@@ -86,14 +44,6 @@ impl StoreMonitor {
             ..self.0.status().clone()
         }
     }
-}
-
-/// A stored page that would continue a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
-    pub(crate) id: FileId,
-    /// Keys that it holds.
-    pub(crate) tokens: usize,
 }
 
 /// The answer to [`PrefixStore::read`].
@@ -127,9 +77,6 @@ struct Work {
     taken: Receiver<Job>,
     results: Sender<Done>,
 }
-
-/// Writes a file that must be on disk when the function returns.
-type Write = dyn Fn(&Path, &[u8]) -> std::io::Result<()> + Send;
 
 impl PrefixStore {
     /// Opens a folder, and makes it if need be. If the folder cannot be used, the store finds nothing, writes nothing,

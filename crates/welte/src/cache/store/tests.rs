@@ -4,6 +4,7 @@ use super::*;
 use crate::cache::{GENERATED, Key};
 use std::fs;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use welte_table::{CacheKind, CacheSpec, Format, Program};

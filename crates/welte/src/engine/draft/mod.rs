@@ -3,24 +3,22 @@
 //! its noise depend on its own sequence only.
 
 mod costs;
+mod guesses;
 mod model;
 mod ngram;
 mod rate;
 mod synthetic;
 
-pub use synthetic::SyntheticDraft;
+pub(crate) use guesses::Draft;
 
-use super::EngineOptions;
 use super::guide::Guide;
+use super::options::{EngineOptions, Speculation};
 use super::sequence::Sequence;
-use crate::{Error, Model, Request};
+use crate::{Error, Model};
 use costs::Curve;
-use model::DraftModel;
-use ngram::Ngram;
-use rate::Rate;
+use guesses::{HOPE, Source};
+use model::{DraftModel, can_roll_back};
 use std::time::Duration;
-use synthetic::Synthetic;
-use welte_table::{CacheKind, CacheSpec, Program};
 
 /// A round must promise so much more than plain decoding.
 const MARGIN: f64 = 1.05;
@@ -30,157 +28,10 @@ const LEAST: f64 = 0.02;
 /// The number doubles with each trial, up to the second one.
 const PATIENCE: usize = 32;
 const MOST_PATIENCE: usize = 512;
-/// Guesses of such a trial, and the probability that it assumes of a draft model.
+/// Guesses of such a trial.
 const TRIAL: usize = 3;
-const HOPE: f64 = 0.7;
 /// The longest first chain, after which the cost of a step is known.
 const FIRST_CHAIN: usize = 8;
-
-/// Where guesses of the next tokens come from.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub enum Speculation {
-    /// There are none.
-    Off,
-    /// What followed the last tokens where they occurred before, in prompt and answer.
-    #[default]
-    Ngram,
-    /// A smaller model with the same vocabulary, loaded with at least as many slots.
-    Model(Model),
-}
-
-/// What speculation did for a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Speculated {
-    /// Steps that verified guesses.
-    pub rounds: usize,
-    /// Tokens that were guessed.
-    pub drafted: usize,
-    /// Guesses that were right.
-    pub accepted: usize,
-    /// Time in which these rounds guessed. Requests that run together share it.
-    pub drafting: Duration,
-    /// Time in which they verified.
-    pub verifying: Duration,
-}
-
-/// True if what a program has computed of wrong guesses does no harm. Recurrent state cannot go back.
-pub(crate) fn can_roll_back(program: &Program) -> bool {
-    let recurrent = |cache: &CacheSpec| matches!(cache.kind, CacheKind::Recurrent { .. });
-    !program.caches.iter().any(recurrent)
-}
-
-/// The guesses of a sequence.
-pub(crate) struct Draft {
-    source: Source,
-    /// Guesses of the tokens after the last one.
-    tokens: Vec<u32>,
-    /// How many of them the source has made. Others are forced by the sequence's constraint.
-    own: usize,
-    /// The constraint does not allow the next guess of the source.
-    refused: bool,
-    /// Guesses that the next step is to verify.
-    pub(crate) wanted: usize,
-    /// The probability that all of them are right.
-    agree: f64,
-}
-
-enum Source {
-    Ngram(Ngram),
-    /// The draft model of the engine, and how often it is right.
-    Model(Rate),
-    Synthetic(Synthetic),
-}
-
-impl Draft {
-    /// For a request of at most `most` tokens in all, verified in steps of at most `rows` rows. `None`: nothing is guessed.
-    pub(crate) fn new(
-        speculation: &Speculation,
-        request: &Request,
-        most: usize,
-        rows: usize,
-    ) -> Option<Box<Draft>> {
-        let source = match (&request.synthetic_draft, speculation) {
-            _ if !request.speculate => return None,
-            (Some(draft), _) => Source::Synthetic(Synthetic::new(draft, request)),
-            (None, Speculation::Off) => return None,
-            (None, Speculation::Ngram) => Source::Ngram(Ngram::new(&request.prompt, most)),
-            (None, Speculation::Model(_)) => Source::Model(Rate::expected(HOPE)),
-        };
-        Some(Box::new(Draft {
-            source,
-            tokens: Vec::with_capacity(rows),
-            own: 0,
-            refused: false,
-            wanted: 0,
-            agree: 1.0,
-        }))
-    }
-
-    /// Takes note of the last of these tokens, which is new.
-    pub(crate) fn push(&mut self, tokens: &[u32]) {
-        match &mut self.source {
-            Source::Ngram(ngram) => ngram.push(tokens),
-            Source::Model(_) | Source::Synthetic(_) => {}
-        }
-    }
-
-    /// The probability that guess `nth` is right if those before it are; 0 if there is no guess.
-    fn probability(&self, nth: usize) -> f64 {
-        match &self.source {
-            Source::Ngram(ngram) => ngram.probability(nth).unwrap_or(0.0),
-            Source::Model(rate) => rate.value(),
-            Source::Synthetic(synthetic) => synthetic.probability(),
-        }
-    }
-
-    /// Wants no guess.
-    pub(crate) fn forget(&mut self) {
-        self.tokens.clear();
-        (self.wanted, self.agree) = (0, 1.0);
-    }
-
-    /// True if the draft model guesses.
-    fn is_of_model(&self) -> bool {
-        matches!(self.source, Source::Model(_))
-    }
-
-    /// Makes at most `count` guesses of what follows these tokens. Those of the draft model have been made.
-    pub(crate) fn guess(&mut self, tokens: &[u32], count: usize) {
-        match &mut self.source {
-            Source::Ngram(ngram) => {
-                self.tokens.clear();
-                ngram.guess(tokens, count, &mut self.tokens);
-            }
-            Source::Synthetic(synthetic) => {
-                self.tokens.clear();
-                synthetic.guess(tokens, count, &mut self.tokens);
-            }
-            Source::Model(_) => self.tokens.truncate(count),
-        }
-        (self.own, self.refused) = (self.tokens.len(), false);
-    }
-
-    /// The guesses of the last round.
-    pub(crate) fn guesses(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// Replaces the guesses by at most `most` that a constraint allows, as far as its guide has checked them in time.
-    pub(crate) fn check(&mut self, guide: &Guide, patience: Duration, most: usize) {
-        (self.own, self.refused) = guide.checked(patience, most, &mut self.tokens);
-    }
-
-    /// Takes note of how many guesses of the last step were right.
-    pub(crate) fn verified(&mut self, right: usize) {
-        if let Source::Model(rate) = &mut self.source {
-            let wrong = usize::from(right < self.own || self.refused);
-            let right = right.min(self.own);
-            (0..right + wrong).for_each(|nth| rate.count(nth < right));
-        }
-    }
-}
 
 /// Decides how many tokens are guessed, by what steps cost and how often guesses are right.
 pub(crate) struct Speculator {
@@ -408,7 +259,9 @@ impl Speculator {
 
 #[cfg(test)]
 mod tests {
+    use super::rate::Rate;
     use super::*;
+    use crate::{Request, SyntheticDraft};
 
     /// A draft that is right with this probability.
     fn draft(agreement: f64) -> Box<Draft> {

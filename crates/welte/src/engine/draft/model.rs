@@ -8,7 +8,7 @@ use std::sync::Arc;
 use welte_device::{
     ChainStart, Context, Control, Error as DeviceError, Role, SlotState, Step, StepOptions,
 };
-use welte_table::{CacheKind, PassKind, Program, Row};
+use welte_table::{CacheKind, CacheSpec, PassKind, Program, Row};
 
 /// Tokens of a sequence that the draft's penalties see.
 const HISTORY: usize = 1024;
@@ -42,6 +42,12 @@ struct Slot {
     lists: Vec<Vec<u32>>,
     /// The device has the sequence's options.
     told: bool,
+}
+
+/// True if what a program has computed of wrong guesses does no harm. Recurrent state cannot go back.
+pub(crate) fn can_roll_back(program: &Program) -> bool {
+    let recurrent = |cache: &CacheSpec| matches!(cache.kind, CacheKind::Recurrent { .. });
+    !program.caches.iter().any(recurrent)
 }
 
 /// Checks that a model can guess for another one.
@@ -81,7 +87,7 @@ pub(crate) fn check(model: &Model, draft: &Model) -> Result<(), Error> {
             )));
         }
     }
-    if super::can_roll_back(draft.program()) {
+    if can_roll_back(draft.program()) {
         Ok(())
     } else {
         Err(refused("its recurrent state cannot go back".to_string()))

@@ -1,20 +1,8 @@
 //! Guesses of a stated quality and cost: they measure the machine part of speculation with random weights.
 
-use crate::Request;
-use web_time::{Duration, Instant};
+use crate::{Request, SyntheticDraft};
+use web_time::Instant;
 use welte_device::noise;
-
-/// A draft that knows the answer, for benchmarks and tests.
-#[doc(hidden)]
-#[derive(Clone, Debug, Default)]
-pub struct SyntheticDraft {
-    /// The answer that plain decoding gives.
-    pub answer: Vec<u32>,
-    /// The probability that a guess is right.
-    pub agreement: f64,
-    /// How long a guess takes.
-    pub each: Duration,
-}
 
 pub(crate) struct Synthetic {
     draft: SyntheticDraft,
@@ -58,6 +46,7 @@ impl Synthetic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use web_time::Duration;
 
     #[test]
     fn guesses_are_as_good_as_stated() {

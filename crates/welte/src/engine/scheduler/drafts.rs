@@ -1,16 +1,9 @@
 //! Guesses of the next tokens, which a step verifies: a row for the last token of each sequence and one for each guess.
 
 use super::Scheduler;
+use super::work::Drafting;
 use crate::engine::sequence::Sequence;
-use web_time::Duration;
-
-/// The guesses of the step at hand.
-pub(super) struct Drafting {
-    /// How long they took.
-    pub(super) took: Duration,
-    /// Nothing else was computed in that time.
-    pub(super) only_guesses: bool,
-}
+use std::time::Duration;
 
 impl Scheduler {
     /// Plans guesses for the sequences that decode. True if there are any.

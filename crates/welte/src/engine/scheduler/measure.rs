@@ -1,7 +1,7 @@
 //! What steps took: it decides how prompts are cut and how much is guessed.
 
 use super::Scheduler;
-use super::plan::Work;
+use super::work::Work;
 use web_time::Duration;
 use welte_device::Context;
 

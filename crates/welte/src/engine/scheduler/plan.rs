@@ -1,73 +1,11 @@
 //! The planner: the rows of the next step of a turn, or the chain that takes its place.
 
+use super::work::{Owner, Plan, Work, pick};
 use super::{ContextLost, Scheduler};
 use crate::engine::sequence::{Part, Sequence};
 use std::ops::Range;
-use welte_device::{Context, Pick, Role, Span, Step, Want};
+use welte_device::{Context, Role, Want};
 use welte_table::{Input, Row};
-
-/// The kinds of work of a turn, in their order.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
-    /// Pieces of prompts, without those who decode.
-    Prompts,
-    /// Texts whose vectors are wanted. Their rows take turns with those of prompts.
-    Texts,
-    /// Generated tokens that are known already: of sequences that were preempted, and forced ones.
-    Known,
-    /// The next tokens, with pieces of prompts where the device mixes them.
-    Next { mixed: bool },
-}
-
-/// What the planner found to do.
-pub(super) enum Plan {
-    Nothing,
-    /// [`Scheduler::step`].
-    Step,
-    /// [`Scheduler::starts`].
-    Chain,
-}
-
-/// Whose span of the step it is.
-#[derive(Clone, Copy)]
-pub(super) struct Owner {
-    /// Where the sequence runs.
-    pub(super) at: usize,
-    /// Picks of its rows.
-    pub(super) picks: usize,
-}
-
-/// A sequence's part of a step.
-pub(super) struct Share<'a> {
-    pub(super) at: usize,
-    pub(super) span: Span,
-    pub(super) picks: &'a [Pick],
-    /// The output row of its first pick; the others follow.
-    pub(super) output: usize,
-}
-
-/// The parts of a step by sequence.
-pub(super) fn shares<'a>(step: &'a Step, owners: &'a [Owner]) -> impl Iterator<Item = Share<'a>> {
-    let (mut rows, mut picks, mut output) = (0, 0, step.generated());
-    step.spans.iter().zip(owners).map(move |(span, owner)| {
-        let first = match span.role {
-            Role::Generated => rows,
-            Role::Prompt | Role::Text => output,
-        };
-        let share = Share {
-            at: owner.at,
-            span: *span,
-            picks: &step.picks[picks..picks + owner.picks],
-            output: first,
-        };
-        rows += span.rows as usize;
-        picks += owner.picks;
-        if span.role != Role::Generated {
-            output += owner.picks;
-        }
-        share
-    })
-}
 
 impl Scheduler {
     /// Plans the next step of a kind. [`Sequence::part`] says how many rows or steps each sequence has.
@@ -254,8 +192,4 @@ impl Sequence {
             ..row
         }
     }
-}
-
-pub(super) fn pick(row: u32, want: Want) -> Pick {
-    Pick { row, want }
 }

@@ -1,6 +1,6 @@
 //! Running what was planned: a step, or a chain.
 
-use super::plan::{Plan, Work};
+use super::work::{Plan, Work};
 use super::{ContextLost, Scheduler};
 use welte_device::{Context, Role, StepOptions};
 

@@ -1,6 +1,6 @@
 //! What a step has yielded goes back to its sequences.
 
-use super::plan::{Share, shares};
+use super::work::{Share, shares};
 use super::{ContextLost, Scheduler};
 use crate::engine::channel::Finish;
 use crate::engine::sequence::Sequence;

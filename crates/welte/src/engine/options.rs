@@ -1,0 +1,50 @@
+//! How an engine works.
+
+use super::clock::Clock;
+use crate::{Model, PrefixStoreOptions};
+
+/// How an engine works.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// Requests that may wait beside those that run. Further ones are refused with [`Error::Busy`](crate::Error::Busy).
+    pub queue: usize,
+    /// Where guesses of the next tokens come from.
+    pub speculation: Speculation,
+    /// The most tokens that are guessed for a request at a time. The rows of a decode step bound it, too.
+    pub draft_max: usize,
+    /// Guess even where it does not pay: for tests.
+    #[doc(hidden)]
+    pub speculate_always: bool,
+    /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
+    pub prefix_store: Option<PrefixStoreOptions>,
+    /// Where it takes the time from: for tests.
+    #[doc(hidden)]
+    pub clock: Clock,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            queue: 256,
+            speculation: Speculation::default(),
+            draft_max: 16,
+            speculate_always: false,
+            prefix_store: None,
+            clock: Clock::default(),
+        }
+    }
+}
+
+/// Where guesses of the next tokens come from.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Speculation {
+    /// There are none.
+    Off,
+    /// What followed the last tokens where they occurred before, in prompt and answer.
+    #[default]
+    Ngram,
+    /// A smaller model with the same vocabulary, loaded with at least as many slots.
+    Model(Model),
+}

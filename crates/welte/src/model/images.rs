@@ -1,0 +1,58 @@
+//! Images in the prompts of a model.
+
+use super::Model;
+use crate::{Error, Eyes, Prompt, Sight};
+use std::sync::Arc;
+use welte_text::{ChatTemplate, Image, ImageSource, Message};
+
+impl Model {
+    /// The model's eyes, if it takes images.
+    pub fn eyes(&self) -> Option<&Eyes> {
+        self.inner.eyes.get()
+    }
+
+    /// Why it takes no images, if it takes none.
+    pub fn no_images(&self) -> Option<&str> {
+        let missing = self.inner.no_images.as_deref();
+        missing.filter(|_| self.eyes().is_none())
+    }
+
+    /// Gives a model eyes that were opened elsewhere.
+    #[doc(hidden)]
+    pub fn set_eyes(&self, sight: Box<dyn Sight>) -> Result<(), Error> {
+        let origin = self.origin().to_string();
+        let tokenizer = self.inner.tokenizer.clone();
+        let tokenizer: Arc<_> = tokenizer.ok_or(Error::NoTokenizer { origin })?;
+        let eyes = Eyes::new(sight, tokenizer, self.feature_width(), self.origin())?;
+        let _ = self.inner.eyes.set(eyes);
+        Ok(())
+    }
+
+    /// The prompt that begins an answer to a conversation, with its images in their places. The images must be there: none is
+    /// fetched from an address.
+    pub fn encode_conversation(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+    ) -> Result<Prompt, Error> {
+        let tokens = self.encode_chat(template, messages)?;
+        let mut images = messages.iter().flat_map(|m| &m.images).peekable();
+        if images.peek().is_none() {
+            return Ok(tokens.into());
+        }
+        let wrong = |problem: String| Error::Eyes {
+            origin: self.origin().to_string(),
+            problem,
+        };
+        let eyes = self.eyes().ok_or_else(|| {
+            let why = self.no_images().unwrap_or("it has no eyes");
+            wrong(format!("the model takes no images: {why}"))
+        })?;
+        let see = |image: &Image| match &image.source {
+            ImageSource::Bytes(bytes) => eyes.see(bytes),
+            ImageSource::Url(url) => Err(wrong(format!("{url} is not a file"))),
+        };
+        let seen = images.map(see).collect::<Result<Vec<_>, _>>()?;
+        eyes.place(&tokens, &seen)
+    }
+}

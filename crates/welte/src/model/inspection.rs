@@ -1,0 +1,218 @@
+//! A model that is compiled and planned but not loaded.
+
+use super::eyes::Found;
+use super::plan::{check_fit, plan_fitted, plan_on};
+use crate::devices::{KINDS, Kind, open_device};
+use crate::fit::{self, FittedContext};
+use crate::{DeviceChoice, Error, Images, LoadOptions, Skipped};
+use std::sync::Arc;
+use welte_device::{Device, DeviceInfo, Plan};
+use welte_formats::checkpoint::{Checkpoint, Value};
+use welte_models::ModelSpec;
+use welte_table::{Format, MemoryPlan, Program};
+
+/// A model that is compiled and planned but not loaded: what `welte inspect` shows.
+pub struct Inspection {
+    /// The checkpoint.
+    pub checkpoint: Arc<dyn Checkpoint>,
+    /// What the model is.
+    pub spec: ModelSpec,
+    pub(super) options: LoadOptions,
+    pub(super) skipped: Vec<Skipped>,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) plan: Plan,
+    pub(super) fitted: Option<FittedContext>,
+    /// What is known of its eyes, in words.
+    pub(super) images: Option<String>,
+}
+
+impl Inspection {
+    /// Where the model comes from.
+    pub fn origin(&self) -> &str {
+        self.checkpoint.origin()
+    }
+
+    /// Facts about the model and how the device will run it, in order.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let text = |value: &Value| match value {
+            Value::U64(v) => v.to_string(),
+            Value::I64(v) => v.to_string(),
+            Value::F64(v) => v.to_string(),
+            Value::Bool(v) => v.to_string(),
+            Value::String(v) => v.chars().take(80).collect(),
+            Value::Array(v) => format!("{} values", v.len()),
+        };
+        let mut facts: Vec<(String, String)> = self.spec.facts();
+        let metadata = self.checkpoint.metadata().iter();
+        let general = metadata.filter(|(key, _)| key.starts_with("general."));
+        facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
+        facts.extend(self.plan.facts.iter().cloned());
+        let images = self.images.iter().cloned();
+        facts.extend(images.map(|images| ("images".to_string(), images)));
+        let others = KINDS
+            .iter()
+            .filter(|kind| kind.name != self.device.info().id.kind);
+        facts.extend(others.flat_map(|kind| self.facts_elsewhere(kind)));
+        facts
+    }
+
+    /// Facts about how another kind of device would run the model.
+    fn facts_elsewhere(&self, kind: &Kind) -> Vec<(String, String)> {
+        let Some((device, assumed)) = kind.for_planning(&self.options.for_device()) else {
+            return Vec::new();
+        };
+        let note = if assumed {
+            format!(
+                "; assuming an {}, since there is none here",
+                device.info().name
+            )
+        } else {
+            String::new()
+        };
+        let checkpoint = self.checkpoint.as_ref();
+        let facts = match plan_on(device.as_ref(), checkpoint, &self.spec, &self.options) {
+            Ok(plan) => plan.facts,
+            Err(why) => vec![("not possible".to_string(), why.to_string())],
+        };
+        let on_kind =
+            |(name, value)| (format!("{name} on {}", kind.name), format!("{value}{note}"));
+        facts.into_iter().map(on_kind).collect()
+    }
+
+    /// Its passes.
+    pub fn program(&self) -> &Program {
+        &self.plan.program
+    }
+
+    /// Memory by class.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.plan.memory
+    }
+
+    /// Memory that the device could allocate now, if it is known and the plan takes no other memory besides.
+    pub fn available(&self) -> Option<u64> {
+        match self.device.demands(&self.plan)[..] {
+            [demand] => demand.have,
+            _ => None,
+        }
+    }
+
+    /// The device on which the model would run.
+    pub fn device(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// The devices that an automatic choice did not take.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// The context that was chosen, if the options asked for that.
+    pub fn fitted_context(&self) -> Option<FittedContext> {
+        self.fitted
+    }
+}
+
+/// As [`inspect`], with room for images if the model has eyes. What an encoder needs that happens to lie beside the model does
+/// not decide where the model runs.
+pub(super) fn inspect_with_eyes(
+    checkpoint: Arc<dyn Checkpoint>,
+    options: &LoadOptions,
+    found: &mut Found,
+) -> Result<Inspection, Error> {
+    *found = options.images.find(checkpoint.origin());
+    let wanted = found.with_room(options);
+    let with = |checkpoint, found: &Found| {
+        let inspection = inspect(checkpoint, &wanted)?;
+        let images = found.in_words(&inspection.plan.program, options);
+        Ok(Inspection {
+            images,
+            ..inspection
+        })
+    };
+    if wanted.features == options.features || options.images != Images::Beside {
+        return with(checkpoint, found);
+    }
+    let without = inspect(checkpoint.clone(), options)?;
+    if without.device.takes_features() {
+        return with(checkpoint, found);
+    }
+    let why = Error::Unsupported {
+        origin: without.origin().to_string(),
+        device: without.device.info().id,
+        what: "images, which are rows that read vectors".into(),
+    };
+    found.give_up(&options.images, why)?;
+    let images = found.in_words(&without.plan.program, options);
+    Ok(Inspection { images, ..without })
+}
+
+/// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
+fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
+    if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
+        return Err(Error::CacheFormat {
+            format: options.kv_format,
+        });
+    }
+    let spec = welte_models::spec(checkpoint.as_ref())?;
+    if options.cpu_experts > 0 && spec.experts.is_none() {
+        return Err(Error::NoExperts {
+            origin: checkpoint.origin().to_string(),
+        });
+    }
+    let plan_on = |device: &dyn Device| plan_fitted(device, checkpoint.as_ref(), &spec, options);
+    let mut skipped: Vec<Skipped> = Vec::new();
+    let (device, planned) = match options.device {
+        DeviceChoice::Named(id) => {
+            let device = fit::placed(open_device(id, &options.for_device())?, options)?;
+            let planned = plan_on(device.as_ref())?;
+            (device, planned)
+        }
+        DeviceChoice::Auto => {
+            // With experts on the CPU, all else needs another device.
+            let fits =
+                |kind: &&Kind| kind.is_automatic() && (options.cpu_experts == 0 || !kind.is_cpu());
+            let mut kinds = KINDS.iter().filter(fits).peekable();
+            loop {
+                let Some(kind) = kinds.next() else {
+                    return Err(match options.cpu_experts {
+                        0 => Error::unknown_device("auto"),
+                        _ => Error::ExpertsOnCpu,
+                    });
+                };
+                let last = kinds.peek().is_none();
+                let found = kind.open_first(&options.for_device()).and_then(|device| {
+                    let device = fit::placed(device, options)?;
+                    let planned = plan_on(device.as_ref())?;
+                    if !last && !options.ignore_memory {
+                        let (checkpoint, sized) = (checkpoint.as_ref(), &planned.sized);
+                        check_fit(&planned.plan, device.as_ref(), checkpoint, &spec, sized)?;
+                    }
+                    Ok((device, planned))
+                });
+                match found {
+                    Ok(found) => break found,
+                    // With experts on the CPU or activations in FP8, the device that is tried first counts.
+                    Err(why) if last => match skipped.into_iter().next() {
+                        Some(first) if options.needs_gpu() => return Err(first.why),
+                        _ => return Err(why),
+                    },
+                    Err(why) => skipped.push(Skipped {
+                        device: kind.id(0),
+                        why,
+                    }),
+                }
+            }
+        }
+    };
+    Ok(Inspection {
+        checkpoint,
+        spec,
+        options: planned.sized,
+        skipped,
+        device,
+        plan: planned.plan,
+        fitted: planned.fitted,
+        images: None,
+    })
+}
