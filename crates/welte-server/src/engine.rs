@@ -1,4 +1,4 @@
-//! What the engine page shows: the model, its table and memory plan, and the engine at work (page/API.md).
+//! What the engine page shows: the model, its table and memory plan, and the engine at work (page/src/api/types.ts).
 
 use crate::app::App;
 use crate::error::{Api, Failure, ok};

@@ -1,4 +1,4 @@
-// A server that serves dist/ and imitates the endpoints of API.md. `node test/mock.mjs [PORT]` starts it for a look at the
+// A server that serves dist/ and imitates the endpoints of types.ts. `node test/mock.mjs [PORT]` starts it for a look at the
 // page; tests start it in their own process and change `behaviour`.
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
