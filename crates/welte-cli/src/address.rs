@@ -16,7 +16,7 @@ pub(crate) struct AddressArgs {
     /// Port of the server [default: that of WELTE_HOST or OLLAMA_HOST, else 8080]
     #[arg(long, value_name = "N")]
     pub(crate) port: Option<u16>,
-    /// Key that the server asks for
+    /// API key of the server
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
 }

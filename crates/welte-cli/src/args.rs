@@ -63,24 +63,24 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Unload a model of a running server
     Stop(StopArgs),
-    /// Run a coding agent or a chat page with a model of this machine
+    /// Run a coding agent or a chat page with a local model
     Launch(LaunchArgs),
-    /// Serve in the background, from every login on
+    /// Serve in the background, starting at every login
     Service(ServiceArgs),
-    /// Print a shell's completions
+    /// Print completions for a shell
     Completions(CompletionsArgs),
     /// Write manual pages
     Man(ManArgs),
     /// Download a model from the Hugging Face hub into the shared cache
     #[cfg(feature = "hub")]
     Pull(PullArgs),
-    /// List the models in that cache
+    /// List the models in the hub's cache
     #[cfg(feature = "hub")]
     List(ListArgs),
     /// Show the files of a model in the cache
     #[cfg(feature = "hub")]
     Show(ShowArgs),
-    /// Remove a model from the cache, or one revision or file of it
+    /// Remove a model from the hub's cache, or one revision or file of it
     #[cfg(feature = "hub")]
     Rm(RmArgs),
 }
@@ -189,7 +189,7 @@ pub(crate) struct ServeArgs {
     /// Positions in the caches, shared by all requests (0: one context, or with -c one for each request, if memory allows)
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) cache_positions: u32,
-    /// States kept of earlier requests, to go on from their prefixes; only for models with recurrent state
+    /// States of earlier requests to keep, so that later ones can continue from them; only for models with recurrent state
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) checkpoints: u32,
     /// Requests that may wait; further ones are refused
@@ -207,14 +207,14 @@ pub(crate) struct ServeArgs {
     /// File with one key per line
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// The model's name in the APIs, and further ones after commas (repeatable, in the order of the models) [default: the file's name]
+    /// The model's name in the APIs, or several after commas (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
     /// Lines of system prompts to leave out, because they change with every request and so empty the prompt cache:
     /// billing, times or ids (repeatable, or separated by commas)
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) drop_changing: Vec<Changing>,
-    /// Score pairs of texts at /v1/rerank, in place of embeddings, with models whose files do not say that they are rerankers
+    /// Score pairs of texts at /v1/rerank instead of embedding them, with models whose files do not say that they are rerankers
     #[arg(long, visible_alias = "rerank")]
     pub(crate) reranking: bool,
     /// Seconds that an answer may take, waiting included (0: no limit)
@@ -229,7 +229,7 @@ pub(crate) struct ServeArgs {
     /// Host name under which browsers may reach the server (repeatable; *: all)
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
-    /// Refuse API fields that the server does not know, in place of ignoring and naming them
+    /// Refuse unknown API fields instead of ignoring and naming them
     #[arg(long)]
     pub(crate) strict: bool,
     /// Folder that tools/browser made: serves the page that runs Welte in the browser, at /browser/
@@ -325,7 +325,7 @@ pub(crate) struct BenchArgs {
     /// The most guesses of --speculative at a time
     #[arg(long, default_value_t = 16, value_name = "N", requires = "speculative", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) draft_max: u16,
-    /// Answer requests that arrive at random times, so many per second on average, comma-separated (inf: all at once)
+    /// Answer requests that arrive at random times, at this average rate per second, comma-separated (inf: all at once)
     #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate, conflicts_with_all = ["ladder", "random_depth"])]
     pub(crate) serve: Vec<f64>,
     /// Requests of --serve

@@ -23,13 +23,13 @@ pub(crate) struct ConstraintArgs {
     /// Answer with a JSON object
     #[arg(long, help_heading = "Form of the answer")]
     json: bool,
-    /// Answer with a text of this grammar, in GBNF or Lark
+    /// Answer with text that this grammar accepts, in GBNF or Lark
     #[arg(long, value_name = "GRAMMAR", help_heading = "Form of the answer")]
     grammar: Option<String>,
     /// File with that grammar
     #[arg(long, value_name = "FILE", help_heading = "Form of the answer")]
     grammar_file: Option<PathBuf>,
-    /// Answer with a text that this regular expression matches as a whole
+    /// Answer with text that this regular expression matches as a whole
     #[arg(long, value_name = "REGEX", help_heading = "Form of the answer")]
     regex: Option<String>,
 }

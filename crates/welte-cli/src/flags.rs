@@ -30,7 +30,8 @@ impl LoadArgs {
 /// The device, and what decides how it computes.
 #[derive(Args, Clone)]
 pub(crate) struct DeviceArgs {
-    /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
+    /// Device: cpu, cuda, cuda:N, gpu, gpu:N (or by API: vulkan, metal, dx12), reference (slow and plain), or auto (a GPU if there is
+    /// one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = device)]
     pub(crate) device: DeviceChoice,
     /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate [default: persistent where it has run on this kind of GPU, else graph]
@@ -48,8 +49,8 @@ pub(crate) struct DeviceArgs {
     /// How a GPU rounds activations before products with FP8 weights: wide (to 16 bits or not at all) or fp8 (faster for many rows, less exact)
     #[arg(long, default_value = "wide", value_name = "NAME", value_parser = activations)]
     pub(crate) activations: Activations,
-    /// Steps of few streams on a GPU: alike (with the kernels of many, so an answer does not depend on other requests) or fast (with
-    /// faster ones where there are any; the last bits of an answer then depend on how many run)
+    /// How a GPU decodes few streams when loaded for many: alike (with the kernels for many, so an answer does not depend on other
+    /// requests) or fast (with faster kernels if possible; the last bits of an answer then depend on the number of streams)
     #[arg(long, default_value = "alike", value_name = "NAME", value_parser = steps)]
     pub(crate) steps: Steps,
     /// Instruction set of the CPU [default: the best one]
@@ -230,7 +231,7 @@ pub(crate) struct SpecArgs {
     /// -md, else ngram]. It never changes the text
     #[arg(long, value_enum, value_name = "FROM")]
     pub(crate) spec: Option<Spec>,
-    /// A smaller model with the same vocabulary that guesses (also -md)
+    /// A smaller model with the same vocabulary, which guesses tokens (also -md)
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_draft: Option<String>,
     /// The most tokens to guess at a time

@@ -185,7 +185,7 @@ pub(crate) fn ask(
 /// The JSON of a whole answer.
 fn whole(answer: &[u8], place: &str) -> anyhow::Result<Value> {
     let (status, body) =
-        read(answer).with_context(|| format!("{place}: this is no HTTP server"))?;
+        read(answer).with_context(|| format!("{place}: this is not an HTTP server"))?;
     // The last line, if there are several.
     let line = body.lines().rfind(|line| !line.trim().is_empty());
     let value: Value = serde_json::from_str(line.unwrap_or("null")).unwrap_or(Value::Null);

@@ -19,10 +19,10 @@ pub(crate) struct LaunchArgs {
     /// The program
     #[arg(value_enum)]
     tool: Tool,
-    /// Model: of a running server its name; else what to serve, as for `welte serve -m`
+    /// A model's name on a running server, or a model to serve, as for `welte serve -m`
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
-    /// Context of a server that is started for it
+    /// Context size of a server that this command starts
     #[arg(short = 'c', long, default_value_t = CONTEXT, value_name = "N")]
     ctx_size: u32,
     #[command(flatten)]

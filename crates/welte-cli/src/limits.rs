@@ -8,7 +8,7 @@ use welte_server::{ENCODING_BYTES, ServerOptions};
 /// What clients may take of the server.
 #[derive(Args)]
 pub(crate) struct LimitArgs {
-    /// Connections at a time; idle ones make room for new ones, and /health has some of its own
+    /// Connections at a time; idle ones make room for new ones, and /health has its own
     #[arg(long, default_value_t = 1024, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) connections: u32,
     /// Connections of one address at a time; raise it behind a reverse proxy
@@ -33,7 +33,7 @@ pub(crate) struct LimitArgs {
     /// The largest file of an image, in bytes or with K or M
     #[arg(long, default_value = "20M", value_name = "SIZE", value_parser = bytes)]
     pub(crate) max_image: u64,
-    /// Fetch images that requests name by an address of this host, or * for all public ones (repeatable)
+    /// Fetch images from this host when requests give their address, or from all public hosts with * (repeatable)
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_remote_images: Vec<String>,
     /// Seconds that answers may take after the server was asked to end

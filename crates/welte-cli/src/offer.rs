@@ -12,7 +12,7 @@ use welte_server::ServerOptions;
 
 #[derive(clap::Args)]
 pub(crate) struct OfferArgs {
-    /// Words that clients see beside the model, separated by commas
+    /// Words that clients see with the model, separated by commas
     #[arg(long, value_name = "WORD", value_delimiter = ',')]
     tags: Vec<String>,
     /// A chat template that replaces the models' own: its text, or the name of a common one such as chatml
@@ -21,7 +21,7 @@ pub(crate) struct OfferArgs {
     /// Variables of chat templates that requests do not set, as a JSON object
     #[arg(long, value_name = "JSON", value_parser = variables)]
     chat_template_kwargs: Option<Map<String, Value>>,
-    /// Whether models reason before they answer, where requests do not say (auto: as their templates have it)
+    /// Whether models reason before they answer, unless a request says (auto: as the template does)
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Reasoning::Auto)]
     reasoning: Reasoning,
     /// Rows that make the vector of a text: last, mean or cls [default: as the model says, else last]
@@ -30,7 +30,7 @@ pub(crate) struct OfferArgs {
     /// Do not serve the chat page
     #[arg(long)]
     no_page: bool,
-    /// Do not tell at /slots which slots are at work
+    /// Do not report at /slots which slots are busy
     #[arg(long)]
     no_slots: bool,
 }

@@ -10,12 +10,12 @@ pub(crate) struct SamplingArgs {
     /// Tokens to generate (-1: until an end token or the end of the context)
     #[arg(short = 'n', long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
     pub(crate) predict: i64,
-    /// Seed of the noise (-1: from the clock)
+    /// Random seed (-1: from the clock)
     #[arg(short, long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
     pub(crate) seed: i64,
     #[command(flatten)]
     numbers: Numbers,
-    /// Text at which a run ends, in place of newline, colon, quote and asterisk (repeatable; none: no text)
+    /// Text at which a run ends, instead of newline, colon, quote and asterisk (repeatable; none: no text)
     #[arg(long, value_name = "TEXT")]
     pub(crate) dry_sequence_breaker: Vec<String>,
     /// Choose no end token before N tokens

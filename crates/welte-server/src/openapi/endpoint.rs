@@ -43,7 +43,7 @@ const OTHER_SAMPLING: [Field; 7] = [
     (
         "min_tokens",
         "integer[0,]",
-        "no end token is chosen before so many tokens",
+        "no end token is chosen before this many tokens",
     ),
     ("stop_token_ids", "integer[]", "tokens that end the answer"),
     (

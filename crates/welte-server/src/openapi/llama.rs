@@ -67,7 +67,7 @@ const LLAMA: &[Field] = &[
     (
         "n_probs",
         "integer[0,20]",
-        "send the probabilities of so many likeliest tokens",
+        "send the probabilities of this many of the likeliest tokens",
     ),
     (
         "post_sampling_probs",

@@ -20,7 +20,7 @@ const OLLAMA: &[Field] = &[
     (
         "top_logprobs",
         "integer[0,20]",
-        "and of so many likeliest ones, at most 20",
+        "and of this many of the likeliest tokens, at most 20",
     ),
     ("keep_alive", "Time", "how long the model stays loaded"),
 ];

@@ -90,7 +90,7 @@ const CHAT: &[Field] = &[
     (
         "top_logprobs",
         "integer[0,20]",
-        "and of so many likeliest ones, at most 20",
+        "and of this many of the likeliest tokens, at most 20",
     ),
     ("store", "=false", "false"),
     ("modalities", "=[\"text\"]", "text"),
@@ -116,7 +116,7 @@ const COMPLETION: &[Field] = &[
     (
         "logprobs",
         "integer[0,20]",
-        "send the probabilities of the tokens, and of so many likeliest ones",
+        "send the probabilities of the tokens, and of this many of the likeliest",
     ),
     ("best_of", "integer[1,1]", "1"),
     ("n_predict", "integer", "another name of max_tokens"),
@@ -179,7 +179,7 @@ const RESPONSES: &[Field] = &[
     (
         "top_logprobs",
         "integer[0,20]",
-        "send the probabilities of so many likeliest tokens",
+        "send the probabilities of this many of the likeliest tokens",
     ),
     ("prompt_cache_options", "any", "changes nothing"),
 ];
