@@ -2,6 +2,10 @@
 //!
 //! A blocking client. It lists the files of a model, downloads each over several connections and checks it against the
 //! hub's checksum before naming it. Files that are in the cache already are used, whichever program downloaded them.
+//!
+//! A snapshot gets its link after that, and a branch its commit when all files are present. The token goes to the hub's
+//! address only, never to a redirect's target. Names, sizes and tags from the network are validated before they become
+//! paths or allocations.
 
 #![warn(missing_docs)]
 
