@@ -183,7 +183,7 @@ def bert_gguf(model, config, path, tokenizer=None, half=False):
 
 
 def word_text(words, seed):
-    """A text of so many words, one token each."""
+    """A text of `words` words, one token each."""
     generator = torch.Generator().manual_seed(seed)
     picks = torch.randint(26, len(WORDS), (words,), generator=generator)
     return " ".join(WORDS[pick] for pick in picks)

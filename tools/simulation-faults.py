@@ -80,7 +80,7 @@ def sh(*command, **more):
 
 
 def plant():
-    """Puts every fault behind its number."""
+    """Puts every fault after its number."""
     for number, (name, file, right, wrong) in enumerate(FAULTS):
         path = ROOT / ENGINE / file
         text = path.read_text()

@@ -4,7 +4,7 @@
 
 Models go to welte/tests/goldens/formats, listed in welte/tests/goldens/formats.json as the other goldens are in index.json.
 GGUF: one for each format in GGUF. F8_E4M3, as Hugging Face files have it: scales by squares of 128 (as `fp8` says it), by row and one for all (as `compressed-tensors` says it; with scales of activations,
-which we do not use), and rows of 96, which are no whole number of blocks. The logits are those of the weights times their
+which we do not use), and rows of 96, which are not a whole number of blocks. The logits are those of the weights times their
 scales, in float32 (of the narrow one rounded to BF16, as it is read). A matrix of experts in MXFP4 as gpt-oss stores it goes to welte-formats/tests/fixtures/mxfp4, with the
 values that transformers makes of it.
 """

@@ -5,7 +5,7 @@
 They go to gpt-oss, listed in gpt-oss.json as the other goldens are in index.json: a directory as transformers saves it (BF16,
 experts with rows and columns exchanged), one with experts in MXFP4 as the published files have them (blocks and scales apart,
 gate and up in turn; made of random bits), and GGUF files in F32 and with experts in MXFP4 beside F16. The window is shorter than
-the prompt, sinks are not zero, biases reach beyond the activation's limits, and the ends of YaRN's ramp are no whole numbers.
+the prompt, sinks are not zero, biases reach beyond the activation's limits, and the ends of YaRN's ramp are not whole numbers.
 """
 
 import json

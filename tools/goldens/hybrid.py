@@ -113,7 +113,7 @@ def build(arch, seed, experts=0):
 
 
 def choice_biases(model):
-    """The biases of the experts' choice, which are no parameters."""
+    """The biases of the experts' choice, which do not count as parameters."""
     return [(name, b) for name, b in model.named_buffers() if name.endswith(("expert_bias", "e_score_correction_bias"))]
 
 

@@ -151,7 +151,7 @@ CHARACTERS = {
 
 
 def unigram():
-    """XLM-R: unigram behind a map of characters. The reference is laid out as the published tokenizer.json is."""
+    """XLM-R: unigram after a map of characters. The reference is laid out as the published tokenizer.json is."""
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
         points = lambda text: " ".join(f"{ord(c):X}" for c in text)
         rules.write("".join(f"{points(a)}\t{points(b)}\n" for a, b in CHARACTERS.items()))

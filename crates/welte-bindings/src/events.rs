@@ -82,7 +82,7 @@ impl Events {
         }
     }
 
-    /// Reads to the end and puts the response together. Ending it from `on_text` is no error.
+    /// Reads to the end and puts the response together. Ending it from `on_text` is not an error.
     pub(crate) fn merge(mut self, on_text: OnText, alive: Alive) -> Result<Value, Problem> {
         let mut merged = Merged::default();
         while let Some(event) = self.next(alive)? {

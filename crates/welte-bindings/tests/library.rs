@@ -16,8 +16,8 @@ fn library() -> &'static Arc<Library> {
     LIBRARY.get_or_init(|| Library::load(MODEL, OPTIONS, &mut |_, _| ()).unwrap())
 }
 
-fn greedy(most: u32) -> String {
-    json!({ "max_tokens": most, "temperature": 0 }).to_string()
+fn greedy(max_tokens: u32) -> String {
+    json!({ "max_tokens": max_tokens, "temperature": 0 }).to_string()
 }
 
 #[test]

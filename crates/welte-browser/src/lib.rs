@@ -44,7 +44,7 @@ struct Tab {
 /// A prompt, and how to answer it.
 struct Asked {
     prompt: String,
-    most: usize,
+    max_tokens: usize,
     temperature: f32,
     seed: u64,
 }
@@ -86,10 +86,10 @@ pub fn load() {
 
 /// Chooses the prompt that [`generate`] answers.
 #[wasm_bindgen]
-pub fn ask(prompt: String, most: usize, temperature: f32, seed: u32) {
+pub fn ask(prompt: String, max_tokens: usize, temperature: f32, seed: u32) {
     let asked = Asked {
         prompt,
-        most,
+        max_tokens,
         temperature,
         seed: seed.into(),
     };
@@ -172,7 +172,7 @@ fn answer(engine: &Engine, driver: &mut Driver) -> Result<(), Problem> {
         model.encode_rendered(&asked.prompt.into())?
     };
     let mut request = Request::new(prompt);
-    request.options.max_tokens = asked.most;
+    request.options.max_tokens = asked.max_tokens;
     request.options.chain = Some(CHAIN);
     request.options.sampling.temperature = asked.temperature;
     request.options.sampling.seed = asked.seed;

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn welte_session_say(
     answer: *mut *mut c_char,
 ) -> welte_code {
     guard(|| {
-        // SAFETY: sessions change behind their lock only; the text lives as long as the call.
+        // SAFETY: sessions change only while their lock is held; the text lives as long as the call.
         let (session, said) = unsafe { (handle("session", session)?, text("said", said)?) };
         let mut held = session
             .session
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn welte_session_messages(
 ) -> welte_code {
     guard(|| {
         let json = place("json", json)?;
-        // SAFETY: sessions change behind their lock only.
+        // SAFETY: sessions change only while their lock is held.
         let session = unsafe { handle("session", session) }?;
         let held = session
             .session

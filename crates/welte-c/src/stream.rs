@@ -56,7 +56,7 @@ pub unsafe extern "C" fn welte_stream_next(
 ) -> welte_code {
     guarded(|| {
         let event = place("event", event)?;
-        // SAFETY: streams change behind their lock only.
+        // SAFETY: streams change only while their lock is held.
         let stream = unsafe { handle("stream", stream) }?;
         let mut events = stream.events.lock().unwrap_or_else(PoisonError::into_inner);
         let mut alive = || !stream.cancelled.load(Ordering::Relaxed);

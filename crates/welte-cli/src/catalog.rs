@@ -124,7 +124,7 @@ fn only_gguf(folder: &Path) -> anyhow::Result<Option<std::path::PathBuf>> {
     Ok(paths.filter(|path| is_gguf(path)).min())
 }
 
-/// True for a model's file, or the first of several. Projectors of images are no models.
+/// True for a model's file, or the first of several. Projectors of images are not models.
 fn is_gguf(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| {

@@ -5,7 +5,7 @@ use welte::{DeviceId, Model};
 use welte_formats::files;
 use welte_report::Floor;
 
-/// Stores the speed of a device, in bytes per second. A figure that cannot be stored is no loss.
+/// Stores the speed of a device, in bytes per second. A figure that cannot be stored is ignored.
 pub(crate) fn store(device: DeviceId, name: &str, speed: f64) {
     if let Some(path) = path() {
         let _ = write(&path, &key(device, name), speed);

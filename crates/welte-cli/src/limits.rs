@@ -49,7 +49,7 @@ impl LimitArgs {
         options.head_timeout = seconds(self.head_timeout);
         options.body_timeout = seconds(self.body_timeout);
         options.largest_body = usize::try_from(self.max_body)?;
-        options.images.most = self.max_images as usize;
+        options.images.max_images = self.max_images as usize;
         options.images.largest = usize::try_from(self.max_image)?;
         let hosts = &self.allow_remote_images;
         options.images.remote = (!hosts.is_empty()).then(|| hosts.clone());

@@ -479,7 +479,7 @@ fn is_switch(word: &str) -> bool {
 }
 
 impl Translated {
-    /// Adds flags behind the command's name.
+    /// Adds flags after the command's name.
     fn insert(&mut self, flags: [String; 2]) {
         let at = self.args.len().min(2);
         self.args.splice(at..at, flags.map(OsString::from));

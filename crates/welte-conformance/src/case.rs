@@ -356,9 +356,9 @@ pub(super) fn step_choosing(rows: &[Row], choices: &[Choice]) -> Step {
 }
 
 /// Some of the rows, in ascending order: at least one, at most `most`.
-pub(super) fn some_outputs(n: &mut Numbers, rows: usize, most: u32) -> Vec<u32> {
-    let most = (rows as u32).min(most);
-    let count = 1 + n.below(most);
+pub(super) fn some_outputs(n: &mut Numbers, rows: usize, limit: u32) -> Vec<u32> {
+    let limit = (rows as u32).min(limit);
+    let count = 1 + n.below(limit);
     let mut all: Vec<u32> = (0..rows as u32).collect();
     while all.len() > count as usize {
         let at = n.below(all.len() as u32) as usize;
@@ -413,6 +413,6 @@ pub(super) fn refused<T>(result: Result<T, welte_device::Error>, what: &str) {
     match result {
         Ok(_) => panic!("{what} was accepted"),
         Err(welte_device::Error::Request(_)) => {}
-        Err(other) => panic!("{what} is no invalid request, but: {other}"),
+        Err(other) => panic!("{what} is not an invalid request, but: {other}"),
     }
 }

@@ -221,7 +221,7 @@ fn cold() -> Sampling {
     }
 }
 
-/// What is no token does not join the history.
+/// Only tokens join the history.
 fn history(context: &mut dyn Context) {
     let masks = context.masks();
     let state = SlotState {

@@ -117,7 +117,7 @@ fn every_command(pair: &mut Pair<'_>, model: &Model, n: &mut Numbers, pass: usiz
     }
 }
 
-/// Every weight format that is no family, over few and many rows.
+/// Every weight format outside families, over few and many rows.
 pub fn formats(device: &dyn Device, oracle: &dyn Device) {
     each_format(device, oracle, |f| {
         !matches!(f, Format::Affine(_) | Format::Integers(_))

@@ -15,7 +15,7 @@ type AnyError = Box<dyn std::error::Error>;
 const DEPTH: u32 = 64;
 /// Rows of the pieces of a prompt.
 const PIECES: [u32; 7] = [1, 8, 16, 32, 48, 64, 128];
-/// Each figure is the median of so many.
+/// Each figure is the median of this many runs.
 const TIMES: usize = 5;
 
 fn main() -> Result<(), AnyError> {

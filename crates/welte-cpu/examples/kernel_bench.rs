@@ -213,7 +213,7 @@ fn prompt(kernel: &Kernel, threads: usize, weights: &Memory, acts: &Memory) -> f
     for &room in &rooms_at {
         for t in 0..TILES {
             let (from, to) = (t * kernel.tile_bytes(K), t * bytes);
-            // SAFETY: the weights have so many tiles, and a room the same unpacked.
+            // SAFETY: the weights have as many tiles, and a room the same unpacked.
             unsafe {
                 let from = (weights_at as *const u8).add(from);
                 match kernel.unpacked_bytes(K) {
@@ -260,7 +260,7 @@ fn unpack(kernel: &Kernel, threads: usize, weights: &Memory) -> f64 {
     let seconds = time(threads, turns, |t, turn| {
         for nth in 0..each {
             let from = (t * share + turn * each + nth) * tile;
-            // SAFETY: the weights have so many tiles, and a room four unpacked ones.
+            // SAFETY: the weights have as many tiles, and a room four unpacked ones.
             unsafe {
                 let room = (rooms_at[t] as *mut u8).add(nth % TILES * bytes);
                 kernel.unpack((weights_at as *const u8).add(from), K, room);

@@ -69,7 +69,7 @@ fn layout(spec: &WeightSpec, isa: Isa, start: usize) -> Option<Layout> {
     Some(layout)
 }
 
-/// Bytes of a weight in this device's layout; `u64::MAX` if its row is no whole number of blocks, or it is too large.
+/// Bytes of a weight in this device's layout; `u64::MAX` if its row is not a whole number of blocks, or it is too large.
 pub(crate) fn weight_bytes(spec: &WeightSpec, isa: Isa) -> u64 {
     layout(spec, isa, 0).map_or(u64::MAX, |l| l.bytes as u64)
 }
@@ -121,7 +121,7 @@ impl Form {
             .spec
             .format
             .bytes(k)
-            .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+            .ok_or_else(|| rows.wrong("its rows are not a whole number of blocks"))?;
         let all: Vec<&[u8]> = encoded
             .iter()
             .flat_map(|bytes| bytes.chunks_exact(row_bytes))
@@ -147,7 +147,7 @@ impl Inner {
         for spec in &program.weights {
             let rows = WeightRows { spec, checkpoint };
             let layout = layout(spec, isa, total).ok_or_else(|| {
-                rows.wrong("its rows are no whole number of blocks, or it is too large")
+                rows.wrong("its rows are not a whole number of blocks, or it is too large")
             })?;
             total += layout.bytes;
             layouts.push(layout);
@@ -249,7 +249,7 @@ fn form(
         .spec
         .format
         .bytes(k)
-        .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+        .ok_or_else(|| rows.wrong("its rows are not a whole number of blocks"))?;
     Ok(Some(Form {
         kernel: None,
         target: target(at, n * bytes),

@@ -322,7 +322,7 @@ fn quota(root: &Path) -> Option<f64> {
     least
 }
 
-/// The cores of a line such as `400000 100000`: microseconds of work in a period, and the period. `max` and -1 are no limit.
+/// The cores of a line such as `400000 100000`: microseconds of work in a period, and the period. `max` and -1 mean no limit.
 fn allowance(line: &str) -> Option<f64> {
     let (work, period) = line.trim().split_once(' ')?;
     let (work, period): (u64, u64) = (work.parse().ok()?, period.trim().parse().ok()?);

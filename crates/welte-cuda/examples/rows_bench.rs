@@ -1,7 +1,7 @@
 //! Times decode steps of several rows of made-up models: `rows_bench qwen3-4b:q4_0 [DEPTH] [slots=N] [rows=N,...] [persistent] [graph] ...`
 //!
 //! Prints microseconds per step of 1 to 32 rows, fetching the logits of all rows; and per step of a chain of as many slots, up to
-//! 256, if there are so many. Rows are spread over the slots (1 unless given), from position DEPTH (512) on.
+//! 256, if there are that many rows. Rows are spread over the slots (1 unless given), from position DEPTH (512) on.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -84,7 +84,7 @@ impl Note {
         }
     }
 
-    /// A line for each field, then one for each folder. `None` if a path is no text of one line.
+    /// A line for each field, then one for each folder. `None` if a path is not one line of text.
     fn to_text(&self) -> Option<String> {
         let ((major, minor), (size, changed)) = (self.version, self.stamp);
         let mut text = format!("{major}\n{minor}\n{size}\n{changed}");

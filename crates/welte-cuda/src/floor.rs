@@ -81,7 +81,7 @@ pub(crate) fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
     let mut best = 0.0f64;
     loop {
         begin.record()?;
-        // SAFETY: the kernel reads the block's chunks and may write the word behind them.
+        // SAFETY: the kernel reads the block's chunks and may write the word after them.
         unsafe { gpu.launch(&kernel, grid, &parameters)? };
         end.record()?;
         end.wait()?;

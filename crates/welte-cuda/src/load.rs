@@ -46,7 +46,7 @@ impl CudaProgram {
         for spec in &program.weights {
             let rows = WeightRows { spec, checkpoint };
             let bytes = weight_bytes(spec).ok_or_else(|| {
-                rows.wrong("its rows are no whole number of blocks, or it is too large")
+                rows.wrong("its rows are not a whole number of blocks, or it is too large")
             })?;
             weights.push(Placed { start: total });
             total = total

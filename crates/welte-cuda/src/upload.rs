@@ -24,7 +24,7 @@ const RELEASE: u64 = 1 << 30;
 
 /// A piece of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct WeightChunk {
     weight: usize,
     /// The first row, and how many.
     first: usize,
@@ -96,18 +96,20 @@ fn rows_per_piece(spec: &WeightSpec) -> usize {
 }
 
 /// The pieces of all weights, in order.
-fn pieces(program: &Program, checkpoint: &dyn Checkpoint) -> Result<Vec<Piece>, Error> {
+fn pieces(program: &Program, checkpoint: &dyn Checkpoint) -> Result<Vec<WeightChunk>, Error> {
     let mut pieces = Vec::new();
     for (weight, spec) in program.weights.iter().enumerate() {
         let row = row_bytes(spec);
         if row == 0 && spec.k > 0 {
             let rows = WeightRows { spec, checkpoint };
-            return Err(rows.wrong("its rows are no whole number of blocks").into());
+            return Err(rows
+                .wrong("its rows are not a whole number of blocks")
+                .into());
         }
         let (n, most) = (spec.n as usize, rows_per_piece(spec));
         for first in (0..n).step_by(most.max(1)) {
             let count = most.min(n - first);
-            pieces.push(Piece {
+            pieces.push(WeightChunk {
                 weight,
                 first,
                 count,
@@ -198,7 +200,7 @@ impl LoadedProgram {
         &self,
         staging: &Staging,
         checkpoint: &dyn Checkpoint,
-        pieces: &[Piece],
+        pieces: &[WeightChunk],
         next: &AtomicUsize,
         done: &mpsc::Sender<u64>,
     ) -> Result<(), Error> {
@@ -231,7 +233,7 @@ impl LoadedProgram {
         &self,
         gpu: &Gpu,
         checkpoint: &dyn Checkpoint,
-        piece: &Piece,
+        piece: &WeightChunk,
         staged: &mut [u8],
         raw: u64,
     ) -> Result<(), Error> {

@@ -737,7 +737,7 @@ impl Pair {
     }
 }
 
-/// Chains from the first position on and behind a prompt; one that follows another; with contexts that are split.
+/// Chains from the first position on and after a prompt; one that follows another; with contexts that are split.
 fn check_chains(cases: &[Case]) {
     if !gpu() {
         return;

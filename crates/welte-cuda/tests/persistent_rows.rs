@@ -163,7 +163,7 @@ fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {
             dim,
             hidden,
             layers: 1,
-            // So many slots are grouped by expert.
+            // With this number of slots, rows are grouped by expert.
             slots: if experts == 0 { 5 } else { 32 },
             decode_rows: 160,
             ..config(seed)
@@ -349,7 +349,7 @@ fn rows_have_the_bits_of_a_chain(replay: Replay) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are no multiple of a tile.
+/// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are not a multiple of a tile.
 #[test]
 #[ignore = "needs a GPU"]
 fn attention_of_every_shape_agrees_with_launched_kernels() {

@@ -249,15 +249,15 @@ impl Checks {
         &mut self,
         program: &Program,
         starts: &[ChainStart],
-        most: usize,
+        max_slots: usize,
     ) -> Result<(), Error> {
         self.begun = None;
         if program.passes.first().is_some_and(Pass::is_middle) {
             return Err(Error::request("the middle of a pass yields no tokens"));
         }
-        if starts.is_empty() || starts.len() > most {
+        if starts.is_empty() || starts.len() > max_slots {
             return Err(Error::request(format!(
-                "a chain of {} slots; this device takes 1 to {most}",
+                "a chain of {} slots; this device takes 1 to {max_slots}",
                 starts.len()
             )));
         }
@@ -345,13 +345,13 @@ impl Checks {
         state: &SlotState<'_>,
     ) -> Result<(), Error> {
         self.slot(program, slot)?;
-        for (what, count, most) in [
+        for (what, count, max) in [
             ("biases", state.bias.len(), SlotState::MOST_BIASES),
             ("end tokens", state.ends.len(), SlotState::MOST_ENDS),
         ] {
-            if count > most {
+            if count > max {
                 return Err(Error::request(format!(
-                    "{count} {what}; a slot takes at most {most}"
+                    "{count} {what}; a slot takes at most {max}"
                 )));
             }
         }
@@ -401,7 +401,7 @@ impl Checks {
         }
     }
 
-    /// Checks a page's number in a cache, and that so many bytes are the whole page.
+    /// Checks a page's number in a cache, and that `bytes` is the size of a page.
     pub fn page<'p>(
         &self,
         program: &'p Program,
@@ -420,7 +420,7 @@ impl Checks {
         }
     }
 
-    /// Checks a buffer's number, and that it has so many bytes from byte `first` on.
+    /// Checks a buffer's number, and that it has `bytes` bytes from byte `first` on.
     pub fn buffer<'p>(
         &self,
         program: &'p Program,

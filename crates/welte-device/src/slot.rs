@@ -21,7 +21,7 @@ pub struct SlotState<'a> {
     /// Tokens at which a repeated run ends, for DRY: bit `token % 32` of word `token / 32`. It may be shorter than the
     /// vocabulary.
     pub breakers: &'a [u32],
-    /// Chains report the probability of each token of this slot, and those of so many likeliest tokens: at most
+    /// Chains report the probability of each token of this slot, and those of this many likeliest tokens: at most
     /// [`Logprobs::MOST`].
     pub logprobs: Option<u32>,
 }

@@ -170,7 +170,7 @@ impl Checkpoint for Directory {
         let path = self.path.as_path();
         let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
         let damaged = || {
-            let problem = "has a scale that is no number or negative: the model is damaged; download it again";
+            let problem = "has a scale that is negative or not a number: the model is damaged; download it again";
             tensor.wrong(path, problem)
         };
         let found = match self.data[number] {

@@ -25,7 +25,7 @@ pub(crate) fn release(map: &Mmap) {
         // SAFETY: the map is read-only and backed by its file, so a page that is read again has the same content.
         #[allow(unsafe_code)]
         let released = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
-        // A system that does not know the advice keeps the pages, which is no fault.
+        // A system that does not know the advice keeps the pages, which does no harm.
         let _ = released;
     }
 }

@@ -191,6 +191,6 @@ mod tests {
             k: 200,
             ..tensor("blk.0.ffn_down.weight", 1)
         };
-        assert!(!narrows(&short), "its rows are no whole blocks");
+        assert!(!narrows(&short), "its rows are not whole blocks");
     }
 }

@@ -166,7 +166,7 @@ fn lengths_and_ranges_that_are_wrong_never_make_a_file() {
             "unexpected HTTP status 204",
         ),
         (
-            "a length that is no number",
+            "a length that is not a number",
             |a| replace(a, "content-length", "many".into()),
             "",
         ),

@@ -10,7 +10,7 @@ mod latent;
 mod mamba;
 
 use crate::commands::{Commands, at};
-use crate::weights::{Layer, NormWeights, Piece, RopeConstants, Weights};
+use crate::weights::{Layer, NormWeights, OutputPart, RopeConstants, Weights};
 use crate::{LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope};
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
@@ -497,7 +497,7 @@ impl<'a> Emitter<'a> {
     fn add_to_stream(
         &mut self,
         what: &str,
-        (weight, bias, norm): (WeightId, &[Piece], Option<NormWeights>),
+        (weight, bias, norm): (WeightId, &[OutputPart], Option<NormWeights>),
         y: BufferRef,
         k: u32,
     ) {
@@ -605,8 +605,8 @@ impl<'a> Emitter<'a> {
     fn projections(
         &mut self,
         what: &str,
-        pieces: &[Piece],
-        bias: &[Piece],
+        pieces: &[OutputPart],
+        bias: &[OutputPart],
         (x, norm): (BufferRef, Option<NormWeights>),
         y: BufferRef,
         stride: u32,
@@ -633,7 +633,7 @@ impl<'a> Emitter<'a> {
         self.biases(&format!("{what} bias"), bias, y, stride);
     }
 
-    fn biases(&mut self, what: &str, pieces: &[Piece], y: BufferRef, stride: u32) {
+    fn biases(&mut self, what: &str, pieces: &[OutputPart], y: BufferRef, stride: u32) {
         for piece in pieces {
             let params = p::Bias {
                 n: piece.n,

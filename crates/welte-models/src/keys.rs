@@ -84,12 +84,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A list of one number from 1 to `most` per layer; `None` if the value is missing or no list.
-    pub(crate) fn each(
-        &self,
-        key: &str,
-        layers: u32,
-        most: u32,
-    ) -> Result<Option<Vec<u32>>, Error> {
+    pub(crate) fn each(&self, key: &str, layers: u32, max: u32) -> Result<Option<Vec<u32>>, Error> {
         let Some(Value::Array(list)) = self.value(key) else {
             return Ok(None);
         };
@@ -102,24 +97,24 @@ impl<'a> Keys<'a> {
             Value::I64(v) => u32::try_from(*v).ok(),
             _ => None,
         };
-        let known = |value| number(value).filter(|v| (1..=most).contains(v));
+        let known = |value| number(value).filter(|v| (1..=max).contains(v));
         let all: Option<Vec<u32>> = list.iter().map(known).collect();
         all.map(Some).ok_or_else(|| {
             self.error(
                 key,
-                format!("has an entry that is no number from 1 to {most}"),
+                format!("has an entry that is not a number from 1 to {max}"),
             )
         })
     }
 
     /// A number from 1 to `most`; an error if it is missing and has no default.
-    pub(crate) fn size(&self, key: &str, default: Option<u32>, most: u32) -> Result<u32, Error> {
+    pub(crate) fn size(&self, key: &str, default: Option<u32>, max: u32) -> Result<u32, Error> {
         let number = self
             .u32(key)?
             .or(default)
             .ok_or_else(|| self.error(key, "is missing"))?;
-        if number == 0 || number > most {
-            return Err(self.error(key, format!("is {number}; must be from 1 to {most}")));
+        if number == 0 || number > max {
+            return Err(self.error(key, format!("is {number}; must be from 1 to {max}")));
         }
         Ok(number)
     }

@@ -30,7 +30,7 @@ pub(crate) fn read(
 ) -> Result<ModelSpec, Error> {
     let keys = Keys::new(checkpoint, said);
     let names = arch.names(checkpoint.dialect());
-    let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
+    let size = |gguf: &str, hf: &str, default, max| keys.size(&keys.name(gguf, hf), default, max);
 
     let listed = listed_layers(&keys);
     let layers = size("block_count", "num_hidden_layers", listed, MOST_LAYERS)?;
@@ -42,16 +42,16 @@ pub(crate) fn read(
         MOST_HEADS,
     )?;
     // Where a list is allowed, `finish` reads it.
-    let widest = |gguf: &str, hf: &str, default, most| {
+    let widest = |gguf: &str, hf: &str, default, max| {
         let key = keys.name(gguf, hf);
         let list = if arch.lists {
-            keys.each(&key, layers, most)?
+            keys.each(&key, layers, max)?
         } else {
             None
         };
         match list {
             Some(list) => Ok(list.into_iter().max().unwrap_or(0)),
-            None => keys.size(&key, default, most),
+            None => keys.size(&key, default, max),
         }
     };
     let kv_heads = widest(

@@ -148,10 +148,10 @@ fn plain(text: &str) -> String {
 }
 
 /// A hostile text must not fill the terminal.
-fn cut(text: &str, most: usize) -> String {
+fn cut(text: &str, max_len: usize) -> String {
     text.chars()
         .filter(|c| !c.is_control())
-        .take(most)
+        .take(max_len)
         .collect()
 }
 

@@ -14,7 +14,7 @@ pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 use crate::names::{Names, bias, weight};
 use crate::{CompileOptions, Error, LayerKind, ModelSpec, QkNorm};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
-pub(crate) use collector::{Collector, NormWeights, Piece, RopeConstants, Rows};
+pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
 pub(crate) use delta::DeltaWeights;
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
@@ -26,22 +26,22 @@ use welte_table::{NO_WEIGHT, Usage, WeightId, WeightSpec};
 /// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
 pub(crate) struct Layer {
     pub(crate) attn_norm: Option<NormWeights>,
-    pub(crate) qkv: Vec<Piece>,
-    pub(crate) qkv_bias: Vec<Piece>,
+    pub(crate) qkv: Vec<OutputPart>,
+    pub(crate) qkv_bias: Vec<OutputPart>,
     pub(crate) q_norm: Option<WeightId>,
     pub(crate) k_norm: Option<WeightId>,
     /// [`NO_WEIGHT`] if the layer mixes nothing.
     pub(crate) o: WeightId,
-    pub(crate) o_bias: Vec<Piece>,
+    pub(crate) o_bias: Vec<OutputPart>,
     pub(crate) sinks: Option<WeightId>,
     pub(crate) post_attn_norm: Option<NormWeights>,
     /// None if the layer has no such norm, or if both parts read the norm before attention.
     pub(crate) ffn_norm: Option<NormWeights>,
-    pub(crate) gate_up: Vec<Piece>,
-    pub(crate) gate_up_bias: Vec<Piece>,
+    pub(crate) gate_up: Vec<OutputPart>,
+    pub(crate) gate_up_bias: Vec<OutputPart>,
     /// None in layers with experts.
     pub(crate) down: Option<WeightId>,
-    pub(crate) down_bias: Vec<Piece>,
+    pub(crate) down_bias: Vec<OutputPart>,
     pub(crate) post_ffn_norm: Option<NormWeights>,
     /// Of attention over latents. Their output is `o`.
     pub(crate) latent: Option<LatentWeights>,
@@ -77,7 +77,7 @@ pub(crate) struct Weights {
     pub(crate) scores: Option<WeightId>,
     /// Empty for decoders.
     pub(crate) encoder: EncoderWeights,
-    pub(crate) head_bias: Vec<Piece>,
+    pub(crate) head_bias: Vec<OutputPart>,
 }
 
 /// Collects a model's weights.

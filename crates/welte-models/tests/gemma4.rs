@@ -118,7 +118,7 @@ fn experts_run_beside_a_dense_part() {
 fn parameters_are_counted() {
     for shape in [EFFECTIVE, MIXTURE] {
         let made = Synthetic::parse(shape).unwrap();
-        // Rope's factors are no parameters.
+        // Rope's factors do not count as parameters.
         let tensors = made
             .tensors()
             .iter()

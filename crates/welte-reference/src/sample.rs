@@ -187,7 +187,7 @@ fn entropy(probabilities: &[f64]) -> f64 {
     possible.map(|p| -p * p.ln()).sum()
 }
 
-/// Drops logits that are more than so many standard deviations below the largest.
+/// Drops logits that are more than a number of standard deviations below the largest.
 fn keep_top_n_sigma(kept: &mut Vec<(u32, f32)>, sigmas: f32) {
     if sigmas > 0.0 {
         let finite = kept.iter().map(|(_, z)| f64::from(*z));

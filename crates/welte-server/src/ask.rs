@@ -110,7 +110,7 @@ impl Prompt {
                 tokens.extend(tokenizer.encode(middle, false, false)?);
                 Ok(tokens.into())
             }
-            Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
+            Prompt::Chat { .. } => Err(Failure::server("a conversation is not plain text")),
         }
     }
 
@@ -354,9 +354,10 @@ impl Ask {
         let all = self.prompts.iter().map(Prompt::images);
         let all: Vec<Vec<&Image>> = all.collect();
         let count = all.iter().map(Vec::len).sum::<usize>();
-        if let Some(beyond) = all.iter().flatten().nth(self.image_rules.most) {
-            let most = self.image_rules.most;
-            let problem = format!("the request has {count} images; see --max-images ({most})");
+        if let Some(beyond) = all.iter().flatten().nth(self.image_rules.max_images) {
+            let max_images = self.image_rules.max_images;
+            let problem =
+                format!("the request has {count} images; see --max-images ({max_images})");
             return Err(Failure::field(beyond.name.as_str(), problem));
         }
         let see = |image: &&Image| images::see(&self.served, &self.image_rules, image);

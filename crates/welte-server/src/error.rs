@@ -300,8 +300,8 @@ mod tests {
         };
         let said = "messages: invalid type: string, expected a list";
         assert_eq!(why(&failure), said);
-        let failure = fields.wrong("role", "\"king\" is no role\n");
-        assert_eq!(why(&failure), "role: \"king\" is no role ");
+        let failure = fields.wrong("role", "\"king\" is not a role\n");
+        assert_eq!(why(&failure), "role: \"king\" is not a role ");
         let long = Failure::request("x".repeat(5000));
         assert_eq!(why(&long).len(), 300);
     }

@@ -15,7 +15,7 @@ use welte::{Image, ImageSource, Seen};
 #[non_exhaustive]
 pub struct ImageRules {
     /// Images of a request.
-    pub most: usize,
+    pub max_images: usize,
     /// Bytes of an image's file.
     pub largest: usize,
     /// Hosts from which images are fetched, or `*` for all; `None`: requests bring their images along.
@@ -25,7 +25,7 @@ pub struct ImageRules {
 impl Default for ImageRules {
     fn default() -> Self {
         ImageRules {
-            most: 16,
+            max_images: 16,
             largest: 20 << 20,
             remote: None,
         }
@@ -89,7 +89,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
             bytes.push((bits >> count) as u8);
         }
     }
-    // A single letter at the end is no byte.
+    // A single letter at the end is not a byte.
     (count < 6).then_some(bytes)
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Limits of a completion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LineLimits {
-    /// The least indentation of all lines behind the first one.
+    /// The least indentation of all lines after the first one.
     pub(crate) indent: usize,
     /// The longest time once the first line is complete.
     pub(crate) time: Option<Duration>,

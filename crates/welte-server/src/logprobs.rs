@@ -111,7 +111,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Columns for tokens that begin behind so many characters.
+    /// Columns for tokens that begin after a number of characters.
     pub(crate) fn at(offset: usize) -> Columns {
         Columns {
             offset,

@@ -79,7 +79,7 @@ impl Rates {
     }
 }
 
-/// The share of the memory's bandwidth that so many steps per second take, if it is known and reached at all.
+/// The share of the memory's bandwidth that `steps` steps per second take, if it is known and reached at all.
 pub(crate) fn floor_share(
     steps: f64,
     bytes: f64,

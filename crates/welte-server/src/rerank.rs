@@ -32,7 +32,7 @@ pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
     let returns = returns.or(returns_text).unwrap_or(false);
     fields.finish()?;
     if !served.model.scores_pairs() {
-        let message = format!("model {:?} is no reranker", served.id);
+        let message = format!("model {:?} is not a reranker", served.id);
         return Err(Failure::request(message));
     }
     let pairs = encode(&app, &served, query, documents.clone(), instruction).await?;

@@ -208,18 +208,18 @@ pub(crate) fn texts(
     fields: &Fields,
     name: &str,
     value: Value,
-    most: usize,
+    max_len: usize,
 ) -> Result<Vec<String>, Failure> {
     let all = match value {
         Value::String(one) => vec![one],
-        Value::Array(all) if all.len() <= most => {
+        Value::Array(all) if all.len() <= max_len => {
             let text = |value: Value| match value {
                 Value::String(text) => Ok(text),
                 _ => Err(fields.wrong(name, "must be a string or a list of strings")),
             };
             all.into_iter().map(text).collect::<Result<_, _>>()?
         }
-        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {most}"))),
+        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {max_len}"))),
         _ => return Err(fields.wrong(name, "must be a string or a list of strings")),
     };
     Ok(all)

@@ -10,7 +10,7 @@ pub(crate) fn since_1970() -> Duration {
 
 /// How long a model stays loaded. Reads `300` (seconds), `5m`, `1h30m`, `500ms`. A negative time means forever, which is `None`.
 pub fn keep_alive(text: &str) -> Result<Option<Duration>, String> {
-    let wrong = || format!("{text:?} is no time; use seconds or a time such as 5m or 24h");
+    let wrong = || format!("{text:?} is not a time; use seconds or a time such as 5m or 24h");
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),

@@ -814,7 +814,7 @@ async fn editors_limit_completions_by_their_lines() {
         keys,
         ["content", "timings/predicted_per_token_ms", "tokens_cached"]
     );
-    // A line break has no indentation behind it.
+    // A line break has no indentation after it.
     let tokens = post(&server, "/tokenize", json!({ "content": "\n" })).await;
     let line_break = tokens.json()["tokens"][0].to_string();
     let mut indented = body.clone();

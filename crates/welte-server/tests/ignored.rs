@@ -10,7 +10,7 @@ fn question() -> Value {
 }
 
 /// The endpoints that take a body here, with the fields that the description names and the smallest body that is accepted.
-/// Left out are those that this server refuses: its model does not fill in the middle, is no reranker, and the hub is not offered.
+/// Left out are those that this server refuses: its model does not fill in the middle, is not a reranker, and the hub is not offered.
 fn endpoints(document: &Value) -> Vec<(String, Map<String, Value>, Value)> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -75,7 +75,7 @@ async fn every_endpoint_ignores_and_names_what_it_does_not_know() {
     for (path, properties, least) in endpoints(&document) {
         let mut body = least.clone();
         body["colour"] = json!({ "red": [1] });
-        // Null is no value.
+        // Null counts as no value.
         body["shade"] = Value::Null;
         let reply = post(&server, &path, body.clone()).await;
         assert_eq!(reply.status, 200, "{path}: {}", reply.text);

@@ -161,7 +161,7 @@ async fn all_apis_take_images() {
     assert_eq!(count.load(SeqCst), 1, "one picture is encoded once");
 }
 
-/// A text that spells the placeholder is no image.
+/// A text that spells the placeholder is not an image.
 #[tokio::test]
 async fn texts_cannot_make_images() {
     let (server, count) = seeing(|_| ());
@@ -177,7 +177,7 @@ async fn texts_cannot_make_images() {
 #[tokio::test]
 async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
     let (server, _) = seeing(|options| {
-        (options.images.most, options.images.largest) = (2, 40);
+        (options.images.max_images, options.images.largest) = (2, 40);
     });
     let of_url = |url: &str| chat(json!([{ "type": "image_url", "image_url": url }]));
     let field = "messages[0].content[0].image_url";
@@ -188,7 +188,7 @@ async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
         (of_url("data:image/png,abc"), ";base64,"),
         (of_url("ftp://example.org/a.png"), "https://"),
         (of_url("https://example.org/a.png"), "--allow-remote-images"),
-        // Bytes that are no picture.
+        // Bytes that are not a picture.
         (of_url(&data("//79")), "not a text of words"),
         (of_url(&data(&long)), "an image may have"),
     ] {

@@ -41,7 +41,7 @@ pub enum Format {
     Integers(Integers),
 }
 
-/// One row per format that is no family: name, elements per block, bytes per block.
+/// One row per format outside families: name, elements per block, bytes per block.
 macro_rules! rows {
     ($($format:ident $elements:literal $bytes:literal,)*) => {
         const ROWS: &[(Format, &str, usize, usize)] =

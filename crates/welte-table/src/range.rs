@@ -45,7 +45,7 @@ impl Range {
     }
 }
 
-/// After "must be": `at least 0 and at most 1`. The largest `f32` is no limit that anyone needs to read.
+/// After "must be": `at least 0 and at most 1`. The largest `f32` is left out: nobody needs to read it.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let max = self.max.filter(|max| *max < f64::from(f32::MAX) * 0.9);

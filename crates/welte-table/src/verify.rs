@@ -124,7 +124,7 @@ fn check_weight(w: &WeightSpec) -> Result<(), String> {
     ensure(w.n > 0 && w.k > 0, || format!("{} x {} is empty", w.n, w.k))?;
     ensure(w.format.bytes(w.k as usize).is_some(), || {
         format!(
-            "rows of {} are no whole number of {} blocks",
+            "rows of {} are not a whole number of {} blocks",
             w.k,
             w.format.name()
         )
@@ -160,7 +160,7 @@ fn check_weight(w: &WeightSpec) -> Result<(), String> {
                 )
             })?;
             ensure(w.usage == Usage::Matrix && !w.format.is_quantised(), || {
-                "what is transposed is no matrix of floats".into()
+                "what is transposed is not a matrix of floats".into()
             })
         }
         Source::Constant(values) => {
@@ -335,7 +335,7 @@ fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Resul
             .saturating_mul(stride)
             .saturating_add(width);
         ensure(offset.is_multiple_of(4), || {
-            format!("'{}': offset {offset} is no multiple of 4", a.role)
+            format!("'{}': offset {offset} is not a multiple of 4", a.role)
         })?;
         let end = end.saturating_mul(4).saturating_add(offset);
         ensure(end > offset && end <= spec.bytes, || {
@@ -363,7 +363,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             let q = p::Embed::of(words);
             let w = weight(program, c, 0).ok_or("no table")?;
             ensure(w.usage != Usage::Matrix && w.usage != Usage::Vector, || {
-                "its table is no lookup".into()
+                "its table is not a lookup".into()
             })?;
             shape(w, q.n, q.k)?;
             ensure(q.n == program.vocab, || {
@@ -718,7 +718,7 @@ fn shape(w: &WeightSpec, n: u32, k: u32) -> Result<(), String> {
 fn matrix(program: &Program, c: &Command, n: u32, k: u32) -> Result<(), String> {
     let w = weight(program, c, 0).ok_or("no matrix")?;
     ensure(matches!(w.usage, Usage::Matrix | Usage::Both), || {
-        format!("weight '{}' is no matrix", w.name)
+        format!("weight '{}' is not a matrix", w.name)
     })?;
     shape(w, n, k)
 }
@@ -726,7 +726,7 @@ fn matrix(program: &Program, c: &Command, n: u32, k: u32) -> Result<(), String> 
 fn vector(program: &Program, c: &Command, i: usize, k: u32) -> Result<(), String> {
     let w = weight(program, c, i).ok_or("no vector")?;
     ensure(w.usage == Usage::Vector, || {
-        format!("weight '{}' is no vector", w.name)
+        format!("weight '{}' is not a vector", w.name)
     })?;
     shape(w, 1, k)
 }

@@ -453,13 +453,13 @@ fn shapes_of_weights_are_those_of_the_command() {
         ("weight 'experts' down bias' is 1 x 31", |p| {
             p.weights[13].k = 31
         }),
-        ("its table is no lookup", |p| {
+        ("its table is not a lookup", |p| {
             p.weights[0].usage = Usage::Matrix
         }),
-        ("weight 'qkv' is no matrix", |p| {
+        ("weight 'qkv' is not a matrix", |p| {
             p.weights[2].usage = Usage::Lookup
         }),
-        ("weight 'norm' is no vector", |p| {
+        ("weight 'norm' is not a vector", |p| {
             p.weights[1].usage = Usage::Matrix
         }),
     ]);
@@ -489,7 +489,7 @@ fn weights_are_sound() {
     refused(&[
         ("weight 'qkv': 0 x 8 is empty", |p| p.weights[2].n = 0),
         ("weight 'qkv': 16 x 0 is empty", |p| p.weights[2].k = 0),
-        ("rows of 8 are no whole number of Q8_0 blocks", |p| {
+        ("rows of 8 are not a whole number of Q8_0 blocks", |p| {
             p.weights[2].format = Format::Q8_0
         }),
         ("a vector is one row of F32", |p| {
@@ -527,7 +527,7 @@ fn weights_are_sound() {
         ("its 0 parts do not make 6 rows of 2", |p| {
             transposed(p, &[])
         }),
-        ("what is transposed is no matrix of floats", |p| {
+        ("what is transposed is not a matrix of floats", |p| {
             transposed(p, &[2; 3]);
             p.weights[MATRICES as usize].usage = Usage::Lookup;
         }),
@@ -606,7 +606,7 @@ fn operands_are_in_their_places() {
         ("'tokens' starts at 4", |p| {
             command(p, Op::Embed).buffers[0].offset = 4
         }),
-        ("'q': offset 2 is no multiple of 4", |p| {
+        ("'q': offset 2 is not a multiple of 4", |p| {
             command(p, Op::Attention).buffers[0].offset = 2
         }),
         ("'k' ends at byte 208 of 'qkv', which has 192", |p| {

@@ -33,7 +33,7 @@ pub struct Said {
 
 /// A piece of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct MessagePiece {
     /// Number of the message in the answer.
     pub(crate) message: usize,
     pub(crate) channel: String,
@@ -48,7 +48,7 @@ pub(crate) struct Piece {
 enum Part {
     /// The beginning of the answer, as long as it may be ` to=RECIPIENT`. The prompt ends with `<|start|>assistant`.
     Begin,
-    /// Behind `<|start|>`: the role, then perhaps the recipient.
+    /// After `<|start|>`: the role, then perhaps the recipient.
     Role,
     /// Between two messages. Text here is dropped.
     Outside,
@@ -107,7 +107,7 @@ impl Channels {
     }
 
     /// As [`Channels::push`], with the messages told apart.
-    pub(crate) fn push_pieces(&mut self, text: &str) -> Vec<Piece> {
+    pub(crate) fn push_pieces(&mut self, text: &str) -> Vec<MessagePiece> {
         if self.ends_with_final
             && self.part == Part::Body
             && self.channel == FINAL
@@ -139,7 +139,7 @@ impl Channels {
     }
 
     /// As [`Channels::finish`], with the messages told apart.
-    pub(crate) fn finish_pieces(&mut self) -> Vec<Piece> {
+    pub(crate) fn finish_pieces(&mut self) -> Vec<MessagePiece> {
         let (text, mut pieces) = (std::mem::take(&mut self.held), Vec::new());
         self.take(&text, &mut pieces);
         self.end_beginning(&mut pieces);
@@ -151,7 +151,7 @@ impl Channels {
         self.held.len()
     }
 
-    fn take(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+    fn take(&mut self, text: &str, pieces: &mut Vec<MessagePiece>) {
         match self.part {
             Part::Begin => self.begin(text, pieces),
             Part::Role | Part::Name => self.push_header(text),
@@ -160,7 +160,7 @@ impl Channels {
         }
     }
 
-    fn begin(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+    fn begin(&mut self, text: &str, pieces: &mut Vec<MessagePiece>) {
         for (at, c) in text.char_indices() {
             self.header.push(c);
             let header = self.header.trim_start();
@@ -181,7 +181,7 @@ impl Channels {
     }
 
     /// The answer begins without a header.
-    fn end_beginning(&mut self, pieces: &mut Vec<Piece>) {
+    fn end_beginning(&mut self, pieces: &mut Vec<MessagePiece>) {
         if self.part == Part::Begin {
             self.part = Part::Body;
             let text = std::mem::take(&mut self.header);
@@ -191,8 +191,8 @@ impl Channels {
         }
     }
 
-    fn say(&self, text: &str, pieces: &mut Vec<Piece>) {
-        pieces.push(Piece {
+    fn say(&self, text: &str, pieces: &mut Vec<MessagePiece>) {
+        pieces.push(MessagePiece {
             message: self.message,
             channel: self.channel.clone(),
             recipient: self.recipient.clone(),
@@ -200,7 +200,7 @@ impl Channels {
         });
     }
 
-    fn pass(&mut self, mark: &str, pieces: &mut Vec<Piece>) {
+    fn pass(&mut self, mark: &str, pieces: &mut Vec<MessagePiece>) {
         if self.part == Part::Begin && recipient(&self.header).is_none() {
             self.end_beginning(pieces);
         }
@@ -234,10 +234,10 @@ impl Channels {
     }
 }
 
-fn said(pieces: Vec<Piece>) -> Vec<Said> {
+fn said(pieces: Vec<MessagePiece>) -> Vec<Said> {
     let pieces = pieces.into_iter().filter(|piece| !piece.text.is_empty());
     pieces
-        .map(|Piece { channel, text, .. }| Said { channel, text })
+        .map(|MessagePiece { channel, text, .. }| Said { channel, text })
         .collect()
 }
 
@@ -250,8 +250,8 @@ fn recipient(header: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn first_bytes(text: &str, most: usize) -> &str {
-    let end = (0..=most.min(text.len()))
+fn first_bytes(text: &str, max_len: usize) -> &str {
+    let end = (0..=max_len.min(text.len()))
         .rev()
         .find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
@@ -264,7 +264,8 @@ mod tests {
     fn pieces(channels: &mut Channels, text: &str) -> Vec<(usize, String, Option<String>, String)> {
         let mut all = channels.push_pieces(text);
         all.extend(channels.finish_pieces());
-        let piece = |piece: Piece| (piece.message, piece.channel, piece.recipient, piece.text);
+        let piece =
+            |piece: MessagePiece| (piece.message, piece.channel, piece.recipient, piece.text);
         all.into_iter().map(piece).collect()
     }
 

@@ -208,7 +208,7 @@ mod tests {
         assert!(!is_read(&|file| {
             file["normalizer"] = json!({ "type": "Prepend", "prepend": "x".repeat(1000) });
         }));
-        // A token beside the model comes next, and could be no word of a text.
+        // A token beside the model comes next, and could not be part of a text.
         let count = usual["model"]["vocab"].as_object().unwrap().len();
         let id = |token: &Value| token["id"].as_u64().unwrap();
         let all = usual["added_tokens"].as_array().unwrap();

@@ -36,7 +36,7 @@ impl TokenType {
 pub struct InfillTokens {
     /// Before the text in front of the gap.
     pub prefix: u32,
-    /// Before the text behind the gap.
+    /// Before the text after the gap.
     pub suffix: u32,
     /// Where the model begins to write.
     pub middle: u32,

@@ -321,13 +321,13 @@ impl Tokenizer {
     }
 
     /// Cuts tokens that [`Tokenizer::encode`] put special tokens around. The ones at the end stay.
-    pub fn truncate(&self, tokens: &mut Vec<u32>, most: usize) {
-        if tokens.len() <= most {
+    pub fn truncate(&self, tokens: &mut Vec<u32>, max_len: usize) {
+        if tokens.len() <= max_len {
             return;
         }
         let suffix = &self.parts.suffix;
-        tokens.truncate(most.saturating_sub(suffix.len()));
-        tokens.extend(suffix.iter().take(most));
+        tokens.truncate(max_len.saturating_sub(suffix.len()));
+        tokens.extend(suffix.iter().take(max_len));
     }
 
     /// True if answers come in channels ([`crate::Channels`]). Their marks are printed.

@@ -15,7 +15,7 @@ fn joined(said: Vec<Said>) -> Vec<(String, String)> {
     all
 }
 
-/// In pieces of so many characters.
+/// In pieces of `size` characters.
 fn split(text: &str, size: usize) -> Vec<(String, String)> {
     let mut channels = Channels::default();
     let letters: Vec<char> = text.chars().collect();

@@ -138,7 +138,7 @@ fn met_by_search(tokens: &[Vec<u8>], stops: &[String]) -> Option<(usize, String)
     })
 }
 
-/// Tokens of whole texts, of parts of characters, of bytes that are no text, and of none at all.
+/// Tokens of whole texts, of parts of characters, of bytes that are not text, and of none at all.
 fn token() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         "[abä🦊]{0,4}".prop_map(String::into_bytes),

@@ -25,7 +25,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For pictures of so many pixels: bytes for samples of 16 bits, a frame of four channels and the result.
+    /// For pictures of `pixels` pixels: bytes for samples of 16 bits, a frame of four channels and the result.
     pub fn of_pixels(pixels: u64) -> Limits {
         Limits {
             pixels,

@@ -229,7 +229,7 @@ impl Processor {
         u64::from(self.most_features) * u64::from(self.side()).pow(2)
     }
 
-    /// Sides in their proportion, with pixels within bounds, of at least so many features unless the bounds say otherwise.
+    /// Sides in their proportion, with pixels within bounds, of at least `fewest` features unless the bounds say otherwise.
     fn within(&self, image: &Pixels, least: u64, most: u64, fewest: f64) -> [u32; 2] {
         let (width, height) = (image.width, image.height);
         let (most, side) = (most.min(self.most_pixels()), f64::from(self.side()));

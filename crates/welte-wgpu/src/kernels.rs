@@ -569,7 +569,7 @@ pub(crate) fn attention_lanes(geometry: Geometry, head_dim: u32, joined: bool) -
     let kernel = kernel
         .with("LANES", &format!("{lanes}u"))
         .with("JOINED", flag(joined));
-    // Behind the weights of `rope_append`.
+    // After the weights of `rope_append`.
     let sinks = if joined { 3 } else { 0 };
     let kernel = kernel.with("SINKS", &format!("{sinks}u"));
     Some(kernel.with("NORMED_HEADS", "2u"))

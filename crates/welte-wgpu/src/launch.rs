@@ -131,7 +131,7 @@ impl Place {
     }
 }
 
-/// So many workgroups in two dimensions, each below the limit of 65,535.
+/// Workgroups in two dimensions, each below the limit of 65,535.
 pub(crate) fn plane(count: u32) -> [u32; 2] {
     const WIDE: u32 = 32768;
     if count > WIDE {

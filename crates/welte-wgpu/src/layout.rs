@@ -136,9 +136,9 @@ fn store_coded(format: Format, block: &[u8], place: &mut [u8]) {
     d.copy_from_slice(&one.d.to_le_bytes());
 }
 
-/// A stretch of a weight's rows that a binding can hold.
+/// Rows of a weight that a binding can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct RowRange {
     pub(crate) first: u32,
     pub(crate) rows: u32,
 }
@@ -149,13 +149,13 @@ pub(crate) struct Stored {
     pub(crate) layout: Option<Layout>,
     /// Bytes of a row.
     pub(crate) row: u64,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<RowRange>,
 }
 
 impl Stored {
     /// `together` rows stay in one piece.
     pub(crate) fn of(spec: &WeightSpec, together: u32, binding: u64) -> Stored {
-        let whole = vec![Piece {
+        let whole = vec![RowRange {
             first: 0,
             rows: spec.n,
         }];
@@ -170,7 +170,7 @@ impl Stored {
         let row = layout.row_bytes(spec.k as usize) as u64;
         let most = (binding / (row * u64::from(together)).max(1)).max(1);
         let most = u32::try_from(most * u64::from(together)).unwrap_or(u32::MAX);
-        let pieces = (0..spec.n).step_by(most as usize).map(|first| Piece {
+        let pieces = (0..spec.n).step_by(most as usize).map(|first| RowRange {
             first,
             rows: most.min(spec.n - first),
         });

@@ -3,7 +3,7 @@
 use crate::gpu::{COMMAND_BYTES, Gpu, binding};
 use crate::kernels::cooperative;
 use crate::launch::{of_matrix, plane};
-use crate::layout::{Piece, Stored, together};
+use crate::layout::{RowRange, Stored, together};
 use crate::needs::{power_bytes, powers_of, rounded_weights};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const MOST_FLYING: usize = 4;
 
 /// A weight: a buffer for each of its pieces.
 pub(crate) struct Weight {
-    pub(crate) pieces: Vec<(Piece, Buffer)>,
+    pub(crate) pieces: Vec<(RowRange, Buffer)>,
     /// By piece, for products on cooperative matrices: the power of two of each row.
     pub(crate) powers: Vec<Buffer>,
 }
@@ -141,7 +141,7 @@ impl Upload<'_> {
     fn powers(
         &mut self,
         spec: &WeightSpec,
-        pieces: &[(Piece, Buffer)],
+        pieces: &[(RowRange, Buffer)],
     ) -> Result<Vec<Buffer>, Error> {
         let gpu = self.gpu;
         let pipeline = gpu.pipeline(&cooperative::row_powers(spec.format))?;
@@ -194,7 +194,7 @@ impl Upload<'_> {
         self.gpu.device.create_command_encoder(&descriptor)
     }
 
-    /// Submits what was recorded, behind what was written. Waits only if enough is in flight.
+    /// Submits what was recorded, after what was written. Waits only if enough is in flight.
     fn submit(&mut self, encoder: CommandEncoder) -> Result<(), Error> {
         self.waiting = 0;
         self.flying.push_back(self.gpu.submit(encoder));

@@ -45,7 +45,7 @@ fn logits(context: &mut dyn Context, pieces: &[u32]) -> Vec<f32> {
     all
 }
 
-/// Rows that are no whole slices (37 elements), outputs that are no whole quads (203), rows of several tiles.
+/// Rows that are not whole slices (37 elements), outputs that are not whole quads (203), rows of several tiles.
 #[test]
 fn they_agree_with_the_reference_and_cuts_change_no_bit() {
     let Some(device) = device() else { return };

@@ -9,7 +9,7 @@ use welte_device::{Context, Device, DeviceOptions, Error};
 use welte_table::{Class, Format, PassKind, Program, Row, fuse};
 use welte_wgpu::{Abilities, Api, device_with};
 
-/// A device whose bindings have at most so many bytes. None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
+/// A device whose bindings have at most `most` bytes. None on a machine without an adapter, unless `WELTE_GPU_REQUIRED` is set.
 fn of_bindings(most: u64) -> Option<Arc<dyn Device>> {
     let abilities = Abilities {
         binding: most,

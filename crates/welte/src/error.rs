@@ -72,7 +72,7 @@ pub enum Error {
         origin: String,
     },
     /// The model gives no scores of pairs of texts.
-    #[error("{origin} gives no scores: it was loaded without them, or it is no reranker")]
+    #[error("{origin} gives no scores: it was loaded without them, or it is not a reranker")]
     NoScores {
         /// Which model.
         origin: String,
@@ -182,14 +182,14 @@ pub enum Error {
         problem: String,
     },
     /// More of something than a slot of the device holds.
-    #[error("{count} {what}; a request can have {most}")]
+    #[error("{count} {what}; a request can have {max}")]
     TooMany {
         /// What there is too much of.
         what: &'static str,
         /// How many.
         count: usize,
         /// The most.
-        most: usize,
+        max: usize,
     },
     /// A stop string is empty.
     #[error("a stop string is empty")]

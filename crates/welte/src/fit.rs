@@ -130,7 +130,7 @@ impl std::fmt::Display for FittedContext {
     }
 }
 
-/// Chooses the context and the size of the caches. `plan` plans a context with so many positions in the caches.
+/// Chooses the context and the size of the caches. `plan` plans a context with a number of positions in the caches.
 ///
 /// The context is the one that the options name, else the model's own. The caches hold as many positions as the options
 /// say. Otherwise they hold the whole context of every slot if the options name the context. If they do not, one context is

@@ -28,7 +28,7 @@ pub struct GenerateOptions {
     pub ignore_end: bool,
     /// Tokens that end generation beside the model's end tokens. They are not part of the output.
     pub stop_tokens: Vec<u32>,
-    /// No end token and none of `stop_tokens` is chosen before so many tokens. Stop strings still count.
+    /// No end token and none of `stop_tokens` is chosen before this many tokens. Stop strings still count.
     pub min_tokens: usize,
     /// Report the probability of each generated token and of this many likeliest ones, at most 20.
     pub logprobs: Option<u32>,
@@ -177,7 +177,7 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::EmptyStopString);
     }
-    for (what, count, most) in [
+    for (what, count, max) in [
         ("stop strings", options.stop.len(), MOST_STOPS),
         (
             "bytes of stop strings",
@@ -185,18 +185,18 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
             LONGEST_STOPS,
         ),
     ] {
-        if count > most {
-            return Err(Error::TooMany { what, count, most });
+        if count > max {
+            return Err(Error::TooMany { what, count, max });
         }
     }
     if options.dry_breakers.iter().any(String::is_empty) {
         return Err(Error::EmptyBreaker);
     }
     for top in [options.logprobs, options.prompt_logprobs] {
-        let (count, most) = (top.unwrap_or(0) as usize, Logprobs::MOST);
-        if count > most {
+        let (count, max) = (top.unwrap_or(0) as usize, Logprobs::MOST);
+        if count > max {
             let what = "likeliest tokens";
-            return Err(Error::TooMany { what, count, most });
+            return Err(Error::TooMany { what, count, max });
         }
     }
     if let Some(&token) = options.stop_tokens.iter().find(|token| **token >= vocab) {

@@ -74,7 +74,7 @@ pub struct LoadOptions {
     pub steps: Steps,
     /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
-    /// The experts of so many layers, from the first one on, run on the CPU, and all else on the device. 0: none;
+    /// The number of layers, from the first one on, whose experts run on the CPU, and all else on the device. 0: none;
     /// `u32::MAX`, or more than there are: all. Then a GPU runs kernel by kernel, whatever `replay` says.
     pub cpu_experts: u32,
 }

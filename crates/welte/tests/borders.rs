@@ -14,7 +14,7 @@ fn by_hand(model: &Model) -> (Engine, Driver) {
     Engine::without_thread(model, &options, Box::new(|context| context)).unwrap()
 }
 
-/// A request for exactly so many tokens.
+/// A request for exactly `tokens` tokens.
 fn request(prompt: Vec<u32>, tokens: usize) -> Request {
     with(Request::new(prompt), |r| {
         r.options.max_tokens = tokens;

@@ -9,7 +9,7 @@ use welte_table::Class;
 /// Three layers of experts.
 const MIXTURE: &str = "synthetic:custom,arch=qwen3moe,layers=3:q8_0";
 
-/// On the reference device, with the experts of so many layers on the CPU.
+/// On the reference device, with the experts of `cpu_experts` layers on the CPU.
 fn with_experts(cpu_experts: u32) -> LoadOptions {
     with(options("reference".parse().unwrap()), |o| {
         o.cpu_experts = cpu_experts;

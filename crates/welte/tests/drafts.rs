@@ -16,7 +16,7 @@ fn model(source: &str, change: impl FnOnce(&mut LoadOptions)) -> Model {
     load(source, &options)
 }
 
-/// A request for exactly so many tokens. Every second one takes the most probable tokens.
+/// A request for exactly `tokens` tokens. Every second one takes the most probable tokens.
 fn request(model: &Model, prompt_tokens: usize, tokens: usize, seed: u64) -> Request {
     with(Request::new(prompt(prompt_tokens, model)), |r| {
         r.options.max_tokens = tokens;

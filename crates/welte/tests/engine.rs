@@ -18,12 +18,12 @@ use welte::{
     DeviceChoice, Driver, Engine, EngineOptions, Error, Model, Request, Status, StopReason, Stream,
 };
 
-/// A tiny model with so many slots.
+/// A tiny model with `slots` slots.
 fn with_slots(slots: u32) -> Model {
     load(TINY, &with(options(DeviceChoice::CPU), |o| o.slots = slots))
 }
 
-/// A request for exactly so many tokens.
+/// A request for exactly `tokens` tokens.
 fn request(prompt: Vec<u32>, tokens: usize) -> Request {
     with(Request::new(prompt), |r| {
         r.options.max_tokens = tokens;

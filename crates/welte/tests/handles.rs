@@ -80,7 +80,7 @@ fn snapshot(engine: &Engine, driver: &mut Driver) -> Box<Snapshot> {
     engine.take_snapshot().expect("a turn fills a snapshot in")
 }
 
-/// A request of so many tokens that goes on for a while, token by token.
+/// A request of `tokens` tokens that goes on for a while, token by token.
 fn request(model: &Model, tokens: usize) -> Request {
     with(Request::new(prompt(tokens, model)), |r| {
         r.options.max_tokens = 100;

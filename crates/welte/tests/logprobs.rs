@@ -196,7 +196,7 @@ fn constrained_tokens_have_the_probabilities_of_free_ones() {
     let model = demo(DeviceChoice::CPU);
     let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
     let mut request = Request::new(model.encode("Once upon a time").unwrap());
-    // Only one token is possible behind the first word. Without probabilities it would be taken without a choice.
+    // Only one token is possible after the first word. Without probabilities it would be taken without a choice.
     let texts = ["yes, that is how it was", "no, that is not how it was"];
     let texts = texts.map(String::from).to_vec();
     request.options.constraint = Some(welte::Constraint::Choice(texts));

@@ -49,7 +49,7 @@ impl Story {
         if token == 0 { 0 } else { self.ends[token - 1] }
     }
 
-    /// The first token from the 8th on of at least so many bytes, for which the text from `skip` bytes after its start
+    /// The first token from the 8th on of at least `least` bytes, for which the text from `skip` bytes after its start
     /// until `reach` bytes after its end is nowhere before.
     fn find(&self, least: usize, skip: usize, reach: isize) -> (usize, &str) {
         (8..50)
@@ -343,7 +343,7 @@ fn end_tokens_come_from_both_configurations() {
             r#""eos_token_id": 7,"#,
             &[5, 7, 11],
         ),
-        // The same token in both counts once; what is no token is left out.
+        // The same token in both counts once; what is not a token is left out.
         (
             Some(r#"{"eos_token_id": [7, -1, 4294967296, "x", null]}"#),
             r#""eos_token_id": 7,"#,

@@ -95,7 +95,7 @@ fn main() -> Result<()> {
             "--every" => sample.every = args.next().context("--every needs a number")?.parse()?,
             "--most" => {
                 let seconds = args.next().context("--most needs seconds")?.parse()?;
-                sample.most = Some(Duration::from_secs(seconds));
+                sample.limit = Some(Duration::from_secs(seconds));
             }
             "--skip" => sample
                 .skip

@@ -35,7 +35,7 @@ pub(crate) struct Sample {
     /// 3 takes every third mutant.
     pub(crate) every: usize,
     /// After this time no further mutant is begun, and soon after it those that still run are given up.
-    pub(crate) most: Option<Duration>,
+    pub(crate) limit: Option<Duration>,
     /// Tests whose names contain one of these are not run.
     pub(crate) skip: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Default for Sample {
         Sample {
             jobs: 1,
             every: 1,
-            most: None,
+            limit: None,
             skip: Vec::new(),
         }
     }
@@ -54,10 +54,10 @@ impl Default for Sample {
 /// Runs the tests for each mutant of a sample, and prints what was missed and a table.
 pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
     let Sample {
-        jobs, every, most, ..
+        jobs, every, limit, ..
     } = *sample;
     let begun = Instant::now();
-    let end = most.map(|most| begun + most + GRACE);
+    let end = limit.map(|limit| begun + limit + GRACE);
     let functions = functions(plan, jobs, &sample.skip)?;
     let mut reaching: HashMap<u32, Vec<&Function>> = HashMap::new();
     for function in &functions {
@@ -66,7 +66,7 @@ pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
         }
     }
     let mut sample: Vec<&Planned> = plan.mutants.iter().step_by(every).collect();
-    if most.is_some() {
+    if limit.is_some() {
         // In random order, but first some of every file.
         sample.sort_by_key(|mutant| mutant.number.wrapping_mul(0x9E37_79B9));
         let mut taken = HashMap::<&str, usize>::new();
@@ -78,7 +78,7 @@ pub(crate) fn run_all(plan: &Plan, sample: &Sample) -> Result<()> {
     }
     let rows = Mutex::new(BTreeMap::<&str, [usize; 4]>::new());
     in_parallel(&sample, jobs, |mutant, job| {
-        if most.is_some_and(|most| begun.elapsed() > most) {
+        if limit.is_some_and(|limit| begun.elapsed() > limit) {
             return Ok(());
         }
         let tests = reaching.get(&mutant.number).filter(|_| mutant.made);

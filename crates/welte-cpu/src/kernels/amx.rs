@@ -282,7 +282,7 @@ unsafe fn rounded_products<const T: usize>(
     k: usize,
     out: &mut [Floats; TOGETHER],
 ) {
-    // SAFETY: the caller's. The rest of k is copied to buffers with zeros behind it, so that no read leaves the rows.
+    // SAFETY: the caller's. The rest of k is copied to buffers with zeros after it, so that no read leaves the rows.
     unsafe {
         asm!(
             "tilezero tmm0",

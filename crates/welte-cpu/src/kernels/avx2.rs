@@ -2,7 +2,7 @@
 
 use super::call::{Call, fetch_ahead};
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, Piece, ROWS, Scales,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, GroupPart, HALVES, Head, Layout, ROWS, Scales,
     acts_bytes, layout_of, pieces, place, tile_bytes,
 };
 use std::arch::x86_64::*;
@@ -299,7 +299,8 @@ unsafe fn unpack<const F: usize, const G: usize>(q: *const u8) -> __m256i {
         if bits == 8 {
             return v(G);
         }
-        let piece = |p: Piece| field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
+        let piece =
+            |p: GroupPart| field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
         let sum = match const { pieces(Layout::of(Format::ALL[F]).bits, G) } {
             [Some(a), Some(b), Some(c)] => {
                 _mm256_or_si256(_mm256_or_si256(piece(a), piece(b)), piece(c))

@@ -23,7 +23,7 @@
 //! chunks of each block follow.
 //! Sub-scales take 64 bytes before every two (or four) chunks. The last record may have fewer blocks.
 //!
-//! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k; F8_E4M3 as 16 rows per k, 128 k behind 16 f32 scales.
+//! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k; F8_E4M3 as 16 rows per k, 128 k after 16 f32 scales.
 
 use welte_formats::quant::coded;
 use welte_table::{Affine, Format, GroupScale, Integers};
@@ -51,10 +51,10 @@ pub(super) const F8_BLOCK: usize = 128;
 /// Bytes of a block of F8_E4M3 of 16 rows: scales, then elements.
 pub(super) const F8_BYTES: usize = 64 + F8_BLOCK * ROWS;
 
-/// A piece of a group that is split over several vectors: `bits` bits, from bit `from` of the quants on, lie in vector
+/// A part of a group that is split over several vectors: `bits` bits, from bit `from` of the quants on, lie in vector
 /// `vector` at bit `at`.
 #[derive(Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct GroupPart {
     pub(super) group: usize,
     pub(super) vector: usize,
     pub(super) at: u32,
@@ -63,9 +63,9 @@ pub(super) struct Piece {
 }
 
 /// The pieces of all split groups.
-pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
-    const fn piece(group: usize, vector: usize, at: u32, from: u32, bits: u32) -> Piece {
-        Piece {
+pub(super) const fn leftovers(bits: usize) -> &'static [GroupPart] {
+    const fn piece(group: usize, vector: usize, at: u32, from: u32, bits: u32) -> GroupPart {
+        GroupPart {
             group,
             vector,
             at,
@@ -73,13 +73,13 @@ pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
             bits,
         }
     }
-    const THREE: [Piece; 4] = [
+    const THREE: [GroupPart; 4] = [
         piece(6, 0, 6, 0, 2),
         piece(6, 2, 6, 2, 1),
         piece(7, 1, 6, 0, 2),
         piece(7, 2, 7, 2, 1),
     ];
-    const FIVE: [Piece; 7] = [
+    const FIVE: [GroupPart; 7] = [
         piece(5, 0, 5, 0, 3),
         piece(5, 3, 5, 3, 2),
         piece(6, 1, 5, 0, 3),
@@ -88,7 +88,7 @@ pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
         piece(7, 3, 7, 3, 1),
         piece(7, 4, 7, 4, 1),
     ];
-    const SIX: [Piece; 6] = [
+    const SIX: [GroupPart; 6] = [
         piece(6, 0, 6, 0, 2),
         piece(6, 1, 6, 2, 2),
         piece(6, 2, 6, 4, 2),
@@ -106,7 +106,7 @@ pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
 
 /// The pieces of one group, none if it is not split.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(super) const fn pieces(bits: usize, group: usize) -> [Option<Piece>; 3] {
+pub(super) const fn pieces(bits: usize, group: usize) -> [Option<GroupPart>; 3] {
     let (all, mut own, mut count, mut i) = (leftovers(bits), [None; 3], 0, 0);
     while i < all.len() {
         if all[i].group == group {

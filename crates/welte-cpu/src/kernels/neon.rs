@@ -3,8 +3,8 @@
 use super::call::Call;
 use super::float8;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, F8_BLOCK, F8_BYTES, HALVES, Head, Layout, Piece,
-    ROWS, Scales, acts_bytes, layout_of, pieces, place, tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, F8_BLOCK, F8_BYTES, GroupPart, HALVES, Head,
+    Layout, ROWS, Scales, acts_bytes, layout_of, pieces, place, tile_bytes,
 };
 use super::unpacked::{
     QUANTS, chunk_bytes, kept_scales, loaded_scales, scale_vectors, unpacked_bytes,
@@ -484,7 +484,8 @@ unsafe fn group<const F: usize, const G: usize>(q: *const u8) -> int8x16_t {
     // SAFETY: a chunk has `bits` vectors of four quarters.
     unsafe {
         let v = |i: usize| vld1q_u8(q.add(i * 64));
-        let piece = |p: Piece| field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
+        let piece =
+            |p: GroupPart| field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
         let stored = match const { pieces(Layout::of(Format::ALL[F]).bits, G) } {
             _ if bits == 8 => v(G),
             [Some(a), Some(b), Some(c)] => vorrq_u8(vorrq_u8(piece(a), piece(b)), piece(c)),

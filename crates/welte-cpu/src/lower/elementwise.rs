@@ -45,7 +45,10 @@ impl Lowering<'_> {
             .or(layout.matrix)
             .filter(|_| (spec.n as usize, spec.k as usize) == (n, k));
         let at = at.ok_or_else(|| {
-            unsupported(format!("weight '{}' is no table of {n} x {k}", spec.name))
+            unsupported(format!(
+                "weight '{}' is not a table of {n} x {k}",
+                spec.name
+            ))
         })?;
         let tiles = layout
             .matrix

@@ -142,7 +142,7 @@ impl Lowering<'_> {
         let n = e.outputs;
         if e.used == 0 || e.used > e.experts || !n.is_multiple_of(kernel.tile_rows) {
             return Err(unsupported(format!(
-                "experts of {n} outputs, which is no multiple of {}",
+                "experts of {n} outputs, which is not a multiple of {}",
                 kernel.tile_rows
             )));
         }

@@ -204,7 +204,7 @@ impl Lowering<'_> {
                 Ok(Floats(unsafe { self.inner.arena.ptr().add(at).cast() }))
             }
             _ => Err(unsupported(format!(
-                "weight '{}' is no vector of {len}",
+                "weight '{}' is not a vector of {len}",
                 spec.name
             ))),
         }

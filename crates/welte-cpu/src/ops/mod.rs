@@ -100,7 +100,7 @@ impl Floats {
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadMemory {
     pub(crate) scratch: *mut f32,
-    /// The step and the phase of a prepared row, and the row `ROW_AFTER` bytes behind.
+    /// The step and the phase of a prepared row, and the row `ROW_AFTER` bytes later.
     pub(crate) row: *mut u8,
 }
 

@@ -245,7 +245,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             };
             output_launch("pool", rows, 1, &a)
         }
-        op => return Err(Error::Program(format!("{} is no small op", op.name()))),
+        op => return Err(Error::Program(format!("{} is not a small op", op.name()))),
     };
     Ok(vec![Node::Kernel(made)])
 }

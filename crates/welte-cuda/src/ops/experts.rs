@@ -21,7 +21,7 @@ use welte_table::{Command, Format, Op, params};
 /// `MOST_EXPERTS` of experts.cu.
 const MOST_EXPERTS: u32 = 1024;
 
-/// With so many slots generated rows are grouped by expert. Fewer rows are faster one at a time.
+/// From this number of slots on, generated rows are grouped by expert. Fewer rows are faster one at a time.
 const GROUPED_SLOTS: u32 = 32;
 
 /// Whether rows are grouped by expert.

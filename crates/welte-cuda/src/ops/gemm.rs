@@ -110,7 +110,7 @@ impl Job {
                 (job.norm, job.eps) = (cx.vector(command.weights[1]), p.eps);
                 (job.epilogue, job.act, job.columns) = (Epilogue::ActMul, p.act, p.n);
             }
-            other => return Err(refuse(&format!("{} is no matrix product", other.name()))),
+            other => return Err(refuse(&format!("{} is not a matrix product", other.name()))),
         }
         let matrix_rows = if job.epilogue == Epilogue::ActMul {
             2

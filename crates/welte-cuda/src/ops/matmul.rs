@@ -276,7 +276,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 p.y_stride,
             )
         }
-        op => return Err(Error::Program(format!("{} is no product", op.name()))),
+        op => return Err(Error::Program(format!("{} is not a product", op.name()))),
     };
     let product = Product {
         format: matrix.format,

@@ -44,7 +44,7 @@ enum Product {
 }
 
 impl Product {
-    /// `None`: the command is no product.
+    /// `None`: the command is not a product.
     fn of(
         program: &Program,
         command: &Command,
@@ -63,7 +63,7 @@ impl Product {
     }
 }
 
-/// The format of a product's weights. `None`: the command is no product.
+/// The format of a product's weights. `None`: the command is not a product.
 fn product_format(program: &Program, command: &Command) -> Option<Format> {
     use Op::{Matmul, MatmulAdd, NormMatmul, NormMatmulActMul};
     let weight = program.weights.get(command.weights[0] as usize)?;

@@ -88,7 +88,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             };
             ("rope_append", p.head_dim, p.heads + 2 * p.kv_heads, a)
         }
-        op => return Err(Error::Program(format!("{} is no rope", op.name()))),
+        op => return Err(Error::Program(format!("{} is not a rope", op.name()))),
     };
     Ok(vec![Node::Kernel(Launch {
         // Heads that are rotated but not stored may have any size. The macros of the cache are then unused.

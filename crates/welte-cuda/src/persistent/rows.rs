@@ -40,14 +40,14 @@ pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
 /// Records the decode pass for steps, with as many rows per launch as there is room for.
 pub(crate) fn record_few_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
     let decode = cx.program.passes.first().ok_or("no pass")?;
-    let most = decode.rows.clamp(1, MAX_ROWS);
-    let mut best = most_rows(cx, most, BYTES_AT_ONCE[0]);
+    let max_rows = decode.rows.clamp(1, MAX_ROWS);
+    let mut best = most_rows(cx, max_rows, BYTES_AT_ONCE[0]);
     let rows = |recording: &Result<Recording, String>| recording.as_ref().map_or(0, |r| r.rows);
     for bytes_at_once in &BYTES_AT_ONCE[1..] {
-        if rows(&best) >= ENOUGH_ROWS.min(most) {
+        if rows(&best) >= ENOUGH_ROWS.min(max_rows) {
             break;
         }
-        let recording = most_rows(cx, most, *bytes_at_once);
+        let recording = most_rows(cx, max_rows, *bytes_at_once);
         if best.is_err() || rows(&recording) > rows(&best) {
             best = recording;
         }
@@ -68,9 +68,9 @@ fn fewest_rows(recording: &Recording, slots: u32) -> u32 {
 }
 
 /// The same with a limit on the bytes that are multiplied together.
-fn most_rows(cx: &Inputs<'_>, most: u32, bytes_at_once: u32) -> Result<Recording, String> {
+fn most_rows(cx: &Inputs<'_>, max_rows: u32, bytes_at_once: u32) -> Result<Recording, String> {
     let mut why = String::new();
-    for rows in (1..=most).rev() {
+    for rows in (1..=max_rows).rev() {
         let budget = SharedMemoryBudget {
             is_step: true,
             rows,

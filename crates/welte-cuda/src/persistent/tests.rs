@@ -518,7 +518,7 @@ fn a_made_up_architecture_is_recorded() {
     assert!(!wanted.into_iter().any(recorded));
 }
 
-/// Whatever stands behind a norm, its words are not taken for those of another op.
+/// Whatever follows a norm, its words are not taken for those of another op.
 #[test]
 fn a_norm_may_stand_before_a_router() {
     let attention = Layer::Attention(model::Attention {

@@ -170,7 +170,7 @@ constants! {
         gated: bool,
         /// Whether the output was written by the product before, so that blocks may not have read it.
         follows: bool,
-        /// Whether the results, behind an activation, multiply inputs of the layer, whose place the next instruction has.
+        /// Whether the results, after an activation, multiply inputs of the layer, whose place the next instruction has.
         gates_inputs: bool,
         /// Taps of a convolution of some rows, whose weights the next instruction has (`persistent/conv.cuh`); 0: none.
         taps: u32,

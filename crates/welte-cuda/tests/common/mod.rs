@@ -40,7 +40,7 @@ pub fn is_pretend() -> bool {
     device(Replay::Persistent).gpu().name == "a pretend GPU"
 }
 
-/// So many tokens, or a quarter of them on the pretend GPU.
+/// The tokens to generate, or a quarter of them on the pretend GPU.
 pub fn long(tokens: usize) -> usize {
     if is_pretend() { tokens / 4 } else { tokens }
 }

@@ -4,7 +4,7 @@
 static void each_matrix(Slot *slots, bool turned) {
     const unsigned short *rows[32];
     for (unsigned i = 0; i < 32; i++) {
-        if (slots[i].w[0] % 16) die("a row of a matrix at an address that is no multiple of 16");
+        if (slots[i].w[0] % 16) die("a row of a matrix at an address that is not a multiple of 16");
         rows[i] = (const unsigned short *)shared(slots[i].w[0], 16);
     }
     for (unsigned lane = 0; lane < 32; lane++)

@@ -44,7 +44,7 @@ struct Mbarrier { // in 8 bytes of shared memory
 const u64 MADE = 0x35;
 
 static Mbarrier &mbarrier(const Block &block, unsigned at) {
-    if (at % 8) die("an mbarrier at an address that is no multiple of 8");
+    if (at % 8) die("an mbarrier at an address that is not a multiple of 8");
     Mbarrier &m = *(Mbarrier *)in_shared(block, at, 8);
     if (m.kind != MADE) die("an mbarrier that was not initialised");
     return m;
@@ -102,14 +102,14 @@ bool mbarrier_passed(unsigned at, unsigned parity) {
 
 void copy_bulk(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
     Block &block = *current->warp->block;
-    if (to % 16 || (size_t)from % 16 || bytes % 16) die("a bulk copy that is no multiple of 16");
+    if (to % 16 || (size_t)from % 16 || bytes % 16) die("a bulk copy that is not a multiple of 16");
     memset(shared(to, bytes), 0xff, bytes); // nobody may look at it yet
     mbarrier(block, barrier);
     block.bulk.push_back({to, bytes, bytes, barrier, from});
 }
 
 void copy_to(unsigned blocks, unsigned to, const void *from, unsigned bytes, unsigned taken, unsigned barrier) {
-    if (to % 16 || (taken && (size_t)from % 16) || bytes % 16) die("a bulk copy that is no multiple of 16");
+    if (to % 16 || (taken && (size_t)from % 16) || bytes % 16) die("a bulk copy that is not a multiple of 16");
     for (unsigned rank = 0; rank < 8; rank++) {
         if (blocks ? !(blocks >> rank & 1) : rank > 0) continue;
         Block &block = blocks ? peer(rank) : *current->warp->block;

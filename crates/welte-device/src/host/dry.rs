@@ -44,7 +44,7 @@ impl HostScratch {
             }
             runs.push(run as u32);
         }
-        // The token behind an earlier run would extend it.
+        // The token after an earlier run would extend it.
         for (j, &run) in runs.iter().enumerate().skip(1) {
             let run = (run as usize).min(most);
             if run < allowed {

@@ -84,7 +84,7 @@ impl Gguf {
             let bytes = source.read(0..known.min(all) as usize);
             let bytes = bytes.map_err(|error| Error::io(path, error))?;
             match read_head(path, &bytes, source.size()) {
-                // The head may go on behind what was read.
+                // The head may go on after the part that was read.
                 Err(_) if known < all => known *= 4,
                 Err(error) => return Err(error),
                 Ok(found) => break found,
@@ -160,7 +160,7 @@ impl Gguf {
         Ok(())
     }
 
-    /// Rows of an NVFP4 matrix, each block behind the factor of its matrix.
+    /// Rows of an NVFP4 matrix, each block after the factor of its matrix.
     fn with_factors(
         &self,
         tensor: &TensorInfo,

@@ -206,9 +206,9 @@ pub(super) const TINY: Shape = Shape {
 impl Shape {
     /// Sets one field from `key=value`.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let number = |most: usize| match value.parse::<usize>() {
-            Ok(v) if (1..=most).contains(&v) => Ok(v),
-            _ => Err(format!("{key}={value}: expected a number from 1 to {most}")),
+        let number = |max: usize| match value.parse::<usize>() {
+            Ok(v) if (1..=max).contains(&v) => Ok(v),
+            _ => Err(format!("{key}={value}: expected a number from 1 to {max}")),
         };
         let float = || match value.parse::<f32>() {
             Ok(v) if v.is_finite() && v > 0.0 => Ok(v),

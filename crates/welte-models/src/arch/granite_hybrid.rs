@@ -49,7 +49,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
 }
 
 fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
-    let size = |gguf: &str, hf: &str, most| keys.size(&keys.name(gguf, hf), None, most);
+    let size = |gguf: &str, hf: &str, max| keys.size(&keys.name(gguf, hf), None, max);
     let heads_key = keys.name("ssm.time_step_rank", "mamba_n_heads");
     let heads = keys.size(&heads_key, None, MOST_HEADS)?;
     let values = if keys.is_gguf() {

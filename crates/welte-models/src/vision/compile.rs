@@ -6,7 +6,7 @@ use crate::Error;
 use crate::buffers::Buffers;
 use crate::commands::{Commands, at};
 use crate::names::{bias, weight};
-use crate::weights::{Collector, NormWeights, Piece};
+use crate::weights::{Collector, NormWeights, OutputPart};
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
 use welte_formats::quant;
 use welte_table::{
@@ -16,7 +16,7 @@ use welte_table::{
 
 /// A matrix with its bias.
 struct Linear {
-    pieces: Vec<Piece>,
+    pieces: Vec<OutputPart>,
     bias: Option<WeightId>,
     n: u32,
     k: u32,
@@ -203,7 +203,7 @@ impl Taker<'_> {
             }]),
         });
         Ok(Linear {
-            pieces: vec![Piece { weight, n, at: 0 }],
+            pieces: vec![OutputPart { weight, n, at: 0 }],
             bias: None,
             n,
             k,

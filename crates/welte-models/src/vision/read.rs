@@ -80,7 +80,7 @@ fn numbers(keys: &Keys<'_>, key: &str) -> Result<Vec<u32>, Error> {
         Some(Value::Array(list)) => list.iter().map(number).collect(),
         _ => None,
     };
-    list.ok_or_else(|| keys.error(key, "is no list of layers"))
+    list.ok_or_else(|| keys.error(key, "is not a list of layers"))
 }
 
 fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {

@@ -1,6 +1,6 @@
 //! The weights of several streams of hidden states.
 
-use super::{Collector, NormWeights, Piece, Rows};
+use super::{Collector, NormWeights, OutputPart, Rows};
 use crate::names::weight;
 use crate::{Error, ModelSpec};
 use welte_formats::checkpoint::Dialect;
@@ -9,9 +9,9 @@ use welte_table::{Usage, WeightId};
 /// The weights that begin and end the streams.
 pub(crate) struct AltUpWeights {
     /// From the embedding to all streams but the first.
-    pub(crate) split: Vec<Piece>,
+    pub(crate) split: Vec<OutputPart>,
     /// From each stream but the first to the result.
-    pub(crate) join: Vec<Vec<Piece>>,
+    pub(crate) join: Vec<Vec<OutputPart>>,
 }
 
 /// The weights of one layer.

@@ -10,7 +10,7 @@ use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
 /// A weight that yields `n` neighbouring outputs, beginning at output `at`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct OutputPart {
     pub(crate) weight: WeightId,
     pub(crate) n: u32,
     pub(crate) at: u32,
@@ -274,7 +274,7 @@ impl Collector<'_> {
         label: &str,
         tensors: &[(String, u32)],
         k: u32,
-    ) -> Result<Vec<Piece>, Error> {
+    ) -> Result<Vec<OutputPart>, Error> {
         let rows = tensors.iter().map(|(name, n)| Rows::all(name.clone(), *n));
         self.joined_rows(label, &rows.collect::<Vec<_>>(), k)
     }
@@ -285,8 +285,8 @@ impl Collector<'_> {
         label: &str,
         rows: &[Rows],
         k: u32,
-    ) -> Result<Vec<Piece>, Error> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    ) -> Result<Vec<OutputPart>, Error> {
+        let mut pieces: Vec<OutputPart> = Vec::new();
         let mut at = 0;
         for rows in rows {
             let n = &rows.rows;
@@ -320,7 +320,7 @@ impl Collector<'_> {
                         add: 0.0,
                         source,
                     });
-                    pieces.push(Piece { weight, n: *n, at });
+                    pieces.push(OutputPart { weight, n: *n, at });
                 }
             }
             at += n;
@@ -339,14 +339,14 @@ impl Collector<'_> {
         &mut self,
         label: &str,
         list: &[(bool, String, u32)],
-    ) -> Result<Vec<Piece>, Error> {
+    ) -> Result<Vec<OutputPart>, Error> {
         let mut pieces = Vec::new();
         let mut at = 0;
         for run in list.chunk_by(|a, b| a.0 == b.0) {
             let n = run.iter().map(|b| b.2).sum();
             if run[0].0 {
                 let tensors: Vec<_> = run.iter().map(|b| (b.1.clone(), b.2)).collect();
-                pieces.push(Piece {
+                pieces.push(OutputPart {
                     weight: self.vector(label, &tensors, 0.0)?,
                     n,
                     at,

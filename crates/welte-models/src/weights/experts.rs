@@ -1,6 +1,6 @@
 //! The weights of mixtures of experts.
 
-use super::{Beside, Collector, Piece};
+use super::{Beside, Collector, OutputPart};
 use crate::names::{self, Names, bias, weight};
 use crate::{Error, Experts, ModelSpec, SharedExpert};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -10,7 +10,7 @@ pub(crate) struct ExpertWeights {
     /// To the width in which the experts compute, and back.
     pub(crate) latent: Option<[WeightId; 2]>,
     pub(crate) router: WeightId,
-    pub(crate) router_bias: Vec<Piece>,
+    pub(crate) router_bias: Vec<OutputPart>,
     /// Of the choice.
     pub(crate) choice_bias: Option<WeightId>,
     pub(crate) gate_up: WeightId,
@@ -23,7 +23,7 @@ pub(crate) struct ExpertWeights {
 
 /// The weights of the expert that every token uses.
 pub(crate) struct SharedWeights {
-    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) gate_up: Vec<OutputPart>,
     pub(crate) down: WeightId,
     /// The row that scores its gate.
     pub(crate) gate: Option<WeightId>,

@@ -1,6 +1,6 @@
 //! The weights of attention over latent keys and values.
 
-use super::{Collector, Piece, Rows};
+use super::{Collector, OutputPart, Rows};
 use crate::names::weight;
 use crate::{Error, Latent, ModelSpec};
 use welte_formats::checkpoint::Dialect;
@@ -9,7 +9,7 @@ use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 /// The weights of one layer, apart from its output. The projection of the layer's input yields the queries or their latent,
 /// then the rotated part of the key, then the latent of keys and values.
 pub(crate) struct LatentWeights {
-    pub(crate) inputs: Vec<Piece>,
+    pub(crate) inputs: Vec<OutputPart>,
     /// The norm of the queries' latent, and the matrix that makes queries of it.
     pub(crate) queries: Option<(WeightId, WeightId)>,
     /// The norm of the latent of keys and values.

@@ -1,6 +1,6 @@
 //! The weights of layers with the state space model of Mamba-2.
 
-use super::{Collector, Piece};
+use super::{Collector, OutputPart};
 use crate::{Error, Mamba, names};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 use welte_table::WeightId;
@@ -78,7 +78,7 @@ pub(super) fn collect(
     let full = |template: &str| template.replace("{}", &layer.to_string());
     let kernel = names::weight(names.kernel, layer);
     let bias = [(m.bias, names::bias(names.kernel, layer), m.channels())];
-    let bias: Vec<Piece> = c.biases(&label("convolution bias"), &bias)?;
+    let bias: Vec<OutputPart> = c.biases(&label("convolution bias"), &bias)?;
     let norm = names::weight(names.norm, layer);
     let dt_bias = [(full(names.dt_bias), m.heads)];
     Ok(MambaWeights {

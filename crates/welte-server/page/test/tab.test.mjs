@@ -106,7 +106,7 @@ check("an answer can be stopped, and another one follows", async (page) => {
   await page.locator("#speed", { hasText: /^4 tokens/ }).waitFor();
 });
 
-check("a file that is no model is refused by name, and the page goes on", async (page) => {
+check("a file that is not a model is refused by name, and the page goes on", async (page) => {
   await ready(page);
   await page.setInputFiles("#file", { name: "notes.gguf", mimeType: "text/plain", buffer: Buffer.from("not a model") });
   await page.locator("#status.problem", { hasText: "notes.gguf: is not a GGUF file" }).waitFor();

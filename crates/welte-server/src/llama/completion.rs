@@ -127,7 +127,7 @@ struct Form {
     served: Lease,
     settings: Value,
     return_tokens: bool,
-    /// Probabilities after sampling, of so many tokens.
+    /// Probabilities after sampling, of this many tokens.
     after_sampling: Option<(usize, Sampling)>,
     response_fields: Vec<String>,
 }

@@ -42,7 +42,7 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     app.bodies.aside(work).await
 }
 
-/// Text, or bytes that are no text on their own.
+/// Text, or bytes that are not text on their own.
 fn piece(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),

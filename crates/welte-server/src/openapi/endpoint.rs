@@ -26,7 +26,7 @@ pub(super) struct Endpoint {
 pub(super) const EVENTS: Option<&str> = Some("text/event-stream");
 pub(super) const LINES: Option<&str> = Some("application/x-ndjson");
 
-/// Sampling fields that are no numbers.
+/// Sampling fields that are not numbers.
 const OTHER_SAMPLING: [Field; 7] = [
     (
         "seed",

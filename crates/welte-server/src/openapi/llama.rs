@@ -212,7 +212,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
                 EXTRAS,
                 &[
                     ("input_prefix", "!string", "the text before"),
-                    ("input_suffix", "!string", "the text behind"),
+                    ("input_suffix", "!string", "the text after the middle"),
                     ("input_extra", "object[]", "other files: filename and text"),
                     ("prompt", "string", "the beginning of the middle"),
                 ],

@@ -43,7 +43,7 @@ const OLLAMA_GENERATE: &[Field] = &[
     (
         "suffix",
         "string",
-        "text behind the answer, for models that fill in the middle",
+        "text after the answer, for models that fill in the middle",
     ),
     ("system", "string", "the system message"),
     ("raw", "boolean", "use no chat template"),

@@ -111,7 +111,7 @@ const COMPLETION: &[Field] = &[
     (
         "suffix",
         "string",
-        "text behind the answer, for models that fill in the middle",
+        "text after the answer, for models that fill in the middle",
     ),
     (
         "logprobs",

@@ -100,7 +100,7 @@ impl Alone {
         self.open.last() == Some(&mark)
     }
 
-    /// Takes a character. Returns false if the text is no call.
+    /// Takes a character. Returns false if the text is not a call.
     fn step(&mut self, c: char, tools: &[Tool]) -> bool {
         match &mut self.state {
             State::Between(_) => self.between(c, tools),

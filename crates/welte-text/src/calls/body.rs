@@ -1,4 +1,4 @@
-//! A block of calls, behind the mark that begins it.
+//! A block of calls, after the mark that begins it.
 
 use super::envelope::Envelope;
 use super::gemma::GemmaCall;
@@ -28,7 +28,7 @@ pub(super) enum Start {
     Named(&'static Named),
     /// A block of XML.
     XmlBlock(&'static Xml),
-    /// A call in XML, behind the mark before its name.
+    /// A call in XML, after the mark before its name.
     XmlCall(&'static Xml),
     /// Gemma 4, with its quotation mark.
     Gemma(&'static str),

@@ -7,7 +7,7 @@ use super::step::{Step, Taken};
 
 const NAMES: [&str; 3] = ["name", "function", "tool_name"];
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
-/// Keys that a call may have besides. Other keys show that an object without marks is no call.
+/// Keys that a call may have besides. Other keys show that an object without marks is not a call.
 const OTHERS: [&str; 3] = ["type", "id", "tool_call_id"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -191,7 +191,7 @@ impl Format {
         Some(Form::Sequence(vec![text(opening.mark), rest, layout]))
     }
 
-    /// A block of calls behind its mark.
+    /// A block of calls after its mark.
     fn rest(&self, opening: &Opening, functions: &[(&str, &Value)]) -> Option<Form> {
         let line = || optional(text("\n"));
         let closings: Vec<Form> = self.syntax.closings.iter().map(|mark| text(mark)).collect();
@@ -208,7 +208,7 @@ impl Format {
                     Form::Json(envelope(functions, "arguments", Some(usize::MAX))),
                 ]);
                 let closing = match (opening.is_token, self.syntax.closings.first()) {
-                    // Behind a call without its closing mark another call could follow unseen.
+                    // After a call without its closing mark another call could follow unseen.
                     (false, Some(mark)) => text(mark),
                     _ => closing(),
                 };
@@ -765,7 +765,7 @@ mod tests {
             assert!(!has_form(syntax, &any(100), 1), "{syntax}");
             assert!(!has_form(syntax, &any(4), 100), "{syntax}");
         }
-        // Every parameter that is no text has a copy of the definitions.
+        // Every parameter that is not text has a copy of the definitions.
         let numbers = |count: usize| schema(count, json!({ "type": "integer" }));
         for syntax in ["qwen-xml", "glm", "minimax", "seed", "deepseek-v3.2"] {
             assert!(has_form(syntax, &numbers(50), 1), "{syntax}");

@@ -14,7 +14,7 @@ pub struct Syntax {
     /// The template must contain all texts of one of these lists.
     pub(super) in_template: &'static [&'static [&'static str]],
     pub(super) openings: &'static [Opening],
-    /// Marks behind a block of calls. They are dropped.
+    /// Marks after a block of calls. They are dropped.
     pub(super) closings: &'static [&'static str],
     /// An answer that begins with `{` or `[` may be a call.
     pub(super) bare: Option<Start>,

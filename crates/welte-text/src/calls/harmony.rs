@@ -4,7 +4,7 @@ use super::json::{JsonScanner, Scan};
 use super::named::function_name;
 use super::output::{LONGEST_CALL, Output, Problem};
 use super::schema::is_name;
-use crate::channels::{Channels, Piece};
+use crate::channels::{Channels, MessagePiece};
 
 /// The channel of the model's reasoning.
 const ANALYSIS: &str = "analysis";
@@ -15,7 +15,7 @@ enum Kind {
     Text,
     Reasoning,
     Call(JsonScanner),
-    /// Behind a call's arguments.
+    /// After a call's arguments.
     CallEnded,
 }
 
@@ -78,7 +78,7 @@ impl HarmonyParser {
     }
 
     /// Takes a piece that begins at byte `at` of the answer. Returns where it ends.
-    fn piece(&mut self, piece: &Piece, mut at: usize, out: &mut Output) -> usize {
+    fn piece(&mut self, piece: &MessagePiece, mut at: usize, out: &mut Output) -> usize {
         if piece.message != self.message {
             self.end_message(at, out);
             self.begin_message(piece, at, out);
@@ -90,7 +90,7 @@ impl HarmonyParser {
         at
     }
 
-    fn begin_message(&mut self, piece: &Piece, at: usize, out: &mut Output) {
+    fn begin_message(&mut self, piece: &MessagePiece, at: usize, out: &mut Output) {
         self.message = piece.message;
         self.start = at;
         let name = piece.recipient.as_deref().map(function_name);

@@ -95,7 +95,7 @@ impl CallParser {
         self
     }
 
-    /// Takes everything behind the first visible text as text: an answer whose text has a form of its own may contain marks.
+    /// Takes everything after the first visible text as text: an answer whose text has a form of its own may contain marks.
     pub fn plain_text(mut self) -> CallParser {
         self.alone = None;
         match &mut self.syntax {

@@ -46,7 +46,7 @@ pub(super) struct NamedCall {
 }
 
 impl NamedCall {
-    /// Before the mark that begins a call if `section`, else behind it.
+    /// Before the mark that begins a call if `section`, else after it.
     pub(super) fn new(syntax: &'static Named, section: bool) -> NamedCall {
         NamedCall {
             syntax,

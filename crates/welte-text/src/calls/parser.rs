@@ -20,7 +20,7 @@ enum Mode {
         /// Nothing marks the block: without a complete name it is text, not a malformed call.
         tentative: bool,
     },
-    /// Behind a block. Marks that close it are dropped.
+    /// After a block. Marks that close it are dropped.
     Tail {
         expect: Expect,
         closed: bool,
@@ -46,7 +46,7 @@ pub(super) struct MarkParser {
     trim: bool,
     /// Nothing visible has come since the answer, the reasoning or a call ended.
     fresh: bool,
-    /// Behind visible text everything is text.
+    /// After visible text everything is text.
     plain_text: bool,
     /// Bytes taken so far.
     at: usize,

@@ -40,7 +40,7 @@ enum Open {
     List(char),
     /// Before the colon of a dictionary's entry.
     Key,
-    /// Behind it.
+    /// After it.
     Entry,
 }
 

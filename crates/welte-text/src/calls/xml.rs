@@ -63,7 +63,7 @@ struct Value {
 }
 
 impl XmlCall {
-    /// Before the name's mark if `block`, else behind it.
+    /// Before the name's mark if `block`, else after it.
     pub(super) fn new(syntax: &'static Xml, block: bool) -> XmlCall {
         let state = if block && !syntax.call.is_empty() {
             State::Call

@@ -35,7 +35,7 @@ thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins a rendering with so many bytes of input.
+/// Begins a rendering with `input` bytes of input.
 pub(super) fn begin(input: usize) {
     LEFT.set(BUDGET.saturating_add(input.saturating_mul(PER_BYTE)));
 }

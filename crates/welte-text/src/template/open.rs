@@ -90,8 +90,8 @@ pub(super) fn method(
     args: &[Value],
 ) -> Result<Option<Value>, Error> {
     if name == "replace" {
-        let (old, new, most): (&str, &str, Option<i64>) = from_args(args)?;
-        return replace(text, old, new, most).map(|text| Some(text.into()));
+        let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
+        return replace(text, old, new, count).map(|text| Some(text.into()));
     }
     let texts = args.iter().filter_map(Value::as_str);
     let is_covered = |text: &str| text.chars().any(|c| uncovered(c).is_some());
@@ -123,12 +123,12 @@ pub(super) fn method(
             charged(text.part(start..end).to_owned()).map(|text| Some(text.into()))
         }
         "split" => {
-            let (separator, most): (Option<&str>, Option<i64>) = from_args(args)?;
+            let (separator, count): (Option<&str>, Option<i64>) = from_args(args)?;
             let Some(separator) = separator.filter(|one| !one.is_empty()) else {
                 return Ok(None);
             };
             let text = Opened::new(text)?;
-            let parts = text.between(separator, most.unwrap_or(-1));
+            let parts = text.between(separator, count.unwrap_or(-1));
             charge(text.covered.len() + parts.len().saturating_mul(ITEM))?;
             let parts = parts.into_iter().map(|part| text.part(part).into());
             Ok(Some(Value::from(parts.collect::<Vec<Value>>())))
@@ -142,13 +142,13 @@ pub(super) fn replace(
     text: &str,
     old: &str,
     new: &str,
-    most: Option<i64>,
+    count: Option<i64>,
 ) -> Result<String, Error> {
     if old.is_empty() || (opened(text).is_none() && opened(old).is_none()) {
-        return charged(python::replace(text, old, new, most)?);
+        return charged(python::replace(text, old, new, count)?);
     }
     let text = Opened::new(text)?;
-    let parts = text.between(old, most.unwrap_or(-1));
+    let parts = text.between(old, count.unwrap_or(-1));
     python::check_length((parts.len() * new.len()).saturating_add(text.covered.len()))?;
     let parts = parts.into_iter().map(|part| text.part(part));
     charged(parts.collect::<Vec<&str>>().join(new))
@@ -184,11 +184,11 @@ impl<'t> Opened<'t> {
     }
 
     /// The ranges of the open text between its first `most` separators; below 0: between all.
-    fn between(&self, separator: &str, most: i64) -> Vec<Range<usize>> {
+    fn between(&self, separator: &str, count: i64) -> Vec<Range<usize>> {
         let separator = opened(separator).unwrap_or_else(|| separator.to_owned());
         let (mut parts, mut start) = (Vec::new(), 0);
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        for (at, found) in self.open.match_indices(&separator).take(most) {
+        let limit = usize::try_from(count).unwrap_or(usize::MAX);
+        for (at, found) in self.open.match_indices(&separator).take(limit) {
             parts.push(start..at);
             start = at + found.len();
         }

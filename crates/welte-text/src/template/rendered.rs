@@ -36,7 +36,7 @@ impl Rendered {
         self.text.push_str(text);
     }
 
-    /// Cuts it after so many bytes, which must be a border of characters.
+    /// Cuts it after a number of bytes, which must be a border of characters.
     pub fn truncate(&mut self, bytes: usize) {
         self.text.truncate(bytes);
         self.covered.retain(|at| *at < bytes);

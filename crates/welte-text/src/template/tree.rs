@@ -2,7 +2,7 @@
 //!
 //! minijinja limits steps, but one step can double a string, and it has no hook on operators. The operands of `+` and `~`,
 //! what is sliced, filtered or copied, and what has methods called on it therefore pass through functions of
-//! [`budget`](super::budget). Their names are no identifiers, so a template can neither call nor replace them.
+//! [`budget`](super::budget). Their names are not identifiers, so a template can neither call nor replace them.
 
 use super::budget::{CONCAT, COPY, EXPAND, GROW, TIMES, filter_cost};
 use super::open::OPEN;

@@ -294,7 +294,7 @@ fn llama() {
             "time{}",
         ],
     );
-    // An answer that is JSON or begins with a bracket is no call.
+    // An answer that is JSON or begins with a bracket is not a call.
     for text in [
         r#"{"name": "Ada", "parameters": {}}"#,
         r#"{"answer": 42}"#,
@@ -514,7 +514,7 @@ fn reasoning_is_only_where_it_can_be() {
     check("hermes", "<think>\n\n</think>\n\nA.\n", "A.\n", "", &[]);
     check("hermes", "<think>cut off </th", "", "cut off </th", &[]);
     check("hermes", "  <think> a <b> </think> c", "c", "a <b>", &[]);
-    // A call that is only considered is no call.
+    // A call that is only considered is not a call.
     check(
         "hermes",
         "<think>I could <tool_call>{\"name\": \"time\"}</tool_call>.</think>No.",
@@ -522,7 +522,7 @@ fn reasoning_is_only_where_it_can_be() {
         "I could <tool_call>{\"name\": \"time\"}</tool_call>.",
         &[],
     );
-    // More reasoning behind a call.
+    // More reasoning after a call.
     check(
         "hermes",
         "<tool_call>{\"name\": \"time\"}</tool_call>\n<think>b</think>\nc",

@@ -36,7 +36,7 @@ fn gpu(barriers: Option<bool>) -> Option<Arc<Gpu>> {
     }
 }
 
-/// A context whose program does little but choose from so many logits.
+/// A context whose program does little but choose from `vocab` logits.
 fn context(gpu: Arc<Gpu>, vocab: u32) -> WgpuContext {
     let model = Model {
         layers: Vec::new(),
@@ -139,7 +139,7 @@ fn settings(n: &mut Numbers) -> Sampling {
     }
 }
 
-/// So many steps of random settings. How many choices were left to the host, of how many.
+/// Steps of random settings. How many choices were left to the host, of how many.
 fn compare(context: &mut WgpuContext, turns: u32, seed: u64, made: bool) -> (usize, usize) {
     let n = &mut Numbers(seed);
     let vocab = context.weights.program.vocab;
@@ -241,7 +241,7 @@ fn top_p_reaches_elements_that_are_not_listed() {
     assert!(chosen.iter().all(|token| *token != 33), "{chosen:?}");
 }
 
-/// What the GPU makes of so many numbers, from 0 on. `function` is the source of `function_of`.
+/// What the GPU makes of the first numbers, from 0 on. `function` is the source of `function_of`.
 fn mapped(gpu: &Gpu, function: &'static str, count: u32) -> Vec<f32> {
     let (bytes, both) = (
         u64::from(count) * 4,

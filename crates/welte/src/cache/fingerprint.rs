@@ -71,7 +71,7 @@ mod tests {
         );
     }
 
-    /// A tensor of so many rows, which notes what is read of it.
+    /// A tensor that notes which of its rows are read.
     struct Noting([TensorInfo; 1], std::sync::Mutex<Vec<(usize, usize)>>);
 
     impl Checkpoint for Noting {

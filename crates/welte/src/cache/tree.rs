@@ -273,7 +273,7 @@ impl PrefixTree {
         tokens
     }
 
-    /// Which pages of a cache a hit of so many tokens needs, at least one.
+    /// Which pages of a cache a hit of `tokens` tokens needs, at least one.
     fn needed(&self, cache: usize, tokens: usize) -> Range<usize> {
         let end = tokens.div_ceil(self.page);
         match self.needs[cache] {
@@ -476,7 +476,7 @@ impl PrefixTree {
     }
 
     /// Makes a node and all before it the most recently used ones. Of a cache with a window only the pages that a hit of
-    /// so many tokens needs count as used.
+    /// `tokens` tokens needs count as used.
     fn touch(&mut self, node: u32, tokens: usize) {
         let mut at = node;
         while at != NONE {

@@ -99,7 +99,7 @@ impl Closer<'_> {
         format!("#/$defs/{}", self.name(copy)).into()
     }
 
-    /// A schema that is no part of another one, or a branch beside properties of these names.
+    /// A schema that is not part of another one, or a branch beside properties of these names.
     fn whole(&mut self, schema: &Value, beside: &[String]) -> Value {
         let Value::Object(schema) = schema else {
             return schema.clone();

@@ -4,11 +4,11 @@ use super::kinds::{Constraint, Source, quoted};
 use crate::Error;
 use std::fmt::Write;
 
-/// A piece of a mark.
+/// A part of a mark.
 #[derive(Debug, PartialEq)]
-pub(super) enum Piece<'a> {
+pub(super) enum MarkPart<'a> {
     Text(&'a str),
-    /// A control token, which is no text to the matcher.
+    /// A control token, which is not text to the matcher.
     Control(u32),
 }
 
@@ -25,7 +25,7 @@ impl Controls {
     }
 
     /// Splits a text at the control tokens that it spells.
-    pub(super) fn split<'a>(&self, text: &'a str) -> Vec<Piece<'a>> {
+    pub(super) fn split<'a>(&self, text: &'a str) -> Vec<MarkPart<'a>> {
         let mut pieces = Vec::new();
         let (mut from, mut at) = (0, 0);
         while at < text.len() {
@@ -39,14 +39,14 @@ impl Controls {
                 continue;
             };
             if from < at {
-                pieces.push(Piece::Text(&text[from..at]));
+                pieces.push(MarkPart::Text(&text[from..at]));
             }
-            pieces.push(Piece::Control(*token));
+            pieces.push(MarkPart::Control(*token));
             at += spelling.len();
             from = at;
         }
         if from < at {
-            pieces.push(Piece::Text(&text[from..at]));
+            pieces.push(MarkPart::Text(&text[from..at]));
         }
         pieces
     }
@@ -81,14 +81,14 @@ impl Writer<'_> {
                 };
                 let begin = match first {
                     // The mark's last character ends the text, whatever the rest of its token is.
-                    Piece::Text(text) => {
+                    MarkPart::Text(text) => {
                         let body = format!("(?s:.*){}", escaped(text));
                         let terminal = self.terminal(&body, without);
                         let rule = terminal.to_lowercase();
                         let _ = writeln!(self.rules, "{rule}[lazy]: {terminal}");
                         rule
                     }
-                    Piece::Control(token) => {
+                    MarkPart::Control(token) => {
                         let mut without = without.clone();
                         without.push(mark.clone());
                         let terminal = self.terminal("(?s:.+)", &without);
@@ -146,10 +146,10 @@ impl Writer<'_> {
         name
     }
 
-    fn pieces(&self, pieces: &[Piece]) -> String {
-        let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => quoted(text),
-            Piece::Control(token) => format!("<[{token}]>"),
+    fn pieces(&self, pieces: &[MarkPart]) -> String {
+        let piece = |piece: &MarkPart| match piece {
+            MarkPart::Text(text) => quoted(text),
+            MarkPart::Control(token) => format!("<[{token}]>"),
         };
         match pieces {
             [] => "\"\"".to_string(),
@@ -179,13 +179,13 @@ mod tests {
         assert_eq!(
             controls.split("<|a|>thought<|a\n"),
             [
-                Piece::Control(2),
-                Piece::Text("thought"),
-                Piece::Control(1),
-                Piece::Text("\n")
+                MarkPart::Control(2),
+                MarkPart::Text("thought"),
+                MarkPart::Control(1),
+                MarkPart::Text("\n")
             ]
         );
-        assert_eq!(controls.split("ä<"), [Piece::Text("ä<")]);
+        assert_eq!(controls.split("ä<"), [MarkPart::Text("ä<")]);
         assert!(controls.split("").is_empty());
     }
 }

@@ -206,7 +206,7 @@ impl<'a> Parser<'a> {
                     }
                 };
                 let Some(bounds) = bounds else {
-                    return self.problem(&format!("{{{inside}}} is no repetition"));
+                    return self.problem(&format!("{{{inside}}} is not a repetition"));
                 };
                 self.at += end + 1;
                 Ok(format!("{item}{{{bounds}}}"))
@@ -334,7 +334,7 @@ r1: "\n" | ""
                 "root ::= \"\\ud800\"",
                 "line 1: an escape without a character's number",
             ),
-            ("root ::= \"a\"{x}", "line 1: {x} is no repetition"),
+            ("root ::= \"a\"{x}", "line 1: {x} is not a repetition"),
             ("root ::= \"a\" }", "line 1: unexpected '}'"),
             ("root ::= a", "the rule \"a\" is not defined"),
             (

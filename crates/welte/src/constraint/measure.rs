@@ -397,7 +397,7 @@ mod tests {
             assert!(grammar(&beside).is_ok());
         }
         most(MOST_RULES, |n| grammar(&"a: b\n".repeat(n)).is_ok());
-        // In a group it is no rule.
+        // In a group it is not a rule.
         assert!(grammar(&"(a: b)\n".repeat(MOST_RULES + 1)).is_ok());
         most(MOST_ALTERNATIVES, |n| {
             grammar(&format!("a: b{}", "| b".repeat(n))).is_ok()

@@ -23,7 +23,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A tier on this store, for a tree of at most so many nodes.
+    /// A tier on this store, for a tree of at most `nodes` nodes.
     pub(crate) fn new(store: PrefixStore, nodes: usize) -> Disk {
         Disk {
             rates: store.kept_rates(),
@@ -37,7 +37,7 @@ impl Disk {
         self.store.monitor()
     }
 
-    /// A step of so many rows of prompts took so long.
+    /// A step with `rows` rows of prompts took `took`.
     pub(crate) fn computed(&mut self, rows: usize, took: Duration) {
         if rows >= TELLING {
             let rate = rows as f64 / took.as_secs_f64().max(1e-9);

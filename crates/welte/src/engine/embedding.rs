@@ -14,7 +14,7 @@ use web_time::Instant;
 pub struct TextToEmbed {
     /// The tokens, and those around the text.
     pub tokens: Vec<u32>,
-    /// The first so many are not pooled, although the others see them.
+    /// The first tokens, this many, are not pooled, although the others see them.
     pub left_out: usize,
 }
 

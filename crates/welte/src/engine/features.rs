@@ -99,7 +99,7 @@ impl Features {
         Ok(true)
     }
 
-    /// The first gap of so many features: before which medium, and where it begins.
+    /// The first gap of `rows` features: before which medium, and where it begins.
     fn gap(&self, rows: u32) -> Option<(usize, u32)> {
         let mut begins = 0;
         for (at, lent) in self.lent.iter().enumerate() {

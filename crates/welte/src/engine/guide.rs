@@ -225,9 +225,9 @@ impl Guide {
     /// Has guesses checked. The sequence is about to choose, so its mask is there.
     pub(crate) fn propose(&self, guesses: &[u32]) {
         let mut state = self.shared.state();
-        let most = guesses.len().min(Guide::MOST_GUESSES);
+        let count = guesses.len().min(Guide::MOST_GUESSES);
         state.guesses.clear();
-        state.guesses.extend_from_slice(&guesses[..most]);
+        state.guesses.extend_from_slice(&guesses[..count]);
         state.checked.clear();
         state.checking = true;
         state.round += 1;
@@ -240,7 +240,7 @@ impl Guide {
     pub(crate) fn checked(
         &self,
         patience: Duration,
-        most: usize,
+        max_len: usize,
         guesses: &mut Vec<u32>,
     ) -> (usize, bool) {
         let state = self.shared.state();
@@ -249,12 +249,12 @@ impl Guide {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         let whole = !state.checking && state.checked.len() < Guide::MOST_GUESSES;
         let refused = whole && !state.checked.starts_with(guesses);
-        let pairs = guesses.iter().zip(&state.checked).take(most);
+        let pairs = guesses.iter().zip(&state.checked).take(max_len);
         let left = pairs.take_while(|(a, b)| a == b).count();
         state.checking = false;
         // Nobody reads what comes later.
         state.round += 1;
-        let kept = state.checked.len().min(most);
+        let kept = state.checked.len().min(max_len);
         guesses.clear();
         guesses.extend_from_slice(&state.checked[..kept]);
         (left, refused)
@@ -465,7 +465,7 @@ mod tests {
     fn guesses_are_kept_as_far_as_they_were_checked() {
         let (guide, board) = by_hand(&[], Some(0b110));
         guide.attach(board.clone(), 0);
-        let check = |proposed: &[u32], allowed: &[u32], done: bool, most: usize| {
+        let check = |proposed: &[u32], allowed: &[u32], done: bool, max_len: usize| {
             guide.propose(proposed);
             let mut state = guide.shared.state();
             let round = state.round;
@@ -477,7 +477,7 @@ mod tests {
             state.checking &= !done;
             drop(state);
             let mut guesses = proposed.to_vec();
-            let (left, refused) = guide.checked(Duration::ZERO, most, &mut guesses);
+            let (left, refused) = guide.checked(Duration::ZERO, max_len, &mut guesses);
             (left, refused, guesses)
         };
         assert_eq!(check(&[1, 2], &[1, 2], true, 8), (2, false, vec![1, 2]));

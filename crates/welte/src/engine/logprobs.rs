@@ -9,11 +9,11 @@ pub(crate) struct LogprobQueries {
 }
 
 impl LogprobQueries {
-    /// With room for so many questions.
-    pub(crate) fn with_room(most: usize) -> LogprobQueries {
+    /// With room for `count` questions.
+    pub(crate) fn with_room(count: usize) -> LogprobQueries {
         LogprobQueries {
-            queries: Vec::with_capacity(most),
-            answers: Vec::with_capacity(most),
+            queries: Vec::with_capacity(count),
+            answers: Vec::with_capacity(count),
         }
     }
 

@@ -260,7 +260,7 @@ impl Engine {
     /// Asks the scheduler for a snapshot. [`Engine::take_snapshot`] has it after the next turn.
     pub fn ask_snapshot(&self) {
         let shared = &self.handle.shared;
-        let snapshot = Snapshot::with_room(self.model.program(), shared.most);
+        let snapshot = Snapshot::with_room(self.model.program(), shared.max_requests);
         let mut inbox = shared.inbox();
         inbox.snapshot = None;
         inbox.snapshot_wanted = Some(Box::new(snapshot));

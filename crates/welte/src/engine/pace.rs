@@ -13,13 +13,13 @@ const LEAST_MIXED: usize = 4;
 const SHARE: f64 = 0.5;
 /// The most requests that wait for each one that decodes, as far as they lengthen the pieces.
 const MOST_WAITING: f64 = 8.0;
-/// After so many mixed steps the time of a decode step is measured again.
+/// After this many mixed steps the time of a decode step is measured again.
 const MEASURED_FOR: usize = 32;
 
 /// Cuts prompts so that a piece takes a share of a decode step: the more requests wait for each one that decodes, the longer. The rows
 /// follow every piece, because rows deep in a prompt take longer. The cut changes no bit of a result.
 pub(crate) struct Pace {
-    most: usize,
+    max_rows: usize,
     rows: usize,
     /// A decode step, as a moving average in seconds; 0: none was measured.
     decode: f64,
@@ -33,10 +33,10 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// For a prompt pass of at most `most` rows.
-    pub(crate) fn new(most: usize) -> Pace {
+    pub(crate) fn new(max_rows: usize) -> Pace {
         Pace {
-            most,
-            rows: LEAST.min(most),
+            max_rows,
+            rows: LEAST.min(max_rows),
             decode: 0.0,
             sequences: 0,
             mixed: 0,
@@ -49,7 +49,7 @@ impl Pace {
         self.rows
     }
 
-    /// A decode step of so many sequences took so long.
+    /// A decode step of `sequences` sequences took `each`.
     pub(crate) fn decoded(&mut self, sequences: usize, each: Duration) {
         if self.is_other(sequences) {
             self.decode = 0.0;
@@ -71,7 +71,7 @@ impl Pace {
         sequences.abs_diff(self.sequences) * 8 > self.sequences
     }
 
-    /// A piece of so many rows took so long. So many requests wait for their prompts, for each one that decodes.
+    /// A piece of `rows` rows took `took`. `waiting` requests wait for their prompts for each one that decodes.
     pub(crate) fn prompted(&mut self, rows: usize, took: Duration, waiting: f64) {
         if self.decode == 0.0 || rows < self.rows.min(LEAST) {
             return;
@@ -80,7 +80,7 @@ impl Pace {
         self.follow(rows, took.as_secs_f64(), may_take, LEAST);
     }
 
-    /// A mixed step with a piece of so many rows took so long, while so many requests wait for each one that decodes.
+    /// A mixed step with a piece of `rows` rows took `took`, while `waiting` requests wait for each one that decodes.
     pub(crate) fn mixed(&mut self, rows: usize, took: Duration, waiting: f64) {
         self.mixed += 1;
         if self.decode == 0.0 || rows < self.rows.min(LEAST_MIXED) {
@@ -95,12 +95,12 @@ impl Pace {
         SHARE * waiting.clamp(1.0, MOST_WAITING) * self.decode
     }
 
-    /// A piece of so many rows took `took` seconds, and may take `may_take`. The next one has at most twice as many rows, and at least half
+    /// A piece of `rows` rows took `took` seconds, and may take `may_take`. The next one has at most twice as many rows, and at least half
     /// of them.
     fn follow(&mut self, rows: usize, took: f64, may_take: f64, least: usize) {
         let fitting = rows as f64 * may_take / took.max(1e-9);
         let wanted = fitting.clamp(0.5 * self.rows as f64, 2.0 * self.rows as f64) as usize;
-        self.rows = wanted.clamp(least.min(self.most), self.most);
+        self.rows = wanted.clamp(least.min(self.max_rows), self.max_rows);
     }
 }
 
@@ -108,7 +108,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The rows after many pieces, if a piece costs a fixed time and a time per row, and so many requests wait for each that decodes.
+    /// The rows after many pieces, if a piece costs a fixed time and a time per row, and `waiting` requests wait for each that decodes.
     fn settled(waiting: f64, decode: u64, fixed: u64, row: u64) -> usize {
         let mut pace = Pace::new(512);
         for _ in 0..50 {

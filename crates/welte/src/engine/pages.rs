@@ -224,7 +224,7 @@ impl Pages {
         Ok(room)
     }
 
-    /// Pages of a cache that so many positions take.
+    /// Pages of a cache that `positions` positions take.
     pub(crate) fn entries(&self, cache: usize, positions: usize) -> usize {
         match self.kinds[cache] {
             Kind::Attention { .. } => positions.div_ceil(self.page),

@@ -15,7 +15,7 @@ fn pooling_of(pass: &Pass) -> Option<u32> {
 }
 
 impl Model {
-    /// The first rows to leave out of a vector, of so many that should be.
+    /// The number of first rows to leave out of a vector, of `left_out` that should be.
     pub(crate) fn pooled_from(&self, left_out: usize) -> Result<usize, Error> {
         let pass = self.inner.embed.map(|embed| &self.program().passes[embed]);
         let Some(pass) = pass else {

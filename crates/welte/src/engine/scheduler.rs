@@ -117,7 +117,7 @@ impl Scheduler {
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             speculator,
-            waiting: Vec::with_capacity(shared.most),
+            waiting: Vec::with_capacity(shared.max_requests),
             running: Vec::with_capacity(slots),
             free_slots: (0..program.slots).rev().collect(),
             short: false,

@@ -57,7 +57,7 @@ pub(crate) struct Sequence {
     pub(crate) media: Vec<Placed>,
     /// Its vector is wanted in place of tokens.
     pub(crate) embeds: bool,
-    /// The first so many tokens are not pooled.
+    /// The number of first tokens that are not pooled.
     pub(crate) left_out: usize,
     /// Where the second text of a pair begins, and what positions skip there.
     pub(crate) second: (usize, u32),
@@ -75,7 +75,7 @@ pub(crate) struct Sequence {
     stops: Option<Stops>,
     /// Tokens at which a repeated run ends: a bit per token.
     breakers: Vec<u32>,
-    /// Biases in force once so many tokens are generated.
+    /// Biases in force once a number of tokens are generated.
     biases: usize,
     min_tokens: usize,
     /// The device has another sampling state.
@@ -91,7 +91,7 @@ pub(crate) struct Sequence {
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
     /// Tokens at which the sequence is complete.
-    most: usize,
+    max_len: usize,
     /// Tokens whose keys and values are in the caches.
     pub(crate) computed: usize,
     /// Tokens in the prefix tree that this sequence has left there.
@@ -145,8 +145,8 @@ impl Sequence {
         let both_ways = media::both_ways(request);
         check_spans(model, request, &both_ways)?;
         let budget = options.max_tokens.min(context - prompt.len());
-        let most = prompt.len() + budget;
-        let (mut tokens, mut keys) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let max_len = prompt.len() + budget;
+        let (mut tokens, mut keys) = (Vec::with_capacity(max_len), Vec::with_capacity(max_len));
         tokens.extend_from_slice(prompt);
         keys.extend(prompt.iter().copied().map(Key::from));
         let (mut bias, mut ends) = (options.bias.clone(), model.end_tokens().to_vec());
@@ -158,12 +158,12 @@ impl Sequence {
         if options.min_tokens > 0 {
             bias.extend(ends.iter().map(|token| (*token, f32::NEG_INFINITY)));
         }
-        for (what, count, most) in [
+        for (what, count, max) in [
             ("biases", bias.len(), SlotState::MOST_BIASES),
             ("end tokens", ends.len(), SlotState::MOST_ENDS),
         ] {
-            if count > most {
-                return Err(Error::TooMany { what, count, most });
+            if count > max {
+                return Err(Error::TooMany { what, count, max });
             }
         }
         let program = model.program();
@@ -210,7 +210,7 @@ impl Sequence {
             tokens,
             keys,
             prompt: prompt.len(),
-            most,
+            max_len,
             computed: 0,
             inserted: 0,
             lists: lists.collect(),
@@ -232,13 +232,13 @@ impl Sequence {
     }
 
     /// Tokens at which the sequence is complete.
-    pub(crate) fn most(&self) -> usize {
-        self.most
+    pub(crate) fn max_len(&self) -> usize {
+        self.max_len
     }
 
     /// Tokens that may still be generated.
     pub(crate) fn remaining(&self) -> usize {
-        self.most - self.tokens.len()
+        self.max_len - self.tokens.len()
     }
 
     /// Tokens that must be in the caches before the next one can be chosen or decoded. The last generated token is fed by
@@ -368,7 +368,7 @@ impl Sequence {
         self.take_with(token, logprobs)
     }
 
-    /// True if so many forced tokens come next that a step over all of them is worth the end of a chain.
+    /// True if enough forced tokens come next that a step over all of them is worth the end of a chain.
     pub(crate) fn has_forced_run(&self) -> bool {
         let forced = self.guide.as_ref().map_or(0, Guide::forced);
         forced >= FORCED_RUN
@@ -475,8 +475,8 @@ fn check_spans(model: &Model, request: &Request, spans: &[Range<usize>]) -> Resu
         return Ok(());
     };
     let wrong = |problem: String| Err(Error::BothWays { problem });
-    let most = model.longest_span();
-    if most == 0 {
+    let max_len = model.longest_span();
+    if max_len == 0 {
         return wrong(format!("{} does not compute them", model.device().id));
     }
     let follow = |pair: &[Range<usize>]| pair[0].end <= pair[1].start;
@@ -484,10 +484,10 @@ fn check_spans(model: &Model, request: &Request, spans: &[Range<usize>]) -> Resu
         return wrong("the spans must lie in the prompt, one after the other".into());
     }
     for span in spans {
-        if span.is_empty() || span.len() > most {
+        if span.is_empty() || span.len() > max_len {
             let (span, tokens) = (format!("{}..{}", span.start, span.end), span.len());
             return wrong(format!(
-                "span {span} has {tokens} tokens; a step takes 1 to {most} (prompt rows of the load)"
+                "span {span} has {tokens} tokens; a step takes 1 to {max_len} (prompt rows of the load)"
             ));
         }
     }

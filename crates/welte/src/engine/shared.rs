@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     /// Requests that have not ended.
     pub(crate) inside: Arc<AtomicUsize>,
     /// The most requests that may be inside.
-    pub(crate) most: usize,
+    pub(crate) max_requests: usize,
     pub(crate) queue: usize,
     pub(crate) clock: Clock,
     /// Turns that the scheduler has completed.
@@ -68,9 +68,9 @@ pub(crate) struct Inbox {
 
 impl Shared {
     pub(crate) fn new(slots: usize, queue: usize, clock: Clock) -> Shared {
-        let most = slots + queue;
+        let max_requests = slots + queue;
         let inbox = Inbox {
-            arrivals: Vec::with_capacity(most),
+            arrivals: Vec::with_capacity(max_requests),
             ..Inbox::default()
         };
         Shared {
@@ -78,7 +78,7 @@ impl Shared {
             changed: Condvar::new(),
             control: Control::default(),
             inside: Arc::default(),
-            most,
+            max_requests,
             queue,
             clock,
             turns: AtomicU64::new(0),
@@ -99,7 +99,7 @@ impl Shared {
             return Err(Error::EngineStopped { why: None });
         }
         let inside = self.inside.fetch_add(1, Ordering::Relaxed);
-        if inside >= self.most {
+        if inside >= self.max_requests {
             self.inside.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::Busy { queue: self.queue });
         }

@@ -389,7 +389,7 @@ impl Engine {
         let out = |room| Channel::new(room, cancelled.clone(), clock.clone());
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         let rows = self.model.rows_of(self.model.inner.decode);
-        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);
+        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.max_len(), rows);
         let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
         stream.number = self.handle.shared.push(sequence)?;
         Ok(stream)

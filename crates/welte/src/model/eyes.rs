@@ -180,7 +180,7 @@ mod tests {
         }
         assert_eq!(found().path, Some(at("mmproj-model-f16.gguf")));
         assert!(Images::Off.find(origin).path.is_none());
-        // A model that is no file has nothing beside it.
+        // A model that is not a file has nothing beside it.
         assert!(Images::Beside.find("synthetic:tiny:q8_0").path.is_none());
     }
 }

@@ -31,7 +31,7 @@ impl Settings<'_> {
     }
 
     /// The first of these numbers that is given: paths in the file, or keys of the metadata.
-    fn number(&self, keys: &[&str], most: u64) -> Result<Option<u64>, Error> {
+    fn number(&self, keys: &[&str], max: u64) -> Result<Option<u64>, Error> {
         for key in keys {
             let found = match self.metadata(key) {
                 Some(Value::U64(v)) => Some(*v),
@@ -42,8 +42,8 @@ impl Settings<'_> {
                     Some(value) => value.as_u64(),
                 },
             };
-            let within = found.filter(|v| (1..=most).contains(v));
-            let problem = format!("must be a number from 1 to {most}");
+            let within = found.filter(|v| (1..=max).contains(v));
+            let problem = format!("must be a number from 1 to {max}");
             return within.map(Some).ok_or_else(|| self.wrong(key, &problem));
         }
         Ok(None)

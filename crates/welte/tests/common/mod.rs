@@ -181,7 +181,7 @@ impl Random {
     }
 }
 
-/// A medium of random features, as an encoder would make it of so many columns and lines of patches.
+/// A medium of random features, as an encoder would make it of `columns` columns and `lines` lines of patches.
 pub fn random_medium(width: usize, [columns, lines]: [u32; 2], random: &mut Random) -> Medium {
     let count = (columns * lines) as usize * width;
     let value = |n: u64| (n % 2001) as f32 / 1000.0 - 1.0;

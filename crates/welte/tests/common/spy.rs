@@ -121,7 +121,7 @@ impl Spy {
         }
     }
 
-    /// Records the rows of the last step that were no wrong guesses.
+    /// Records the rows of the last step that were not wrong guesses.
     fn record(&mut self) {
         for (seed, position, logits) in self.stepped.drain(..) {
             self.watch.see(seed, position, &logits);
@@ -134,7 +134,7 @@ impl Spy {
         self
     }
 
-    /// Takes chains of at most so many slots.
+    /// Takes chains of at most `slots` slots.
     pub fn with_chain_slots(mut self, slots: usize) -> Spy {
         self.chain_slots = slots;
         self

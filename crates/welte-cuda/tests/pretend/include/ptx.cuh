@@ -60,20 +60,20 @@ inline u32 load_relaxed(const void *from) {
 }
 inline uint2 load_relaxed2(const void *from) {
     pretend->yield("a load of", from);
-    if ((u64)from % 8) pretend->die("a load of 8 bytes from an address that is no multiple of 8");
+    if ((u64)from % 8) pretend->die("a load of 8 bytes from an address that is not a multiple of 8");
     const volatile u32 *p = (const volatile u32 *)from;
     return {p[0], p[1]};
 }
 inline uint4 load_relaxed4(const void *from) {
     pretend->yield("a load of", from);
-    if ((u64)from % 16) pretend->die("a load of 16 bytes from an address that is no multiple of 16");
+    if ((u64)from % 16) pretend->die("a load of 16 bytes from an address that is not a multiple of 16");
     const volatile u32 *p = (const volatile u32 *)from;
     return {p[0], p[1], p[2], p[3]};
 }
 inline u32 load_acquire(const u32 *from) { return load_relaxed(from); }
 inline void store_relaxed(void *to, u32 v) { *(volatile u32 *)to = v; }
 inline void store_relaxed4(void *to, uint4 v) {
-    if ((u64)to % 16) pretend->die("a store of 16 bytes to an address that is no multiple of 16");
+    if ((u64)to % 16) pretend->die("a store of 16 bytes to an address that is not a multiple of 16");
     volatile u32 *p = (volatile u32 *)to;
     p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w;
 }

@@ -318,14 +318,14 @@ impl Writer<'_> {
     fn joined(&mut self, entries: Vec<(Form, bool)>) -> Option<Form> {
         let separator = self.separator();
         let before = |form| Form::Sequence(vec![separator.clone(), form]);
-        let behind = |form| Form::Sequence(vec![form, separator.clone()]);
+        let then_separator = |form| Form::Sequence(vec![form, separator.clone()]);
         let choose = |form, needed| if needed { form } else { optional(form) };
         if let Some(first) = entries.iter().position(|(_, needed)| *needed) {
             let parts = entries
                 .into_iter()
                 .enumerate()
                 .map(|(index, (form, needed))| match index.cmp(&first) {
-                    std::cmp::Ordering::Less => optional(behind(form)),
+                    std::cmp::Ordering::Less => optional(then_separator(form)),
                     std::cmp::Ordering::Equal => form,
                     std::cmp::Ordering::Greater => choose(before(form), needed),
                 });
@@ -346,7 +346,7 @@ impl Writer<'_> {
         Some(Form::OneOf(forms))
     }
 
-    /// A key and the mark behind it.
+    /// A key and the mark after it.
     fn key(&self, key: &str, entry: Entry) -> Option<Form> {
         let mut letters = key.chars();
         let begins = |c: char| c.is_alphabetic() || c == '_';

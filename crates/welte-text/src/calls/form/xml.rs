@@ -21,7 +21,7 @@ const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// The most bytes of definitions that the schemas of all parameters copy. A constraint has no more.
 const MOST_COPIED: usize = 1 << 20;
 
-/// A call of one of these functions, behind the mark of the block (`block`) or the mark before the name. `None`: a schema cannot
+/// A call of one of these functions, after the mark of the block (`block`) or the mark before the name. `None`: a schema cannot
 /// be enforced in this syntax.
 pub(super) fn calls(syntax: &Xml, block: bool, functions: &[(&str, &Value)]) -> Option<Form> {
     let line = || optional(text("\n"));
@@ -153,7 +153,7 @@ fn any_parameter(syntax: &Xml) -> Form {
     Form::Sequence(parts)
 }
 
-/// The form of a string's value and the mark behind it. `None`: the schema allows other values, or strings that must look special.
+/// The form of a string's value and the mark after it. `None`: the schema allows other values, or strings that must look special.
 fn text_form(schema: &Value, syntax: &Xml) -> Option<Form> {
     let schema = schema.as_object()?;
     let only = |allowed: &[&str]| {
@@ -168,7 +168,7 @@ fn text_form(schema: &Value, syntax: &Xml) -> Option<Form> {
         schema["type"] == "string" && text_form(schema, syntax).is_some_and(|form| form == end())
     };
     if let Some(Value::Array(union)) = schema.get("anyOf") {
-        // An optional string: the text "null" is no string.
+        // An optional string: the text "null" is not a string.
         let fits = |one: &Value| is_text(one) || *one == serde_json::json!({ "type": "null" });
         return (only(&["anyOf"]) && union.iter().all(fits)).then(end);
     }

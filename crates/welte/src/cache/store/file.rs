@@ -241,7 +241,7 @@ impl Staging {
             return Err("it is cut short");
         }
         if !file.starts_with(MAGIC) {
-            return Err("it is no page of this version");
+            return Err("it is not a page of this version");
         }
         if file[8..40] != layout.identity {
             return Err("it belongs to another model or arithmetic");

@@ -32,7 +32,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    most: u64,
+    max_bytes: u64,
     entries: BTreeMap<FileId, Entry>,
     total: u64,
     /// When the file that was used last was used.
@@ -41,10 +41,10 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Makes the folder if need be, and lists it.
-    pub(super) fn open(path: &Path, most: u64) -> (Folder, io::Result<()>) {
+    pub(super) fn open(path: &Path, max_bytes: u64) -> (Folder, io::Result<()>) {
         let mut folder = Folder {
             path: path.to_path_buf(),
-            most,
+            max_bytes,
             entries: BTreeMap::new(),
             total: 0,
             newest: SystemTime::UNIX_EPOCH,
@@ -111,8 +111,8 @@ impl Folder {
     }
 
     /// The bound.
-    pub(super) fn most(&self) -> u64 {
-        self.most
+    pub(super) fn max_bytes(&self) -> u64 {
+        self.max_bytes
     }
 
     /// Notes a file that exists.
@@ -139,9 +139,9 @@ impl Folder {
 
     /// Forgets the files that have not been used for the longest time until `bytes` more fit. The caller removes them.
     pub(super) fn make_room(&mut self, bytes: u64) -> Vec<PathBuf> {
-        let most = self.most.saturating_sub(bytes);
+        let limit = self.max_bytes.saturating_sub(bytes);
         let mut removed = Vec::new();
-        while self.total > most {
+        while self.total > limit {
             let Some((id, _)) = self.entries.iter().min_by_key(|(_, entry)| entry.used) else {
                 break;
             };

@@ -195,7 +195,7 @@ impl PrefixStore {
 
     /// The most bytes of all files.
     pub(crate) fn most_bytes(&self) -> u64 {
-        self.shared.folder().most()
+        self.shared.folder().max_bytes()
     }
 
     /// Finds the stored pages that continue a text at `place` with these keys, and appends them to `chain`. A key with

@@ -28,16 +28,16 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// For steps of at most so many rows.
-    pub(crate) fn new(most: usize) -> Curve {
+    /// For steps of at most `max_rows` rows.
+    pub(crate) fn new(max_rows: usize) -> Curve {
         Curve {
-            measured: vec![0.0; most + 1],
-            estimates: vec![0.0; most + 1],
+            measured: vec![0.0; max_rows + 1],
+            estimates: vec![0.0; max_rows + 1],
             one_is_assumed: false,
         }
     }
 
-    /// A step of so many rows took so long.
+    /// A step of `rows` rows took `seconds`.
     pub(crate) fn measure(&mut self, rows: usize, seconds: f64) {
         if let Some(known) = self.measured.get_mut(rows) {
             *known = smoothed(*known, seconds);
@@ -87,7 +87,7 @@ impl Curve {
         }
     }
 
-    /// Seconds of a step of so many rows; 0 if no step was measured.
+    /// Seconds of a step of `rows` rows; 0 if no step was measured.
     pub(crate) fn at(&self, rows: usize) -> f64 {
         self.estimates.get(rows).copied().unwrap_or(f64::INFINITY)
     }

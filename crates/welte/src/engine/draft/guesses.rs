@@ -34,18 +34,18 @@ pub(super) enum Source {
 }
 
 impl Draft {
-    /// For a request of at most `most` tokens in all, verified in steps of at most `rows` rows. `None`: nothing is guessed.
+    /// For a request of at most `max_len` tokens in all, verified in steps of at most `rows` rows. `None`: nothing is guessed.
     pub(crate) fn new(
         speculation: &Speculation,
         request: &Request,
-        most: usize,
+        max_len: usize,
         rows: usize,
     ) -> Option<Box<Draft>> {
         let source = match (&request.synthetic_draft, speculation) {
             _ if !request.speculate => return None,
             (Some(draft), _) => Source::Synthetic(Synthetic::new(draft, request)),
             (None, Speculation::Off) => return None,
-            (None, Speculation::Ngram) => Source::Ngram(Ngram::new(&request.prompt, most)),
+            (None, Speculation::Ngram) => Source::Ngram(Ngram::new(&request.prompt, max_len)),
             (None, Speculation::Model(_)) => Source::Model(Rate::expected(HOPE)),
         };
         Some(Box::new(Draft {
@@ -107,9 +107,9 @@ impl Draft {
         &self.tokens
     }
 
-    /// Replaces the guesses by at most `most` that a constraint allows, as far as its guide has checked them in time.
-    pub(crate) fn check(&mut self, guide: &Guide, patience: Duration, most: usize) {
-        (self.own, self.refused) = guide.checked(patience, most, &mut self.tokens);
+    /// Replaces the guesses by at most `max_len` that a constraint allows, as far as its guide has checked them in time.
+    pub(crate) fn check(&mut self, guide: &Guide, patience: Duration, max_len: usize) {
+        (self.own, self.refused) = guide.checked(patience, max_len, &mut self.tokens);
     }
 
     /// Takes note of how many guesses of the last step were right.

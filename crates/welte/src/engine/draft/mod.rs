@@ -24,7 +24,7 @@ use std::time::Duration;
 const MARGIN: f64 = 1.05;
 /// The least probability of a guess, given those before it, at which it is worth a row.
 const LEAST: f64 = 0.02;
-/// After so many tokens without a round, one is tried as if it were cheap: costs may have changed, or were measured badly.
+/// After this many tokens without a round, one is tried as if it were cheap: costs may have changed, or were measured badly.
 /// The number doubles with each trial, up to the second one.
 const PATIENCE: usize = 32;
 const MOST_PATIENCE: usize = 512;
@@ -36,7 +36,7 @@ const FIRST_CHAIN: usize = 8;
 /// Decides how many tokens are guessed, by what steps cost and how often guesses are right.
 pub(crate) struct Speculator {
     /// The most guesses of a sequence.
-    most: usize,
+    max_guesses: usize,
     /// Guesses count as free: for tests.
     always: bool,
     /// Steps of plain decoding, by sequences.
@@ -56,10 +56,10 @@ pub(crate) struct Speculator {
 }
 
 impl Speculator {
-    /// For steps of at most `rows` rows and drafts of at most `most` guesses.
-    pub(crate) fn new(most: usize, rows: usize) -> Speculator {
+    /// For steps of at most `rows` rows and drafts of at most `max_guesses` guesses.
+    pub(crate) fn new(max_guesses: usize, rows: usize) -> Speculator {
         Speculator {
-            most: most.min(rows.saturating_sub(1)),
+            max_guesses: max_guesses.min(rows.saturating_sub(1)),
             always: false,
             chain: Curve::new(rows),
             round: Curve::new(rows),
@@ -110,14 +110,14 @@ impl Speculator {
         }
     }
 
-    /// Plain decoding of so many sequences made `tokens` tokens, a step in so many seconds.
+    /// Plain decoding of `sequences` sequences made `tokens` tokens, with a step in `step`.
     pub(crate) fn decoded(&mut self, sequences: usize, tokens: usize, step: Duration) {
         self.chain.measure(sequences, step.as_secs_f64());
         self.round.assume_one(self.chain.at(1));
         self.idle += tokens;
     }
 
-    /// A step of so many rows verified guesses. `drafted` is the longest draft, `drafting` the time in which it was made.
+    /// A step of `rows` rows verified guesses. `drafted` is the longest draft, `drafting` the time in which it was made.
     pub(crate) fn verified(
         &mut self,
         rows: usize,
@@ -155,18 +155,18 @@ impl Speculator {
         self.idle > self.patience
     }
 
-    /// Guesses of a sequence that has so many tokens to come.
+    /// The most guesses for a sequence that has `remaining` tokens to come.
     fn limit(&self, remaining: usize) -> usize {
-        let most = if self.is_trial() {
-            self.most.min(TRIAL)
+        let limit = if self.is_trial() {
+            self.max_guesses.min(TRIAL)
         } else {
-            self.most
+            self.max_guesses
         };
         // The step itself makes one token.
-        most.min(remaining.saturating_sub(1))
+        limit.min(remaining.saturating_sub(1))
     }
 
-    /// Tokens per second of a round with so many rows and guesses in the longest draft.
+    /// Tokens per second of a round with `rows` rows and `drafted` guesses in the longest draft.
     fn speed(&self, expected: f64, rows: usize, drafted: usize) -> f64 {
         let seconds = if self.always {
             1.0
@@ -187,7 +187,7 @@ impl Speculator {
         }
     }
 
-    /// True if a sequence of a chain of so many sequences should rather be guessed for.
+    /// True if a sequence in a chain of `sequences` sequences should rather be guessed for.
     pub(crate) fn pays(&self, draft: &Draft, remaining: usize, sequences: usize) -> bool {
         let wanted = self.plain(sequences) * MARGIN;
         let (mut agree, mut expected) = (1.0, sequences as f64);
@@ -204,7 +204,7 @@ impl Speculator {
         false
     }
 
-    /// Sets how many tokens are guessed for each sequence that decodes, in a step of at most so many rows. The most
+    /// Sets how many tokens are guessed for each sequence that decodes, in a step of at most `rows` rows. The most
     /// probable guesses come first. True if any is guessed.
     pub(crate) fn plan(&mut self, running: &mut [Sequence], rows: usize) -> bool {
         let decodes = |sequence: &&mut Sequence| sequence.is_decoding();
@@ -224,11 +224,11 @@ impl Speculator {
         while sequences + self.promised.len() < rows {
             let candidates = running.iter_mut().enumerate();
             let candidates = candidates.filter_map(|(at, sequence)| {
-                let most = match sequence.guide {
+                let checked = match sequence.guide {
                     Some(_) => Guide::MOST_GUESSES,
                     None => usize::MAX,
                 };
-                let limit = self.limit(sequence.remaining()).min(most);
+                let limit = self.limit(sequence.remaining()).min(checked);
                 let decodes = sequence.is_decoding();
                 let draft = sequence.draft.as_mut();
                 let draft = draft.filter(|draft| decodes && draft.wanted < limit)?;
@@ -309,7 +309,7 @@ mod tests {
         assert!(!speculator.pays(&draft(0.8), 100, 1));
     }
 
-    /// A draft of a model that has made so many guesses of its own.
+    /// A draft of a model that has made `own` guesses itself.
     fn of_model(own: usize, refused: bool) -> Draft {
         Draft {
             source: Source::Model(Rate::expected(HOPE)),

@@ -29,10 +29,10 @@ struct Table {
 }
 
 impl Table {
-    fn new(n: usize, most: usize) -> Table {
+    fn new(n: usize, max_len: usize) -> Table {
         Table {
             n,
-            places: vec![0; (2 * most).next_power_of_two().max(1024)],
+            places: vec![0; (2 * max_len).next_power_of_two().max(1024)],
         }
     }
 
@@ -52,10 +52,10 @@ impl Table {
 
 impl Ngram {
     /// Indexes a prompt, with room for `most` tokens in all.
-    pub(crate) fn new(prompt: &[u32], most: usize) -> Ngram {
+    pub(crate) fn new(prompt: &[u32], max_len: usize) -> Ngram {
         let mut ngram = Ngram {
-            short: Table::new(SHORT, most),
-            long: Table::new(LONG, most),
+            short: Table::new(SHORT, max_len),
+            long: Table::new(LONG, max_len),
             found: None,
             rates: [
                 Rate::expected(0.4),
@@ -166,7 +166,7 @@ mod tests {
         let mut text = vec![7, 1, 2, 3, 4, 5, 6, 7, 8, 60, 6, 7, 8, 70];
         text.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(guesses(&text, 1), [60]);
-        // Two equal tokens are no match.
+        // Two equal tokens are not a match.
         assert!(guesses(&[1, 2, 9, 1, 2], 3).is_empty());
         assert!(guesses(&[1, 2, 3], 3).is_empty());
     }

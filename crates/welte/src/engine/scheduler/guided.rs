@@ -103,11 +103,11 @@ impl Scheduler {
         }
         let begun = Instant::now();
         for sequence in self.running.iter_mut().filter(|s| s.part.count() > 0) {
-            let most = sequence.part.count() - 1;
+            let count = sequence.part.count() - 1;
             if let (Some(guide), Some(draft)) = (&sequence.guide, &mut sequence.draft)
                 && !draft.guesses().is_empty()
             {
-                draft.check(guide, patience.saturating_sub(begun.elapsed()), most);
+                draft.check(guide, patience.saturating_sub(begun.elapsed()), count);
             }
         }
     }

@@ -62,8 +62,8 @@ impl Scheduler {
                 left = left.min(self.prompt.outputs.saturating_sub(taken).max(1));
             }
             let first = sequence.computed;
-            let most = self.pages.next_checkpoint(sequence) - first;
-            let wanted = run.min(left).min(most);
+            let checkpoint = self.pages.next_checkpoint(sequence) - first;
+            let wanted = run.min(left).min(checkpoint);
             let ready = match self.pages.features.ready(context, sequence, wanted) {
                 Ok(ready) => ready,
                 Err(error) => {

@@ -137,7 +137,7 @@ struct Plan {
     /// The deadline, after the arrival.
     patience: Option<Duration>,
     reading: Reading,
-    /// It leaves after so many tokens or pieces, or cancels after some time.
+    /// It leaves after a number of tokens or pieces, or cancels after some time.
     leaves_after: Option<usize>,
     cancels_after: Option<Duration>,
     lone: Option<Lone>,
@@ -585,7 +585,7 @@ impl Client {
             let begins = lone.raw.starts_with(text) && lone.chosen.starts_with(&self.tokens);
             if !begins {
                 return Err(format!(
-                    "{:?} {:?} is no beginning of {:?} {:?}",
+                    "{:?} {:?} is not the beginning of {:?} {:?}",
                     self.text, self.tokens, lone.text, lone.chosen
                 ));
             }

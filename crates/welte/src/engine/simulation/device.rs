@@ -59,7 +59,7 @@ impl Cell {
 
 #[derive(Clone, Copy)]
 enum Reach {
-    /// All earlier positions, or so many of the last ones.
+    /// All earlier positions, or a number of the last ones.
     Positions(usize),
     /// The state at the end.
     State,

@@ -158,7 +158,7 @@ pub(super) struct World {
     pub(super) clock: Clock,
     pub(super) start: Instant,
     costs: [Duration; 3],
-    /// A call fails once in so many; 0: never.
+    /// A call fails once in this many; 0: never.
     faults: usize,
     inner: Mutex<Inner>,
     pub(super) clients: Mutex<Clients>,
@@ -249,13 +249,13 @@ impl World {
         true
     }
 
-    /// The time of a step of so many rows.
+    /// The time of a step of `rows` rows.
     fn cost(&self, rows: usize, generated: bool) -> Duration {
         let [fixed, decoded, filled] = self.costs;
         fixed + if generated { decoded } else { filled } * rows as u32
     }
 
-    /// The time of a step that decodes so many sequences, and of so many rows of prompts.
+    /// The time of a step that decodes a number of sequences, and of a number of rows of prompts.
     pub(super) fn times(&self, decoding: usize, rows: usize) -> [Duration; 2] {
         [self.cost(decoding, true), self.costs[2] * rows as u32]
     }
@@ -267,7 +267,7 @@ impl World {
         self.inner().last_step = cost;
     }
 
-    /// The step had so many rows of prompts.
+    /// The rows of prompts that the step had.
     pub(super) fn piece(&self, rows: usize) {
         let mut inner = self.inner();
         inner.piece = inner.piece.max((rows, inner.last_step));
