@@ -10,7 +10,7 @@ use crate::models::{Active, Lease, Served};
 use crate::volatile_lines::{self, Changing};
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use welte::{Constraint, GenerateOptions, Image, Message, Request, Seen};
 
@@ -150,6 +150,9 @@ pub(crate) struct Ask {
     pub(crate) image_rules: ImageRules,
     /// The images of each prompt, once they were looked at.
     pub(crate) seen: Vec<Vec<Arc<Seen>>>,
+    /// When it came, and when its answer is given up.
+    since: Instant,
+    pub(crate) deadline: Option<Instant>,
     /// The model.
     pub(crate) served: Lease,
     pub(crate) prompts: Vec<Prompt>,
@@ -197,6 +200,15 @@ pub(crate) struct MustCall {
     pub(crate) name: Option<String>,
 }
 
+/// Says that nobody waits any longer, when it is dropped.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 /// An encoded prompt.
 struct Encoded {
     prompt: welte::Prompt,
@@ -214,8 +226,11 @@ impl Ask {
     pub(crate) fn new(app: &App, served: &Lease, id: String) -> Ask {
         let mut options = app.options.defaults.clone();
         options.sampling.seed = app.options.seed.unwrap_or_else(|| app.seed());
+        let since = Instant::now();
         Ask {
             id,
+            since,
+            deadline: app.options.timeout.map(|timeout| since + timeout),
             image_rules: app.options.images.clone(),
             seen: Vec::new(),
             served: served.clone(),
@@ -261,13 +276,12 @@ impl Ask {
             Ok((ask, encoded))
         };
         let (ask, encoded) = app.bodies.aside(encode).await?;
-        let app = app.clone();
         // A constraint may wait until others are compiled.
-        let started = tokio::task::spawn_blocking(move || ask.submit(&app, encoded)).await;
+        let started = tokio::task::spawn_blocking(move || ask.submit(encoded)).await;
         started.unwrap_or_else(|error| Err(Failure::fault(&error)))
     }
 
-    fn submit(self, app: &Arc<App>, encoded: Vec<Encoded>) -> Result<Vec<Answer>, Failure> {
+    fn submit(self, encoded: Vec<Encoded>) -> Result<Vec<Answer>, Failure> {
         let served = &self.served;
         let mut answers = Vec::new();
         for (prompt, encoded) in self.prompts.iter().zip(encoded) {
@@ -293,15 +307,14 @@ impl Ask {
                     request.options.printed_controls = served.controls.clone();
                 }
                 request.prefix_cache = self.cache;
-                let started = Instant::now();
-                request.deadline = app.options.timeout.map(|timeout| started + timeout);
+                request.deadline = self.deadline;
                 let stream = served.engine.submit(request);
                 let stream = stream.map_err(|error| self.refused(error))?;
                 served.metrics.begun(tokens.len(), choice == 0);
                 let active = Active {
                     id: self.id.clone(),
                     prompt_tokens: tokens.len(),
-                    since: started,
+                    since: self.since,
                 };
                 let answer = Answer::new(served, stream, parsing.clone(), active);
                 let answer = answer.with_changing(prompt.changing());
@@ -349,8 +362,8 @@ impl Ask {
             .any(|prompt| !prompt.images().is_empty())
     }
 
-    /// Fetches and encodes the images of all prompts. Takes a while.
-    fn look(&mut self) -> Result<(), Failure> {
+    /// Fetches and encodes the images of all prompts, as long as somebody waits for the answer. Takes a while.
+    fn look(&mut self, wanted: &AtomicBool) -> Result<(), Failure> {
         let all = self.prompts.iter().map(Prompt::images);
         let all: Vec<Vec<&Image>> = all.collect();
         let count = all.iter().map(Vec::len).sum::<usize>();
@@ -360,7 +373,13 @@ impl Ask {
                 format!("the request has {count} images; see --max-images ({max_images})");
             return Err(Failure::field(beyond.name.as_str(), problem));
         }
-        let see = |image: &&Image| images::see(&self.served, &self.image_rules, image);
+        let see = |image: &&Image| {
+            let is_late = self.deadline.is_some_and(|at| at <= Instant::now());
+            if is_late || !wanted.load(Ordering::Relaxed) {
+                return Err(welte::Error::Deadline.into());
+            }
+            images::see(&self.served, &self.image_rules, image)
+        };
         let seen = all.iter().map(|images| images.iter().map(see).collect());
         self.seen = seen.collect::<Result<_, Failure>>()?;
         Ok(())
@@ -371,8 +390,10 @@ impl Ask {
         if !self.has_images() {
             return Ok(self);
         }
+        let wanted = Wanted(Arc::new(AtomicBool::new(true)));
+        let told = wanted.0.clone();
         let look = move || {
-            self.look()?;
+            self.look(&told)?;
             Ok(self)
         };
         app.bodies.looking(look).await

@@ -206,7 +206,7 @@ impl From<welte::Error> for Failure {
         use welte::Error as E;
         let message = error.to_string();
         let status = match error {
-            E::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            E::Busy { .. } | E::ManyImages { .. } => StatusCode::TOO_MANY_REQUESTS,
             E::Deadline | E::Memory { .. } => StatusCode::SERVICE_UNAVAILABLE,
             E::Sampling { field, .. } => {
                 return Failure {

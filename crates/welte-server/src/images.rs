@@ -10,6 +10,9 @@ use serde_json::Value;
 use std::sync::Arc;
 use welte::{Image, ImageSource, Seen};
 
+/// What is between the type and the bytes of a data address.
+const BASE64: &str = ";base64,";
+
 /// What images a request may have.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -34,38 +37,31 @@ impl Default for ImageRules {
 
 /// An image by an address: `data:` with its bytes, or a place on the web.
 pub(crate) fn of_url(fields: &Fields, name: &str, url: &str) -> Result<ImageSource, Failure> {
-    let Some(data) = url.strip_prefix("data:") else {
-        if url.starts_with("http://") || url.starts_with("https://") {
-            return Ok(ImageSource::Url(url.to_string()));
+    match url
+        .strip_prefix("data:")
+        .map(|data| data.split_once(BASE64))
+    {
+        Some(Some((_, ""))) => Err(fields.wrong(name, "is empty")),
+        Some(None) => Err(fields.wrong(name, "a data address must have \";base64,\" and base64")),
+        None if !url.starts_with("http://") && !url.starts_with("https://") => {
+            Err(fields.wrong(name, "must begin with data:, https:// or http://"))
         }
-        return Err(fields.wrong(name, "must begin with data:, https:// or http://"));
-    };
-    let Some((_, bytes)) = data.split_once(";base64,") else {
-        return Err(fields.wrong(name, "a data address must have \";base64,\" and base64"));
-    };
-    of_base64(fields, name, bytes)
+        _ => Ok(ImageSource::Url(url.to_string())),
+    }
 }
 
 /// An image as base64.
 pub(crate) fn of_base64(fields: &Fields, name: &str, text: &str) -> Result<ImageSource, Failure> {
-    match decoded(text) {
-        Some(bytes) if !bytes.is_empty() => Ok(ImageSource::Bytes(bytes.into())),
-        Some(_) => Err(fields.wrong(name, "is empty")),
-        None => Err(fields.wrong(name, "is not base64")),
-    }
+    of_url(fields, name, &format!("data:{BASE64}{text}"))
 }
 
 /// An image by an address that was accepted before.
-pub(crate) fn known(url: &str, at: usize) -> Option<Image> {
-    let source = match url.split_once(";base64,") {
-        Some((_, text)) if url.starts_with("data:") => ImageSource::Bytes(decoded(text)?.into()),
-        _ => ImageSource::Url(url.to_string()),
-    };
-    Some(Image {
+pub(crate) fn known(url: &str, at: usize) -> Image {
+    Image {
         at,
-        source,
+        source: ImageSource::Url(url.to_string()),
         name: "input".into(),
-    })
+    }
 }
 
 /// The bytes of base64, with or without padding, in either alphabet, in one line or several.
@@ -145,23 +141,28 @@ pub(crate) fn see(
         let why = served.model.no_images().unwrap_or("it has no eyes");
         return Err(wrong(format!("the model takes no images: {why}")));
     };
-    let fetched;
     let bytes = match &image.source {
-        ImageSource::Bytes(bytes) => bytes,
-        ImageSource::Url(url) => {
-            fetched = fetch(rules, url).map_err(wrong)?;
-            &fetched
-        }
+        ImageSource::Bytes(bytes) => bytes.clone(),
+        ImageSource::Url(url) => bytes_at(rules, url).map_err(wrong)?,
     };
     if bytes.len() > rules.largest {
         let (own, most) = (bytes.len() >> 10, rules.largest >> 10);
         return Err(wrong(format!("has {own} KiB; an image may have {most}")));
     }
-    eyes.see(bytes).map_err(|error| wrong(error.to_string()))
+    eyes.see(&bytes).map_err(|error| match error {
+        welte::Error::ManyImages { .. } => error.into(),
+        error => wrong(error.to_string()),
+    })
 }
 
 /// The file at an address, if the rules allow that.
-fn fetch(rules: &ImageRules, url: &str) -> Result<Arc<[u8]>, String> {
+fn bytes_at(rules: &ImageRules, url: &str) -> Result<Arc<[u8]>, String> {
+    if let Some((_, text)) = url
+        .strip_prefix("data:")
+        .and_then(|data| data.split_once(BASE64))
+    {
+        return decoded(text).map(Arc::from).ok_or("is not base64".into());
+    }
     let Some(hosts) = &rules.remote else {
         let problem = "images are not fetched from other servers; send them as a data address, or see --allow-remote-images";
         return Err(problem.into());

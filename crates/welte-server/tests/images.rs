@@ -8,6 +8,7 @@ use common::{get, post, with};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 use welte::WordSight;
 use welte_server::{ServerOptions, router};
 
@@ -231,6 +232,30 @@ async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
         )
         .await;
     }
+}
+
+/// Nothing is encoded for a request that is given up.
+#[tokio::test]
+async fn late_requests_are_not_looked_at() {
+    let (server, count) = seeing(|options| options.timeout = Some(Duration::ZERO));
+    let reply = post(&server, "/v1/chat/completions", chat(json!([picture(FOX)]))).await;
+    assert_eq!(reply.status, 503, "{}", reply.text);
+    assert_eq!(count.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn answers_have_no_images() {
+    let (server, _) = seeing(|_| ());
+    let input = json!([{ "type": "message", "role": "assistant", "content": [
+        { "type": "input_image", "image_url": data(FOX) },
+    ] }]);
+    refused(
+        &server,
+        "/v1/responses",
+        json!({ "input": input }),
+        "output_text",
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub struct Image {
 pub enum ImageSource {
     /// The bytes of a file.
     Bytes(Arc<[u8]>),
-    /// An address.
+    /// An address: a place on the web, or `data:` with the bytes as base64.
     Url(String),
 }
 

@@ -30,7 +30,10 @@ pub(crate) fn without_tools(messages: &[Message], tools: &[Json], system: bool) 
     if let Some(first) = explained {
         explanation = format!("{}\n\n{explanation}", first.content);
     }
-    all.push(Message::new("system", explanation));
+    all.push(Message {
+        images: explained.map_or(Vec::new(), |first| first.images.clone()),
+        ..Message::new("system", explanation)
+    });
     for message in messages.iter().skip(usize::from(explained.is_some())) {
         let mut plain = Message {
             reasoning: message.reasoning.clone(),
@@ -60,14 +63,15 @@ pub(crate) fn without_tools(messages: &[Message], tools: &[Json], system: bool) 
         }
     }
     if !system {
-        let explanation = all.remove(0).content;
+        let mut explanation = all.remove(0);
+        explanation.role = "user".to_owned();
         match all.first_mut() {
             Some(first) if first.role == "user" => {
-                let asked = std::mem::take(first);
-                *first = Message::new("user", format!("{explanation}\n\n"));
-                first.append(asked);
+                explanation.content.push_str("\n\n");
+                explanation.append(std::mem::take(first));
+                *first = explanation;
             }
-            _ => all.insert(0, Message::new("user", explanation)),
+            _ => all.insert(0, explanation),
         }
     }
     all

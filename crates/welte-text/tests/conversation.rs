@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use welte_text::calls::{CallParser, Format, Tool};
-use welte_text::{ChatTemplate, Message, RenderOptions, ToolCall};
+use welte_text::{ChatTemplate, Image, ImageSource, Message, RenderOptions, ToolCall};
 
 fn call(id: &str, name: &str, arguments: &str) -> ToolCall {
     ToolCall {
@@ -211,6 +211,32 @@ fn tools_are_explained_in_text_where_the_template_has_none() {
         let format = Format::of_template(source).generic();
         let answer = CallParser::new(format, known.to_vec()).parse(answer);
         assert_eq!(answer.calls.len(), 2, "{answer:?}");
+    }
+}
+
+/// Images of a system message stay before its explanation of tools, wherever it goes.
+#[test]
+fn explained_tools_lose_no_images() {
+    let parts = "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}";
+    for condition in ["", " if m.role != 'system'"] {
+        let source =
+            format!("{{% for m in messages{condition} %}}{{{{ m.role }}}}:{parts}|{{% endfor %}}");
+        let template = ChatTemplate::new(&source, "", "").unwrap();
+        let image = |at| Image {
+            at,
+            source: ImageSource::Url("u".into()),
+            name: "u".into(),
+        };
+        let message = |role, text, at| Message {
+            images: vec![image(at)],
+            ..Message::new(role, text)
+        };
+        let messages = [message("system", "See.", 4), message("user", "What?", 0)];
+        let options = RenderOptions::default();
+        let prompt = template.render_generic(&messages, tools().as_array().unwrap(), &options);
+        let prompt = prompt.unwrap().to_string();
+        assert!(prompt.contains(":See.<image>\n\nYou can call"), "{prompt}");
+        assert!(prompt.contains("<image>What?"), "{prompt}");
     }
 }
 

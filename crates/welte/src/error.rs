@@ -272,6 +272,12 @@ pub enum Error {
         /// Placeholders in the prompt.
         places: usize,
     },
+    /// The features of images in running and waiting requests take all memory that images may.
+    #[error("the images of other requests take {} of memory; try again", welte_table::human(*bytes))]
+    ManyImages {
+        /// Bytes of their features.
+        bytes: u64,
+    },
     /// Media of a prompt that the model cannot read.
     #[error("media of the prompt: {problem}")]
     Media {

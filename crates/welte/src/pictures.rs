@@ -4,11 +4,13 @@ use crate::vision::{Piece, Vision};
 use crate::{Error, Medium, MediumAt};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use welte_text::Tokenizer;
 
 /// Bytes of features that are kept of the pictures seen last.
 const KEPT: usize = 256 << 20;
+/// Bytes of features that are kept or in requests, beyond which no further picture is encoded.
+const HELD: usize = 1 << 30;
 
 /// What turns pictures into features. [`Vision`] does; tests have a simple one.
 pub trait Sight: Send + Sync {
@@ -80,6 +82,9 @@ pub struct Eyes {
     /// Held while a picture is encoded: the same picture in two requests is encoded once.
     busy: Mutex<()>,
     most_bytes: usize,
+    /// All media that were made and may still be in use.
+    made: Mutex<Vec<Weak<Medium>>>,
+    most_held: usize,
 }
 
 impl std::fmt::Debug for Eyes {
@@ -120,6 +125,8 @@ impl Eyes {
             seen: Mutex::default(),
             busy: Mutex::default(),
             most_bytes: KEPT,
+            made: Mutex::default(),
+            most_held: HELD,
         })
     }
 
@@ -138,13 +145,40 @@ impl Eyes {
         if let Some(seen) = self.remember(&hash) {
             return Ok(seen);
         }
+        let bytes_held = self.held();
+        if bytes_held >= self.most_held {
+            return Err(Error::ManyImages {
+                bytes: bytes_held as u64,
+            });
+        }
         let (layout, features) = self.sight.see(bytes)?;
         let parts = layout.into_iter().map(|piece| self.part(piece, &features));
         let seen = Arc::new(Seen {
             parts: parts.collect::<Result<_, _>>()?,
         });
+        self.note(&seen);
         self.keep(hash, &seen);
         Ok(seen)
+    }
+
+    fn made(&self) -> MutexGuard<'_, Vec<Weak<Medium>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, seen: &Seen) {
+        let media = seen.parts.iter().filter_map(|part| match part {
+            Part::Medium(medium) => Some(Arc::downgrade(medium)),
+            Part::Tokens(_) => None,
+        });
+        self.made().extend(media);
+    }
+
+    /// Bytes of the media that are remembered or in requests.
+    fn held(&self) -> usize {
+        let mut made = self.made();
+        made.retain(|medium| medium.strong_count() > 0);
+        let made = made.iter().filter_map(Weak::upgrade);
+        made.map(|medium| medium.bytes()).sum()
     }
 
     fn part(&self, piece: Piece, features: &[f32]) -> Result<Part, Error> {
@@ -316,5 +350,39 @@ impl Sight for WordSight {
         };
         let mark = || Piece::Text(self.placeholder.clone());
         Ok((vec![mark(), row, mark()], features))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Features that requests hold are bounded; what was given back makes room.
+    #[test]
+    fn no_more_is_encoded_than_there_is_memory_for() {
+        let tokenizer = serde_json::json!({
+            "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+            "added_tokens": [{
+                "id": 1, "content": "<image>", "special": true, "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false,
+            }],
+        });
+        let tokenizer = Tokenizer::from_json(&tokenizer.to_string(), None).unwrap();
+        let sight = WordSight {
+            placeholder: "<image>".into(),
+            width: 4,
+            count: Arc::default(),
+        };
+        let mut eyes = Eyes::new(Box::new(sight), Arc::new(tokenizer), 4, "m").unwrap();
+        (eyes.most_held, eyes.most_bytes) = (50, 0);
+        let held = eyes.see(b"two words").unwrap();
+        let refused = eyes.see(b"third").unwrap_err();
+        assert!(
+            matches!(refused, Error::ManyImages { bytes: 56 }),
+            "{refused}"
+        );
+        drop(held);
+        let _held = eyes.see(b"third").unwrap();
+        eyes.see(b"fourth").unwrap();
     }
 }

@@ -241,6 +241,38 @@ fn media_share_the_buffer_and_wait_for_it() {
     }
 }
 
+/// A span that attends both ways is computed once all its media have room, however early its turn comes.
+#[test]
+fn a_span_waits_for_its_media() {
+    let loaded = with(taking(30, DeviceChoice::CPU), |o| o.prompt_rows = 32);
+    let model = load(BOTH_WAYS, &loaded);
+    let mut random = Random(8);
+    let mut medium = || Arc::new(random_medium(model.feature_width(), [5, 4], &mut random));
+    let (one, two) = (medium(), medium());
+    let text = |n: usize| prompt(60 + n, &model)[n..].to_vec();
+    let spanned = with(request(text(0), &[(22, &two)]), |r| {
+        r.both_ways = [20..45].to_vec();
+    });
+    // It gets the rest of the first step, and with it room in the buffer.
+    let other = request(text(1), &[(1, &one)]);
+    let (engine, mut driver) =
+        Engine::without_thread(&model, &EngineOptions::default(), wrapped(&Arc::default()))
+            .unwrap();
+    let streams = [&spanned, &other].map(|asked| engine.submit(asked.clone()).unwrap());
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
+    for (stream, asked) in streams.into_iter().zip([&spanned, &other]) {
+        assert_eq!(read(stream).0, alone(&model, asked));
+    }
+    // There is never room for this.
+    let both = with(request(text(0), &[(2, &one), (24, &two)]), |r| {
+        r.both_ways = [1..31].to_vec();
+    });
+    let said = engine.submit(both).err().map(|error| error.to_string());
+    assert!(said.is_some_and(|said| said.contains("40 rows")));
+}
+
 #[test]
 fn media_that_cannot_be_read_are_refused_by_name() {
     let model = load(TINY, &taking(16, DeviceChoice::CPU));
@@ -271,6 +303,10 @@ fn media_that_cannot_be_read_are_refused_by_name() {
         let said = refused(&model, media);
         assert!(said.contains(why), "{said}");
     }
+    let far = |rows: &Arc<Medium>| (**rows).clone().with_axes(vec![[0; 3]; 4], 1 << 25);
+    let far = Arc::new(far(&four).unwrap());
+    let said = refused(&model, &[(2, &far), (6, &far)]);
+    assert!(said.contains("together"), "{said}");
     let said = refused(&plain, &[(2, &four)]);
     assert!(said.contains("without room for any"), "{said}");
     let scored = with(request(prompt(20, &model), &[(2, &four)]), |r| {

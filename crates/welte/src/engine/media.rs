@@ -1,6 +1,6 @@
 //! Media of a request: what an encoder has made of an image, and where it lies in the prompt.
 
-use super::medium::{Medium, MediumAt, wrong};
+use super::medium::{FARTHEST, Medium, MediumAt, wrong};
 use crate::{Error, Model, Request};
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,6 +81,25 @@ pub(crate) fn check(model: &Model, request: &Request) -> Result<(), Error> {
     if !inside || !request.media.windows(2).all(follow) {
         let problem = "they must lie in the prompt, one after the other";
         return Err(wrong(problem.into()));
+    }
+    let advances = request.media.iter().map(|at| u64::from(at.medium.advance));
+    if advances.sum::<u64>() >= u64::from(FARTHEST) {
+        return Err(wrong("together their coordinates are too large".into()));
+    }
+    for span in &request.both_ways {
+        let within = |at: &&MediumAt| at.at < span.end && at.at + at.medium.rows() > span.start;
+        let rows: usize = request
+            .media
+            .iter()
+            .filter(within)
+            .map(|at| at.medium.rows())
+            .sum();
+        if rows > room {
+            return Err(wrong(format!(
+                "those of the span at {} have {rows} rows; the model was loaded with room for {room}",
+                span.start
+            )));
+        }
     }
     for MediumAt { at, medium } in &request.media {
         let (own, rows) = (medium.width(), medium.rows());

@@ -4,6 +4,9 @@ use crate::Error;
 use crate::cache::sha256;
 use std::sync::Arc;
 
+/// Coordinates of media are smaller, also those of all media of a prompt together.
+pub(super) const FARTHEST: u32 = 1 << 26;
+
 /// What an encoder has made of a medium, an image say: vectors that a model reads in place of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Medium {
@@ -58,7 +61,7 @@ impl Medium {
             return Err(wrong(format!("{have} coordinates for {rows} rows")));
         }
         let most = axes.iter().flatten().copied().max().unwrap_or(0);
-        if most.max(advance) >= 1 << 26 {
+        if most.max(advance) >= FARTHEST {
             return Err(wrong(format!("a coordinate of {most} is too large")));
         }
         (self.axes, self.advance) = (axes, advance);

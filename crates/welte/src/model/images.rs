@@ -50,7 +50,7 @@ impl Model {
         })?;
         let see = |image: &Image| match &image.source {
             ImageSource::Bytes(bytes) => eyes.see(bytes),
-            ImageSource::Url(url) => Err(wrong(format!("{url} is not a file"))),
+            ImageSource::Url(_) => Err(wrong("an image is an address, not a file".into())),
         };
         let seen = images.map(see).collect::<Result<Vec<_>, _>>()?;
         eyes.place(&tokens, &seen)

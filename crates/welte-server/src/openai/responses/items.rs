@@ -110,7 +110,7 @@ fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> 
                 part(fields.need("text")?)
             }
             "refusal" => part(fields.need("refusal")?),
-            "input_image" => {
+            "input_image" if role != "assistant" => {
                 fields.only("file_id", &[json!("")])?;
                 let url: String = fields.need("image_url")?;
                 images::of_url(&fields, "image_url", &url)?;
@@ -211,7 +211,7 @@ fn pictures(parts: &Value) -> Vec<Image> {
     for part in parts.as_array().into_iter().flatten() {
         at += part["text"].as_str().map_or(0, str::len);
         let url = part["image_url"].as_str();
-        all.extend(url.and_then(|url| images::known(url, at)));
+        all.extend(url.map(|url| images::known(url, at)));
     }
     all
 }

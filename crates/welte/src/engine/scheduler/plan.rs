@@ -64,6 +64,10 @@ impl Scheduler {
             let first = sequence.computed;
             let checkpoint = self.pages.next_checkpoint(sequence) - first;
             let wanted = run.min(left).min(checkpoint);
+            // Where the budget would cut a span, the first one of a step comes whole: a step has room for it.
+            let span = sequence.end_of_span(first).map_or(0, |end| end - first);
+            let whole = self.step.rows.len() == generated && span <= self.prompt.rows - generated;
+            let wanted = wanted.max(if whole { span } else { 0 });
             let ready = match self.pages.features.ready(context, sequence, wanted) {
                 Ok(ready) => ready,
                 Err(error) => {
@@ -71,17 +75,9 @@ impl Scheduler {
                     return self.fault(context, error);
                 }
             };
-            if ready == 0 {
-                continue;
-            }
-            let mut count = sequence.whole_spans(ready);
+            let count = sequence.whole_spans(ready);
             if count == 0 {
-                // The budget would cut a span. The first one of a step comes whole: a step has room for it.
-                let span = sequence.end_of_span(first).unwrap_or(first) - first;
-                if self.step.rows.len() > generated || span > self.prompt.rows - generated {
-                    continue;
-                }
-                count = span;
+                continue;
             }
             let rows = self.step.add(role, sequence.rows(first..first + count));
             sequence.part = Part::Planned(count);
