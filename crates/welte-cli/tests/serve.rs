@@ -20,7 +20,7 @@ struct Server {
 fn start(first: &str) -> Server {
     let welte = env!("CARGO_BIN_EXE_welte");
     let line = format!(
-        "{first} exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 --drain 20 -v"
+        "{first} exec {welte} serve -m {DEMO} --port 0 --device cpu -t 2 -c 2048 --drain 600 -v"
     );
     let process = Command::new("sh")
         .args(["-c", &line])

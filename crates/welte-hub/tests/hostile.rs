@@ -112,7 +112,7 @@ fn a_connection_may_close_after_any_byte() {
 fn a_slow_hub_is_waited_for() {
     let world = World::new(2500);
     world.mock.set(|b| b.pieces = 1);
-    world.is_pulled(|_| {}, "byte by byte");
+    world.is_pulled(|s| s.silence = Duration::from_secs(30), "byte by byte");
     assert_eq!(
         world
             .mock

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 use welte_hub::{Error, Event, Hub, ModelName, Proxies, Pulled, Settings};
@@ -486,26 +486,29 @@ fn a_split_model_and_a_directory_are_pulled_whole() {
 fn several_that_want_the_same_file_download_it_once() {
     let file = large("m-Q4_0.gguf", 20_000);
     let world = World::new(vec![file.clone()]);
-    world.mock.set(|b| b.slow = Duration::from_millis(30));
-    let waited = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..3)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut waited = false;
-                    let tell = &mut |r: &welte_hub::Report| waited |= r.event == Event::Waiting;
-                    let pulled = world.hub().pull(&name(REPO), tell).unwrap();
-                    assert_eq!(std::fs::read(pulled.path).unwrap(), file.bytes);
-                    waited
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .filter_map(|t| t.join().ok())
-            .filter(|waited| *waited)
-            .count()
+    let gate = Arc::new(Mutex::new(()));
+    world.mock.set(|b| b.gate = Some(gate.clone()));
+    let closed = gate.lock().unwrap();
+    let waiting = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let pull = || {
+            let mut waited = false;
+            let tell = &mut |r: &welte_hub::Report| {
+                if r.event == Event::Waiting && !std::mem::replace(&mut waited, true) {
+                    waiting.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            let pulled = world.hub().pull(&name(REPO), tell).unwrap();
+            assert_eq!(std::fs::read(pulled.path).unwrap(), file.bytes);
+        };
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(pull)).collect();
+        // The file comes once both others wait.
+        while waiting.load(Ordering::Relaxed) < 2 && !threads.iter().any(|t| t.is_finished()) {
+            std::thread::yield_now();
+        }
+        drop(closed);
     });
-    assert_eq!(waited, 2);
+    assert_eq!(waiting.load(Ordering::Relaxed), 2);
     let sent: usize = world
         .mock
         .asked()

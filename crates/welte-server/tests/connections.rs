@@ -234,11 +234,20 @@ async fn shutdown_lets_answers_finish() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ending_server_finishes_background_responses_and_lets_them_be_read() {
     let server = start(|_| ()).await;
+    // The slots are taken, so the response waits until the server has begun to end.
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut client = server.send("/completion", &endless(true)).await;
+        client.read_exact(&mut [0; 16]).await.unwrap();
+        held.push(client);
+    }
     let body = json!({ "input": "Once", "background": true, "max_output_tokens": 1000, "ignore_eos": true });
     let begun = read(&mut server.send("/v1/responses", &body).await).await;
     let at = begun.find("resp_").unwrap();
     let path = format!("/v1/responses/{}", &begun[at..at + 29]);
     server.shutdown.shutdown();
+    while !server.get("/health").await.starts_with("HTTP/1.1 503") {}
+    drop(held);
     loop {
         let text = server.get(&path).await;
         // Connections without a request are closed when the end begins.

@@ -243,7 +243,7 @@ fn times() -> Vec<Time> {
         ),
         (
             "answer",
-            |options| options.timeout = Some(SHORT),
+            |options| options.timeout = Some(10 * SHORT),
             format!("{head}content-length: {length}\r\n\r\n{body}"),
             "\"stop_type\":\"limit\"",
         ),

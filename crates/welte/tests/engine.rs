@@ -13,9 +13,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use welte::{
-    DeviceChoice, Driver, Engine, EngineOptions, Error, Model, Request, Status, StopReason, Stream,
+    Clock, DeviceChoice, Driver, Engine, EngineOptions, Error, Model, Request, Status, StopReason,
+    Stream,
 };
 
 /// A tiny model with `slots` slots.
@@ -180,8 +181,10 @@ fn the_urgent_come_first_then_the_old() {
 #[test]
 fn deadlines_end_what_waits_and_what_runs() {
     let model = with_slots(1);
-    let (engine, mut driver, _) = by_hand(&model, &EngineOptions::default());
-    let soon = Instant::now() + Duration::from_millis(50);
+    let clock = Clock::simulated();
+    let options = with(EngineOptions::default(), |o| o.clock = clock.clone());
+    let (engine, mut driver, _) = by_hand(&model, &options);
+    let soon = clock.now() + Duration::from_millis(50);
     let mut runs = engine
         .submit(with(request(prompt(4, &model), 200), |r| {
             r.deadline = Some(soon);
@@ -194,7 +197,7 @@ fn deadlines_end_what_waits_and_what_runs() {
         }))
         .unwrap();
     driver.turn().unwrap();
-    std::thread::sleep(soon.saturating_duration_since(Instant::now()));
+    clock.advance(Duration::from_millis(50));
     let tokens = finish(&mut driver, &mut runs).unwrap();
     assert!(tokens.len() < 200);
     assert_eq!(runs.outcome().unwrap().stop, StopReason::Deadline);

@@ -43,6 +43,8 @@ pub(crate) struct Behaviour {
     pub(crate) listed_size: Option<u64>,
     /// Pause before a body.
     pub(crate) slow: Duration,
+    /// Bodies of the other place come while nobody holds this.
+    pub(crate) gate: Option<Arc<Mutex<()>>>,
     /// The connection closes in the answer to this question (counted from 0), after this many bytes with the head.
     pub(crate) cut_wire: Option<(usize, usize)>,
     /// Answers are sent in pieces of this many bytes.
@@ -93,6 +95,7 @@ impl Mock {
             size: None,
             listed_size: None,
             slow: Duration::ZERO,
+            gate: None,
             cut_wire: None,
             pieces: usize::MAX,
             lie: None,
@@ -161,6 +164,7 @@ fn serve(
             sent = b.cut.1;
         }
         let (slow, pieces) = (b.slow, b.pieces);
+        let gate = b.gate.clone().filter(|_| there);
         let number = log.lock().unwrap().len();
         let cut_wire = b.cut_wire.take_if(|(question, _)| *question == number);
         drop(b);
@@ -183,6 +187,7 @@ fn serve(
         }
         head.push_str("\r\n");
         if body_comes {
+            drop(gate.as_ref().map(|gate| gate.lock()));
             std::thread::sleep(slow);
         }
         let mut wire = [head.as_bytes(), &answer.body[..sent]].concat();

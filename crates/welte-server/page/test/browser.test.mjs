@@ -536,6 +536,7 @@ describe("models", () => {
   check("are searched and chosen", {}, async ({ page, mock }) => {
     await page.getByRole("button", { name: "Models", exact: true }).click();
     const entries = dialog(page).getByRole("list", { name: "Models" }).getByRole("button");
+    await entries.nth(1).waitFor();
     assert.deepEqual(await entries.allInnerTexts(), [`${MODELS[0]}\nloaded · 8,192 positions`, `${MODELS[1]}\nnot loaded · 2,048 positions`]);
     await dialog(page).getByRole("searchbox").fill("STORIES");
     assert.equal(await entries.count(), 1);

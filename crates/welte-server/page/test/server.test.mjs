@@ -119,6 +119,8 @@ check(
   "an answer stops when asked, and frees its slot",
   "/",
   async (page) => {
+    const endless = (request) => JSON.stringify({ ...request.postDataJSON(), ignore_eos: true });
+    await page.route("**/v1/chat/completions", (route) => route.continue({ postData: endless(route.request()) }));
     await configure(page, { Temperature: "0" });
     await send(page, "Tell me a story about a fox.");
     await answer(page).locator(".markdown").getByText(/\w/).first().waitFor();

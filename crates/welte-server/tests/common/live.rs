@@ -71,7 +71,7 @@ impl Running {
         for _ in 0..12_000 {
             metrics = self.get("/metrics").await;
             let line = metrics.lines().find(|line| line.starts_with(figure));
-            if line.unwrap().ends_with(&format!(" {value}")) {
+            if line.is_some_and(|line| line.ends_with(&format!(" {value}"))) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

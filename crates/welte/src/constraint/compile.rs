@@ -16,8 +16,11 @@ const STACK: usize = 256 << 20;
 /// Addresses that a large stack leaves to the rest of the process.
 const SPARE: u64 = 128 << 20;
 
+/// How long a compilation may take. Builds for tests are slow, and so are their machines.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 300 } else { 10 });
+
 /// Compilations of the process.
-static COMPILING: Workshop = Workshop::new(2, 64, Duration::from_secs(10));
+static COMPILING: Workshop = Workshop::new(2, 64, PATIENCE);
 
 /// Runs jobs on threads of their own. Late results are dropped, but a late job keeps its place until it ends.
 struct Workshop {

@@ -283,7 +283,10 @@ fn tear(folder: &Path, random: &mut Random) {
             }
             _ => continue,
         }
+        let used = std::fs::metadata(&file).unwrap().modified().unwrap();
         std::fs::write(&file, bytes).unwrap();
+        let file = std::fs::File::options().append(true).open(&file).unwrap();
+        file.set_modified(used).unwrap();
     }
 }
 
