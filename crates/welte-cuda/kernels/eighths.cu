@@ -39,8 +39,6 @@ struct EighthsArgs {
 #endif
 };
 
-static_assert(sizeof(EighthsArgs) == (FLOAT8 ? 384 : 192), "the structs of ops/eighths.rs");
-
 constexpr u32 CHUNK = FLOAT8 ? 256 : 64, RUNS = 8;
 constexpr u32 HALVES = SCALED ? 2 : 1; // of a chunk, with sums of their own
 constexpr u32 STEPS = 4 * PLANES;      // of warp-group products: 32 bytes of a row each

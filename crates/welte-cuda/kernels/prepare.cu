@@ -19,7 +19,6 @@ struct PrepareArgs {
     u32 each;    // output rows per row of x, of k consecutive values each
     float* scales; // of FP8 rows
 };
-static_assert(sizeof(PrepareArgs) == 72, "PrepareArgs of gemm.rs");
 
 constexpr bool FLOAT8 = LAYOUT == 4;
 constexpr float LARGEST = 448.0f; // of FP8

@@ -6,8 +6,8 @@ use crate::disk::{read_cached, write_cached};
 use crate::launch::{Listed, Unit};
 use crate::mirror::Layout;
 use crate::ops::{
-    altup, attention, basic, batched_matmul, conv, embed, encode, experts, gated_delta, gemm,
-    heads, logprobs, mamba2, matmul, rope, sample, tile,
+    altup, attention, basic, batched_matmul, conv, eighths, embed, encode, experts, gated_delta,
+    gemm, heads, logprobs, mamba2, matmul, rope, sample, tile,
 };
 use crate::sources::{source, title};
 use crate::{Error, floor, layout, persistent};
@@ -76,12 +76,13 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
 }
 
 /// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
-const MIRRORS: [&[Layout]; 15] = [
+const MIRRORS: [&[Layout]; 18] = [
     altup::MIRRORS,
     attention::MIRRORS,
     basic::MIRRORS,
     batched_matmul::MIRRORS,
     conv::MIRRORS,
+    eighths::MIRRORS,
     embed::MIRRORS,
     encode::MIRRORS,
     experts::MIRRORS,
@@ -91,7 +92,9 @@ const MIRRORS: [&[Layout]; 15] = [
     heads::MIRRORS,
     layout::MIRRORS,
     mamba2::MIRRORS,
+    matmul::MIRRORS,
     rope::MIRRORS,
+    sample::MIRRORS,
 ];
 
 /// A file with a check of each struct in it that Rust has too.

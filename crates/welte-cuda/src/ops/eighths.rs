@@ -7,6 +7,7 @@ use super::tile::flag;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::layout::{Plane, format_defines, planes};
 use crate::lower::Lowering;
+use crate::mirror::{self, mirrored};
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format};
 
@@ -98,28 +99,27 @@ impl Class {
     }
 }
 
-/// `EighthsArgs` of `eighths.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct EighthsArgs {
-    map: [u64; 16],
-    gemm: GemmArgs,
+mirrored! {
+    struct EighthsArgs = "EighthsArgs" if "!FLOAT8" {
+        maps: [[u64; 16]; 1],
+        gemm: GemmArgs,
+    }
 }
 
-/// The same for FP8.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Float8Args {
-    maps: [[u64; 16]; 2],
-    gemm: GemmArgs,
-    scales: u64,
-    x_scales: u64,
-    scale_stride: u32,
-    /// The kernel's struct is a multiple of 64 bytes, as its maps are.
-    pad: [u32; 11],
+mirrored! {
+    struct Float8Args = "EighthsArgs" if "FLOAT8" {
+        maps: [[u64; 16]; 2],
+        gemm: GemmArgs,
+        scales: u64,
+        x_scales: u64,
+        scale_stride: u32,
+        /// The kernel's struct is a multiple of 64 bytes, as its maps are.
+        pad: [u32; 11],
+    }
 }
-const _: () = assert!(size_of::<Float8Args>().is_multiple_of(64));
-const _: () = assert!(size_of::<EighthsArgs>().is_multiple_of(64));
+
+/// The structs that the kernel checks.
+pub(crate) const MIRRORS: &[mirror::Layout] = &[EighthsArgs::LAYOUT, Float8Args::LAYOUT];
 
 /// Whether this kernel multiplies such weights with 16-bit activations.
 pub(super) fn multiplies(format: Format, gpu: &GpuInfo) -> bool {
@@ -397,7 +397,10 @@ fn product(
     };
     let first = map(weight.start)?;
     let args = match kind {
-        Kind::Half => args(&EighthsArgs { map: first, gemm }),
+        Kind::Half => args(&EighthsArgs {
+            maps: [first],
+            gemm,
+        }),
         Kind::Float8 | Kind::Scaled => {
             let second = weight.start + u64::from(weight.n) * stride(&all[0]);
             args(&Float8Args {

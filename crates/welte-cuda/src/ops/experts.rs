@@ -278,15 +278,13 @@ fn unit(experts: u32) -> Unit {
     }
 }
 
-/// `MatmulArgs` of matmul.cu with USED.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct VectorArgs {
-    plain: MatmulArgs,
-    choice: u64,
-    choice_stride: u32,
-    experts: u32,
-    bias: u64,
+mirrored! {
+    struct VectorArgs = "MatmulArgs" if "USED" extends MatmulArgs {
+        choice: u64,
+        choice_stride: u32,
+        experts: u32,
+        bias: u64,
+    }
 }
 
 /// Matrix-vector products for up to `rows` rows.
@@ -374,15 +372,13 @@ mirrored! {
     }
 }
 
-/// `GemmArgs` of gemm.cuh with EXPERTS.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TileArgs {
-    plain: GemmArgs,
-    groups: u64,
-    used: u32,
-    sharing: u32,
-    bias: u64,
+mirrored! {
+    struct TileArgs = "GemmArgs" if "EXPERTS" extends GemmArgs {
+        groups: u64,
+        used: u32,
+        sharing: u32,
+        bias: u64,
+    }
 }
 
 mirrored! {
@@ -400,8 +396,13 @@ mirrored! {
 }
 
 /// The structs that the kernels check.
-pub(crate) const MIRRORS: &[mirror::Layout] =
-    &[RouteArgs::LAYOUT, GroupArgs::LAYOUT, CombineArgs::LAYOUT];
+pub(crate) const MIRRORS: &[mirror::Layout] = &[
+    RouteArgs::LAYOUT,
+    GroupArgs::LAYOUT,
+    CombineArgs::LAYOUT,
+    VectorArgs::LAYOUT,
+    TileArgs::LAYOUT,
+];
 
 /// Products of tiles of entries, for up to `most` rows of a table of `rows`.
 fn grouped(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {

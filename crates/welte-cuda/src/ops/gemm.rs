@@ -487,11 +487,12 @@ mirrored! {
 }
 
 /// The structs that the kernels check.
-pub(crate) const MIRRORS: &[mirror::Layout] = &[PrepareArgs::LAYOUT, DequantArgs::LAYOUT];
+pub(crate) const MIRRORS: &[mirror::Layout] =
+    &[PrepareArgs::LAYOUT, DequantArgs::LAYOUT, GemmArgs::LAYOUT];
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct GemmArgs {
+mirrored! {
+    /// Without experts.
+    pub(super) struct GemmArgs = "GemmArgs" if "!EXPERTS" {
     pub(super) weight: u64,
     pub(super) x: u64,
     pub(super) y: u64,
@@ -504,6 +505,7 @@ pub(super) struct GemmArgs {
     pub(super) act: u32,
     pub(super) epilogue: u32,
     pub(super) scale: f32,
+    }
 }
 
 impl Prepared {

@@ -3,6 +3,7 @@
 use super::gemm::for_rows;
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
 use crate::{Error, GpuInfo, layout};
 use welte_table::{Command, Format, Op, params};
 
@@ -57,10 +58,9 @@ const TUNED: &[Tuned] = &[
     },
 ];
 
-/// `MatmulArgs` of `matmul.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct MatmulArgs {
+mirrored! {
+    /// Without experts.
+    pub(super) struct MatmulArgs = "MatmulArgs" if "!USED" {
     pub(super) weight: u64,
     pub(super) x: u64,
     pub(super) y: u64,
@@ -74,7 +74,11 @@ pub(super) struct MatmulArgs {
     pub(super) eps: f32,
     pub(super) act: u32,
     pub(super) shares: u32,
+    }
 }
+
+/// The struct that the kernel checks.
+pub(crate) const MIRRORS: &[Layout] = &[MatmulArgs::LAYOUT];
 
 /// The epilogue of a product (`OUTPUT` of matmul.cu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

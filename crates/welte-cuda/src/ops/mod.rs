@@ -6,7 +6,7 @@ pub(crate) mod basic;
 pub(crate) mod batched_matmul;
 pub(crate) mod conv;
 mod cublas;
-mod eighths;
+pub(crate) mod eighths;
 pub(crate) mod embed;
 pub(crate) mod encode;
 pub(crate) mod experts;

@@ -3,9 +3,9 @@
 
 use super::gemm::for_rows;
 use super::need::MemoryNeed;
-use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args, bytes_of};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
-use crate::mirror::mirrored;
+use crate::mirror::{Layout, mirrored};
 use crate::{Error, GpuInfo};
 use welte_device::{HostSlot, LogprobQuery, MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
@@ -24,8 +24,33 @@ const MOST_BLOCKS: u32 = 1024;
 /// Multiprocessors per block of a row, for steps of up to a number of rows. A block's time is mostly latency, so large steps have few blocks per row.
 const SHARES: [(u32, u32); 3] = [(2, 1), (8, 4), (u32::MAX, 8)];
 const MOST_ENDS: usize = SlotState::MOST_ENDS;
-/// Words of `Sampler` in `sample.cuh`, before the end tokens.
-const HEAD_WORDS: usize = 18;
+/// Words before the end tokens.
+const HEAD_WORDS: usize = size_of::<Head>() / 4;
+
+mirrored! {
+    /// The beginning of a slot's sampling state.
+    #[derive(Default)]
+    struct Head = "Sampler" {
+        temperature: f32,
+        top_k: u32,
+        top_p: f32,
+        /// The logarithm of min-p; minus infinity if min-p is off.
+        least: f32,
+        repeat: f32,
+        frequency: f32,
+        presence: f32,
+        last_n: u32,
+        seed: u64,
+        ends: u32,
+        biases: u32,
+        size: u32,
+        head: u32,
+        len: u32,
+        most_ends: u32,
+        masked: u32,
+        logprobs: u32,
+    }
+}
 
 mirrored! {
     /// What `sample_block` (`sample.cuh`) needs.
@@ -52,6 +77,9 @@ mirrored! {
         patience_us: u32,
     }
 }
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[Args::LAYOUT, Head::LAYOUT];
 
 /// The unit that samples.
 pub(crate) fn sample_unit() -> Unit {
@@ -268,9 +296,11 @@ pub(crate) fn region_bytes(program: &Program) -> u64 {
     (4 * words).next_multiple_of(16)
 }
 
-/// The host's copy of a slot's sampling state on the device, in the same layout: `Sampler` of `sample.cuh`, end tokens, a ring of the last
-/// tokens, and biases. Nothing allocates after `new`.
+/// The host's copy of a slot's sampling state on the device: [`Head`], end tokens, a ring of the last tokens, and biases. Nothing
+/// allocates after `new`.
 pub(crate) struct Sampler {
+    head: Head,
+    /// All of it as the device has it, with room for the head.
     words: Vec<u32>,
     history: usize,
     vocab: u32,
@@ -280,24 +310,6 @@ pub(crate) struct Sampler {
     host: HostSlot,
 }
 
-/// Indices of words in the head.
-mod at {
-    pub(super) const TEMPERATURE: usize = 0;
-    pub(super) const REPEAT: usize = 4;
-    pub(super) const FREQUENCY: usize = 5;
-    pub(super) const PRESENCE: usize = 6;
-    pub(super) const LAST_N: usize = 7;
-    pub(super) const SEED: usize = 8;
-    pub(super) const ENDS: usize = 10;
-    pub(super) const BIASES: usize = 11;
-    pub(super) const SIZE: usize = 12;
-    pub(super) const HEAD: usize = 13;
-    pub(super) const LEN: usize = 14;
-    pub(super) const MOST_ENDS: usize = 15;
-    pub(super) const MASKED: usize = 16;
-    pub(super) const LOGPROBS: usize = 17;
-}
-
 impl Sampler {
     /// Allocates the full capacity.
     pub(crate) fn new(program: &Program) -> Sampler {
@@ -305,9 +317,13 @@ impl Sampler {
         let fixed = HEAD_WORDS + MOST_ENDS + history;
         let mut words = Vec::with_capacity(fixed + 2 * SlotState::MOST_BIASES);
         words.resize(fixed, 0);
-        words[at::SIZE] = history as u32;
-        words[at::MOST_ENDS] = MOST_ENDS as u32;
+        let head = Head {
+            size: history as u32,
+            most_ends: MOST_ENDS as u32,
+            ..Head::default()
+        };
         let mut sampler = Sampler {
+            head,
             words,
             history,
             vocab: program.vocab,
@@ -335,50 +351,47 @@ impl Sampler {
         } else {
             f32::NEG_INFINITY
         };
-        let head = [
-            s.temperature.to_bits(),
-            s.top_k,
-            s.top_p.to_bits(),
-            least.to_bits(),
-            s.repeat_penalty.to_bits(),
-            s.frequency_penalty.to_bits(),
-            s.presence_penalty.to_bits(),
-            s.repeat_last_n,
-            s.seed as u32,
-            (s.seed >> 32) as u32,
-        ];
-        debug_assert_eq!(head.len(), at::SEED + 2);
-        self.words[at::TEMPERATURE..head.len()].copy_from_slice(&head);
         self.words.truncate(HEAD_WORDS + MOST_ENDS + self.history);
         let known = bias.iter().filter(|(token, _)| *token < self.vocab);
         for (token, bias) in known.take(SlotState::MOST_BIASES) {
             self.words.extend([*token, bias.to_bits()]);
         }
         let words = self.words.len() - HEAD_WORDS - MOST_ENDS - self.history;
-        self.words[at::BIASES] = (words / 2) as u32;
-        self.words[at::MASKED] = u32::from(*masked);
-        self.words[at::LOGPROBS] = logprobs.map_or(0, |top| top + 1);
-        self.words[at::HEAD] = 0;
-        self.words[at::LEN] = 0;
+        let ends = &ends[..ends.len().min(MOST_ENDS)];
+        self.words[HEAD_WORDS..HEAD_WORDS + ends.len()].copy_from_slice(ends);
+        self.head = Head {
+            temperature: s.temperature,
+            top_k: s.top_k,
+            top_p: s.top_p,
+            least,
+            repeat: s.repeat_penalty,
+            frequency: s.frequency_penalty,
+            presence: s.presence_penalty,
+            last_n: s.repeat_last_n,
+            seed: s.seed,
+            ends: ends.len() as u32,
+            biases: (words / 2) as u32,
+            head: 0,
+            len: 0,
+            masked: u32::from(*masked),
+            logprobs: logprobs.map_or(0, |top| top + 1),
+            ..self.head
+        };
         for token in &history[history.len().saturating_sub(self.history)..] {
             self.append(*token);
         }
-        let ends = &ends[..ends.len().min(MOST_ENDS)];
-        self.words[at::ENDS] = ends.len() as u32;
-        self.words[HEAD_WORDS..HEAD_WORDS + ends.len()].copy_from_slice(ends);
         self.changed = true;
     }
 
     /// Whether a token ends a chain.
     pub(crate) fn ends_with(&self, token: u32) -> bool {
-        self.words[HEAD_WORDS..][..self.words[at::ENDS] as usize].contains(&token)
+        self.words[HEAD_WORDS..][..self.head.ends as usize].contains(&token)
     }
 
     /// Whether choices depend on the history (`has_penalties` of `sample.cuh`).
     pub(crate) fn looks_back(&self) -> bool {
-        let value = |at: usize| f32::from_bits(self.words[at]);
-        let [repeat, frequency, presence] = [at::REPEAT, at::FREQUENCY, at::PRESENCE].map(value);
-        self.words[at::LAST_N] > 0 && !(repeat == 1.0 && frequency == 0.0 && presence == 0.0)
+        let h = &self.head;
+        h.last_n > 0 && !(h.repeat == 1.0 && h.frequency == 0.0 && h.presence == 0.0)
     }
 
     /// What chains report of a row's token, if they report probabilities and there is a token.
@@ -388,7 +401,7 @@ impl Sampler {
 
     /// Whether chains report probabilities.
     pub(crate) fn reports_logprobs(&self) -> bool {
-        self.words[at::LOGPROBS] > 0
+        self.head.logprobs > 0
     }
 
     /// Notes that the device's history may differ. It does not matter where the device never reads it.
@@ -398,7 +411,7 @@ impl Sampler {
 
     /// The bytes to upload to the start of the slot's region, if the device has another state. It has this one afterwards.
     pub(crate) fn take_changes(&mut self) -> Option<&[u8]> {
-        std::mem::take(&mut self.changed).then(|| self.head())
+        std::mem::take(&mut self.changed).then(|| self.bytes())
     }
 
     /// True if the kernel does not know the settings: the host chooses the tokens.
@@ -418,15 +431,21 @@ impl Sampler {
     }
 
     fn append(&mut self, token: u32) {
-        let head = self.words[at::HEAD] as usize;
-        self.words[HEAD_WORDS + MOST_ENDS + head] = token;
-        self.words[at::HEAD] = ((head + 1) % self.history) as u32;
-        self.words[at::LEN] = (self.words[at::LEN] + 1).min(self.history as u32);
+        let Head { head, len, .. } = &mut self.head;
+        let at = *head as usize;
+        self.words[HEAD_WORDS + MOST_ENDS + at] = token;
+        *head = ((at + 1) % self.history) as u32;
+        *len = (*len + 1).min(self.history as u32);
     }
 
-    fn head(&self) -> &[u8] {
+    /// The state as the device has it.
+    fn bytes(&mut self) -> &[u8] {
         // SAFETY: words are plain numbers, and the slice borrows them.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 4) }
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.words.len() * 4)
+        };
+        bytes[..size_of::<Head>()].copy_from_slice(bytes_of(&self.head));
+        bytes
     }
 }
 
@@ -450,8 +469,8 @@ mod tests {
         }
     }
 
-    fn words(sampler: &Sampler) -> Vec<u32> {
-        let words = sampler.head().chunks_exact(4);
+    fn words(sampler: &mut Sampler) -> Vec<u32> {
+        let words = sampler.bytes().chunks_exact(4);
         words
             .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
             .collect()
@@ -481,7 +500,7 @@ mod tests {
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());
-        let words = words(&sampler);
+        let words = words(&mut sampler);
         let history = HEAD_WORDS + MOST_ENDS;
         assert_eq!(words[..2], [0.5f32.to_bits(), 7]);
         // min-p is capped at 1 and stored as its logarithm.
@@ -541,8 +560,8 @@ mod tests {
         });
         assert!(sampler.ends_with(1000) && sampler.ends_with(1255));
         assert!(!sampler.ends_with(999) && !sampler.ends_with(1256) && !sampler.ends_with(0));
-        let words = words(&sampler);
-        assert_eq!(words[at::ENDS], MOST_ENDS as u32);
+        let words = words(&mut sampler);
+        assert_eq!(sampler.head.ends as usize, MOST_ENDS);
         assert_eq!(words[HEAD_WORDS + MOST_ENDS - 1], 1255);
         sampler.set(&SlotState::default());
         assert!(!sampler.ends_with(1000));
