@@ -133,6 +133,8 @@ impl Chunks {
 /// The shape of a product as one block sees it (`persistent/partition.cuh`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProductShape {
+    /// Elements of a row.
+    k: u32,
     /// Units of a row: runs of neighbouring elements that one lane takes.
     pub(super) units: u32,
     /// Rows of the block.
@@ -164,6 +166,7 @@ impl ProductShape {
             return Err(format!("rows of {k} elements"));
         }
         Ok(ProductShape {
+            k,
             units: k / unit,
             share,
             sets,
@@ -172,15 +175,16 @@ impl ProductShape {
         })
     }
 
-    /// Lanes that share a row's slice and rows of a slot: those with the least work for a warp. `None`: the rows are too long.
-    pub(super) fn arrange(&self) -> Option<(u32, u32)> {
+    /// Lanes that share a row's slice and rows of a slot: those with the least work for a warp. The error names rows that are too long.
+    pub(super) fn arrange(&self) -> Result<(u32, u32), String> {
         let slots = (1..=self.fit.min(self.share.max(1))).rev();
         let all = slots.flat_map(|rows| [2, 4, 8, 16, 32].map(|lanes| (lanes, rows)));
         // Two lanes only where four would have one unit each: with longer rows two have more bank conflicts.
         let fitting = all.filter(|(lanes, _)| {
             self.rounds(*lanes) <= self.max_rounds && (*lanes > 2 || self.rounds(4) == 1)
         });
-        fitting.min_by_key(|(lanes, rows)| self.work(*lanes, *rows))
+        let best = fitting.min_by_key(|(lanes, rows)| self.work(*lanes, *rows));
+        best.ok_or_else(|| format!("rows of {} elements", self.k))
     }
 
     fn rounds(&self, lanes: u32) -> u32 {

@@ -2,7 +2,7 @@
 
 use super::share::Share;
 use crate::mirror::{Layout, mirrored};
-use welte_table::NO_WEIGHT;
+use welte_table::{NO_WEIGHT, WeightId};
 
 /// Variants that have tuning parameters of their own.
 pub(crate) const TUNED_VARIANTS: usize = 16;
@@ -48,6 +48,34 @@ impl Instruction {
             flags: 0,
             weight: NO_WEIGHT.into(),
             vectors: [NO_WEIGHT.into(); 2],
+        }
+    }
+}
+
+impl Instruction {
+    /// With its input: where it is, and the write that is waited for.
+    pub(super) fn reading(self, (input, reads): (u32, u8)) -> Instruction {
+        Instruction {
+            input,
+            reads,
+            ..self
+        }
+    }
+
+    /// With its output: where it is, and the number of the write.
+    pub(super) fn writing(self, (output, writes): (u32, u8)) -> Instruction {
+        Instruction {
+            output,
+            writes,
+            ..self
+        }
+    }
+
+    /// With vectors beside the matrix.
+    pub(super) fn with(self, vectors: [WeightId; 2]) -> Instruction {
+        Instruction {
+            vectors: vectors.map(u64::from),
+            ..self
         }
     }
 }

@@ -82,21 +82,12 @@ impl Recorder<'_> {
         if !norm.dim.is_multiple_of(4) || sum.to.offset != 0 {
             return Err(format!("a norm of {} elements", norm.dim));
         }
-        let local = self.hidden == Some(sum.to);
-        let (input, reads) = self.read(sum.part)?;
+        let read = self.read(sum.part)?;
         // Until then the vector is in the exchange.
-        let (output, writes) = if local { (0, 0) } else { self.read(sum.to)? };
+        let (local, to) = self.read_or_own(sum.to)?;
         let more = match sum.beside {
             None => None,
-            Some((other, norms)) => {
-                let (input, reads) = self.read(other)?;
-                Some(Instruction {
-                    input,
-                    reads,
-                    vectors: norms.map(|norm| norm.weight.into()),
-                    ..self.more()
-                })
-            }
+            Some((other, norms)) => Some(self.more(other)?.with(norms.map(|norm| norm.weight))),
         };
         if !local {
             self.change(sum.to.buffer)?;
@@ -119,16 +110,12 @@ impl Recorder<'_> {
             eps_second: second,
             local,
         };
+        let instruction = self.instruction(Variant::AddNormed(constants));
         let instruction = Instruction {
-            input,
-            output,
-            reads,
-            writes,
             flags: sum.rescale.map_or(0, f32::to_bits),
-            vectors: [norm.weight.into(), NO_WEIGHT.into()],
-            ..Instruction::of(self.variants.add(Variant::AddNormed(constants)))
+            ..instruction.with([norm.weight, NO_WEIGHT])
         };
-        self.push_unshared(index, instruction);
+        self.push_unshared(index, instruction.reading(read).writing(to));
         if let Some(more) = more {
             self.push_unshared(index, more);
         }

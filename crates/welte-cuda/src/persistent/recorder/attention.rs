@@ -9,12 +9,29 @@ use super::state::Recorder;
 use crate::ops::kv;
 use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, Params, Run, WeightId, params, step};
 
+/// How queries and keys are turned and normed before attention.
+#[derive(Clone, Copy)]
+struct Turn {
+    rot: u32,
+    interleaved: u32,
+    magnitude: f32,
+    eps: f32,
+}
+
+/// Neither norm nor rope.
+const NOT_TURNED: Turn = Turn {
+    rot: 0,
+    interleaved: 0,
+    magnitude: 1.0,
+    eps: 0.0,
+};
+
 /// What happens to queries, keys and values before attention.
 struct Prepared {
-    /// Norm, rope and append; of queries alone, if keys and values are those of an earlier layer.
-    append: params::RopeAppend,
+    turn: Turn,
     /// The norms of queries and keys.
     norms: [WeightId; 2],
+    /// Keys and values are those of an earlier layer, so this is about queries alone.
     shares: bool,
     /// Whether values are normed, and whether they are made from keys.
     value_norm: bool,
@@ -45,40 +62,31 @@ const QUERY_NORM: Run = Run {
 };
 
 /// The append before attention over `qkv`, if it is of the same layer. Without rope nothing is turned.
-fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<params::RopeAppend> {
+fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<Turn> {
+    let is_of = |layer, kv_heads, head_dim| {
+        (layer, kv_heads, head_dim) == (a.layer, a.kv_heads, a.head_dim)
+    };
     if append.op == Op::RopeAppend {
         let r = params::RopeAppend::of(&append.params);
-        let same = append.buffers[0] == qkv && (r.layer, r.heads) == (a.layer, a.heads);
-        return same.then_some(r);
+        let same = append.buffers[0] == qkv && r.heads == a.heads;
+        return (same && is_of(r.layer, r.kv_heads, r.head_dim)).then_some(Turn {
+            rot: r.rot,
+            interleaved: r.interleaved,
+            magnitude: r.magnitude,
+            eps: r.eps,
+        });
     }
     let p = params::KvAppend::of(&append.params);
     let [k, v, ..] = append.buffers;
-    let in_order = k == behind(a, qkv, a.heads) && v == behind(a, qkv, a.heads + a.kv_heads);
-    let same = (p.layer, p.kv_heads, p.head_dim) == (a.layer, a.kv_heads, a.head_dim);
-    (in_order && same).then_some(not_turned(a, p.k_stride))
+    let in_order = k == after(a, qkv, a.heads) && v == after(a, qkv, a.heads + a.kv_heads);
+    (in_order && is_of(p.layer, p.kv_heads, p.head_dim)).then_some(NOT_TURNED)
 }
 
 /// The place after a number of heads.
-fn behind(a: &params::Attention, qkv: BufferRef, heads: u32) -> BufferRef {
+fn after(a: &params::Attention, qkv: BufferRef, heads: u32) -> BufferRef {
     BufferRef {
         offset: qkv.offset + 4 * heads * a.head_dim,
         ..qkv
-    }
-}
-
-/// Neither norm nor rope.
-fn not_turned(a: &params::Attention, qkv_stride: u32) -> params::RopeAppend {
-    params::RopeAppend {
-        layer: a.layer,
-        heads: a.heads,
-        kv_heads: a.kv_heads,
-        head_dim: a.head_dim,
-        rot: 0,
-        interleaved: 0,
-        magnitude: 1.0,
-        eps: 0.0,
-        qkv_stride,
-        sections: 0,
     }
 }
 
@@ -145,15 +153,15 @@ impl Recorder<'_> {
         let value_norm = self.value_norm.take();
         let refused = "attention over something else than what was appended";
         if rope.op != Op::Rope {
-            let append = appended(rope, a, qkv).ok_or(refused)?;
+            let turn = appended(rope, a, qkv).ok_or(refused)?;
             let source = value_norm.map(|norm| self.pass.commands[norm].buffers[0]);
-            let values_are_keys = source.is_some_and(|from| from == behind(a, qkv, a.heads));
-            let values = behind(a, qkv, a.heads + a.kv_heads);
+            let values_are_keys = source.is_some_and(|from| from == after(a, qkv, a.heads));
+            let values = after(a, qkv, a.heads + a.kv_heads);
             if !values_are_keys && source.is_some_and(|from| from != values) {
                 return Err(refused.to_string());
             }
             return Ok(Prepared {
-                append,
+                turn,
                 norms: [rope.weights[1], rope.weights[2]],
                 shares: false,
                 value_norm: source.is_some(),
@@ -168,12 +176,11 @@ impl Recorder<'_> {
         let norm = norm.map(|i| &self.pass.commands[i]);
         let eps = norm.map_or(0.0, |norm| params::Norm::of(&norm.params).eps);
         Ok(Prepared {
-            append: params::RopeAppend {
+            turn: Turn {
                 rot: r.rot,
                 interleaved: r.interleaved,
                 magnitude: r.magnitude,
                 eps,
-                ..not_turned(a, r.y_stride)
             },
             norms: [norm.map_or(NO_WEIGHT, |norm| norm.weights[0]), NO_WEIGHT],
             shares: true,
@@ -226,21 +233,21 @@ impl Recorder<'_> {
         let rope = self.rope.ok_or("attention without rope")?;
         let rope = &self.pass.commands[rope];
         let prepared = self.prepared(&a, qkv)?;
-        let r = &prepared.append;
-        let jobs = AttentionJobs::of(&a, r.rot, self.blocks, self.several_sizes)?;
+        let turn = prepared.turn;
+        let jobs = AttentionJobs::of(&a, turn.rot, self.blocks, self.several_sizes)?;
         let is_new = prepared.shares || prepared.value_norm || jobs.team > 1;
         if self.budget.is_step && is_new {
             return Err("attention of Gemma 4 in steps of several rows".to_string());
         }
-        let (which, angles) = self.rope_of(rope.weights[0], r.rot)?;
+        let (which, angles) = self.rope_of(rope.weights[0], turn.rot)?;
         let (source_layer, shared_at) = self.source(kv, &a)?;
         let gate = self.attention_gate(index, qkv)?;
         if gate.is_some() {
             self.next = index + 2;
         }
-        let (input, reads) = self.read(qkv)?;
+        let read = self.read(qkv)?;
         self.set_row_width(out, a.y_stride);
-        let (output, writes) = self.write(out)?;
+        let write = self.write(out)?;
         let kind = self.attention_kind(index);
         // Each kind has its own place for the results of its splits. A context that a window cuts off may have fewer splits than
         // another; with a shared place, results that it does not overwrite would look fresh.
@@ -261,13 +268,13 @@ impl Recorder<'_> {
         }
         let constants = variants::Attention {
             cache: cache as u32,
-            heads: r.heads,
-            kv_heads: r.kv_heads,
-            head_dim: r.head_dim,
-            rot: r.rot,
-            interleaved: r.interleaved,
-            magnitude: r.magnitude,
-            eps: r.eps,
+            heads: a.heads,
+            kv_heads: a.kv_heads,
+            head_dim: a.head_dim,
+            rot: turn.rot,
+            interleaved: turn.interleaved,
+            magnitude: turn.magnitude,
+            eps: turn.eps,
             scale: a.scale,
             window: a.window,
             softcap: a.softcap,
@@ -295,47 +302,36 @@ impl Recorder<'_> {
             shared_at,
         };
         let variant = self.variants.add(Variant::Attention(constants));
-        if r.rot > 0 {
+        if turn.rot > 0 {
             self.variants.know_rope(which, variant);
         }
         let instruction = Instruction {
             layer: a.layer,
-            input,
-            output,
-            reads,
-            writes,
             flags: kind.count << 16 | kind.nth,
             weight: command.weights[0].into(),
-            vectors: prepared.norms.map(u64::from),
-            ..Instruction::of(variant)
+            ..Instruction::of(variant).with(prepared.norms)
         };
         self.staged = None;
-        self.push_unshared(index, instruction);
+        self.push_unshared(index, instruction.reading(read).writing(write));
         Ok(())
     }
 
     /// Where the attention of a command stands among those with the same parameters.
     fn attention_kind(&self, index: usize) -> AttentionKind {
-        let commands = self.pass.commands.windows(2).enumerate();
-        let all = commands.filter(|(_, pair)| pair[1].op == Op::Attention);
-        let all = all.map(|(i, pair)| (i + 1, (without_layer(&pair[0]), without_layer(&pair[1]))));
-        let all: Vec<_> = all.collect();
+        let attends = |at: &usize| self.pass.commands[*at].op == Op::Attention;
+        let all = (1..self.pass.commands.len()).filter(attends);
+        let kind = |at: usize| [at - 1, at].map(|at| without_layer(&self.pass.commands[at]));
+        let all: Vec<_> = all.map(|at| (at, kind(at))).collect();
+        let mine = kind(index.max(1));
         let mut before = Vec::new();
-        let Some((_, mine)) = all.iter().find(|(i, _)| *i == index) else {
-            return AttentionKind {
-                nth: 1,
-                count: 1,
-                before: 0,
-            };
-        };
-        for (_, kind) in all.iter().take_while(|(_, kind)| kind != mine) {
+        for (_, kind) in all.iter().take_while(|(_, kind)| *kind != mine) {
             if !before.contains(&kind) {
                 before.push(kind);
             }
         }
-        let same = || all.iter().filter(|(_, kind)| kind == mine);
+        let same = || all.iter().filter(|(_, kind)| *kind == mine);
         AttentionKind {
-            nth: same().filter(|(i, _)| *i <= index).count() as u32,
+            nth: same().filter(|(at, _)| *at <= index).count() as u32,
             count: same().count() as u32,
             before: before.len() as u32,
         }

@@ -43,8 +43,7 @@ impl Recorder<'_> {
         }
         let product = self.plain_product(projection);
         self.product(index + 1, &product)?;
-        let (input, reads) = self.read(context)?;
-        let (output, writes) = self.write(inputs)?;
+        let (read, write) = (self.read(context)?, self.write(inputs)?);
         let table = embed.weights[0];
         let constants = variants::LayerInputs {
             n: e.n,
@@ -55,16 +54,12 @@ impl Recorder<'_> {
             factor: s.scale,
         };
         let format = self.cx.format(table);
+        let instruction = self.instruction(Variant::LayerInputs(format, constants));
         let instruction = Instruction {
-            input,
-            output,
-            reads,
-            writes,
             weight: table.into(),
-            vectors: [norm.weights[0].into(), NO_WEIGHT.into()],
-            ..Instruction::of(self.variants.add(Variant::LayerInputs(format, constants)))
+            ..instruction.with([norm.weights[0], NO_WEIGHT])
         };
-        self.push_unshared(index, instruction);
+        self.push_unshared(index, instruction.reading(read).writing(write));
         self.next = found.end;
         Ok(true)
     }

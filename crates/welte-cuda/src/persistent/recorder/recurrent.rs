@@ -53,15 +53,6 @@ fn is_whole(b: &Bound) -> Option<bool> {
     Some(all == b.word("values"))
 }
 
-/// A layer with states, as its command says.
-struct States {
-    key_heads: u32,
-    heads: u32,
-    key_dim: u32,
-    value_dim: u32,
-    layer: u32,
-}
-
 /// Whether a product fills a smaller part of a vector than another one that follows or precedes it, and is then convolved. Blocks may
 /// have no rows of it.
 pub(super) fn is_small_part(pass: &Pass, index: usize) -> bool {
@@ -112,11 +103,11 @@ impl Recorder<'_> {
         (constants.taps, constants.conv_n, constants.conv_act) = (conv.taps, conv.n, conv.act);
         constants.conv_begin = first.wrapping_sub(begin);
         constants.conv_cache = self.state_of(command)?;
+        let more = self.instruction(Variant::More);
         Ok(Some(Instruction {
             layer: conv.layer,
             weight: command.weights[0].into(),
-            vectors: [command.weights[1].into(), NO_WEIGHT.into()],
-            ..self.more()
+            ..more.with([command.weights[1], NO_WEIGHT])
         }))
     }
 
@@ -133,12 +124,8 @@ impl Recorder<'_> {
 
     /// Records a convolution between two gates.
     pub(super) fn gated_conv(&mut self, index: usize) -> Result<(), String> {
-        let refused = || "a gate that nothing takes over".to_string();
-        let found = GATED_CONV.at(&self.pass.commands, index);
-        let found = found.ok_or_else(refused)?;
-        let [before, conv, after] = &self.pass.commands[index..found.end] else {
-            return Err(refused());
-        };
+        let [before, conv, after] =
+            self.take_run(&GATED_CONV, index, "a gate that nothing takes over")?;
         let ([b, ..], [v, y, ..]) = (before.buffers, conv.buffers);
         let [c, ..] = after.buffers;
         let p = params::ShortConv::of(&conv.params);
@@ -151,11 +138,13 @@ impl Recorder<'_> {
             value_at: v.offset / 4,
             after_at: c.offset / 4,
         };
-        let variant = self.variants.add(Variant::GatedConv(constants));
-        let vectors = [conv.weights[1], NO_WEIGHT];
-        self.next = index + 3;
-        let step = (v.buffer, y);
-        self.with_state(index + 1, step, variant, p.layer, conv.weights[0], vectors)
+        let instruction = self.instruction(Variant::GatedConv(constants));
+        let instruction = Instruction {
+            layer: p.layer,
+            weight: conv.weights[0].into(),
+            ..instruction.with([conv.weights[1], NO_WEIGHT])
+        };
+        self.with_state(index + 1, (v.buffer, y), instruction)
     }
 
     /// Records an instruction with a state, which reads parts of a vector and writes another one.
@@ -163,100 +152,71 @@ impl Recorder<'_> {
         &mut self,
         index: usize,
         (from, to): (u32, BufferRef),
-        variant: u32,
-        layer: u32,
-        weight: WeightId,
-        vectors: [WeightId; 2],
+        instruction: Instruction,
     ) -> Result<(), String> {
         let whole = BufferRef {
             buffer: from,
             offset: 0,
         };
-        let (input, reads) = self.read(whole)?;
-        let (output, writes) = self.write(to)?;
-        let instruction = Instruction {
-            layer,
-            input,
-            output,
-            reads,
-            writes,
-            weight: weight.into(),
-            vectors: vectors.map(u64::from),
-            ..Instruction::of(variant)
-        };
+        let (read, write) = (self.read(whole)?, self.write(to)?);
         self.staged = None;
-        self.push_unshared(index, instruction);
+        self.push_unshared(index, instruction.reading(read).writing(write));
         Ok(())
     }
 
     /// The gated delta rule, with the norm of each head and the gate that follow.
     pub(super) fn gated_delta(&mut self, index: usize) -> Result<(), String> {
-        let refused = || "a delta rule whose results are not normed and gated".to_string();
-        let found = GATED_DELTA.at(&self.pass.commands, index);
-        let found = found.ok_or_else(refused)?;
-        let [rule, norm, gate] = &self.pass.commands[index..found.end] else {
-            return Err(refused());
-        };
+        let missing = "a delta rule whose results are not normed and gated";
+        let [rule, norm, gate] = self.take_run(&GATED_DELTA, index, missing)?;
         let p = params::GatedDelta::of(&rule.params);
-        let n = params::Norm::of(&norm.params);
         let [x, gates, ..] = rule.buffers;
-        let states = States {
+        let start = self.convolved_input(x, gates)?;
+        let keys = p.key_heads * p.key_dim;
+        let states = variants::Recurrent {
+            cache: self.state_of(rule)?,
             key_heads: p.key_heads,
             heads: p.heads,
             key_dim: p.key_dim,
             value_dim: p.value_dim,
-            layer: p.layer,
-        };
-        let start = self.convolved_input(x, gates)?;
-        let keys = p.key_heads * p.key_dim;
-        let constants = variants::Recurrent {
             tiled: p.tiled != 0,
             eps: p.eps,
             norm: true,
-            norm_eps: n.eps,
+            norm_eps: params::Norm::of(&norm.params).eps,
             query_at: start,
             key_at: start + keys,
             value_at: start + 2 * keys,
             gate_at: self.silu_gate(gate, x)?,
             rate_at: gates.offset / 4,
             time_at: gates.offset / 4 + p.heads,
-            ..self.states(rule, &states)?
+            ..variants::Recurrent::default()
         };
         let weights = [rule.weights[0], rule.weights[1], norm.weights[0]];
-        self.next = index + 3;
-        self.recurrent(index, constants, &states, weights)
+        self.recurrent(index, states, p.layer, weights)
     }
 
     /// The state space model of Mamba-2, with the gate that follows.
     pub(super) fn mamba2(&mut self, index: usize) -> Result<(), String> {
-        let refused = || "a state space model that is not gated".to_string();
-        let found = GATED_MAMBA.at(&self.pass.commands, index);
-        let found = found.ok_or_else(refused)?;
-        let [model, gate] = &self.pass.commands[index..found.end] else {
-            return Err(refused());
-        };
+        let missing = "a state space model that is not gated";
+        let [model, gate] = self.take_run(&GATED_MAMBA, index, missing)?;
         let p = params::Mamba2::of(&model.params);
         let [x, dt, ..] = model.buffers;
-        let states = States {
+        let start = self.convolved_input(x, dt)?;
+        let values = p.heads * p.value_dim;
+        let states = variants::Recurrent {
+            cache: self.state_of(model)?,
             key_heads: p.groups,
             heads: p.heads,
             key_dim: p.key_dim,
             value_dim: p.value_dim,
-            layer: p.layer,
-        };
-        let start = self.convolved_input(x, dt)?;
-        let values = p.heads * p.value_dim;
-        let constants = variants::Recurrent {
             mamba: true,
             value_at: start,
             key_at: start + values,
             query_at: start + values + p.groups * p.key_dim,
             gate_at: self.silu_gate(gate, x)?,
             time_at: dt.offset / 4,
-            ..self.states(model, &states)?
+            ..variants::Recurrent::default()
         };
-        self.next = index + 2;
-        self.recurrent(index, constants, &states, model.weights)
+        self.recurrent(index, states, p.layer, model.weights)
     }
 
     /// Where the convolved input of a layer begins in the vector that products filled; its other input must be in that vector too.
@@ -272,46 +232,35 @@ impl Recorder<'_> {
     /// Where the gate of all heads begins in that vector.
     fn silu_gate(&self, gate: &Command, x: BufferRef) -> Result<u32, String> {
         let by = gate.buffers[0];
-        let conv = self.convolved.filter(|conv| conv.output == x);
-        if conv.is_some_and(|conv| conv.input.buffer == by.buffer) {
-            Ok(by.offset / 4)
-        } else {
-            Err("a state whose results are not gated".to_string())
-        }
+        let within = |conv: &Convolved| conv.output == x && conv.input.buffer == by.buffer;
+        let conv = self.convolved.filter(within);
+        conv.map(|_| by.offset / 4)
+            .ok_or_else(|| "a state whose results are not gated".to_string())
     }
 
-    /// What both kinds of layers have in common. The error names states that threads cannot hold.
-    fn states(&self, command: &Command, states: &States) -> Result<variants::Recurrent, String> {
-        let floats = states.key_dim.div_ceil(PARTS) * states.value_dim.div_ceil(COLUMNS);
-        if floats > MOST_FLOATS {
-            return Err(format!(
-                "states of {} x {}",
-                states.key_dim, states.value_dim
-            ));
-        }
-        Ok(variants::Recurrent {
-            cache: self.state_of(command)?,
-            key_heads: states.key_heads,
-            heads: states.heads,
-            key_dim: states.key_dim,
-            value_dim: states.value_dim,
-            ..variants::Recurrent::default()
-        })
-    }
-
+    /// Records a layer with states. The error names states that threads cannot hold.
     fn recurrent(
         &mut self,
         index: usize,
-        constants: variants::Recurrent,
-        states: &States,
+        states: variants::Recurrent,
+        layer: u32,
         [decay, bias, third]: [WeightId; 3],
     ) -> Result<(), String> {
+        let (keys, values) = (states.key_dim, states.value_dim);
+        if keys.div_ceil(PARTS) * values.div_ceil(COLUMNS) > MOST_FLOATS {
+            return Err(format!("states of {keys} x {values}"));
+        }
         let conv = self.convolved.ok_or("a state without a convolution")?;
-        let operands = 2 * states.key_dim + 2 * states.value_dim + 2;
+        let operands = 2 * keys + 2 * values + 2;
         let scratchpad = &mut self.needs.scratchpad.any;
         *scratchpad = (*scratchpad).max(4 * operands);
-        let variant = self.variants.add(Variant::Recurrent(constants));
-        let step = (conv.input.buffer, self.pass.commands[index].buffers[2]);
-        self.with_state(index, step, variant, states.layer, decay, [bias, third])
+        let instruction = self.instruction(Variant::Recurrent(states));
+        let instruction = Instruction {
+            layer,
+            weight: decay.into(),
+            ..instruction.with([bias, third])
+        };
+        let to = self.pass.commands[index].buffers[2];
+        self.with_state(index, (conv.input.buffer, to), instruction)
     }
 }

@@ -1,5 +1,5 @@
-//! Shared experts: a dense feed-forward part beside the chosen experts. The table has it behind them; its first products are recorded
-//! right behind the router, so that their weights are streamed while the choice is awaited. They read the hidden vector before the
+//! Shared experts: a dense feed-forward part beside the chosen experts. The table has it after them; its first products are recorded
+//! right after the router, so that their weights are streamed while the choice is awaited. They read the hidden vector before the
 //! experts' sum changes it.
 
 use super::super::variants::Output;
@@ -45,7 +45,7 @@ const UNGATED: Run = Run {
     relate: |b| ACTIVATIONS.contains(&b.word("act")?).then_some(()),
 };
 
-/// The shared expert behind the choice and the chosen experts of `route`.
+/// The shared expert after the choice and the chosen experts of `route`.
 fn shared_expert(pass: &Pass, route: usize) -> Option<SharedExpert> {
     let gated = GATED.at(&pass.commands, route);
     let is_gated = gated.is_some();

@@ -136,7 +136,7 @@ pub(super) struct Product {
     pub(super) stride: u32,
     /// The value whose sigmoid multiplies all results.
     pub(super) score: Option<BufferRef>,
-    /// The inputs that results multiply, behind the activation.
+    /// The inputs that results multiply, after the activation.
     pub(super) inputs: Option<BufferRef>,
 }
 
@@ -156,6 +156,35 @@ impl Product {
             stride: word("y_stride"),
             score: None,
             inputs: None,
+        }
+    }
+
+    /// Which of the `n` values at `y` its first result is, if all of its results are among them.
+    fn place_in(&self, y: BufferRef, n: u32) -> Option<u32> {
+        let at = self.output.offset.checked_sub(y.offset)? / 4;
+        (at.checked_add(self.n)? <= n).then_some(at)
+    }
+
+    pub(super) fn norm_weight(&self) -> WeightId {
+        self.norm.map_or(NO_WEIGHT, |norm| norm.weight)
+    }
+
+    /// What the kernel is compiled with for it, as far as nothing but the product and the arrangement of its rows decides.
+    pub(super) fn constants(&self, format: Format, lanes: u32, rows: u32) -> variants::Product {
+        variants::Product {
+            n: self.n,
+            k: self.k,
+            output: self.kind,
+            act: self.act,
+            lanes,
+            rows,
+            norm: self.norm.is_some(),
+            grouped: self.norm.is_some_and(|norm| norm.grouped),
+            eps: self.norm.map_or(0.0, |norm| norm.eps),
+            scale: 1.0,
+            span: 1,
+            block_meta: layout::side_bytes(format),
+            ..variants::Product::default()
         }
     }
 }
@@ -227,7 +256,7 @@ pub(in super::super) fn rows_of(command: &Command) -> Option<u32> {
     }
 }
 
-impl Recorder<'_> {
+impl<'a> Recorder<'a> {
     /// What a product reads in place of a vector, and the norm that it takes over.
     pub(super) fn before_norm(&self, at: BufferRef) -> (BufferRef, Option<InputNorm>) {
         let pending = self.norm.filter(|norm| norm.output == at);
@@ -354,9 +383,35 @@ impl Recorder<'_> {
         self.push(index, instruction, shares);
     }
 
-    /// An instruction that carries what the one before it has no place for.
-    pub(super) fn more(&mut self) -> Instruction {
-        Instruction::of(self.variants.add(Variant::More))
+    /// An instruction that a variant's code runs.
+    pub(super) fn instruction(&mut self, variant: Variant) -> Instruction {
+        Instruction::of(self.variants.add(variant))
+    }
+
+    /// An instruction that carries what the one before it has no place for: another input.
+    pub(super) fn more(&mut self, input: BufferRef) -> Result<Instruction, String> {
+        let read = self.read(input)?;
+        Ok(self.instruction(Variant::More).reading(read))
+    }
+
+    /// As [`Recorder::read`], of a vector that every block may have a copy of. True if it has.
+    pub(super) fn read_or_own(&mut self, at: BufferRef) -> Result<(bool, (u32, u8)), String> {
+        let local = self.hidden == Some(at);
+        let read = if local { (0, 0) } else { self.read(at)? };
+        Ok((local, read))
+    }
+
+    /// The commands of a run that begins at `index`. They are part of one instruction, so the ones after them come next.
+    pub(super) fn take_run<const N: usize>(
+        &mut self,
+        run: &Run,
+        index: usize,
+        missing: &str,
+    ) -> Result<[&'a Command; N], String> {
+        let found = run.at(&self.pass.commands, index).ok_or(missing)?;
+        self.next = found.end;
+        let commands: Vec<&Command> = self.pass.commands[index..found.end].iter().collect();
+        commands.try_into().map_err(|_| missing.to_string())
     }
 
     pub(super) fn embed(&mut self, index: usize, command: &Command) -> Result<(), String> {
@@ -364,7 +419,7 @@ impl Recorder<'_> {
             return Ok(());
         }
         let table = command.weights[0];
-        let (output, writes) = self.write(command.buffers[1])?;
+        let write = self.write(command.buffers[1])?;
         let p = params::Embed::of(&command.params);
         let embedding = variants::Embedding {
             n: p.n,
@@ -372,12 +427,10 @@ impl Recorder<'_> {
             scale: p.scale,
         };
         let format = self.cx.format(table);
-        let variant = self.variants.add(Variant::Embed(format, embedding));
+        let instruction = self.instruction(Variant::Embed(format, embedding));
         let instruction = Instruction {
-            output,
-            writes,
             weight: table.into(),
-            ..Instruction::of(variant)
+            ..instruction.writing(write)
         };
         self.push_unshared(index, instruction);
         Ok(())
@@ -385,30 +438,25 @@ impl Recorder<'_> {
 
     pub(super) fn product(&mut self, index: usize, p: &Product) -> Result<(), String> {
         let format = self.cx.format(p.matrix);
-        let sets = if p.kind == Output::ActMul { 2 } else { 1 };
-        let row = sets * row_bytes(format, p.k);
-        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
         let blocks = format.rounds_activations();
         let chunks = Chunks::of(format, p.k);
         // The bits of a product depend on the lanes, and with F16 and F32 on the rows of a slot. So both kernels have the same.
         let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
-        let fit = (slot / row.max(1)).clamp(1, outputs / sets);
-        let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
-        let local = self.hidden == Some(p.input);
-        let (input, reads) = if local { (0, 0) } else { self.read(p.input)? };
+        let shape = self.shape(format, p, p.n.div_ceil(self.blocks), outputs)?;
+        let (sets, row) = (shape.sets, shape.sets * row_bytes(format, p.k));
+        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
+        let (local, read) = self.read_or_own(p.input)?;
         let known = self.staged;
         let flags = self.stage(format, p);
         let follows = p.kind == Output::Add && self.is_unread(p.output.buffer)?;
         if matches!(p.kind, Output::Store | Output::ActMul) {
             self.set_row_width(p.output, p.stride);
         }
-        let (output, writes) = match p.kind {
+        let write = match p.kind {
             Output::Logits => (0, 0),
             _ => self.write(p.output)?,
         };
-        let (lanes, rows) = shape
-            .arrange()
-            .ok_or_else(|| format!("rows of {} elements", p.k))?;
+        let (lanes, rows) = shape.arrange()?;
         let is_step = self.budget.is_step;
         let (line, lanes, rows, span) = match chunks {
             None if is_step && blocks => {
@@ -456,15 +504,8 @@ impl Recorder<'_> {
             _ => (1.0, 0.0),
         };
         let mut constants = variants::Product {
-            n: p.n,
-            k: p.k,
             output: kind,
             act,
-            lanes,
-            rows,
-            norm: p.norm.is_some(),
-            grouped: p.norm.is_some_and(|norm| norm.grouped),
-            eps: p.norm.map_or(0.0, |norm| norm.eps),
             attended,
             local,
             bias: bias.is_some(),
@@ -472,45 +513,47 @@ impl Recorder<'_> {
             scale,
             cap,
             span,
-            block_meta: layout::side_bytes(format),
             chunks: chunks.map_or(0, |chunks| chunks.count),
             staged,
             partial,
             gated: p.score.is_some(),
             follows,
             gates_inputs: p.inputs.is_some(),
-            ..variants::Product::default()
+            ..p.constants(format, lanes, rows)
         };
         let more = match p.score.or(p.inputs) {
             None => self.conv_of(index, p, &mut constants)?,
-            Some(from) => {
-                let (input, reads) = self.read(from)?;
-                Some(Instruction {
-                    input,
-                    reads,
-                    ..self.more()
-                })
-            }
+            Some(from) => Some(self.more(from)?),
         };
         let variant = self.product_variant(format, constants, slot);
         let shares = self.divider.divide(p.n);
-        let norm = p.norm.map_or(NO_WEIGHT, |norm| norm.weight);
+        let norm = p.norm_weight();
         let added = bias.map_or(NO_WEIGHT, |(weight, _)| weight);
         let instruction = Instruction {
-            input,
-            output,
-            reads,
-            writes,
             flags,
             weight: p.matrix.into(),
-            vectors: [norm.into(), added.into()],
-            ..Instruction::of(variant)
+            ..Instruction::of(variant).with([norm, added])
         };
-        self.push(index, instruction, shares);
+        self.push(index, instruction.reading(read).writing(write), shares);
         if let Some(more) = more {
             self.push_unshared(index, more);
         }
         Ok(())
+    }
+
+    /// The shape of a product of which a block has `share` rows and publishes at most `outputs` at once.
+    pub(super) fn shape(
+        &self,
+        format: Format,
+        p: &Product,
+        share: u32,
+        outputs: u32,
+    ) -> Result<ProductShape, String> {
+        let sets = if p.kind == Output::ActMul { 2 } else { 1 };
+        let row = sets * row_bytes(format, p.k);
+        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
+        let fit = (slot / row.max(1)).clamp(1, outputs / sets);
+        ProductShape::new(format, p.k, share, sets, fit)
     }
 
     /// Whether nothing has read a vector since it was last written. A sum that is added to it is another write.
@@ -549,7 +592,7 @@ impl Recorder<'_> {
         };
         let staged = StagedInput {
             input: p.input,
-            norm: p.norm.map_or(NO_WEIGHT, |norm| norm.weight),
+            norm: p.norm_weight(),
             blocks,
             k: p.k,
             arrangement,
@@ -633,12 +676,9 @@ impl Recorder<'_> {
         if !kinds || command.op != Op::Bias || y.buffer != p.output.buffer {
             return None;
         }
-        let at = p.output.offset.checked_sub(y.offset)? / 4;
-        let all = at.checked_add(p.n)? <= params::Bias::of(&command.params).n;
-        all.then(|| {
-            self.bias = Some(place);
-            (command.weights[0], at)
-        })
+        let at = p.place_in(y, params::Bias::of(&command.params).n)?;
+        self.bias = Some(place);
+        Some((command.weights[0], at))
     }
 
     /// The activation that follows a product, or several that fill one vector together, and their bias.
@@ -653,12 +693,9 @@ impl Recorder<'_> {
         if p.kind != Output::Store || command.op != Op::Act || y.buffer != p.output.buffer {
             return None;
         }
-        let act = params::Act::of(&command.params);
-        let at = p.output.offset.checked_sub(y.offset)? / 4;
-        let all = at.checked_add(p.n)? <= act.n;
-        (all && ACTIVATIONS.contains(&act.act)).then(|| {
-            self.activation = Some(place);
-            act.act
-        })
+        let params::Act { act, n, .. } = params::Act::of(&command.params);
+        p.place_in(y, n).filter(|_| ACTIVATIONS.contains(&act))?;
+        self.activation = Some(place);
+        Some(act)
     }
 }
