@@ -251,7 +251,7 @@ fn a_span_waits_for_its_media() {
     let (one, two) = (medium(), medium());
     let text = |n: usize| prompt(60 + n, &model)[n..].to_vec();
     let spanned = with(request(text(0), &[(22, &two)]), |r| {
-        r.both_ways = [20..45].to_vec();
+        r.both_ways = std::iter::once(20..45).collect();
     });
     // It gets the rest of the first step, and with it room in the buffer.
     let other = request(text(1), &[(1, &one)]);
@@ -267,7 +267,7 @@ fn a_span_waits_for_its_media() {
     }
     // There is never room for this.
     let both = with(request(text(0), &[(2, &one), (24, &two)]), |r| {
-        r.both_ways = [1..31].to_vec();
+        r.both_ways = std::iter::once(1..31).collect();
     });
     let said = engine.submit(both).err().map(|error| error.to_string());
     assert!(said.is_some_and(|said| said.contains("40 rows")));
