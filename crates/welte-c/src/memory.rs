@@ -81,10 +81,14 @@ fn null(what: &str) -> Problem {
     Problem::argument(format!("{what} is NULL"))
 }
 
-/// A text for the caller, who frees it with [`welte_string_free`]. It ends at a zero byte.
+/// A text as C has it. Models can write zero bytes, which end C's texts; they become U+FFFD.
+pub(crate) fn as_c(text: &str) -> CString {
+    CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
+}
+
+/// A text for the caller, who frees it with [`welte_string_free`].
 pub(crate) fn give_text(text: &str) -> *mut c_char {
-    let text = text.split('\0').next().unwrap_or_default();
-    CString::new(text).unwrap_or_default().into_raw()
+    as_c(text).into_raw()
 }
 
 /// An array for the caller, and its length.

@@ -1,9 +1,9 @@
 //! Models: loading, generating, chatting, embedding.
 
 use crate::code::{guard, welte_code};
-use crate::memory::{array, give_array, give_text, handle, optional, place, store, text};
+use crate::memory::{array, as_c, give_array, give_text, handle, optional, place, store, text};
 use serde_json::Value;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use welte_bindings::{Library, Problem, plan};
@@ -29,8 +29,7 @@ pub(crate) fn callback(
         let Some(on_text) = on_text else {
             return ControlFlow::Continue(());
         };
-        // Models can write zero bytes, which C's texts cannot hold.
-        let piece = CString::new(piece.replace('\0', "\u{fffd}")).unwrap_or_default();
+        let piece = as_c(piece);
         // SAFETY: the caller of the function that got it says what it may be called with: a text and its own pointer.
         match unsafe { on_text(piece.as_ptr(), user) } {
             0 => ControlFlow::Continue(()),

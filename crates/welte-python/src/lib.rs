@@ -10,15 +10,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use welte_bindings::{Events, Kind, Library, Problem};
 
-/// Runs a call without the interpreter's lock, until it ends or a signal handler of Python's raises.
+/// Ends calls that were given it.
+#[pyclass(frozen)]
+struct Cancel(AtomicBool);
+
+#[pymethods]
+impl Cancel {
+    #[new]
+    fn new() -> Cancel {
+        Cancel(AtomicBool::new(false))
+    }
+
+    /// Ends them. They raise `CancelledError`.
+    fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs a call without the interpreter's lock, until it ends, is cancelled, or a signal handler of Python's raises.
 fn waiting<T: Send>(
     py: Python<'_>,
+    cancel: Option<&Py<Cancel>>,
     call: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, Problem> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
     let done = py.detach(|| {
         call(&mut || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => true,
+            Ok(()) => cancel.is_none_or(|cancel| !cancel.get().0.load(Ordering::Relaxed)),
             Err(error) => {
                 raised = Some(error);
                 false
@@ -92,15 +110,21 @@ impl Model {
         method: String,
         path: String,
         body: String,
+        cancel: Option<Py<Cancel>>,
     ) -> PyResult<String> {
-        waiting(py, |alive| {
+        waiting(py, cancel.as_ref(), |alive| {
             self.library.request(&method, &path, &body, alive)
         })
     }
 
     /// The whole response to a request that is streamed inside, so that it can be interrupted between tokens.
-    fn chat(&self, py: Python<'_>, request: String) -> PyResult<String> {
-        waiting(py, |alive| {
+    fn chat(
+        &self,
+        py: Python<'_>,
+        request: String,
+        cancel: Option<Py<Cancel>>,
+    ) -> PyResult<String> {
+        waiting(py, cancel.as_ref(), |alive| {
             let mut ignore = |_: &str| ControlFlow::Continue(());
             self.library.chat(&request, &mut ignore, alive)
         })
@@ -108,9 +132,15 @@ impl Model {
     }
 
     /// `prompt` is JSON.
-    fn generate(&self, py: Python<'_>, prompt: String, options: String) -> PyResult<String> {
+    fn generate(
+        &self,
+        py: Python<'_>,
+        prompt: String,
+        options: String,
+        cancel: Option<Py<Cancel>>,
+    ) -> PyResult<String> {
         let prompt = serde_json::from_str(&prompt).unwrap_or_default();
-        waiting(py, |alive| {
+        waiting(py, cancel.as_ref(), |alive| {
             let mut ignore = |_: &str| ControlFlow::Continue(());
             self.library.generate(prompt, &options, &mut ignore, alive)
         })
@@ -118,7 +148,7 @@ impl Model {
     }
 
     fn stream(&self, py: Python<'_>, path: String, body: String) -> PyResult<Stream> {
-        let events = waiting(py, |alive| self.library.stream(&path, &body, alive))?;
+        let events = waiting(py, None, |alive| self.library.stream(&path, &body, alive))?;
         Ok(Stream {
             events: Mutex::new(Some(events)),
             closed: AtomicBool::new(false),
@@ -126,16 +156,16 @@ impl Model {
     }
 
     fn encode(&self, py: Python<'_>, text: String, special: bool) -> PyResult<Vec<u32>> {
-        waiting(py, |_| self.library.encode(&text, special))
+        waiting(py, None, |_| self.library.encode(&text, special))
     }
 
     fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
-        waiting(py, |_| self.library.decode(&tokens))
+        waiting(py, None, |_| self.library.decode(&tokens))
     }
 
     fn render(&self, py: Python<'_>, messages: String) -> PyResult<String> {
         let messages = serde_json::from_str(&messages).unwrap_or_default();
-        waiting(py, |alive| self.library.render(messages, alive))
+        waiting(py, None, |alive| self.library.render(messages, alive))
     }
 
     /// The values of all vectors as native floats of 32 bits, and the size of each.
@@ -144,8 +174,11 @@ impl Model {
         py: Python<'py>,
         texts: Vec<String>,
         options: String,
+        cancel: Option<Py<Cancel>>,
     ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
-        let (values, size) = waiting(py, |alive| self.library.embed(&texts, &options, alive))?;
+        let (values, size) = waiting(py, cancel.as_ref(), |alive| {
+            self.library.embed(&texts, &options, alive)
+        })?;
         let bytes: Vec<u8> = values
             .iter()
             .flat_map(|value| value.to_ne_bytes())
@@ -168,7 +201,7 @@ impl Stream {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        waiting(py, |alive| {
+        waiting(py, None, |alive| {
             let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(open) = events.as_mut() else {
                 return Ok(None);
@@ -194,7 +227,7 @@ impl Stream {
 /// The memory plan of a model, as JSON.
 #[pyfunction]
 fn plan(py: Python<'_>, source: String, options: String) -> PyResult<String> {
-    let planned = waiting(py, |_| welte_bindings::plan(&source, &options))?;
+    let planned = waiting(py, None, |_| welte_bindings::plan(&source, &options))?;
     Ok(planned.to_string())
 }
 
@@ -211,6 +244,7 @@ fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
 fn _welte(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Model>()?;
     module.add_class::<Stream>()?;
+    module.add_class::<Cancel>()?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(command, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

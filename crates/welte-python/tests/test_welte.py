@@ -94,6 +94,27 @@ def test_asyncio(model):
     assert asyncio.run(talk()).ndim == 1
 
 
+def test_a_cancelled_task_ends_its_request(model):
+    def asks():
+        return model.request("GET", "/slots")
+
+    async def cancelled(call):
+        task = asyncio.create_task(call)
+        while not any(slot["is_processing"] for slot in asks()):
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Without an end of its own it would go on for minutes.
+        while any(slot["is_processing"] for slot in asks()):
+            await asyncio.sleep(0.01)
+
+    endless = {"ignore_eos": True, "max_tokens": 100_000, "n": 64}
+    asyncio.run(cancelled(model.achat(MESSAGES, **endless)))
+    asyncio.run(cancelled(model.agenerate(PROMPT, ignore_eos=True, max_tokens=100_000)))
+
+
 def test_other_threads_go_on(model):
     """A thread that only counts gets further while another one waits for the model."""
     count, done = 0, threading.Event()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextvars
+import functools
 import json
 import os
 from pathlib import Path
@@ -64,6 +66,22 @@ class Generation:
 
     def __repr__(self):
         return f"Generation({self.text!r}, finish_reason={self.finish_reason!r})"
+
+
+# What ends the calls of this context.
+_cancel = contextvars.ContextVar("welte-cancel", default=None)
+
+
+async def _aside(call, *args, **options):
+    """Calls in another thread. A task that is cancelled ends the call there, too."""
+    cancel, context = _welte.Cancel(), contextvars.copy_context()
+    context.run(_cancel.set, cancel)
+    call = functools.partial(context.run, call, *args, **options)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+    except asyncio.CancelledError:
+        cancel.cancel()
+        raise
 
 
 class Stream:
@@ -164,14 +182,15 @@ class Model:
             body = _text("options", {**options, "prompt": prompt})
             model = self._loaded()
             return Stream(lambda: model.stream("/v1/completions", body), _completion_text)
-        answer = self._loaded().generate(json.dumps(prompt), _text("options", options))
+        options = _text("options", options)
+        answer = self._loaded().generate(json.dumps(prompt), options, _cancel.get())
         return Generation(json.loads(answer))
 
     async def agenerate(self, prompt, *, stream=False, **options):
         """As `generate`, without blocking the event loop. With `stream` the result is an asynchronous iterator."""
         if stream:
             return self.generate(prompt, stream=True, **options)
-        return await asyncio.to_thread(self.generate, prompt, **options)
+        return await _aside(self.generate, prompt, **options)
 
     # Chats
 
@@ -188,7 +207,7 @@ class Model:
         model = self._loaded()
         if stream:
             return Stream(lambda: model.stream("/v1/chat/completions", body), lambda chunk: chunk)
-        answer = json.loads(model.chat(body))
+        answer = json.loads(model.chat(body, _cancel.get()))
         if hasattr(schema, "model_validate_json"):
             for choice in answer["choices"]:
                 message = choice["message"]
@@ -202,7 +221,7 @@ class Model:
         """As `chat`, without blocking the event loop. With `stream` the result is an asynchronous iterator."""
         if stream:
             return self.chat(messages, stream=True, **options)
-        return await asyncio.to_thread(self.chat, messages, **options)
+        return await _aside(self.chat, messages, **options)
 
     def render(self, messages):
         """The text that the model's chat template makes of messages."""
@@ -214,7 +233,7 @@ class Model:
         """The vectors of texts: a numpy array of a row each, or lists without numpy. One text has one vector."""
         one = isinstance(texts, str)
         texts = [texts] if one else list(texts)
-        values, size = self._loaded().embed(texts, _text("options", options))
+        values, size = self._loaded().embed(texts, _text("options", options), _cancel.get())
         try:
             import numpy
         except ImportError:
@@ -227,7 +246,7 @@ class Model:
 
     async def aembed(self, texts, **options):
         """As `embed`, without blocking the event loop."""
-        return await asyncio.to_thread(self.embed, texts, **options)
+        return await _aside(self.embed, texts, **options)
 
     def rerank(self, query, documents, **options):
         """Scores documents for a query, with the fields and the dictionaries of /v1/rerank."""
@@ -249,7 +268,7 @@ class Model:
     def request(self, method, path, body=None):
         """Sends a request to any endpoint of `welte serve`, without a network."""
         text = "" if body is None else _text("body", body)
-        return json.loads(self._loaded().request(method, path, text))
+        return json.loads(self._loaded().request(method, path, text, _cancel.get()))
 
 
 def _completion_text(chunk):
