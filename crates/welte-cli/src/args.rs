@@ -2,6 +2,8 @@
 
 use crate::address::AddressArgs;
 use crate::constraint::ConstraintArgs;
+#[cfg(feature = "hub")]
+use crate::create::CreateArgs;
 use crate::embed::EmbedArgs;
 use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
 use crate::images::EyeArgs;
@@ -71,16 +73,19 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Write manual pages
     Man(ManArgs),
+    /// Create a model from another one: with its own system prompt, parameters and first messages
+    #[cfg(feature = "hub")]
+    Create(CreateArgs),
     /// Download a model from the Hugging Face hub into the shared cache
     #[cfg(feature = "hub")]
     Pull(PullArgs),
-    /// List the models in the hub's cache
+    /// List the models in that cache, and the created ones
     #[cfg(feature = "hub")]
     List(ListArgs),
-    /// Show the files of a model in the cache
+    /// Show the files of a model in the cache, or how a model was created
     #[cfg(feature = "hub")]
     Show(ShowArgs),
-    /// Remove a model from the hub's cache, or one revision or file of it
+    /// Remove a created model, or one from the cache, or one revision or file of it
     #[cfg(feature = "hub")]
     Rm(RmArgs),
 }
@@ -126,6 +131,9 @@ pub(crate) struct RunArgs {
     pub(crate) spec: SpecArgs,
     #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
+    /// How the model was created, if the arguments name one that was.
+    #[arg(skip)]
+    pub(crate) recipe: Option<welte_server::Recipe>,
 }
 
 impl RunArgs {
@@ -235,11 +243,17 @@ pub(crate) struct ServeArgs {
     /// Folder that tools/browser made: serves the page that runs Welte in the browser, at /browser/
     #[arg(long, value_name = "FOLDER")]
     pub(crate) browser: Option<PathBuf>,
+    /// File with MCP servers whose tools models may call through /v1/responses: {"mcpServers": {NAME: {"command": …} or {"url": …}}}
+    #[arg(long, value_name = "FILE")]
+    pub(crate) mcp_config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) offer: OfferArgs,
     /// Log every request, and add the prompt to the responses of chats
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    /// End when standard input ends: with the program that has started the server
+    #[arg(long, hide = true)]
+    pub(crate) end_with_input: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -546,6 +560,23 @@ fn model_name(text: &str) -> Result<welte_hub::ModelName, welte_hub::Error> {
     crate::short::on_hub(text).unwrap_or(text).parse()
 }
 
+/// A model that `show` and `rm` name.
+#[cfg(feature = "hub")]
+#[derive(Clone)]
+pub(crate) enum Kept {
+    /// It was created under this name.
+    Created(String),
+    Hub(welte_hub::ModelName),
+}
+
+#[cfg(feature = "hub")]
+fn kept(text: &str) -> anyhow::Result<Kept> {
+    match crate::create::created(text)? {
+        Some(_) => Ok(Kept::Created(text.to_string())),
+        None => Ok(Kept::Hub(model_name(text)?)),
+    }
+}
+
 #[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct PullArgs {
@@ -569,8 +600,8 @@ pub(crate) struct ListArgs {
 #[derive(Args)]
 pub(crate) struct ShowArgs {
     /// The model
-    #[arg(value_name = "ORG/NAME", value_parser = model_name)]
-    pub(crate) name: welte_hub::ModelName,
+    #[arg(value_name = "ORG/NAME", value_parser = kept)]
+    pub(crate) name: Kept,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
@@ -580,8 +611,8 @@ pub(crate) struct ShowArgs {
 #[derive(Args)]
 pub(crate) struct RmArgs {
     /// The model; with a revision or a file, only that
-    #[arg(value_name = HUB_NAME, value_parser = model_name)]
-    pub(crate) name: welte_hub::ModelName,
+    #[arg(value_name = HUB_NAME, value_parser = kept)]
+    pub(crate) name: Kept,
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,

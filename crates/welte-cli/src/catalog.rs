@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use std::path::Path;
 use welte::{LoadOptions, Model};
 use welte_report::{count, human};
-use welte_server::{Catalog, Planned, name_of};
+use welte_server::{Catalog, Planned, Recipe, name_of};
 
 /// All models. The first one is loaded if the arguments name it; the others are loaded at their first request.
 pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalog, Option<Model>)> {
@@ -16,14 +16,18 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
     }
     let mut catalog = Catalog::new(load.clone());
     let mut first = None;
-    for (index, (name, path)) in named.into_iter().enumerate() {
+    for (index, Named { name, path, recipe }) in named.into_iter().enumerate() {
         let (name, others) = match args.alias.get(index) {
             Some(alias) => offer::names(alias)?,
             None => (name, Vec::new()),
         };
         let new = match index {
             0 => {
-                let model = source::load_with(&path, load)?;
+                let mut load = load.clone();
+                if load.context == 0 {
+                    load.context = recipe.as_ref().and_then(Recipe::context).unwrap_or(0);
+                }
+                let model = source::load_with(&path, &load)?;
                 first = Some(model.clone());
                 catalog.add_loaded(&name, model, Some(path))
             }
@@ -32,6 +36,9 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
         let new = new && others.iter().all(|other| catalog.alias(&name, other));
         if !new {
             bail!("two models have the name {name}; give them names with --alias");
+        }
+        if let Some(recipe) = recipe {
+            catalog.created(&name, recipe);
         }
     }
     for folder in &args.models_dir {
@@ -51,6 +58,11 @@ pub(crate) fn of(args: &ServeArgs, load: &LoadOptions) -> anyhow::Result<(Catalo
                     "{}: another model has the name {name}; not served",
                     shown(&path, args.verbose)
                 );
+            }
+        }
+        for (name, recipe) in hub::created()? {
+            if catalog.add(&name, &recipe.from) {
+                catalog.created(&name, recipe);
             }
         }
     }
@@ -79,16 +91,46 @@ pub(crate) fn has_several(args: &ServeArgs) -> bool {
     named.count() > 1 || !args.models_dir.is_empty() || args.models_cached
 }
 
-/// Names and paths of the models that the arguments name, or of the bundled one if there is nothing else to serve.
-fn named(args: &ServeArgs) -> anyhow::Result<Vec<(String, String)>> {
-    let paths = args.source.iter().chain(&args.model).cloned();
-    let mut all: Vec<(String, String)> = paths.map(|path| (name_of(&path), path)).collect();
+/// A model that the arguments name.
+struct Named {
+    name: String,
+    path: String,
+    /// How it was created from the one at the path.
+    recipe: Option<Recipe>,
+}
+
+impl Named {
+    fn file(name: String, path: String) -> Named {
+        Named {
+            name,
+            path,
+            recipe: None,
+        }
+    }
+}
+
+/// The models that the arguments name, or the bundled one if there is nothing else to serve.
+fn named(args: &ServeArgs) -> anyhow::Result<Vec<Named>> {
+    let mut all = Vec::new();
+    for path in args.source.iter().chain(&args.model) {
+        #[cfg(feature = "hub")]
+        if let Some(recipe) = crate::create::created(path)? {
+            let (name, path) = (path.clone(), recipe.from.clone());
+            all.push(Named {
+                name,
+                path,
+                recipe: Some(recipe),
+            });
+            continue;
+        }
+        all.push(Named::file(name_of(path), path.clone()));
+    }
     for name in &args.hf_repo {
-        all.push((name.clone(), hub::path(name)?));
+        all.push(Named::file(name.clone(), hub::path(name)?));
     }
     if all.is_empty() && args.models_dir.is_empty() && !args.models_cached {
         let path = source::pick(None, None)?;
-        all.push((name_of(&path), path));
+        all.push(Named::file(name_of(&path), path));
     }
     Ok(all)
 }

@@ -63,11 +63,9 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     for path in &args.image {
         chat.attach(path)?;
     }
-    chat.messages.extend(
-        args.system_prompt
-            .clone()
-            .map(|text| conversation::message("system", text)),
-    );
+    if chat.template.is_some() {
+        chat.messages = conversation::opening(args);
+    }
     let mut editor = rustyline::DefaultEditor::new()?;
     // The editor installs a handler that would swallow the signal, so ours comes after it.
     conversation::on_interrupt(cancel)?;
@@ -124,7 +122,7 @@ impl Chat {
             !word.is_some_and(|word| word.contains(['/', '.']))
         });
         if let Some(command) = command {
-            return self.command(command);
+            return self.command(args, command);
         }
         let (text, paths) = match self.session.model().eyes() {
             Some(_) => images::dropped(line),
@@ -133,7 +131,7 @@ impl Chat {
         if paths.is_empty()
             && let Some(command) = line.trim().strip_prefix('/')
         {
-            return self.command(command);
+            return self.command(args, command);
         }
         for path in &paths {
             self.attach(path)?;
@@ -205,23 +203,24 @@ impl Chat {
         figures::note_full_context(self.session.model(), outcome);
     }
 
-    fn command(&mut self, line: &str) -> anyhow::Result<Next> {
+    fn command(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<Next> {
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         match name {
             "help" | "?" => eprintln!("{HELP}"),
             "exit" | "quit" | "bye" => return Ok(Next::Leave),
-            "clear" => self.clear(),
+            "clear" => self.clear(args),
             "image" => {
                 anyhow::ensure!(!rest.is_empty(), "/image FILE");
                 self.attach(rest.as_ref())?;
             }
             "system" => {
                 anyhow::ensure!(self.template.is_some(), "/system needs a chat template");
-                self.messages.clear();
+                self.clear(args);
+                self.messages.retain(|message| message.role != "system");
                 if !rest.is_empty() {
-                    self.messages
-                        .push(conversation::message("system", rest.to_string()));
+                    let system = conversation::message("system", rest.to_string());
+                    self.messages.insert(0, system);
                 }
             }
             "save" => self.save(rest)?,
@@ -231,8 +230,13 @@ impl Chat {
         Ok(Next::Go)
     }
 
-    fn clear(&mut self) {
+    /// Forgets all but the system message, and what every conversation begins with.
+    fn clear(&mut self, args: &RunArgs) {
         self.messages.retain(|m| m.role == "system");
+        if self.template.is_some() {
+            let opening = conversation::opening(args).into_iter();
+            self.messages.extend(opening.filter(|m| m.role != "system"));
+        }
         self.images.clear();
         self.raw.clear();
     }

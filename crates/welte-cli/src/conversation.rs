@@ -18,11 +18,28 @@ pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<C
     if let Some(path) = &args.chat_template_file {
         return Ok(Some(model.chat_template_from(&source::read_text(path)?)?));
     }
+    if let Some(template) = args
+        .recipe
+        .as_ref()
+        .and_then(|recipe| recipe.template.as_deref())
+    {
+        return Ok(Some(model.chat_template_from(template)?));
+    }
     Ok(if model.has_chat_template() {
         Some(model.chat_template()?)
     } else {
         None
     })
+}
+
+/// What a conversation begins with: the system message, and messages of a created model.
+pub(crate) fn opening(args: &RunArgs) -> Vec<Message> {
+    let own = args.system_prompt.clone();
+    let own = own.map(|text| message("system", text));
+    let created = args.recipe.iter().flat_map(|recipe| recipe.opening());
+    let replaced = own.is_some();
+    let created = created.filter(|message| !replaced || message.role != "system");
+    own.iter().cloned().chain(created).collect()
 }
 
 /// The model, prepared for the prefix cache that the arguments ask for.

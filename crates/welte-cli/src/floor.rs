@@ -1,5 +1,6 @@
 //! The memory speed of this machine's devices. `doctor` and `bench` measure and store it, so that `run` need not measure.
 
+use crate::source;
 use std::path::{Path, PathBuf};
 use welte::{DeviceId, Model};
 use welte_formats::files;
@@ -53,11 +54,7 @@ fn key(device: DeviceId, name: &str) -> String {
 }
 
 fn path() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty());
-    let folder = set("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-    Some(folder.join("welte/bandwidth.json"))
+    Some(source::cache_folder()?.join("bandwidth.json"))
 }
 
 fn table(path: &Path) -> serde_json::Map<String, serde_json::Value> {

@@ -67,10 +67,31 @@ pub(crate) fn cached() -> anyhow::Result<Vec<(String, String)>> {
     anyhow::bail!("--models-cached: this binary was built without the feature hub")
 }
 
+/// Names and recipes of the created models.
+#[cfg(feature = "hub")]
+pub(crate) fn created() -> anyhow::Result<Vec<(String, welte_server::Recipe)>> {
+    let recipes = crate::create::recipes()?;
+    let mut all = Vec::new();
+    for name in recipes.names()? {
+        match recipes.get(&name) {
+            Ok(recipe) => all.extend(recipe.map(|recipe| (name, recipe))),
+            // One broken file does not hide the others.
+            Err(problem) => eprintln!("note: {problem}"),
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(not(feature = "hub"))]
+pub(crate) fn created() -> anyhow::Result<Vec<(String, welte_server::Recipe)>> {
+    Ok(Vec::new())
+}
+
 #[cfg(feature = "hub")]
 mod cache {
-    use crate::args::{ListArgs, Plain, PullArgs, RmArgs, ShowArgs};
-    use crate::short;
+    use crate::args::{Kept, ListArgs, Plain, PullArgs, RmArgs, ShowArgs};
+    use crate::{create, short};
+    use anyhow::Context;
     use std::io::{IsTerminal, Write};
     use std::process::ExitCode;
     use std::time::{Duration, Instant};
@@ -180,15 +201,20 @@ mod cache {
         }
         let hub = Hub::from_env()?;
         let models: Vec<_> = hub.repos()?.iter().flat_map(CachedRepo::models).collect();
+        let created = super::created()?;
         let mut out = crate::terminal::stdout();
         if args.output == Plain::Json {
             let rows = models
                 .iter()
                 .map(|m| serde_json::json!({"name": m.name, "bytes": m.bytes, "path": m.path}));
+            let created = created.iter().map(|(name, recipe)| {
+                serde_json::json!({"name": name, "bytes": 0, "path": recipe.from, "created": true})
+            });
+            let rows = rows.chain(created);
             writeln!(out, "{:#}", serde_json::Value::from_iter(rows))?;
             return Ok(ExitCode::SUCCESS);
         }
-        if models.is_empty() {
+        if models.is_empty() && created.is_empty() {
             eprintln!(
                 "{}: no models; download one with `welte pull ORG/NAME`",
                 hub.settings().cache.display()
@@ -196,6 +222,10 @@ mod cache {
         }
         for model in models {
             writeln!(out, "{:>10}  {}", human(model.bytes), model.name)?;
+        }
+        for (name, recipe) in created {
+            let base = welte_server::name_of(&recipe.from);
+            writeln!(out, "{:>10}  {name} (created from {base})", "-")?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -219,8 +249,19 @@ mod cache {
     }
 
     pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-        let repo = Hub::from_env()?.repo(&args.name)?;
         let mut out = crate::terminal::stdout();
+        let name = match &args.name {
+            Kept::Hub(name) => name,
+            Kept::Created(name) => {
+                let recipe = create::created(name)?.context("it was just removed")?;
+                match args.output {
+                    Plain::Json => writeln!(out, "{:#}", serde_json::to_value(&recipe)?)?,
+                    Plain::Text => write!(out, "{recipe}")?,
+                }
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
+        let repo = Hub::from_env()?.repo(name)?;
         if args.output == Plain::Json {
             writeln!(out, "{:#}", json(&repo))?;
             return Ok(ExitCode::SUCCESS);
@@ -263,17 +304,25 @@ mod cache {
     }
 
     pub(crate) fn rm(args: &RmArgs) -> anyhow::Result<ExitCode> {
-        let removal = Hub::from_env()?.removal(&args.name)?;
+        let name = match &args.name {
+            Kept::Hub(name) => name,
+            Kept::Created(name) => {
+                // It is a page of text, and its base stays.
+                create::recipes()?
+                    .remove(name)
+                    .map_err(anyhow::Error::msg)?;
+                writeln!(crate::terminal::stdout(), "{name}: removed")?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
+        let removal = Hub::from_env()?.removal(name)?;
         let (bytes, count) = (removal.bytes, removal.files.len());
         if !args.yes {
             for file in &removal.files {
-                eprintln!("{}: {file}", args.name.repo);
+                eprintln!("{}: {file}", name.repo);
             }
             if !std::io::stdin().is_terminal() {
-                anyhow::bail!(
-                    "{}: removing it frees {bytes} bytes; confirm with -y",
-                    args.name
-                );
+                anyhow::bail!("{name}: removing it frees {bytes} bytes; confirm with -y");
             }
             eprint!("remove {} ({})? [y/N] ", files(count), human(bytes));
             let mut answer = String::new();
@@ -286,8 +335,7 @@ mod cache {
         removal.apply()?;
         writeln!(
             crate::terminal::stdout(),
-            "{}: removed {}, {bytes} bytes ({}) free",
-            args.name,
+            "{name}: removed {}, {bytes} bytes ({}) free",
             files(count),
             human(bytes)
         )?;

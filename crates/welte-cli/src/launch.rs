@@ -306,8 +306,10 @@ fn serve(args: &LaunchArgs, folder: &Path) -> anyhow::Result<Server> {
         fs::write(&file, key).with_context(|| file.display().to_string())?;
         command.arg("--api-key-file").arg(file);
     }
+    // The pipe ends with this process, however that ends, and the server with the pipe.
+    command.arg("--end-with-input");
     command
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(file);
     // Ctrl-C is meant for the program.

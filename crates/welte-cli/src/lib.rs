@@ -13,6 +13,8 @@ mod chat;
 mod client;
 mod constraint;
 mod conversation;
+#[cfg(feature = "hub")]
+mod create;
 mod doctor;
 mod embed;
 mod figures;
@@ -67,12 +69,11 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     let mut args = line.args;
     let matches = help::command(&mut args).get_matches_from(args);
-    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     for note in line.notes {
         eprintln!("note: {note}");
     }
-    let done = hub::fetch(&mut cli.command).and_then(|()| dispatch(cli.command));
-    match done {
+    match done(cli.command) {
         Ok(code) => code,
         // The reader of our output has closed the pipe on purpose.
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -81,6 +82,20 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Prepares a command's model and runs the command.
+fn done(mut command: Command) -> anyhow::Result<ExitCode> {
+    // A running server comes before a download.
+    if let Command::Run(args) = &command
+        && let Some(done) = remote::run(args)?
+    {
+        return Ok(done);
+    }
+    #[cfg(feature = "hub")]
+    create::prepare(&mut command)?;
+    hub::fetch(&mut command)?;
+    dispatch(command)
 }
 
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
@@ -105,6 +120,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Service(args) => service::run(&args),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
+        #[cfg(feature = "hub")]
+        Command::Create(args) => create::run(&args),
         #[cfg(feature = "hub")]
         Command::Pull(args) => hub::pull(&args),
         #[cfg(feature = "hub")]

@@ -7,10 +7,12 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use welte::Sampling;
 
 /// Answers through a running server, if the arguments name one of its models and no file. `None`: they do not.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
+    if args.load.hf_repo.is_some() {
+        return Ok(None);
+    }
     let named = args.load.model.as_deref();
     let (name, prompt) = match (named, &args.words[..]) {
         (Some(name), []) => (name, None),
@@ -86,15 +88,15 @@ fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
         "{model}: a running server answers; --json-schema, --grammar, --logprobs, --no-chat and --image work with a file"
     );
     let mut fields = json!({ "model": model, "stream": true });
-    for option in Sampling::OPTIONS {
-        let value = option.get(&options.sampling);
+    // The server has its own defaults, and a created model its own parameters.
+    for (option, value) in args.sampling.given() {
         fields[option.name] = if option.is_whole() {
             json!(value as i64)
         } else {
             json!(value)
         };
     }
-    if let Ok(seed) = u64::try_from(args.sampling.seed) {
+    if let Some(seed) = args.sampling.fixed_seed() {
         fields["seed"] = json!(seed);
     }
     if options.max_tokens != usize::MAX {

@@ -2,9 +2,9 @@
 
 use crate::args::RunArgs;
 use crate::conversation::{
-    answer, close, in_channels, load, message, on_interrupt, session, template,
+    answer, close, in_channels, load, message, on_interrupt, opening, session, template,
 };
-use crate::{chat, figures, images, logprobs, remote, source};
+use crate::{chat, figures, images, logprobs, source};
 use anyhow::bail;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -17,9 +17,6 @@ struct Request {
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    if let Some(done) = remote::run(args)? {
-        return Ok(done);
-    }
     let request = request(args)?;
     let prompt = match &request.prompt {
         Some(prompt) => source::with_input(prompt, source::piped()?),
@@ -88,12 +85,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     );
     let tokens: Prompt = match &template {
         Some(template) => {
-            let mut messages = Vec::new();
-            messages.extend(
-                args.system_prompt
-                    .clone()
-                    .map(|content| message("system", content)),
-            );
+            let mut messages = opening(args);
             let images = args.image.iter().map(|path| images::read(path));
             messages.push(Message {
                 images: images.collect::<anyhow::Result<_>>()?,

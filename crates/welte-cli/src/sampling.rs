@@ -1,18 +1,19 @@
 //! Flags of sampling and stopping.
 
 use clap::builder::ValueParser;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use welte::{Sampling, SamplingOption};
+use welte::{GenerateOptions, Sampling, SamplingOption};
 
 /// Sampling and stopping.
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
-    /// Tokens to generate (-1: until an end token or the end of the context)
-    #[arg(short = 'n', long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) predict: i64,
-    /// Random seed (-1: from the clock)
-    #[arg(short, long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) seed: i64,
+    /// Tokens to generate (-1: until an end token or the end of the context) [default: -1]
+    #[arg(short = 'n', long, value_name = "N", allow_hyphen_values = true)]
+    predict: Option<i64>,
+    /// Random seed (-1: from the clock) [default: -1]
+    #[arg(short, long, value_name = "N", allow_hyphen_values = true)]
+    seed: Option<i64>,
     #[command(flatten)]
     numbers: Numbers,
     /// Text at which a run ends, instead of newline, colon, quote and asterisk (repeatable; none: no text)
@@ -27,10 +28,14 @@ pub(crate) struct SamplingArgs {
     /// Stop at this text (repeatable)
     #[arg(short = 'r', long = "stop", value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    /// What a created model has in place of the defaults.
+    #[arg(skip)]
+    under: Option<GenerateOptions>,
 }
 
-/// A flag for every number among the [settings](Sampling::OPTIONS).
-struct Numbers(Sampling);
+/// A flag for every number among the [settings](Sampling::OPTIONS): those that the user gave.
+#[derive(Default)]
+struct Numbers(Vec<(&'static SamplingOption, f64)>);
 
 impl Args for Numbers {
     fn augment_args(command: Command) -> Command {
@@ -67,42 +72,72 @@ fn flag(option: &'static SamplingOption) -> Arg {
 
 impl FromArgMatches for Numbers {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut numbers = Numbers(Sampling::default());
+        let mut numbers = Numbers::default();
         numbers.update_from_arg_matches(matches)?;
         Ok(numbers)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for option in Sampling::OPTIONS {
-            if let Some(value) = matches.get_one(option.name) {
-                // The flag's parser accepts only what is in range.
-                let _ = option.set(&mut self.0, *value);
+            let given = matches.value_source(option.name) == Some(ValueSource::CommandLine);
+            if let Some(value) = matches.get_one(option.name).filter(|_| given) {
+                self.0.push((option, *value));
             }
         }
         Ok(())
     }
 }
 
+fn clock() -> u64 {
+    let time = std::time::UNIX_EPOCH.elapsed();
+    time.map_or(0, |time| time.as_nanos() as u64)
+}
+
 impl SamplingArgs {
-    pub(crate) fn sampling(&self) -> Sampling {
-        let clock = || {
-            std::time::UNIX_EPOCH
-                .elapsed()
-                .map_or(0, |d| d.as_nanos() as u64)
-        };
-        Sampling {
-            seed: u64::try_from(self.seed).unwrap_or_else(|_| clock()),
-            ..self.numbers.0
+    /// Settings that hold where no flag says otherwise.
+    pub(crate) fn underlay(&mut self, mut options: GenerateOptions, has_seed: bool) {
+        if !has_seed {
+            options.sampling.seed = clock();
         }
+        self.under = Some(options);
     }
 
-    pub(crate) fn options(&self) -> welte::GenerateOptions {
-        let mut options = welte::GenerateOptions::default();
-        options.max_tokens = usize::try_from(self.predict).unwrap_or(usize::MAX);
+    /// The numbers among the settings that the user gave.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static SamplingOption, f64)> {
+        self.numbers.0.iter().copied()
+    }
+
+    /// The seed that the user gave, if it is not that of the clock.
+    pub(crate) fn fixed_seed(&self) -> Option<u64> {
+        u64::try_from(self.seed?).ok()
+    }
+
+    pub(crate) fn sampling(&self) -> Sampling {
+        let under = self.under.as_ref().map(|under| under.sampling);
+        let mut sampling = under.unwrap_or_default();
+        for (option, value) in &self.numbers.0 {
+            // The flag's parser accepts only what is in range.
+            let _ = option.set(&mut sampling, *value);
+        }
+        if under.is_none() || self.seed.is_some() {
+            sampling.seed = self.fixed_seed().unwrap_or_else(clock);
+        }
+        sampling
+    }
+
+    pub(crate) fn options(&self) -> GenerateOptions {
+        let mut options = self.under.clone().unwrap_or_default();
+        if let Some(most) = self.predict {
+            options.max_tokens = usize::try_from(most).unwrap_or(usize::MAX);
+        } else if self.under.is_none() {
+            options.max_tokens = usize::MAX;
+        }
         options.sampling = self.sampling();
-        options.stop = self.stop.clone().into();
-        options.ignore_end = self.ignore_eos;
-        options.min_tokens = self.min_tokens;
+        if !self.stop.is_empty() {
+            options.stop = self.stop.clone().into();
+        }
+        options.ignore_end |= self.ignore_eos;
+        options.min_tokens = self.min_tokens.max(options.min_tokens);
         match &self.dry_sequence_breaker[..] {
             [] => {}
             [none] if none == "none" => options.dry_breakers.clear(),

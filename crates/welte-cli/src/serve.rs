@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use welte::{Activations, Images, Model};
 use welte_report::{count, human};
-use welte_server::{BrowserPage, ServerOptions};
+use welte_server::{BrowserPage, McpServers, ServerOptions};
 use welte_table::Class;
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
@@ -78,6 +78,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
             count(args.parallel.into(), "request"),
         );
         eprintln!("listening at http://{at}");
+        if args.end_with_input {
+            let handle = server.shutdown_handle();
+            std::thread::spawn(move || {
+                // An error is an end, too.
+                let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+                handle.shutdown();
+            });
+        }
     });
     served.with_context(|| format!("cannot serve at {address}"))?;
     Ok(ExitCode::SUCCESS)
@@ -137,10 +145,15 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
     options.defaults = args.sampling.options();
     args.limits.set(&mut options)?;
-    options.seed = u64::try_from(args.sampling.seed).ok();
+    options.seed = args.sampling.fixed_seed();
     (options.metrics, options.strict) = (args.metrics, args.strict);
     let browser = args.browser.as_deref();
     options.browser = browser.map(BrowserPage::read).transpose()?;
+    if let Some(path) = &args.mcp_config {
+        let servers = McpServers::parse(&source::read_text(path)?);
+        let shown = path.display();
+        options.mcp = Some(servers.map_err(|problem| anyhow::anyhow!("{shown}: {problem}"))?);
+    }
     #[cfg(feature = "hub")]
     if args.models_cached {
         options.hub = Some(welte_hub::Hub::from_env()?.into());

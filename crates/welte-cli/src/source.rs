@@ -5,6 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use welte::{LoadOptions, Model, Progress};
+#[cfg(feature = "bundled")]
+use welte_formats::files;
 use welte_report::human;
 
 /// True if the word names a model and is not a prompt.
@@ -12,7 +14,7 @@ pub(crate) fn is_model(word: &str) -> bool {
     word.starts_with("synthetic:") || (!word.is_empty() && Path::new(word).exists())
 }
 
-/// The bundled model: `$WELTE_MODEL`, `models/demo.gguf` here, where packages install it, or in the source tree.
+/// The bundled model: `$WELTE_MODEL`, `models/demo.gguf` here, where packages install it, in the source tree, or in the program.
 pub(crate) fn bundled() -> Option<String> {
     if let Some(model) = std::env::var("WELTE_MODEL").ok().filter(|m| !m.is_empty()) {
         return Some(model);
@@ -28,7 +30,37 @@ pub(crate) fn bundled() -> Option<String> {
         .into_iter()
         .flatten()
         .find(|p| p.is_file())
+        .or_else(embedded)
         .map(|p| p.display().to_string())
+}
+
+/// The model in the program itself, for installs from crates.io, which have the program alone. It is written to the cache.
+#[cfg(feature = "bundled")]
+fn embedded() -> Option<PathBuf> {
+    const MODEL: &[u8] = include_bytes!("../demo.gguf");
+    let path = cache_folder()?.join(concat!("demo-", env!("CARGO_PKG_VERSION"), ".gguf"));
+    if path
+        .metadata()
+        .is_ok_and(|there| there.len() == MODEL.len() as u64)
+    {
+        return Some(path);
+    }
+    files::create_folder(path.parent()?).ok()?;
+    files::replace_file(&path, MODEL).ok()?;
+    Some(path)
+}
+
+#[cfg(not(feature = "bundled"))]
+fn embedded() -> Option<PathBuf> {
+    None
+}
+
+/// Where what can be made again is kept for this user.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let home = || Some(PathBuf::from(set("HOME")?).join(".cache"));
+    let folder = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+    Some(folder.join("welte"))
 }
 
 /// The model that the arguments name, or the bundled one.

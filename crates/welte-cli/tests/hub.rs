@@ -117,6 +117,89 @@ fn a_model_is_pulled_used_listed_shown_and_removed() {
 }
 
 #[test]
+fn a_model_is_created_run_served_shown_and_removed() {
+    let (mock, home) = (hub(), tempfile::tempdir().unwrap());
+    let run = |args: &[&str]| welte(&mock, home.path(), args);
+    let at = |name: &str| home.path().join(name).to_str().unwrap().to_string();
+    std::fs::write(at("demo.gguf"), demo()).unwrap();
+    let file = "FROM demo.gguf\nSYSTEM You are a fox.\nPARAMETER temperature 0\nPARAMETER num_predict 5\nMESSAGE user Hi\nMESSAGE assistant Yip.\n";
+    std::fs::write(at("Modelfile"), file).unwrap();
+    let (code, _, said) = run(&["create", "fox", "-f", &at("Modelfile")]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, short, said) = run(&["run", "fox", "Tell me a story.", "--device", "cpu", "-v"]);
+    assert!(code == Some(0) && said.contains("5 tokens"), "{said}");
+    // Flags come before parameters, and the parameters hold where there are none.
+    let (_, long, said) = run(&[
+        "run",
+        "fox",
+        "Tell me a story.",
+        "-n",
+        "9",
+        "--device",
+        "cpu",
+    ]);
+    assert!(
+        long.starts_with(short.trim_end()) && said.contains("9 tokens"),
+        "{said}"
+    );
+    // The messages and the system prompt are part of the prompt.
+    let prompt = |said: &str| {
+        let (_, after) = said
+            .split_once("prompt ")
+            .unwrap_or_else(|| panic!("{said}"));
+        let digits = after.split(' ').next().unwrap_or_default();
+        digits.parse::<u32>().unwrap_or_else(|_| panic!("{said}"))
+    };
+    let plain = [
+        "run",
+        "-m",
+        &at("demo.gguf"),
+        "Tell me a story.",
+        "-n",
+        "5",
+        "--device",
+        "cpu",
+    ];
+    assert!(prompt(&run(&plain).2) + 8 < prompt(&said), "{said}");
+    // One over the other.
+    std::fs::write(at("Second"), "FROM fox\nPARAMETER num_predict 3").unwrap();
+    assert_eq!(
+        run(&["create", "fox:small", "-f", &at("Second")]).0,
+        Some(0)
+    );
+    let (_, shown, _) = run(&["show", "fox:small"]);
+    assert!(
+        shown.contains("SYSTEM You are a fox.")
+            && shown.contains("PARAMETER num_predict 3")
+            && shown.contains(&at("demo.gguf")),
+        "{shown}"
+    );
+    let (_, list, _) = run(&["list"]);
+    assert!(
+        list.contains("fox (created from demo)") && list.contains("fox:small"),
+        "{list}"
+    );
+    for (text, word) in [
+        ("FROM nowhere.gguf", "nowhere.gguf: neither a file"),
+        ("FROM demo.gguf\nADAPTER x", "line 2: ADAPTER"),
+        ("FROM demo.gguf\nPARAMETER top_k many", "parameter top_k"),
+    ] {
+        std::fs::write(at("Bad"), text).unwrap();
+        let (code, _, said) = run(&["create", "bad", "-f", &at("Bad")]);
+        assert!(code == Some(1) && said.contains(word), "{said}");
+    }
+    let (_, _, said) = run(&["create", "qwen3:4b", "-f", &at("Modelfile")]);
+    assert!(said.contains("short name"), "{said}");
+    assert_eq!(run(&["rm", "fox"]).0, Some(0));
+    assert!(!run(&["list"]).1.contains("fox ("));
+    let (code, _, said) = run(&["run", "fox", "Tell me a story."]);
+    assert!(
+        code == Some(1) && said.contains("fox: no such file"),
+        "{said}"
+    );
+}
+
+#[test]
 fn two_processes_that_want_one_model_download_it_once() {
     let (mock, home) = (hub(), tempfile::tempdir().unwrap());
     mock.set(|b| b.slow = std::time::Duration::from_millis(300));

@@ -159,6 +159,40 @@ fn a_program_is_launched_with_a_running_server_or_one_of_its_own() {
     );
 }
 
+#[test]
+fn a_server_ends_with_the_launcher_even_if_that_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("aider");
+    std::fs::write(&path, "#!/bin/sh\necho started\nexec sleep 60\n").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_welte"))
+        .args(["launch", "aider", "-m", DEMO, "-c", "512", "--port", &port])
+        .env("PATH", &path)
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(launcher.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    let there = || welte(&["ps", "--port", &port], &[]);
+    assert!(there().status.success());
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    while there().status.success() {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_service_is_a_file_that_comes_and_goes() {

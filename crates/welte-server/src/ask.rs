@@ -226,6 +226,9 @@ impl Ask {
     pub(crate) fn new(app: &App, served: &Lease, id: String) -> Ask {
         let mut options = app.options.defaults.clone();
         options.sampling.seed = app.options.seed.unwrap_or_else(|| app.seed());
+        if let Some(recipe) = &served.recipe {
+            recipe.apply(&mut options);
+        }
         let since = Instant::now();
         Ask {
             id,
@@ -249,6 +252,30 @@ impl Ask {
                 ..Report::default()
             },
             ending: Ending::default(),
+        }
+    }
+
+    /// A request as this one without a prompt, whose answer need not be a call.
+    pub(crate) fn again(&self) -> Ask {
+        Ask {
+            id: self.id.clone(),
+            since: Instant::now(),
+            deadline: self.deadline,
+            image_rules: self.image_rules.clone(),
+            seen: Vec::new(),
+            served: self.served.clone(),
+            prompts: Vec::new(),
+            options: self.options.clone(),
+            choices: self.choices,
+            tools: self.tools.clone(),
+            one_call: self.one_call,
+            must_call: None,
+            strict: self.strict.clone(),
+            constrained_by: self.constrained_by.clone(),
+            cache: self.cache,
+            lines: self.lines,
+            report: self.report,
+            ending: self.ending,
         }
     }
 

@@ -40,12 +40,14 @@ fn is_beginning(message: &Message) -> bool {
 }
 
 impl Ask {
-    /// The prompt of a conversation. The variables go to the chat template.
+    /// The prompt of a conversation, with what the model's recipe puts before it. The variables go to the chat template.
     pub(crate) fn render(
         &self,
         messages: &[Message],
         variables: &Map<String, Value>,
     ) -> Result<Rendered, Failure> {
+        let recipe = self.served.recipe.as_ref();
+        let messages = &*recipe.map_or(messages.into(), |recipe| recipe.opened(messages));
         let goes_on = match self.ending {
             Ending::Auto => messages.last().is_some_and(is_beginning),
             ending => ending == Ending::Continue,

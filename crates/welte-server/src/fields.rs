@@ -69,6 +69,11 @@ impl Fields {
         }
     }
 
+    /// A field that stays to be taken.
+    pub(crate) fn peek(&self, field: &str) -> Option<&Value> {
+        self.map.get(field)
+    }
+
     /// Changes the text of a field, if it is a text.
     pub(crate) fn rename(&mut self, field: &str, change: impl FnOnce(&str) -> String) {
         if let Some(Value::String(text)) = self.map.get_mut(field) {

@@ -88,14 +88,15 @@ impl Ask {
         let any = json!({ "type": "object" });
         // A model that was not made for calls needs the form to write one.
         let generic = self.has_generic_tools();
-        let strict = |name: &str| generic || self.strict.iter().any(|(strict, _)| strict == name);
+        let strict = |name: &str| self.strict.iter().any(|(strict, _)| strict == name);
+        // The client did not ask for it there, so that agents may have schemas that cannot be enforced.
+        let helps =
+            |schema: &Value| generic && Constraint::JsonSchema(schema.clone()).check().is_ok();
         let function = |tool: &Value| {
             let name = tool["function"]["name"].as_str()?.to_string();
-            let schema = if self.must_call.is_some() || strict(&name) {
-                tool["function"].get("parameters").unwrap_or(&any)
-            } else {
-                &any
-            };
+            let given = tool["function"].get("parameters").unwrap_or(&any);
+            let enforced = self.must_call.is_some() || strict(&name) || helps(given);
+            let schema = if enforced { given } else { &any };
             Some((name, schema.clone()))
         };
         let mut all: Vec<(String, Value)> = self.tools.iter().filter_map(function).collect();

@@ -1,8 +1,9 @@
-//! Models of the hub: Ollama's `/api/pull` and `/api/delete`.
+//! Models of the hub and those created from others: Ollama's `/api/pull`, `/api/create` and `/api/delete`.
 
 use crate::app::App;
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
+use crate::recipe::{self, Recipe, Recipes, Turn};
 use crate::{ollama, sse};
 use axum::body::Bytes;
 use axum::http::StatusCode;
@@ -44,6 +45,13 @@ impl fmt::Debug for HubAccess {
     }
 }
 
+impl HubAccess {
+    /// The models created from others.
+    fn recipes(&self) -> Recipes {
+        Recipes::beside(&self.hub.settings().cache)
+    }
+}
+
 fn access(app: &App) -> Result<HubAccess, Failure> {
     app.options.hub.clone().ok_or_else(|| {
         let message = "the server does not manage models; start it with --models-cached";
@@ -51,16 +59,15 @@ fn access(app: &App) -> Result<HubAccess, Failure> {
     })
 }
 
-/// The model that a request names.
-fn take_name(fields: &mut Fields) -> Result<ModelName, Failure> {
-    let name = ollama::take_name(fields)?;
+fn parse_name(fields: &Fields, name: &str) -> Result<ModelName, Failure> {
     name.parse().map_err(|error| fields.wrong("model", error))
 }
 
 /// `POST /api/pull`
 pub(crate) async fn pull(app: Arc<App>, mut fields: Fields) -> Outcome {
     let access = access(&app)?;
-    let name = take_name(&mut fields)?;
+    let name = ollama::take_name(&mut fields)?;
+    let name = parse_name(&fields, &name)?;
     let stream: bool = fields.take("stream")?.unwrap_or(true);
     fields.only("insecure", &[json!(false)])?;
     fields.finish()?;
@@ -146,10 +153,77 @@ impl Stream for Lines {
     }
 }
 
+/// `POST /api/create`
+pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let recipes = access(&app)?.recipes();
+    let name = ollama::take_name(&mut fields)?;
+    let Some(name) = Recipes::plain(&name).map(str::to_string) else {
+        return Err(fields.wrong("model", recipe::bad_name(&name)));
+    };
+    fields.refuse(&["adapters", "files", "modelfile", "path", "quantize"])?;
+    let stream: bool = fields.take("stream")?.unwrap_or(true);
+    let from: String = fields.need("from")?;
+    let base = app.models.find(Some(&from))?;
+    let Some(path) = &base.path else {
+        return Err(fields.wrong("from", "this model has no file to load it from"));
+    };
+    let path = std::path::absolute(path).map_err(|error| Failure::server(error.to_string()))?;
+    let license = match fields.take::<Value>("license")? {
+        None => Vec::new(),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(all)) => all
+            .iter()
+            .filter_map(|text| Some(text.as_str()?.to_string()))
+            .collect(),
+        Some(_) => return Err(fields.wrong("license", "must be a text or a list of texts")),
+    };
+    let recipe = Recipe {
+        from: path.display().to_string(),
+        system: fields.take("system")?,
+        template: fields.take("template")?,
+        parameters: fields.take("parameters")?.unwrap_or_default(),
+        messages: fields.take::<Vec<Turn>>("messages")?.unwrap_or_default(),
+        license,
+    };
+    fields.finish()?;
+    recipe.check().map_err(Failure::request)?;
+    let recipe = match &base.recipe {
+        Some(below) => recipe.over(below),
+        None => recipe,
+    };
+    if app
+        .models
+        .find(Some(&name))
+        .is_ok_and(|known| known.recipe.is_none())
+    {
+        let problem = format!("{name:?} is the name of a model that was not created here");
+        return Err(Failure::field("model", problem));
+    }
+    recipes.put(&name, &recipe).map_err(Failure::server)?;
+    app.models.add_created(&name, recipe, &app.options);
+    let done = json!({ "status": "success" });
+    if !stream {
+        return Ok(ok(&done));
+    }
+    let (lines, received) = unbounded_channel();
+    // The receiver is there.
+    let _ = lines.send(done);
+    Ok(sse::streamed(Lines(received), "application/x-ndjson"))
+}
+
 /// `DELETE /api/delete`
 pub(crate) async fn delete(app: Arc<App>, mut fields: Fields) -> Outcome {
     let access = access(&app)?;
-    let name = take_name(&mut fields)?;
+    let given = ollama::take_name(&mut fields)?;
+    let recipes = access.recipes();
+    if let Some(plain) = Recipes::plain(&given)
+        && recipes.remove(plain).map_err(Failure::server)?
+    {
+        fields.finish()?;
+        app.models.remove_created(plain);
+        return Ok(ok(&json!({ "status": "success" })));
+    }
+    let name = parse_name(&fields, &given)?;
     fields.finish()?;
     let delete = move || {
         let removal = access.hub.removal(&name);

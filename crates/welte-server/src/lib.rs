@@ -26,6 +26,7 @@ mod length;
 mod lines;
 mod llama;
 mod logprobs;
+mod mcp;
 mod metrics;
 mod middleware;
 mod models;
@@ -35,6 +36,7 @@ mod openapi;
 mod page;
 mod prompts;
 mod rates;
+mod recipe;
 mod rerank;
 mod router;
 mod sampling;
@@ -48,7 +50,9 @@ pub use browser::BrowserPage;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
 pub use images::ImageRules;
+pub use mcp::McpServers;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
+pub use recipe::{Recipe, Recipes, Turn};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
 pub use times::keep_alive;
@@ -122,6 +126,8 @@ pub struct ServerOptions {
     /// Lets clients download and delete models; `None`: they may not.
     #[cfg(feature = "hub")]
     pub hub: Option<HubAccess>,
+    /// Servers whose tools models may call through `/v1/responses`; `None`: there are none.
+    pub mcp: Option<McpServers>,
     /// A page that runs the engine in the browser, at `/browser/`; `None`: there is none.
     pub browser: Option<BrowserPage>,
     /// Connections at a time. Beyond them idle ones are closed, and some more may ask for `/health`.
@@ -164,6 +170,7 @@ impl Default for ServerOptions {
             body_timeout: Duration::from_secs(60),
             #[cfg(feature = "hub")]
             hub: None,
+            mcp: None,
             browser: None,
             connections: 1024,
             connections_per_address: 512,

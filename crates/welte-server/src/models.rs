@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::error::Failure;
 use crate::metrics::Metrics;
 use crate::rates::History;
+use crate::recipe::Recipe;
 use crate::volatile_lines::Changing;
 use crate::{ServerOptions, times};
 use axum::http::StatusCode;
@@ -41,6 +42,8 @@ struct Source {
     model: Option<Model>,
     /// Further names.
     aliases: Vec<String>,
+    /// How it was created from the model at its path.
+    recipe: Option<Recipe>,
 }
 
 /// What loading a model would need.
@@ -90,9 +93,18 @@ impl Catalog {
                 path,
                 model,
                 aliases: Vec::new(),
+                recipe: None,
             });
         }
         new
+    }
+
+    /// Says how the model `name` was created from the one at its path. Does nothing if there is no such model.
+    pub fn created(&mut self, name: &str, recipe: Recipe) {
+        let source = self.sources.iter_mut().find(|source| source.name == name);
+        if let Some(source) = source {
+            source.recipe = Some(recipe);
+        }
     }
 
     /// Gives the model `name` a further name. Returns false if the name is taken, or if there is no such model.
@@ -124,7 +136,10 @@ impl Catalog {
         let plan = |source: &Source| {
             let loaded = source.model.as_ref().map(|model| model.plan().total());
             let inspection = match (&source.path, loaded) {
-                (Some(path), None) => Some(Model::inspect(path, &self.load)),
+                (Some(path), None) => {
+                    let load = with_context(&self.load, source.recipe.as_ref());
+                    Some(Model::inspect(path, &load))
+                }
                 _ => None,
             };
             let available = match &inspection {
@@ -141,6 +156,15 @@ impl Catalog {
         };
         self.sources.iter().map(plan).collect()
     }
+}
+
+/// How a model is loaded that was created by a recipe: with the context that it asks for, if nothing else was said.
+fn with_context(load: &LoadOptions, recipe: Option<&Recipe>) -> LoadOptions {
+    let mut load = load.clone();
+    if load.context == 0 {
+        load.context = recipe.and_then(Recipe::context).unwrap_or(0);
+    }
+    load
 }
 
 impl From<Model> for Catalog {
@@ -167,6 +191,8 @@ pub(crate) struct Served {
     pub(crate) engine: Engine,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) template_source: Option<String>,
+    /// How it was created from another model.
+    pub(crate) recipe: Option<Recipe>,
     /// How the model writes calls and reasoning.
     pub(crate) format: Option<Format>,
     /// Control tokens that mark calls and reasoning.
@@ -195,7 +221,9 @@ pub(crate) struct Active {
 
 impl Served {
     fn new(entry: &Entry, model: Model, options: &ServerOptions) -> Result<Served, welte::Error> {
-        let source = options.chat_template.as_deref();
+        let recipe = entry.recipe.as_ref();
+        let source = recipe.and_then(|recipe| recipe.template.as_deref());
+        let source = source.or(options.chat_template.as_deref());
         let source = source.or(model.chat_template_source());
         let format = source.map(Format::of_template);
         let controls = match (&format, model.tokenizer()) {
@@ -210,6 +238,7 @@ impl Served {
             engine: Engine::new(&model, &options.engine)?,
             template,
             template_source,
+            recipe: entry.recipe.clone(),
             format,
             controls,
             created: entry.created,
@@ -255,7 +284,9 @@ pub(crate) struct Entry {
     /// Seconds since 1970.
     pub(crate) created: u64,
     /// What to load; `None`: it is loaded and stays.
-    path: Option<String>,
+    pub(crate) path: Option<String>,
+    /// How it was created from the model at that path.
+    pub(crate) recipe: Option<Recipe>,
     pub(crate) metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// Says that a model was released, to those that wait for memory.
@@ -338,6 +369,7 @@ impl Entry {
             aliases: Vec::new(),
             created: times::since_1970().as_secs(),
             path,
+            recipe: None,
             released: released.clone(),
             metrics: Arc::default(),
             state: Mutex::new(State {
@@ -441,6 +473,7 @@ impl Models {
         for source in catalog.sources {
             let mut entry = Entry::new(source.name, source.path, options.keep_alive, &released);
             entry.aliases = source.aliases;
+            entry.recipe = source.recipe;
             if let Some(model) = source.model {
                 let served = Served::new(&entry, model, options)?;
                 entry.state().served = Some(Arc::new(served));
@@ -501,6 +534,24 @@ impl Models {
             );
             entries.push(Arc::new(entry));
         }
+    }
+
+    /// Adds a created model, in place of one that was created under this name. Requests at work go on.
+    #[cfg(feature = "hub")]
+    pub(crate) fn add_created(&self, name: &str, recipe: Recipe, options: &ServerOptions) {
+        let path = Some(recipe.from.clone());
+        let mut entry = Entry::new(name.to_string(), path, options.keep_alive, &self.released);
+        entry.recipe = Some(recipe);
+        let mut entries = self.entries();
+        entries.retain(|known| known.id != name);
+        entries.push(Arc::new(entry));
+    }
+
+    /// Forgets a created model.
+    #[cfg(feature = "hub")]
+    pub(crate) fn remove_created(&self, name: &str) {
+        self.entries()
+            .retain(|entry| entry.id != name || entry.recipe.is_none());
     }
 
     /// Deletes files, and forgets the models whose files are gone. Requests at work go on.
@@ -614,7 +665,7 @@ impl Models {
     ) -> Result<Loading, Failure> {
         let path = entry.path.as_deref().unwrap_or_default();
         let load = loop {
-            let (load, inspection) = self.inspect(path, options)?;
+            let (load, inspection) = self.inspect(entry, options)?;
             let shortage = self.shortage(&inspection, options);
             // A short context is of little use, so idle models make room for a longer one.
             let fitted = inspection.fitted_context();
@@ -659,12 +710,12 @@ impl Models {
     /// Plans a model beside the loaded ones.
     fn inspect(
         &self,
-        path: &str,
+        entry: &Entry,
         options: &ServerOptions,
     ) -> Result<(LoadOptions, Inspection), Failure> {
-        let mut load = self.load.clone();
+        let mut load = with_context(&self.load, entry.recipe.as_ref());
         load.fit_within = self.limit(options);
-        let inspection = Model::inspect(path, &load)?;
+        let inspection = Model::inspect(entry.path.as_deref().unwrap_or_default(), &load)?;
         Ok((load, inspection))
     }
 

@@ -5,8 +5,9 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
-use crate::models::{Entry, Lease, Served};
+use crate::models::{Entry, Lease, Served, name_of};
 use crate::openai::figures;
+use crate::recipe::Recipe;
 use crate::{images, keep_alive, logprobs, sampling, sse, times};
 use axum::extract::State;
 use axum::response::Response;
@@ -144,7 +145,7 @@ pub(crate) fn take_name(fields: &mut Fields) -> Result<String, Failure> {
 }
 
 /// Options of Ollama's way to load a model. They change no answer.
-const LOADING: [&str; 9] = [
+pub(crate) const LOADING: [&str; 9] = [
     "num_gpu",
     "num_thread",
     "num_batch",
@@ -465,10 +466,28 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
         format!("{architecture}.context_length"),
         served.model.context().into(),
     );
-    Ok(ok(&json!({
+    let mut shown = json!({
         "details": details(&served), "model_info": info, "capabilities": capabilities,
         "template": served.template_source, "modified_at": time(served.created),
-    })))
+    });
+    if let Some(recipe) = &served.recipe {
+        // Clients see the base's file without its folders.
+        let from = name_of(&recipe.from);
+        let recipe = Recipe {
+            from,
+            ..recipe.clone()
+        };
+        shown["modelfile"] = recipe.to_string().into();
+        shown["parameters"] = recipe
+            .parameters_as_text()
+            .collect::<Vec<_>>()
+            .join("\n")
+            .into();
+        shown["system"] = recipe.system.clone().unwrap_or_default().into();
+        shown["messages"] = json!(recipe.messages);
+        shown["license"] = recipe.license.join("\n").into();
+    }
+    Ok(ok(&shown))
 }
 
 fn now() -> String {

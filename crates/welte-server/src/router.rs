@@ -144,8 +144,9 @@ fn routes() -> Vec<Route> {
     let routes = {
         let delete = json_on(MethodFilter::DELETE, hub::delete);
         let pull: Route = ("post", "/api/pull", json(hub::pull));
+        let create: Route = ("post", "/api/create", json(hub::create));
         let remove: Route = ("delete", "/api/delete", delete);
-        routes.into_iter().chain([pull, remove]).collect()
+        routes.into_iter().chain([pull, create, remove]).collect()
     };
     routes
 }

@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, Answers, Event};
 use crate::error::Failure;
+use crate::openai::{More, Said};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -18,6 +19,14 @@ pub(crate) trait Format: Send + Unpin + 'static {
     fn begin(&mut self) -> Vec<Value>;
     /// An event of answer `index`.
     fn event(&mut self, index: usize, event: Event) -> Vec<Value>;
+    /// What has to be done once the answers have ended, before they go on.
+    fn more(&mut self) -> Option<More> {
+        None
+    }
+    /// What came of that. `goes_on`: there are further answers.
+    fn resume(&mut self, _results: Vec<(usize, Said)>, _goes_on: bool) -> Vec<Value> {
+        Vec::new()
+    }
     /// What comes after the last event.
     fn finish(&mut self) -> Vec<Value>;
     /// An error in the middle of the stream.
@@ -51,6 +60,7 @@ pub(crate) fn response<F: Format>(
     let stream = Streaming {
         answers: Answers::new(answers),
         format,
+        more: None,
         ready,
         over: false,
     };
@@ -74,6 +84,8 @@ where
 struct Streaming<F> {
     answers: Answers,
     format: F,
+    /// What is being done before the answers go on.
+    more: Option<More>,
     ready: VecDeque<Value>,
     over: bool,
 }
@@ -95,7 +107,21 @@ impl<F: Format> Stream for Streaming<F> {
             if this.over {
                 break;
             }
-            match this.answers.poll(context) {
+            let polled = match &mut this.more {
+                Some(more) => match more.as_mut().poll(context) {
+                    Poll::Ready(Ok(step)) => {
+                        this.more = None;
+                        let goes_on = !step.answers.is_empty();
+                        this.ready.extend(this.format.resume(step.results, goes_on));
+                        this.answers = Answers::new(step.answers);
+                        continue;
+                    }
+                    Poll::Ready(Err(failure)) => Poll::Ready(Some(Err(failure))),
+                    Poll::Pending => Poll::Pending,
+                },
+                None => this.answers.poll(context),
+            };
+            match polled {
                 Poll::Ready(Some(Ok((index, event)))) => {
                     this.ready.extend(this.format.event(index, event));
                 }
@@ -104,10 +130,14 @@ impl<F: Format> Stream for Streaming<F> {
                     let failure = this.format.failure(&failure);
                     text.push_str(&this.format.write(&failure));
                     // The other answers end too.
-                    this.answers = Answers::new(Vec::new());
+                    (this.answers, this.more) = (Answers::new(Vec::new()), None);
                     this.over = true;
                 }
                 Poll::Ready(None) => {
+                    this.more = this.format.more();
+                    if this.more.is_some() {
+                        continue;
+                    }
                     for value in this.format.finish() {
                         text.push_str(&this.format.write(&value));
                     }

@@ -495,6 +495,15 @@ async fn tools_are_explained_to_a_model_without_them() {
         }
     }
     assert!(made > 0);
+    // Schemas help such a model, and one that cannot be enforced is no reason to refuse: the client did not ask for that.
+    let mut odd = tools();
+    odd[0]["function"]["parameters"]["propertyNames"] = json!({ "pattern": "^a" });
+    let mut body = json!({ "messages": question(), "max_tokens": 4, "tools": odd });
+    let chat = post(&server, "/v1/chat/completions", body.clone()).await;
+    assert_eq!(chat.status, 200, "{}", chat.text);
+    body["tools"][0]["function"]["strict"] = true.into();
+    let chat = post(&server, "/v1/chat/completions", body).await;
+    assert_eq!(chat.status, 400, "{}", chat.text);
     // Calls and their results are text for such a model.
     let call = json!({"id": "call_1", "type": "function", "function": {
         "name": "count_animals", "arguments": "{\"animal\": \"fox\", \"count\": 1}"

@@ -30,7 +30,8 @@ const ENDPOINTS: [&[Endpoint]; 5] = [
 
 /// The endpoints of this build.
 fn built() -> impl Iterator<Item = Endpoint> {
-    let of_hub = |endpoint: &Endpoint| ["/api/pull", "/api/delete"].contains(&endpoint.path);
+    let of_hub =
+        |endpoint: &Endpoint| ["/api/pull", "/api/create", "/api/delete"].contains(&endpoint.path);
     let all = || ENDPOINTS.iter().copied().flatten().copied();
     let own = all().filter(move |endpoint| cfg!(feature = "hub") || !of_hub(endpoint));
     let aliases = llama::ALIASES.iter().flat_map(move |(alias, path)| {

@@ -86,6 +86,36 @@ const OLLAMA_PULL: &[Field] = &[
     ("insecure", "boolean", "false"),
 ];
 
+const OLLAMA_CREATE: &[Field] = &[
+    (
+        "from",
+        "!string",
+        "the model to start from, one of this server's",
+    ),
+    (
+        "system",
+        "string",
+        "the system message of conversations without one",
+    ),
+    (
+        "template",
+        "string",
+        "a chat template in Jinja, in place of the model's own",
+    ),
+    (
+        "parameters",
+        "object",
+        "settings of requests that do not choose their own",
+    ),
+    (
+        "messages",
+        "object[]",
+        "what every conversation begins with: role and content",
+    ),
+    ("license", "any", "a text or several"),
+    ("stream", "boolean", "false: answer when the model is there"),
+];
+
 pub(super) const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         stream: LINES,
@@ -149,6 +179,16 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "Ollama",
             "Download a model from the hub",
             &[OLLAMA_MANAGED, OLLAMA_PULL],
+        )
+    },
+    Endpoint {
+        stream: LINES,
+        answer: &[("status", "string", "")],
+        ..post(
+            "/api/create",
+            "Ollama",
+            "Create a model from another one",
+            &[OLLAMA_MANAGED, OLLAMA_CREATE],
         )
     },
     Endpoint {

@@ -1,5 +1,6 @@
 //! `POST /v1/responses/compact`: a conversation in few words, to go on from when the context is almost full.
 
+use super::mcp::Offer;
 use super::output::usage;
 use super::take_conversation;
 use crate::answer::Answers;
@@ -22,7 +23,8 @@ const SHARE: usize = 4;
 pub(crate) async fn compact(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("resp_"));
-    let conversation = take_conversation(&app, &mut fields, &mut ask)?;
+    let offer = Offer::default();
+    let conversation = take_conversation(&app, &mut fields, &mut ask, &offer)?;
     take_labels(&mut fields)?;
     fields.finish()?;
     // The answer is text, whatever the conversation's answers are.

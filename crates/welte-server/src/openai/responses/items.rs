@@ -62,6 +62,25 @@ fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
             "type": "compaction", "id": id("cmp_"),
             "encrypted_content": fields.need::<String>("encrypted_content")?,
         }),
+        "mcp_list_tools" => json!({
+            "type": kind, "id": id("mcpl_"), "server_label": fields.need::<String>("server_label")?,
+            "tools": fields.need::<Value>("tools")?, "error": fields.take::<Value>("error")?,
+        }),
+        "mcp_call" => json!({
+            "type": kind, "id": id("mcp_"), "server_label": fields.need::<String>("server_label")?,
+            "name": fields.need::<String>("name")?, "arguments": fields.need::<String>("arguments")?,
+            "output": fields.take::<String>("output")?, "error": fields.take::<Value>("error")?,
+            "approval_request_id": fields.take::<String>("approval_request_id")?,
+        }),
+        "mcp_approval_request" => json!({
+            "type": kind, "id": id("mcpr_"), "server_label": fields.need::<String>("server_label")?,
+            "name": fields.need::<String>("name")?, "arguments": fields.need::<String>("arguments")?,
+        }),
+        "mcp_approval_response" => json!({
+            "type": kind, "id": id("mcpa_"), "approve": fields.need::<bool>("approve")?,
+            "approval_request_id": fields.need::<String>("approval_request_id")?,
+            "reason": fields.take::<String>("reason")?,
+        }),
         "function_call_output" => json!({
             "type": "function_call_output", "id": id("fco_"), "status": "completed",
             "call_id": fields.need::<String>("call_id")?, "output": parts(&mut fields, "output", "user")?,
@@ -74,7 +93,7 @@ fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
         }
         _ => {
             let problem = format!(
-                "{kind:?} is not supported; use message, function_call, function_call_output, reasoning or compaction"
+                "{kind:?} is not supported; use message, function_call, function_call_output, reasoning, compaction, mcp_list_tools, mcp_call, mcp_approval_request or mcp_approval_response"
             );
             return Err(fields.wrong("type", problem));
         }
@@ -141,6 +160,7 @@ fn texts(fields: &mut Fields, name: &str, kind: &str) -> Result<Value, Failure> 
 /// The messages of a conversation. Reasoning, text and calls that follow each other become one message.
 pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Message> {
     let mut all: Vec<Message> = Vec::new();
+    let mut requests: Vec<&Value> = Vec::new();
     for item in items {
         let text = |field: &str| item[field].as_str().unwrap_or_default().to_string();
         match item["type"].as_str() {
@@ -184,6 +204,28 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
                 let content = format!("Summary of the conversation so far:\n\n{summary}");
                 all.push(Message::new("user", content));
             }
+            Some("mcp_call") => {
+                let error = || match item["error"].as_str() {
+                    Some(error) => format!("Error: {error}"),
+                    None => item["error"].to_string(),
+                };
+                let said = item["output"].as_str().map_or_else(error, str::to_string);
+                called(&mut all, item, said);
+            }
+            Some("mcp_approval_request") => requests.push(item),
+            Some("mcp_approval_response") if item["approve"] != true => {
+                let asked = requests
+                    .iter()
+                    .find(|asked| asked["id"] == item["approval_request_id"]);
+                if let Some(asked) = asked {
+                    let reason = item["reason"].as_str().map(|why| format!(": {why}"));
+                    let said = format!(
+                        "The user has refused this call{}.",
+                        reason.unwrap_or_default()
+                    );
+                    called(&mut all, asked, said);
+                }
+            }
             Some("function_call_output") => all.push(Message {
                 tool_call_id: Some(text("call_id")),
                 images: pictures(&item["output"]),
@@ -193,6 +235,20 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
         }
     }
     all
+}
+
+/// A call of an MCP server's tool, and what it has said.
+fn called(all: &mut Vec<Message>, item: &Value, said: String) {
+    let text = |field: &str| item[field].as_str().unwrap_or_default().to_string();
+    answer(all, |_| true).tool_calls.push(ToolCall {
+        id: text("id"),
+        name: text("name"),
+        arguments: text("arguments"),
+    });
+    all.push(Message {
+        tool_call_id: Some(text("id")),
+        ..Message::new("tool", said)
+    });
 }
 
 /// The last message if it is the model's and `goes_on` allows it, else a new one.

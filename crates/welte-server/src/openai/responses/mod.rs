@@ -2,11 +2,13 @@
 
 mod compact;
 mod items;
+mod mcp;
 mod output;
 mod store;
 mod tools;
 
 pub(crate) use compact::compact;
+pub(crate) use mcp::{More, Said};
 pub(crate) use store::Store;
 
 use super::chat::reasoning_effort;
@@ -18,10 +20,12 @@ use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::ignored::Ignored;
+use crate::sse::Format;
 use crate::{logprobs, sampling, sse};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use mcp::{Offer, Rounds};
 use output::{Building, Keep};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -47,7 +51,8 @@ pub(crate) const INCLUDES: [&str; 7] = [
 pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("resp_"));
-    let conversation = take_conversation(&app, &mut fields, &mut ask)?;
+    let offer = mcp::look(&app, &fields).await?;
+    let conversation = take_conversation(&app, &mut fields, &mut ask, &offer)?;
     sampling::take(&mut fields, &mut ask.options)?;
     let limit: Option<usize> = fields.take("max_output_tokens")?;
     ask.options.max_tokens = limit.unwrap_or(ask.options.max_tokens);
@@ -79,7 +84,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         let top = logprobs::checked(&fields, "top_logprobs", top.unwrap_or(0))?;
         ask.options.logprobs = Some(top);
     }
-    // It limits the calls of tools that the server runs, and there are none.
+    // It limits the calls of tools that the server runs: those of MCP servers.
     let most_calls: Option<u64> = fields.take("max_tool_calls")?;
     fields.ignore(&["prompt_cache_options"]);
     // These come back in the response.
@@ -101,12 +106,35 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         "presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty,
         "safety_identifier": safety_identifier, "prompt_cache_key": prompt_cache_key,
     });
+    let items = conversation.before.iter().chain(&conversation.input);
+    let approved = mcp::approved(items.clone().map(|item| &item.value));
+    let approved: Vec<(Value, String)> = approved
+        .into_iter()
+        .map(|(item, id)| (item.clone(), id.to_string()))
+        .collect();
+    for (request, _) in &approved {
+        let text = |field: &str| request[field].as_str().unwrap_or_default();
+        let (label, name) = (text("server_label"), text("name"));
+        if !conversation.names.offers(label, name) {
+            let problem = format!(
+                "must offer {name:?} of the MCP server {label:?}, which the user has agreed to call"
+            );
+            return Err(Failure::field("tools", problem));
+        }
+    }
+    let lists = offer.items(&app, items);
+    let rounds = Rounds::new(offer, &ask, &conversation.names, most_calls);
     let keep = store.then(|| Keep {
         before: conversation.before,
         input: conversation.input,
     });
-    let answers = ask.start(&app).await?;
+    let answers = match approved.is_empty() {
+        true => ask.start(&app).await?,
+        // The calls come first.
+        false => Vec::new(),
+    };
     let mut building = Building::new(app, served, head, conversation.names, keep);
+    building.with_tools(rounds, lists, approved);
     if background {
         return Ok(in_background(building, answers));
     }
@@ -119,11 +147,19 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
 
 /// Waits for the whole answer.
 async fn run(building: &mut Building, answers: Vec<Answer>) -> Result<(), Failure> {
+    building.begin();
     let mut answers = Answers::new(answers);
-    while let Some(event) = answers.next().await {
-        building.take(event?.1);
+    loop {
+        while let Some(event) = answers.next().await {
+            building.take(event?.1);
+        }
+        let Some(more) = building.more() else {
+            return Ok(());
+        };
+        let step = more.await?;
+        building.resume(step.results, !step.answers.is_empty());
+        answers = Answers::new(step.answers);
     }
-    Ok(())
 }
 
 /// Lets the answer go on without the client.
@@ -155,7 +191,8 @@ fn in_background(mut building: Building, answers: Vec<Answer>) -> Response {
 pub(crate) async fn input_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, String::new());
-    take_conversation(&app, &mut fields, &mut ask)?;
+    let offer = mcp::look(&app, &fields).await?;
+    take_conversation(&app, &mut fields, &mut ask, &offer)?;
     fields.finish()?;
     let count = ask::count(&app, ask).await?;
     Ok(ok(
@@ -184,6 +221,7 @@ fn take_conversation(
     app: &App,
     fields: &mut Fields,
     ask: &mut Ask,
+    offer: &Offer,
 ) -> Result<Conversation, Failure> {
     let previous: Option<String> = fields.take("previous_response_id")?;
     let before = match &previous {
@@ -215,7 +253,7 @@ fn take_conversation(
     let system = instructions.iter().map(|text| Message::new("system", text));
     let items = before.iter().chain(&input).map(|item| &item.value);
     let messages = system.chain(items::messages(items)).collect();
-    let (tools, names) = tools::take(fields, ask)?;
+    let (tools, names) = tools::take(fields, ask, offer)?;
     let choice = tool_choice(fields, ask)?;
     let mut variables = Map::new();
     let mut effort = None;

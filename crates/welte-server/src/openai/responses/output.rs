@@ -1,5 +1,6 @@
 //! The output of a response: items, and the events that announce them. Whole responses are built from the same events.
 
+use super::mcp::{Call, More, Rounds, Said, tell};
 use super::store::{Item, Stored};
 use super::tools::Names;
 use crate::answer::{End, Event, Reason};
@@ -34,6 +35,20 @@ pub(super) struct Building {
     /// Events so far.
     events: u64,
     keep: Option<Keep>,
+    /// How the model goes on after calls of MCP servers' tools; `None`: it has no such tools.
+    rounds: Option<Rounds>,
+    /// Lists of such tools, and calls that the user has agreed to, which come first.
+    first: (Vec<Value>, Vec<(Value, String)>),
+    /// The call of such a tool that grows: the name that the model knows, and the arguments.
+    remote: Option<(String, String)>,
+    /// Calls to be made once the answer has ended.
+    calls: Vec<Call>,
+    /// The end of the answer before these calls.
+    held: Option<Box<End>>,
+    /// What earlier answers of the response have used.
+    used: Value,
+    /// The client has to act before the model can go on.
+    waits: bool,
     /// Replaces a response that is stored already.
     in_background: bool,
 }
@@ -134,8 +149,25 @@ impl Building {
             logprobs: Vec::new(),
             events: 0,
             keep,
+            rounds: None,
+            first: Default::default(),
+            remote: None,
+            calls: Vec::new(),
+            held: None,
+            used: Value::Null,
+            waits: false,
             in_background: false,
         }
+    }
+
+    /// With tools of MCP servers.
+    pub(super) fn with_tools(
+        &mut self,
+        rounds: Option<Rounds>,
+        lists: Vec<Value>,
+        approved: Vec<(Value, String)>,
+    ) {
+        (self.rounds, self.first) = (rounds, (lists, approved));
     }
 
     /// Stores the response before it is made. `cancel` ends it.
@@ -265,6 +297,64 @@ impl Building {
         self.announce("response.output_item.done", place)
     }
 
+    /// Announces an item that is complete at once.
+    fn whole_item(&mut self, item: Value) -> Vec<Value> {
+        let added = json!({ "output_index": self.output.len(), "item": item.clone() });
+        vec![
+            self.announce("response.output_item.added", added),
+            self.item_done(item),
+        ]
+    }
+
+    /// Begins a call of an MCP server's tool, which is made once the answer has ended.
+    fn begin_call(
+        &mut self,
+        label: &str,
+        name: &str,
+        arguments: String,
+        approval: Option<String>,
+    ) -> Vec<Value> {
+        let id = self.app.id("mcp_");
+        let item = json!({
+            "type": "mcp_call", "id": id, "status": "in_progress", "server_label": label, "name": name,
+            "arguments": arguments, "output": null, "error": null, "approval_request_id": approval,
+        });
+        let index = self.output.len();
+        let place = json!({ "item_id": id, "output_index": index });
+        let mut done = place.clone();
+        done["arguments"] = arguments.as_str().into();
+        let added = json!({ "output_index": index, "item": item.clone() });
+        self.output.push(item);
+        let (label, name) = (label.to_string(), name.to_string());
+        self.calls.push(Call {
+            index,
+            label,
+            name,
+            arguments,
+        });
+        vec![
+            self.announce("response.output_item.added", added),
+            self.announce("response.mcp_call.in_progress", place),
+            self.announce("response.mcp_call_arguments.done", done),
+        ]
+    }
+
+    /// A complete call of an MCP server's tool: to be made, or a question to the user.
+    fn remote_call(&mut self, known_as: &str, arguments: String) -> Vec<Value> {
+        let Some(remote) = self.names.remote(known_as).cloned() else {
+            return Vec::new();
+        };
+        if !remote.ask_first {
+            return self.begin_call(&remote.label, &remote.name, arguments, None);
+        }
+        self.waits = true;
+        let item = json!({
+            "type": "mcp_approval_request", "id": self.app.id("mcpr_"), "server_label": remote.label,
+            "name": remote.name, "arguments": arguments,
+        });
+        self.whole_item(item)
+    }
+
     fn end(&mut self, end: &End) -> Vec<Value> {
         let (status, details) = match end.reason {
             Reason::Length => ("incomplete", json!({ "reason": "max_output_tokens" })),
@@ -276,7 +366,7 @@ impl Building {
         }
         let mut events = self.close(status);
         self.head["incomplete_details"] = details;
-        self.head["usage"] = usage(end);
+        self.head["usage"] = sum(usage(end), &self.used);
         self.head["welte"] = figures(end);
         let kind = format!("response.{status}");
         self.finish(status);
@@ -320,6 +410,29 @@ impl Building {
     /// Takes an event of the answer. Returns the events of the response.
     pub(super) fn take(&mut self, event: Event) -> Vec<Value> {
         match event {
+            Event::CallBegin(name) if self.names.remote(&name).is_some() => {
+                self.remote = Some((name, String::new()));
+                self.close("completed")
+            }
+            Event::CallArguments(delta) if self.remote.is_some() => {
+                if let Some((_, arguments)) = &mut self.remote {
+                    arguments.push_str(&delta);
+                }
+                Vec::new()
+            }
+            Event::CallEnd if self.remote.is_some() => {
+                let (name, arguments) = self.remote.take().unwrap_or_default();
+                self.remote_call(&name, arguments)
+            }
+            Event::CallVoid if self.remote.is_some() => {
+                self.remote = None;
+                Vec::new()
+            }
+            Event::End(end) if !self.calls.is_empty() => {
+                let events = self.close("completed");
+                self.held = Some(end);
+                events
+            }
             Event::Tokens(_) | Event::Timings(_) | Event::Progress(_) => Vec::new(),
             Event::Logprobs(all) => {
                 if let Value::Array(entries) = logprobs::entries(&self.served, &all) {
@@ -329,7 +442,10 @@ impl Building {
             }
             Event::Text(text) => self.grow(Kind::Message, text),
             Event::Reasoning(text) => self.grow(Kind::Reasoning, text),
-            Event::CallBegin(name) => self.begin_item(Kind::Call, name),
+            Event::CallBegin(name) => {
+                self.waits = true;
+                self.begin_item(Kind::Call, name)
+            }
             Event::CallArguments(delta) => self.grow(Kind::Call, delta),
             Event::CallEnd => self.close("completed"),
             Event::CallVoid => self.close("incomplete"),
@@ -349,12 +465,76 @@ pub(super) fn usage(end: &End) -> Value {
     })
 }
 
+/// The numbers of two objects together.
+fn sum(mut value: Value, other: &Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                *value = sum(value.take(), &other[name.as_str()]);
+            }
+        }
+        value => {
+            let all = value.as_u64().zip(other.as_u64()).map(|(a, b)| a + b);
+            *value = all.map_or(value.take(), Value::from);
+        }
+    }
+    value
+}
+
 impl sse::Format for Building {
     fn begin(&mut self) -> Vec<Value> {
         let response = self.response();
-        ["response.created", "response.in_progress"]
+        let mut events: Vec<Value> = ["response.created", "response.in_progress"]
             .map(|kind| self.announce(kind, json!({ "response": response })))
-            .into()
+            .into();
+        let (lists, approved) = std::mem::take(&mut self.first);
+        for list in lists {
+            let place = json!({ "item_id": list["id"], "output_index": self.output.len() });
+            for kind in ["in_progress", "completed"] {
+                events
+                    .push(self.announce(&format!("response.mcp_list_tools.{kind}"), place.clone()));
+            }
+            events.extend(self.whole_item(list));
+        }
+        for (request, id) in approved {
+            let text = |field: &str| request[field].as_str().unwrap_or_default();
+            let (label, name, arguments) = (
+                text("server_label"),
+                text("name"),
+                text("arguments").to_string(),
+            );
+            events.extend(self.begin_call(label, name, arguments, Some(id)));
+        }
+        events
+    }
+
+    fn more(&mut self) -> Option<More> {
+        let calls = std::mem::take(&mut self.calls);
+        let rounds = self.rounds.as_mut().filter(|_| !calls.is_empty())?;
+        let made = self.held.as_ref().map_or(0, |end| end.outcome.tokens.len());
+        Some(rounds.go_on(&self.app, calls, self.output.clone(), made, self.waits))
+    }
+
+    fn resume(&mut self, results: Vec<(usize, Said)>, goes_on: bool) -> Vec<Value> {
+        let mut events = Vec::new();
+        for (index, said) in results {
+            tell(&mut self.output[index], &said);
+            let item = self.output[index].clone();
+            let place = json!({ "item_id": item["id"], "output_index": index });
+            let kind = format!(
+                "response.mcp_call.{}",
+                item["status"].as_str().unwrap_or_default()
+            );
+            events.push(self.announce(&kind, place));
+            let done = json!({ "output_index": index, "item": item });
+            events.push(self.announce("response.output_item.done", done));
+        }
+        match self.held.take() {
+            Some(end) if goes_on => self.used = sum(usage(&end), &self.used),
+            Some(end) => events.extend(self.end(&end)),
+            None => {}
+        }
+        events
     }
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {

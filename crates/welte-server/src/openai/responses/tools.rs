@@ -1,5 +1,6 @@
 //! Tools of a response: functions, and namespaces of functions. Tools that OpenAI's servers run are passed over.
 
+use super::mcp::{Offer, Remote};
 use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// Types of tools that OpenAI's servers run. The model cannot call them here.
-const SERVER_TOOLS: [&str; 9] = [
+const SERVER_TOOLS: [&str; 8] = [
     "web_search",
     "web_search_2025_08_26",
     "web_search_preview",
@@ -16,18 +17,39 @@ const SERVER_TOOLS: [&str; 9] = [
     "file_search",
     "code_interpreter",
     "image_generation",
-    "mcp",
     "tool_search",
 ];
 
 /// Namespace and name of functions, by the name under which the model knows them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names(HashMap<String, (String, String)>);
+pub(super) struct Names {
+    spaces: HashMap<String, (String, String)>,
+    /// Tools of MCP servers, by the same.
+    remote: HashMap<String, Remote>,
+}
 
 impl Names {
+    pub(super) fn add_remote(&mut self, known_as: String, remote: Remote) {
+        self.remote.insert(known_as, remote);
+    }
+
+    pub(super) fn remote(&self, known_as: &str) -> Option<&Remote> {
+        self.remote.get(known_as)
+    }
+
+    pub(super) fn has_remote(&self) -> bool {
+        !self.remote.is_empty()
+    }
+
+    /// Whether the request offers this tool of a server.
+    pub(super) fn offers(&self, label: &str, name: &str) -> bool {
+        let mut all = self.remote.values();
+        all.any(|remote| remote.label == label && remote.name == name)
+    }
+
     /// Namespace and name of a function that the model calls.
     pub(super) fn of_call(&self, known_as: String) -> (Option<String>, String) {
-        match self.0.get(&known_as) {
+        match self.spaces.get(&known_as) {
             Some((namespace, name)) => (Some(namespace.clone()), name.clone()),
             None => (None, known_as),
         }
@@ -40,7 +62,11 @@ pub(super) fn known_as(namespace: &str, name: &str) -> String {
 }
 
 /// Takes the tools. Returns them as they came, with null in place of what functions leave out.
-pub(super) fn take(fields: &mut Fields, ask: &mut Ask) -> Result<(Value, Names), Failure> {
+pub(super) fn take(
+    fields: &mut Fields,
+    ask: &mut Ask,
+    offer: &Offer,
+) -> Result<(Value, Names), Failure> {
     let mut all: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     let mut names = Names::default();
     for (i, tool) in all.iter().enumerate() {
@@ -51,14 +77,16 @@ pub(super) fn take(fields: &mut Fields, ask: &mut Ask) -> Result<(Value, Names),
                 let described = function(tool, ask)?;
                 ask.tools.push(described);
             }
+            "mcp" => offer.take(tool, ask, &mut names)?,
             "namespace" => take_namespace(tool, ask, &mut names)?,
             kind if SERVER_TOOLS.contains(&kind) => {
                 let problem = format!("{kind:?} is a tool that OpenAI's servers run");
                 tool.pass_over("type", &problem)?;
             }
             _ => {
-                let problem =
-                    format!("{kind:?} is not supported; use \"function\" or \"namespace\"");
+                let problem = format!(
+                    "{kind:?} is not supported; use \"function\", \"mcp\" or \"namespace\""
+                );
                 return Err(tool.wrong("type", problem));
             }
         }
@@ -85,7 +113,7 @@ fn take_namespace(mut space: Fields, ask: &mut Ask, names: &mut Names) -> Result
         let known_as = described["function"]["name"].as_str().unwrap_or_default();
         let name = known_as.get(namespace.len() + 2..).unwrap_or_default();
         let place = (namespace.clone(), name.to_string());
-        names.0.insert(known_as.to_string(), place);
+        names.spaces.insert(known_as.to_string(), place);
         ask.tools.push(described);
     }
     space.finish()

@@ -1,0 +1,282 @@
+//! Tools of MCP servers (Model Context Protocol): the servers of the operator's file, a client for them, their tools. Models reach
+//! them through `/v1/responses`. Nothing here runs unless the operator has named a file.
+
+#[cfg(feature = "hub")]
+mod http;
+mod process;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The revision of the protocol that we speak. Servers may answer with an older one.
+const PROTOCOL: &str = "2025-06-18";
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The largest message of a server, and the most tools of one.
+const LARGEST: usize = 8 << 20;
+const MOST_TOOLS: usize = 512;
+
+/// The servers that models may use, by their labels.
+#[derive(Clone, Default)]
+pub struct McpServers(Arc<BTreeMap<String, Server>>);
+
+impl fmt::Debug for McpServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Their variables and headers may have keys.
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// How a server is reached.
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Place {
+    /// A program that talks through its standard streams.
+    Program {
+        command: String,
+        #[serde(default)]
+        args: Vec<String>,
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+        #[serde(default)]
+        cwd: Option<PathBuf>,
+        #[serde(default, rename = "type")]
+        _kind: Option<String>,
+    },
+    /// An address that takes messages by streamable HTTP.
+    Address {
+        url: String,
+        #[serde(default)]
+        headers: BTreeMap<String, String>,
+        #[serde(default, rename = "type")]
+        _kind: Option<String>,
+    },
+}
+
+/// A server, and the connection to it once it was needed.
+struct Server {
+    place: Place,
+    link: Mutex<Option<Arc<dyn Link>>>,
+    ids: AtomicU64,
+}
+
+/// A connection.
+trait Link: Send + Sync {
+    /// Sends a request and waits for its result.
+    fn call(&self, request: &Value) -> Result<Value, Problem>;
+    /// Sends what has no answer.
+    fn tell(&self, notification: &Value) -> Result<(), Problem>;
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+enum Problem {
+    /// The server answers with an error.
+    Refused(String),
+    /// The connection is of no further use.
+    Broken(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Problem::Refused(text) | Problem::Broken(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// A tool of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    pub(crate) schema: Value,
+}
+
+impl McpServers {
+    /// Reads the operator's file: `{"mcpServers": {LABEL: {"command": …, "args": […], "env": {…}} or {"url": …, "headers": {…}}}}`.
+    pub fn parse(text: &str) -> Result<McpServers, String> {
+        #[derive(Deserialize)]
+        struct File {
+            #[serde(rename = "mcpServers")]
+            servers: Map<String, Value>,
+        }
+        let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut servers = BTreeMap::new();
+        for (label, value) in file.servers {
+            let place = serde_json::from_value(value).map_err(|_| {
+                format!(
+                    "mcpServers.{label}: must have command, with args, env and cwd if need be, or url, with headers"
+                )
+            })?;
+            if let Place::Address { url, .. } = &place {
+                let known = url.starts_with("http://") || url.starts_with("https://");
+                if !known || cfg!(not(feature = "hub")) {
+                    return Err(format!(
+                        "mcpServers.{label}.url: {url} is not an address that this program can reach"
+                    ));
+                }
+            }
+            let server = Server {
+                place,
+                link: Mutex::default(),
+                ids: AtomicU64::new(1),
+            };
+            servers.insert(label, server);
+        }
+        Ok(McpServers(Arc::new(servers)))
+    }
+
+    pub(crate) fn has(&self, label: &str) -> bool {
+        self.0.contains_key(label)
+    }
+
+    /// The labels, for messages.
+    pub(crate) fn labels(&self) -> String {
+        let labels: Vec<&str> = self.0.keys().map(String::as_str).collect();
+        labels.join(", ")
+    }
+
+    fn server(&self, label: &str) -> Result<&Server, String> {
+        let server = self.0.get(label);
+        server.ok_or_else(|| format!("there is no MCP server {label:?}"))
+    }
+
+    /// The tools of a server. Blocks.
+    pub(crate) fn tools(&self, label: &str) -> Result<Vec<Tool>, String> {
+        let server = self.server(label)?;
+        let mut tools = Vec::new();
+        let mut params = json!({});
+        loop {
+            let page = server.ask("tools/list", &params)?;
+            for tool in page["tools"].as_array().into_iter().flatten() {
+                let name = tool["name"].as_str().ok_or("a tool has no name")?;
+                let schema = tool.get("inputSchema").filter(|schema| schema.is_object());
+                tools.push(Tool {
+                    name: name.to_string(),
+                    description: tool["description"].as_str().map(str::to_string),
+                    schema: schema
+                        .cloned()
+                        .unwrap_or_else(|| json!({ "type": "object" })),
+                });
+            }
+            if tools.len() > MOST_TOOLS {
+                return Err(format!("has more than {MOST_TOOLS} tools"));
+            }
+            match page["nextCursor"].as_str() {
+                Some(cursor) => params = json!({ "cursor": cursor }),
+                None => return Ok(tools),
+            }
+        }
+    }
+
+    /// Calls a tool. Returns its text, or what went wrong. Blocks.
+    pub(crate) fn call(&self, label: &str, tool: &str, arguments: &str) -> Result<String, String> {
+        let arguments: Value = match arguments.trim() {
+            "" => json!({}),
+            text => serde_json::from_str(text).map_err(|error| format!("arguments: {error}"))?,
+        };
+        let params = json!({ "name": tool, "arguments": arguments });
+        let result = self.server(label)?.ask("tools/call", &params)?;
+        let part = |part: &Value| match part["type"].as_str() {
+            Some("text") => part["text"].as_str().unwrap_or_default().to_string(),
+            Some("resource") => match part["resource"]["text"].as_str() {
+                Some(text) => text.to_string(),
+                None => format!(
+                    "[{}]",
+                    part["resource"]["uri"].as_str().unwrap_or("resource")
+                ),
+            },
+            Some("resource_link") => format!("[{}]", part["uri"].as_str().unwrap_or_default()),
+            other => format!("[{}]", other.unwrap_or("nothing")),
+        };
+        let parts = result["content"].as_array().into_iter().flatten();
+        let mut text = parts.map(part).collect::<Vec<String>>().join("\n");
+        if text.is_empty() && !result["structuredContent"].is_null() {
+            text = result["structuredContent"].to_string();
+        }
+        match result["isError"].as_bool() {
+            Some(true) => Err(text),
+            _ => Ok(text),
+        }
+    }
+}
+
+impl Server {
+    /// Asks, over a new connection if there is none or the old one has broken.
+    fn ask(&self, method: &str, params: &Value) -> Result<Value, String> {
+        let (link, new) = self.link().map_err(|problem| problem.to_string())?;
+        let request = self.request(method, params);
+        match link.call(&request) {
+            Ok(result) => Ok(result),
+            Err(Problem::Refused(text)) => Err(text),
+            Err(Problem::Broken(text)) => {
+                *self.held() = None;
+                // A call may have had an effect, so that only a list is asked for twice.
+                if new || method == "tools/call" {
+                    return Err(text);
+                }
+                let (link, _) = self.link().map_err(|problem| problem.to_string())?;
+                link.call(&request).map_err(|problem| problem.to_string())
+            }
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Arc<dyn Link>>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection. True: it is a new one.
+    fn link(&self) -> Result<(Arc<dyn Link>, bool), Problem> {
+        let mut held = self.held();
+        if let Some(link) = &*held {
+            return Ok((link.clone(), false));
+        }
+        let link: Arc<dyn Link> = match &self.place {
+            Place::Program {
+                command,
+                args,
+                env,
+                cwd,
+                ..
+            } => Arc::new(process::Process::start(command, args, env, cwd.as_deref())?),
+            #[cfg(feature = "hub")]
+            Place::Address { url, headers, .. } => Arc::new(http::Address::new(url, headers)),
+            #[cfg(not(feature = "hub"))]
+            Place::Address { url, .. } => {
+                return Err(Problem::Broken(format!("{url}: not supported")));
+            }
+        };
+        let hello = json!({
+            "protocolVersion": PROTOCOL, "capabilities": {},
+            "clientInfo": { "name": "welte", "version": env!("CARGO_PKG_VERSION") },
+        });
+        link.call(&self.request("initialize", &hello))?;
+        link.tell(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
+        *held = Some(link.clone());
+        Ok((link, true))
+    }
+
+    fn request(&self, method: &str, params: &Value) -> Value {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+    }
+}
+
+/// The result in a server's answer.
+fn result(mut answer: Value) -> Result<Value, Problem> {
+    match answer.get_mut("error") {
+        Some(error) => {
+            let text = error["message"]
+                .as_str()
+                .unwrap_or("an error without a message");
+            Err(Problem::Refused(text.to_string()))
+        }
+        None => Ok(answer["result"].take()),
+    }
+}

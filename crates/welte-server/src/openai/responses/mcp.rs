@@ -1,0 +1,343 @@
+//! Tools of MCP servers in a response: which ones a request offers, calls that wait for the user, and calls that are made. After
+//! calls the model goes on with their results, in the same response.
+
+use super::items;
+use super::store::Item;
+use super::tools::{Names, known_as};
+use crate::answer::Answer;
+use crate::app::App;
+use crate::ask::{Ask, Prompt};
+use crate::error::Failure;
+use crate::fields::Fields;
+use crate::mcp::{McpServers, Tool};
+use axum::http::StatusCode;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use welte::Message;
+
+/// Calls of a response without `max_tool_calls`.
+const MOST_CALLS: u64 = 64;
+
+/// A tool of a server, by the name under which the model knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    pub(super) label: String,
+    pub(super) name: String,
+    /// The user must agree to each call.
+    pub(super) ask_first: bool,
+}
+
+/// The servers that a request names, and what they offer.
+#[derive(Default)]
+pub(super) struct Offer {
+    servers: Option<McpServers>,
+    lists: BTreeMap<String, Vec<Tool>>,
+}
+
+/// Asks the servers that a request names for their tools.
+pub(super) async fn look(app: &App, fields: &Fields) -> Result<Offer, Failure> {
+    let Some(servers) = app.options.mcp.clone() else {
+        return Ok(Offer::default());
+    };
+    let mut lists = BTreeMap::new();
+    let tools = fields.peek("tools").and_then(Value::as_array);
+    for tool in tools
+        .into_iter()
+        .flatten()
+        .filter(|tool| tool["type"] == "mcp")
+    {
+        let label = tool["server_label"]
+            .as_str()
+            .unwrap_or_default()
+            .to_string();
+        if !servers.has(&label) || lists.contains_key(&label) {
+            continue;
+        }
+        let (asked, name) = (servers.clone(), label.clone());
+        let listed = tokio::task::spawn_blocking(move || asked.tools(&name)).await;
+        let listed = listed.map_err(|error| Failure::fault(&error))?;
+        let listed = listed.map_err(|problem| {
+            let message = format!("the MCP server {label:?} offers no tools: {problem}");
+            Failure::new(StatusCode::BAD_GATEWAY, message)
+        })?;
+        lists.insert(label, listed);
+    }
+    Ok(Offer {
+        servers: Some(servers),
+        lists,
+    })
+}
+
+impl Offer {
+    /// Takes a tool of type `mcp`: the tools of a server.
+    pub(super) fn take(
+        &self,
+        mut fields: Fields,
+        ask: &mut Ask,
+        names: &mut Names,
+    ) -> Result<(), Failure> {
+        let Some(servers) = &self.servers else {
+            return fields.pass_over("type", "the server has no MCP servers; see --mcp-config");
+        };
+        let label: String = fields.need("server_label")?;
+        let Some(listed) = self.lists.get(&label) else {
+            let problem = format!(
+                "{label:?} is none of the servers of --mcp-config: {}",
+                servers.labels()
+            );
+            return Err(fields.wrong("server_label", problem));
+        };
+        // Where servers are, and what they are told, is the operator's matter.
+        fields.refuse(&["server_url", "connector_id", "authorization", "headers"])?;
+        fields.ignore(&["server_description"]);
+        let allowed = match fields.take::<Value>("allowed_tools")? {
+            None => None,
+            Some(Value::Object(mut filter)) => {
+                let names = filter.remove("tool_names").unwrap_or_default();
+                if !filter.is_empty() {
+                    return Err(fields.wrong("allowed_tools", "only tool_names is supported"));
+                }
+                Some(texts(&fields, "allowed_tools", names)?)
+            }
+            Some(names) => Some(texts(&fields, "allowed_tools", names)?),
+        };
+        let approval = Approval::take(&mut fields)?;
+        fields.finish()?;
+        for tool in listed {
+            if allowed
+                .as_ref()
+                .is_some_and(|allowed| !allowed.contains(&tool.name))
+            {
+                continue;
+            }
+            let taken = |name: &str| {
+                ask.tools
+                    .iter()
+                    .any(|tool| tool["function"]["name"] == name)
+            };
+            let name = match taken(&tool.name) {
+                true => known_as(&label, &tool.name),
+                false => tool.name.clone(),
+            };
+            ask.tools.push(json!({ "type": "function", "function": {
+                "name": name, "description": tool.description, "parameters": tool.schema,
+            } }));
+            let remote = Remote {
+                label: label.clone(),
+                name: tool.name.clone(),
+                ask_first: approval.is_needed(&tool.name),
+            };
+            names.add_remote(name, remote);
+        }
+        Ok(())
+    }
+
+    /// Items that list the tools of servers, those apart that the conversation has already.
+    pub(super) fn items<'a>(
+        &self,
+        app: &App,
+        conversation: impl Iterator<Item = &'a Arc<Item>>,
+    ) -> Vec<Value> {
+        let lists = conversation.filter(|item| item.value["type"] == "mcp_list_tools");
+        let known: Vec<&str> = lists
+            .filter_map(|item| item.value["server_label"].as_str())
+            .collect();
+        let new = self
+            .lists
+            .iter()
+            .filter(|(label, _)| !known.contains(&label.as_str()));
+        let tool = |tool: &Tool| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.schema, "annotations": null });
+        let item = |(label, tools): (&String, &Vec<Tool>)| {
+            json!({
+                "type": "mcp_list_tools", "id": app.id("mcpl_"), "server_label": label, "error": null,
+                "tools": tools.iter().map(tool).collect::<Value>(),
+            })
+        };
+        new.map(item).collect()
+    }
+}
+
+fn texts(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failure> {
+    serde_json::from_value(value).map_err(|_| fields.wrong(name, "must be a list of names"))
+}
+
+/// Which calls the user must agree to.
+enum Approval {
+    Always,
+    Never,
+    /// All but these.
+    Except(Vec<String>),
+    Only(Vec<String>),
+}
+
+impl Approval {
+    fn take(fields: &mut Fields) -> Result<Approval, Failure> {
+        const NAME: &str = "require_approval";
+        let filter = match fields.take::<Value>(NAME)? {
+            None => return Ok(Approval::Always),
+            Some(Value::String(word)) if word == "always" => return Ok(Approval::Always),
+            Some(Value::String(word)) if word == "never" => return Ok(Approval::Never),
+            Some(Value::Object(filter)) => filter,
+            Some(_) => {
+                return Err(
+                    fields.wrong(NAME, "must be always, never, or an object with one of them")
+                );
+            }
+        };
+        let mut filter = filter.into_iter();
+        let (Some((kind, mut names)), None) = (filter.next(), filter.next()) else {
+            return Err(fields.wrong(NAME, "must have one of always and never"));
+        };
+        let names = texts(fields, NAME, names["tool_names"].take())?;
+        match kind.as_str() {
+            "always" => Ok(Approval::Only(names)),
+            "never" => Ok(Approval::Except(names)),
+            _ => Err(fields.wrong(NAME, "must have one of always and never")),
+        }
+    }
+
+    fn is_needed(&self, tool: &str) -> bool {
+        let has = |names: &[String]| names.iter().any(|name| name == tool);
+        match self {
+            Approval::Always => true,
+            Approval::Never => false,
+            Approval::Except(names) => !has(names),
+            Approval::Only(names) => has(names),
+        }
+    }
+}
+
+/// A call to be made.
+#[derive(Clone)]
+pub(super) struct Call {
+    /// Its item's place in the output.
+    pub(super) index: usize,
+    pub(super) label: String,
+    pub(super) name: String,
+    pub(super) arguments: String,
+}
+
+/// What a tool has said, or what went wrong.
+pub(crate) type Said = Result<String, String>;
+
+/// What follows when calls were made: their results, and how the model goes on.
+pub(crate) struct Step {
+    pub(crate) results: Vec<(usize, Said)>,
+    pub(crate) answers: Vec<Answer>,
+}
+
+pub(crate) type More = Pin<Box<dyn Future<Output = Result<Step, Failure>> + Send>>;
+
+/// How the model is asked again after calls.
+pub(super) struct Rounds {
+    servers: McpServers,
+    /// A request as the first one, without its prompt.
+    ask: Ask,
+    messages: Vec<Message>,
+    variables: Map<String, Value>,
+    /// Calls that may still be made.
+    left: u64,
+}
+
+impl Rounds {
+    /// `None` if the request has no tools of MCP servers.
+    pub(super) fn new(offer: Offer, ask: &Ask, names: &Names, most: Option<u64>) -> Option<Rounds> {
+        let servers = offer.servers.filter(|_| names.has_remote())?;
+        let Some(Prompt::Chat {
+            messages,
+            variables,
+        }) = ask.prompts.first()
+        else {
+            return None;
+        };
+        Some(Rounds {
+            servers,
+            messages: messages.clone(),
+            variables: variables.clone(),
+            ask: ask.again(),
+            left: most.unwrap_or(MOST_CALLS),
+        })
+    }
+
+    /// Makes calls, and asks the model again unless this was the last round. `output`: that of the response so far; `made`: tokens of
+    /// the last round.
+    pub(super) fn go_on(
+        &mut self,
+        app: &Arc<App>,
+        calls: Vec<Call>,
+        mut output: Vec<Value>,
+        made: usize,
+        last: bool,
+    ) -> More {
+        let may = usize::try_from(self.left).unwrap_or(usize::MAX);
+        self.left = self.left.saturating_sub(calls.len() as u64);
+        if self.left == 0 {
+            self.ask.tools.clear();
+        }
+        let most = &mut self.ask.options.max_tokens;
+        let full = *most != usize::MAX && *most <= made;
+        if *most != usize::MAX {
+            *most = most.saturating_sub(made).max(1);
+        }
+        let mut ask = (!last && !full).then(|| self.ask.again());
+        let (servers, app) = (self.servers.clone(), app.clone());
+        let (messages, variables) = (self.messages.clone(), self.variables.clone());
+        Box::pin(async move {
+            let mut results = Vec::new();
+            for (nth, call) in calls.into_iter().enumerate() {
+                let (servers, index) = (servers.clone(), call.index);
+                let make = move || servers.call(&call.label, &call.name, &call.arguments);
+                let said = match nth < may {
+                    true => tokio::task::spawn_blocking(make)
+                        .await
+                        .map_err(|error| Failure::fault(&error))?,
+                    false => Err("max_tool_calls is reached".to_string()),
+                };
+                tell(&mut output[index], &said);
+                results.push((index, said));
+            }
+            let mut answers = Vec::new();
+            if let Some(mut ask) = ask.take() {
+                let more = items::messages(output.iter());
+                let messages = messages.into_iter().chain(more).collect();
+                ask.prompts.push(Prompt::Chat {
+                    messages,
+                    variables,
+                });
+                answers = ask.start(&app).await?;
+            }
+            Ok(Step { results, answers })
+        })
+    }
+}
+
+/// Puts the result of a call into its item.
+pub(super) fn tell(item: &mut Value, said: &Said) {
+    match said {
+        Ok(text) => (item["output"], item["status"]) = (text.as_str().into(), "completed".into()),
+        Err(text) => (item["error"], item["status"]) = (text.as_str().into(), "failed".into()),
+    }
+}
+
+/// Calls that the user has agreed to and that were not made yet: with the ids of their requests.
+pub(super) fn approved<'a>(
+    items: impl Iterator<Item = &'a Value> + Clone,
+) -> Vec<(&'a Value, &'a str)> {
+    let id = |item: &'a Value| item["approval_request_id"].as_str();
+    let made: Vec<&str> = items
+        .clone()
+        .filter(|item| item["type"] == "mcp_call")
+        .filter_map(id)
+        .collect();
+    let agreed = items
+        .clone()
+        .filter(|item| item["type"] == "mcp_approval_response" && item["approve"] == true);
+    let open = agreed.filter_map(id).filter(|id| !made.contains(id));
+    let request = |id: &'a str| {
+        let is = |item: &&Value| item["type"] == "mcp_approval_request" && item["id"] == id;
+        Some((items.clone().find(is)?, id))
+    };
+    open.filter_map(request).collect()
+}
