@@ -28,7 +28,7 @@ remove() {
         done
     done
     rm -f "$list"
-    rmdir "$prefix/share/welte" 2> /dev/null || true
+    for folder in "$prefix/share/welte" "$prefix/share" "$prefix"; do rmdir "$folder" 2> /dev/null || true; done
 }
 
 fetch() { # fetch URL FILE
@@ -65,7 +65,7 @@ main() {
     [ $# -eq 0 ] || fail "unknown argument $1; use remove or nothing"
     case $(uname -s) in
     Linux) system=linux ;;
-    Darwin) system=macos ;;
+    Darwin) fail "there is no archive for macOS; use Homebrew, or build from source" ;;
     *) fail "there is no package for $(uname -s); build from source" ;;
     esac
     case $(uname -m) in
@@ -84,11 +84,22 @@ main() {
     [ "$wanted" = "$found" ] || fail "$name.tar.gz has the checksum $found, and SHA256SUMS says $wanted; nothing is installed"
     mkdir "$work/unpacked"
     tar -xzf "$work/archive" -C "$work/unpacked"
-    # An older version may have files that this one lacks.
-    if [ -f "$list" ]; then remove; fi
+    (cd "$work/unpacked/$name" && find . ! -type d | sed 's|^\./||' | sort) > "$work/new"
     mkdir -p "$prefix/share/welte"
-    cp -R "$work/unpacked/$name/." "$prefix/"
-    (cd "$work/unpacked/$name" && find . ! -type d | sed 's|^\./||') > "$list"
+    # What is written is listed first, so that an install that breaks off can be removed.
+    touch "$list"
+    sort -u "$list" "$work/new" > "$work/all"
+    cp "$work/all" "$list"
+    while IFS= read -r file; do
+        mkdir -p "$prefix/$(dirname "$file")"
+        # A program at work keeps its file, and a link is replaced, not followed.
+        cp -P "$work/unpacked/$name/$file" "$prefix/$file.new"
+        rm -f "$prefix/$file"
+        mv "$prefix/$file.new" "$prefix/$file"
+    done < "$work/new"
+    # An older version may have files that this one lacks.
+    comm -13 "$work/new" "$work/all" | while IFS= read -r file; do rm -f "$prefix/$file"; done
+    cp "$work/new" "$list"
     "$prefix/bin/welte" --version
     case :${PATH:-}: in
     *:"$prefix/bin":*) ;;
