@@ -1,12 +1,14 @@
 //! Rows that are not tokens of a text: they read features, have axes of their own, or attend beyond their own position.
 //! Devices that take no such rows must refuse them.
 
-use super::case::{Case, Commands, Pair, bits, refused, rows, tolerance};
+use super::case::{
+    Case, Commands, Pair, bits, chain, refused, rows, set_slot, start, tokens_of, tolerance,
+};
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, Model};
 use super::program::make_fine;
 use std::sync::Arc;
-use welte_device::{Context, Device};
+use welte_device::{ChainStart, Context, Device, SlotState};
 use welte_table::{
     BufferSpec, Class, Format, Input, Op, PassKind, Program, Row, Sections, params, verify,
 };
@@ -205,8 +207,33 @@ pub fn axes(device: &dyn Device, oracle: &dyn Device) {
             let mut next = Row::new(3, 30, 1);
             next.axes = [7, 19, 2];
             pair.step(PassKind::Decode, &[next], &[], most);
+            shifted_chains(&mut pair, most);
         }
     }
+}
+
+/// Tokens of chains keep the distance of their axes from their positions, which is another one in each slot.
+fn shifted_chains(pair: &mut Pair<'_>, most: f32) {
+    let starts = [(1, 31, -9), (2, 0, 4)].map(|(slot, position, shift)| ChainStart {
+        shift,
+        ..start(slot, 5, position, 4)
+    });
+    let slots = pair.device.chain_slots().min(2);
+    for one in &starts[..slots] {
+        set_slot(pair.device.as_mut(), one.slot, SlotState::default());
+    }
+    let emitted = chain(pair.device.as_mut(), &starts[..slots]);
+    for one in &starts[..slots] {
+        let tokens = tokens_of(&emitted, one.slot, one.position + 1);
+        assert_eq!(tokens.len(), 4);
+        let read = [one.token].into_iter().chain(tokens).take(4);
+        for (token, at) in read.zip(0..) {
+            let row = one.row().later(token, at);
+            let done = pair.oracle.step_rows(0, &[row], &[]);
+            done.expect("a valid step");
+        }
+    }
+    pair.assert_same_caches("shifted chains", most);
 }
 
 /// Rows attend up to their reach: the whole of their span, between spans that attend backwards only.

@@ -1,5 +1,5 @@
-// Decode attention: flash decoding over pages. A context is cut into at most `splits` splits; the cuts depend on the position
-// only. A job is one split for up to eight heads that share keys. Blocks take the jobs of all rows in turn, so that
+// Decode attention: flash decoding over pages. A context is cut into at most `splits` splits; the cuts depend on the positions
+// that a row attends to. A job is one split for up to eight heads that share keys. Blocks take the jobs of all rows in turn, so that
 // sequences of different lengths keep all of them busy. A warp takes every WARPS-th tile of 16 positions, which it copies
 // through its own ring.
 //
@@ -174,7 +174,7 @@ __device__ void attend(const AttentionArgs &a, u8 *shared, const Job &job) {
         for (u32 i = lane; i < STAGES * STAGE_BYTES / 16; i += 32) ((uint4 *)ring)[i] = make_uint4(0, 0, 0, 0);
         __syncwarp();
     }
-    Split s = split_of(a, job.at.position, job.index);
+    Split s = split_of(a, job.at, job.index);
     Ring from = {a.kv, job.at.slot, job.kv_head(), s.first, s.last, lane, ring};
     u32 next = s.begin + warp;
 #pragma unroll

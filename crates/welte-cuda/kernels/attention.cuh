@@ -1,4 +1,4 @@
-// Shared by the attention kernels. A row attends to positions first ..= position of its own sequence.
+// Shared by the attention kernels. A row attends to positions first ..= reach of its own sequence.
 #pragma once
 #include "kv.cuh"
 #include "softmax.cuh"

@@ -96,7 +96,7 @@ __device__ __forceinline__ void cap_scores(const AttentionArgs &a, float (&s)[ST
 extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 dynamic[];
     u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-    __shared__ u32 positions[ROWS], slots[ROWS];
+    __shared__ Places<ROWS> places;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
     u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
     u8 *parts = shared + ROWS * WIDE * 2;
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     grid_wait();
     u32 live = a.single ? 1 : a.step->live;
     if (a.step->ended || first_row >= live) return;
-    load_rows<ROWS, THREADS>(a, first_row, live, head, slots, positions, shared);
+    load_rows<ROWS, THREADS>(a, first_row, live, head, places, shared);
     show_to_products();
     __syncthreads();
 
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     Fetch fetch = {a.kv, head / (a.heads / a.kv.heads), parts};
     u32 done = 0; // slots below this number are done
     for (;;) {
-        Span span = next_span(a, slots, positions, ROWS, done);
+        Span span = next_span(a, places, done);
         if (span.slot == NO_SLOT) break;
         done = span.slot + 1;
         int least = 0x7fffffff, most = -1; // positions that the warp's rows attend to
@@ -139,9 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
 #pragma unroll
             for (u32 r = 0; r < 2; ++r) {
                 u32 row = warp_row + m * 16 + lane / 4 + r * 8;
-                bool mine = slots[row] == span.slot;
-                tile[m].low[r] = mine ? (int)first_position(a, positions[row]) : 0x7fffffff;
-                tile[m].high[r] = mine ? (int)positions[row] : -1;
+                places.limits(a, row, span.slot, tile[m].low[r], tile[m].high[r]);
                 least = min(least, tile[m].low[r]);
                 most = max(most, tile[m].high[r]);
             }

@@ -9,7 +9,7 @@
 __device__ void attend(const AttentionArgs &a, u8 *shared, const Job &job) {
     u32 t = threadIdx.x, head = job.first_head(), mine = job.heads();
     clear_padding(shared);
-    Split split = split_of(a, job.at.position, job.index);
+    Split split = split_of(a, job.at, job.index);
     Pages pages = {a.kv, job.at.slot, job.kv_head(), split.first, split.last, shared};
     pages.fetch(0, split.begin * STEP);
     pages.fetch(1, split.begin * STEP);

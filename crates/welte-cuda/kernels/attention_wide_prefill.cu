@@ -5,31 +5,26 @@
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_wide_prefill(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 shared[];
-    __shared__ u32 positions[ROWS], slots[ROWS];
+    __shared__ Places<ROWS> places;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS;
     clear_padding(shared);
     grid_release();
     grid_wait();
     u32 live = a.single ? 1 : a.step->live;
     if (a.step->ended || first_row >= live) return;
-    load_rows<ROWS, WARPS * 32>(a, first_row, live, head, slots, positions, shared);
+    load_rows<ROWS, WARPS * 32>(a, first_row, live, head, places, shared);
     __syncthreads();
     Sums sums;
     sums.begin();
     u32 row = sums.first_row + sums.lane / 4;
     for (u32 done = 0;;) { // slots below this number are done
-        Span span = next_span(a, slots, positions, ROWS, done);
+        Span span = next_span(a, places, done);
         if (span.slot == NO_SLOT) break;
         done = span.slot + 1;
 #pragma unroll
         for (u32 m = 0; m < TILES; ++m)
 #pragma unroll
-            for (u32 r = 0; r < 2; ++r) {
-                u32 of = row + m * 16 + r * 8;
-                bool mine = slots[of] == span.slot;
-                sums.low[m][r] = mine ? (int)first_position(a, positions[of]) : 0x7fffffff;
-                sums.high[m][r] = mine ? (int)positions[of] : -1;
-            }
+            for (u32 r = 0; r < 2; ++r) places.limits(a, row + m * 16 + r * 8, span.slot, sums.low[m][r], sums.high[m][r]);
         Pages pages = {a.kv, span.slot, head / (a.heads / a.kv.heads), span.low, span.high, shared};
         pages.fetch(0, span.low / STEP * STEP);
         pages.fetch(1, span.low / STEP * STEP);

@@ -100,11 +100,11 @@ struct OutputArgs {
     const float *x;
     float *y;
     u32 n;
-    u32 kind;      // pool: 0 last, 1 mean, 2 first
+    u32 kind;      // pool: 0 last, 1 mean, 2 first; with a group also 3 one after the other, 4 value by value
     u32 normalise; // pool
     u32 x_stride;
     u32 y_stride;
-    u32 pad;
+    u32 group; // pool: not 0: of so many neighbours
 };
 
 __device__ __forceinline__ u32 chosen_row(const OutputArgs &a, u32 output) { return ((const u32 *)a.outputs->rows)[output]; }
@@ -124,7 +124,21 @@ extern "C" __global__ void __launch_bounds__(256) select_rows(const __grid_const
     }
 }
 
-// Pools the rows that share the slot of the chosen row, up to that row. One block per output row.
+// A value of the neighbours that end with row `last`. Row 0 stands for those before it.
+__device__ __forceinline__ float of_group(const OutputArgs &a, u32 last, u32 i) {
+    auto x = [&](u32 nth, u32 at) {
+        u32 end = last + 1 + nth;
+        return a.x[(u64)(end > a.group ? end - a.group : 0) * a.x_stride + at];
+    };
+    if (a.kind == 3) return x(i / a.n, i % a.n);
+    if (a.kind == 4) return x(i % a.group, i / a.group);
+    if (a.kind != 1) return x(a.kind == 0 ? a.group - 1 : 0, i);
+    float sum = 0;
+    for (u32 nth = 0; nth < a.group; ++nth) sum += x(nth, i);
+    return sum / (float)a.group;
+}
+
+// Pools the rows that share the slot of the chosen row, up to that row, or a group of neighbours. One block per output row.
 extern "C" __global__ void __launch_bounds__(256) pool(const __grid_constant__ OutputArgs a) {
     __shared__ float sums[8];
     grid_release();
@@ -132,20 +146,25 @@ extern "C" __global__ void __launch_bounds__(256) pool(const __grid_constant__ O
     if (a.step->ended || blockIdx.x >= a.outputs->live) return;
     u32 last = chosen_row(a, blockIdx.x), slot = a.step->rows[last].slot, first = 0;
     while (a.step->rows[first].slot != slot) ++first;
+    u32 width = a.group && a.kind >= 3 ? a.n * a.group : a.n;
     u32 from = a.kind == 0 ? last : first, to = a.kind == 2 ? first : last, count = 0;
-    for (u32 r = from; r <= to; ++r) count += a.step->rows[r].slot == slot;
+    for (u32 r = from; r <= to && !a.group; ++r) count += a.step->rows[r].slot == slot;
     float *y = a.y + (u64)blockIdx.x * a.y_stride, squares = 0;
-    for (u32 i = threadIdx.x; i < a.n; i += 256) {
+    for (u32 i = threadIdx.x; i < width; i += 256) {
         float v = 0;
-        for (u32 r = from; r <= to; ++r)
-            if (a.step->rows[r].slot == slot) v += a.x[(u64)r * a.x_stride + i];
-        v /= (float)count;
+        if (a.group) {
+            v = of_group(a, last, i);
+        } else {
+            for (u32 r = from; r <= to; ++r)
+                if (a.step->rows[r].slot == slot) v += a.x[(u64)r * a.x_stride + i];
+            v /= (float)count;
+        }
         y[i] = v;
         squares += v * v;
     }
     if (!a.normalise) return;
     float length = fmaxf(sqrtf(block_sum(squares, sums)), 1e-12f);
-    for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = y[i] / length;
+    for (u32 i = threadIdx.x; i < width; i += 256) y[i] = y[i] / length;
 }
 
 // Layer norm: one block per vector.

@@ -19,11 +19,26 @@ typedef unsigned long long u64;
 #define OFFSET_OF(type, field) __builtin_offsetof(type, field)
 #endif
 
+constexpr u32 NO_FEATURE = ~0u;
+
 // One row in flight (welte_table::Row).
 struct Row {
     u32 token;
     u32 position;
     u32 slot;
+    u32 reach;   // the last position that it attends to
+    u32 axes[3]; // coordinates of multimodal rotary positions
+    u32 feature; // the number of the feature that it reads; NO_FEATURE: it reads its token
+
+    // Becomes the row of the next token.
+    __device__ __forceinline__ void advance(u32 next) {
+        token = next;
+        position += 1;
+        reach += 1;
+#pragma unroll
+        for (u32 i = 0; i < 3; ++i) axes[i] += 1;
+        feature = NO_FEATURE;
+    }
 };
 
 // The few numbers that change from step to step, at a fixed address in device memory.

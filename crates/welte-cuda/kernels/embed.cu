@@ -1,4 +1,4 @@
-// Embedding lookup: x[r] = scale * table[tokens[r]]. A tied head multiplies with the same planes.
+// Embedding lookup: x[r] = scale * table[tokens[r]]. A tied head multiplies with the same planes. Rows may read features instead.
 #include "weights.cuh"
 
 struct EmbedArgs {
@@ -6,6 +6,7 @@ struct EmbedArgs {
     const u32* tokens;
     float* x;
     const Step* step;
+    const float* features; // k values each; null where the command takes none
     u32 n;
     u32 k;
     u32 x_stride;
@@ -20,11 +21,17 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     grid_release();
     grid_wait();
     if (a.step->ended || row >= a.step->live || unit * UNIT >= a.k) return;
+    float* x = a.x + (size_t)row * a.x_stride + unit * UNIT;
+    u32 feature = a.features ? a.step->rows[row].feature : NO_FEATURE;
+    if (feature != NO_FEATURE) {
+        const float* given = a.features + (size_t)feature * a.k + unit * UNIT;
+        for (u32 e = 0; e < UNIT && unit * UNIT + e < a.k; e++) x[e] = given[e];
+        return;
+    }
     const u8* from[MOST_PLANES];
     planes.row(min(a.tokens[row], a.n - 1), from);
     Elements v;
     v.load(from, a.k, unit);
-    float* x = a.x + (size_t)row * a.x_stride + unit * UNIT;
 #pragma unroll
     for (int e = 0; e < UNIT; e++) {
         if (unit * UNIT + e < a.k) x[e] = a.scale * v.at(e);

@@ -23,6 +23,7 @@ struct ChainArgs {
     Sync *sync;
     Fault *fault;
     const float *freqs[4];
+    const float *features; // that rows may read in place of tokens
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
     const u32 *order; // of a step: its rows in the order in which launches compute them; of a chain null
@@ -39,7 +40,8 @@ struct ChainArgs {
 #include "persistent/start.cuh"
 
 // The code that replays a variant.
-#define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
+// A chain reads tokens, a step may read a feature.
+#define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, given_to<V>(a.features, a.order ? step->rows[row].feature : NO_FEATURE), stalled)
 #define REPLAY_LAYER_INPUTS(V) layer_inputs<V>(w, a.exchange, in, turn, token, stalled)
 #define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, sequence, turn, parity, half, stalled)
 // The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
@@ -54,7 +56,7 @@ struct ChainArgs {
 #define REPLAY_EXPERTS_DOWN(V) experts_down<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], half, stalled)
 #define REPLAY_RECURRENT(V) recurrent<V>(w, s, a.exchange, in, sequence, turn, parity ^= 1, stalled)
 #define REPLAY_GATED_CONV(V) gated_conv<V>(w, s, a.exchange, in, sequence, turn, stalled)
-#define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
+#define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], V::by_axes ? position + shift : position)
 
 __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a, u32 row) {
     u32 tid = threadIdx.x;
@@ -80,6 +82,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
     ring.begin(s);
     Step *step = a.sample.step;
     u32 position = step->rows[row].position, token = step->rows[row].token, parity = 0, half = 0;
+    u32 shift = step->rows[row].axes[0] - position; // of text after a picture
 #if CHOSEN
     u32 routed = 0; // choices of experts so far
 #endif

@@ -15,14 +15,15 @@
 #define REPLAY_PRODUCT(V) product_rows<V>(w, s, ring, a, in, share, parity, half)
 #define REPLAY_LOGITS(V) REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attend_rows<V>(w, s, a, in)
-#define FILL_ROPE(V, rope) fill_angles<V>(s->angles + row * ANGLES, a.freqs[rope], s->rows[row].position)
+#define FILL_ROPE(V, rope) fill_angles<V>(s->angles + row * ANGLES, a.freqs[rope], V::by_axes ? s->rows[row].along : s->rows[row].position)
 
 // A block of 32 elements of a row's embedding per warp.
 template <class V> __device__ __forceinline__ void embed_rows(const Shared *s, const RowsArgs &a, const Instruction &in) {
     u32 tag = tag_of(0, in.writes_per_turn, in.writes);
     for (u32 n = blockIdx.x + threadIdx.x / 32 * gridDim.x; n < s->live * EMBEDDING_BLOCKS<V>; n += gridDim.x * WARPS) {
         u32 row = n / EMBEDDING_BLOCKS<V>;
-        embed_block<V>(exchange_of(a, row) + in.output, in, tag, s->rows[row].token, n % EMBEDDING_BLOCKS<V>, is_stalled(a));
+        const float *given = given_to<V>(a.features, s->rows[row].feature);
+        embed_block<V>(exchange_of(a, row) + in.output, in, tag, s->rows[row].token, given, n % EMBEDDING_BLOCKS<V>, is_stalled(a));
     }
 }
 
@@ -50,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent_rows(const 
     load_program(s, a.program, a.shares, a.instructions);
     if (threadIdx.x < live) {
         u32 row = a.order[a.first + threadIdx.x];
-        s->rows[threadIdx.x] = a.step->rows[row];
+        const Row &at = a.step->rows[row];
+        s->rows[threadIdx.x] = {at.token, at.position, at.slot, at.axes[0], at.feature};
         s->outputs[threadIdx.x] = row;
     }
     if (threadIdx.x == 0) {

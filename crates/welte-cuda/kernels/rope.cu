@@ -18,7 +18,9 @@ struct RopeArgs {
     float eps;
     u32 x_stride;
     u32 v_stride;
-    u32 single; // not 0: only one row is live
+    u32 single;   // not 0: only one row is live
+    u32 sections; // which axis each pair follows; 0: all follow the position
+    u32 pad;
 };
 
 #define WARPS 4
@@ -27,6 +29,7 @@ constexpr u32 PER_LANE = (HEAD_DIM + 31) / 32;
 // The weights of one lane's values, which do not change from step to step.
 struct Weights {
     float freqs[PER_LANE];
+    u32 axes[PER_LANE];
     float norm[PER_LANE];
 
     __device__ __forceinline__ void load(const RopeArgs &a, const float *weight, bool turns, u32 lane) {
@@ -35,6 +38,7 @@ struct Weights {
         for (u32 i = 0; i < PER_LANE; ++i) {
             u32 at = lane + i * 32, pair = a.interleaved ? at / 2 : at < half ? at : at - half;
             freqs[i] = turns && at < 2 * half ? a.freqs[pair] : 0.0f;
+            axes[i] = axis_of(a.sections, pair);
             norm[i] = weight && at < HEAD_DIM ? weight[at] : 0.0f;
         }
     }
@@ -65,7 +69,7 @@ struct Head {
     }
 
     // Any lane may hold a value's partner, so values are exchanged through shared memory.
-    __device__ __forceinline__ void rotate(const RopeArgs &a, const float (&freqs)[PER_LANE], float position, float *shared, u32 lane) {
+    __device__ __forceinline__ void rotate(const RopeArgs &a, const Weights &w, const Row &row, float *shared, u32 lane) {
         __syncwarp();
         save(shared, lane);
         __syncwarp();
@@ -76,8 +80,9 @@ struct Head {
             if (at >= 2 * half) continue;
             bool first = a.interleaved ? at % 2 == 0 : at < half;
             float other = shared[a.interleaved ? at ^ 1 : first ? at + half : at - half];
+            u32 axis = w.axes[i], along = axis == 0 ? row.axes[0] : axis == 1 ? row.axes[1] : row.axes[2];
             float c, s;
-            turn_by(position, freqs[i], a.magnitude, c, s);
+            turn_by((float)(a.sections ? along : row.position), w.freqs[i], a.magnitude, c, s);
             v[i] = first ? v[i] * c - other * s : other * s + v[i] * c;
         }
     }
@@ -128,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope(const __grid_const
     Head h;
     Row row;
     if (!begin(a, h, x, row)) return;
-    h.rotate(a, w.freqs, (float)row.position, shared[threadIdx.x / 32], lane);
+    h.rotate(a, w, row, shared[threadIdx.x / 32], lane);
     h.save(x, lane);
 }
 
@@ -157,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_append(const __gri
     if (!begin(a, h, x, row)) return;
     if (norm) h.normalise(w.norm, a.eps);
     if (turns) {
-        h.rotate(a, w.freqs, (float)row.position, shared[threadIdx.x / 32], lane);
+        h.rotate(a, w, row, shared[threadIdx.x / 32], lane);
         h.save(x, lane);
     }
     if (head < a.heads) return;

@@ -533,8 +533,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     }
     state->left = left;
     a.tokens[a.row] = token;
-    step->rows[a.row].token = token;
-    step->rows[a.row].position += 1;
+    step->rows[a.row].advance(token);
 }
 
 // This block's part of choosing a token from complete logits. `shared` has room for Scratch and twice the slice. `cancelled` is

@@ -13,11 +13,11 @@ struct Split {
     u32 active; // splits that are not empty
 };
 
-__device__ __forceinline__ Split split_of(const AttentionArgs &a, u32 position, u32 index) {
+__device__ __forceinline__ Split split_of(const AttentionArgs &a, const Row &at, u32 index) {
     Split s;
-    s.first = first_position(a, position);
-    s.last = position;
-    u32 from = s.first / TILE, to = position / TILE + 1, tiles = to - from;
+    s.first = first_position(a, at.position);
+    s.last = at.reach;
+    u32 from = s.first / TILE, to = s.last / TILE + 1, tiles = to - from;
     u32 wanted = min(a.splits, (tiles + LEAST_TILES - 1) / LEAST_TILES);
     u32 per = (tiles + wanted - 1) / wanted;
     s.active = (tiles + per - 1) / per;
@@ -120,7 +120,7 @@ static __device__ u32 count_splits(const AttentionArgs &a, u32 rows, u32 *ends) 
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
         u32 row = t * EACH + i;
-        sum += row < rows ? split_of(a, a.step->rows[a.first + row].position, 0).active : 0;
+        sum += row < rows ? split_of(a, a.step->rows[a.first + row], 0).active : 0;
         counts[i] = sum;
     }
     u32 before = sum;
@@ -163,7 +163,7 @@ template <class F> static __device__ __forceinline__ void for_each_job(const Att
     if (a.step->ended || a.first >= live) return;
     u32 rows = min(live - a.first, a.most);
     bool one = rows == 1;
-    u32 jobs = groups * (one ? split_of(a, a.step->rows[a.first].position, 0).active : count_splits(a, rows, ends));
+    u32 jobs = groups * (one ? split_of(a, a.step->rows[a.first], 0).active : count_splits(a, rows, ends));
     for (u32 job = blockIdx.x; job < jobs; job += gridDim.x) {
         u32 group = job % groups, index = job / groups, row = 0;
         if (!one) {

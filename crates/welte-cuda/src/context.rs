@@ -25,7 +25,7 @@ use crate::graph::Graph;
 use crate::launch::{bytes_of, bytes_of_all};
 use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::encode;
+use crate::ops::encode::TileLists;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
@@ -40,6 +40,9 @@ use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{ChainStart, Checks, Choice, HostScratch, MaskBoard, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, PassKind, Row};
+
+/// In place of a feature's number: `NO_FEATURE` of `common.cuh`.
+const NO_FEATURE: u32 = u32::MAX;
 
 /// One user of a loaded program: its buffers, caches, page tables and slots.
 pub struct CudaContext {
@@ -83,6 +86,7 @@ pub struct CudaContext {
     /// The tokens, and the tiles of texts, to upload.
     tokens: Vec<u32>,
     tiles: Vec<u32>,
+    tile_lists: TileLists,
     /// The rows of a chain of several slots, and what they are to sample for.
     running: Vec<ChainStart>,
     chained: Vec<Row>,
@@ -195,7 +199,7 @@ impl CudaContext {
             states: step_state.start() + sizes.states,
             order: step_state.start() + sizes.order,
             outputs: step_state.start(),
-            text_tiles: text_tiles.start(),
+            text_tiles: TileLists::of(program).at(text_tiles.start()),
             page_tables: tables.collect(),
             scratch: scratch.start(),
             counters: counters.start(),
@@ -238,7 +242,7 @@ impl CudaContext {
             samplers,
             _others: [scratch, counters, page_tables],
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
-            checks: Checks::new(program),
+            checks: Checks::new(program).taking_features(),
             sample: sample.transpose()?,
             logprobs,
             scratch: HostScratch::new(vocab, program.context as usize),
@@ -249,7 +253,8 @@ impl CudaContext {
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),
-            tiles: Vec::with_capacity(encode::tile_words(program)),
+            tiles: Vec::with_capacity(TileLists::of(program).words()),
+            tile_lists: TileLists::of(program),
             running: Vec::with_capacity(decode_rows),
             chained: Vec::with_capacity(decode_rows),
             picked: Vec::with_capacity(decode_rows),
@@ -300,7 +305,7 @@ impl CudaContext {
                 let outputs = &outputs[..outputs.len().min(count)];
                 self.upload_ended(pass, &rows, outputs)?;
                 self.replay(pass, 0..usize::MAX, pass == DECODE, &rows, outputs.len())?;
-                self.launch_rows(pass, count)?;
+                self.launch_rows(pass, &rows)?;
             }
         }
         self.upload_ended(DECODE, &[Row::default()], &[])?;
@@ -365,7 +370,7 @@ impl CudaContext {
         if pass != DECODE {
             self.recall.note_rows(rows.len());
         }
-        if self.launch_rows(pass, rows.len())? {
+        if self.launch_rows(pass, rows)? {
             return Ok(true);
         }
         match &self.forward_graph {
@@ -444,7 +449,18 @@ impl CudaContext {
         let to = step_rows + STEP_HEAD + ROW_BYTES * rows.len();
         let words = image[step_rows + STEP_HEAD..to].chunks_exact_mut(ROW_BYTES);
         for (words, row) in words.zip(rows) {
-            words.copy_from_slice(bytes_of(&[row.token(), row.position, row.slot]));
+            let [time, height, width] = row.axes;
+            let feature = row.input.feature().unwrap_or(NO_FEATURE);
+            words.copy_from_slice(bytes_of(&[
+                row.token(),
+                row.position,
+                row.slot,
+                row.reach,
+                time,
+                height,
+                width,
+                feature,
+            ]));
         }
         let mut from = 0;
         if self.passes[pass].kind == PassKind::Decode {
@@ -473,7 +489,7 @@ impl CudaContext {
             self.gpu.upload(at, bytes_of_all(&self.tokens))?;
         }
         if self.text_tiles.bytes() > 0 {
-            encode::cut_texts(rows, &mut self.tiles);
+            self.tile_lists.cut(rows, &mut self.tiles);
             // SAFETY: the block has room for the tiles of the most rows, one each.
             unsafe {
                 let tiles = bytes_of_all(&self.tiles);

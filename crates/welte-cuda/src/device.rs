@@ -110,8 +110,11 @@ impl Device for CudaDevice {
 
     fn missing(&self, program: &Program) -> Option<String> {
         let middle = program.passes.iter().any(Pass::is_middle);
-        let middle = middle.then(|| "the middle of a pass by itself".to_string());
-        middle.or_else(|| program.needs_features())
+        middle.then(|| "the middle of a pass by itself".to_string())
+    }
+
+    fn takes_features(&self) -> bool {
+        true
     }
 
     fn plan(&self, program: Arc<Program>) -> Result<Plan, DeviceError> {

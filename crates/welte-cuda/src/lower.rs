@@ -26,8 +26,8 @@ pub(crate) struct Places {
     pub(crate) order: u64,
     /// The `Step` of output rows, followed by the numbers of the chosen rows.
     pub(crate) outputs: u64,
-    /// The `TextTiles` of an encoder's step.
-    pub(crate) text_tiles: u64,
+    /// The `TextTiles` of an encoder's step: of whole texts, and of windows.
+    pub(crate) text_tiles: [u64; 2],
     /// The page table of each cache: page of `[slot][entry]`, as u32.
     pub(crate) page_tables: Vec<u64>,
     /// Scratch memory, used by one command at a time.
@@ -119,6 +119,12 @@ impl<'a> Lowering<'a> {
             return 0;
         }
         self.weights.get(id as usize).map_or(0, |w| w.start)
+    }
+
+    /// The address of the features; 0 if the program has none.
+    pub(crate) fn features(&self) -> u64 {
+        let buffer = self.program.features;
+        self.buffer(BufferRef { buffer, offset: 0 })
     }
 
     /// The address of a place in a buffer.

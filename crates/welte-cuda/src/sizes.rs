@@ -1,14 +1,15 @@
 //! Sizes of the device's allocations besides weights and the program's buffers.
 
 use crate::arithmetic::Arithmetic;
+use crate::ops::encode::TileLists;
 use crate::ops::need::MemoryNeed;
 use crate::{GpuInfo, ops};
 use welte_table::{CacheSpec, Class, Pass, PassKind, Program};
 
 /// Bytes of `Step` (`common.cuh`) before its rows.
 pub(crate) const STEP_HEAD: usize = 32;
-/// Bytes of a `Row`: token, position, slot.
-pub(crate) const ROW_BYTES: usize = 12;
+/// Bytes of a `Row`: token, position, slot, reach, three axes, feature.
+pub(crate) const ROW_BYTES: usize = 32;
 /// Bytes of a `RowState`.
 pub(crate) const STATE_BYTES: usize = 16;
 
@@ -73,7 +74,7 @@ impl Sizes {
             order,
             states,
             step_rows,
-            text_tiles: 4 * ops::encode::tile_words(program) as u64,
+            text_tiles: 4 * TileLists::of(program).words() as u64,
             page_tables: 4 * entries * u64::from(program.slots),
             samplers: ops::sample::region_bytes(program) * u64::from(program.slots),
             persistent,

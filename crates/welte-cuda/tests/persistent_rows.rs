@@ -3,8 +3,9 @@
 mod common;
 
 use common::{
-    Config, chain_of, config, difference, gpu, is_pretend, load, logits, long, make, make_with,
-    open, open_with, oracle, prompt, replayed, replaying, rows, seed, set_slot, soak, step,
+    Config, chain, chain_of, config, difference, gpu, is_pretend, load, logits, long, make,
+    make_with, open, open_with, oracle, prompt, replayed, replaying, rows, seed, set_slot, soak,
+    step,
 };
 use std::time::{Duration, Instant};
 use welte_conformance::made::{Made, Numbers};
@@ -207,6 +208,108 @@ fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Lets rows read 30 features, and ropes follow axes.
+fn reads_pictures(program: &mut Program, interleaved: bool) {
+    program.features = program.buffers.len() as u32;
+    program.buffers.push(BufferSpec {
+        name: "features".into(),
+        class: Class::ScratchPrompt,
+        bytes: 30 * 4 * u64::from(program.embedding()),
+    });
+    let commands = program
+        .passes
+        .iter_mut()
+        .flat_map(|pass| &mut pass.commands);
+    for command in commands.filter(|command| command.op == Op::RopeAppend) {
+        let mut p = params::RopeAppend::of(&command.params);
+        let pairs = [p.rot as u8 / 4, p.rot as u8 / 8, p.rot as u8 / 8];
+        p.sections = Sections { pairs, interleaved }.word();
+        command.params = p.words();
+    }
+}
+
+/// Rows after a picture follow an axis that is not their position, in steps and in chains with the same bits.
+#[test]
+#[ignore = "needs a GPU"]
+fn rows_after_pictures_agree_with_the_reference() {
+    if !gpu() {
+        return;
+    }
+    for (seed, interleaved) in [(420, false), (421, true)] {
+        let config = Config {
+            layers: 1,
+            ..config(seed)
+        };
+        let (mut program, checkpoint) = make(&config);
+        reads_pictures(&mut program, interleaved);
+        let mut context = load(&program, &checkpoint);
+        let mut reference = oracle(&program, &checkpoint);
+        let mut n = Numbers(seed);
+        let floats = (0..30 * config.dim).flat_map(|_| n.float().to_ne_bytes());
+        let floats: Vec<u8> = floats.collect();
+        // A picture of four lines of six between texts.
+        let mut past = rows(&mut n, config.vocab, 0, 40, 1);
+        for (at, row) in past[9..33].iter_mut().enumerate() {
+            row.input = Input::Feature(at as u32);
+            row.axes = [9, 9 + at as u32 / 6, 9 + at as u32 % 6];
+        }
+        past[33..]
+            .iter_mut()
+            .for_each(|row| *row = row.shifted(-18));
+        past.extend(rows(&mut n, config.vocab, 0, 20, 0));
+        for context in [&mut context as &mut dyn Context, reference.as_mut()] {
+            context.write_bytes(program.features, 0, &floats).unwrap();
+            prompt(context, &past);
+        }
+        let after = |position: u32| Row::new(7, position, 1).shifted(-18);
+        let feature = Row {
+            input: Input::Feature(29),
+            ..after(41)
+        };
+        let all = [after(40), feature, after(42), Row::new(9, 20, 0)];
+        let [fast, plain] = both(&mut context, PassKind::Decode, &all);
+        let want = step(reference.as_mut(), PassKind::Decode, &all);
+        let (off, apart) = (difference(&fast, &want), difference(&fast, &plain));
+        assert!(off < 8e-2 && apart < 4e-2, "{off}, {apart}");
+        for (row, together) in all.iter().zip(fast.chunks(config.vocab as usize)) {
+            let alone = step(&mut context, PassKind::Decode, &[*row]);
+            assert_eq!(bits(&alone), bits(together), "{row:?} alone");
+            if row.input.feature().is_none() {
+                chain_of(&mut context, *row, 1);
+                assert_eq!(
+                    bits(&logits(&mut context)),
+                    bits(together),
+                    "{row:?} chained"
+                );
+            }
+        }
+        let text = step(&mut context, PassKind::Decode, &[Row::new(7, 42, 1)]);
+        assert!(difference(&text, &step(&mut context, PassKind::Decode, &[after(42)])) > 1e-3);
+        // Several launches of a chain, and the graph's kernels.
+        for replay in [Replay::Persistent, Replay::Graph] {
+            context.set_replay(replay).unwrap();
+            let tokens = chain(&mut context, after(43), &[3, 9]);
+            assert_eq!(tokens.len(), 12);
+            let got = logits(&mut context);
+            let read = [7].into_iter().chain(tokens).zip(43..).take(12);
+            let steps = read.map(|(token, at)| Row::new(token, at, 1).shifted(-18));
+            let want = steps.map(|row| step(reference.as_mut(), PassKind::Decode, &[row]));
+            let off = difference(&got, &want.last().unwrap());
+            assert!(off < 8e-2, "{replay:?}: {off}");
+        }
+        context.set_replay(Replay::Persistent).unwrap();
+        // Launched kernels compute what a coordinate does not describe.
+        let grid = Row {
+            axes: [30, 3, 5],
+            ..after(55)
+        };
+        let got = step(&mut context, PassKind::Decode, &[grid]);
+        let off = difference(&got, &step(reference.as_mut(), PassKind::Decode, &[grid]));
+        assert!(off < 8e-2, "{off}");
+        assert_eq!(replaying(&context), (Replay::Persistent, None));
+    }
 }
 
 /// With [`Steps::Fast`] few rows have the bits of a load for few slots, and many those of a load for many.

@@ -60,9 +60,20 @@ impl Row {
         Row { axes, ..self }
     }
 
+    /// The row of a token of the same sequence, `steps` positions later. Its axes are as far from its position as this row's.
+    pub const fn later(&self, token: u32, steps: u32) -> Row {
+        let shift = self.axes[0].wrapping_sub(self.position) as i32;
+        Row::new(token, self.position + steps, self.slot).shifted(shift)
+    }
+
     /// The token that it reads; 0 for a feature.
     pub const fn token(&self) -> u32 {
         self.input.token()
+    }
+
+    /// True if it attends to nothing after itself and has one coordinate, as generated tokens and their embeddings do.
+    pub fn is_linear(&self) -> bool {
+        self.reach == self.position && self.axes == [self.axes[0]; 3]
     }
 
     /// True if it is a token of a text, as [`Row::new`] makes it.
@@ -157,6 +168,16 @@ mod tests {
             [7, 8, 9]
         );
         assert!(!row.is_text() && Row::new(1, 5, 0).is_text());
+        assert!(!row.is_linear());
+    }
+
+    #[test]
+    fn later_rows_keep_their_shift() {
+        let row = Row::new(1, 5, 2).shifted(-3);
+        assert!(row.is_linear() && !row.is_text());
+        assert_eq!(row.later(9, 4), Row::new(9, 9, 2).shifted(-3));
+        assert_eq!(Row::new(1, 5, 2).later(9, 4), Row::new(9, 9, 2));
+        assert!(!Row { reach: 6, ..row }.is_linear());
     }
 
     fn axes_word() -> u32 {

@@ -1,9 +1,6 @@
-// The next token of each row: the best of the parts that argmax_part.wgsl has found. Then the row's token and position become those
-// of the next step, and the row reports the token.
+// The next token of each row: the best of the parts that argmax_part.wgsl has found. Then the row becomes that of the next
+// step, and reports the token.
 struct Params { n: u32, logits_stride: u32 }
-
-// The step state, which other kernels only read.
-@group(0) @binding(6) var<storage, read_write> next: array<u32>;
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
@@ -22,7 +19,6 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         }
         mem[command.at.first + id.z] = token;
         mem[command.at.b + id.z] = token;
-        next[ROWS_AT + 3u * id.z] = token;
-        next[ROWS_AT + 3u * id.z + 1u] += 1u;
+        advance(id.z, token);
     }
 }

@@ -15,8 +15,8 @@ fn value_place(row: u32, kv_head: u32, position: u32) -> u32 {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let p = command.p;
-    let end = position_of(id.z) + 1u;
-    let first = window_start(end, p.window);
+    let end = reach_of(id.z) + 1u;
+    let first = window_start(position_of(id.z) + 1u, p.window);
     var sink = LOWEST;
     if has(0u) {
         sink = vector0(id.x);

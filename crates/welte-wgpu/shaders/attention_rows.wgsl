@@ -101,12 +101,15 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         let count = run_of(begin, end_row);
         next = begin + count;
         let slot = slot_of(begin);
-        let seen = vec2(first_seen(begin), position_of(begin) + count);
+        var seen = vec2(first_seen(begin), 0u);
+        for (var row = begin; row < next; row++) {
+            seen.y = max(seen.y, reach_of(row) + 1u);
+        }
         //for r
         // What the row sees; nothing, if it is not of this run.
         var seen$r = vec2(0u);
         if row$r >= begin && row$r < next {
-            seen$r = vec2(first_seen(row$r), position_of(row$r) + 1u);
+            seen$r = vec2(first_seen(row$r), reach_of(row$r) + 1u);
         }
         //end r
         for (var step = seen.x / STEP * STEP; step < seen.y; step += STEP) {

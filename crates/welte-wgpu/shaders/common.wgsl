@@ -21,7 +21,7 @@ struct Place {
     page: u32,
     entries: u32,
     lists: u32,
-    // Intermediates of this command alone.
+    // Intermediates of this command alone. Of `embed`: where the features begin, if flag 1 says that it takes any.
     scratch: u32,
     // Of a context or of a row of logits: how many parts there are, and their positions or elements.
     splits: u32,
@@ -36,8 +36,8 @@ struct Command {
 }
 
 @group(0) @binding(1) var<uniform> command: Command;
-// Rows, outputs, two free words; then token, position and slot of every row; then the numbers of the chosen rows; then the histories of
-// all slots (sampling.wgsl).
+// Rows, outputs, two free words; then ROW words of every row: token, position, slot, reach, three axes, feature; then the numbers of the
+// chosen rows; then the histories of all slots (sampling.wgsl).
 @group(0) @binding(2) var<storage, read> state: array<u32>;
 @group(0) @binding(3) var<storage, read> weight0: array<u32>;
 @group(0) @binding(4) var<storage, read> weight1: array<f32>;
@@ -45,18 +45,49 @@ struct Command {
 @group(0) @binding(7) var<storage, read> pages: array<u32>;
 
 const ROWS_AT = 4u;
+const ROW = 8u;
+const NO_FEATURE = 0xffffffffu;
 const LOWEST = -3.4028234e38;
 
 fn token_of(row: u32) -> u32 {
-    return state[ROWS_AT + 3u * row];
+    return state[ROWS_AT + ROW * row];
 }
 
 fn position_of(row: u32) -> u32 {
-    return state[ROWS_AT + 3u * row + 1u];
+    return state[ROWS_AT + ROW * row + 1u];
 }
 
 fn slot_of(row: u32) -> u32 {
-    return state[ROWS_AT + 3u * row + 2u];
+    return state[ROWS_AT + ROW * row + 2u];
+}
+
+// The last position that a row attends to.
+fn reach_of(row: u32) -> u32 {
+    return state[ROWS_AT + ROW * row + 3u];
+}
+
+fn axis_of(row: u32, axis: u32) -> u32 {
+    return state[ROWS_AT + ROW * row + 4u + axis];
+}
+
+// The number of the feature that a row reads in place of its token.
+fn feature_of(row: u32) -> u32 {
+    return state[ROWS_AT + ROW * row + 7u];
+}
+
+// What the angle of a pair is proportional to. `sections` says which axis each pair follows; 0: all follow the position.
+fn coordinate_of(row: u32, sections: u32, pair: u32) -> u32 {
+    if sections == 0u {
+        return position_of(row);
+    }
+    let time = sections & 255u;
+    let height = (sections >> 8u) & 255u;
+    if (sections >> 24u) != 0u {
+        let turn = pair % 3u;
+        let has_turn = turn > 0u && pair / 3u < ((sections >> (8u * turn)) & 255u);
+        return axis_of(row, select(0u, turn, has_turn));
+    }
+    return axis_of(row, select(select(2u, 1u, pair < time + height), 0u, pair < time));
 }
 
 fn has(weight: u32) -> bool {

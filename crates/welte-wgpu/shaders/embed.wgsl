@@ -6,6 +6,18 @@ fn width() -> u32 {
 
 fn each(row: u32, unit: u32) {
     let p = command.p;
+    let feature = feature_of(row);
+    if has(1u) && feature != NO_FEATURE {
+        // Of the pieces of the table the first one.
+        if command.at.first == 0u {
+            let given = command.at.scratch + feature * p.k;
+            let x = command.at.b + row * p.x_stride;
+            for (var i = 8u * unit; i < min(8u * unit + 8u, p.k); i++) {
+                put(x + i, float_at(given + i));
+            }
+        }
+        return;
+    }
     let token = mem[command.at.a + row] - command.at.first;
     if token >= command.at.count {
         return;

@@ -1,4 +1,4 @@
-struct Params { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32 }
+struct Params { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32 }
 
 fn element(at: u32, i: u32) -> f32 {
     return float_at(at + i);
@@ -12,18 +12,22 @@ fn value_place(row: u32, kv_head: u32, other: u32) -> u32 {
     return key_place(row, kv_head + command.p.kv_heads, other);
 }
 
+// Whether neighbours belong to one run.
+fn together(row: u32, other: u32) -> bool {
+    let by_axis = command.p.by_axis != 0u;
+    return slot_of(row) == slot_of(other) && (!by_axis || axis_of(row, 0u) == axis_of(other, 0u));
+}
+
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let p = command.p;
     let row = id.z;
-    // The run: neighbouring rows of one slot.
-    let slot = slot_of(row);
     var first = row;
-    while first > 0u && slot_of(first - 1u) == slot {
+    while first > 0u && together(row, first - 1u) {
         first--;
     }
     var end = row + 1u;
-    while end < state[0] && slot_of(end) == slot {
+    while end < state[0] && together(row, end) {
         end++;
     }
     if p.window != 0u {

@@ -1,5 +1,30 @@
-// Pools the rows of each chosen row's slot: a workgroup per output.
-struct Params { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32 }
+// Pools the rows of each chosen row's slot, or a group of neighbours: a workgroup per output.
+struct Params { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32, group: u32 }
+
+// A value of the neighbours that end with the chosen row: of the nth of them. Row 0 stands for those before it.
+fn of_group(chosen: u32, nth: u32, i: u32) -> f32 {
+    let end = chosen + 1u + nth;
+    let row = max(end, command.p.group) - command.p.group;
+    return float_at(command.at.a + row * command.p.x_stride + i);
+}
+
+fn pooled(chosen: u32, i: u32) -> f32 {
+    let p = command.p;
+    if p.kind == 3u {
+        return of_group(chosen, i / p.n, i % p.n);
+    }
+    if p.kind == 4u {
+        return of_group(chosen, i % p.group, i / p.group);
+    }
+    if p.kind != 1u {
+        return of_group(chosen, select(0u, p.group - 1u, p.kind == 0u), i);
+    }
+    var sum = 0.0;
+    for (var nth = 0u; nth < p.group; nth++) {
+        sum += of_group(chosen, nth, i);
+    }
+    return sum / f32(p.group);
+}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
@@ -8,10 +33,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let slot = slot_of(chosen);
     var squares = 0.0;
     let y = command.at.b + id.z * p.y_stride;
-    for (var i = t; i < p.n; i += WG) {
+    let width = select(p.n, p.n * p.group, p.group != 0u && p.kind >= 3u);
+    for (var i = t; i < width; i += WG) {
         var value = 0.0;
         var count = 0.0;
-        for (var row = 0u; row <= chosen; row++) {
+        for (var row = 0u; row <= chosen && p.group == 0u; row++) {
             if slot_of(row) == slot {
                 let x = float_at(command.at.a + row * p.x_stride + i);
                 if p.kind == 1u {
@@ -22,7 +48,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
                 count += 1.0;
             }
         }
-        if p.kind == 1u {
+        if p.group != 0u {
+            value = pooled(chosen, i);
+        } else if p.kind == 1u {
             value /= count;
         }
         put(y + i, value);
@@ -30,7 +58,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     }
     if p.normalise == 1u {
         let length = max(sqrt(sum_of_all(t, squares)), 1e-12);
-        for (var i = t; i < p.n; i += WG) {
+        for (var i = t; i < width; i += WG) {
             put(y + i, float_at(y + i) / length);
         }
     }

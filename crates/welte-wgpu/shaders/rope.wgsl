@@ -1,4 +1,4 @@
-struct Params { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
+struct Params { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32, sections: u32 }
 
 fn width() -> u32 {
     return command.p.heads * (command.p.rot / 2u);

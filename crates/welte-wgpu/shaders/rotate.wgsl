@@ -4,9 +4,9 @@ fn within_a_turn(angle: f32) -> f32 {
     return fma(-turns, 3.0199159819567529e-7, fma(-turns, 0.0019350051879882812, fma(-turns, 6.28125, angle)));
 }
 
-// A pair of a row's values, rotated by its position times frequency i.
+// A pair of a row's values, rotated by its coordinate times frequency i.
 fn turned_pair(pair: vec2<f32>, row: u32, i: u32, magnitude: f32) -> vec2<f32> {
-    let angle = within_a_turn(f32(position_of(row)) * vector0(i));
+    let angle = within_a_turn(f32(coordinate_of(row, command.p.sections, i)) * vector0(i));
     let c = cos(angle) * magnitude;
     let s = sin(angle) * magnitude;
     return vec2(fma(pair.x, c, -(pair.y * s)), fma(pair.x, s, pair.y * c));

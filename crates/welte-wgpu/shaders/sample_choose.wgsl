@@ -1,5 +1,5 @@
 // The next token of each row, from what sample_adjust.wgsl and sample_gather.wgsl have found in its parts: a workgroup per row. Then the
-// row's token and position become those of the next step.
+// row becomes that of the next step.
 //
 // Choices are the host's. Where rounding could make a difference, the row stays as it is and reports UNDECIDED.
 //
@@ -9,9 +9,6 @@
 const UNDECIDED = 0xfffffff0u;
 // Sums of weights differ from the host's by less than this part of the whole.
 const WEIGHT_MARGIN = 6.103515625e-5;
-
-// The step state, which other kernels only read.
-@group(0) @binding(6) var<storage, read_write> next: array<u32>;
 
 // Elements in the order of their ranks, then of their places: those up to this one.
 struct Limit { order: u32, place: u32 }
@@ -168,7 +165,7 @@ fn filtered(t: u32, slot: u32, elements: Elements, whole: f32, first: u32) -> Dr
     let temperature = float_setting(slot, TEMPERATURE);
     let least = float_setting(slot, LEAST);
     let seed = vec2(setting(slot, SEED), setting(slot, SEED + 1u));
-    let key = noise_key(seed, next[ROWS_AT + 3u * elements.row + 1u] + 1u);
+    let key = noise_key(seed, next[ROWS_AT + ROW * elements.row + 1u] + 1u);
     var draw = NO_DRAW;
     for (var round = 0u; round <= command.p.n; round++) {
         draw = NO_DRAW;
@@ -223,8 +220,7 @@ fn finish(row: u32, slot: u32, token: u32) {
         return;
     }
     mem[command.at.b + row] = token;
-    next[ROWS_AT + 3u * row] = token;
-    next[ROWS_AT + 3u * row + 1u] += 1u;
+    advance(row, token);
     if setting(slot, LAST_N) > 0u {
         let entries = command.at.entries;
         let history = command.at.lists + slot * (entries + 2u);
@@ -239,7 +235,7 @@ fn finish(row: u32, slot: u32, token: u32) {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let row = id.z;
     if t == 0u {
-        slot_at_hand = next[ROWS_AT + 3u * row + 2u];
+        slot_at_hand = next[ROWS_AT + ROW * row + 2u];
         atomicStore(&is_odd, 0u);
     }
     let slot = workgroupUniformLoad(&slot_at_hand);

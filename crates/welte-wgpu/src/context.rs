@@ -13,7 +13,7 @@ use crate::gpu::Gpu;
 use crate::launch::{Choice, Launch};
 use crate::load::Weights;
 use crate::lower::{LoweredPass, Lowering};
-use crate::plan::{IN_FLIGHT, STATE_HEAD, Sizes};
+use crate::plan::{IN_FLIGHT, ROW_WORDS, STATE_HEAD, Sizes};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl WgpuContext {
         let step = Step {
             rows: Vec::with_capacity(rows),
             values: Vec::with_capacity(most),
-            words: Vec::with_capacity(4 * (STATE_HEAD + 4 * rows)),
+            words: Vec::with_capacity(4 * (STATE_HEAD + ROW_WORDS * rows)),
             tokens: Vec::with_capacity(rows),
             ..Step::default()
         };
@@ -138,7 +138,7 @@ impl WgpuContext {
             samplers,
             scratch: HostScratch::new(vocab, context),
             masks: Arc::new(MaskBoard::new(program.slots as usize, vocab)),
-            checks: Checks::new(program),
+            checks: Checks::new(program).taking_features(),
             live: Vec::with_capacity(program.slots as usize),
             profile: None,
             clock: None,
@@ -189,7 +189,7 @@ impl WgpuContext {
         queue.write_buffer(&self.arena, at, &step.words);
         step.words.clear();
         let head = [rows.len() as u32, step.outputs as u32, 0, 0];
-        let rows = rows.iter().flat_map(|r| [r.token(), r.position, r.slot]);
+        let rows = rows.iter().flat_map(row_words);
         let words = head.into_iter().chain(rows);
         step.words.extend(words.flat_map(u32::to_ne_bytes));
         queue.write_buffer(&self.state, 0, &step.words);
@@ -198,7 +198,7 @@ impl WgpuContext {
         step.words.extend(chosen);
         if !outputs.is_empty() {
             let most = self.weights.program.most_rows() as usize;
-            let at = 4 * (STATE_HEAD + 3 * most) as u64;
+            let at = 4 * (STATE_HEAD + ROW_WORDS * most) as u64;
             queue.write_buffer(&self.state, at, &step.words);
         }
     }
@@ -206,7 +206,7 @@ impl WgpuContext {
     /// Positions that the longest row of the step at hand sees.
     fn positions(&self) -> u32 {
         let rows = self.step.rows.iter();
-        rows.map(|row| row.position + 1).max().unwrap_or(0)
+        rows.map(|row| row.reach + 1).max().unwrap_or(0)
     }
 
     /// Records commands of the step at hand, or of one with more positions; `sample` only with a choice.
@@ -352,6 +352,22 @@ impl WgpuContext {
         }
         token
     }
+}
+
+/// A row as `common.wgsl` reads it.
+fn row_words(row: &Row) -> [u32; ROW_WORDS] {
+    let [time, height, width] = row.axes;
+    let feature = row.input.feature().unwrap_or(u32::MAX);
+    let (
+        token,
+        Row {
+            position,
+            slot,
+            reach,
+            ..
+        },
+    ) = (row.token(), *row);
+    [token, position, slot, reach, time, height, width, feature]
 }
 
 /// Whether the launch's partner runs too.

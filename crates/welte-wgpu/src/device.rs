@@ -116,6 +116,10 @@ impl Device for WgpuDevice {
         plan::missing(program, &self.gpu)
     }
 
+    fn takes_features(&self) -> bool {
+        true
+    }
+
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         self.check(&program)?;
         let kind = if self.gpu.software {

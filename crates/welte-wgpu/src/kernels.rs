@@ -686,7 +686,7 @@ pub(crate) fn argmax_part(geometry: Geometry) -> Kernel {
 }
 
 pub(crate) fn argmax() -> Kernel {
-    let pieces = [shader!("best"), shader!("argmax")];
+    let pieces = [shader!("best"), shader!("advance"), shader!("argmax")];
     Kernel::of_workgroup(MOST_PARTS, "argmax", &pieces)
 }
 
@@ -712,7 +712,12 @@ pub(crate) fn sample_gather(geometry: Geometry) -> Kernel {
 }
 
 pub(crate) fn sample_choose(geometry: Geometry) -> Kernel {
-    let pieces = [shader!("reduce"), shader!("draw"), shader!("sample_choose")];
+    let pieces = [
+        shader!("reduce"),
+        shader!("draw"),
+        shader!("advance"),
+        shader!("sample_choose"),
+    ];
     sampling_of(geometry, "sample_choose", &pieces)
 }
 

@@ -8,7 +8,7 @@ use crate::kernels::{self, Kernel, Product, WORKGROUP, source};
 use crate::launch::{Choice, Divided, Launch, Place, Shape, plane};
 use crate::load::Weights;
 use crate::needs::{attention_cache, prepared_words, sampled_words};
-use crate::plan::{STATE_HEAD, Sizes};
+use crate::plan::{ROW_WORDS, STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
@@ -274,7 +274,7 @@ impl Lowering<'_> {
         let command = task.command;
         let mut place = Place {
             operands: command.buffers.map(|buffer| self.word(buffer)),
-            outputs: STATE_HEAD as u32 + 3 * self.program().most_rows(),
+            outputs: STATE_HEAD as u32 + ROW_WORDS as u32 * self.program().most_rows(),
             page: self.program().page,
             scratch: (self.sizes.scratch / 4) as u32,
             splits: 1,
@@ -623,10 +623,15 @@ impl Lowering<'_> {
         let (kv_format, _) = attention_cache(cache);
         let name = command.op.name();
         match command.op {
-            Op::Embed => (
-                kernels::embed(self.stored(command)),
-                [params::Embed::of(words).k.div_ceil(8 * WORKGROUP), 1],
-            ),
+            Op::Embed => {
+                if self.program().takes_features(command) {
+                    let buffer = self.program().features;
+                    place.scratch = self.word(BufferRef { buffer, offset: 0 });
+                    place.flags |= 2;
+                }
+                let units = params::Embed::of(words).k.div_ceil(8);
+                (kernels::embed(self.stored(command)), across(units))
+            }
             Op::Norm | Op::LayerNorm => {
                 let p = params::Norm::of(words);
                 (

@@ -11,6 +11,8 @@ use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, Pass, PassKind, Pro
 pub(crate) const IN_FLIGHT: usize = 3;
 /// Words of the step state before its rows.
 pub(crate) const STATE_HEAD: usize = 4;
+/// Words of a row: `ROW` of `common.wgsl`.
+pub(crate) const ROW_WORDS: usize = 8;
 
 /// Where buffers lie, and the sizes of what a context has besides.
 pub(crate) struct Sizes {
@@ -103,8 +105,8 @@ impl Sizes {
             scratch: scratch_at,
             lists,
             pages: 4 * u64::from(pages).max(4),
-            state: 4 * (STATE_HEAD + 4 * rows + slots * (context + 2)) as u64,
-            histories: (STATE_HEAD + 4 * rows) as u32,
+            state: 4 * (STATE_HEAD + (ROW_WORDS + 1) * rows + slots * (context + 2)) as u64,
+            histories: (STATE_HEAD + (ROW_WORDS + 1) * rows) as u32,
             commands: commands.collect(),
             staging: results.max().unwrap_or(0).max(1 << 18),
             tokens: 4 * u64::from(program.passes.first().map_or(1, |pass| pass.rows)).max(4),
@@ -152,9 +154,6 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     let human = welte_table::human;
     if program.passes.iter().any(Pass::is_middle) {
         return Some("the middle of a pass by itself".to_string());
-    }
-    if let Some(features) = program.needs_features() {
-        return Some(features);
     }
     let sizes = Sizes::of(program, gpu.binding);
     if sizes.arena > gpu.binding {

@@ -115,6 +115,15 @@ struct Choice {
 };
 #endif
 
+// A row of a step.
+struct StepRow {
+    u32 token;
+    u32 position;
+    u32 slot;
+    u32 along;   // its coordinate, where ropes follow axes
+    u32 feature; // what it reads in place of the token, or NO_FEATURE
+};
+
 struct Shared {
     u64 full[SLOTS];  // barriers of the ring's slots: the copies have arrived
     u64 empty[SLOTS]; // right behind them: the consumers have released the slot
@@ -136,7 +145,7 @@ struct Shared {
     u32 ends[MAX_ENDS];
     u32 pages[CACHES * MAX_PAGES];
 #if IS_STEP
-    Row rows[STEP_ROWS];
+    StepRow rows[STEP_ROWS];
     u32 outputs[STEP_ROWS]; // which row of the step each of them is
     u32 live;       // rows of the launch
     u32 meetings;   // of all blocks, that this block has joined

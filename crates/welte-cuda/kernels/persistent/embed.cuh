@@ -33,18 +33,28 @@ template <class V> __device__ __forceinline__ float embedded(const Instruction &
     return v;
 }
 
-// One block of an embedding, by a warp.
-template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, u32 block, bool stalled) {
+// The feature that a row reads in place of its token; null if it reads none.
+template <class V> __device__ __forceinline__ const float *given_to(const float *features, u32 feature) {
+    return V::features && feature != NO_FEATURE ? features + (u64)feature * V::k : nullptr;
+}
+
+// One block of an embedding, or of the feature that is given, by a warp.
+template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, const float *given, u32 block, bool stalled) {
     u32 at = block * 32 + threadIdx.x % 32;
+    if (given) {
+        if (at < V::k && !stalled) publish(x + at, given[at], tag);
+        return;
+    }
     float v = embedded<V>(in, token, block);
     if (at < V::k && !stalled) publish(x + at, V::scale * v, tag);
 }
 
-template <class V> __device__ __forceinline__ void embed(WaitContext &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool stalled) {
+template <class V>
+__device__ __forceinline__ void embed(WaitContext &w, float *exchange, const Instruction &in, u32 turn, u32 token, const float *given, bool stalled) {
     u32 tag = tag_of(turn, in.writes_per_turn, in.writes);
     STAMP(0);
     for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block < EMBEDDING_BLOCKS<V>; block += gridDim.x * WARPS)
-        embed_block<V>(exchange + in.output, in, tag, token, block, stalled);
+        embed_block<V>(exchange + in.output, in, tag, token, given, block, stalled);
     STAMP(3);
 }
 

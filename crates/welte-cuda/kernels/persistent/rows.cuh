@@ -13,6 +13,7 @@ struct RowsArgs {
     Sync *sync;
     Fault *fault;
     const float *freqs[4];
+    const float *features; // that rows may read in place of tokens
     long long patience;
     u32 instructions;
     KernelParams params;

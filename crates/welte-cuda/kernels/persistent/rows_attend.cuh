@@ -20,7 +20,8 @@ template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared
         x.receive(w, from, tag, lane);
         float v[X::EACH][2][2];
         x.finish(s->angles + row * ANGLES, v, norm != nullptr, part == 0, 1.0f, lane);
-        u8 *cache = kv_at(kv, part, nth % V::kv_heads, s->rows[row], Scratchpad<V>::CACHED);
+        const Row at = {0, s->rows[row].position, s->rows[row].slot};
+        u8 *cache = kv_at(kv, part, nth % V::kv_heads, at, Scratchpad<V>::CACHED);
 #if KV_Q8
         // Every warp has passed the products before, so their inputs are not read any more.
         float *all = (float *)(s->scratchpad + Scratchpad<V>::WARP_SUMS) + tid / 32 * Scratchpad<V>::Q * Scratchpad<V>::SUMS_STRIDE;

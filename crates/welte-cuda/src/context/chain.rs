@@ -53,7 +53,7 @@ impl CudaContext {
             if !more {
                 break;
             }
-            row = Row::new(last, row.position + count as u32, row.slot);
+            row = row.later(last, count as u32);
         }
         Ok(emitted)
     }
@@ -113,7 +113,7 @@ impl CudaContext {
                 match (&self.decode_graph, mode) {
                     (Some(graph), Replay::Graph) => graph.launch()?,
                     _ => {
-                        let row = Row::new(row.token(), row.position + launched as u32, row.slot);
+                        let row = row.later(row.token(), launched as u32);
                         self.replay(DECODE, 0..usize::MAX, true, &[row], 1)?;
                     }
                 }

@@ -202,7 +202,7 @@ impl CudaContext {
         }
         for token in tokens {
             self.run_step(DECODE, &[row], &[], 1)?;
-            row = Row::new(*token, row.position + 1, row.slot);
+            row = row.later(*token, 1);
         }
         Ok(())
     }

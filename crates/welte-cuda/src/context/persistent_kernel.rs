@@ -57,6 +57,7 @@ impl Persistent {
             sync: at(memory.sync),
             fault: at(0),
             freqs: recording.freqs,
+            features: cx.features(),
             patience: PATIENCE,
             times: 0,
             order: 0,

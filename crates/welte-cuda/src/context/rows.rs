@@ -6,6 +6,7 @@ use super::{CudaContext, DECODE};
 use crate::Error;
 use crate::persistent::FAULT_BYTES;
 use welte_device::Replay;
+use welte_table::Row;
 
 /// Why the kernels are not used where logits were found to be wrong.
 const DISAGREES: &str = "its logits are not those of the launched kernels, which is a bug in Welte";
@@ -46,15 +47,20 @@ impl CudaContext {
         }
     }
 
-    /// Enqueues a step of `rows` rows by the persistent kernel, if that computes the pass. The step state is enqueued already.
-    pub(super) fn launch_rows(&mut self, pass: usize, rows: usize) -> Result<bool, Error> {
-        let many = self.loaded.few.is_some_and(|few| rows > few as usize);
-        if self.mode() != Replay::Persistent || pass != DECODE || many {
+    /// Enqueues a step by the persistent kernel, if that computes the pass. The step state is enqueued already. The kernel knows one
+    /// coordinate of a row, and attends backwards only.
+    pub(super) fn launch_rows(&mut self, pass: usize, rows: &[Row]) -> Result<bool, Error> {
+        let few = self.loaded.few.map_or(usize::MAX, |few| few as usize);
+        if self.mode() != Replay::Persistent || pass != DECODE || rows.len() > few {
             return Ok(false);
         }
+        if !rows.iter().all(Row::is_linear) {
+            return Ok(false);
+        }
+        let count = rows.len() as u32;
         match (&mut self.rows, &self.persistent) {
-            (Some(kernel), _) => kernel.launch(&self.gpu, rows as u32)?,
-            (None, Some(chains)) => chains.launch_rows(&self.gpu, rows as u32)?,
+            (Some(kernel), _) => kernel.launch(&self.gpu, count)?,
+            (None, Some(chains)) => chains.launch_rows(&self.gpu, count)?,
             (None, None) => return Ok(false),
         }
         Ok(true)

@@ -45,6 +45,7 @@ impl Rows {
             sync: at(memory.sync),
             fault: at(0),
             freqs: recording.freqs,
+            features: cx.features(),
             patience: PATIENCE,
             instructions: recording.program.len() as u32,
             params: Tuning::default().params(&recording.in_flight),

@@ -48,7 +48,7 @@ mirrored! {
         normalise: u32,
         x_stride: u32,
         y_stride: u32,
-        pad: u32,
+        group: u32,
     }
 }
 
@@ -241,6 +241,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 normalise: p.normalise,
                 x_stride: p.x_stride,
                 y_stride: p.y_stride,
+                group: p.group,
                 ..OutputArgs::of(cx, x, y)
             };
             output_launch("pool", rows, 1, &a)

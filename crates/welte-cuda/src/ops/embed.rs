@@ -16,6 +16,7 @@ mirrored! {
         tokens: u64,
         x: u64,
         step: u64,
+        features: u64,
         n: u32,
         k: u32,
         x_stride: u32,
@@ -47,12 +48,22 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             tokens: cx.buffer(command.buffers[0]),
             x: cx.buffer(command.buffers[1]),
             step: cx.step,
+            features: features(cx, command),
             n: table.n,
             k: p.k,
             x_stride: p.x_stride,
             scale: p.scale,
         }),
     })])
+}
+
+/// The address of the features that rows may read in place of tokens; 0 if the command takes none.
+fn features(cx: &Lowering<'_>, command: &Command) -> u64 {
+    if cx.program.takes_features(command) {
+        cx.features()
+    } else {
+        0
+    }
 }
 
 /// The unit that looks up rows of a format.

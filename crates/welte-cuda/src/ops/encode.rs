@@ -62,7 +62,7 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
     let [qkv, y, ..] = command.buffers;
     let args = args(&EncodeArgs {
         step: cx.step,
-        tiles: cx.places.text_tiles,
+        tiles: cx.places.text_tiles[usize::from(p.by_axis > 0)],
         qkv: cx.buffer(qkv),
         y: cx.buffer(y),
         heads: p.heads,
@@ -121,27 +121,61 @@ fn positions(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
     }
 }
 
-/// The words of `TextTiles` (`encode.cuh`) for the most rows; 0 if no command reads them.
-pub(crate) fn tile_words(program: &Program) -> usize {
-    let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
-    if commands.any(|command| command.op == Op::EncodeAttention) {
-        // Every row may be a text of its own.
-        1 + TILE_WORDS * program.most_rows() as usize
-    } else {
-        0
+/// The lists of tiles that the commands of a program read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TileLists {
+    /// Words of a `TextTiles` (`encode.cuh`) for the most rows; 0 if no command reads one.
+    words: usize,
+    /// Whether some attend within windows: there is a second list.
+    windows: bool,
+}
+
+impl TileLists {
+    pub(crate) fn of(program: &Program) -> TileLists {
+        let commands = program.passes.iter().flat_map(|pass| &pass.commands);
+        let by_axis = commands.filter(|command| command.op == Op::EncodeAttention);
+        let by_axis = by_axis.map(|command| params::EncodeAttention::of(&command.params).by_axis);
+        let most = by_axis.max();
+        TileLists {
+            // Every row may be a text of its own.
+            words: most.map_or(0, |_| 1 + TILE_WORDS * program.most_rows() as usize),
+            windows: most.is_some_and(|most| most > 0),
+        }
+    }
+
+    /// Words of all lists.
+    pub(crate) fn words(&self) -> usize {
+        self.words * (1 + usize::from(self.windows))
+    }
+
+    /// The addresses of both lists in a block.
+    pub(crate) fn at(&self, start: u64) -> [u64; 2] {
+        [start, start + 4 * self.words as u64]
+    }
+
+    /// Cuts the texts of a step into tiles: the words of all lists.
+    pub(crate) fn cut(&self, rows: &[Row], words: &mut Vec<u32>) {
+        words.clear();
+        cut_texts(rows, words, |a, b| a.slot == b.slot);
+        if self.windows {
+            words.resize(self.words, 0);
+            cut_texts(rows, words, |a, b| {
+                a.slot == b.slot && a.axes[0] == b.axes[0]
+            });
+        }
     }
 }
 
-/// Cuts the texts of a step into tiles: the words of `TextTiles`. A text is neighbouring rows of one slot.
-pub(crate) fn cut_texts(rows: &[Row], words: &mut Vec<u32>) {
-    words.clear();
+/// Appends the words of `TextTiles`. Neighbouring rows that belong together are a text.
+fn cut_texts(rows: &[Row], words: &mut Vec<u32>, together: impl Fn(&Row, &Row) -> bool) {
+    let count = words.len();
     words.push(0);
     let mut first = 0;
-    for text in rows.chunk_by(|a, b| a.slot == b.slot) {
+    for text in rows.chunk_by(together) {
         let end = first + text.len();
         for row in (first..end).step_by(TILE_ROWS) {
             words.extend([row, first, end].map(|word| word as u32));
-            words[0] += 1;
+            words[count] += 1;
         }
         first = end;
     }
@@ -202,7 +236,11 @@ mod tests {
             rows.extend((0..length).map(|position| Row::new(0, position, slot)));
         }
         let mut words = vec![7; 5];
-        cut_texts(&rows, &mut words);
+        let mut lists = TileLists {
+            words: 40,
+            windows: false,
+        };
+        lists.cut(&rows, &mut words);
         let (count, tiles) = words.split_first().unwrap();
         let tiles: Vec<[u32; 3]> = tiles.as_chunks().0.to_vec();
         assert_eq!(*count as usize, tiles.len());
@@ -214,6 +252,29 @@ mod tests {
                 [65, 65, 195],
                 [129, 65, 195],
                 [193, 65, 195],
+                [195, 195, 197]
+            ]
+        );
+        // Windows end where the first axis changes.
+        for (at, row) in rows.iter_mut().enumerate() {
+            row.axes[0] = u32::from((100..102).contains(&at));
+        }
+        lists.windows = true;
+        let whole = words.clone();
+        lists.cut(&rows, &mut words);
+        assert_eq!(words[..whole.len()], whole);
+        assert!(words[whole.len()..40].iter().all(|word| *word == 0));
+        assert_eq!(lists.at(100), [100, 260]);
+        let (count, tiles) = words[40..].split_first().unwrap();
+        let tiles: Vec<[u32; 3]> = tiles.as_chunks().0.to_vec();
+        assert_eq!(*count, 7);
+        assert_eq!(
+            tiles[2..],
+            [
+                [65, 65, 100],
+                [100, 100, 102],
+                [102, 102, 195],
+                [166, 102, 195],
                 [195, 195, 197]
             ]
         );

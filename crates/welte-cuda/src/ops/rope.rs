@@ -30,6 +30,8 @@ mirrored! {
         x_stride: u32,
         v_stride: u32,
         single: u32,
+        sections: u32,
+        pad: u32,
     }
 }
 
@@ -57,6 +59,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 interleaved: p.interleaved,
                 magnitude: p.magnitude,
                 x_stride: p.y_stride,
+                sections: p.sections,
                 ..a
             };
             ("rope", p.head_dim, p.heads, a)
@@ -84,6 +87,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 magnitude: p.magnitude,
                 eps: p.eps,
                 x_stride: p.qkv_stride,
+                sections: p.sections,
                 ..a
             };
             ("rope_append", p.head_dim, p.heads + 2 * p.kv_heads, a)

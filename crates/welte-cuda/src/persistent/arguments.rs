@@ -18,6 +18,8 @@ mirrored! {
         pub(crate) sync: u64,
         pub(crate) fault: u64,
         pub(crate) freqs: [u64; 4],
+        /// What rows may read in place of tokens.
+        pub(crate) features: u64,
         /// Clock ticks for which a block waits before it gives up.
         pub(crate) patience: i64,
         /// Where a kernel with clocks writes its stamps.
@@ -49,6 +51,7 @@ mirrored! {
         pub(crate) sync: u64,
         pub(crate) fault: u64,
         pub(crate) freqs: [u64; 4],
+        pub(crate) features: u64,
         pub(crate) patience: i64,
         pub(crate) instructions: u32,
         pub(crate) params: KernelParams,

@@ -206,6 +206,26 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
     }
 }
 
+/// Lets rows read features, and ropes follow axes.
+pub(super) fn reads_pictures(program: &mut Program) {
+    program.features = program.buffers.len() as u32;
+    program.buffers.push(BufferSpec {
+        name: String::new(),
+        class: Class::ScratchPrompt,
+        bytes: 64 * 4 * u64::from(program.embedding()),
+    });
+    for command in &mut program.passes[0].commands {
+        if command.op == Op::RopeAppend {
+            let mut p = params::RopeAppend::of(&command.params);
+            let [height, width] = [p.rot as u8 / 8; 2];
+            let pairs = [p.rot as u8 / 2 - height - width, height, width];
+            let interleaved = false;
+            p.sections = Sections { pairs, interleaved }.word();
+            command.params = p.words();
+        }
+    }
+}
+
 /// Records a made-up program for chains.
 pub(crate) fn one_row(program: &Program, gpu: &GpuInfo) -> Result<Recording, String> {
     record(&Inputs { program, gpu }, ONE_ROW)
@@ -227,7 +247,8 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (LLAMA_8B, Format::Q4_K, Format::Q6_K),
         (LLAMA_1B, affine, Format::IQ4_XS),
     ];
-    let programs = made.map(|(sizes, format, down)| program(sizes, format, down));
+    let mut programs = made.map(|(sizes, format, down)| program(sizes, format, down));
+    reads_pictures(&mut programs[4]);
     let record = |way: Way| {
         let recordings = programs.iter().map(move |program| way(program, &h200()));
         recordings.filter_map(Result::ok)

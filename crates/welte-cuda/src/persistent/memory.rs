@@ -94,7 +94,7 @@ impl SharedMemoryNeeds {
             + self.hidden * 4
             + self.chosen * 16
             + 8
-            + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 16)
+            + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 24)
             + 512;
         let free = shared_per_block.saturating_sub(fixed) / 128 * 128;
         let scratchpad = self.scratchpad.of(rows);

@@ -63,7 +63,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         commands: Vec::new(),
         shares: Vec::new(),
         in_flight: [0; TUNED_VARIANTS],
-        freqs: Vec::new(),
+        ropes: Vec::new(),
         rope: None,
         value_norm: None,
         bias: None,
@@ -253,7 +253,7 @@ impl Recorder<'_> {
         let blocks = self.blocks as usize;
         let shares = (0..blocks).flat_map(|block| self.shares.iter().map(move |s| s[block]));
         let mut freqs = [NO_WEIGHT.into(); MAX_ROPES];
-        for (place, (id, _)) in freqs.iter_mut().zip(&self.freqs) {
+        for (place, ((id, _), _)) in freqs.iter_mut().zip(&self.ropes) {
             *place = (*id).into();
         }
         Ok(Recording {

@@ -106,6 +106,8 @@ constants! {
         n: u32,
         k: u32,
         scale: f32,
+        /// Whether rows may read features in place of tokens.
+        features: bool,
     }
 }
 
@@ -258,6 +260,8 @@ constants! {
         gate_at: u32,
         /// Where this rope's angles begin.
         angles: u32,
+        /// Whether angles follow a coordinate that may differ from the position.
+        by_axes: bool,
         /// Where the results of this variant's splits begin, in floats of the exchange.
         splits_start: u32,
         /// The longest context that is not split.

@@ -247,7 +247,7 @@ pub fn chain_while(
         token: row.token(),
         position: row.position,
         steps: steps as u32,
-        shift: 0,
+        shift: row.axes[0] as i32 - row.position as i32,
     };
     let mut tokens = Vec::new();
     let mut emit = |one: welte_device::Emitted| {
@@ -266,7 +266,7 @@ pub fn chain(context: &mut dyn Context, mut row: Row, lengths: &[usize]) -> Vec<
     for length in lengths {
         let some = chain_of(context, row, *length);
         let last = some.last().copied().unwrap_or(row.token());
-        row = Row::new(last, row.position + some.len() as u32, row.slot);
+        row = row.later(last, some.len() as u32);
         tokens.extend(&some);
         if some.len() < *length {
             break;

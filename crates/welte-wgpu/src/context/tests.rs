@@ -7,7 +7,7 @@ use crate::gpu::{Abilities, Gpu, binding};
 use crate::kernels;
 use crate::launch::Choice;
 use crate::load::Weights;
-use crate::plan::STATE_HEAD;
+use crate::plan::{ROW_WORDS, STATE_HEAD};
 use std::sync::Arc;
 use welte_conformance::made::Numbers;
 use welte_conformance::model::Model;
@@ -350,7 +350,7 @@ fn an_undecided_row_stays_and_the_others_go_on() {
     for (row, (got, want)) in chosen.iter().zip(wanted).enumerate() {
         let mut bytes = [0; 12];
         let read = |at: u64, bytes: &mut [u8]| context.read(&context.state, 4 * at, bytes);
-        read(STATE_HEAD as u64 + 3 * row as u64, &mut bytes).expect("a row");
+        read((STATE_HEAD + ROW_WORDS * row) as u64, &mut bytes).expect("a row");
         let words = bytes.as_chunks::<4>().0;
         let [token, position, _] = [0, 1, 2].map(|i| u32::from_ne_bytes(words[i]));
         let history = histories + row as u64 * (u64::from(context.program().context) + 2);

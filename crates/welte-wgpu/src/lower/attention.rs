@@ -133,11 +133,12 @@ impl Lowering<'_> {
             place.flags |= u32::from(id != NO_WEIGHT) << bit;
         }
         let mut params = task.command.params;
-        params[9..13].copy_from_slice(&[
+        params[9..14].copy_from_slice(&[
             r.rot,
             r.interleaved,
             r.magnitude.to_bits(),
             r.eps.to_bits(),
+            r.sections,
         ]);
         Some(Joined {
             kernel,

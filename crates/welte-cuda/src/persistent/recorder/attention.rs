@@ -16,6 +16,8 @@ struct Turn {
     interleaved: u32,
     magnitude: f32,
     eps: f32,
+    /// By a coordinate that may differ from the position.
+    by_axes: bool,
 }
 
 /// Neither norm nor rope.
@@ -24,6 +26,7 @@ const NOT_TURNED: Turn = Turn {
     interleaved: 0,
     magnitude: 1.0,
     eps: 0.0,
+    by_axes: false,
 };
 
 /// What happens to queries, keys and values before attention.
@@ -74,6 +77,7 @@ fn appended(append: &Command, a: &params::Attention, qkv: BufferRef) -> Option<T
             interleaved: r.interleaved,
             magnitude: r.magnitude,
             eps: r.eps,
+            by_axes: r.sections != 0,
         });
     }
     let p = params::KvAppend::of(&append.params);
@@ -181,6 +185,7 @@ impl Recorder<'_> {
                 interleaved: r.interleaved,
                 magnitude: r.magnitude,
                 eps,
+                by_axes: r.sections != 0,
             },
             norms: [norm.map_or(NO_WEIGHT, |norm| norm.weights[0]), NO_WEIGHT],
             shares: true,
@@ -190,21 +195,22 @@ impl Recorder<'_> {
     }
 
     /// The number of a rope among those of the model, and where its angles begin.
-    fn rope_of(&mut self, freqs: WeightId, rot: u32) -> Result<(usize, u32), String> {
-        let known = self.freqs.iter().position(|(known, _)| *known == freqs);
+    fn rope_of(&mut self, freqs: WeightId, turn: &Turn) -> Result<(usize, u32), String> {
+        let rope = (freqs, turn.by_axes);
+        let known = self.ropes.iter().position(|(known, _)| *known == rope);
         let which = match known {
             Some(which) => which,
-            None if rot == 0 => return Ok((0, 0)),
+            None if turn.rot == 0 => return Ok((0, 0)),
             None => {
-                self.freqs.push((freqs, self.needs.angles));
-                self.needs.angles += rot / 2;
-                self.freqs.len() - 1
+                self.ropes.push((rope, self.needs.angles));
+                self.needs.angles += turn.rot / 2;
+                self.ropes.len() - 1
             }
         };
         if which >= MAX_ROPES {
             return Err("more than four ropes".to_string());
         }
-        Ok((which, self.freqs[which].1))
+        Ok((which, self.ropes[which].1))
     }
 
     /// The layer of a cache that other layers attend to, and where in the exchange it publishes this turn's keys and values.
@@ -239,7 +245,7 @@ impl Recorder<'_> {
         if self.budget.is_step && is_new {
             return Err("attention of Gemma 4 in steps of several rows".to_string());
         }
-        let (which, angles) = self.rope_of(rope.weights[0], turn.rot)?;
+        let (which, angles) = self.rope_of(rope.weights[0], &turn)?;
         let (source_layer, shared_at) = self.source(kv, &a)?;
         let gate = self.attention_gate(index, qkv)?;
         if gate.is_some() {
@@ -282,6 +288,7 @@ impl Recorder<'_> {
             gated: gate.is_some(),
             gate_at: gate.unwrap_or(0),
             angles,
+            by_axes: turn.by_axes,
             // Relative to the end of all vectors, until that is known.
             splits_start: self.split_starts[kind.before as usize],
             max_unsplit: jobs.max_unsplit,

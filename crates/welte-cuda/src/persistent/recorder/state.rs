@@ -97,8 +97,8 @@ pub(super) struct Recorder<'a> {
     /// `[instruction][block]`.
     pub(super) shares: Vec<Vec<Share>>,
     pub(super) in_flight: [u8; TUNED_VARIANTS],
-    /// Frequencies of each rope, and where its angles begin.
-    pub(super) freqs: Vec<(WeightId, u32)>,
+    /// Frequencies of each rope and whether it follows axes, and where its angles begin.
+    pub(super) ropes: Vec<((WeightId, bool), u32)>,
     /// The append, with or without rope, or the rope of queries alone, whose attention comes next.
     pub(super) rope: Option<usize>,
     /// The norm of values before it.
@@ -425,6 +425,7 @@ impl<'a> Recorder<'a> {
             n: p.n,
             k: p.k,
             scale: p.scale,
+            features: self.cx.program.takes_features(command),
         };
         let format = self.cx.format(table);
         let instruction = self.instruction(Variant::Embed(format, embedding));
