@@ -1,15 +1,22 @@
-//! Features of pictures against transformers (`tools/goldens/vision.py`), on the reference and on the CPU.
+//! Features of pictures against transformers (`tools/goldens/vision.py`), on the reference and on the CPU; on GPUs with
+//! `--include-ignored`.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use welte::{DeviceChoice, DeviceId, DeviceOptions, Piece, Vision, VisionOptions};
+use welte::{DeviceChoice, DeviceId, DeviceOptions, Piece, Replay, Vision, VisionOptions};
 use welte_models::CompileOptions;
 use welte_table::{Input, PassKind, Row};
 
-/// The furthest that a feature, and a logit, may be off, as a part of their spread. On the CPU rows of weights in BF16 are multiplied
-/// with rounded activations: 4.5e-2 was the worst seen. Keys and values of language models are in F16.
-const TOLERANCES: [(&str, f32, f32); 2] = [("reference", 5e-5, 1e-2), ("cpu", 1e-1, 1e-1)];
+/// A device, and the furthest that a feature, and a logit, may be off, as a part of their spread.
+type Tolerance = (&'static str, f32, f32);
+
+/// On the CPU rows of weights in BF16 are multiplied with rounded activations: 4.5e-2 was the worst seen. Keys and values of language
+/// models are in F16.
+const TOLERANCES: [Tolerance; 2] = [("reference", 5e-5, 1e-2), ("cpu", 1e-1, 1e-1)];
+/// Activations are rounded for tensor cores.
+const CUDA: [Tolerance; 1] = [("cuda", 1e-1, 1e-1)];
+const GPU: [Tolerance; 1] = [("gpu", 1e-3, 1e-2)];
 
 fn floats(path: &Path) -> Vec<f32> {
     let bytes = std::fs::read(path).expect("the features");
@@ -46,19 +53,19 @@ fn spread(values: &[f32]) -> f32 {
     (squares.sum::<f32>() / count).sqrt()
 }
 
-fn check(name: &str) {
+fn check(name: &str, devices: &[Tolerance]) {
     let models = models();
     let entry = models
         .iter()
         .find(|entry| entry["name"] == name)
         .expect("the golden");
-    check_features(name, entry);
+    check_features(name, entry, devices);
     if let Some(mmproj) = entry.get("mmproj") {
-        check_features(name, mmproj);
+        check_features(name, mmproj, devices);
     }
 }
 
-fn check_features(name: &str, entry: &Value) {
+fn check_features(name: &str, entry: &Value, devices: &[Tolerance]) {
     let path = entry["path"].as_str().expect("a path");
     let golden = welte_goldens::Golden::new(path);
     let name = format!(
@@ -69,7 +76,7 @@ fn check_features(name: &str, entry: &Value) {
             ""
         }
     );
-    for (device, tolerance, _) in TOLERANCES {
+    for &(device, tolerance, _) in devices {
         let vision = open(golden.path(), device);
         for one in entry["pictures"].as_array().expect("pictures") {
             let text = |key: &str| one[key].as_str().expect("text");
@@ -149,7 +156,7 @@ fn conversation(vision: &Vision, parts: &[Value]) -> (Vec<Row>, Vec<f32>) {
 }
 
 /// The language model reads two pictures in a prompt.
-fn check_logits(name: &str) {
+fn check_logits(name: &str, devices: &[Tolerance]) {
     let models = models();
     let entry = models
         .iter()
@@ -169,8 +176,15 @@ fn check_logits(name: &str) {
         features: (features.len() / vision.width()) as u32,
         ..CompileOptions::default()
     };
-    for (kind, _, tolerance) in TOLERANCES {
-        let device = welte::open_device(DeviceId::only(kind), &DeviceOptions::default());
+    for &(kind, _, tolerance) in devices {
+        let id = match kind {
+            "cuda" | "gpu" => DeviceId::numbered(kind, 0),
+            kind => DeviceId::only(kind),
+        };
+        let mut of_device = DeviceOptions::default();
+        // The persistent kernel need not be compiled.
+        of_device.replay = (kind == "cuda").then_some(Replay::Graph);
+        let device = welte::open_device(id, &of_device);
         let device = device.expect("a device");
         let program = welte_models::compile(&spec, &*checkpoint, &options).expect("a program");
         let program = Arc::new(welte_table::fuse(program, device.patterns()));
@@ -198,11 +212,22 @@ fn check_logits(name: &str) {
     }
 }
 
+fn check_on(name: &str, devices: &[Tolerance]) {
+    check(name, devices);
+    check_logits(name, devices);
+}
+
 macro_rules! goldens {
     ($($name:ident)*) => {
-        $(#[test] fn $name() { check(stringify!($name)); })*
+        $(#[test] fn $name() { check(stringify!($name), &TOLERANCES); })*
         mod logits {
-            $(#[test] fn $name() { super::check_logits(stringify!($name)); })*
+            $(#[test] fn $name() { super::check_logits(stringify!($name), &super::TOLERANCES); })*
+        }
+        mod cuda {
+            $(#[test] #[ignore = "needs a GPU"] fn $name() { super::check_on(stringify!($name), &super::CUDA); })*
+        }
+        mod gpu {
+            $(#[test] #[ignore = "needs a GPU, or its driver in software"] fn $name() { super::check_on(stringify!($name), &super::GPU); })*
         }
     };
 }
