@@ -2,14 +2,14 @@
 
 use crate::address::AddressArgs;
 use crate::constraint::ConstraintArgs;
-#[cfg(feature = "hub")]
-use crate::create::CreateArgs;
 use crate::embed::EmbedArgs;
 use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
 use crate::images::EyeArgs;
 use crate::launch::LaunchArgs;
 use crate::limits::LimitArgs;
 use crate::offer::OfferArgs;
+#[cfg(feature = "hub")]
+use crate::recipes::CreateArgs;
 use crate::rerank::RerankArgs;
 use crate::sampling::SamplingArgs;
 use crate::service::ServiceArgs;
@@ -571,7 +571,7 @@ pub(crate) enum Kept {
 
 #[cfg(feature = "hub")]
 fn kept(text: &str) -> anyhow::Result<Kept> {
-    match crate::create::created(text)? {
+    match crate::recipes::created(text)? {
         Some(_) => Ok(Kept::Created(text.to_string())),
         None => Ok(Kept::Hub(model_name(text)?)),
     }

@@ -114,7 +114,7 @@ fn named(args: &ServeArgs) -> anyhow::Result<Vec<Named>> {
     let mut all = Vec::new();
     for path in args.source.iter().chain(&args.model) {
         #[cfg(feature = "hub")]
-        if let Some(recipe) = crate::create::created(path)? {
+        if let Some(recipe) = crate::recipes::created(path)? {
             let (name, path) = (path.clone(), recipe.from.clone());
             all.push(Named {
                 name,

@@ -1,21 +1,13 @@
 //! `welte create`: models over others, with a system prompt, parameters, a template and first messages of their own.
 
 use crate::args::{Command, RunArgs};
+use crate::recipes::{CreateArgs, created, recipes};
 use crate::{hub, short, source};
 use anyhow::{Context, bail};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use welte::GenerateOptions;
 use welte_server::{Recipe, Recipes};
-
-#[derive(clap::Args)]
-pub(crate) struct CreateArgs {
-    /// The new model's name, such as pirate or pirate:small
-    pub(crate) name: String,
-    /// The file that describes it (-: standard input): FROM, SYSTEM, PARAMETER, TEMPLATE, MESSAGE and LICENSE, as Ollama's
-    #[arg(short, long, value_name = "FILE", default_value = "Modelfile")]
-    pub(crate) file: PathBuf,
-}
 
 pub(crate) fn run(args: &CreateArgs) -> anyhow::Result<ExitCode> {
     let recipes = recipes()?;
@@ -53,24 +45,6 @@ fn base(from: &str, folder: &Path) -> anyhow::Result<String> {
     }
     let path = std::path::absolute(hub::path(from)?)?;
     Ok(path.to_str().context("its path is not UTF-8")?.to_string())
-}
-
-/// The folder with the created models.
-pub(crate) fn recipes() -> anyhow::Result<Recipes> {
-    let settings = welte_hub::Settings::from_env()?;
-    Ok(Recipes::beside(&settings.cache))
-}
-
-/// The created model of this name, if there is one and no file is called so.
-pub(crate) fn created(name: &str) -> anyhow::Result<Option<Recipe>> {
-    if source::is_model(name) || Recipes::plain(name).is_none() {
-        return Ok(None);
-    }
-    // Without a home there is no folder.
-    let Ok(recipes) = recipes() else {
-        return Ok(None);
-    };
-    recipes.get(name).map_err(anyhow::Error::msg)
 }
 
 /// Replaces the name of a created model by its base, and applies the rest to answers.

@@ -70,7 +70,7 @@ pub(crate) fn cached() -> anyhow::Result<Vec<(String, String)>> {
 /// Names and recipes of the created models.
 #[cfg(feature = "hub")]
 pub(crate) fn created() -> anyhow::Result<Vec<(String, welte_server::Recipe)>> {
-    let recipes = crate::create::recipes()?;
+    let recipes = crate::recipes::recipes()?;
     let mut all = Vec::new();
     for name in recipes.names()? {
         match recipes.get(&name) {
@@ -90,7 +90,7 @@ pub(crate) fn created() -> anyhow::Result<Vec<(String, welte_server::Recipe)>> {
 #[cfg(feature = "hub")]
 mod cache {
     use crate::args::{Kept, ListArgs, Plain, PullArgs, RmArgs, ShowArgs};
-    use crate::{create, short};
+    use crate::{recipes, short};
     use anyhow::Context;
     use std::io::{IsTerminal, Write};
     use std::process::ExitCode;
@@ -253,7 +253,7 @@ mod cache {
         let name = match &args.name {
             Kept::Hub(name) => name,
             Kept::Created(name) => {
-                let recipe = create::created(name)?.context("it was just removed")?;
+                let recipe = recipes::created(name)?.context("it was just removed")?;
                 match args.output {
                     Plain::Json => writeln!(out, "{:#}", serde_json::to_value(&recipe)?)?,
                     Plain::Text => write!(out, "{recipe}")?,
@@ -308,7 +308,7 @@ mod cache {
             Kept::Hub(name) => name,
             Kept::Created(name) => {
                 // It is a page of text, and its base stays.
-                create::recipes()?
+                recipes::recipes()?
                     .remove(name)
                     .map_err(anyhow::Error::msg)?;
                 writeln!(crate::terminal::stdout(), "{name}: removed")?;

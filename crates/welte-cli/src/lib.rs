@@ -5,6 +5,7 @@
 #[macro_use]
 mod terminal;
 
+mod absolute;
 mod address;
 mod args;
 mod bench;
@@ -36,6 +37,8 @@ mod offer;
 mod perplexity;
 mod profile;
 mod quantize;
+#[cfg(feature = "hub")]
+mod recipes;
 mod remote;
 mod rerank;
 mod run;
@@ -117,7 +120,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ps(args) => client::ps(&args),
         Command::Stop(args) => client::stop(&args),
         Command::Launch(args) => launch::run(&args),
-        Command::Service(args) => service::run(&args),
+        Command::Service(args) => service::run(&args, absolute::absolute),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         #[cfg(feature = "hub")]

@@ -116,6 +116,17 @@ pub(crate) struct Answer {
     failed: bool,
 }
 
+/// What a tool has said, or what went wrong.
+pub(crate) type Said = Result<String, String>;
+
+/// What follows when calls were made: their results, and how the model goes on.
+pub(crate) struct Step {
+    pub(crate) results: Vec<(usize, Said)>,
+    pub(crate) answers: Vec<Answer>,
+}
+
+pub(crate) type More = Pin<Box<dyn Future<Output = Result<Step, Failure>> + Send>>;
+
 impl Answer {
     pub(crate) fn new(
         served: &Lease,

@@ -34,6 +34,7 @@ mod ollama;
 mod openai;
 mod openapi;
 mod page;
+mod parameters;
 mod prompts;
 mod rates;
 mod recipe;

@@ -3,8 +3,10 @@
 
 #[cfg(feature = "hub")]
 mod http;
+mod link;
 mod process;
 
+use link::{Link, PROTOCOL, Problem};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -12,14 +14,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-/// The revision of the protocol that we speak. Servers may answer with an older one.
-const PROTOCOL: &str = "2025-06-18";
-/// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest message of a server, and the most tools of one.
-const LARGEST: usize = 8 << 20;
+/// The most tools of a server.
 const MOST_TOOLS: usize = 512;
 
 /// The servers that models may use, by their labels.
@@ -64,30 +60,6 @@ struct Server {
     place: Place,
     link: Mutex<Option<Arc<dyn Link>>>,
     ids: AtomicU64,
-}
-
-/// A connection.
-trait Link: Send + Sync {
-    /// Sends a request and waits for its result.
-    fn call(&self, request: &Value) -> Result<Value, Problem>;
-    /// Sends what has no answer.
-    fn tell(&self, notification: &Value) -> Result<(), Problem>;
-}
-
-/// Why a call failed.
-#[derive(Debug)]
-enum Problem {
-    /// The server answers with an error.
-    Refused(String),
-    /// The connection is of no further use.
-    Broken(String),
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Problem::Refused(text) | Problem::Broken(text)) = self;
-        f.write_str(text)
-    }
 }
 
 /// A tool of a server.
@@ -265,18 +237,5 @@ impl Server {
     fn request(&self, method: &str, params: &Value) -> Value {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
-    }
-}
-
-/// The result in a server's answer.
-fn result(mut answer: Value) -> Result<Value, Problem> {
-    match answer.get_mut("error") {
-        Some(error) => {
-            let text = error["message"]
-                .as_str()
-                .unwrap_or("an error without a message");
-            Err(Problem::Refused(text.to_string()))
-        }
-        None => Ok(answer["result"].take()),
     }
 }

@@ -1,17 +1,13 @@
 //! Models that users create from others: a system prompt, parameters, a chat template and first messages over a base. They are
 //! written as Ollama's Modelfile, and kept as JSON in a folder.
 
-use crate::error::Failure;
-use crate::fields::Fields;
-use crate::ignored::Ignored;
-use crate::{ollama, sampling};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use welte::{GenerateOptions, Message};
+use welte::Message;
 
 /// The longest name of a created model, and the largest file of one, in bytes.
 const LONGEST_NAME: usize = 100;
@@ -111,45 +107,6 @@ impl Recipe {
         if let Value::Array(stops) = stops {
             stops.push(value);
         }
-    }
-
-    /// What is wrong with it, apart from the base: roles, parameters, a template of another language.
-    pub fn check(&self) -> Result<(), String> {
-        self.apply_checked(&mut GenerateOptions::default())
-            .map_err(|failure| format!("parameter {}", failure.message))?;
-        for turn in &self.messages {
-            if !["system", "user", "assistant"].contains(&turn.role.as_str()) {
-                return Err(format!(
-                    "message of {:?}: use system, user or assistant",
-                    turn.role
-                ));
-            }
-        }
-        let go = |template: &String| template.contains("{{ .") || template.contains("{{.");
-        if self.template.as_ref().is_some_and(go) {
-            return Err(
-                "the template is written in Go's language; use a Jinja template, as models' own files have, or leave it out"
-                    .to_string(),
-            );
-        }
-        Ok(())
-    }
-
-    /// Sets what the parameters say. They were [checked](Recipe::check).
-    pub fn apply(&self, options: &mut GenerateOptions) {
-        let mut changed = options.clone();
-        if self.apply_checked(&mut changed).is_ok() {
-            *options = changed;
-        }
-    }
-
-    fn apply_checked(&self, options: &mut GenerateOptions) -> Result<(), Failure> {
-        let mut fields = Fields::root(self.parameters.clone(), &Ignored::new(true))?;
-        sampling::take(&mut fields, options)?;
-        sampling::take_limit(&mut fields, "num_predict", options)?;
-        fields.ignore(&ollama::LOADING);
-        fields.take::<u32>("num_ctx")?;
-        fields.finish()
     }
 
     /// The context that it asks for, in tokens.
@@ -414,6 +371,7 @@ pub(crate) fn bad_name(name: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use welte::GenerateOptions;
 
     const FILE: &str = "# a pirate\nfrom ./demo.gguf\nSYSTEM \"\"\"You are a pirate.\nSay \"arr\".\"\"\"\n\nPARAMETER temperature 0.5\nPARAMETER stop \"</s>\"\nPARAMETER stop 7\nparameter num_ctx 512\nMESSAGE user Hello there\nMESSAGE assistant \"Arr\"\nLICENSE MIT";
 

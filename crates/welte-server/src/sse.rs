@@ -1,8 +1,7 @@
 //! Responses that are streamed: server-sent events, and JSON line by line.
 
-use crate::answer::{Answer, Answers, Event};
+use crate::answer::{Answer, Answers, Event, More, Said};
 use crate::error::Failure;
-use crate::openai::{More, Said};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;

@@ -1,6 +1,6 @@
 //! An MCP server at an address: streamable HTTP. Every message is a request; its answer is JSON, or a stream of events with it.
 
-use super::{LARGEST, Link, PATIENCE, PROTOCOL, Problem, result};
+use super::link::{LARGEST, Link, PATIENCE, PROTOCOL, Problem, result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};

@@ -1,6 +1,6 @@
 //! An MCP server that is a program: one JSON message a line, on its standard streams. Its standard error is our log.
 
-use super::{LARGEST, Link, PATIENCE, Problem, result};
+use super::link::{LARGEST, Link, PATIENCE, Problem, result};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};

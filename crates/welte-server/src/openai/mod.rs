@@ -9,8 +9,8 @@ pub(crate) use chat::{chat, chat_tokens, text_format};
 pub(crate) use completions::completions;
 pub(crate) use messages::{messages as take_messages, text as text_of, tools};
 pub(crate) use responses::{
-    INCLUDES, More, Said, Store, cancel, compact, create as responses, delete, input_items,
-    input_tokens, retrieve,
+    INCLUDES, Store, cancel, compact, create as responses, delete, input_items, input_tokens,
+    retrieve,
 };
 
 use crate::answer::{End, Reason};

@@ -1,6 +1,6 @@
 //! Items, the parts of a conversation: from a request to the form that is stored, and from there to messages.
 
-use super::tools::known_as;
+use super::names::known_as;
 use crate::app::App;
 use crate::error::Failure;
 use crate::fields::Fields;

@@ -2,9 +2,9 @@
 //! calls the model goes on with their results, in the same response.
 
 use super::items;
+use super::names::{Names, Remote, known_as};
 use super::store::Item;
-use super::tools::{Names, known_as};
-use crate::answer::Answer;
+use crate::answer::{More, Said, Step};
 use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::Failure;
@@ -13,21 +13,11 @@ use crate::mcp::{McpServers, Tool};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use welte::Message;
 
 /// Calls of a response without `max_tool_calls`.
 const MOST_CALLS: u64 = 64;
-
-/// A tool of a server, by the name under which the model knows it.
-#[derive(Clone, Debug)]
-pub(super) struct Remote {
-    pub(super) label: String,
-    pub(super) name: String,
-    /// The user must agree to each call.
-    pub(super) ask_first: bool,
-}
 
 /// The servers that a request names, and what they offer.
 #[derive(Default)]
@@ -218,17 +208,6 @@ pub(super) struct Call {
     pub(super) name: String,
     pub(super) arguments: String,
 }
-
-/// What a tool has said, or what went wrong.
-pub(crate) type Said = Result<String, String>;
-
-/// What follows when calls were made: their results, and how the model goes on.
-pub(crate) struct Step {
-    pub(crate) results: Vec<(usize, Said)>,
-    pub(crate) answers: Vec<Answer>,
-}
-
-pub(crate) type More = Pin<Box<dyn Future<Output = Result<Step, Failure>> + Send>>;
 
 /// How the model is asked again after calls.
 pub(super) struct Rounds {

@@ -3,12 +3,12 @@
 mod compact;
 mod items;
 mod mcp;
+mod names;
 mod output;
 mod store;
 mod tools;
 
 pub(crate) use compact::compact;
-pub(crate) use mcp::{More, Said};
 pub(crate) use store::Store;
 
 use super::chat::reasoning_effort;
@@ -26,12 +26,12 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use mcp::{Offer, Rounds};
+use names::Names;
 use output::{Building, Keep};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use store::{Item, Stored};
 use tokio::sync::Notify;
-use tools::Names;
 use welte::Message;
 
 const LOGPROBS: &str = "message.output_text.logprobs";

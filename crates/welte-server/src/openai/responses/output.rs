@@ -1,9 +1,9 @@
 //! The output of a response: items, and the events that announce them. Whole responses are built from the same events.
 
-use super::mcp::{Call, More, Rounds, Said, tell};
+use super::mcp::{Call, Rounds, tell};
+use super::names::Names;
 use super::store::{Item, Stored};
-use super::tools::Names;
-use crate::answer::{End, Event, Reason};
+use crate::answer::{End, Event, More, Reason, Said};
 use crate::app::App;
 use crate::error::Failure;
 use crate::models::Lease;

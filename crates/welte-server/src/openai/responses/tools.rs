@@ -1,12 +1,12 @@
 //! Tools of a response: functions, and namespaces of functions. Tools that OpenAI's servers run are passed over.
 
-use super::mcp::{Offer, Remote};
+use super::mcp::Offer;
+use super::names::{Names, known_as};
 use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::openai::messages::function;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 
 /// Types of tools that OpenAI's servers run. The model cannot call them here.
 const SERVER_TOOLS: [&str; 8] = [
@@ -19,47 +19,6 @@ const SERVER_TOOLS: [&str; 8] = [
     "image_generation",
     "tool_search",
 ];
-
-/// Namespace and name of functions, by the name under which the model knows them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Names {
-    spaces: HashMap<String, (String, String)>,
-    /// Tools of MCP servers, by the same.
-    remote: HashMap<String, Remote>,
-}
-
-impl Names {
-    pub(super) fn add_remote(&mut self, known_as: String, remote: Remote) {
-        self.remote.insert(known_as, remote);
-    }
-
-    pub(super) fn remote(&self, known_as: &str) -> Option<&Remote> {
-        self.remote.get(known_as)
-    }
-
-    pub(super) fn has_remote(&self) -> bool {
-        !self.remote.is_empty()
-    }
-
-    /// Whether the request offers this tool of a server.
-    pub(super) fn offers(&self, label: &str, name: &str) -> bool {
-        let mut all = self.remote.values();
-        all.any(|remote| remote.label == label && remote.name == name)
-    }
-
-    /// Namespace and name of a function that the model calls.
-    pub(super) fn of_call(&self, known_as: String) -> (Option<String>, String) {
-        match self.spaces.get(&known_as) {
-            Some((namespace, name)) => (Some(namespace.clone()), name.clone()),
-            None => (None, known_as),
-        }
-    }
-}
-
-/// The name under which the model knows a function in a namespace.
-pub(super) fn known_as(namespace: &str, name: &str) -> String {
-    format!("{namespace}__{name}")
-}
 
 /// Takes the tools. Returns them as they came, with null in place of what functions leave out.
 pub(super) fn take(
@@ -113,7 +72,7 @@ fn take_namespace(mut space: Fields, ask: &mut Ask, names: &mut Names) -> Result
         let known_as = described["function"]["name"].as_str().unwrap_or_default();
         let name = known_as.get(namespace.len() + 2..).unwrap_or_default();
         let place = (namespace.clone(), name.to_string());
-        names.spaces.insert(known_as.to_string(), place);
+        names.add_function(known_as.to_string(), place);
         ask.tools.push(described);
     }
     space.finish()
