@@ -377,4 +377,15 @@ mod tests {
         assert!(choose(&["pytorch_model.bin", "config.json"], None).is_err());
         assert!(choose(&[], None).is_err());
     }
+
+    #[test]
+    fn long_lists_say_how_much_they_leave_out() {
+        let names: Vec<String> = (0..33).map(|i| format!("f{i}")).collect();
+        let of = |n: usize| listed(names[..n].iter().map(String::as_str));
+        assert_eq!(of(0), "nothing");
+        assert_eq!(of(2), "f0, f1");
+        assert!(of(30).ends_with(", f29"));
+        assert!(of(31).ends_with(", f29 and 1 more"));
+        assert!(of(33).ends_with(", f29 and 3 more"));
+    }
 }

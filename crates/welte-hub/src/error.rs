@@ -152,3 +152,45 @@ pub fn human(bytes: u64) -> String {
         _ => format!("{value:.1} {unit}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_in_the_largest_unit_that_fits() {
+        for (bytes, said) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (1 << 20, "1.0 MiB"),
+            (3 << 29, "1.5 GiB"),
+            (5 << 40, "5.0 TiB"),
+            (1 << 52, "4096.0 TiB"),
+        ] {
+            assert_eq!(human(bytes), said);
+        }
+    }
+
+    /// A cached copy serves while the hub is busy, not where the hub says that there is no such model.
+    #[test]
+    fn a_busy_hub_is_temporary() {
+        for (status, temporary) in [
+            (429, true),
+            (500, true),
+            (503, true),
+            (401, false),
+            (404, false),
+            (499, false),
+        ] {
+            let refused = Error::Refused {
+                what: "m".into(),
+                status,
+                host: "hub".into(),
+                remedy: String::new(),
+            };
+            assert_eq!(refused.is_temporary(), temporary, "{status}");
+        }
+    }
+}

@@ -172,10 +172,26 @@ mod tests {
             [true, false, true]
         );
         assert_eq!(again.bytes(), 15);
+        assert_eq!(Parts::left_over(&path, 25, 10), 15);
+        assert_eq!(Parts::left_over(&path, 25, 5), 0);
         again.finish(&name).unwrap();
         let whole = std::fs::read(&name).unwrap();
         assert_eq!((whole.len(), &whole[..10]), (25, &b"0123456789"[..]));
         assert!(!path.exists());
+    }
+
+    /// Without opening the file for writing, and beyond the first eight parts.
+    #[test]
+    fn what_is_left_over_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.incomplete");
+        assert_eq!(Parts::left_over(&path, 97, 10), 0);
+        let parts = Parts::open(&path, 97, 10).unwrap();
+        for (part, bytes) in [(1, 10), (8, 20), (9, 27)] {
+            parts.mark(part).unwrap();
+            assert_eq!(Parts::left_over(&path, 97, 10), bytes);
+            assert_eq!(parts.bytes(), bytes);
+        }
     }
 
     #[test]

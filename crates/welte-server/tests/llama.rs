@@ -240,7 +240,7 @@ async fn prompts_come_in_lists_and_mixtures() {
         (json!([[true]]), "prompt[0]"),
         (json!([-1, "a"]), "prompt"),
         (
-            json!({ "prompt_string": "a", "multimodal_data": ["x"] }),
+            json!({ "prompt_string": "a<__media__>", "multimodal_data": ["x"] }),
             "multimodal_data[0]",
         ),
     ] {
