@@ -91,6 +91,12 @@ MODELS = {
         vision_config=SIGLIP | dict(image_size=[32, 32], patch_size=[8, 8], attention_bias=True), text_config=TEXT | dict(model_type="qwen2"),
         image_token_id=IMAGE)),
         lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True, max_patches=4)),
+    "qwen3_vl": (lambda: transformers.Qwen3VLForConditionalGeneration(transformers.Qwen3VLConfig(
+        vision_config=qwen(3, hidden_size=48, intermediate_size=80, out_hidden_size=64, num_position_embeddings=36,
+                           deepstack_visual_indexes=[0, 1]),
+        text_config=TEXT | dict(rope_parameters=MROPE | {"mrope_interleaved": True}), image_token_id=IMAGE)),
+        lambda: Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600},
+                                         image_mean=[0.5] * 3, image_std=[0.5] * 3)),
 }
 
 
@@ -119,7 +125,7 @@ def spread(model, seed):
                 p.normal_(centre, 0.15)
             elif "embed_tokens" in name or "lm_head" in name:
                 p.normal_(0, 0.5)
-            elif "position_embedding" in name:
+            elif "position_embedding" in name or "pos_embed" in name:
                 p.normal_(0, 0.4)
             else:
                 fan = p.shape[0] if "mm_input_projection" in name else p[0].numel()
@@ -186,9 +192,13 @@ def encoder_inputs(name, inputs):
 
 
 def features_of(name, model, tensors):
-    found = model.get_image_features(**tensors, return_dict=True).pooler_output
+    output = model.get_image_features(**tensors, return_dict=True)
+    found = output.pooler_output
     parts = found if isinstance(found, (list, tuple)) else [found]
-    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+    first = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+    # What early layers of the language model add follows.
+    deep = getattr(output, "deepstack_features", None) or []
+    return torch.cat([first, *(part if torch.is_tensor(part) else torch.cat(list(part)) for part in deep)], -1)
 
 
 SIGLIP_NAMES = {"embeddings.patch_embedding": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
@@ -198,6 +208,9 @@ SIGLIP_NAMES = {"embeddings.patch_embedding": "v.patch_embd", "embeddings.positi
                 "mm_soft_emb_norm": "mm.soft_emb_norm"}
 QWEN_NAMES = {"patch_embed.proj": "v.patch_embd", "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", "mlp.gate_proj": "ffn_gate",
               "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "merger.ln_q": "v.post_ln", "merger.mlp": "mm"}
+QWEN3_NAMES = {"patch_embed.proj": "v.patch_embd", "pos_embed": "v.position_embd", "norm1": "ln1", "norm2": "ln2",
+               "attn.proj": "attn_out", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down", "merger.norm": "v.post_ln",
+               "merger.linear_fc1": "mm.0", "merger.linear_fc2": "mm.2"}
 PIXTRAL_NAMES = {"patch_conv": "v.patch_embd", "ln_pre": "v.pre_ln", "attention_norm": "ln1", "ffn_norm": "ln2",
                  "attention.q_proj": "attn_q", "attention.k_proj": "attn_k", "attention.v_proj": "attn_v", "attention.o_proj": "attn_out",
                  "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
@@ -215,6 +228,7 @@ INTERN_VL_NAMES = {"embeddings.cls_token": "v.class_embd", "embeddings.position_
 DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
             "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
+          "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES),
           "mistral3": ("pixtral", PIXTRAL_NAMES)}
 
 
@@ -223,10 +237,11 @@ def mmproj(name, model, processor, path, seed):
     kind, names = MMPROJ[name]
     file = Gguf(path, "clip", seed)
     config = model.config.vision_config
-    heads = config.num_heads if name == "qwen2_5_vl" else config.num_attention_heads
-    numbers = {"block_count": config.depth if name == "qwen2_5_vl" else config.num_hidden_layers, "embedding_length": config.hidden_size,
+    qwen = name.startswith("qwen")
+    heads = config.num_heads if qwen else config.num_attention_heads
+    numbers = {"block_count": config.depth if qwen else config.num_hidden_layers, "embedding_length": config.hidden_size,
                "feed_forward_length": config.intermediate_size, "attention.head_count": heads, "patch_size": config.patch_size,
-               "image_size": 560 if name == "qwen2_5_vl" else PIXTRAL["image_size"] if name == "mistral3" else 32,
+               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
                "projection_dim": 64}
     if name == "smolvlm":
         numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
@@ -237,6 +252,10 @@ def mmproj(name, model, processor, path, seed):
     if name == "qwen2_5_vl":
         numbers |= {"spatial_merge_size": 2, "n_wa_pattern": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
         model.model.visual.window_size = 112
+    if name == "qwen3_vl":
+        numbers |= {"spatial_merge_size": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
+        deep = config.deepstack_visual_indexes
+        file.keys.add_array("clip.vision.is_deepstack_layers", [layer in deep for layer in range(config.depth)])
     if name == "mistral3":
         numbers |= {"spatial_merge_size": 2}
     file.keys.add_bool("clip.has_vision_encoder", True)
@@ -265,9 +284,13 @@ def mmproj(name, model, processor, path, seed):
                 parts = [stored(f"{layer}attn_{part}.{end}", v) for part, v in zip("qkv", np.split(value, 3))]
                 p.copy_(torch.cat(parts))
                 continue
+            if "deepstack_merger_list" in key:
+                number, part, end = key.split("deepstack_merger_list.")[1].replace("linear_", "").split(".")
+                p.copy_(stored(f"v.deepstack.{deep[int(number)]}.{part}.{end}", value))
+                continue
             old, new = next((old, new) for old, new in names.items() if old in key)
             own = layer + new + key[key.index(old) + len(old) :]
-            if "patch_embed.proj" in key:
+            if "patch_embed.proj.weight" in key:
                 frames = [stored(own + end, value[:, :, i]) for i, end in enumerate(("", ".1"))]
                 p.copy_(torch.stack(frames, 2))
             elif "position_embeddings" in key:

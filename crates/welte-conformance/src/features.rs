@@ -10,7 +10,8 @@ use super::program::make_fine;
 use std::sync::Arc;
 use welte_device::{ChainStart, Context, Device, SlotState};
 use welte_table::{
-    BufferSpec, Class, Format, Input, Op, PassKind, Program, Row, Sections, params, verify,
+    BufferSpec, Class, Command, Format, Input, Op, PassKind, Program, Row, Sections, cost, params,
+    verify,
 };
 
 /// Features of the programs.
@@ -105,6 +106,74 @@ pub fn features(device: &dyn Device, oracle: &dyn Device) {
     refused(
         context.step_rows(0, &[row], &[]),
         "a feature of a program without",
+    );
+}
+
+/// The later parts of a feature are added where the commands of a prompt say. Tokens stay as they are.
+pub fn deep_features(device: &dyn Device, oracle: &dyn Device) {
+    if !device.takes_features() {
+        return;
+    }
+    let model = Model {
+        prompt_outputs: 12,
+        ..Model::small(43)
+    };
+    const PARTS: u32 = 3;
+    let case = case(device, &model, |program| {
+        let n = program.embedding();
+        add_features(program);
+        program.buffers[program.features as usize].bytes *= u64::from(PARTS);
+        let mut passes = program.passes.iter_mut();
+        let prompt = passes.find(|pass| pass.kind == PassKind::Prompt);
+        let prompt = prompt.expect("a prompt pass");
+        let x = prompt.commands[0].buffers[1];
+        let x_stride = params::Embed::of(&prompt.commands[0].params).x_stride;
+        for part in 1..PARTS {
+            let params = params::AddFeature { n, part, x_stride };
+            let add = Command::new(Op::AddFeature, Format::F32, &[], &[x], params.words());
+            prompt.commands.insert(1, add);
+            prompt.labels.insert(1, format!("part {part}"));
+        }
+        cost::fill(program);
+    });
+    assert_eq!(case.program.feature_count(), FEATURES);
+    let width = case.program.feature_width() as usize;
+    let mut pair = case.pair(device, oracle);
+    let mut n = Numbers(44);
+    let values: Vec<f32> = (0..FEATURES as usize * width).map(|_| n.float()).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    let number = case.program.features;
+    pair.both(|c| c.write_bytes(number, 0, &bytes).expect("the features"));
+    let mut mixed = rows(&mut n, model.vocab, 1, 0, 12);
+    for (at, input) in [(0, 3), (4, 0), (5, 4), (6, 4), (11, 1)] {
+        mixed[at].input = Input::Feature(input);
+    }
+    let most = tolerance(&model, mixed.len());
+    let every: Vec<u32> = (0..12).collect();
+    let before = pair.step(PassKind::Prompt, &mixed, &every, most);
+    pair.assert_same_caches("deep features of a prompt", most);
+    // The last part of feature 1 counts in the row that reads it.
+    pair.both(|c| {
+        let at = 4 * (2 * width - width / PARTS as usize) as u64;
+        let written = c.write_bytes(number, at, &bytes[..4 * width / PARTS as usize]);
+        written.expect("a part");
+    });
+    let after = pair.step(PassKind::Prompt, &mixed, &every, most);
+    let vocab = model.vocab as usize;
+    let changed: Vec<usize> = (0..12)
+        .filter(|row| {
+            let logits = row * vocab..(row + 1) * vocab;
+            bits(&before[logits.clone()]) != bits(&after[logits])
+        })
+        .collect();
+    assert_eq!(changed, [11], "rows that read the part");
+    let generated = Row {
+        input: Input::Feature(0),
+        ..Row::new(0, 12, 1)
+    };
+    refused(
+        pair.device.step_rows(0, &[generated], &[]),
+        "a generated row with a feature of several parts",
     );
 }
 

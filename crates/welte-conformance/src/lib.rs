@@ -30,7 +30,7 @@ pub use arithmetic::{decode_arithmetic, prompt_arithmetic};
 pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use encoders::{encoders, pictures};
-pub use features::{axes, features, reach};
+pub use features::{axes, deep_features, features, reach};
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::{logprobs, logprobs_of_chains};
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
@@ -55,7 +55,7 @@ macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats affine_formats integer_formats heads experts contexts unfused made_up
-            batches outputs parts pooled encoders pictures features axes reach
+            batches outputs parts pooled encoders pictures features deep_features axes reach
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads

@@ -13,7 +13,7 @@ use crate::ops::heads::HeadsMatmul;
 use crate::ops::mamba2::Mamba2;
 use crate::ops::matmul::{Matmul, Prepare, prepared_by_each};
 use crate::ops::output_rows::{Pool, SelectRows};
-use crate::ops::positions::AddPosition;
+use crate::ops::positions::{AddFeature, AddPosition};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
@@ -59,6 +59,7 @@ pub(crate) enum Phase {
     Merge(Attention),
     EncodeAttention(EncodeAttention),
     AddPosition(AddPosition),
+    AddFeature(AddFeature),
     ShortConv(ShortConv),
     GatedDelta(GatedDelta),
     Mamba2(Mamba2),
@@ -170,6 +171,7 @@ impl Phase {
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
                 Phase::EncodeAttention(p) => p.item(state, rows, chunk, scratch),
                 Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),
+                Phase::AddFeature(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
                 Phase::GatedDelta(p) => p.run(state, rows, chunk, scratch),
                 Phase::Mamba2(p) => p.run(state, rows, chunk),

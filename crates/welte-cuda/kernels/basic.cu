@@ -1,5 +1,5 @@
-// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, scale, select_rows, pool. Block (row, stretch)
-// takes a stretch of one row.
+// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, add_feature, scale, select_rows, pool. Block (row,
+// stretch) takes a stretch of one row.
 #include "common.cuh"
 
 struct BasicArgs {
@@ -45,6 +45,14 @@ extern "C" __global__ void __launch_bounds__(256) bias(const __grid_constant__ B
 
 extern "C" __global__ void __launch_bounds__(256) add(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *x, float *y, u32 i) { y[i] += x[i]; });
+}
+
+// x: the part of feature 0.
+extern "C" __global__ void __launch_bounds__(256) add_feature(const __grid_constant__ BasicArgs a) {
+    each(a, [&](const float *, float *y, u32 i) {
+        u32 feature = a.step->rows[blockIdx.x].feature;
+        if (feature != NO_FEATURE) y[i] += a.x[(u64)feature * a.x_stride + i];
+    });
 }
 
 extern "C" __global__ void __launch_bounds__(256) scale(const __grid_constant__ BasicArgs a) {

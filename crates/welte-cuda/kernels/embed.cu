@@ -6,11 +6,13 @@ struct EmbedArgs {
     const u32* tokens;
     float* x;
     const Step* step;
-    const float* features; // k values each; null where the command takes none
+    const float* features; // null where the command takes none
     u32 n;
     u32 k;
     u32 x_stride;
     float scale;
+    u32 feature_stride;
+    u32 pad;
 };
 
 // A thread decodes 32 elements of a block format, or 8 floats. Grid: (parts of a row, rows).
@@ -24,7 +26,7 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     float* x = a.x + (size_t)row * a.x_stride + unit * UNIT;
     u32 feature = a.features ? a.step->rows[row].feature : NO_FEATURE;
     if (feature != NO_FEATURE) {
-        const float* given = a.features + (size_t)feature * a.k + unit * UNIT;
+        const float* given = a.features + (size_t)feature * a.feature_stride + unit * UNIT;
         for (u32 e = 0; e < UNIT && unit * UNIT + e < a.k; e++) x[e] = given[e];
         return;
     }

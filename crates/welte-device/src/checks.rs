@@ -186,8 +186,18 @@ impl Checks {
                 spec.rows
             )));
         }
+        // Only prompts add the later parts of features.
+        let parts = match spec.kind {
+            PassKind::Decode => program.feature_parts(),
+            PassKind::Prompt | PassKind::Embed => 1,
+        };
         for row in rows {
             self.row(program, row)?;
+            if parts > 1 && row.input.feature().is_some() {
+                return Err(Error::request(format!(
+                    "a generated row with a feature of {parts} parts; rows of prompts read those"
+                )));
+            }
         }
         self.distinct(rows.iter().map(|row| (row.slot, row.position)))?;
         if self.recurrent {

@@ -291,7 +291,7 @@ pub fn same_commands(program: &Program) -> bool {
         let pass = program.pass(kind)?;
         let commands = program.passes[pass].commands.iter();
         let ops = commands.map(|command| (command.op, command.weights));
-        Some(ops.filter(|(op, _)| !matches!(op, Op::SelectRows | Op::Sample)))
+        Some(ops.filter(|(op, _)| !matches!(op, Op::SelectRows | Op::Sample | Op::AddFeature)))
     };
     match (ops(PassKind::Decode), ops(PassKind::Prompt)) {
         (Some(decode), Some(prompt)) => decode.eq(prompt),

@@ -45,7 +45,8 @@ pub fn compile(
     let features = match options.features {
         0 => NO_BUFFER,
         count => {
-            let bytes = 4 * u64::from(count) * u64::from(spec.dim);
+            let parts = 1 + u64::from(spec.deep_features);
+            let bytes = 4 * u64::from(count) * u64::from(spec.dim) * parts;
             let features = buffers.add("features", Class::ScratchPrompt, bytes);
             features.buffer
         }
@@ -55,6 +56,7 @@ pub fn compile(
         caches: &layer_caches,
         logits,
         chosen,
+        features: features != NO_BUFFER,
         pooling: options.pooling,
         scores: weights.scores.map(|_| {
             let bytes = 8 * u64::from(outputs.max(options.embed_rows));

@@ -97,6 +97,8 @@ pub(crate) struct Places<'a> {
     pub(crate) logits: BufferRef,
     /// Hidden states of the output rows of a prompt or embed pass.
     pub(crate) chosen: BufferRef,
+    /// Rows may read features.
+    pub(crate) features: bool,
     /// The rows that an embed pass pools.
     pub(crate) pooling: Pooling,
     /// What an embed pass yields in place of hidden states.
@@ -135,7 +137,7 @@ impl<'a> Emitter<'a> {
 
     /// Embedding, layers and the output of the pass.
     pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
-        self.layers();
+        self.layers(kind);
         self.out.part = ModelPart::Head;
         let (width, result) = match kind {
             PassKind::Decode => self.head(self.set.x),
@@ -165,9 +167,14 @@ impl<'a> Emitter<'a> {
         self.out.pass(kind, (rows, outputs), (width, result))
     }
 
-    fn layers(&mut self) {
+    fn layers(&mut self, kind: PassKind) {
         let (spec, weights) = (self.spec, self.weights);
         let (dim, vocab) = (spec.dim, spec.vocab);
+        // Generated rows are tokens.
+        let deep = match self.places.features && kind != PassKind::Decode {
+            true => spec.deep_features,
+            false => 0,
+        };
         let embed = p::Embed {
             n: vocab,
             k: dim,
@@ -219,6 +226,16 @@ impl<'a> Emitter<'a> {
             self.correct_streams(layer);
             self.out.part = ModelPart::LayerInputs;
             self.per_layer(i, layer);
+            if (i as u32) < deep {
+                let params = p::AddFeature {
+                    n: dim,
+                    part: 1 + i as u32,
+                    x_stride: dim,
+                };
+                let x = [self.set.x];
+                self.out
+                    .push("deep feature", Op::AddFeature, &[], &x, params.words());
+            }
         }
         self.out.layer = None;
         self.out.part = ModelPart::Streams;

@@ -56,6 +56,7 @@ pub(crate) fn compile(
         caches: &[],
         logits: BufferRef::NONE,
         chosen,
+        features: false,
         pooling: options.pooling,
         scores: None,
         results: &results,

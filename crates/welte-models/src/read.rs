@@ -188,6 +188,7 @@ pub(crate) fn read(
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
+        deep_features: 0,
         encoder: None,
     };
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];

@@ -526,6 +526,8 @@ pub struct ModelSpec {
     pub logit_scale: f32,
     /// Soft cap of the logits; 0 is none.
     pub logit_softcap: f32,
+    /// Layers, from the first one on, after which a part of their feature is added to rows of pictures.
+    pub deep_features: u32,
     /// What an encoder has; `None` for decoders.
     pub encoder: Option<Encoder>,
 }

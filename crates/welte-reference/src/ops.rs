@@ -59,11 +59,7 @@ impl<'a> Execution<'a> {
                 let feature = self.rows[row].input.feature();
                 let feature = feature.filter(|_| self.program.takes_features(self.command));
                 let x: Vec<f32> = if let Some(feature) = feature {
-                    let features = BufferRef {
-                        buffer: self.program.features,
-                        offset: 0,
-                    };
-                    self.read(features, p.k, feature as usize, p.k)
+                    self.feature(feature, 0, p.k)
                 } else {
                     let token = self.read(a, 1, row, 1)[0].to_bits() as usize;
                     let x = &self.matrix()[token * p.k as usize..][..p.k as usize];
@@ -262,6 +258,14 @@ impl<'a> Execution<'a> {
                     }
                 }
                 self.write(a, p.x_stride, row, &x);
+            }
+            Op::AddFeature => {
+                let p = params::AddFeature::of(words);
+                if let Some(feature) = self.rows[row].input.feature() {
+                    let x = self.read(a, p.x_stride, row, p.n);
+                    let x = add(&x, &self.feature(feature, p.part, p.n));
+                    self.write(a, p.x_stride, row, &x);
+                }
             }
             Op::ShortConv => self.short_conv(row),
             Op::Gate => {
@@ -673,6 +677,16 @@ impl<'a> Execution<'a> {
 
     fn expert_bias(&self, id: usize, n: u32) -> Option<&'a [f32]> {
         Some(&self.weight(1)?[id * n as usize..][..n as usize])
+    }
+
+    /// A part of a feature, of `n` values.
+    fn feature(&self, number: u32, part: u32, n: u32) -> Vec<f32> {
+        let at = BufferRef {
+            buffer: self.program.features,
+            offset: 4 * part * n,
+        };
+        let stride = self.program.feature_width() as u32;
+        self.read(at, stride, number as usize, n)
     }
 
     /// `width` values of a row.

@@ -126,6 +126,10 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::AddPosition::of(words);
             vec![rows(w(q.k), q.x_stride)]
         }
+        Op::AddFeature => {
+            let q = p::AddFeature::of(words);
+            vec![rows(w(q.n), q.x_stride)]
+        }
         Op::ActMul => {
             let q = p::ActMul::of(words);
             vec![rows(2 * w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]

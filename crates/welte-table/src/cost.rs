@@ -172,6 +172,7 @@ fn flops(c: &Command) -> u64 {
                 .saturating_mul(5)
         }
         Op::Pool => p::Pool::of(words).n.into(),
+        Op::AddFeature => p::AddFeature::of(words).n.into(),
         Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
         Op::KvAppend | Op::Attention | Op::EncodeAttention | Op::SelectRows => 0,
     }

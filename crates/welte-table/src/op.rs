@@ -143,6 +143,9 @@ ops! {
     /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
     /// `types` is optional.
     AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
+    /// `x[r] += ` part `part` (from 1 on) of the feature that the row reads. A feature has parts of `n` values; part 0 takes the place of
+    /// the embedding. Rows that read tokens stay as they are.
+    AddFeature "add_feature": weights [] reads [] writes ["x"] { n: u32, part: u32, x_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
@@ -275,6 +278,7 @@ impl Op {
                 | Op::Attention
                 | Op::EncodeAttention
                 | Op::AddPosition
+                | Op::AddFeature
                 | Op::ShortConv
                 | Op::GatedDelta
                 | Op::Mamba2

@@ -530,7 +530,7 @@ pub struct Program {
     pub slots: u32,
     /// The buffer of token ids, one per row: `embed` reads them, `sample` replaces them.
     pub tokens: BufferId,
-    /// The buffer of features that rows may read in place of tokens, a vector as long as an embedding each; `NO_BUFFER`: none.
+    /// The buffer of features that rows may read in place of tokens ([`Program::feature_width`]); `NO_BUFFER`: none.
     pub features: BufferId,
     /// The passes, decode first.
     pub passes: Vec<Pass>,
@@ -559,7 +559,7 @@ impl Program {
         Some(sum)
     }
 
-    /// Floats of an embedding, or of a feature.
+    /// Floats of an embedding.
     pub fn embedding(&self) -> u32 {
         let commands = self.passes.iter().flat_map(|pass| &pass.commands);
         let embed = commands.into_iter().find(|c| c.op == Op::Embed);
@@ -580,10 +580,23 @@ impl Program {
         }
     }
 
+    /// Parts of a feature, as long as an embedding each: one, and those that [`Op::AddFeature`] adds later.
+    pub fn feature_parts(&self) -> u32 {
+        let commands = self.passes.iter().flat_map(|pass| &pass.commands);
+        let added = commands.filter(|c| c.op == Op::AddFeature);
+        let parts = added.map(|c| crate::params::AddFeature::of(&c.params).part);
+        parts.max().unwrap_or(0).saturating_add(1)
+    }
+
+    /// Floats of a feature.
+    pub fn feature_width(&self) -> u64 {
+        u64::from(self.embedding()) * u64::from(self.feature_parts())
+    }
+
     /// How many features the program has room for.
     pub fn feature_count(&self) -> u32 {
         let spec = self.buffers.get(self.features as usize);
-        let each = 4 * u64::from(self.embedding().max(1));
+        let each = 4 * self.feature_width().max(1);
         spec.map_or(0, |spec| (spec.bytes / each) as u32)
     }
 

@@ -6,6 +6,9 @@ use crate::{
     Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec, accesses, cost, params as p,
 };
 
+/// The most parts of a feature after the first one.
+const MOST_PARTS: u32 = 64;
+
 /// Refuses a program that a device could not run safely. The error names the pass, the command and the fault.
 pub fn verify(program: &Program) -> Result<(), String> {
     check_caches(program)?;
@@ -18,14 +21,6 @@ pub fn verify(program: &Program) -> Result<(), String> {
         return Err(format!(
             "the tokens buffer must be of class tables and hold {most_rows} tokens"
         ));
-    }
-    if program.features != NO_BUFFER {
-        let features = buffer(program, program.features);
-        let features = features.ok_or("the buffer of features does not exist")?;
-        let each = 4 * u64::from(program.embedding());
-        if features.class == Class::Tables || each == 0 || !features.bytes.is_multiple_of(each) {
-            return Err("the buffer of features must hold whole embeddings".into());
-        }
     }
     let kinds: Vec<PassKind> = program.passes.iter().map(|p| p.kind).collect();
     if kinds.first() != Some(&PassKind::Decode) && kinds != [PassKind::Embed] {
@@ -52,7 +47,20 @@ pub fn verify(program: &Program) -> Result<(), String> {
             }
         }
     }
-    Ok(())
+    check_features(program)
+}
+
+fn check_features(program: &Program) -> Result<(), String> {
+    if program.features == NO_BUFFER {
+        return Ok(());
+    }
+    let features = buffer(program, program.features);
+    let features = features.ok_or("the buffer of features does not exist")?;
+    let each = 4 * program.feature_width();
+    let whole = each > 0 && features.bytes.is_multiple_of(each);
+    ensure(whole && features.class != Class::Tables, || {
+        "the buffer of features must hold whole features".into()
+    })
 }
 
 fn ensure(ok: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
@@ -562,6 +570,18 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                     )
                 },
             )
+        }
+        Op::AddFeature => {
+            let q = p::AddFeature::of(words);
+            let (n, part) = (q.n, q.part);
+            ensure(program.features != NO_BUFFER, || "no features".into())?;
+            ensure(n == program.embedding(), || {
+                let width = program.embedding();
+                format!("{n} values; an embedding has {width}")
+            })?;
+            ensure((1..=MOST_PARTS).contains(&part), || {
+                format!("part {part} of a feature; from 1 to {MOST_PARTS}")
+            })
         }
         Op::Sample => {
             let n = p::Sample::of(words).n;

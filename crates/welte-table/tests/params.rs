@@ -17,6 +17,7 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::PositionScale => p::PositionScale::of(w).words(),
         Op::EncodeAttention => p::EncodeAttention::of(w).words(),
         Op::AddPosition => p::AddPosition::of(w).words(),
+        Op::AddFeature => p::AddFeature::of(w).words(),
         Op::Act => p::Act::of(w).words(),
         Op::Matmul => p::Matmul::of(w).words(),
         Op::Bias => p::Bias::of(w).words(),

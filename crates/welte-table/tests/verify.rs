@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ATTN, CHOICE, KV, MATRICES, QKV, STATE, T, X, at, every_op};
+use common::{ATTN, CHOICE, FEATURES, KV, MATRICES, QKV, STATE, T, X, at, every_op};
 use welte_table::{
     BufferRef, CacheKind, Class, Command, Format, NO_WEIGHT, Op, Part, PassKind, Program, Source,
     Usage, cost, verify,
@@ -68,6 +68,7 @@ fn every_op_is_accepted_and_every_buffer_is_needed_to_its_last_byte() {
         let words = match p.buffers[i].class {
             Class::Cache => format!("cache '{name}': its buffer has"),
             Class::Tables => "the tokens buffer must be of class tables and hold 3".to_string(),
+            _ if i == FEATURES as usize => "must hold whole features".to_string(),
             _ => format!("of '{name}', which has {}", p.buffers[i].bytes),
         };
         // The logits are checked as the result of the pass first.
@@ -298,9 +299,14 @@ fn parameters_at_their_limits() {
         ("the buffer of features does not exist", |p| {
             p.features = p.buffers.len() as u32
         }),
-        ("the buffer of features must hold whole embeddings", |p| {
+        ("the buffer of features must hold whole features", |p| {
             p.features = p.tokens
         }),
+        ("7 values; an embedding has 8", |p| {
+            set(p, Op::AddFeature, "n", 7)
+        }),
+        ("part 0 of a feature", |p| set(p, Op::AddFeature, "part", 0)),
+        ("no features", |p| p.features = welte_table::NO_BUFFER),
         ("an empty norm", |p| set(p, Op::Norm, "groups", 0)),
         ("an empty norm", |p| set(p, Op::LayerNorm, "groups", 0)),
         ("layer 1 of 1", |p| set(p, Op::Attention, "layer", 1)),
@@ -566,7 +572,7 @@ fn operands_are_in_their_places() {
             command(p, Op::Matmul).buffers[0] = BufferRef::NONE
         }),
         ("'x' has no buffer", |p| {
-            command(p, Op::Matmul).buffers[0].buffer = 15
+            command(p, Op::Matmul).buffers[0].buffer = 16
         }),
         ("'y' cannot be in 'kv'", |p| {
             command(p, Op::Matmul).buffers[1].buffer = KV
@@ -678,7 +684,7 @@ fn passes_take_and_yield_what_their_kind_says() {
             p.passes[1].labels.push(String::new());
         }),
         ("prompt: its result has no buffer", |p| {
-            p.passes[1].result.buffer = 15
+            p.passes[1].result.buffer = 16
         }),
         (
             "prompt: its result is not what its last command writes",
@@ -705,7 +711,7 @@ fn passes_take_and_yield_what_their_kind_says() {
             let prompt = p.passes[1].clone();
             p.passes.push(prompt);
         }),
-        ("the tokens buffer does not exist", |p| p.tokens = 15),
+        ("the tokens buffer does not exist", |p| p.tokens = 16),
         ("the tokens buffer must be of class tables", |p| {
             p.buffers[common::TOKENS as usize].class = Class::ScratchDecode
         }),
@@ -758,7 +764,7 @@ fn caches_are_sound() {
                 floats: u32::MAX,
             }
         }),
-        ("cache 'kv': it has no buffer", |p| p.caches[0].buffer = 15),
+        ("cache 'kv': it has no buffer", |p| p.caches[0].buffer = 16),
         ("its buffer 'x' is not of class cache", |p| {
             p.caches[0].buffer = X
         }),

@@ -29,7 +29,9 @@ fn processor(model: &str) -> (Processor, &'static str) {
             let token = "<image_soft_token>";
             (method, Filter::Bilinear, 8, 2, Marks::Between, token)
         }
-        "qwen2_vl" | "qwen2_5_vl" => (pixels, Filter::Bicubic, 4, 2, Marks::Axes, "<|image_pad|>"),
+        "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => {
+            (pixels, Filter::Bicubic, 4, 2, Marks::Axes, "<|image_pad|>")
+        }
         "pixtral" => (longest(40), Filter::Bicubic, 4, 1, Marks::Lines, "[IMG]"),
         "mistral3" => (longest(64), Filter::Bicubic, 4, 2, Marks::Lines, "[IMG]"),
         "lfm2_vl" => {
@@ -73,7 +75,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 24);
+    assert_eq!(list.len(), 27);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));

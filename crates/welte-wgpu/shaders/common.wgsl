@@ -21,9 +21,10 @@ struct Place {
     page: u32,
     entries: u32,
     lists: u32,
-    // Intermediates of this command alone. Of `embed`: where the features begin, if flag 1 says that it takes any.
+    // Intermediates of this command alone. Of `embed` and `add_feature`: where the
+    // features begin. Flag 1 says whether an `embed` takes any.
     scratch: u32,
-    // Of a context or of a row of logits: how many parts there are, and their positions or elements.
+    // Of a context or of a row of logits: how many parts there are, and their positions or elements. `split` of features: their floats.
     splits: u32,
     split: u32,
     // Which word of `state` has the number of the rows at hand.

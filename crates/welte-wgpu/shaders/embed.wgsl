@@ -10,7 +10,7 @@ fn each(row: u32, unit: u32) {
     if has(1u) && feature != NO_FEATURE {
         // Of the pieces of the table the first one.
         if command.at.first == 0u {
-            let given = command.at.scratch + feature * p.k;
+            let given = command.at.scratch + feature * command.at.split;
             let x = command.at.b + row * p.x_stride;
             for (var i = 8u * unit; i < min(8u * unit + 8u, p.k); i++) {
                 put(x + i, float_at(given + i));

@@ -762,6 +762,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         ("act_mul", ACT_MUL),
         ("add", ADD),
         ("add_position", ADD_POSITION),
+        ("add_feature", ADD_FEATURE),
         ("bias", BIAS),
         ("gate", GATE),
         ("multiply", MULTIPLY),
@@ -884,6 +885,7 @@ pub(crate) mod source {
     pub(crate) const ACT_MUL: &str = shader!("act_mul");
     pub(crate) const ADD: &str = shader!("add");
     pub(crate) const ADD_POSITION: &str = shader!("add_position");
+    pub(crate) const ADD_FEATURE: &str = shader!("add_feature");
     pub(crate) const ALTUP_CORRECT: &str = shader!("altup_correct");
     pub(crate) const ALTUP_PREDICT: &str = shader!("altup_predict");
     pub(crate) const BIAS: &str = shader!("bias");

@@ -625,8 +625,7 @@ impl Lowering<'_> {
         match command.op {
             Op::Embed => {
                 if self.program().takes_features(command) {
-                    let buffer = self.program().features;
-                    place.scratch = self.word(BufferRef { buffer, offset: 0 });
+                    self.place_features(place);
                     place.flags |= 2;
                 }
                 let units = params::Embed::of(words).k.div_ceil(8);
@@ -681,6 +680,10 @@ impl Lowering<'_> {
                 (kernels::encode_attention(p.head_dim), [p.heads, 1])
             }
             Op::AddPosition => each(name, source::ADD_POSITION, params::AddPosition::of(words).k),
+            Op::AddFeature => {
+                self.place_features(place);
+                each(name, source::ADD_FEATURE, params::AddFeature::of(words).n)
+            }
             Op::Multiply => each(name, source::MULTIPLY, params::Multiply::of(words).n),
             Op::Cutoff => (kernels::cutoff(), [1, 1]),
             Op::MatchSquares => {
@@ -726,6 +729,13 @@ impl Lowering<'_> {
             | Op::Attention
             | Op::Sample => unreachable!("{name}: `runs` lowers it"),
         }
+    }
+
+    /// Where the features lie, and how long each is.
+    fn place_features(&self, place: &mut Place) {
+        let buffer = self.program().features;
+        place.scratch = self.word(BufferRef { buffer, offset: 0 });
+        place.split = self.program().feature_width() as u32;
     }
 
     /// The format in which a table is stored: a vector's values are f32.

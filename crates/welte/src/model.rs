@@ -234,7 +234,7 @@ impl Model {
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
-        let width = loaded.program().embedding() as usize;
+        let width = loaded.program().feature_width() as usize;
         let eyes = found.open(checkpoint.origin(), &sized, tokenizer.as_ref(), width)?;
         Ok(Model {
             inner: Arc::new(Inner {
@@ -491,7 +491,7 @@ impl Model {
 
     /// Values of a vector that a row may read in place of a token ([`Medium`](crate::Medium)).
     pub fn feature_width(&self) -> usize {
-        self.program().embedding() as usize
+        self.program().feature_width() as usize
     }
 
     /// Rows of media that fit into the model's memory at a time ([`LoadOptions::features`]); 0: it takes none.

@@ -156,9 +156,9 @@ impl Vision {
         self.processor.marks.placeholder()
     }
 
-    /// Floats of a feature. The embeddings of the language model are as long.
+    /// Floats of a feature: as many as an embedding of the language model, or a multiple of that if the model has several parts of it.
     pub fn width(&self) -> usize {
-        self.spec.width as usize
+        self.spec.feature_values() as usize
     }
 
     /// Decodes a picture and cuts it up. Needs no device.

@@ -232,7 +232,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl);
+goldens!(smolvlm gemma3 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {

@@ -9,6 +9,7 @@ use crate::ops::basic::{
 };
 use crate::ops::heads::{self, HeadsMatmul};
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
+use crate::ops::positions::AddFeature;
 use crate::ops::sample::{self, Sample};
 use crate::ops::{Bytes, FloatRows};
 use crate::unsupported;
@@ -16,18 +17,32 @@ use welte_device::Error;
 use welte_table::{BufferRef, Command, Usage, params};
 
 impl Lowering<'_> {
-    /// The features that an `embed` gives to rows.
-    fn features(&self, command: &Command, k: usize) -> Result<Option<FloatRows>, Error> {
+    /// A part of all features, of `n` values each.
+    fn feature_part(&self, part: u32, n: usize) -> Result<FloatRows, Error> {
         let program = self.program();
-        if !program.takes_features(command) {
-            return Ok(None);
-        }
         let at = BufferRef {
             buffer: program.features,
-            offset: 0,
+            offset: 4 * part * n as u32,
         };
-        let count = program.feature_count() as usize;
-        self.float_rows(at, k as u32, k, count).map(Some)
+        let (stride, count) = (program.feature_width() as u32, program.feature_count());
+        self.float_rows(at, stride, n, count as usize)
+    }
+
+    /// The features that an `embed` gives to rows.
+    fn features(&self, command: &Command, k: usize) -> Result<Option<FloatRows>, Error> {
+        let takes = self.program().takes_features(command);
+        takes.then(|| self.feature_part(0, k)).transpose()
+    }
+
+    pub(super) fn add_feature(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::AddFeature::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::AddFeature(AddFeature {
+            x: self.float_rows(l.command.buffers[0], p.x_stride, n, l.rows)?,
+            features: self.feature_part(p.part, n)?,
+            n,
+        }));
+        Ok(())
     }
 
     pub(super) fn embed(&self, l: &mut Lowered<'_>) -> Result<(), Error> {

@@ -129,6 +129,7 @@ impl Lowering<'_> {
             Op::Attention => self.attention(l),
             Op::EncodeAttention => self.encode_attention(l),
             Op::AddPosition => self.add_position(l),
+            Op::AddFeature => self.add_feature(l),
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
             Op::Mamba2 => self.mamba2(l),

@@ -1,4 +1,4 @@
-//! Learned positions and segments, added to the stream.
+//! Learned positions and segments, and parts of features, added to the stream.
 
 use super::{FloatRows, Floats, State};
 
@@ -30,6 +30,29 @@ impl AddPosition {
                 let values = &table[entry * self.k..];
                 x.iter_mut().zip(values).for_each(|(x, v)| *x += v);
             }
+        }
+    }
+}
+
+pub(crate) struct AddFeature {
+    pub(crate) x: FloatRows,
+    /// The part of all features.
+    pub(crate) features: FloatRows,
+    pub(crate) n: usize,
+}
+
+impl AddFeature {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
+        let Some(feature) = state.rows[row].input.feature() else {
+            return;
+        };
+        // SAFETY: the row lies in x; the features of rows are below their count, for which lowering has checked the buffer.
+        unsafe {
+            let x = self.x.row_mut(row, self.n);
+            let values = self.features.row(feature as usize, self.n);
+            x.iter_mut().zip(values).for_each(|(x, v)| *x += v);
         }
     }
 }

@@ -35,7 +35,7 @@ template <class V> __device__ __forceinline__ float embedded(const Instruction &
 
 // The feature that a row reads in place of its token; null if it reads none.
 template <class V> __device__ __forceinline__ const float *given_to(const float *features, u32 feature) {
-    return V::features && feature != NO_FEATURE ? features + (u64)feature * V::k : nullptr;
+    return V::features && feature != NO_FEATURE ? features + (u64)feature * V::features : nullptr;
 }
 
 // One block of an embedding, or of the feature that is given, by a warp.

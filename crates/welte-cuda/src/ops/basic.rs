@@ -1,4 +1,4 @@
-//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, scale, select_rows, pool.
+//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, add_feature, scale, select_rows, pool.
 
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -221,6 +221,19 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             #[rustfmt::skip]
             let a = Args { n, y_stride, a: p.scale, b: p.cap, ..a };
             stretched("scale", n, a)
+        }
+        Op::AddFeature => {
+            let p = params::AddFeature::of(words);
+            let part = 4 * u64::from(p.part) * u64::from(p.n);
+            let a = Args {
+                x: cx.features() + part,
+                y: x,
+                n: p.n,
+                x_stride: cx.program.feature_width() as u32,
+                y_stride: p.x_stride,
+                ..a
+            };
+            stretched("add_feature", p.n, a)
         }
         Op::SelectRows => {
             let p = params::SelectRows::of(words);

@@ -21,6 +21,8 @@ mirrored! {
         k: u32,
         x_stride: u32,
         scale: f32,
+        feature_stride: u32,
+        pad: u32,
     }
 }
 
@@ -53,6 +55,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             k: p.k,
             x_stride: p.x_stride,
             scale: p.scale,
+            feature_stride: cx.program.feature_width() as u32,
+            pad: 0,
         }),
     })])
 }

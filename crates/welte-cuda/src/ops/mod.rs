@@ -109,6 +109,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         | Op::ActMul
         | Op::Gate
         | Op::Add
+        | Op::AddFeature
         | Op::Scale
         | Op::SelectRows
         | Op::Pool => basic::lower(cx, command, rows),

@@ -106,8 +106,8 @@ constants! {
         n: u32,
         k: u32,
         scale: f32,
-        /// Whether rows may read features in place of tokens.
-        features: bool,
+        /// Floats of a feature that rows may read in place of tokens; 0: they read none.
+        features: u32,
     }
 }
 

@@ -29,6 +29,7 @@ mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_next;
+mod qwen3_vl;
 mod seed_oss;
 mod smollm3;
 mod starcoder2;
@@ -39,13 +40,14 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 39] = [
+const ALL: [&Architecture; 40] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen3_moe::QWEN3_MOE,
     &qwen3_next::QWEN3_NEXT,
     &qwen3_next::QWEN3_5,
+    &qwen3_vl::QWEN3_VL,
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
     &granite_hybrid::GRANITE_HYBRID,

@@ -32,6 +32,14 @@ struct Layer {
     scales: Option<[WeightId; 2]>,
 }
 
+/// What makes a further part of a feature: of the state after a layer.
+struct Deep {
+    layer: u32,
+    norm: NormWeights,
+    linear1: Linear,
+    linear2: Linear,
+}
+
 struct Weights {
     nothing: WeightId,
     patch: Linear,
@@ -40,6 +48,7 @@ struct Weights {
     first_norm: Option<NormWeights>,
     freqs: Option<WeightId>,
     layers: Vec<Layer>,
+    deep: Vec<Deep>,
     last_norm: Option<NormWeights>,
     projector_norm: Option<NormWeights>,
     merging: Option<Linear>,
@@ -156,6 +165,25 @@ impl Taker<'_> {
         })
     }
 
+    /// What makes the part of a feature from the state after a layer. GGUF files name it by the layer, others by its own number.
+    fn deep(&mut self, number: u32, layer: u32) -> Result<Deep, Error> {
+        let by = if self.collector.is_gguf() {
+            layer
+        } else {
+            number
+        };
+        let (joined, width) = (self.spec.dim * self.spec.group(), self.spec.width);
+        let name = |template: &str| self.tower(&template.replace("{}", &by.to_string()));
+        let [norm, first, second] = self.names.deep.map(name);
+        let label = |what: &str| format!("deep part {number} {what}");
+        Ok(Deep {
+            layer,
+            norm: self.norm_of(&label("norm"), &norm, joined, 0.0)?,
+            linear1: self.linear(&label("projection"), &[(first, joined)], joined)?,
+            linear2: self.linear(&label("second projection"), &[(second, width)], joined)?,
+        })
+    }
+
     fn constant(&mut self, name: &str, values: Vec<f32>, usage: Usage) -> WeightId {
         self.collector.push(WeightSpec {
             name: name.into(),
@@ -246,7 +274,7 @@ impl Taker<'_> {
         let patch = self.tower(names.patch);
         let second = format!("{patch}.weight.1");
         let (qwen, pixtral) = match spec.family {
-            VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => (true, false),
+            VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => (true, false),
             VisionFamily::Pixtral | VisionFamily::Mistral3 => (false, true),
             _ => (false, false),
         };
@@ -276,12 +304,15 @@ impl Taker<'_> {
             None
         };
         let patch = self.linear("patch", &[(patch, dim)], values)?;
-        let freqs = (spec.positions == 0).then(|| frequencies(spec));
+        let freqs = spec.is_rotary().then(|| frequencies(spec));
         let freqs = freqs.map(|values| self.constant("rope", values, Usage::Vector));
         let mut layers = Vec::new();
         for index in 0..spec.layers {
             layers.push(self.layer(index)?);
         }
+        let deep = (0..).zip(&spec.deep);
+        let deep = deep.map(|(number, layer)| self.deep(number, *layer));
+        let deep = deep.collect::<Result<_, Error>>()?;
         let last_norm = self.tower(names.last_norm);
         let last_norm = if pixtral || names.last_norm.is_empty() {
             None
@@ -311,7 +342,7 @@ impl Taker<'_> {
         let (linear1, n) = match spec.family {
             VisionFamily::Idefics3 => (self.linear("projection", &[(first, width)], joined)?, 0),
             VisionFamily::Gemma3 => (self.transposed(names.linear1)?, 0),
-            VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => (
+            VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => (
                 self.linear("projection", &[(first, joined)], joined)?,
                 joined,
             ),
@@ -338,6 +369,7 @@ impl Taker<'_> {
             first_norm,
             freqs,
             layers,
+            deep,
             last_norm,
             projector_norm,
             merging,
@@ -451,6 +483,7 @@ pub fn compile_vision(
         VisionFamily::Gemma3 => dim,
         _ => dim * spec.group(),
     };
+    let states = 1 + spec.deep.len() as u32;
     let set = Set {
         tokens,
         read: add("prompt.read", rows, spec.row_values()),
@@ -463,13 +496,21 @@ pub fn compile_vision(
         } else {
             BufferRef::NONE
         },
+        states: match states {
+            1 => BufferRef::NONE,
+            states => add("prompt.states", rows, states * dim),
+        },
+        pooled: match states {
+            1 => BufferRef::NONE,
+            states => add("prompt.pooled", outputs, states * joined),
+        },
         joined: add("prompt.joined", outputs, joined.max(spec.width)),
         middle: add(
             "prompt.middle",
             outputs,
             joined.max(spec.hidden).max(spec.width),
         ),
-        result: add("prompt.result", outputs, spec.width),
+        result: add("prompt.result", outputs, spec.feature_values()),
     };
     let emitter = Emitter {
         spec,
@@ -506,6 +547,9 @@ struct Set {
     /// Gate and up, or up alone.
     wide: BufferRef,
     h: BufferRef,
+    /// The states that become parts of features, side by side, and those of a feature's patches one after the other.
+    states: BufferRef,
+    pooled: BufferRef,
     joined: BufferRef,
     middle: BufferRef,
     result: BufferRef,
@@ -553,14 +597,23 @@ impl Emitter<'_> {
             self.attention(index as u32, layer);
             self.out.part = ModelPart::FeedForward;
             self.feed_forward(layer);
+            let deep = weights.deep.iter().position(|d| d.layer == index as u32);
+            if let Some(number) = deep {
+                self.keep_state(1 + number as u32);
+            }
         }
         self.out.layer = None;
         self.out.part = ModelPart::Head;
         if let Some(norm) = weights.last_norm {
             self.norm("last norm", norm, spec.eps, set.x, set.x);
         }
-        self.projector();
-        let result = (spec.width, set.result);
+        if weights.deep.is_empty() {
+            self.projector();
+        } else {
+            self.keep_state(0);
+            self.deep_parts();
+        }
+        let result = (spec.feature_values(), set.result);
         self.out.pass(PassKind::Embed, (rows, outputs), result)
     }
 
@@ -715,6 +768,77 @@ impl Emitter<'_> {
                 self.linear("projection", &weights.linear1, from, (to, n));
                 self.act("projector activation", spec.projector_act, to, n);
                 self.linear("second projection", second, (to, n), (set.result, width));
+            }
+        }
+    }
+
+    /// Copies the rows beside the other states.
+    fn keep_state(&mut self, number: u32) {
+        let (dim, set) = (self.spec.dim, self.set);
+        let to = (at(set.states, number * dim), self.states() * dim);
+        self.copy("kept state", (set.x, dim), to, dim);
+    }
+
+    fn states(&self) -> u32 {
+        1 + self.spec.deep.len() as u32
+    }
+
+    fn copy(
+        &mut self,
+        what: &str,
+        (x, x_stride): (BufferRef, u32),
+        (y, y_stride): (BufferRef, u32),
+        n: u32,
+    ) {
+        let params = p::Multiply {
+            n,
+            x_stride,
+            y_stride,
+        };
+        self.out
+            .push(what, Op::Multiply, &[NO_WEIGHT], &[x, y], params.words());
+    }
+
+    /// The parts of features: each of a state of a feature's patches, one after the other.
+    fn deep_parts(&mut self) {
+        let (spec, set, weights) = (self.spec, self.set, self.weights);
+        let (dim, states, group) = (spec.dim, self.states(), spec.group());
+        let (joined, wide, values) = (dim * group, states * dim, spec.feature_values());
+        let pool = p::Pool {
+            n: wide,
+            kind: 3,
+            normalise: 0,
+            x_stride: wide,
+            y_stride: wide * group,
+            group,
+        };
+        let buffers = [set.states, set.pooled];
+        self.out
+            .push("features", Op::Pool, &[], &buffers, pool.words());
+        let (x, middle) = (set.joined, set.middle);
+        // The first part comes last: a pass ends where its result begins.
+        for state in (1..states).chain([0]) {
+            for patch in 0..group {
+                let from = at(set.pooled, patch * wide + state * dim);
+                let to = at(x, patch * dim);
+                self.copy("state of a patch", (from, wide * group), (to, joined), dim);
+            }
+            let part = state
+                .checked_sub(1)
+                .map(|deep| &weights.deep[deep as usize]);
+            if let Some(deep) = part {
+                let norm = (deep.norm, false);
+                self.out.norm("deep norm", norm, (joined, spec.eps), [x, x]);
+            }
+            let (first, second) = match part {
+                Some(deep) => (&deep.linear1, Some(&deep.linear2)),
+                None => (&weights.linear1, weights.linear2.as_ref()),
+            };
+            self.linear("projection", first, (x, joined), (middle, first.n));
+            if let Some(second) = second {
+                self.act("projector activation", spec.projector_act, middle, first.n);
+                let to = (at(set.result, state * spec.width), values);
+                self.linear("second projection", second, (middle, first.n), to);
             }
         }
     }

@@ -21,6 +21,9 @@ pub enum VisionFamily {
     Qwen2,
     /// Qwen2.5-VL: the same with windows.
     Qwen2_5,
+    /// Qwen3-VL and Qwen3.5: positions that are learned and rotary, full attention; the states of some layers become further parts of
+    /// a feature.
+    Qwen3,
     /// Pixtral: rotary positions, two matrices.
     Pixtral,
     /// Mistral 3: Pixtral whose features consist of several patches.
@@ -77,7 +80,7 @@ pub struct VisionSpec {
     pub image: u32,
     /// Patches along a feature's side.
     pub merge: u32,
-    /// Places that have a learned vector; 0: positions are rotary.
+    /// Places that have a learned vector; 0: positions are only rotary.
     pub positions: u32,
     /// The base of rotary positions.
     pub theta: f32,
@@ -87,7 +90,9 @@ pub struct VisionSpec {
     pub window: Option<u32>,
     /// With windows: the layers whose rows see the whole picture.
     pub whole: Vec<u32>,
-    /// Width of a feature.
+    /// Layers whose states become further parts of a feature.
+    pub deep: Vec<u32>,
+    /// Width of a part of a feature.
     pub width: u32,
     /// Width between the projector's two matrices, where it has two and the width is its own.
     pub hidden: u32,
@@ -99,7 +104,7 @@ pub struct VisionSpec {
 
 impl VisionSpec {
     /// The families, for a person.
-    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3, Qwen2-VL, Qwen2.5-VL, Pixtral and Mistral 3, LFM2-VL, InternVL";
+    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL";
 
     /// Values of a patch.
     pub fn patch_values(&self) -> u32 {
@@ -112,6 +117,16 @@ impl VisionSpec {
         self.patch_values() + place
     }
 
+    /// Values of a feature: of all its parts.
+    pub fn feature_values(&self) -> u32 {
+        self.width * (1 + self.deep.len() as u32)
+    }
+
+    /// Queries and keys are rotated.
+    pub fn is_rotary(&self) -> bool {
+        self.positions == 0 || self.family == VisionFamily::Qwen3
+    }
+
     /// Rows besides the patches: that of the class.
     pub fn class_rows(&self) -> u32 {
         u32::from(self.family == VisionFamily::InternVl)
@@ -119,7 +134,7 @@ impl VisionSpec {
 
     /// The learned vectors are resized to the lines and columns of each tile.
     pub fn resizes_positions(&self) -> bool {
-        self.family == VisionFamily::Lfm2
+        matches!(self.family, VisionFamily::Lfm2 | VisionFamily::Qwen3)
     }
 
     /// Patches of a feature.

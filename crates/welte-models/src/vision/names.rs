@@ -26,6 +26,8 @@ pub(super) struct VisionNames {
     pub(super) merging: &'static str,
     pub(super) linear1: &'static str,
     pub(super) linear2: &'static str,
+    /// Those of what makes further parts of features: a norm and two matrices.
+    pub(super) deep: [&'static str; 3],
 }
 
 const SIGLIP: VisionNames = VisionNames {
@@ -48,6 +50,7 @@ const SIGLIP: VisionNames = VisionNames {
     merging: "",
     linear1: "connector.modality_projection.proj",
     linear2: "",
+    deep: ["", "", ""],
 };
 
 const GEMMA3: VisionNames = VisionNames {
@@ -77,6 +80,21 @@ const QWEN2: VisionNames = VisionNames {
     up: "blocks.{}.mlp.fc1",
     down: "blocks.{}.mlp.fc2",
     ..QWEN2_5
+};
+
+const QWEN3: VisionNames = VisionNames {
+    position: "pos_embed",
+    up: "blocks.{}.mlp.linear_fc1",
+    down: "blocks.{}.mlp.linear_fc2",
+    last_norm: "merger.norm",
+    linear1: "visual.merger.linear_fc1",
+    linear2: "visual.merger.linear_fc2",
+    deep: [
+        "deepstack_merger_list.{}.norm",
+        "deepstack_merger_list.{}.linear_fc1",
+        "deepstack_merger_list.{}.linear_fc2",
+    ],
+    ..QWEN2
 };
 
 const PIXTRAL: VisionNames = VisionNames {
@@ -147,6 +165,11 @@ const GGUF: VisionNames = VisionNames {
     merging: "",
     linear1: "",
     linear2: "",
+    deep: [
+        "v.deepstack.{}.norm",
+        "v.deepstack.{}.fc1",
+        "v.deepstack.{}.fc2",
+    ],
 };
 
 const GGUF_IDEFICS3: VisionNames = VisionNames {
@@ -206,6 +229,7 @@ impl VisionNames {
             (Gemma3, false) => &GEMMA3,
             (Qwen2, false) => &QWEN2,
             (Qwen2_5, false) => &QWEN2_5,
+            (Qwen3, false) => &QWEN3,
             (Pixtral, false) => &PIXTRAL,
             (Mistral3, false) => &MISTRAL3,
             (Lfm2, false) => &LFM2,
@@ -214,7 +238,7 @@ impl VisionNames {
             (InternVl, true) => &GGUF_INTERN_VL,
             (Idefics3, true) => &GGUF_IDEFICS3,
             (Gemma3, true) => &GGUF_GEMMA3,
-            (Qwen2 | Qwen2_5, true) => &GGUF_QWEN2,
+            (Qwen2 | Qwen2_5 | Qwen3, true) => &GGUF_QWEN2,
             (Pixtral | Mistral3, true) => &GGUF_PIXTRAL,
         }
     }

@@ -34,7 +34,7 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
     if !spec.dim.is_multiple_of(spec.heads) {
         return fault(format!("{} heads of {} values", spec.heads, spec.dim));
     }
-    if spec.positions == 0 && (!head.is_multiple_of(4) || head > 1020) {
+    if spec.is_rotary() && (!head.is_multiple_of(4) || head > 1020) {
         return fault(format!("rotary positions over heads of {head} values"));
     }
     let (side, merge) = (spec.image / spec.patch, spec.merge);
@@ -42,6 +42,13 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
         return fault(format!("{merge} patches to a feature's side"));
     }
     let fixed = learned(spec.family) && !spec.resizes_positions();
+    let ascending = spec.deep.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ascending || spec.deep.last().is_some_and(|layer| *layer >= spec.layers) {
+        return fault(format!(
+            "states of the layers {:?} of {}",
+            spec.deep, spec.layers
+        ));
+    }
     if spec.positions > 0 && side == 0 || fixed && (side == 0 || !side.is_multiple_of(merge)) {
         return fault(format!(
             "{side} patches to a side, of which {merge} make a feature's"
@@ -53,7 +60,7 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
 /// Whether every place has a learned vector.
 fn learned(family: VisionFamily) -> bool {
     use VisionFamily::*;
-    matches!(family, Idefics3 | Gemma3 | Lfm2 | InternVl)
+    matches!(family, Idefics3 | Gemma3 | Qwen3 | Lfm2 | InternVl)
 }
 
 fn act(keys: &Keys<'_>, key: &str, default: VisionAct) -> Result<VisionAct, Error> {
@@ -83,6 +90,24 @@ fn numbers(keys: &Keys<'_>, key: &str) -> Result<Vec<u32>, Error> {
     list.ok_or_else(|| keys.error(key, "is not a list of layers"))
 }
 
+/// The layers that a list of flags names; none if there is no list.
+fn flagged(keys: &Keys<'_>, key: &str) -> Result<Vec<u32>, Error> {
+    let Some(value) = keys.value(key) else {
+        return Ok(Vec::new());
+    };
+    let list = match value {
+        Value::Array(list) => list.iter().map(|flag| match flag {
+            Value::Bool(flag) => Some(*flag),
+            _ => None,
+        }),
+        _ => return Err(keys.error(key, "is no list of flags")),
+    };
+    let list: Option<Vec<bool>> = list.collect();
+    let list = list.ok_or_else(|| keys.error(key, "is no list of flags"))?;
+    let numbered = (0..).zip(list).filter(|(_, flag)| *flag);
+    Ok(numbered.map(|(layer, _)| layer).collect())
+}
+
 fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let text = |key: &str| keys.text(key).ok().flatten();
     let tower = text("vision_config.model_type").unwrap_or("");
@@ -91,6 +116,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "gemma3" => VisionFamily::Gemma3,
         "qwen2_vl" => VisionFamily::Qwen2,
         "qwen2_5_vl" => VisionFamily::Qwen2_5,
+        "qwen3_vl" | "qwen3_5" | "qwen3_5_moe" => VisionFamily::Qwen3,
         "llava" if tower == "pixtral" => VisionFamily::Pixtral,
         "mistral3" if tower == "pixtral" => VisionFamily::Mistral3,
         "lfm2_vl" | "lfm2-vl" => VisionFamily::Lfm2,
@@ -101,16 +127,21 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     if !has("patch_size") && !has("hidden_size") && !has("depth") {
         return Ok(None);
     }
-    let qwen = matches!(family, VisionFamily::Qwen2 | VisionFamily::Qwen2_5);
+    let qwen = is_qwen(family);
     let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
     // InternVL gives some sizes for both directions.
     let size = |key: &str, default: Option<u32>, most: u32| {
         let key = format!("vision_config.{key}");
         keys.size(&key, default, most)
     };
+    let depth = if family == VisionFamily::Qwen3 {
+        27
+    } else {
+        32
+    };
     let (layers, heads) = if qwen {
         (
-            size("depth", Some(32), MOST_LAYERS)?,
+            size("depth", Some(depth), MOST_LAYERS)?,
             size("num_heads", Some(16), MOST_HEADS)?,
         )
     } else {
@@ -131,6 +162,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let dim = match family {
         VisionFamily::Qwen2 => size("embed_dim", Some(1280), MOST_DIM)?,
         VisionFamily::Qwen2_5 => size("hidden_size", Some(1280), MOST_DIM)?,
+        VisionFamily::Qwen3 => size("hidden_size", Some(1152), MOST_DIM)?,
         _ => size(
             "hidden_size",
             Some(if pixtral { 1024 } else { 768 }),
@@ -143,6 +175,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             (f64::from(dim) * ratio.min(64.0)) as u32
         }
         VisionFamily::Qwen2_5 => size("intermediate_size", Some(3420), MOST_FFN)?,
+        VisionFamily::Qwen3 => size("intermediate_size", Some(4304), MOST_FFN)?,
         _ => size(
             "intermediate_size",
             Some(if pixtral { 4096 } else { 3072 }),
@@ -151,9 +184,10 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     };
     let patch = match family {
         VisionFamily::Idefics3 => size("patch_size", Some(32), MOST_PATCH)?,
-        VisionFamily::Gemma3 | VisionFamily::Pixtral | VisionFamily::Mistral3 => {
-            size("patch_size", Some(16), MOST_PATCH)?
-        }
+        VisionFamily::Gemma3
+        | VisionFamily::Qwen3
+        | VisionFamily::Pixtral
+        | VisionFamily::Mistral3 => size("patch_size", Some(16), MOST_PATCH)?,
         _ => size("patch_size", Some(14), MOST_PATCH)?,
     };
     let image = if qwen {
@@ -165,9 +199,13 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             MOST_SIDE,
         )?
     };
-    // SigLIP 2 has places in place of a size.
+    // SigLIP 2 and Qwen3-VL have places in place of a size.
     let image = match family {
         VisionFamily::Lfm2 => size("num_patches", Some(256), MOST_SIDE)?.isqrt() * patch,
+        VisionFamily::Qwen3 => {
+            let places = size("num_position_embeddings", Some(2304), MOST_SIDE)?;
+            places.isqrt() * patch
+        }
         _ => image,
     };
     let side = image / patch;
@@ -182,7 +220,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             let tokens = keys.size("mm_tokens_per_image", Some(256), side.max(1).pow(2))?;
             (side / tokens.isqrt()).max(1)
         }
-        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => {
+        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => {
             size("spatial_merge_size", Some(2), MOST_MERGE)?
         }
         VisionFamily::Pixtral => 1,
@@ -215,6 +253,10 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         (Some(_), true) => numbers(keys, "vision_config.fullatt_block_indexes")?,
         (Some(_), false) => vec![7, 15, 23, 31],
         (None, _) => Vec::new(),
+    };
+    let deep = match has("deepstack_visual_indexes") && family == VisionFamily::Qwen3 {
+        true => numbers(keys, "vision_config.deepstack_visual_indexes")?,
+        false => Vec::new(),
     };
     only_last_layer(keys, family)?;
     if family == VisionFamily::InternVl {
@@ -254,6 +296,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         interleaved: false,
         window,
         whole,
+        deep,
         width,
         hidden: match family {
             VisionFamily::Lfm2 => keys.size("projector_hidden_size", Some(2560), 1 << 16)?,
@@ -266,6 +309,12 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         },
         by_pixel: family == VisionFamily::Lfm2,
     }))
+}
+
+/// The families whose encoders have Qwen's names.
+fn is_qwen(family: VisionFamily) -> bool {
+    use VisionFamily::*;
+    matches!(family, Qwen2 | Qwen2_5 | Qwen3)
 }
 
 /// Refuses what only the largest InternVL has.
@@ -318,6 +367,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "gemma3" => VisionFamily::Gemma3,
         "qwen2vl_merger" => VisionFamily::Qwen2,
         "qwen2.5vl_merger" => VisionFamily::Qwen2_5,
+        "qwen3vl_merger" => VisionFamily::Qwen3,
         "pixtral" if has("mm.patch_merger.weight") || has("mm.input_norm.weight") => {
             VisionFamily::Mistral3
         }
@@ -329,7 +379,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let size = |key: &str, default: Option<u32>, most: u32| {
         keys.size(&format!("clip.vision.{key}"), default, most)
     };
-    let qwen = matches!(family, VisionFamily::Qwen2 | VisionFamily::Qwen2_5);
+    let qwen = is_qwen(family) && family != VisionFamily::Qwen3;
     let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
     let layers = size("block_count", None, MOST_LAYERS)?;
     let (patch, image) = (
@@ -359,6 +409,10 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         None => Vec::new(),
     };
     let flag = |key: &str| Ok::<_, Error>(keys.bool(key)? == Some(true));
+    let deep = match family {
+        VisionFamily::Qwen3 => flagged(keys, "clip.vision.is_deepstack_layers")?,
+        _ => Vec::new(),
+    };
     let act = if flag("clip.use_silu")? {
         VisionAct::Silu
     } else if learned && family != VisionFamily::InternVl {
@@ -417,6 +471,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         interleaved: pixtral,
         window,
         whole,
+        deep,
         width: width.ok_or_else(|| keys.error(&last, "has a wrong shape"))?,
         hidden: hidden.unwrap_or(1),
         joined_norm: match family {

@@ -27,6 +27,7 @@ pub(crate) const TOKENS: u32 = 11;
 pub(crate) const KV: u32 = 12;
 pub(crate) const STATE: u32 = 13;
 pub(crate) const DELTA: u32 = 14;
+pub(crate) const FEATURES: u32 = 15;
 
 /// Weights: numbers in `weights()`.
 const TABLE: u32 = 0;
@@ -232,6 +233,11 @@ fn decode() -> Vec<Command> {
         offset: 1,
         x_stride: 8,
     };
+    let add_feature = p::AddFeature {
+        n: 8,
+        part: 1,
+        x_stride: 8,
+    };
     let matmul = |n, k| {
         p::Matmul {
             n,
@@ -416,6 +422,7 @@ fn decode() -> Vec<Command> {
             &[x],
             add_position.words(),
         ),
+        command(Op::AddFeature, &[], &[x], add_feature.words()),
         command(
             Op::EncodeAttention,
             &[],
@@ -580,6 +587,8 @@ pub(crate) fn every_op() -> Program {
             ("state", Class::Cache, 2 * 2 * 32),
             // 2 pages of two heads of 2 x 4 floats.
             ("delta", Class::Cache, 2 * 2 * 32),
+            // A feature of two parts.
+            ("features", Class::ScratchPrompt, 2 * 32),
         ]
         .map(buffer)
         .into(),
@@ -620,7 +629,7 @@ pub(crate) fn every_op() -> Program {
         page: 16,
         slots: 2,
         tokens: TOKENS,
-        features: welte_table::NO_BUFFER,
+        features: FEATURES,
         passes: vec![
             pass(PassKind::Decode, 3, 3, 10, decode()),
             pass(

@@ -40,7 +40,9 @@ impl Features {
             room,
             lent: Vec::with_capacity(room as usize),
             contended: false,
-            staging: Vec::with_capacity(STAGING.min(4 * (room * program.embedding()) as usize)),
+            staging: Vec::with_capacity(
+                STAGING.min(4 * room as usize * program.feature_width() as usize),
+            ),
         }
     }
 

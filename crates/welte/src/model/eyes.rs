@@ -63,8 +63,8 @@ impl Found {
         let Some(path) = &self.path else {
             return self.missing.as_ref().map(|why| format!("none: {why}"));
         };
-        let (rows, width) = (program.feature_count(), program.embedding());
-        let bytes = 4 * u64::from(rows) * u64::from(width);
+        let (rows, width) = (program.feature_count(), program.feature_width());
+        let bytes = 4 * u64::from(rows) * width;
         let path = path.display();
         Some(format!(
             "encoder {path}; room for {rows} rows ({})",
@@ -83,7 +83,7 @@ impl Found {
         }
     }
 
-    /// Opens the encoder for a model with this vocabulary and embeddings of `width` values.
+    /// Opens the encoder for a model with this vocabulary and features of `width` values.
     pub(super) fn open(
         &mut self,
         origin: &str,

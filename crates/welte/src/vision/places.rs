@@ -2,7 +2,7 @@
 
 use crate::Error;
 use welte_formats::Checkpoint;
-use welte_models::VisionSpec;
+use welte_models::{VisionFamily, VisionSpec};
 
 /// The vectors of all places of a model.
 pub(super) struct Places {
@@ -12,8 +12,26 @@ pub(super) struct Places {
     dim: usize,
     /// Places of a line, and lines.
     side: usize,
-    /// The table is resized to the patches of each tile.
-    resized: bool,
+    /// How the table is resized to the patches of each tile.
+    resized: Option<Resize>,
+}
+
+/// How learned vectors are resized.
+#[derive(Clone, Copy)]
+enum Resize {
+    /// Values are those of areas; a smaller table has means without gaps.
+    Areas,
+    /// Values are those of points, and the first and last ones stay.
+    Corners,
+}
+
+impl Resize {
+    fn weights(self, side: usize, count: u32) -> Vec<Mean> {
+        match self {
+            Resize::Areas => weights(side, count),
+            Resize::Corners => between_corners(side, count),
+        }
+    }
 }
 
 /// What a new value is made of: old ones with their weights.
@@ -35,7 +53,10 @@ impl Places {
                 _ => spec.dim as usize,
             },
             side: (spec.image / spec.patch) as usize,
-            resized: spec.resizes_positions(),
+            resized: spec.resizes_positions().then_some(match spec.family {
+                VisionFamily::Qwen3 => Resize::Corners,
+                _ => Resize::Areas,
+            }),
         })
     }
 
@@ -51,7 +72,7 @@ impl Places {
             places: self,
             weights: self
                 .resized
-                .then(|| [1, 2].map(|axis| weights(self.side, count(axis)))),
+                .map(|resize| [1, 2].map(|axis| resize.weights(self.side, count(axis)))),
         }
     }
 }
@@ -71,6 +92,22 @@ fn weights(side: usize, count: u32) -> Vec<Mean> {
         own.into_iter()
             .map(|(old, weight)| (old, weight / sum))
             .collect()
+    };
+    (0..count).map(each).collect()
+}
+
+/// What each of `count` new values is made of: the two neighbours of its place between the first and the last old value.
+fn between_corners(side: usize, count: u32) -> Vec<Mean> {
+    let step = match count {
+        0 | 1 => 0.0,
+        _ => (side - 1) as f32 / (count - 1) as f32,
+    };
+    let each = |new: u32| {
+        let place = new as f32 * step;
+        let low = (place as usize).min(side - 1);
+        let high = (low + 1).min(side - 1);
+        let weight = place - low as f32;
+        vec![(low, 1.0 - weight), (high, weight)]
     };
     (0..count).map(each).collect()
 }
@@ -100,7 +137,16 @@ impl OnTile<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::weights;
+    use super::{between_corners, weights};
+
+    #[test]
+    fn corners_stay() {
+        let all = between_corners(3, 5);
+        assert_eq!(all[0], [(0, 1.0), (1, 0.0)]);
+        assert_eq!(all[1], [(0, 0.5), (1, 0.5)]);
+        assert_eq!(all[4], [(2, 1.0), (2, 0.0)]);
+        assert_eq!(between_corners(3, 1), [[(0, 1.0), (1, 0.0)]]);
+    }
 
     #[test]
     fn resized_places_are_means_of_old_ones() {

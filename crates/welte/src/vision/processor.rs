@@ -148,14 +148,16 @@ pub(super) fn read(
             let method = Method::Square { side: spec.image };
             (method, Filter::Bilinear, Marks::Between)
         }
-        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => {
+        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => {
+            let (fewest, largest) = match spec.family {
+                VisionFamily::Qwen3 => (256 * 256, 1 << 24),
+                _ => (56 * 56, 28 * 28 * 1280),
+            };
             let least = ["size.shortest_edge", "min_pixels", "image_min_pixels"];
             let most = ["size.longest_edge", "max_pixels", "image_max_pixels"];
             let method = Method::Pixels {
-                least: settings.number(&least, MOST_PIXELS)?.unwrap_or(56 * 56),
-                most: settings
-                    .number(&most, MOST_PIXELS)?
-                    .unwrap_or(28 * 28 * 1280),
+                least: settings.number(&least, MOST_PIXELS)?.unwrap_or(fewest),
+                most: settings.number(&most, MOST_PIXELS)?.unwrap_or(largest),
             };
             (method, Filter::Bicubic, Marks::Axes)
         }
@@ -224,7 +226,10 @@ pub(super) fn read(
     };
     // SigLIP's, and those of CLIP.
     let (mean, deviation) = match spec.family {
-        VisionFamily::Idefics3 | VisionFamily::Gemma3 | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
+        VisionFamily::Idefics3
+        | VisionFamily::Gemma3
+        | VisionFamily::Qwen3
+        | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
         VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         _ => (
             [0.48145466, 0.4578275, 0.40821073],

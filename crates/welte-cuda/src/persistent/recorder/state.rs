@@ -425,7 +425,10 @@ impl<'a> Recorder<'a> {
             n: p.n,
             k: p.k,
             scale: p.scale,
-            features: self.cx.program.takes_features(command),
+            features: match self.cx.program.takes_features(command) {
+                true => self.cx.program.feature_width() as u32,
+                false => 0,
+            },
         };
         let format = self.cx.format(table);
         let instruction = self.instruction(Variant::Embed(format, embedding));
