@@ -355,7 +355,7 @@ pub(super) fn step_choosing(rows: &[Row], choices: &[Choice]) -> Step {
     step
 }
 
-/// Some of the rows, in ascending order: at least one, at most `most`.
+/// Some of the rows, in ascending order: at least one, at most `limit`.
 pub(super) fn some_outputs(n: &mut Numbers, rows: usize, limit: u32) -> Vec<u32> {
     let limit = (rows as u32).min(limit);
     let count = 1 + n.below(limit);

@@ -83,7 +83,7 @@ impl<'a> Keys<'a> {
             .ok_or_else(|| self.error(key, "is not a number from 0 to 4294967295"))
     }
 
-    /// A list of one number from 1 to `most` per layer; `None` if the value is missing or no list.
+    /// A list of one number from 1 to `max` per layer; `None` if the value is missing or no list.
     pub(crate) fn each(&self, key: &str, layers: u32, max: u32) -> Result<Option<Vec<u32>>, Error> {
         let Some(Value::Array(list)) = self.value(key) else {
             return Ok(None);
@@ -107,7 +107,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// A number from 1 to `most`; an error if it is missing and has no default.
+    /// A number from 1 to `max`; an error if it is missing and has no default.
     pub(crate) fn size(&self, key: &str, default: Option<u32>, max: u32) -> Result<u32, Error> {
         let number = self
             .u32(key)?

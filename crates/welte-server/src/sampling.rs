@@ -203,7 +203,7 @@ pub(crate) fn strings(fields: &Fields, name: &str, value: Value) -> Result<Vec<S
     Ok(all)
 }
 
-/// One string, or at most `most`.
+/// One string, or at most `max_len`.
 pub(crate) fn texts(
     fields: &Fields,
     name: &str,

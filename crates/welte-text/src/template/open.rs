@@ -183,7 +183,7 @@ impl<'t> Opened<'t> {
         &self.covered[self.places[range.start]..self.places[range.end]]
     }
 
-    /// The ranges of the open text between its first `most` separators; below 0: between all.
+    /// The ranges of the open text between its first `count` separators; below 0: between all.
     fn between(&self, separator: &str, count: i64) -> Vec<Range<usize>> {
         let separator = opened(separator).unwrap_or_else(|| separator.to_owned());
         let (mut parts, mut start) = (Vec::new(), 0);

@@ -236,7 +236,7 @@ impl Guide {
     }
 
     /// Replaces guesses by those of them that are allowed, with forced tokens among them: as many as were checked after
-    /// waiting for a while, at most `most`. Returns how many guesses are left, and whether the next one is not allowed.
+    /// waiting for a while, at most `max_len`. Returns how many guesses are left, and whether the next one is not allowed.
     pub(crate) fn checked(
         &self,
         patience: Duration,

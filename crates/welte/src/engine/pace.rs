@@ -32,7 +32,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For a prompt pass of at most `most` rows.
+    /// For a prompt pass of at most `max_rows` rows.
     pub(crate) fn new(max_rows: usize) -> Pace {
         Pace {
             max_rows,

@@ -51,7 +51,7 @@ impl Table {
 }
 
 impl Ngram {
-    /// Indexes a prompt, with room for `most` tokens in all.
+    /// Indexes a prompt, with room for `max_len` tokens in all.
     pub(crate) fn new(prompt: &[u32], max_len: usize) -> Ngram {
         let mut ngram = Ngram {
             short: Table::new(SHORT, max_len),
