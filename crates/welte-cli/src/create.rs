@@ -68,17 +68,21 @@ pub(crate) fn prepare(command: &mut Command) -> anyhow::Result<()> {
 }
 
 fn prepare_answers(args: &mut RunArgs) -> anyhow::Result<()> {
-    let model = match args.load.model.as_mut() {
-        Some(model) => Some(model),
-        None => args.words.first_mut(),
-    };
-    let Some(model) = model else {
+    // The first word is a model if nothing else names one.
+    let in_words = args.load.model.is_none();
+    if in_words && args.load.hf_repo.is_some() {
+        return Ok(());
+    }
+    let Some(model) = args.load.model.as_ref().or(args.words.first()) else {
         return Ok(());
     };
     let Some(recipe) = created(model)? else {
         return Ok(());
     };
-    *model = recipe.from.clone();
+    if in_words {
+        args.words.remove(0);
+    }
+    args.load.model = Some(recipe.from.clone());
     let mut options = GenerateOptions::default();
     recipe.apply(&mut options);
     args.sampling.underlay(options, recipe.has_seed());

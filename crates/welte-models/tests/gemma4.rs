@@ -155,7 +155,7 @@ fn bad_keys_are_refused_by_name() {
             EFFECTIVE,
             "attention.head_count_kv",
             list(&[0; 24]),
-            "no number from 1",
+            "not a number from 1",
         ),
         (
             MIXTURE,

@@ -216,15 +216,15 @@ pub(crate) async fn delete(app: Arc<App>, mut fields: Fields) -> Outcome {
     let access = access(&app)?;
     let given = ollama::take_name(&mut fields)?;
     let recipes = access.recipes();
+    let name = parse_name(&fields, &given);
+    fields.finish()?;
     if let Some(plain) = Recipes::plain(&given)
         && recipes.remove(plain).map_err(Failure::server)?
     {
-        fields.finish()?;
         app.models.remove_created(plain);
         return Ok(ok(&json!({ "status": "success" })));
     }
-    let name = parse_name(&fields, &given)?;
-    fields.finish()?;
+    let name = name?;
     let delete = move || {
         let removal = access.hub.removal(&name);
         let removal = removal.map_err(|error| failure(&error))?;

@@ -6,7 +6,7 @@ mod http;
 mod link;
 mod process;
 
-use link::{Link, PROTOCOL, Problem};
+use link::{Link, PATIENCE, PROTOCOL, Problem};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -14,9 +14,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-/// The most tools of a server.
+/// The most tools of a server, and the most pages of the list of them.
 const MOST_TOOLS: usize = 512;
+const MOST_PAGES: usize = 64;
 
 /// The servers that models may use, by their labels.
 #[derive(Clone, Default)]
@@ -121,11 +123,27 @@ impl McpServers {
 
     /// The tools of a server. Blocks.
     pub(crate) fn tools(&self, label: &str) -> Result<Vec<Tool>, String> {
-        let server = self.server(label)?;
+        let tools = self.server(label)?.tools();
+        tools.inspect_err(|problem| tracing::warn!(label, problem, "MCP server"))
+    }
+
+    /// Calls a tool. Returns its text, or what went wrong. Blocks.
+    pub(crate) fn call(&self, label: &str, tool: &str, arguments: &str) -> Result<String, String> {
+        let said = self.server(label)?.run(tool, arguments);
+        said.inspect_err(|problem| tracing::warn!(label, tool, problem, "MCP server"))
+    }
+}
+
+impl Server {
+    fn tools(&self) -> Result<Vec<Tool>, String> {
+        let begun = Instant::now();
         let mut tools = Vec::new();
         let mut params = json!({});
-        loop {
-            let page = server.ask("tools/list", &params)?;
+        for _ in 0..MOST_PAGES {
+            if begun.elapsed() > PATIENCE {
+                return Err("the list of its tools takes too long".to_string());
+            }
+            let page = self.ask("tools/list", &params)?;
             for tool in page["tools"].as_array().into_iter().flatten() {
                 let name = tool["name"].as_str().ok_or("a tool has no name")?;
                 let schema = tool.get("inputSchema").filter(|schema| schema.is_object());
@@ -145,16 +163,17 @@ impl McpServers {
                 None => return Ok(tools),
             }
         }
+        Err(format!("lists its tools on more than {MOST_PAGES} pages"))
     }
 
-    /// Calls a tool. Returns its text, or what went wrong. Blocks.
-    pub(crate) fn call(&self, label: &str, tool: &str, arguments: &str) -> Result<String, String> {
+    /// Calls a tool. Returns its text, or what went wrong.
+    fn run(&self, tool: &str, arguments: &str) -> Result<String, String> {
         let arguments: Value = match arguments.trim() {
             "" => json!({}),
             text => serde_json::from_str(text).map_err(|error| format!("arguments: {error}"))?,
         };
         let params = json!({ "name": tool, "arguments": arguments });
-        let result = self.server(label)?.ask("tools/call", &params)?;
+        let result = self.ask("tools/call", &params)?;
         let part = |part: &Value| match part["type"].as_str() {
             Some("text") => part["text"].as_str().unwrap_or_default().to_string(),
             Some("resource") => match part["resource"]["text"].as_str() {
@@ -177,9 +196,7 @@ impl McpServers {
             _ => Ok(text),
         }
     }
-}
 
-impl Server {
     /// Asks, over a new connection if there is none or the old one has broken.
     fn ask(&self, method: &str, params: &Value) -> Result<Value, String> {
         let (link, new) = self.link().map_err(|problem| problem.to_string())?;
@@ -188,7 +205,12 @@ impl Server {
             Ok(result) => Ok(result),
             Err(Problem::Refused(text)) => Err(text),
             Err(Problem::Broken(text)) => {
-                *self.held() = None;
+                // Others may have a new connection by now.
+                let mut held = self.held();
+                if held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &link)) {
+                    *held = None;
+                }
+                drop(held);
                 // A call may have had an effect, so that only a list is asked for twice.
                 if new || method == "tools/call" {
                     return Err(text);
@@ -220,8 +242,9 @@ impl Server {
             #[cfg(feature = "hub")]
             Place::Address { url, headers, .. } => Arc::new(http::Address::new(url, headers)),
             #[cfg(not(feature = "hub"))]
-            Place::Address { url, .. } => {
-                return Err(Problem::Broken(format!("{url}: not supported")));
+            Place::Address { .. } => {
+                let problem = "addresses are not supported in this build";
+                return Err(Problem::Broken(problem.to_string()));
             }
         };
         let hello = json!({

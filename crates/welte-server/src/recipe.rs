@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use welte::Message;
 
 /// The longest name of a created model, and the largest file of one, in bytes.
@@ -340,11 +341,18 @@ impl Recipes {
     pub fn put(&self, name: &str, recipe: &Recipe) -> Result<(), String> {
         let path = self.path(name).ok_or_else(|| bad_name(name))?;
         let text = serde_json::to_string_pretty(recipe).map_err(|error| error.to_string())?;
+        if text.len() as u64 >= LARGEST {
+            return Err(format!("has {} bytes; {LARGEST} is the limit", text.len()));
+        }
         let write = || {
             std::fs::create_dir_all(&self.folder)?;
-            let new = self.folder.join(format!(".new-{}", std::process::id()));
-            std::fs::write(&new, text + "\n")?;
-            std::fs::rename(&new, &path)
+            // Several may write at once.
+            let nth = WRITTEN.fetch_add(1, Ordering::Relaxed);
+            let new = format!(".new-{}-{nth}", std::process::id());
+            let new = self.folder.join(new);
+            let written = std::fs::write(&new, text + "\n");
+            let written = written.and_then(|()| std::fs::rename(&new, &path));
+            written.inspect_err(|_| drop(std::fs::remove_file(&new)))
         };
         write().map_err(|error: io::Error| format!("{}: {error}", path.display()))
     }
@@ -359,6 +367,9 @@ impl Recipes {
         }
     }
 }
+
+/// Files that this process has begun to write.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 /// Why a name cannot be had.
 pub(crate) fn bad_name(name: &str) -> String {

@@ -256,7 +256,7 @@ pub fn serve(
     // The device's threads do the work; these only pass it on.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let server = Server::bind(models, options, address).await?;
         let handle = server.shutdown_handle();
         let mut signals = Signals::new()?;
@@ -269,8 +269,14 @@ pub fn serve(
         });
         ready(&server);
         server.run().await
-    })
+    });
+    // Calls of tools that nobody waits for any more do not keep the process.
+    runtime.shutdown_timeout(ENDING);
+    served
 }
+
+/// How long work on other threads may go on once everything has been answered.
+const ENDING: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signal {

@@ -61,7 +61,7 @@ async fn ollamas_calls_are_in_the_prompt() {
     assert_eq!(count("fetch", json!({})).await, short + 4);
     assert_eq!(
         count("f", json!({ "a": 1 })).await,
-        short + r#""a":1"#.len() as u64
+        short + r#""a": 1"#.len() as u64
     );
 }
 

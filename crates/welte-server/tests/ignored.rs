@@ -18,7 +18,9 @@ fn endpoints(document: &Value) -> Vec<(String, Map<String, Value>, Value)> {
         let Some(properties) = schema["properties"].as_object() else {
             continue;
         };
-        if path == "/api/pull" || path == "/infill" || path.ends_with("/rerank") {
+        if ["/api/pull", "/api/create", "/infill"].contains(&path.as_str())
+            || path.ends_with("/rerank")
+        {
             continue;
         }
         let mut least = json!({});

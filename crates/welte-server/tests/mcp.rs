@@ -49,20 +49,27 @@ fn answer(request: &Value) -> Option<Value> {
 #[ignore = "a server for the other tests"]
 fn program() {
     let mut out = std::io::stdout();
-    for line in std::io::stdin().lines() {
+    let mut lines = std::io::stdin().lines();
+    while let Some(line) = lines.next() {
         let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        // Clients must answer pings at any time, and not take them for answers.
-        let ping = json!({ "jsonrpc": "2.0", "id": request["id"], "method": "ping" });
-        if request["method"] == "tools/call" && std::env::var("DIES").is_ok() {
-            std::process::exit(3);
+        if request["method"] == "tools/call" {
+            if std::env::var("DIES").is_ok() {
+                std::process::exit(3);
+            }
+            // Clients must answer pings at any time, and not take them for answers.
+            let ping = json!({ "jsonrpc": "2.0", "id": "alive?", "method": "ping" });
+            writeln!(out, "\n{ping}").unwrap();
+            out.flush().unwrap();
+            let pong: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            assert_eq!(
+                (&pong["id"], &pong["result"]),
+                (&json!("alive?"), &json!({}))
+            );
         }
-        for message in [request.get("id").map(|_| ping), answer(&request)]
-            .into_iter()
-            .flatten()
-        {
-            writeln!(out, "{message}").unwrap();
+        if let Some(answer) = answer(&request) {
+            writeln!(out, "\n{answer}").unwrap();
+            out.flush().unwrap();
         }
-        out.flush().unwrap();
     }
 }
 
@@ -282,7 +289,7 @@ async fn failures_are_told_to_the_model_or_the_client() {
     }
     let absent = post(&server, PATH, ask("absent", "never")).await;
     assert!(
-        absent.status == 502 && absent.text.contains("/nowhere/program"),
+        absent.status == 502 && absent.text.contains("absent") && !absent.text.contains("/nowhere"),
         "{}",
         absent.text
     );
@@ -294,6 +301,16 @@ async fn failures_are_told_to_the_model_or_the_client() {
         ),
         ("server_url", json!("http://127.0.0.1/"), "server_url"),
         ("require_approval", json!("sometimes"), "require_approval"),
+        (
+            "require_approval",
+            json!({ "never": ["den"] }),
+            "require_approval",
+        ),
+        (
+            "require_approval",
+            json!({ "never": "den" }),
+            "require_approval",
+        ),
         (
             "allowed_tools",
             json!({ "read_only": true }),

@@ -88,7 +88,7 @@ async fn other_models_rerank_nothing() {
     let body = json!({ "query": "a", "documents": ["b"] });
     let reply = post(&server, "/v1/rerank", body).await;
     assert_eq!(reply.status, 400);
-    assert!(reply.text.contains("no reranker"), "{}", reply.text);
+    assert!(reply.text.contains("not a reranker"), "{}", reply.text);
 }
 
 #[tokio::test]

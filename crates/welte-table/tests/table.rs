@@ -310,9 +310,9 @@ fn a_plan_lists_the_weights_and_the_buffers() {
     // The row lengths of all weights.
     assert_eq!(plan.entries[0].bytes, 350);
     assert_eq!(plan.bytes(Class::Weights), 350);
-    assert_eq!(plan.entries.len(), 16);
+    assert_eq!(plan.entries.len(), 17);
     assert_eq!(plan.bytes(Class::Cache), 1024 + 128 + 128);
-    assert_eq!(plan.bytes(Class::ScratchPrompt), 64);
+    assert_eq!(plan.bytes(Class::ScratchPrompt), 128);
     assert_eq!(BufferRef::NONE.buffer, u32::MAX);
 }
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use welte_text::Tokenizer;
 
 /// Bytes of features that are kept of the pictures seen last.
-const KEPT: usize = 256 << 20;
+const KEPT: usize = 512 << 20;
 /// Bytes of features that are kept or in requests, beyond which no further picture is encoded.
-const HELD: usize = 1 << 30;
+const HELD: usize = 2 << 30;
 
 /// What turns pictures into features. [`Vision`] does; tests have a simple one.
 pub trait Sight: Send + Sync {

@@ -265,6 +265,26 @@ fn a_span_waits_for_its_media() {
     for (stream, asked) in streams.into_iter().zip([&spanned, &other]) {
         assert_eq!(read(stream).0, alone(&model, asked));
     }
+    // While a span waits for one of its media, it does not hold the other in the middle of the room.
+    let wide = load(
+        BOTH_WAYS,
+        &with(taking(40, DeviceChoice::CPU), |o| o.prompt_rows = 64),
+    );
+    let short = Arc::new(random_medium(wide.feature_width(), [5, 2], &mut random));
+    let first = request(text(2)[..30].to_vec(), &[(2, &short)]);
+    let spanned = with(request(text(3), &[(0, &one), (22, &two)]), |r| {
+        r.both_ways = [0..45].to_vec();
+    });
+    let (waits, mut driver) =
+        Engine::without_thread(&wide, &EngineOptions::default(), wrapped(&Arc::default())).unwrap();
+    let streams = [&first, &spanned].map(|asked| waits.submit(asked.clone()).unwrap());
+    for _ in 0..1000 {
+        driver.turn().unwrap();
+    }
+    assert!(driver.is_idle(), "a request waits for ever");
+    for (stream, asked) in streams.into_iter().zip([&first, &spanned]) {
+        assert_eq!(read(stream).0, alone(&wide, asked));
+    }
     // There is never room for this.
     let both = with(request(text(0), &[(2, &one), (24, &two)]), |r| {
         r.both_ways = std::iter::once(1..31).collect();

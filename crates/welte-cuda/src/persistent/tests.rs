@@ -623,6 +623,30 @@ fn rows_of_another_width_are_another_vector() {
     assert!(widths.len() >= 6, "{widths:?}");
 }
 
+/// So do layers of different kinds that share a buffer: dense and experts, attention and state.
+#[test]
+fn layers_of_different_kinds_have_vectors_of_their_own() {
+    for shape in ["lfm2-moe-small:q4_0", "granite-4-h-tiny,layers=16:q4_0"] {
+        let (program, recording) = recorded(shape);
+        let mut widths = std::collections::BTreeMap::new();
+        for (instruction, index) in recording.program.iter().zip(&recording.commands) {
+            let command = &program.passes[0].commands[*index];
+            let n = match command.op {
+                Op::ShortConv | Op::GatedDelta | Op::Mamba2 | Op::Attention => {
+                    command.word("y_stride")
+                }
+                // A product with a state after it has instructions of other kinds, too.
+                _ if shape.starts_with("granite") => None,
+                _ => rows_of(command).filter(|n| *n < program.vocab),
+            };
+            let Some(n) = n else { continue };
+            let width = widths.entry(instruction.output).or_insert(n);
+            assert_eq!(*width, n, "{shape}: {command:?}");
+        }
+        assert!(widths.len() >= 2, "{shape}: {widths:?}");
+    }
+}
+
 /// Experts beside a dense part: the choice is made before most of the dense part is computed, and each part has a vector of its own.
 #[test]
 fn the_router_comes_before_a_dense_part_beside_experts() {

@@ -37,8 +37,8 @@ impl Address {
 
     /// Sends a message. Returns the answer with this id, if one is wanted.
     fn send(&self, message: &Value, wanted: Option<&Value>) -> Result<Option<Value>, Problem> {
-        let broken =
-            |error: &dyn std::fmt::Display| Problem::Broken(format!("{}: {error}", self.url));
+        // Without the address, which may have a key and is not for clients.
+        let broken = |error: &dyn std::fmt::Display| Problem::Broken(error.to_string());
         let mut request = self.agent.post(&self.url);
         for (name, value) in &self.headers {
             request = request.header(name, value);

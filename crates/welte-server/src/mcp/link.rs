@@ -36,14 +36,43 @@ impl fmt::Display for Problem {
 }
 
 /// The result in a server's answer.
-pub(super) fn result(mut answer: Value) -> Result<Value, Problem> {
-    match answer.get_mut("error") {
+pub(super) fn result(answer: Value) -> Result<Value, Problem> {
+    let Value::Object(mut answer) = answer else {
+        return Err(Problem::Broken("the answer is not an object".to_string()));
+    };
+    match answer.remove("error").filter(|error| !error.is_null()) {
         Some(error) => {
-            let text = error["message"]
-                .as_str()
-                .unwrap_or("an error without a message");
+            let text = error["message"].as_str();
+            let text = text.unwrap_or("an error without a message");
             Err(Problem::Refused(text.to_string()))
         }
-        None => Ok(answer["result"].take()),
+        None => Ok(answer.remove("result").unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn answers_of_any_form_are_read() {
+        for (answer, wanted) in [
+            (json!({ "result": 1, "error": null }), "Ok(Number(1))"),
+            (json!({}), "Ok(Null)"),
+            (
+                json!({ "error": { "message": "no" } }),
+                "Err(Refused(\"no\"))",
+            ),
+            (
+                json!({ "error": 5 }),
+                "Err(Refused(\"an error without a message\"))",
+            ),
+            (json!([]), "Err(Broken(\"the answer is not an object\"))"),
+            (json!("ok"), "Err(Broken(\"the answer is not an object\"))"),
+            (Value::Null, "Err(Broken(\"the answer is not an object\"))"),
+        ] {
+            assert_eq!(format!("{:?}", result(answer)), wanted);
+        }
     }
 }

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// What programs get of our environment: no keys.
 const VARIABLES: [&str; 12] = [
@@ -27,12 +28,17 @@ const VARIABLES: [&str; 12] = [
 
 type Waiting = Arc<Mutex<HashMap<u64, Sender<Value>>>>;
 
+/// Messages that wait until the program reads them.
+const QUEUE: usize = 64;
+/// How long a program has to end once its input ends.
+const ENDING: Duration = Duration::from_secs(2);
+
 /// A program at work. Dropping it ends the program.
 pub(super) struct Process {
     child: Mutex<Child>,
-    input: Arc<Mutex<ChildStdin>>,
+    /// To the thread that writes. Without it the program's input ends.
+    input: Option<Arc<SyncSender<String>>>,
     waiting: Waiting,
-    command: String,
 }
 
 impl Process {
@@ -42,7 +48,6 @@ impl Process {
         variables: &BTreeMap<String, String>,
         folder: Option<&Path>,
     ) -> Result<Process, Problem> {
-        let broken = |error: &dyn std::fmt::Display| Problem::Broken(format!("{command}: {error}"));
         let mut start = Command::new(command);
         start.args(args).env_clear();
         let kept = VARIABLES
@@ -52,21 +57,36 @@ impl Process {
         if let Some(folder) = folder {
             start.current_dir(folder);
         }
+        // A terminal's Ctrl-C is for us: the program may be needed until the last answers are complete.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut start, 0);
         start
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
-        let mut child = start.spawn().map_err(|error| broken(&error))?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(broken(&"has no standard streams"));
+        let started = start.spawn();
+        let mut child = started
+            .map_err(|error| Problem::Broken(format!("the program does not start: {error}")))?;
+        let (Some(mut stdin), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Problem::Broken("it has no standard streams".to_string()));
         };
+        let (input, lines) = mpsc::sync_channel::<String>(QUEUE);
+        // A program that does not read holds up this thread only.
+        std::thread::spawn(move || {
+            for line in lines {
+                let written = stdin.write_all(line.as_bytes());
+                if written.and_then(|()| stdin.flush()).is_err() {
+                    break;
+                }
+            }
+        });
+        let input = Arc::new(input);
         let process = Process {
             child: Mutex::new(child),
-            input: Arc::new(Mutex::new(input)),
+            input: Some(input.clone()),
             waiting: Waiting::default(),
-            command: command.to_string(),
         };
-        let (waiting, input) = (process.waiting.clone(), process.input.clone());
+        let (waiting, input) = (process.waiting.clone(), Arc::downgrade(&input));
         // It ends with the program's output.
         std::thread::spawn(move || {
             let mut output = BufReader::new(output);
@@ -80,13 +100,12 @@ impl Process {
     }
 
     fn send(&self, message: &Value) -> Result<(), Problem> {
-        write(&self.input, message).map_err(|error| self.broken(&error))
-    }
-
-    fn broken(&self, error: &dyn std::fmt::Display) -> Problem {
-        Problem::Broken(format!("{}: {error}", self.command))
+        let sent = self.input.as_ref().map(|input| write(input, message));
+        sent.unwrap_or_else(|| Err(Problem::Broken(ENDED.to_string())))
     }
 }
+
+const ENDED: &str = "the program has ended";
 
 impl Link for Process {
     fn call(&self, request: &Value) -> Result<Value, Problem> {
@@ -95,9 +114,12 @@ impl Link for Process {
         lock(&self.waiting).insert(id, sender);
         let sent = self.send(request);
         let answer = sent.and_then(|()| {
-            answer.recv_timeout(PATIENCE).map_err(|error| match error {
-                RecvTimeoutError::Disconnected => self.broken(&"the program has ended"),
-                RecvTimeoutError::Timeout => self.broken(&"no answer in time"),
+            let answer = answer.recv_timeout(PATIENCE);
+            answer.map_err(|error| {
+                Problem::Broken(match error {
+                    RecvTimeoutError::Disconnected => ENDED.to_string(),
+                    RecvTimeoutError::Timeout => "no answer in time".to_string(),
+                })
             })
         });
         lock(&self.waiting).remove(&id);
@@ -111,7 +133,16 @@ impl Link for Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // The end of its input asks it to end. What a launcher has started ends in this way only.
+        self.input = None;
         let mut child = lock(&self.child);
+        let begun = Instant::now();
+        while begun.elapsed() < ENDING {
+            if matches!(child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         // It may have ended by itself.
         let _ = child.kill();
         let _ = child.wait();
@@ -122,10 +153,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write(input: &Mutex<ChildStdin>, message: &Value) -> std::io::Result<()> {
-    let mut input = lock(input);
-    input.write_all(format!("{message}\n").as_bytes())?;
-    input.flush()
+fn write(input: &SyncSender<String>, message: &Value) -> Result<(), Problem> {
+    input.try_send(format!("{message}\n")).map_err(|error| {
+        Problem::Broken(match error {
+            TrySendError::Full(_) => "the program does not read its input".to_string(),
+            TrySendError::Disconnected(_) => ENDED.to_string(),
+        })
+    })
 }
 
 /// The next message; `None` at the end, or if a line is too long. Lines that are no messages are passed over: some programs log there.
@@ -148,7 +182,7 @@ fn read(output: &mut impl BufRead) -> Option<Value> {
 }
 
 /// Hands an answer to the call that waits for it. Requests of the server are answered: we offer it nothing.
-fn take(message: Value, waiting: &Waiting, input: &Mutex<ChildStdin>) {
+fn take(message: Value, waiting: &Waiting, input: &Weak<SyncSender<String>>) {
     if message.get("method").is_none() {
         let id = message["id"].as_u64();
         let waits = id.and_then(|id| lock(waiting).remove(&id));
@@ -165,6 +199,6 @@ fn take(message: Value, waiting: &Waiting, input: &Mutex<ChildStdin>) {
             json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "not offered" } })
         }
     };
-    // A program that has ended needs no answer.
-    let _ = write(input, &answer);
+    // A program that has ended needs no answer, nor does one that does not read.
+    let _ = input.upgrade().map(|input| write(&input, &answer));
 }

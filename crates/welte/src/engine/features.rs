@@ -70,6 +70,11 @@ impl Features {
         Ok(count)
     }
 
+    /// Takes back the media that begin at a row or later: what needs them cannot be computed yet.
+    pub(crate) fn give_back(&mut self, sequence: &mut Sequence, from: usize) {
+        self.take_back(sequence, |placed| placed.rows.start >= from);
+    }
+
     /// Puts a medium into the buffer. False if there is no room.
     fn lend(&mut self, context: &mut dyn Context, placed: &mut Placed) -> Result<bool, Error> {
         let same = |lent: &&mut Lent| lent.number == placed.number;

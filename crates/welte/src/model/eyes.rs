@@ -5,6 +5,7 @@ use crate::vision::{Vision, VisionOptions};
 use crate::{DeviceChoice, Error, Images, LoadOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use welte_formats::checkpoint::Checkpoint;
 use welte_table::{Program, human};
 use welte_text::Tokenizer;
 
@@ -43,6 +44,21 @@ impl Found {
         Found {
             path: None,
             missing: Some(why.into()),
+        }
+    }
+
+    /// A directory that has only a language model has no eyes.
+    pub(super) fn forget_directory_without_encoder(
+        &mut self,
+        images: &Images,
+        checkpoint: &dyn Checkpoint,
+    ) {
+        let own = self.path.as_deref() == Some(Path::new(checkpoint.origin()));
+        if own
+            && *images == Images::Beside
+            && matches!(welte_models::vision_spec(checkpoint), Ok(None))
+        {
+            *self = Found::without("it has no encoder of images that is supported");
         }
     }
 

@@ -121,6 +121,7 @@ pub(super) fn inspect_with_eyes(
     found: &mut Found,
 ) -> Result<Inspection, Error> {
     *found = options.images.find(checkpoint.origin());
+    found.forget_directory_without_encoder(&options.images, checkpoint.as_ref());
     let wanted = found.with_room(options);
     let with = |checkpoint, found: &Found| {
         let inspection = inspect(checkpoint, &wanted)?;
@@ -134,13 +135,32 @@ pub(super) fn inspect_with_eyes(
         return with(checkpoint, found);
     }
     let without = inspect(checkpoint.clone(), options)?;
-    if without.device.takes_features() {
-        return with(checkpoint, found);
-    }
-    let why = Error::Unsupported {
+    let id = without.device.info().id;
+    let unsupported = |what: &str| Error::Unsupported {
         origin: without.origin().to_string(),
-        device: without.device.info().id,
-        what: "images, which are rows that read vectors".into(),
+        device: id,
+        what: what.into(),
+    };
+    let takes = without.device.takes_features();
+    let seeing = takes.then(|| with(checkpoint.clone(), found));
+    let why = match seeing {
+        None => unsupported("images, which are rows that read vectors"),
+        Some(Err(error)) => error,
+        Some(Ok(seeing)) if seeing.device.info().id != id => unsupported("room for images"),
+        Some(Ok(seeing)) => {
+            let (device, plan) = (seeing.device.as_ref(), &seeing.plan);
+            let fits = check_fit(
+                plan,
+                device,
+                checkpoint.as_ref(),
+                &seeing.spec,
+                &seeing.options,
+            );
+            match fits {
+                Err(error) if !options.ignore_memory => error,
+                _ => return Ok(seeing),
+            }
+        }
     };
     found.give_up(&options.images, why)?;
     let images = found.in_words(&without.plan.program, options);

@@ -158,7 +158,11 @@ impl Recorder<'_> {
             buffer: from,
             offset: 0,
         };
-        let (read, write) = (self.read(whole)?, self.write(to)?);
+        let read = self.read(whole)?;
+        // Attention may write rows of another width to the same buffer.
+        let width = self.pass.commands[index].word("y_stride");
+        self.set_row_width(to, width.unwrap_or(0));
+        let write = self.write(to)?;
         self.staged = None;
         self.push_unshared(index, instruction.reading(read).writing(write));
         Ok(())

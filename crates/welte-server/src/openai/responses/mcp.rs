@@ -102,15 +102,17 @@ impl Offer {
             {
                 continue;
             }
-            let taken = |name: &str| {
+            let taken = |name: &String| {
                 ask.tools
                     .iter()
-                    .any(|tool| tool["function"]["name"] == name)
+                    .any(|tool| tool["function"]["name"] == **name)
             };
-            let name = match taken(&tool.name) {
-                true => known_as(&label, &tool.name),
-                false => tool.name.clone(),
-            };
+            let long = known_as(&label, &tool.name);
+            let numbered = (2..).map(|nth| format!("{long}_{nth}"));
+            let mut names_of = [tool.name.clone(), long.clone()]
+                .into_iter()
+                .chain(numbered);
+            let name = names_of.find(|name| !taken(name)).unwrap_or_default();
             ask.tools.push(json!({ "type": "function", "function": {
                 "name": name, "description": tool.description, "parameters": tool.schema,
             } }));
@@ -180,7 +182,8 @@ impl Approval {
         let (Some((kind, mut names)), None) = (filter.next(), filter.next()) else {
             return Err(fields.wrong(NAME, "must have one of always and never"));
         };
-        let names = texts(fields, NAME, names["tool_names"].take())?;
+        let names = names.get_mut("tool_names").map(Value::take);
+        let names = texts(fields, NAME, names.unwrap_or_default())?;
         match kind.as_str() {
             "always" => Ok(Approval::Only(names)),
             "never" => Ok(Approval::Except(names)),
@@ -218,6 +221,7 @@ pub(super) struct Rounds {
     variables: Map<String, Value>,
     /// Calls that may still be made.
     left: u64,
+    names: Names,
 }
 
 impl Rounds {
@@ -237,6 +241,7 @@ impl Rounds {
             variables: variables.clone(),
             ask: ask.again(),
             left: most.unwrap_or(MOST_CALLS),
+            names: names.clone(),
         })
     }
 
@@ -253,7 +258,13 @@ impl Rounds {
         let may = usize::try_from(self.left).unwrap_or(usize::MAX);
         self.left = self.left.saturating_sub(calls.len() as u64);
         if self.left == 0 {
-            self.ask.tools.clear();
+            // The client's own functions stay.
+            let names = &self.names;
+            let is_own = |tool: &Value| {
+                let name = tool["function"]["name"].as_str().unwrap_or_default();
+                names.remote(name).is_none()
+            };
+            self.ask.tools.retain(is_own);
         }
         let most = &mut self.ask.options.max_tokens;
         let full = *most != usize::MAX && *most <= made;
@@ -310,10 +321,18 @@ pub(super) fn approved<'a>(
         .filter(|item| item["type"] == "mcp_call")
         .filter_map(id)
         .collect();
-    let agreed = items
-        .clone()
-        .filter(|item| item["type"] == "mcp_approval_response" && item["approve"] == true);
-    let open = agreed.filter_map(id).filter(|id| !made.contains(id));
+    // The last answer to a request counts, and once.
+    let mut said: Vec<(&str, bool)> = Vec::new();
+    for item in items.clone() {
+        if item["type"] == "mcp_approval_response"
+            && let Some(id) = id(item)
+        {
+            said.retain(|(known, _)| *known != id);
+            said.push((id, item["approve"] == true));
+        }
+    }
+    let agreed = said.into_iter().filter(|(_, agreed)| *agreed);
+    let open = agreed.map(|(id, _)| id).filter(|id| !made.contains(id));
     let request = |id: &'a str| {
         let is = |item: &&Value| item["type"] == "mcp_approval_request" && item["id"] == id;
         Some((items.clone().find(is)?, id))

@@ -28,7 +28,10 @@ pub(super) fn take(
 ) -> Result<(Value, Names), Failure> {
     let mut all: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     let mut names = Names::default();
-    for (i, tool) in all.iter().enumerate() {
+    // Functions keep their names, so those of servers come after them.
+    let (remote, own): (Vec<_>, Vec<_>) =
+        (all.iter().enumerate()).partition(|(_, tool)| tool["type"] == "mcp");
+    for (i, tool) in own.into_iter().chain(remote) {
         let mut tool = fields.inner(tool.clone(), &format!("tools[{i}]"))?;
         let kind: String = tool.need("type")?;
         match kind.as_str() {

@@ -76,6 +76,10 @@ impl Scheduler {
                 }
             };
             let count = sequence.whole_spans(ready);
+            if count < ready || ready < wanted && sequence.end_of_span(first + count).is_some() {
+                // A span that is not computed holds no room which others wait for.
+                self.pages.features.give_back(sequence, first + count);
+            }
             if count == 0 {
                 continue;
             }
