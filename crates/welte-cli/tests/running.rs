@@ -178,6 +178,8 @@ fn a_server_ends_with_the_launcher_even_if_that_is_killed() {
         .env("PATH", &path)
         .env("TMPDIR", folder.path())
         .stdout(Stdio::piped())
+        // The program outlives the test, and must not hold a pipe of whoever runs it.
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut said = BufReader::new(launcher.stdout.take().unwrap());
