@@ -17,6 +17,9 @@ pub struct Checks {
     mixes: bool,
     /// Rows may read features, and have axes and a reach of their own.
     features: bool,
+    /// How many features the program has room for, and their parts. Known here, because the program is long and rows are many.
+    feature_count: u32,
+    feature_parts: u32,
     /// The step that was begun and has not ended.
     begun: Option<StepPlan>,
 }
@@ -43,6 +46,8 @@ impl Checks {
             recurrent: program.caches.iter().any(|cache| recurrent(cache.kind)),
             mixes: false,
             features: false,
+            feature_count: program.feature_count(),
+            feature_parts: program.feature_parts(),
             begun: None,
         }
     }
@@ -188,7 +193,7 @@ impl Checks {
         }
         // Only prompts add the later parts of features.
         let parts = match spec.kind {
-            PassKind::Decode => program.feature_parts(),
+            PassKind::Decode => self.feature_parts,
             PassKind::Prompt | PassKind::Embed => 1,
         };
         for row in rows {
@@ -228,9 +233,9 @@ impl Checks {
         } else if row.slot >= *slots {
             format!("slot {}; there are {slots}", row.slot)
         } else if let Some(number) = row.input.feature()
-            && number >= program.feature_count()
+            && number >= self.feature_count
         {
-            let known = program.feature_count();
+            let known = self.feature_count;
             format!("feature {number}; the program has {known}")
         } else {
             return Ok(());
