@@ -273,7 +273,7 @@ fn a_span_waits_for_its_media() {
     let short = Arc::new(random_medium(wide.feature_width(), [5, 2], &mut random));
     let first = request(text(2)[..30].to_vec(), &[(2, &short)]);
     let spanned = with(request(text(3), &[(0, &one), (22, &two)]), |r| {
-        r.both_ways = [0..45].to_vec();
+        r.both_ways = std::iter::once(0..45).collect();
     });
     let (waits, mut driver) =
         Engine::without_thread(&wide, &EngineOptions::default(), wrapped(&Arc::default())).unwrap();
