@@ -123,9 +123,18 @@ pub(crate) type Said = Result<String, String>;
 pub(crate) struct Step {
     pub(crate) results: Vec<(usize, Said)>,
     pub(crate) answers: Vec<Answer>,
+    /// Why the model cannot go on. The results count all the same: the calls may have had effects.
+    pub(crate) failure: Option<Failure>,
 }
 
-pub(crate) type More = Pin<Box<dyn Future<Output = Result<Step, Failure>> + Send>>;
+impl Step {
+    /// Whether something follows the results: further answers, or a failure.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.failure.is_some() || !self.answers.is_empty()
+    }
+}
+
+pub(crate) type More = Pin<Box<dyn Future<Output = Step> + Send>>;
 
 impl Answer {
     pub(crate) fn new(

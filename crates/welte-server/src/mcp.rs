@@ -5,24 +5,29 @@
 mod http;
 mod link;
 mod process;
+#[cfg(test)]
+mod tests;
 
-use link::{Link, PATIENCE, PROTOCOL, Problem};
+use link::{Link, PATIENCE, PROTOCOLS, Problem};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 /// The most tools of a server, and the most pages of the list of them.
 const MOST_TOOLS: usize = 512;
 const MOST_PAGES: usize = 64;
+/// Requests that a server handles at a time. Each holds a thread; further ones wait without.
+const PLACES: usize = 16;
 
 /// The servers that models may use, by their labels.
 #[derive(Clone, Default)]
-pub struct McpServers(Arc<BTreeMap<String, Server>>);
+pub struct McpServers(Arc<BTreeMap<String, Arc<Server>>>);
 
 impl fmt::Debug for McpServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,8 +65,25 @@ enum Place {
 /// A server, and the connection to it once it was needed.
 struct Server {
     place: Place,
-    link: Mutex<Option<Arc<dyn Link>>>,
+    connection: Connection,
     ids: AtomicU64,
+    places: Arc<Semaphore>,
+    /// How long it may take to answer, and others may wait for a place.
+    patience: Duration,
+}
+
+/// The connection to a server. It is made when it is needed.
+#[derive(Default)]
+struct Connection {
+    held: Mutex<Held>,
+    attempts: AtomicU64,
+}
+
+#[derive(Default)]
+struct Held {
+    link: Option<Arc<dyn Link>>,
+    /// Why the last attempt failed, if it did.
+    failure: Option<String>,
 }
 
 /// A tool of a server.
@@ -96,12 +118,7 @@ impl McpServers {
                     ));
                 }
             }
-            let server = Server {
-                place,
-                link: Mutex::default(),
-                ids: AtomicU64::new(1),
-            };
-            servers.insert(label, server);
+            servers.insert(label, Arc::new(Server::new(place, PATIENCE)));
         }
         Ok(McpServers(Arc::new(servers)))
     }
@@ -116,31 +133,64 @@ impl McpServers {
         labels.join(", ")
     }
 
-    fn server(&self, label: &str) -> Result<&Server, String> {
-        let server = self.0.get(label);
-        server.ok_or_else(|| format!("there is no MCP server {label:?}"))
-    }
-
-    /// The tools of a server. Blocks.
-    pub(crate) fn tools(&self, label: &str) -> Result<Vec<Tool>, String> {
-        let tools = self.server(label)?.tools();
+    /// The tools of a server.
+    pub(crate) async fn tools(&self, label: &str) -> Result<Vec<Tool>, String> {
+        let tools = self.run(label, Server::tools).await;
         tools.inspect_err(|problem| tracing::warn!(label, problem, "MCP server"))
     }
 
-    /// Calls a tool. Returns its text, or what went wrong. Blocks.
-    pub(crate) fn call(&self, label: &str, tool: &str, arguments: &str) -> Result<String, String> {
-        let said = self.server(label)?.run(tool, arguments);
-        said.inspect_err(|problem| tracing::warn!(label, tool, problem, "MCP server"))
+    /// Calls a tool. Returns its text, or what went wrong.
+    pub(crate) async fn call(
+        &self,
+        label: &str,
+        tool: String,
+        arguments: String,
+    ) -> Result<String, String> {
+        let said = self.run(label, move |server| server.run(&tool, &arguments));
+        let said = said.await;
+        said.inspect_err(|problem| tracing::warn!(label, problem, "MCP server"))
+    }
+
+    /// Does work that blocks, once the server has a place for it.
+    async fn run<T: Send + 'static>(
+        &self,
+        label: &str,
+        work: impl FnOnce(&Server) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let server = self.0.get(label);
+        let server = server.ok_or_else(|| format!("there is no MCP server {label:?}"))?;
+        let server = server.clone();
+        let place = server.places.clone().acquire_owned();
+        let Ok(Ok(place)) = tokio::time::timeout(server.patience, place).await else {
+            return Err("too many calls wait for it".to_string());
+        };
+        // A client that leaves does not free the place: the thread goes on.
+        let done = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work(&server)
+        });
+        done.await
+            .map_err(|error| format!("a fault of ours: {error}"))?
     }
 }
 
 impl Server {
+    fn new(place: Place, patience: Duration) -> Server {
+        Server {
+            place,
+            connection: Connection::default(),
+            ids: AtomicU64::new(1),
+            places: Arc::new(Semaphore::new(PLACES)),
+            patience,
+        }
+    }
+
     fn tools(&self) -> Result<Vec<Tool>, String> {
         let begun = Instant::now();
         let mut tools = Vec::new();
         let mut params = json!({});
         for _ in 0..MOST_PAGES {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > self.patience {
                 return Err("the list of its tools takes too long".to_string());
             }
             let page = self.ask("tools/list", &params)?;
@@ -199,38 +249,31 @@ impl Server {
 
     /// Asks, over a new connection if there is none or the old one has broken.
     fn ask(&self, method: &str, params: &Value) -> Result<Value, String> {
-        let (link, new) = self.link().map_err(|problem| problem.to_string())?;
+        let (link, new) = self.link()?;
         let request = self.request(method, params);
         match link.call(&request) {
             Ok(result) => Ok(result),
             Err(Problem::Refused(text)) => Err(text),
             Err(Problem::Broken(text)) => {
-                // Others may have a new connection by now.
-                let mut held = self.held();
-                if held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &link)) {
-                    *held = None;
-                }
-                drop(held);
+                self.connection.forget(&link);
                 // A call may have had an effect, so that only a list is asked for twice.
                 if new || method == "tools/call" {
                     return Err(text);
                 }
-                let (link, _) = self.link().map_err(|problem| problem.to_string())?;
+                let (link, _) = self.link()?;
                 link.call(&request).map_err(|problem| problem.to_string())
             }
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Arc<dyn Link>>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The connection. True: it is a new one.
+    fn link(&self) -> Result<(Arc<dyn Link>, bool), String> {
+        let seen = self.connection.attempts();
+        self.connection.get(seen, || self.connect())
     }
 
-    /// The connection. True: it is a new one.
-    fn link(&self) -> Result<(Arc<dyn Link>, bool), Problem> {
-        let mut held = self.held();
-        if let Some(link) = &*held {
-            return Ok((link.clone(), false));
-        }
+    fn connect(&self) -> Result<Arc<dyn Link>, Problem> {
+        let patience = self.patience;
         let link: Arc<dyn Link> = match &self.place {
             Place::Program {
                 command,
@@ -238,9 +281,16 @@ impl Server {
                 env,
                 cwd,
                 ..
-            } => Arc::new(process::Process::start(command, args, env, cwd.as_deref())?),
+            } => {
+                let folder = cwd.as_deref();
+                Arc::new(process::Process::start(
+                    command, args, env, folder, patience,
+                )?)
+            }
             #[cfg(feature = "hub")]
-            Place::Address { url, headers, .. } => Arc::new(http::Address::new(url, headers)),
+            Place::Address { url, headers, .. } => {
+                Arc::new(http::Address::new(url, headers, patience))
+            }
             #[cfg(not(feature = "hub"))]
             Place::Address { .. } => {
                 let problem = "addresses are not supported in this build";
@@ -248,17 +298,63 @@ impl Server {
             }
         };
         let hello = json!({
-            "protocolVersion": PROTOCOL, "capabilities": {},
+            "protocolVersion": PROTOCOLS[0], "capabilities": {},
             "clientInfo": { "name": "welte", "version": env!("CARGO_PKG_VERSION") },
         });
-        link.call(&self.request("initialize", &hello))?;
+        let agreed = link.call(&self.request("initialize", &hello))?;
+        let version = agreed["protocolVersion"].as_str().unwrap_or_default();
+        if !PROTOCOLS.contains(&version) {
+            return Err(Problem::Broken(format!(
+                "speaks MCP {version:?}, and this program {}",
+                PROTOCOLS.join(", ")
+            )));
+        }
+        link.agree(version);
         link.tell(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))?;
-        *held = Some(link.clone());
-        Ok((link, true))
+        Ok(link)
     }
 
     fn request(&self, method: &str, params: &Value) -> Value {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+    }
+}
+
+impl Connection {
+    /// Attempts so far to make it.
+    fn attempts(&self) -> u64 {
+        self.attempts.load(Ordering::Acquire)
+    }
+
+    /// The connection, made if there is none. True: it is new. `seen`: the attempts when the caller began to wait. Those who wait
+    /// for an attempt share its failure.
+    fn get(
+        &self,
+        seen: u64,
+        connect: impl FnOnce() -> Result<Arc<dyn Link>, Problem>,
+    ) -> Result<(Arc<dyn Link>, bool), String> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = &held.link {
+            return Ok((link.clone(), false));
+        }
+        if let Some(failure) = held.failure.as_ref().filter(|_| seen != self.attempts()) {
+            return Err(failure.clone());
+        }
+        let made = connect().map_err(|problem| problem.to_string());
+        self.attempts.fetch_add(1, Ordering::Release);
+        held.failure = made.as_ref().err().cloned();
+        let link = made?;
+        held.link = Some(link.clone());
+        Ok((link, true))
+    }
+
+    /// Gives up a connection that is broken. Others may have a new one by now.
+    fn forget(&self, link: &Arc<dyn Link>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_held = held.link.as_ref().is_some_and(|now| Arc::ptr_eq(now, link));
+        let broken = if is_held { held.link.take() } else { None };
+        drop(held);
+        // The end of a program takes a while.
+        drop(broken);
     }
 }

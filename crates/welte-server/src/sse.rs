@@ -22,7 +22,7 @@ pub(crate) trait Format: Send + Unpin + 'static {
     fn more(&mut self) -> Option<More> {
         None
     }
-    /// What came of that. `goes_on`: there are further answers.
+    /// What came of that. `goes_on`: further answers follow, or a failure.
     fn resume(&mut self, _results: Vec<(usize, Said)>, _goes_on: bool) -> Vec<Value> {
         Vec::new()
     }
@@ -108,14 +108,16 @@ impl<F: Format> Stream for Streaming<F> {
             }
             let polled = match &mut this.more {
                 Some(more) => match more.as_mut().poll(context) {
-                    Poll::Ready(Ok(step)) => {
+                    Poll::Ready(step) => {
                         this.more = None;
-                        let goes_on = !step.answers.is_empty();
+                        let goes_on = step.goes_on();
                         this.ready.extend(this.format.resume(step.results, goes_on));
                         this.answers = Answers::new(step.answers);
-                        continue;
+                        match step.failure {
+                            Some(failure) => Poll::Ready(Some(Err(failure))),
+                            None => continue,
+                        }
                     }
-                    Poll::Ready(Err(failure)) => Poll::Ready(Some(Err(failure))),
                     Poll::Pending => Poll::Pending,
                 },
                 None => this.answers.poll(context),
@@ -126,10 +128,9 @@ impl<F: Format> Stream for Streaming<F> {
                 }
                 Poll::Ready(Some(Err(failure))) => {
                     tracing::warn!(%failure, "an answer failed");
-                    let failure = this.format.failure(&failure);
-                    text.push_str(&this.format.write(&failure));
+                    this.ready.push_back(this.format.failure(&failure));
                     // The other answers end too.
-                    (this.answers, this.more) = (Answers::new(Vec::new()), None);
+                    this.answers = Answers::new(Vec::new());
                     this.over = true;
                 }
                 Poll::Ready(None) => {

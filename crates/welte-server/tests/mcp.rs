@@ -4,10 +4,11 @@ mod common;
 
 use axum::Router;
 use common::scripted::scripted;
-use common::{post, server};
+use common::{get, post, server};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::sync::{Mutex, mpsc};
 use welte_server::{McpServers, ServerOptions, router};
 
 const PATH: &str = "/v1/responses";
@@ -56,6 +57,13 @@ fn program() {
             if std::env::var("DIES").is_ok() {
                 std::process::exit(3);
             }
+            if std::env::var("TALKS").is_ok() {
+                let text = "cubs ".repeat(4000);
+                let result = json!({ "content": [{ "type": "text", "text": text }] });
+                let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
+                writeln!(out, "\n{answer}").unwrap();
+                continue;
+            }
             // Clients must answer pings at any time, and not take them for answers.
             let ping = json!({ "jsonrpc": "2.0", "id": "alive?", "method": "ping" });
             writeln!(out, "\n{ping}").unwrap();
@@ -73,8 +81,11 @@ fn program() {
     }
 }
 
+/// The revision of the protocol that addresses choose: not the one that is offered.
+const OLDER: &str = "2025-03-26";
+
 /// A server at an address, which answers by turns in JSON and in a stream of events.
-fn address() -> String {
+fn address(answer: impl Fn(&Value) -> Option<Value> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/mcp", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -97,8 +108,12 @@ fn address() -> String {
             client.read_exact(&mut body).unwrap();
             let request: Value = serde_json::from_slice(&body).unwrap();
             let begun = request["method"] == "initialize";
-            // The session and the operator's header come back with every later message.
-            let knows = head.contains("mcp-session-id: cubs") || begun;
+            // The session, the revision and the operator's header come back with every later message.
+            let version = format!("mcp-protocol-version: {OLDER}\r\n");
+            let knows = match begun {
+                true => !head.contains("mcp-protocol-version"),
+                false => head.contains("mcp-session-id: cubs") && head.contains(&version),
+            };
             let (status, kind, text) = match answer(&request) {
                 _ if !knows || !head.contains("x-key: secret") => {
                     ("400 Bad Request", "text/plain", "no".into())
@@ -141,9 +156,24 @@ fn with_servers(model: welte::Model) -> Router {
     };
     let servers = json!({ "mcpServers": {
         "woods": program(json!({})), "dying": program(json!({ "DIES": "1" })),
+        "talking": program(json!({ "TALKS": "1" })),
         "absent": { "command": "/nowhere/program" },
-        "web": { "type": "http", "url": address(), "headers": { "x-key": "secret" } },
+        "web": { "type": "http", "url": address(|request| of_version(request, OLDER)), "headers": { "x-key": "secret" } },
+        "strange": { "url": address(|request| of_version(request, "1999-12-31")), "headers": { "x-key": "secret" } },
     } });
+    served(model, servers)
+}
+
+/// [`answer`] in another revision of the protocol.
+fn of_version(request: &Value, version: &str) -> Option<Value> {
+    let mut answer = answer(request)?;
+    if request["method"] == "initialize" {
+        answer["result"]["protocolVersion"] = version.into();
+    }
+    Some(answer)
+}
+
+fn served(model: welte::Model, servers: Value) -> Router {
     let mut options = ServerOptions::default();
     options.mcp = Some(McpServers::parse(&servers.to_string()).unwrap());
     router(model, options).unwrap()
@@ -293,11 +323,17 @@ async fn failures_are_told_to_the_model_or_the_client() {
         "{}",
         absent.text
     );
+    let strange = post(&server, PATH, ask("strange", "never")).await;
+    assert!(
+        strange.status == 502 && strange.text.contains("1999-12-31"),
+        "{}",
+        strange.text
+    );
     for (field, value, word) in [
         (
             "server_label",
             json!("elsewhere"),
-            "none of the servers of --mcp-config: absent, dying, web, woods",
+            "none of the servers of --mcp-config: absent, dying, strange, talking, web, woods",
         ),
         ("server_url", json!("http://127.0.0.1/"), "server_url"),
         ("require_approval", json!("sometimes"), "require_approval"),
@@ -310,6 +346,17 @@ async fn failures_are_told_to_the_model_or_the_client() {
             "require_approval",
             json!({ "never": "den" }),
             "require_approval",
+        ),
+        ("require_approval", json!({}), "always or never"),
+        (
+            "require_approval",
+            json!({ "often": { "tool_names": [] } }),
+            "require_approval",
+        ),
+        (
+            "require_approval",
+            json!({ "never": { "tool_names": ["den"], "read_only": true } }),
+            "nothing else",
         ),
         (
             "allowed_tools",
@@ -331,6 +378,126 @@ async fn failures_are_told_to_the_model_or_the_client() {
     none["tools"][0]["allowed_tools"] = json!(["burrow"]);
     let none = post(&server, PATH, none).await.json();
     assert!(!kinds(&none).contains(&"mcp_call"), "{none}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_say_which_calls_need_the_user() {
+    let server = with_servers(scripted(ANSWER));
+    let list = |name: &str| json!({ "tool_names": [name] });
+    for (approval, made) in [
+        (json!({ "never": list("den") }), true),
+        (json!({ "never": list("burrow") }), false),
+        (json!({ "always": list("burrow") }), true),
+        (json!({ "always": list("den"), "never": null }), false),
+        (
+            json!({ "always": list("burrow"), "never": list("den") }),
+            true,
+        ),
+        (
+            json!({ "always": list("den"), "never": list("burrow") }),
+            false,
+        ),
+        // Neither says anything about it, or both do.
+        (
+            json!({ "always": list("burrow"), "never": list("burrow") }),
+            false,
+        ),
+        (
+            json!({ "always": list("den"), "never": list("den") }),
+            false,
+        ),
+    ] {
+        let mut asked = ask("woods", "never");
+        asked["tools"][0]["require_approval"] = approval.clone();
+        let response = post(&server, PATH, asked).await.json();
+        let kind = if made {
+            "mcp_call"
+        } else {
+            "mcp_approval_request"
+        };
+        assert_eq!(kinds(&response)[2], kind, "{approval}");
+    }
+}
+
+/// The result is longer than the context, so that the model cannot go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_are_kept_when_the_model_cannot_go_on() {
+    let server = with_servers(scripted(ANSWER));
+    let check = |response: &Value| {
+        assert_eq!(response["status"], "failed", "{response}");
+        let message = response["error"]["message"].as_str().unwrap();
+        assert!(message.contains("2048"), "{message}");
+        assert_eq!(kinds(response), ["mcp_list_tools", "message", "mcp_call"]);
+        let call = &response["output"][2];
+        let output = call["output"].as_str().unwrap();
+        assert!(call["status"] == "completed" && output.starts_with("cubs cubs"));
+        // What the first answer has used.
+        assert!(response["usage"]["output_tokens"].as_u64().unwrap() > 0);
+    };
+    let whole = post(&server, PATH, ask("talking", "never")).await;
+    assert_eq!(whole.status, 200, "{}", whole.text);
+    let whole = whole.json();
+    check(&whole);
+    check(
+        &get(
+            &server,
+            &format!("{PATH}/{}", whole["id"].as_str().unwrap()),
+        )
+        .await
+        .json(),
+    );
+
+    let mut asked = ask("talking", "never");
+    asked["stream"] = true.into();
+    let events = post(&server, PATH, asked).await.events();
+    let [.., called, done, failed] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(called["type"], "response.mcp_call.completed");
+    assert_eq!(done["type"], "response.output_item.done");
+    assert_eq!(failed["type"], "response.failed");
+    check(&failed["response"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_cancelled_response_have_failed() {
+    let (arrived, arrivals) = mpsc::channel();
+    let (gate, opened) = mpsc::channel::<()>();
+    let opened = Mutex::new(opened);
+    let url = address(move |request| {
+        if request["method"] == "tools/call" {
+            arrived.send(()).unwrap();
+            // The gate opens by being dropped.
+            let _ = opened.lock().unwrap().recv();
+        }
+        of_version(request, OLDER)
+    });
+    let servers =
+        json!({ "mcpServers": { "slow": { "url": url, "headers": { "x-key": "secret" } } } });
+    let server = served(scripted(ANSWER), servers);
+    let mut asked = ask("slow", "never");
+    asked["background"] = true.into();
+    let begun = post(&server, PATH, asked).await.json();
+    tokio::task::block_in_place(|| arrivals.recv().unwrap());
+    let place = format!("{PATH}/{}", begun["id"].as_str().unwrap());
+    let reply = post(&server, &format!("{place}/cancel"), json!({})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let ended = loop {
+        let response = get(&server, &place).await.json();
+        if response["status"] != "in_progress" {
+            break response;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(ended["status"], "cancelled");
+    let call = &ended["output"][2];
+    assert_eq!(
+        (&call["type"], &call["status"]),
+        (&json!("mcp_call"), &json!("failed"))
+    );
+    let error = call["error"].as_str().unwrap();
+    assert!(error.contains("before the result"), "{error}");
+    drop(gate);
 }
 
 #[tokio::test]

@@ -1,28 +1,42 @@
 //! An MCP server at an address: streamable HTTP. Every message is a request; its answer is JSON, or a stream of events with it.
 
-use super::link::{LARGEST, Link, PATIENCE, PROTOCOL, Problem, result};
+use super::link::{LARGEST, Link, Problem, result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use ureq::Agent;
 
 const SESSION: &str = "mcp-session-id";
+const VERSION: &str = "mcp-protocol-version";
 
 pub(super) struct Address {
     agent: Agent,
     url: String,
     headers: Vec<(String, String)>,
+    agreed: Mutex<Agreed>,
+}
+
+/// What was agreed upon at the beginning. Later messages name it.
+#[derive(Clone, Default)]
+struct Agreed {
     /// What the server calls this connection.
-    session: Mutex<Option<String>>,
+    session: Option<String>,
+    /// The revision of the protocol.
+    version: Option<String>,
 }
 
 impl Address {
-    pub(super) fn new(url: &str, headers: &BTreeMap<String, String>) -> Address {
+    pub(super) fn new(
+        url: &str,
+        headers: &BTreeMap<String, String>,
+        patience: Duration,
+    ) -> Address {
         let config = Agent::config_builder()
             .max_redirects(0)
             .http_status_as_error(false)
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(Some(patience))
             .user_agent(concat!("welte/", env!("CARGO_PKG_VERSION")));
         let headers = headers
             .iter()
@@ -31,8 +45,12 @@ impl Address {
             agent: config.build().into(),
             url: url.to_string(),
             headers: headers.collect(),
-            session: Mutex::default(),
+            agreed: Mutex::default(),
         }
+    }
+
+    fn agreed(&self) -> MutexGuard<'_, Agreed> {
+        self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a message. Returns the answer with this id, if one is wanted.
@@ -45,15 +63,12 @@ impl Address {
         }
         request = request
             .header("accept", "application/json, text/event-stream")
-            .header("content-type", "application/json")
-            .header("mcp-protocol-version", PROTOCOL);
-        let session = self
-            .session
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if let Some(session) = session {
-            request = request.header(SESSION, session);
+            .header("content-type", "application/json");
+        let Agreed { session, version } = self.agreed().clone();
+        for (name, value) in [(SESSION, session), (VERSION, version)] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
         }
         let mut response = request
             .send(message.to_string())
@@ -70,7 +85,7 @@ impl Address {
                 .map(str::to_string)
         };
         if let Some(session) = header(SESSION) {
-            *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+            self.agreed().session = Some(session);
         }
         let is_stream =
             header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
@@ -111,5 +126,9 @@ impl Link for Address {
 
     fn tell(&self, notification: &Value) -> Result<(), Problem> {
         self.send(notification, None).map(|_| ())
+    }
+
+    fn agree(&self, version: &str) {
+        self.agreed().version = Some(version.to_string());
     }
 }

@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 
-/// The revision of the protocol that we speak. Servers may answer with an older one.
-pub(super) const PROTOCOL: &str = "2025-06-18";
+/// The revisions of the protocol that we speak. We offer the first; servers may answer with another one.
+pub(super) const PROTOCOLS: [&str; 3] = ["2025-06-18", "2025-03-26", "2024-11-05"];
 /// How long a server may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest message of a server.
@@ -17,6 +17,8 @@ pub(super) trait Link: Send + Sync {
     fn call(&self, request: &Value) -> Result<Value, Problem>;
     /// Sends what has no answer.
     fn tell(&self, notification: &Value) -> Result<(), Problem>;
+    /// The revision of the protocol for all that follows.
+    fn agree(&self, _version: &str) {}
 }
 
 /// Why a call failed.

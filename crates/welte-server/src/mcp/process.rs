@@ -1,6 +1,6 @@
 //! An MCP server that is a program: one JSON message a line, on its standard streams. Its standard error is our log.
 
-use super::link::{LARGEST, Link, PATIENCE, Problem, result};
+use super::link::{LARGEST, Link, Problem, result};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -39,6 +39,7 @@ pub(super) struct Process {
     /// To the thread that writes. Without it the program's input ends.
     input: Option<Arc<SyncSender<String>>>,
     waiting: Waiting,
+    patience: Duration,
 }
 
 impl Process {
@@ -47,6 +48,7 @@ impl Process {
         args: &[String],
         variables: &BTreeMap<String, String>,
         folder: Option<&Path>,
+        patience: Duration,
     ) -> Result<Process, Problem> {
         let mut start = Command::new(command);
         start.args(args).env_clear();
@@ -85,6 +87,7 @@ impl Process {
             child: Mutex::new(child),
             input: Some(input.clone()),
             waiting: Waiting::default(),
+            patience,
         };
         let (waiting, input) = (process.waiting.clone(), Arc::downgrade(&input));
         // It ends with the program's output.
@@ -114,7 +117,7 @@ impl Link for Process {
         lock(&self.waiting).insert(id, sender);
         let sent = self.send(request);
         let answer = sent.and_then(|()| {
-            let answer = answer.recv_timeout(PATIENCE);
+            let answer = answer.recv_timeout(self.patience);
             answer.map_err(|error| {
                 Problem::Broken(match error {
                     RecvTimeoutError::Disconnected => ENDED.to_string(),

@@ -1,6 +1,6 @@
 //! Items, the parts of a conversation: from a request to the form that is stored, and from there to messages.
 
-use super::names::known_as;
+use super::names::{Names, known_as};
 use crate::app::App;
 use crate::error::Failure;
 use crate::fields::Fields;
@@ -157,8 +157,9 @@ fn texts(fields: &mut Fields, name: &str, kind: &str) -> Result<Value, Failure> 
     Ok(all.into())
 }
 
-/// The messages of a conversation. Reasoning, text and calls that follow each other become one message.
-pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Message> {
+/// The messages of a conversation. Reasoning, text and calls that follow each other become one message. `names`: those of the tools
+/// that the request offers.
+pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>, names: &Names) -> Vec<Message> {
     let mut all: Vec<Message> = Vec::new();
     let mut requests: Vec<&Value> = Vec::new();
     for item in items {
@@ -210,7 +211,7 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
                     None => item["error"].to_string(),
                 };
                 let said = item["output"].as_str().map_or_else(error, str::to_string);
-                called(&mut all, item, said);
+                called(&mut all, item, said, names);
             }
             Some("mcp_approval_request") => requests.push(item),
             Some("mcp_approval_response") if item["approve"] != true => {
@@ -223,7 +224,7 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
                         "The user has refused this call{}.",
                         reason.unwrap_or_default()
                     );
-                    called(&mut all, asked, said);
+                    called(&mut all, asked, said, names);
                 }
             }
             Some("function_call_output") => all.push(Message {
@@ -238,15 +239,17 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
 }
 
 /// A call of an MCP server's tool, and what it has said.
-fn called(all: &mut Vec<Message>, item: &Value, said: String) {
-    let text = |field: &str| item[field].as_str().unwrap_or_default().to_string();
+fn called(all: &mut Vec<Message>, item: &Value, said: String, names: &Names) {
+    let text = |field: &str| item[field].as_str().unwrap_or_default();
     answer(all, |_| true).tool_calls.push(ToolCall {
-        id: text("id"),
-        name: text("name"),
-        arguments: text("arguments"),
+        id: text("id").to_string(),
+        name: names
+            .of_remote(text("server_label"), text("name"))
+            .to_string(),
+        arguments: text("arguments").to_string(),
     });
     all.push(Message {
-        tool_call_id: Some(text("id")),
+        tool_call_id: Some(text("id").to_string()),
         ..Message::new("tool", said)
     });
 }
@@ -280,7 +283,25 @@ fn joined(parts: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::Remote;
     use super::*;
+
+    #[test]
+    fn calls_of_servers_have_the_names_that_the_model_knows() {
+        let mut names = Names::default();
+        let remote = Remote {
+            label: "web".into(),
+            name: "den".into(),
+            ask_first: false,
+        };
+        names.add_remote("web__den".into(), remote);
+        let call = |label: &str| json!({ "type": "mcp_call", "id": "1", "server_label": label, "name": "den", "arguments": "{}", "output": "3" });
+        let items = [call("web"), call("gone")];
+        let messages = messages(items.iter(), &names);
+        let calls = messages.iter().flat_map(|message| &message.tool_calls);
+        let called: Vec<&str> = calls.map(|call| call.name.as_str()).collect();
+        assert_eq!(called, ["web__den", "den"]);
+    }
 
     #[test]
     fn items_of_one_answer_become_one_message() {
@@ -297,7 +318,7 @@ mod tests {
             json!({ "type": "message", "role": "assistant", "content": text("it is 3") }),
             json!({ "type": "message", "role": "assistant", "content": text("more") }),
         ];
-        let messages = messages(items.iter());
+        let messages = messages(items.iter(), &Names::default());
         let shape: Vec<(&str, &str, &str, usize)> = messages
             .iter()
             .map(|m| (&*m.role, &*m.content, &*m.reasoning, m.tool_calls.len()))

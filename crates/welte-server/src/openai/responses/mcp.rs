@@ -45,10 +45,7 @@ pub(super) async fn look(app: &App, fields: &Fields) -> Result<Offer, Failure> {
         if !servers.has(&label) || lists.contains_key(&label) {
             continue;
         }
-        let (asked, name) = (servers.clone(), label.clone());
-        let listed = tokio::task::spawn_blocking(move || asked.tools(&name)).await;
-        let listed = listed.map_err(|error| Failure::fault(&error))?;
-        let listed = listed.map_err(|problem| {
+        let listed = servers.tools(&label).await.map_err(|problem| {
             let message = format!("the MCP server {label:?} offers no tools: {problem}");
             Failure::new(StatusCode::BAD_GATEWAY, message)
         })?;
@@ -84,14 +81,8 @@ impl Offer {
         fields.ignore(&["server_description"]);
         let allowed = match fields.take::<Value>("allowed_tools")? {
             None => None,
-            Some(Value::Object(mut filter)) => {
-                let names = filter.remove("tool_names").unwrap_or_default();
-                if !filter.is_empty() {
-                    return Err(fields.wrong("allowed_tools", "only tool_names is supported"));
-                }
-                Some(texts(&fields, "allowed_tools", names)?)
-            }
-            Some(names) => Some(texts(&fields, "allowed_tools", names)?),
+            Some(names @ Value::Array(_)) => Some(texts(&fields, "allowed_tools", names)?),
+            Some(filter) => Some(filtered(&fields, "allowed_tools", filter)?),
         };
         let approval = Approval::take(&mut fields)?;
         fields.finish()?;
@@ -155,13 +146,25 @@ fn texts(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failu
     serde_json::from_value(value).map_err(|_| fields.wrong(name, "must be a list of names"))
 }
 
+/// The names of a filter: `{"tool_names": […]}`.
+fn filtered(fields: &Fields, name: &str, filter: Value) -> Result<Vec<String>, Failure> {
+    match filter {
+        Value::Object(mut filter) if filter.len() == 1 && filter.contains_key("tool_names") => {
+            texts(fields, name, filter["tool_names"].take())
+        }
+        _ => Err(fields.wrong(name, "a filter must have tool_names and nothing else")),
+    }
+}
+
 /// Which calls the user must agree to.
 enum Approval {
     Always,
     Never,
-    /// All but these.
-    Except(Vec<String>),
-    Only(Vec<String>),
+    /// By name. A tool that neither list names needs it if there is a list of those that do not.
+    Named {
+        always: Option<Vec<String>>,
+        never: Option<Vec<String>>,
+    },
 }
 
 impl Approval {
@@ -173,22 +176,27 @@ impl Approval {
             Some(Value::String(word)) if word == "never" => return Ok(Approval::Never),
             Some(Value::Object(filter)) => filter,
             Some(_) => {
-                return Err(
-                    fields.wrong(NAME, "must be always, never, or an object with one of them")
-                );
+                return Err(fields.wrong(
+                    NAME,
+                    "must be always, never, or an object with them as fields",
+                ));
             }
         };
-        let mut filter = filter.into_iter();
-        let (Some((kind, mut names)), None) = (filter.next(), filter.next()) else {
-            return Err(fields.wrong(NAME, "must have one of always and never"));
-        };
-        let names = names.get_mut("tool_names").map(Value::take);
-        let names = texts(fields, NAME, names.unwrap_or_default())?;
-        match kind.as_str() {
-            "always" => Ok(Approval::Only(names)),
-            "never" => Ok(Approval::Except(names)),
-            _ => Err(fields.wrong(NAME, "must have one of always and never")),
+        let (mut always, mut never) = (None, None);
+        for (kind, names) in filter {
+            let list = match kind.as_str() {
+                "always" => &mut always,
+                "never" => &mut never,
+                _ => return Err(fields.wrong(NAME, "must have no fields but always and never")),
+            };
+            if !names.is_null() {
+                *list = Some(filtered(fields, NAME, names)?);
+            }
         }
+        if always.is_none() && never.is_none() {
+            return Err(fields.wrong(NAME, "must have always or never"));
+        }
+        Ok(Approval::Named { always, never })
     }
 
     fn is_needed(&self, tool: &str) -> bool {
@@ -196,8 +204,10 @@ impl Approval {
         match self {
             Approval::Always => true,
             Approval::Never => false,
-            Approval::Except(names) => !has(names),
-            Approval::Only(names) => has(names),
+            Approval::Named { always, never } => {
+                let listed = always.as_deref().is_some_and(has);
+                listed || never.as_deref().is_some_and(|names| !has(names))
+            }
         }
     }
 }
@@ -274,31 +284,42 @@ impl Rounds {
         let mut ask = (!last && !full).then(|| self.ask.again());
         let (servers, app) = (self.servers.clone(), app.clone());
         let (messages, variables) = (self.messages.clone(), self.variables.clone());
+        let names = self.names.clone();
         Box::pin(async move {
             let mut results = Vec::new();
             for (nth, call) in calls.into_iter().enumerate() {
-                let (servers, index) = (servers.clone(), call.index);
-                let make = move || servers.call(&call.label, &call.name, &call.arguments);
-                let said = match nth < may {
-                    true => tokio::task::spawn_blocking(make)
-                        .await
-                        .map_err(|error| Failure::fault(&error))?,
-                    false => Err("max_tool_calls is reached".to_string()),
+                let Call {
+                    index,
+                    label,
+                    name,
+                    arguments,
+                } = call;
+                let said = if nth < may {
+                    servers.call(&label, name, arguments).await
+                } else {
+                    Err("max_tool_calls is reached".to_string())
                 };
                 tell(&mut output[index], &said);
                 results.push((index, said));
             }
-            let mut answers = Vec::new();
+            let (mut answers, mut failure) = (Vec::new(), None);
             if let Some(mut ask) = ask.take() {
-                let more = items::messages(output.iter());
+                let more = items::messages(output.iter(), &names);
                 let messages = messages.into_iter().chain(more).collect();
                 ask.prompts.push(Prompt::Chat {
                     messages,
                     variables,
                 });
-                answers = ask.start(&app).await?;
+                match ask.start(&app).await {
+                    Ok(more) => answers = more,
+                    Err(problem) => failure = Some(problem),
+                }
             }
-            Ok(Step { results, answers })
+            Step {
+                results,
+                answers,
+                failure,
+            }
         })
     }
 }

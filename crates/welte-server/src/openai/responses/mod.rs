@@ -141,7 +141,13 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     if stream {
         return Ok(sse::response(answers, building, "text/event-stream"));
     }
-    run(&mut building, answers).await?;
+    if let Err(failure) = run(&mut building, answers).await {
+        if !building.has_called() {
+            return Err(failure);
+        }
+        // Calls may have had effects: the client sees them.
+        building.abort("failed", Some(&failure));
+    }
     Ok(ok(&building.response()))
 }
 
@@ -156,8 +162,12 @@ async fn run(building: &mut Building, answers: Vec<Answer>) -> Result<(), Failur
         let Some(more) = building.more() else {
             return Ok(());
         };
-        let step = more.await?;
-        building.resume(step.results, !step.answers.is_empty());
+        let step = more.await;
+        let goes_on = step.goes_on();
+        building.resume(step.results, goes_on);
+        if let Some(failure) = step.failure {
+            return Err(failure);
+        }
         answers = Answers::new(step.answers);
     }
 }
@@ -250,10 +260,10 @@ fn take_conversation(
         .map(|value| app.responses.item(value))
         .collect();
     let instructions: Option<String> = fields.take("instructions")?;
+    let (tools, names) = tools::take(fields, ask, offer)?;
     let system = instructions.iter().map(|text| Message::new("system", text));
     let items = before.iter().chain(&input).map(|item| &item.value);
-    let messages = system.chain(items::messages(items)).collect();
-    let (tools, names) = tools::take(fields, ask, offer)?;
+    let messages = system.chain(items::messages(items, &names)).collect();
     let choice = tool_choice(fields, ask)?;
     let mut variables = Map::new();
     let mut effort = None;

@@ -43,6 +43,15 @@ impl Names {
         all.any(|remote| remote.label == label && remote.name == name)
     }
 
+    /// The name under which the model knows a server's tool. Tools that are no longer offered keep their own.
+    pub(super) fn of_remote<'a>(&'a self, label: &str, name: &'a str) -> &'a str {
+        let is = |remote: &Remote| remote.label == label && remote.name == name;
+        let all = self.remote.iter().filter(|(_, remote)| is(remote));
+        all.map(|(known_as, _)| known_as.as_str())
+            .min()
+            .unwrap_or(name)
+    }
+
     /// Namespace and name of a function that the model calls.
     pub(super) fn of_call(&self, known_as: String) -> (Option<String>, String) {
         match self.spaces.get(&known_as) {

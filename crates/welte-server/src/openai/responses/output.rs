@@ -375,10 +375,28 @@ impl Building {
         events
     }
 
+    /// Whether tools of MCP servers were called.
+    pub(super) fn has_called(&self) -> bool {
+        self.output.iter().any(|item| item["type"] == "mcp_call")
+    }
+
     /// Ends a response that failed or was cancelled.
     pub(super) fn abort(&mut self, status: &str, failure: Option<&Failure>) {
         if let Some(failure) = failure {
             self.head["error"] = json!({ "code": "server_error", "message": failure.message });
+        }
+        // What came before the calls counts.
+        if let Some(end) = self.held.take() {
+            self.used = sum(usage(&end), &self.used);
+        }
+        if !self.used.is_null() {
+            self.head["usage"] = self.used.take();
+        }
+        self.calls.clear();
+        let is_open =
+            |item: &&mut Value| item["type"] == "mcp_call" && item["status"] == "in_progress";
+        for item in self.output.iter_mut().filter(is_open) {
+            tell(item, &Err("the response ended before the result".into()));
         }
         self.close("incomplete");
         self.finish(status);
