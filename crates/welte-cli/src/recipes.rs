@@ -16,7 +16,7 @@ pub(crate) struct CreateArgs {
 /// The folder with the created models.
 pub(crate) fn recipes() -> anyhow::Result<Recipes> {
     let settings = welte_hub::Settings::from_env()?;
-    Ok(Recipes::beside(&settings.cache))
+    Ok(Recipes::new(settings.created))
 }
 
 /// The created model of this name, if there is one and no file is called so.

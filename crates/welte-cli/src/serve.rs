@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use welte::{Activations, Images, Model};
 use welte_report::{count, human};
+#[cfg(feature = "hub")]
+use welte_server::HubAccess;
 use welte_server::{BrowserPage, McpServers, ServerOptions};
 use welte_table::Class;
 
@@ -156,7 +158,8 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     }
     #[cfg(feature = "hub")]
     if args.models_cached {
-        options.hub = Some(welte_hub::Hub::from_env()?.into());
+        let access = HubAccess::from(welte_hub::Hub::from_env()?);
+        options.hub = Some(access.with_short_names(crate::short::on_hub));
     }
     options.engine.queue = args.queue as usize;
     options.engine.prefix_store = args.prefix.options();

@@ -14,6 +14,9 @@ pub struct Settings {
     pub endpoint: String,
     /// The cache (`HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`).
     pub cache: PathBuf,
+    /// The models that were created from others: `welte-models` beside the cache, or inside one that `HF_HUB_CACHE` names, whose
+    /// surroundings are not ours.
+    pub created: PathBuf,
     /// The access token (`HF_TOKEN`, or the file named by `HF_TOKEN_PATH`).
     pub token: Option<String>,
     /// The file that holds the token.
@@ -106,14 +109,18 @@ impl Settings {
                 &format!("{endpoint} is not an address that begins with https://"),
             ));
         }
+        let own_cache = hf_home.join("hub");
+        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        let cache = cache.unwrap_or_else(|| own_cache.clone());
+        let around = if cache == own_cache { &hf_home } else { &cache };
+        let created = around.join("welte-models");
         let either = |a, b| Ok::<_, Error>(text(a)?.or(text(b)?));
         let all = either("ALL_PROXY", "all_proxy")?;
         let yes = |name| Ok::<_, Error>(text(name)?.is_some_and(|v| is_true(&v)));
         Ok(Settings {
             endpoint: endpoint.trim_end_matches('/').to_string(),
-            cache: path("HF_HUB_CACHE")
-                .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
-                .unwrap_or_else(|| hf_home.join("hub")),
+            cache,
+            created,
             token,
             token_file,
             offline: yes("HF_HUB_OFFLINE")? || yes("TRANSFORMERS_OFFLINE")?,
@@ -161,14 +168,24 @@ mod tests {
 
     #[test]
     fn the_cache_is_where_other_programs_look() {
-        for (variables, cache) in [
-            (&[("HOME", "/h")][..], "/h/.cache/huggingface/hub"),
+        for (variables, cache, around) in [
+            (
+                &[("HOME", "/h")][..],
+                "/h/.cache/huggingface/hub",
+                "/h/.cache/huggingface",
+            ),
             (
                 &[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")],
                 "/x/huggingface/hub",
+                "/x/huggingface",
             ),
-            (&[("HOME", "/h"), ("HF_HOME", "~/m")], "/h/m/hub"),
-            (&[("HF_HOME", "/m"), ("HF_HUB_CACHE", "/c")], "/c"),
+            (&[("HOME", "/h"), ("HF_HOME", "~/m")], "/h/m/hub", "/h/m"),
+            (&[("HF_HOME", "/m"), ("HF_HUB_CACHE", "/c")], "/c", "/c"),
+            (
+                &[("HF_HOME", "/m"), ("HF_HUB_CACHE", "/m/hub")],
+                "/m/hub",
+                "/m",
+            ),
             (
                 &[
                     ("HF_HOME", "/m"),
@@ -176,10 +193,13 @@ mod tests {
                     ("HF_HUB_CACHE", ""),
                 ],
                 "/old",
+                "/old",
             ),
         ] {
             let found = settings(variables).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(found.cache, Path::new(cache), "{variables:?}");
+            let created = Path::new(around).join("welte-models");
+            assert_eq!(found.created, created, "{variables:?}");
         }
         assert!(settings(&[]).is_err());
     }

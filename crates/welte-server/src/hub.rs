@@ -27,6 +27,8 @@ pub struct HubAccess {
     hub: Hub,
     /// Whoever downloads holds it.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// The name on the hub of a short name.
+    short_names: fn(&str) -> Option<&'static str>,
 }
 
 impl From<Hub> for HubAccess {
@@ -34,6 +36,7 @@ impl From<Hub> for HubAccess {
         HubAccess {
             hub,
             turn: Arc::default(),
+            short_names: |_| None,
         }
     }
 }
@@ -46,9 +49,17 @@ impl fmt::Debug for HubAccess {
 }
 
 impl HubAccess {
+    /// As this one, with names that created models cannot have: `of` gives the name on the hub that such a name stands for.
+    pub fn with_short_names(self, of: fn(&str) -> Option<&'static str>) -> HubAccess {
+        HubAccess {
+            short_names: of,
+            ..self
+        }
+    }
+
     /// The models created from others.
     fn recipes(&self) -> Recipes {
-        Recipes::beside(&self.hub.settings().cache)
+        Recipes::new(self.hub.settings().created.clone())
     }
 }
 
@@ -155,11 +166,15 @@ impl Stream for Lines {
 
 /// `POST /api/create`
 pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let recipes = access(&app)?.recipes();
+    let access = access(&app)?;
     let name = ollama::take_name(&mut fields)?;
     let Some(name) = Recipes::plain(&name).map(str::to_string) else {
         return Err(fields.wrong("model", recipe::bad_name(&name)));
     };
+    if let Some(other) = (access.short_names)(&name) {
+        let problem = format!("{name:?} is the short name of {other}; choose another one");
+        return Err(fields.wrong("model", problem));
+    }
     fields.refuse(&["adapters", "files", "modelfile", "path", "quantize"])?;
     let stream: bool = fields.take("stream")?.unwrap_or(true);
     let from: String = fields.need("from")?;
@@ -199,8 +214,14 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         let problem = format!("{name:?} is the name of a model that was not created here");
         return Err(Failure::field("model", problem));
     }
-    recipes.put(&name, &recipe).map_err(Failure::server)?;
-    app.models.add_created(&name, recipe, &app.options);
+    // It writes a file, and may unload a model.
+    let keep = move || {
+        let kept = access.recipes().put(&name, &recipe);
+        kept.map_err(Failure::server)?;
+        app.models.add_created(&name, recipe, &app.options);
+        Ok(())
+    };
+    blocking(keep).await?;
     let done = json!({ "status": "success" });
     if !stream {
         return Ok(ok(&done));
@@ -215,23 +236,29 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
 pub(crate) async fn delete(app: Arc<App>, mut fields: Fields) -> Outcome {
     let access = access(&app)?;
     let given = ollama::take_name(&mut fields)?;
-    let recipes = access.recipes();
     let name = parse_name(&fields, &given);
     fields.finish()?;
-    if let Some(plain) = Recipes::plain(&given)
-        && recipes.remove(plain).map_err(Failure::server)?
-    {
-        app.models.remove_created(plain);
-        return Ok(ok(&json!({ "status": "success" })));
-    }
-    let name = name?;
-    let delete = move || {
+    blocking(move || {
+        if let Some(plain) = Recipes::plain(&given)
+            && access.recipes().remove(plain).map_err(Failure::server)?
+        {
+            app.models.remove_created(plain);
+            return Ok(ok(&json!({ "status": "success" })));
+        }
+        let name = name?;
         let removal = access.hub.removal(&name);
         let removal = removal.map_err(|error| failure(&error))?;
         let apply = || removal.apply().map_err(|error| failure(&error));
         app.models.remove_deleted(apply)?;
         Ok(ok(&json!({ "status": "success" })))
-    };
-    let deleted = tokio::task::spawn_blocking(delete).await;
-    deleted.unwrap_or_else(|error| Err(Failure::fault(&error)))
+    })
+    .await
+}
+
+/// Does what takes a while.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::fault(&error)))
 }

@@ -536,22 +536,41 @@ impl Models {
         }
     }
 
-    /// Adds a created model, in place of one that was created under this name. Requests at work go on.
+    /// Adds a created model, in the place of one that was created under this name. Requests at work go on. Blocks.
     #[cfg(feature = "hub")]
     pub(crate) fn add_created(&self, name: &str, recipe: Recipe, options: &ServerOptions) {
         let path = Some(recipe.from.clone());
         let mut entry = Entry::new(name.to_string(), path, options.keep_alive, &self.released);
         entry.recipe = Some(recipe);
         let mut entries = self.entries();
-        entries.retain(|known| known.id != name);
-        entries.push(Arc::new(entry));
+        let before = entries.iter_mut().find(|known| known.id == name);
+        let Some(place) = before else {
+            entries.push(Arc::new(entry));
+            return;
+        };
+        entry.aliases = place.aliases.clone();
+        let before = std::mem::replace(place, Arc::new(entry));
+        drop(entries);
+        if let Some(served) = before.take_idle(|_| true) {
+            unload(served);
+        }
+    }
+
+    /// Forgets models. Their memory is freed outside of the lock, which every request takes.
+    #[cfg(feature = "hub")]
+    fn forget(&self, gone: impl Fn(&Entry) -> bool) {
+        let forgotten: Vec<Arc<Entry>> = self.entries().extract_if(.., |e| gone(e)).collect();
+        for entry in forgotten {
+            if let Some(served) = entry.take_idle(|_| true) {
+                unload(served);
+            }
+        }
     }
 
     /// Forgets a created model.
     #[cfg(feature = "hub")]
     pub(crate) fn remove_created(&self, name: &str) {
-        self.entries()
-            .retain(|entry| entry.id != name || entry.recipe.is_none());
+        self.forget(|entry| entry.id == name && entry.recipe.is_some());
     }
 
     /// Deletes files, and forgets the models whose files are gone. Requests at work go on.
@@ -560,17 +579,12 @@ impl Models {
         &self,
         delete: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let exists =
-            |entry: &Arc<Entry>| entry.path.as_ref().is_some_and(|p| Path::new(p).exists());
-        let before: Vec<String> = self
-            .all()
-            .into_iter()
-            .filter(exists)
-            .map(|entry| entry.id.clone())
-            .collect();
+        let exists = |entry: &Entry| entry.path.as_ref().is_some_and(|p| Path::new(p).exists());
+        let mut before = self.all();
+        before.retain(|entry| exists(entry));
+        let before: Vec<String> = before.iter().map(|entry| entry.id.clone()).collect();
         delete()?;
-        let gone = |entry: &Arc<Entry>| before.contains(&entry.id) && !exists(entry);
-        self.entries().retain(|entry| !gone(entry));
+        self.forget(|entry| before.contains(&entry.id) && !exists(entry));
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use welte::Message;
 
@@ -52,6 +52,16 @@ impl Recipe {
     /// Reads a Modelfile. Errors name the line.
     pub fn parse(text: &str) -> Result<Recipe, String> {
         let mut recipe = Recipe::default();
+        Recipe::read(text, &mut recipe)?;
+        if recipe.from.is_empty() {
+            return Err("FROM is missing; it names the model to start from".to_string());
+        }
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// Reads the instructions of a Modelfile, without a look at what they say together.
+    fn read(text: &str, recipe: &mut Recipe) -> Result<(), String> {
         let mut lines = Lines {
             rest: text.strip_prefix('\u{feff}').unwrap_or(text),
             number: 0,
@@ -84,11 +94,7 @@ impl Recipe {
                 }
             }
         }
-        if recipe.from.is_empty() {
-            return Err("FROM is missing; it names the model to start from".to_string());
-        }
-        recipe.check()?;
-        Ok(recipe)
+        Ok(())
     }
 
     /// Sets a parameter as Modelfiles write it. `stop` collects texts.
@@ -195,14 +201,25 @@ impl fmt::Display for Recipe {
     }
 }
 
+/// A text as [`Lines::value`] reads it: as it is, in triple quotes, or as JSON if a line of it ends in such quotes.
 fn quoted(text: &str) -> String {
-    let plain = !text.is_empty() && text.trim() == text && !text.contains(['\n', '"']);
-    if plain {
-        text.to_string()
-    } else {
-        format!("\"\"\"{text}\"\"\"")
-    }
+    let plain = [text.to_string(), format!("\"\"\"{text}\"\"\"")];
+    let mut readable = plain.into_iter().filter(|written| {
+        let mut lines = Lines {
+            rest: written,
+            number: 0,
+        };
+        let first = lines.next().unwrap_or_default();
+        let read = lines.value(first).is_ok_and(|read| read == text);
+        read && lines.rest.is_empty() && first.trim_start() == first
+    });
+    readable
+        .next()
+        .unwrap_or_else(|| format!("{JSON}{}", Value::from(text)))
 }
+
+/// What stands before a text in JSON. Ollama has no way to write some texts.
+const JSON: &str = "json ";
 
 fn split(rest: &str) -> (&str, &str) {
     let rest = rest.trim_start();
@@ -237,7 +254,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The rest of a line as a value: as it is, in quotes, or in triple quotes over several lines.
+    /// The rest of a line as a value: as it is, in quotes, in triple quotes over several lines, or after `json` as a JSON string.
     fn value(&mut self, rest: &'a str) -> Result<String, String> {
         if let Some(begun) = rest.strip_prefix("\"\"\"") {
             let mut text = String::new();
@@ -253,6 +270,10 @@ impl<'a> Lines<'a> {
             }
         }
         let plain = rest.trim_end();
+        let json = plain.strip_prefix(JSON);
+        if let Some(Ok(text)) = json.map(serde_json::from_str::<String>) {
+            return Ok(text);
+        }
         let value = match plain.strip_prefix('"') {
             Some(begun) => begun
                 .strip_suffix('"')
@@ -273,9 +294,8 @@ pub struct Recipes {
 }
 
 impl Recipes {
-    /// Those beside the hub's cache, as they belong to the models there.
-    pub fn beside(cache: &Path) -> Recipes {
-        let folder = cache.parent().unwrap_or(cache).join("welte-models");
+    /// Those in this folder.
+    pub fn new(folder: PathBuf) -> Recipes {
         Recipes { folder }
     }
 
@@ -404,6 +424,63 @@ mod tests {
         assert_eq!(recipe.context(), Some(512));
     }
 
+    /// What `show` prints is the same model when it is created from it.
+    #[test]
+    fn every_text_is_read_as_it_was_written() {
+        for text in [
+            "plain",
+            "",
+            " ",
+            " spaces ",
+            "#",
+            "\"",
+            "\"\"",
+            "\"\"\"",
+            "\"quoted\"",
+            "\"begun",
+            "ended\"",
+            "a \"\"\" b",
+            "one\ntwo",
+            "\none\n\ntwo\n",
+            "one \ntwo ",
+            "one\r\ntwo\r",
+            "def f():\n    \"\"\"Yips.\"\"\"\n    return 1",
+            "\"\"\"\none\n\"\"\"",
+            "ends in\n\"\"\"",
+            "ends in\n\"",
+            "ends in\n\"\"\" \n",
+            "back\\slash\n\\\"\"\"\n\\",
+            "json \"text\"",
+            "json plain",
+            "json \"text\"\n\"\"\"\n",
+            "\u{a0}",
+            "\u{85}",
+        ] {
+            let turn = |role: &str| Turn {
+                role: role.to_string(),
+                content: text.to_string(),
+            };
+            let mut recipe = Recipe {
+                from: "demo".to_string(),
+                system: Some(text.to_string()),
+                template: Some(text.to_string()),
+                messages: vec![turn("user"), turn("assistant")],
+                license: vec![text.to_string(), text.to_string()],
+                ..Recipe::default()
+            };
+            let stop = Value::from(vec![text, "</s>"]);
+            recipe.parameters.insert("stop".to_string(), stop);
+            let written = recipe.to_string();
+            let mut lines = Recipe::default();
+            let read = Recipe::read(&written, &mut lines);
+            read.unwrap_or_else(|problem| panic!("{problem}: {written}"));
+            assert_eq!(lines, recipe, "{written}");
+        }
+        // Ollama reads most of them.
+        assert_eq!(quoted("Say \"arr\"."), "Say \"arr\".");
+        assert_eq!(quoted("one\ntwo"), "\"\"\"one\ntwo\"\"\"");
+    }
+
     #[test]
     fn mistakes_are_named() {
         for (text, word) in [
@@ -452,7 +529,7 @@ mod tests {
     #[test]
     fn models_are_kept_in_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let recipes = Recipes::beside(&folder.path().join("hub"));
+        let recipes = Recipes::new(folder.path().join("welte-models"));
         assert!(recipes.names().unwrap().is_empty());
         let recipe = Recipe::parse(FILE).unwrap();
         recipes.put("pirate", &recipe).unwrap();

@@ -105,7 +105,9 @@ async fn a_model_is_created_asked_and_deleted() {
     let mut catalog = Catalog::new(load);
     assert!(catalog.add("demo", path));
     let mut options = ServerOptions::default();
-    options.hub = Some(HubAccess::from(Hub::new(settings.unwrap())));
+    let short = |name: &str| (name == "qwen").then_some("org/qwen");
+    let access = HubAccess::from(Hub::new(settings.unwrap()));
+    options.hub = Some(access.with_short_names(short));
     let server = router(catalog, options).unwrap();
     let create = json!({
         "model": "fox", "from": "demo", "system": "You are a fox.", "stream": false,
@@ -143,17 +145,37 @@ async fn a_model_is_created_asked_and_deleted() {
         modelfile.starts_with("FROM demo\n") && modelfile.contains("MESSAGE user Hi"),
         "{modelfile}"
     );
-    // One over the other, and over itself.
+    // One over the other, and over itself. It keeps its place, and what was loaded is not served any more.
+    let other = json!({ "model": "vixen", "from": "fox", "stream": false });
+    assert_eq!(post(&server, "/api/create", other).await.status, 200);
+    let names = async || {
+        let tags = get(&server, "/api/tags").await.json();
+        let names = tags["models"].as_array().unwrap().iter();
+        names
+            .map(|model| model["name"].to_string())
+            .collect::<String>()
+    };
+    let before = names().await;
     let second = json!({ "model": "fox", "from": "fox", "parameters": { "num_predict": 2 }, "stream": false });
     assert_eq!(post(&server, "/api/create", second).await.status, 200);
     let shown = post(&server, "/api/show", json!({ "model": "fox" }))
         .await
         .json();
     assert_eq!(shown["parameters"], "num_predict 2\ntemperature 0");
+    assert_eq!(
+        (names().await, before.as_str()),
+        (before.clone(), "\"demo\"\"fox\"\"vixen\"")
+    );
+    let ask_again = json!({ "model": "fox", "messages": [user] });
+    let again = post(&server, "/v1/chat/completions", ask_again)
+        .await
+        .json();
+    assert_eq!(again["usage"]["completion_tokens"], 2, "{again}");
     for (field, value, status) in [
         ("from", json!("nowhere"), 404),
         ("model", json!("../fox"), 400),
         ("model", json!("demo"), 400),
+        ("model", json!("qwen:latest"), 400),
         ("adapters", json!({ "a": "b" }), 400),
         ("parameters", json!({ "temperature": "hot" }), 400),
         ("template", json!("{{ .Prompt }}"), 400),
