@@ -168,20 +168,25 @@ def test_the_plan():
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_interrupt_ends_a_request():
     program = (
-        "import welte\n"
+        "import signal, welte\n"
+        # Where these tests run in the background the signal is ignored, and programs inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "model = welte.Model(welte.demo_model(), context=512, device='cpu')\n"
-        "print('ready', flush=True)\n"
         "try:\n"
+        "    print('ready', flush=True)\n"
         "    while True: model.generate('A', ignore_eos=True, max_tokens=500)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', flush=True)\n"
     )
     running = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert running.stdout.readline() == "ready\n"
-    time.sleep(0.2)
-    running.send_signal(signal.SIGINT)
-    assert running.communicate(timeout=60)[0] == "interrupted\n"
-    assert running.returncode == 0
+    try:
+        assert running.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        running.send_signal(signal.SIGINT)
+        assert running.communicate(timeout=60)[0] == "interrupted\n"
+        assert running.returncode == 0
+    finally:
+        running.kill()
 
 
 def test_the_command():
