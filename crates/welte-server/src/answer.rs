@@ -340,9 +340,8 @@ impl Answer {
             StopReason::StopString(string) => Reason::StopString(string.clone()),
             _ => Reason::Stop,
         };
-        self.served
-            .metrics
-            .ended(Some(&outcome), false, self.started.elapsed());
+        let whole = self.started.elapsed();
+        self.served.metrics.ended(&outcome, limited, whole);
         let seconds = outcome.timings.generation.as_secs_f64();
         let bytes = outcome.timings.bytes as f64;
         let bandwidth = self.served.bandwidth;
@@ -411,8 +410,7 @@ impl Drop for Answer {
     fn drop(&mut self) {
         self.served.active().remove(&self.stream.number());
         if self.failed || !self.over {
-            let whole = self.started.elapsed();
-            self.served.metrics.ended(None, self.failed, whole);
+            self.served.metrics.broken(self.failed);
         }
     }
 }

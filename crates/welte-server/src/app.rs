@@ -137,6 +137,6 @@ impl App {
     }
 }
 
-fn sha256(text: &str) -> [u8; 32] {
+pub(crate) fn sha256(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }

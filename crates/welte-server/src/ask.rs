@@ -229,11 +229,10 @@ impl Ask {
         if let Some(recipe) = &served.recipe {
             recipe.apply(&mut options);
         }
-        let since = Instant::now();
         Ask {
             id,
-            since,
-            deadline: app.options.timeout.map(|timeout| since + timeout),
+            since: served.since(),
+            deadline: served.deadline(&app.options),
             image_rules: app.options.images.clone(),
             seen: Vec::new(),
             served: served.clone(),
@@ -296,6 +295,14 @@ impl Ask {
             let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");
             return Err(Failure::request(problem));
         }
+        let room = self.served.model.program().slots as usize + self.served.engine.queue();
+        if count > room {
+            // The queue never has room for all of them.
+            let problem = format!(
+                "the request asks for {count} answers, and the server takes {room} at a time; see --parallel and --queue"
+            );
+            return Err(Failure::request(problem));
+        }
         let ask = self.with_images(app).await?;
         // Rendering and encoding a long prompt takes a while.
         let encode = move || {
@@ -355,14 +362,9 @@ impl Ask {
     /// Why the engine does not accept the request.
     fn refused(&self, error: welte::Error) -> Failure {
         match error {
-            welte::Error::Busy { .. } => {
-                let refused = &self.served.metrics.refused;
-                refused.fetch_add(1, Ordering::Relaxed);
-            }
-            welte::Error::Constraint { .. } => return Failure::field(self.form_field(), error),
-            _ => {}
+            welte::Error::Constraint { .. } => Failure::field(self.form_field(), error),
+            error => self.served.refused(error),
         }
-        error.into()
     }
 
     /// Sets what the answer must look like, by a field of the request.

@@ -85,12 +85,24 @@ pub(crate) struct Held {
     bytes: usize,
 }
 
+impl Bodies {
+    /// Memory that an answer takes beside its request's body.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Result<Held, Failure> {
+        let mut held = Held {
+            bodies: self.clone(),
+            bytes: 0,
+        };
+        held.add(bytes)?;
+        Ok(held)
+    }
+}
+
 impl Held {
     fn add(&mut self, bytes: usize) -> Result<(), Failure> {
         let bodies = &self.bodies;
         if self.bytes.saturating_add(bytes) > bodies.max_bytes {
             let message = format!(
-                "the body takes more memory than all bodies may ({} MiB); see --bodies-memory",
+                "the request takes more memory than all bodies may ({} MiB); see --bodies-memory",
                 bodies.max_bytes >> 20
             );
             return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, message));
@@ -123,10 +135,7 @@ pub(crate) async fn fields(
     options: &ServerOptions,
     request: Request,
 ) -> Result<(Fields, Held), Failure> {
-    let mut held = Held {
-        bodies: bodies.clone(),
-        bytes: 0,
-    };
+    let mut held = bodies.hold(0)?;
     let ignored = request.extensions().get::<Ignored>().cloned();
     let ignored = ignored.unwrap_or_default();
     let body = tokio::time::timeout(

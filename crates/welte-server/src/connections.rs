@@ -207,6 +207,8 @@ pub(crate) struct Place {
 struct Held {
     until_answered: bool,
     reader: Option<Waker>,
+    /// An answer has been handed over whole, but perhaps not sent.
+    unsent: bool,
 }
 
 impl Drop for Place {
@@ -231,22 +233,34 @@ impl Place {
     /// otherwise that counts as leaving.
     pub(crate) fn begin(self: &Arc<Self>, half_closed: bool) -> InFlight {
         self.set_idle(None);
-        self.held().until_answered = half_closed;
+        let mut held = self.held();
+        (held.until_answered, held.unsent) = (half_closed, false);
+        drop(held);
         InFlight(self.clone())
+    }
+
+    /// All that was handed over has been sent.
+    fn sent(&self) {
+        let mut held = self.held();
+        if !std::mem::take(&mut held.unsent) {
+            return;
+        }
+        held.until_answered = false;
+        let reader = held.reader.take();
+        drop(held);
+        self.set_idle(Some(Instant::now()));
+        if let Some(reader) = reader {
+            reader.wake();
+        }
     }
 }
 
-/// A request in flight, until its answer has been handed over whole.
+/// A request in flight, until its answer has been handed over whole. Then [`Place::sent`] ends it.
 pub(crate) struct InFlight(Arc<Place>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.set_idle(Some(Instant::now()));
-        let mut held = self.0.held();
-        held.until_answered = false;
-        if let Some(reader) = held.reader.take() {
-            reader.wake();
-        }
+        self.0.held().unsent = true;
     }
 }
 
@@ -336,7 +350,10 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // The server flushes when all that it has is written.
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.place.sent();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -405,6 +422,9 @@ mod tests {
         drop(flood);
         drop(flooded);
         drop(busy);
+        // Answers that are not sent yet keep their places.
+        assert_eq!(connections.admit(address(2)).unwrap().kind, Kind::Spare);
+        full.iter().for_each(|place| place.sent());
         // The limit ends with its cause.
         assert_eq!(connections.admit(address(2)).unwrap().kind, Kind::Full);
     }
@@ -421,6 +441,7 @@ mod tests {
         assert!(connections.admit(address(1)).is_none());
         assert!(connections.admit(address(2)).is_some());
         drop(busy);
+        spare.iter().for_each(|place| place.sent());
         assert!(connections.admit(address(1)).is_some());
     }
 

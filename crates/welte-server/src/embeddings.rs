@@ -2,18 +2,21 @@
 
 use crate::app::App;
 use crate::ask::Prompt;
-use crate::error::{Failure, Outcome, Overflow, ok};
+use crate::bodies::Held;
+use crate::error::{Failure, Outcome, Overflow, written};
 use crate::fields::Fields;
-use crate::length;
 use crate::models::Lease;
-use crate::{ollama, prompts};
+use crate::{length, ollama, prompts, times};
+use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 use welte::TextToEmbed;
 
 /// The most texts of a request.
 const MOST_TEXTS: usize = 2048;
+/// Memory of a number of a vector: itself, and as text.
+const BYTES_PER_NUMBER: usize = 20;
 
 /// `POST /v1/embeddings`
 pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
@@ -23,20 +26,49 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
     texts.take_dimensions(&mut fields, &served)?;
     texts.take_prompt(&mut fields, &served)?;
     let format: Option<String> = fields.take("encoding_format")?;
-    let write: fn(&[f32]) -> Value = match format.as_deref() {
-        None | Some("float") => |vector| vector.into(),
-        Some("base64") => |vector| base64(vector).into(),
+    let write: fn(&[f32]) -> Written<'_> = match format.as_deref() {
+        None | Some("float") => |vector| Written::Numbers(vector),
+        Some("base64") => |vector| Written::Text(base64(vector)),
         Some(_) => return Err(fields.wrong("encoding_format", "must be float or base64")),
     };
     fields.take::<String>("user")?;
     fields.finish()?;
-    let (vectors, tokens) = texts.embed(&app, &served).await?;
-    let item = |(index, vector): (usize, &Vec<f32>)| json!({ "object": "embedding", "index": index, "embedding": write(vector) });
-    let data: Vec<Value> = vectors.iter().enumerate().map(item).collect();
-    Ok(ok(&json!({
-        "object": "list", "data": data, "model": served.id,
-        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-    })))
+    let embedded = texts.embed(&app, &served).await?;
+    let item = |(index, vector)| Item {
+        object: "embedding",
+        index,
+        embedding: write(vector),
+    };
+    let tokens = embedded.tokens;
+    written(&List {
+        object: "list",
+        data: embedded.numbered().map(item).collect(),
+        model: &served.id,
+        usage: json!({ "prompt_tokens": tokens, "total_tokens": tokens }),
+    })
+}
+
+/// A vector in an answer of OpenAI's API.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Written<'a> {
+    Numbers(&'a [f32]),
+    Text(String),
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: Written<'a>,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Item<'a>>,
+    model: &'a str,
+    usage: Value,
 }
 
 /// `POST /embedding` of llama.cpp
@@ -58,15 +90,29 @@ pub(crate) async fn llama(app: Arc<App>, mut fields: Fields) -> Outcome {
         }
     };
     fields.finish()?;
-    let (vectors, _) = texts.embed(&app, &served).await?;
-    let item =
-        |(index, vector): (usize, &Vec<f32>)| json!({ "index": index, "embedding": [vector] });
-    Ok(ok(&vectors.iter().enumerate().map(item).collect()))
+    #[derive(Serialize)]
+    struct Item<'a> {
+        index: usize,
+        embedding: [&'a [f32]; 1],
+    }
+    let embedded = texts.embed(&app, &served).await?;
+    let item = |(index, vector)| Item {
+        index,
+        embedding: [vector],
+    };
+    written(&embedded.numbered().map(item).collect::<Vec<_>>())
 }
 
 /// `POST /api/embed`
 pub(crate) async fn ollama(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let begun = Instant::now();
+    #[derive(Serialize)]
+    struct List<'a> {
+        model: &'a str,
+        embeddings: &'a [Vec<f32>],
+        total_duration: u64,
+        load_duration: u64,
+        prompt_eval_count: usize,
+    }
     let served = ollama::lease(&app, &mut fields).await?;
     let input: Value = fields.need("input")?;
     // As in Ollama, an empty text has no vector.
@@ -79,12 +125,14 @@ pub(crate) async fn ollama(app: Arc<App>, mut fields: Fields) -> Outcome {
     texts.take_dimensions(&mut fields, &served)?;
     take_options(&mut fields, &served)?;
     fields.finish()?;
-    let (vectors, tokens) = texts.embed_any(&app, &served).await?;
-    let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Ok(ok(&json!({
-        "model": served.id, "embeddings": vectors, "total_duration": took, "load_duration": 0,
-        "prompt_eval_count": tokens,
-    })))
+    let embedded = texts.embed_any(&app, &served).await?;
+    written(&List {
+        model: &served.id,
+        embeddings: &embedded.vectors,
+        total_duration: times::nanoseconds(served.since().elapsed()),
+        load_duration: times::nanoseconds(served.waited()),
+        prompt_eval_count: embedded.tokens,
+    })
 }
 
 /// `POST /api/embeddings`, Ollama's older endpoint.
@@ -96,10 +144,9 @@ pub(crate) async fn ollama_one(app: Arc<App>, mut fields: Fields) -> Outcome {
     texts.truncate = true;
     take_options(&mut fields, &served)?;
     fields.finish()?;
-    let (vectors, _) = texts.embed_any(&app, &served).await?;
-    Ok(ok(
-        &json!({ "embedding": vectors.first().map_or(&[][..], Vec::as_slice) }),
-    ))
+    let embedded = texts.embed_any(&app, &served).await?;
+    let first = embedded.vectors.first().map_or(&[][..], Vec::as_slice);
+    written(&BTreeMap::from([("embedding", first)]))
 }
 
 /// Takes `options`, of which only the context has a meaning here.
@@ -181,22 +228,23 @@ impl Texts {
     }
 
     /// As [`Texts::embed`], also of no texts.
-    async fn embed_any(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
+    async fn embed_any(self, app: &App, served: &Lease) -> Result<Embedded, Failure> {
         if self.prompts.is_empty() {
-            Ok((Vec::new(), 0))
+            Ok(Embedded::default())
         } else {
             self.embed(app, served).await
         }
     }
 
-    /// The vectors, and the number of tokens.
-    async fn embed(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
+    async fn embed(self, app: &App, served: &Lease) -> Result<Embedded, Failure> {
         let count = self.prompts.len();
         if count == 0 || count > MOST_TEXTS {
             let problem = format!("a request may have 1 to {MOST_TEXTS} texts, not {count}");
             return Err(Failure::field("input", problem));
         }
-        let deadline = app.options.timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = served.deadline(&app.options);
+        let numbers = count.saturating_mul(served.model.embedding_size().unwrap_or(0));
+        let held = app.bodies.hold(numbers.saturating_mul(BYTES_PER_NUMBER))?;
         let (lease, truncate, prompts) = (served.clone(), self.truncate, self.prompts);
         let name = self.prompt_name;
         let encode = move || {
@@ -237,7 +285,7 @@ impl Texts {
         for some in encoded.chunks(together) {
             let begin = |text: &TextToEmbed| {
                 let vector = served.engine.embed(text.clone(), deadline);
-                let mut vector = vector.map_err(|error| too_large(error.into()))?;
+                let mut vector = vector.map_err(|error| too_large(served.refused(error)))?;
                 if let Some(size) = self.dimensions {
                     vector = vector.shortened(size);
                 }
@@ -252,7 +300,26 @@ impl Texts {
                 vectors.push(embedding.await?);
             }
         }
-        Ok((vectors, tokens))
+        Ok(Embedded {
+            vectors,
+            tokens,
+            _held: Some(held),
+        })
+    }
+}
+
+/// The vectors of texts, and their tokens.
+#[derive(Default)]
+struct Embedded {
+    vectors: Vec<Vec<f32>>,
+    tokens: usize,
+    /// The memory of the vectors and of the answer, until that is written.
+    _held: Option<Held>,
+}
+
+impl Embedded {
+    fn numbered(&self) -> impl Iterator<Item = (usize, &[f32])> {
+        self.vectors.iter().map(Vec::as_slice).enumerate()
     }
 }
 

@@ -276,6 +276,12 @@ pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     response
 }
 
+/// A successful response whose JSON body is written without a tree of values.
+pub(crate) fn written(value: &impl serde::Serialize) -> Outcome {
+    let text = serde_json::to_string(value).map_err(|error| Failure::server(error.to_string()))?;
+    Ok(json_text(StatusCode::OK, text))
+}
+
 /// The JSON body of a successful response.
 pub(crate) fn ok(value: &Value) -> Response {
     json_response(StatusCode::OK, value)

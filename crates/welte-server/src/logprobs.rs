@@ -108,6 +108,8 @@ pub(crate) struct Columns {
     offsets: Vec<usize>,
     /// Characters before the next token.
     offset: usize,
+    /// The next token with a spelling begins a text, which lacks the space that encoding adds in front.
+    begins: bool,
 }
 
 impl Columns {
@@ -115,6 +117,14 @@ impl Columns {
     pub(crate) fn at(offset: usize) -> Columns {
         Columns {
             offset,
+            ..Columns::default()
+        }
+    }
+
+    /// Columns for the tokens of a text from its beginning on.
+    pub(crate) fn of_text() -> Columns {
+        Columns {
+            begins: true,
             ..Columns::default()
         }
     }
@@ -141,9 +151,13 @@ impl Columns {
         if let Ok(tokenizer) = served.model.tokenizer()
             && (id as usize) < tokenizer.vocab_size()
         {
-            self.offset += String::from_utf8_lossy(tokenizer.token_bytes(id))
-                .chars()
-                .count();
+            let bytes = tokenizer.token_bytes(id);
+            // A character may be spread over tokens: it belongs to the one that it begins in.
+            self.offset += bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+            if self.begins && !bytes.is_empty() {
+                self.begins = false;
+                self.offset -= usize::from(tokenizer.decode(&[id]).len() < bytes.len());
+            }
         }
         self.tokens.push(text);
         self.logprobs.push(logprob);

@@ -147,8 +147,9 @@ impl McpServers {
         arguments: String,
     ) -> Result<String, String> {
         let said = self.run(label, move |server| server.run(&tool, &arguments));
+        // What a tool itself says is not logged: it may quote the conversation.
         let said = said.await;
-        said.inspect_err(|problem| tracing::warn!(label, problem, "MCP server"))
+        said.inspect_err(|problem| tracing::warn!(label, problem, "MCP server"))?
     }
 
     /// Does work that blocks, once the server has a place for it.
@@ -216,11 +217,15 @@ impl Server {
         Err(format!("lists its tools on more than {MOST_PAGES} pages"))
     }
 
-    /// Calls a tool. Returns its text, or what went wrong.
-    fn run(&self, tool: &str, arguments: &str) -> Result<String, String> {
-        let arguments: Value = match arguments.trim() {
-            "" => json!({}),
-            text => serde_json::from_str(text).map_err(|error| format!("arguments: {error}"))?,
+    /// Calls a tool. Returns its text, or its error; the outer one is the connection's.
+    fn run(&self, tool: &str, arguments: &str) -> Result<Result<String, String>, String> {
+        let arguments = match arguments.trim() {
+            "" => Ok(json!({})),
+            text => serde_json::from_str::<Value>(text),
+        };
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            Err(error) => return Ok(Err(format!("arguments: {error}"))),
         };
         let params = json!({ "name": tool, "arguments": arguments });
         let result = self.ask("tools/call", &params)?;
@@ -241,10 +246,10 @@ impl Server {
         if text.is_empty() && !result["structuredContent"].is_null() {
             text = result["structuredContent"].to_string();
         }
-        match result["isError"].as_bool() {
+        Ok(match result["isError"].as_bool() {
             Some(true) => Err(text),
             _ => Ok(text),
-        }
+        })
     }
 
     /// Asks, over a new connection if there is none or the old one has broken.

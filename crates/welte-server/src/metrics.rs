@@ -5,7 +5,7 @@ pub(crate) mod text;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use welte::{Outcome, StopReason};
+use welte::Outcome;
 
 /// Upper bounds of the histograms, in seconds.
 const BOUNDS: [f64; 18] = [
@@ -119,16 +119,14 @@ impl Metrics {
         self.between_tokens.add(time);
     }
 
-    /// A request has ended. Without an outcome it failed or its client left.
-    pub(crate) fn ended(&self, outcome: Option<&Outcome>, failed: bool, whole: Duration) {
-        let reason = match outcome.map(|outcome| &outcome.stop) {
-            Some(StopReason::End(_) | StopReason::StopString(_)) => 0,
-            Some(StopReason::Length | StopReason::ContextFull | StopReason::Deadline) => 1,
-            _ if failed => 3,
-            _ => 2,
-        };
-        self.finished[reason].fetch_add(1, Ordering::Relaxed);
-        let Some(outcome) = outcome else { return };
+    /// A request has ended without an outcome: it failed, or its client left.
+    pub(crate) fn broken(&self, failed: bool) {
+        self.finished[if failed { 3 } else { 2 }].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request has ended. `limited`: by a limit.
+    pub(crate) fn ended(&self, outcome: &Outcome, limited: bool, whole: Duration) {
+        self.finished[usize::from(limited)].fetch_add(1, Ordering::Relaxed);
         let add = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
         add(&self.generated_tokens, outcome.tokens.len());
         add(&self.cached_tokens, outcome.cached_tokens);

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -220,6 +221,14 @@ pub(crate) struct Active {
 }
 
 impl Served {
+    /// Why the engine does not accept a request.
+    pub(crate) fn refused(&self, error: welte::Error) -> Failure {
+        if matches!(error, welte::Error::Busy { .. }) {
+            self.metrics.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        error.into()
+    }
+
     fn new(entry: &Entry, model: Model, options: &ServerOptions) -> Result<Served, welte::Error> {
         let recipe = entry.recipe.as_ref();
         let source = recipe.and_then(|recipe| recipe.template.as_deref());
@@ -341,19 +350,23 @@ impl State {
         self.wish(client).used = self.used;
     }
 
-    /// Whether nobody wants it to stay loaded.
-    fn is_unwanted(&self) -> bool {
+    /// When nobody wants it to stay loaded any more; `None`: never.
+    fn end(&self) -> Option<Instant> {
         let own = Wish {
             used: self.used,
             keep_alive: self.keep_alive,
         };
-        let now = Instant::now();
-        let is_over = |wish: &Wish| wish.end().is_some_and(|end| end <= now);
-        if self.wishes.is_empty() {
-            is_over(&own)
-        } else {
-            self.wishes.values().all(is_over)
-        }
+        let wishes = self
+            .wishes
+            .values()
+            .chain(self.wishes.is_empty().then_some(&own));
+        let ends: Option<Vec<Instant>> = wishes.map(Wish::end).collect();
+        ends?.into_iter().max()
+    }
+
+    /// Whether nobody wants it to stay loaded.
+    fn is_unwanted(&self) -> bool {
+        self.end().is_some_and(|end| end <= Instant::now())
     }
 }
 
@@ -385,22 +398,31 @@ impl Entry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long it stays loaded if no request comes; `None`: until its memory is needed.
+    pub(crate) fn stays(&self) -> Option<Duration> {
+        let end = self.state().end()?;
+        Some(end.saturating_duration_since(Instant::now()))
+    }
+
     /// The model, if it is loaded. This does not count as use.
     pub(crate) fn loaded(&self) -> Option<Arc<Served>> {
         self.state().served.clone()
     }
 
-    fn lease(self: &Arc<Entry>, client: Client) -> Option<Lease> {
+    /// A lease for a request that came at `since`, if the model is loaded.
+    fn lease(self: &Arc<Entry>, client: Client, since: Instant) -> Option<Lease> {
         let mut state = self.state();
         let served = state.served.clone()?;
         state.use_now(client);
-        Some(Lease(Arc::new(Use {
-            served,
-            release: Release {
-                entry: self.clone(),
-                client,
-            },
-        })))
+        let release = Release {
+            entry: self.clone(),
+            client,
+        };
+        Some(Lease {
+            used: Arc::new(Use { served, release }),
+            since,
+            waited: since.elapsed(),
+        })
     }
 
     /// Takes the model out if nobody uses it and `when` agrees.
@@ -421,7 +443,12 @@ impl Entry {
 
 /// Keeps a model loaded. Clones are cheap.
 #[derive(Clone)]
-pub(crate) struct Lease(Arc<Use>);
+pub(crate) struct Lease {
+    used: Arc<Use>,
+    /// When the request came, and how long it waited for the model.
+    since: Instant,
+    waited: Duration,
+}
 
 /// The fields are dropped in this order.
 struct Use {
@@ -435,9 +462,24 @@ struct Release {
 }
 
 impl Lease {
+    /// When the request came.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// How long the request waited for the model.
+    pub(crate) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// When the request is given up.
+    pub(crate) fn deadline(&self, options: &ServerOptions) -> Option<Instant> {
+        options.timeout.map(|timeout| self.since + timeout)
+    }
+
     /// Sets how long the model stays loaded for this client, after its last request.
     pub(crate) fn keep_alive(&self, time: Option<Duration>) {
-        let Release { entry, client } = &self.0.release;
+        let Release { entry, client } = &self.used.release;
         entry.state().wish(*client).keep_alive = time;
     }
 }
@@ -453,7 +495,7 @@ impl Deref for Lease {
     type Target = Served;
 
     fn deref(&self) -> &Served {
-        &self.0.served
+        &self.used.served
     }
 }
 
@@ -637,21 +679,28 @@ impl Models {
         name: Option<&str>,
         options: &ServerOptions,
     ) -> Result<Lease, Failure> {
+        let since = Instant::now();
         let entry = self.find_any(name, options)?;
         let client = Client::current();
-        if let Some(lease) = entry.lease(client) {
+        if let Some(lease) = entry.lease(client, since) {
             return Ok(lease);
         }
-        let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = options.timeout.map(|timeout| since + timeout);
         loop {
             let released = self.released.notified();
-            let turn = self.turn.clone().lock_owned().await;
-            if let Some(lease) = entry.lease(client) {
+            let turn = self.turn.clone().lock_owned();
+            let turn = match deadline {
+                None => turn.await,
+                Some(deadline) => tokio::time::timeout_at(deadline.into(), turn)
+                    .await
+                    .map_err(|_| welte::Error::Deadline)?,
+            };
+            if let Some(lease) = entry.lease(client, since) {
                 return Ok(lease);
             }
             let (models, entry, options) = (self.clone(), entry.clone(), options.clone());
             let loading = tokio::task::spawn_blocking(move || {
-                let done = models.load(&entry, client, &options);
+                let done = models.load(&entry, (client, since), &options);
                 drop(turn);
                 done
             });
@@ -674,7 +723,7 @@ impl Models {
     fn load(
         &self,
         entry: &Arc<Entry>,
-        client: Client,
+        (client, since): (Client, Instant),
         options: &ServerOptions,
     ) -> Result<Loading, Failure> {
         let path = entry.path.as_deref().unwrap_or_default();
@@ -707,7 +756,8 @@ impl Models {
         let served = Arc::new(served);
         entry.state().served = Some(served.clone());
         let gone = || Failure::server("the model was unloaded at once");
-        entry.lease(client).map(Loading::Done).ok_or_else(gone)
+        let lease = entry.lease(client, since);
+        lease.map(Loading::Done).ok_or_else(gone)
     }
 
     /// Bytes that all models may take beside the loaded ones, if they have a limit.

@@ -1,21 +1,25 @@
 //! Ollama's API. Responses are streamed as JSON line by line unless the request says otherwise.
 
 use crate::answer::{Answers, End, Event, Reason, Whole};
-use crate::app::App;
+use crate::app::{App, sha256};
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served, name_of};
 use crate::openai::figures;
 use crate::recipe::Recipe;
+use crate::times::nanoseconds;
 use crate::{images, keep_alive, logprobs, sampling, sse, times};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use welte::{Constraint, Logprobs, Message};
+use std::time::Duration;
+use welte::{ChatTemplate, Constraint, Logprobs, Message};
 use welte_text::ToolCall;
+
+/// How long a model without an end stays loaded.
+const CENTURIES: Duration = Duration::from_secs(300 * 365 * 86_400);
 
 /// `POST /api/chat`
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
@@ -46,19 +50,23 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     let system: Option<String> = fields.take("system")?;
     let raw: bool = fields.take("raw")?.unwrap_or(false);
     let variables = thinking(&mut fields)?;
+    let thinks = !variables.is_empty();
     let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
     let images = images::list(&mut fields, "images")?;
     fields.only("context", &[json!([])])?;
     let system = system.filter(|text| !text.is_empty());
     let plain = raw || ask.served.template.is_none();
-    if system.is_some() && (plain || !suffix.is_empty()) {
+    let of_template = [
+        images.first().map(|image| image.name.as_str()),
+        system.is_some().then_some("system"),
+        thinks.then_some("think"),
+    ];
+    if let Some(name) = of_template.into_iter().flatten().next()
+        && (plain || !suffix.is_empty())
+    {
         let problem = "needs the chat template, which raw, suffix and models without one leave out";
-        return Err(fields.wrong("system", problem));
-    }
-    if let Some(image) = images.first().filter(|_| plain || !suffix.is_empty()) {
-        let problem = "needs the chat template, which raw, suffix and models without one leave out";
-        return Err(Failure::field(image.name.as_str(), problem));
+        return Err(Failure::field(name, problem));
     }
     fields.finish()?;
     if prompt.is_empty() && images.is_empty() {
@@ -189,6 +197,10 @@ fn thinking(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
 
 fn message(mut fields: Fields) -> Result<Message, Failure> {
     let role: String = fields.need("role")?;
+    if !matches!(role.as_str(), "system" | "user" | "assistant" | "tool") {
+        let problem = format!("{role:?} is none of system, user, assistant and tool");
+        return Err(fields.wrong("role", problem));
+    }
     let content = fields.take("content")?.unwrap_or_default();
     let reasoning = fields.take("thinking")?.unwrap_or_default();
     let tool_calls = fields.objects("tool_calls")?;
@@ -227,12 +239,11 @@ fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
 }
 
 async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
-    let (begun, served) = (Instant::now(), ask.served.clone());
+    let served = ask.served.clone();
     let answers = ask.start(&app).await?;
     let format = Lines {
         served,
         chat,
-        begun,
         logprobs: Vec::new(),
         call: Default::default(),
     };
@@ -267,7 +278,6 @@ struct Lines {
     served: Lease,
     /// `/api/chat`, not `/api/generate`.
     chat: bool,
-    begun: Instant,
     /// Probabilities that the next line has.
     logprobs: Vec<Logprobs>,
     /// Name and arguments of the call at hand.
@@ -308,15 +318,14 @@ impl Lines {
     fn last(&self, whole: &Whole, end: &End) -> Value {
         let mut value = self.line(&whole.text, &whole.reasoning, &whole.calls);
         let timings = &end.outcome.timings;
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         value["done"] = true.into();
         value["done_reason"] = match end.reason {
             Reason::Length => "length",
             _ => "stop",
         }
         .into();
-        value["total_duration"] = nanoseconds(self.begun.elapsed()).into();
-        value["load_duration"] = 0.into();
+        value["total_duration"] = nanoseconds(self.served.since().elapsed()).into();
+        value["load_duration"] = nanoseconds(self.served.waited()).into();
         value["prompt_eval_count"] = end.outcome.prompt_tokens.into();
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
@@ -403,6 +412,9 @@ pub(crate) async fn ps(State(app): State<Arc<App>>) -> Response {
         }
         .into();
         model["context_length"] = served.model.context().into();
+        // Ollama's own word for "never" is a time in centuries.
+        let stays = entry.stays().unwrap_or(CENTURIES);
+        model["expires_at"] = time((times::since_1970() + stays).as_secs()).into();
         Some(model)
     };
     let all: Vec<Value> = app.models.all().iter().filter_map(running).collect();
@@ -418,8 +430,15 @@ fn listed(entry: &Entry) -> Value {
     });
     json!({
         "name": entry.id, "model": entry.id, "modified_at": time(entry.created), "size": size.unwrap_or(0),
-        "digest": "", "details": served.map_or(json!({ "format": "gguf" }), |served| details(&served)),
+        "digest": digest(entry), "details": served.map_or(json!({ "format": "gguf" }), |served| details(&served)),
     })
+}
+
+/// A name of the model's file that programs can show a part of. It is not the file's checksum, which would take a while.
+fn digest(entry: &Entry) -> String {
+    let path = entry.path.as_deref().unwrap_or_default();
+    let bytes = sha256(&format!("{}\n{path}", entry.id));
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn details(served: &Served) -> Value {
@@ -447,15 +466,6 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     fields.take::<bool>("verbose")?;
     fields.finish()?;
     let served = app.lease(Some(&name)).await?;
-    let tools = served
-        .template
-        .as_ref()
-        .is_some_and(|template| template.supports_tools());
-    let capabilities: Vec<&str> = ["completion"]
-        .into_iter()
-        .chain(tools.then_some("tools"))
-        .chain(served.model.eyes().map(|_| "vision"))
-        .collect();
     let architecture = &served.model.spec().architecture;
     let mut info = Map::new();
     info.insert(
@@ -467,7 +477,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
         served.model.context().into(),
     );
     let mut shown = json!({
-        "details": details(&served), "model_info": info, "capabilities": capabilities,
+        "details": details(&served), "model_info": info, "capabilities": capabilities(&served),
         "template": served.template_source, "modified_at": time(served.created),
     });
     if let Some(recipe) = &served.recipe {
@@ -488,6 +498,27 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
         shown["license"] = recipe.license.join("\n").into();
     }
     Ok(ok(&shown))
+}
+
+/// What a model can do, in Ollama's words.
+fn capabilities(served: &Served) -> Vec<&'static str> {
+    let model = &served.model;
+    let template = served.template.as_ref();
+    let tokenizer = model.tokenizer();
+    let fills = tokenizer.is_ok_and(|tokenizer| tokenizer.infill_tokens().is_some());
+    let all = [
+        (!model.is_encoder(), "completion"),
+        (model.embedding_size().is_some(), "embedding"),
+        (template.is_some_and(ChatTemplate::supports_tools), "tools"),
+        (fills, "insert"),
+        (
+            served.format.is_some_and(|format| format.template_reasons),
+            "thinking",
+        ),
+        (model.eyes().is_some(), "vision"),
+    ];
+    let can = |(can, name): (bool, &'static str)| can.then_some(name);
+    all.into_iter().filter_map(can).collect()
 }
 
 fn now() -> String {

@@ -7,7 +7,6 @@ use crate::length;
 use crate::models::Lease;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
 use welte::Pair;
 
 /// The most documents of a request.
@@ -38,12 +37,15 @@ pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
     let pairs = encode(&app, &served, query, documents.clone(), instruction).await?;
     let tokens: usize = pairs.iter().map(|pair| pair.tokens.len()).sum();
     served.metrics.embedded(tokens);
-    let deadline = app.options.timeout.map(|timeout| Instant::now() + timeout);
+    let deadline = served.deadline(&app.options);
     let mut scored = Vec::with_capacity(pairs.len());
     // As many as the engine computes together, so that a large request does not fill its queue.
     let together = served.model.program().slots.max(1) as usize;
     for some in pairs.chunks(together) {
-        let begin = |pair: &Pair| served.engine.score(pair.clone(), deadline);
+        let begin = |pair: &Pair| {
+            let score = served.engine.score(pair.clone(), deadline);
+            score.map_err(|error| served.refused(error))
+        };
         let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
         for score in begun {
             scored.push((scored.len(), score.await?));

@@ -6,6 +6,7 @@ use crate::fields::Fields;
 use crate::length;
 use crate::models::Served;
 use serde_json::{Value, json};
+use std::hash::{BuildHasher, RandomState};
 use welte::{Constraint, GenerateOptions, Sampling, SamplingOption};
 
 /// Takes a number among the settings.
@@ -76,8 +77,8 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
     if let Some(given) = fields.take::<serde_json::Number>("seed")? {
         match given.as_u64() {
             Some(seed) => s.seed = seed,
-            // A negative seed asks for a random one.
-            None if given.is_i64() => {}
+            // A negative seed asks for a random one, also where the server or the model has another default.
+            None if given.is_i64() => s.seed = random_seed(),
             None => return Err(fields.wrong("seed", "must be a whole number of at most 64 bits")),
         }
     }
@@ -100,6 +101,11 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
         options.min_tokens = least;
     }
     Ok(())
+}
+
+/// A seed that JavaScript can represent, so that a client can repeat the request.
+pub(crate) fn random_seed() -> u64 {
+    RandomState::new().hash_one(0) >> 12
 }
 
 /// llama.cpp's names of the steps of sampling, in the order of the steps.

@@ -8,6 +8,11 @@ pub(crate) fn since_1970() -> Duration {
     since.unwrap_or_default()
 }
 
+/// A time as Ollama's answers have it.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// How long a model stays loaded. Reads `300` (seconds), `5m`, `1h30m`, `500ms`. A negative time means forever, which is `None`.
 pub fn keep_alive(text: &str) -> Result<Option<Duration>, String> {
     let wrong = || format!("{text:?} is not a time; use seconds or a time such as 5m or 24h");

@@ -272,6 +272,12 @@ async fn the_user_is_asked_unless_the_client_says_otherwise() {
         }]);
         reply
     };
+    // Without room for an answer the call is made, and the response ends.
+    let mut short = reply(true);
+    short["max_output_tokens"] = 0.into();
+    let short = post(&server, PATH, short).await.json();
+    assert_eq!(short["output"][0]["status"], "completed", "{short}");
+    assert_eq!(short["status"], "incomplete", "{short}");
     let agreed = post(&server, PATH, reply(true)).await.json();
     // The tools are known from before.
     assert_eq!(kinds(&agreed)[..2], ["mcp_call", "message"], "{agreed}");

@@ -26,7 +26,8 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     ask.options.max_tokens = limit.unwrap_or(MAX_TOKENS);
     let echo: bool = fields.take("echo")?.unwrap_or(false);
     let suffix: Option<String> = fields.take("suffix")?;
-    if let Some(suffix) = suffix.filter(|suffix| !suffix.is_empty()) {
+    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    if let Some(suffix) = &suffix {
         for prompt in &mut ask.prompts {
             let Prompt::Text(prefix) = prompt else {
                 return Err(fields.wrong("suffix", "needs a prompt that is text"));
@@ -51,6 +52,12 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
         return Err(fields.wrong("stream", problem));
     }
     fields.finish()?;
+    if suffix.is_some() {
+        // Also where an echo makes tokens of the prompts.
+        ask.options
+            .stop_tokens
+            .extend(served.model.tokenizer()?.infill_ends());
+    }
     let before = if echo {
         echoed(&app, &served, &mut ask.prompts).await?
     } else {
@@ -84,7 +91,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
             columns.add(&served, &whole.logprobs);
             columns.take()
         } else {
-            let mut columns = Columns::default();
+            let mut columns = Columns::of_text();
             let first = echo.tokens.first();
             first.iter().for_each(|id| columns.add_first(&served, **id));
             columns.add(&served, &ends[index].prompt_logprobs);

@@ -23,6 +23,8 @@ enum Kind {
 #[derive(Clone, Debug)]
 pub(super) struct HarmonyParser {
     channels: Channels,
+    /// There are tools to call.
+    calls: bool,
     message: usize,
     kind: Kind,
     /// The source of the call in progress, and where it begins.
@@ -36,10 +38,11 @@ pub(super) struct HarmonyParser {
     has_reasoning: bool,
 }
 
-impl Default for HarmonyParser {
-    fn default() -> HarmonyParser {
+impl HarmonyParser {
+    pub(super) fn new(calls: bool) -> HarmonyParser {
         HarmonyParser {
             channels: Channels::default(),
+            calls,
             message: 0,
             kind: Kind::Text,
             source: String::new(),
@@ -49,9 +52,7 @@ impl Default for HarmonyParser {
             has_reasoning: false,
         }
     }
-}
 
-impl HarmonyParser {
     pub(super) fn plain_text(&mut self) {
         self.channels.end_with_final();
     }
@@ -95,7 +96,7 @@ impl HarmonyParser {
         self.start = at;
         let name = piece.recipient.as_deref().map(function_name);
         self.kind = match name {
-            Some(name) if is_name(name) => {
+            Some(name) if self.calls && is_name(name) => {
                 out.begin(name);
                 Kind::Call(JsonScanner::new())
             }

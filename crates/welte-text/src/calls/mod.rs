@@ -76,13 +76,14 @@ impl CallParser {
     }
 
     fn begin(format: Format, tools: Vec<Tool>, in_reasoning: bool) -> CallParser {
+        let calls = !tools.is_empty();
         let syntax = if format.syntax.channels {
-            SyntaxParser::Harmony(HarmonyParser::default())
+            SyntaxParser::Harmony(HarmonyParser::new(calls))
         } else {
-            SyntaxParser::Marks(MarkParser::new(format, !tools.is_empty(), in_reasoning))
+            SyntaxParser::Marks(MarkParser::new(format, calls, in_reasoning))
         };
         CallParser {
-            alone: (!tools.is_empty()).then(Alone::new),
+            alone: calls.then(Alone::new),
             tools,
             output: Output::default(),
             syntax,

@@ -466,6 +466,35 @@ fn granite_and_other_lists() {
     );
 }
 
+/// Without tools nothing is a call, whatever it is addressed to.
+#[test]
+fn harmony_without_tools_has_no_calls() {
+    let format = Format::named("harmony").unwrap();
+    for (channel, expected) in [
+        ("commentary", Event::Text("{}".into())),
+        ("analysis", Event::Reasoning("{}".into())),
+    ] {
+        let mut parser = CallParser::new(format, Vec::new());
+        let answer = format!("<|channel|>{channel} to=functions.time<|message|>{{}}");
+        let mut events = parser.push(&answer);
+        events.extend(parser.finish());
+        assert!(
+            !events
+                .iter()
+                .any(|event| matches!(event, Event::CallBegin { .. }))
+        );
+        let joined: String = events
+            .iter()
+            .map(|event| match (event, &expected) {
+                (Event::Text(text), Event::Text(_)) => text.as_str(),
+                (Event::Reasoning(text), Event::Reasoning(_)) => text.as_str(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(joined, "{}");
+    }
+}
+
 #[test]
 fn harmony() {
     check(

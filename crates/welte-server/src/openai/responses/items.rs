@@ -35,7 +35,11 @@ fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
     let id: Option<String> = fields.take("id")?;
     let id = |prefix| id.unwrap_or_else(|| app.id(prefix));
     // Clients send earlier output back as it came.
-    fields.ignore(&["status"]);
+    let status: Option<Value> = fields.take("status")?;
+    let status = match status {
+        Some(status) if status == "incomplete" => "incomplete",
+        _ => "completed",
+    };
     let value = match kind.as_str() {
         "message" => {
             fields.ignore(&["phase"]);
@@ -49,7 +53,7 @@ fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
         }
         "function_call" => {
             let mut call = json!({
-                "type": "function_call", "id": id("fc_"), "status": "completed",
+                "type": "function_call", "id": id("fc_"), "status": status,
                 "call_id": fields.need::<String>("call_id")?, "name": fields.need::<String>("name")?,
                 "arguments": fields.need::<String>("arguments")?,
             });

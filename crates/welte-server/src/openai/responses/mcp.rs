@@ -277,9 +277,10 @@ impl Rounds {
             self.ask.tools.retain(is_own);
         }
         let most = &mut self.ask.options.max_tokens;
-        let full = *most != usize::MAX && *most <= made;
+        // Before the first answer nothing is made, and even a limit of 0 has its answer.
+        let full = made > 0 && *most <= made;
         if *most != usize::MAX {
-            *most = most.saturating_sub(made).max(1);
+            *most = most.saturating_sub(made);
         }
         let mut ask = (!last && !full).then(|| self.ask.again());
         let (servers, app) = (self.servers.clone(), app.clone());

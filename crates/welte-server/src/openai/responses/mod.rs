@@ -255,10 +255,7 @@ fn take_conversation(
     if input.is_empty() && before.is_empty() {
         return Err(fields.wrong("input", "at least one item is required"));
     }
-    let input: Vec<Arc<Item>> = input
-        .into_iter()
-        .map(|value| app.responses.item(value))
-        .collect();
+    let input: Vec<Arc<Item>> = input.into_iter().map(Item::new).collect();
     let instructions: Option<String> = fields.take("instructions")?;
     let (tools, names) = tools::take(fields, ask, offer)?;
     let system = instructions.iter().map(|text| Message::new("system", text));

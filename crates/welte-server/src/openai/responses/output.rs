@@ -383,7 +383,11 @@ impl Building {
     /// Ends a response that failed or was cancelled.
     pub(super) fn abort(&mut self, status: &str, failure: Option<&Failure>) {
         if let Some(failure) = failure {
-            self.head["error"] = json!({ "code": "server_error", "message": failure.message });
+            let code = match failure.overflow {
+                Some(_) => "context_length_exceeded",
+                None => "server_error",
+            };
+            self.head["error"] = json!({ "code": code, "message": failure.message });
         }
         // What came before the calls counts.
         if let Some(end) = self.held.take() {
@@ -409,7 +413,7 @@ impl Building {
             return;
         };
         let store = &self.app.responses;
-        let output = self.output.iter().map(|item| store.item(item.clone()));
+        let output = self.output.iter().map(|item| Item::new(item.clone()));
         let stored = Stored {
             id: self.head["id"].as_str().unwrap_or_default().to_string(),
             head: self.head.clone(),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
 /// The most responses that are kept.
@@ -11,7 +11,21 @@ const MOST_RESPONSES: usize = 4096;
 /// A part of a conversation. Responses that continue each other share their items.
 pub(crate) struct Item {
     pub(super) value: Value,
-    _memory: Memory,
+    /// Once it is stored. The items of requests count as their bodies.
+    memory: OnceLock<Memory>,
+}
+
+impl Item {
+    pub(super) fn new(value: Value) -> Arc<Item> {
+        Arc::new(Item {
+            value,
+            memory: OnceLock::new(),
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        bytes(&self.value) + size_of::<Item>()
+    }
 }
 
 /// Memory that counts against the limit until it is dropped.
@@ -87,45 +101,50 @@ impl Store {
         }
     }
 
-    pub(super) fn item(&self, value: Value) -> Arc<Item> {
-        let memory = Memory::new(bytes(&value) + size_of::<Item>(), &self.total);
-        Arc::new(Item {
-            value,
-            _memory: memory,
-        })
-    }
-
     fn entries(&self) -> MutexGuard<'_, Vec<(Arc<Stored>, Memory)>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a response, in place of an earlier state of the same one.
     pub(super) fn put(&self, stored: Stored) {
-        let mut entries = self.entries();
-        entries.retain(|(entry, _)| entry.id != stored.id);
-        let memory = Memory::new(stored.own_bytes(), &self.total);
-        entries.push((Arc::new(stored), memory));
-        let mut gone = Vec::new();
-        while !entries.is_empty()
-            && (entries.len() > MOST_RESPONSES || self.total.load(Ordering::Relaxed) > self.limit)
-        {
-            // Dropped here, so that the total shrinks.
-            gone.push(entries.remove(0).0.id.clone());
-        }
-        drop(entries);
-        if !gone.is_empty() {
-            tracing::debug!(count = gone.len(), "stored responses were dropped");
-        }
+        self.keep(&mut self.entries(), stored);
     }
 
     /// As [`Store::put`], unless the response has been deleted meanwhile.
     pub(super) fn replace(&self, stored: Stored) {
-        let known = self
-            .entries()
-            .iter()
-            .any(|(entry, _)| entry.id == stored.id);
-        if known {
-            self.put(stored);
+        let mut entries = self.entries();
+        if entries.iter().any(|(entry, _)| entry.id == stored.id) {
+            self.keep(&mut entries, stored);
+        }
+    }
+
+    fn keep(&self, entries: &mut Vec<(Arc<Stored>, Memory)>, stored: Stored) {
+        entries.retain(|(entry, _)| entry.id != stored.id);
+        let items = stored.conversation();
+        let own = stored.own_bytes();
+        if own + items.iter().map(|item| item.bytes()).sum::<usize>() > self.limit {
+            // It would push out all others, and itself.
+            tracing::debug!(id = stored.id, "a response is too large to be stored");
+            return;
+        }
+        for item in items {
+            let weigh = || Memory::new(item.bytes(), &self.total);
+            item.memory.get_or_init(weigh);
+        }
+        let memory = Memory::new(own, &self.total);
+        entries.push((Arc::new(stored), memory));
+        let mut gone = 0;
+        while entries.len() > MOST_RESPONSES || self.total.load(Ordering::Relaxed) > self.limit {
+            // One that is still generated must be found by whoever wants to cancel it.
+            let Some(oldest) = entries.iter().position(|(entry, _)| entry.cancel.is_none()) else {
+                break;
+            };
+            // Dropped here, so that the total shrinks.
+            entries.remove(oldest);
+            gone += 1;
+        }
+        if gone > 0 {
+            tracing::debug!(count = gone, "stored responses were dropped");
         }
     }
 
@@ -166,12 +185,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn stored(store: &Store, id: &str, before: Vec<Arc<Item>>) -> Stored {
+    fn stored(id: &str, before: Vec<Arc<Item>>) -> Stored {
         Stored {
             id: id.to_string(),
             head: json!({ "id": id }),
             before,
-            input: vec![store.item(json!({ "text": "a".repeat(1000) }))],
+            input: vec![Item::new(json!({ "text": "a".repeat(1000) }))],
             output: Vec::new(),
             cancel: None,
         }
@@ -180,31 +199,55 @@ mod tests {
     #[test]
     fn the_least_recently_used_response_makes_room() {
         let mut store = Store::new(usize::MAX);
-        store.put(stored(&store, "a", Vec::new()));
+        store.put(stored("a", Vec::new()));
         // Room for three and a half.
         store.limit = store.total.load(Ordering::Relaxed) * 7 / 2;
         for id in ["a", "b", "c"] {
-            store.put(stored(&store, id, Vec::new()));
+            store.put(stored(id, Vec::new()));
         }
         assert!(store.get("a").is_some());
-        store.put(stored(&store, "d", Vec::new()));
+        store.put(stored("d", Vec::new()));
         let known = ["a", "b", "c", "d"].map(|id| store.get(id).is_some());
         assert_eq!(known, [true, false, true, true]);
-        store.put(stored(
-            &store,
-            "large",
-            vec![store.item("a".repeat(9000).into())],
-        ));
+        store.put(stored("large", vec![Item::new("a".repeat(9000).into())]));
         assert!(store.get("large").is_none());
+    }
+
+    /// Items of requests in flight push nothing out, nor does what is too large for the store.
+    #[test]
+    fn only_what_is_stored_counts() {
+        let store = Store::new(4000);
+        store.put(stored("a", Vec::new()));
+        let large = Item::new("a".repeat(1 << 20).into());
+        store.put(stored("b", Vec::new()));
+        store.put(stored("large", vec![large]));
+        let known = ["a", "b", "large"].map(|id| store.get(id).is_some());
+        assert_eq!(known, [true, true, false]);
+    }
+
+    /// One that is still generated can be found and cancelled.
+    #[test]
+    fn responses_in_progress_stay() {
+        let store = Store::new(4000);
+        let going = Stored {
+            cancel: Some(Arc::default()),
+            ..stored("going", Vec::new())
+        };
+        store.put(going);
+        for id in ["a", "b", "c", "d", "e"] {
+            store.put(stored(id, Vec::new()));
+        }
+        assert!(store.get("going").is_some() && store.get("e").is_some());
+        assert!(store.get("a").is_none());
     }
 
     #[test]
     fn shared_items_count_once_and_until_the_last_use() {
         let store = Store::new(1 << 20);
-        store.put(stored(&store, "a", Vec::new()));
+        store.put(stored("a", Vec::new()));
         let one = store.total.load(Ordering::Relaxed);
         let before = store.get("a").map(|a| a.conversation()).unwrap();
-        store.put(stored(&store, "b", before));
+        store.put(stored("b", before));
         let two = store.total.load(Ordering::Relaxed);
         assert!(two < 2 * one + 100, "{one}, {two}");
         store.remove("a");
@@ -216,9 +259,9 @@ mod tests {
     #[test]
     fn a_deleted_response_does_not_come_back() {
         let store = Store::new(1 << 20);
-        store.put(stored(&store, "a", Vec::new()));
+        store.put(stored("a", Vec::new()));
         store.remove("a");
-        store.replace(stored(&store, "a", Vec::new()));
+        store.replace(stored("a", Vec::new()));
         assert!(store.get("a").is_none());
     }
 }
