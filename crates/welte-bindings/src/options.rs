@@ -107,10 +107,13 @@ impl Loading {
                 .map_err(|_| wrong("cpu_experts", "use a number of layers, or \"all\""))?,
         };
         serve.chat_template = fields.take("chat_template")?;
-        let bytes = fields.take("prefix_cache_bytes")?.unwrap_or(PREFIX_BYTES);
+        let bytes = fields.take("prefix_cache_bytes")?;
         if let Some(dir) = fields.take::<PathBuf>("prefix_cache")? {
             load.prefix_store = true;
+            let bytes = bytes.unwrap_or(PREFIX_BYTES);
             serve.engine.prefix_store = Some(PrefixStoreOptions { dir, bytes });
+        } else if bytes.is_some() {
+            return Err(wrong("prefix_cache_bytes", "needs prefix_cache, a folder"));
         }
         if load.slots == 0 || load.slots > 1024 {
             return Err(wrong("slots", "must be 1 to 1024"));

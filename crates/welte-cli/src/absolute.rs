@@ -32,14 +32,25 @@ pub(crate) fn absolute(serve: &[String]) -> anyhow::Result<Vec<String>> {
                 (named(command, name), name, value)
             }
             (None, _) if word.starts_with('-') => {
-                flag = named(command, word).filter(|arg| arg.get_action().takes_values());
-                (None, "", word)
+                let arg = named(command, word).filter(|arg| arg.get_action().takes_values());
+                match word.char_indices().nth(2) {
+                    // A short flag with its value.
+                    Some((at, _)) if arg.is_some() && !word.starts_with("--") => {
+                        (arg, &word[..at], word[at..].trim_start_matches('='))
+                    }
+                    _ => {
+                        flag = arg;
+                        (None, "", word)
+                    }
+                }
             }
             (None, _) => (command.get_positionals().next(), "", word),
         };
-        let equals = if before.is_empty() { "" } else { "=" };
-        let value = match taken {
-            Some(arg) if is_path(arg) => absolute_path(value)?,
+        let equals = if before.starts_with("--") { "=" } else { "" };
+        let value = match taken.map(place) {
+            Some(Place::Path) => absolute_path(value)?,
+            // Other words name models.
+            Some(Place::Model) if Path::new(value).exists() => absolute_path(value)?,
             _ => value.to_string(),
         };
         all.push(format!("{before}{equals}{value}"));
@@ -57,19 +68,25 @@ fn named<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
     })
 }
 
-/// Whether an argument is a file or a folder.
-fn is_path(arg: &clap::Arg) -> bool {
-    let names = arg.get_value_names().unwrap_or_default();
-    names
-        .iter()
-        .any(|name| ["MODEL", "FILE", "DIR", "FOLDER"].contains(&name.as_str()))
+/// What an argument names.
+enum Place {
+    /// A file or a folder, which need not exist yet.
+    Path,
+    Model,
+    Nothing,
 }
 
-/// An absolute path, if there is something. Other words name models.
-fn absolute_path(word: &str) -> anyhow::Result<String> {
-    if !Path::new(word).exists() {
-        return Ok(word.to_string());
+fn place(arg: &clap::Arg) -> Place {
+    let names = arg.get_value_names().unwrap_or_default();
+    let is = |kind: &[&str]| names.iter().any(|name| kind.contains(&name.as_str()));
+    match () {
+        () if is(&["FILE", "DIR", "FOLDER"]) => Place::Path,
+        () if is(&["MODEL"]) => Place::Model,
+        () => Place::Nothing,
     }
+}
+
+fn absolute_path(word: &str) -> anyhow::Result<String> {
     let path = std::path::absolute(word).with_context(|| word.to_string())?;
     Ok(path
         .to_str()
@@ -95,10 +112,23 @@ mod tests {
             "--models-dir=src",
             "-hf",
             "a/b",
+            "--prefix-cache",
+            "not-there-yet",
         ];
         assert_eq!(
             absolute(&words),
-            format!("-m {folder}/Cargo.toml --alias src --models-dir={folder}/src --hf-repo a/b")
+            format!(
+                "-m {folder}/Cargo.toml --alias src --models-dir={folder}/src --hf-repo a/b --prefix-cache {folder}/not-there-yet"
+            )
+        );
+        // Values may stand at their flags.
+        assert_eq!(
+            absolute(&["-c8192", "Cargo.toml"]),
+            format!("-c8192 {folder}/Cargo.toml")
+        );
+        assert_eq!(
+            absolute(&["-mCargo.toml"]),
+            format!("-m{folder}/Cargo.toml")
         );
         assert_eq!(absolute(&["Cargo.toml"]), format!("{folder}/Cargo.toml"));
         assert_eq!(

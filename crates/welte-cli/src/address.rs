@@ -44,11 +44,16 @@ impl AddressArgs {
     /// The address of the server as clients write it.
     pub(crate) fn url(&self) -> anyhow::Result<String> {
         let (host, port) = self.place()?;
-        Ok(if host.contains(':') {
-            format!("http://[{host}]:{port}")
-        } else {
-            format!("http://{host}:{port}")
-        })
+        Ok(format!("http://{}", authority(&host, port)))
+    }
+}
+
+/// Host and port as URLs and requests have them.
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
     }
 }
 

@@ -52,9 +52,11 @@ pub(crate) fn prepare(command: &mut Command) -> anyhow::Result<()> {
     let model = match command {
         Command::Run(args) | Command::Chat(args) => return prepare_answers(args),
         Command::Inspect(args) => args.load.model.as_mut().or(args.source.as_mut()),
-        Command::Profile(args) => args.load.model.as_mut(),
+        Command::Profile(args) => args.load.model.as_mut().or(args.source.as_mut()),
+        Command::Embed(args) => args.load.model.as_mut(),
+        Command::Rerank(args) => args.load.model.as_mut(),
         Command::Tune(args) => args.load.model.as_mut().or(args.source.as_mut()),
-        Command::Perplexity(args) => args.load.model.as_mut(),
+        Command::Perplexity(args) => args.load.model.as_mut().or(args.source.as_mut()),
         Command::Bench(args) => args.model.as_mut().or(args.source.as_mut()),
         Command::Tokenize(args) => args.model.as_mut().or(args.source.as_mut()),
         _ => return Ok(()),

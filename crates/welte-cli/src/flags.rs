@@ -199,7 +199,7 @@ pub(crate) struct PrefixArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix_cache: Option<PathBuf>,
     /// The most bytes that the folder takes: a number, also with K, M, G or T
-    #[arg(long, value_name = "N", default_value = "8G", value_parser = bytes)]
+    #[arg(long, value_name = "N", default_value = "8G", value_parser = bytes, requires = "prefix_cache")]
     pub(crate) prefix_cache_size: u64,
 }
 

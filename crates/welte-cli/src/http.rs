@@ -1,6 +1,6 @@
 //! Requests to a running server.
 
-use crate::address::AddressArgs;
+use crate::address::{AddressArgs, authority};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,6 +23,23 @@ pub(crate) fn printable(text: &str) -> String {
 pub(crate) fn printable_lines(text: &str) -> String {
     let shown = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
     text.chars().filter(shown).collect()
+}
+
+/// The server's answer is an error.
+#[derive(Debug)]
+struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Whether the error is what a server answers.
+pub(crate) fn is_refused(error: &anyhow::Error) -> bool {
+    error.is::<Refused>()
 }
 
 /// No server answers at an address.
@@ -52,7 +69,7 @@ fn send(
     body: Option<&Value>,
 ) -> anyhow::Result<(TcpStream, String)> {
     let (host, port) = server.place()?;
-    let place = format!("{host}:{port}");
+    let place = authority(&host, port);
     let none = || Absent(place.clone());
     let addresses = (host.as_str(), port).to_socket_addrs();
     let stream = addresses
@@ -192,10 +209,8 @@ fn whole(answer: &[u8], place: &str) -> anyhow::Result<Value> {
     if status != 200 {
         let message = ["/error/message", "/error"];
         let message = message.iter().find_map(|at| value.pointer(at)?.as_str());
-        bail!(
-            "{place}: {}",
-            printable(message.unwrap_or("the server refuses"))
-        );
+        let message = printable(message.unwrap_or("the server refuses"));
+        return Err(Refused(format!("{place}: {message}")).into());
     }
     Ok(value)
 }

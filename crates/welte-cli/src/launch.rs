@@ -6,10 +6,12 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::fs::{self, File};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use welte_formats::files;
 
 /// Agents describe their tools at length.
 const CONTEXT: u32 = 32768;
@@ -294,6 +296,9 @@ fn serve(args: &LaunchArgs, folder: &Path) -> anyhow::Result<Server> {
     let file = File::create(&log).with_context(|| log.display().to_string())?;
     let mut command = Command::new(program);
     command.args(["serve", "--host", &host, "--port", &port.to_string()]);
+    if host.parse::<IpAddr>().is_err() {
+        command.args(["--allow-host", &host]);
+    }
     command.args(["-c", &args.ctx_size.to_string()]);
     // Agents put changing lines in front of a prompt that could be reused otherwise.
     command.args(["--drop-changing", "billing"]);
@@ -322,8 +327,10 @@ fn serve(args: &LaunchArgs, folder: &Path) -> anyhow::Result<Server> {
             let said = fs::read_to_string(&log).unwrap_or_default();
             bail!("the server ended ({status}):\n{}", said.trim_end());
         }
-        if http::ask(&args.server, "GET", "/health", None).is_ok() {
-            return Ok(server);
+        match http::ask(&args.server, "GET", "/health", None) {
+            Ok(_) => return Ok(server),
+            Err(error) if http::is_refused(&error) => return Err(error),
+            Err(_) => {}
         }
         if INTERRUPTED.load(Ordering::Relaxed) {
             bail!("interrupted");
@@ -337,7 +344,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> anyhow::Result<Folder> {
-        let path = std::env::temp_dir().join(format!("welte-launch-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("welte-launch-{}", files::random_name()));
         let mut builder = fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

@@ -8,6 +8,8 @@ use std::ffi::OsString;
 enum Becomes {
     /// This flag of ours.
     Flag(&'static str),
+    /// These words of ours.
+    Words(&'static [&'static str]),
     /// Nothing: it is always so.
     Given,
     /// Nothing, and a note says why.
@@ -48,7 +50,7 @@ const fn flag(names: &'static [&'static str], values: Values, becomes: Becomes) 
     }
 }
 
-use Becomes::{Batch, Error, Given, HubFile, Layers, Note, Rows};
+use Becomes::{Batch, Error, Given, HubFile, Layers, Note, Rows, Words};
 use Values::{None as Zero, One, Switch, Two};
 
 const fn to(ours: &'static str) -> Becomes {
@@ -205,7 +207,11 @@ const FLAGS: &[Flag] = &[
         Zero,
         PLACEMENT,
     ),
-    flag(&["-cmoe", "--cpu-moe"], Zero, Note("use --cpu-experts all")),
+    flag(
+        &["-cmoe", "--cpu-moe"],
+        Zero,
+        Words(&["--cpu-experts", "all"]),
+    ),
     flag(&["-ncffn", "--n-cpu-ffn"], One, PLACEMENT),
     flag(&["-sm", "--split-mode"], One, PLACEMENT),
     flag(&["-ts", "--tensor-split"], One, PLACEMENT),
@@ -447,6 +453,7 @@ pub(crate) fn translate(args: impl IntoIterator<Item = OsString>) -> Translated 
             Error(why) => {
                 done.error.get_or_insert(format!("{name}: {why}"));
             }
+            Words(words) => done.args.extend(words.iter().map(OsString::from)),
             Layers => match number() {
                 Some(0) => done.args.extend(["--device", "cpu"].map(OsString::from)),
                 _ => done.notes.push(format!(

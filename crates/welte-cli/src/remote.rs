@@ -7,6 +7,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use welte::DeviceChoice;
 
 /// Answers through a running server, if the arguments name one of its models and no file. `None`: they do not.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
@@ -87,6 +88,19 @@ fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
             && args.image.is_empty(),
         "{model}: a running server answers; --json-schema, --grammar, --logprobs, --no-chat and --image work with a file"
     );
+    let place = &args.load.place;
+    for (given, flag) in [
+        (place.ctx_size != 0, "-c"),
+        (place.on.device != DeviceChoice::Auto, "--device"),
+        (args.spec.model_draft.is_some(), "-md"),
+        (args.prefix.prefix_cache.is_some(), "--prefix-cache"),
+        (args.chat_template_file.is_some(), "--chat-template-file"),
+    ] {
+        anyhow::ensure!(
+            !given,
+            "{model}: a running server answers, and {flag} is a setting of the server; end it, or name a file"
+        );
+    }
     let mut fields = json!({ "model": model, "stream": true });
     // The server has its own defaults, and a created model its own parameters.
     for (option, value) in args.sampling.given() {
@@ -104,6 +118,15 @@ fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
     }
     if !options.stop.is_empty() {
         fields["stop"] = json!(options.stop.to_vec());
+    }
+    if options.ignore_end {
+        fields["ignore_eos"] = true.into();
+    }
+    if options.min_tokens > 0 {
+        fields["min_tokens"] = options.min_tokens.into();
+    }
+    if options.dry_breakers != welte::GenerateOptions::default().dry_breakers {
+        fields["dry_sequence_breakers"] = json!(options.dry_breakers);
     }
     Ok(fields)
 }

@@ -62,6 +62,10 @@ pub(crate) fn run(
             if *no_start {
                 Ok(ExitCode::SUCCESS)
             } else {
+                // A job of launchd that is loaded already would go on with its former arguments.
+                for mut command in manager.before_start(&file) {
+                    let _ = command.output();
+                }
                 each(&manager.start(&file))
             }
         }
@@ -144,6 +148,14 @@ impl Manager {
                 )
             }
         })
+    }
+
+    /// What may fail: there may be nothing to end.
+    fn before_start(self, file: &Path) -> Vec<Command> {
+        match self {
+            Manager::Systemd => Vec::new(),
+            Manager::Launchd => vec![launchctl(&["unload"], Some(file))],
+        }
     }
 
     fn start(self, file: &Path) -> Vec<Command> {

@@ -13,8 +13,14 @@ struct Server(Child, String);
 
 impl Server {
     fn start() -> Server {
+        Server::start_at("127.0.0.1")
+    }
+
+    fn start_at(host: &str) -> Server {
         let mut process = Command::new(env!("CARGO_BIN_EXE_welte"))
-            .args(["serve", "-m", DEMO, "--alias", "fox", "--port", "0"])
+            .args([
+                "serve", "-m", DEMO, "--alias", "fox", "--host", host, "--port", "0",
+            ])
             .args(["--device", "cpu", "-t", "2", "-c", "512"])
             .stderr(Stdio::piped())
             .spawn()
@@ -83,10 +89,52 @@ fn a_name_of_a_running_server_is_answered_there() {
     assert!(text(&other.stderr).contains("wolf: no such file"));
     let refused = welte(&["run", "fox", "A story", "--logprobs", "1"], &at);
     assert!(text(&refused.stderr).contains("--logprobs"));
+    // What is a setting of the server is refused by name, and what the server knows is sent.
+    for flags in [["-c", "128"], ["--device", "cpu"], ["-md", DEMO]] {
+        let refused = welte(&[&["run", "fox", "A story"][..], &flags].concat(), &at);
+        let said = text(&refused.stderr);
+        assert!(
+            !refused.status.success() && said.contains(flags[0]),
+            "{said}"
+        );
+    }
+    let long = ["run", "fox", "A story", "-n", "300", "--temp", "0"];
+    let ends = welte(&long, &at);
+    let goes_on = welte(&[&long[..], &["--ignore-eos"]].concat(), &at);
+    assert!(goes_on.status.success(), "{}", text(&goes_on.stderr));
+    assert!(goes_on.stdout.len() > ends.stdout.len());
+    assert!(
+        goes_on
+            .stdout
+            .starts_with(text(&ends.stdout).trim().as_bytes())
+    );
     let listed = welte(
         &["ps"],
         &[("OLLAMA_HOST", &format!("http://{}/", server.1))],
     );
+    assert!(
+        text(&listed.stdout).contains("fox"),
+        "{}",
+        text(&listed.stderr)
+    );
+}
+
+#[test]
+fn a_server_on_ipv6_answers_its_own_commands() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("there is no IPv6 here");
+        return;
+    }
+    let server = Server::start_at("::1");
+    let listed = welte(&["ps"], &[("WELTE_HOST", &server.1)]);
+    assert!(
+        text(&listed.stdout).contains("fox"),
+        "{}",
+        text(&listed.stderr)
+    );
+    // A name that the server does not know is refused, and nobody waits for another answer.
+    let port = server.1.rsplit_once(':').unwrap().1;
+    let listed = welte(&["ps", "--host", "::1", "--port", port], &[]);
     assert!(
         text(&listed.stdout).contains("fox"),
         "{}",
@@ -124,6 +172,20 @@ fn a_program_is_launched_with_a_running_server_or_one_of_its_own() {
         said.contains("model = \"fox\"") && said.contains(&format!("http://{}/v1", server.1)),
         "{said}"
     );
+    // Keys and addresses of other services do not reach the program.
+    let others = [
+        ("WELTE_HOST", server.1.as_str()),
+        ("PATH", &path),
+        ("ANTHROPIC_API_KEY", "a-real-key"),
+        ("OPENAI_BASE_URL", "https://example.org"),
+    ];
+    for program in ["claude", "codex"] {
+        let said = text(&welte(&["launch", program], &others).stdout);
+        assert!(
+            !said.contains("a-real-key") && !said.contains("example.org"),
+            "{said}"
+        );
+    }
     let wrong = welte(&["launch", "claude", "-m", "wolf"], &at);
     assert!(text(&wrong.stderr).contains("the running server has fox"));
     let printed = welte(&["launch", "claude", "--print"], &at);
@@ -212,6 +274,9 @@ fn a_service_is_a_file_that_comes_and_goes() {
         "a model.gguf",
     ];
     assert!(welte(&args, &variables).status.success());
+    // It may have a key.
+    let mode = std::fs::metadata(&unit).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let written = std::fs::read_to_string(&unit).unwrap();
     assert!(
         written.contains("\"serve\" \"-m\" \"a model.gguf\""),

@@ -33,7 +33,11 @@ pub fn create_file(path: &Path) -> io::Result<File> {
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_file_name(format!(".{}.part", random_name()));
     let written = create_file(&beside)
-        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            // Otherwise the name could outlive a loss of power, and the bytes not.
+            file.sync_all()
+        })
         .and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // It may not be there.

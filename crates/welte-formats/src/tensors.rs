@@ -12,6 +12,11 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
+    /// The place of a tensor in the list.
+    pub(crate) fn number_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
     /// Adds a tensor. Returns false if its name is taken.
     #[must_use]
     pub(crate) fn add(&mut self, tensor: TensorInfo) -> bool {

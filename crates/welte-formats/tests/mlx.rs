@@ -193,7 +193,10 @@ fn parts_that_do_not_fit_are_named() {
         tensors[at] = part;
         tensors
     };
-    let cases: [(_, &[&str]); 9] = [
+    let mut scalars = with(1, ("x.scales", "BF16", &[]));
+    scalars[2] = ("x.biases", "BF16", &[]);
+    let cases: [(_, &[&str]); 10] = [
+        (scalars, &["tensor x.weight", "[3, 8]", "[]"]),
         (
             with(1, ("y.scales", "BF16", &[3, 2])),
             &["tensor x.weight", "x.scales is missing"],

@@ -121,6 +121,8 @@ impl Parts {
         record
             .file
             .set_len(self.size)
+            // The name must not outlive a loss of power without the bytes.
+            .and_then(|()| record.file.sync_all())
             .map_err(Error::io(&self.path))?;
         // Windows cannot rename an open file.
         drop(record);

@@ -66,8 +66,16 @@ impl Removal {
             });
         }
         let all: Vec<&CachedFile> = repo.snapshots.iter().flat_map(|s| &s.files).collect();
-        let everything =
-            name.revision.is_none() && name.choice.is_none() || gone.len() == all.len();
+        let folder = repo.folder.join("blobs");
+        let mut stored = entries(&folder)?.into_iter();
+        // Another file may be on its way.
+        let unfinished = stored.any(|blob| {
+            Path::new(&blob)
+                .extension()
+                .is_some_and(|e| e == UNFINISHED)
+        });
+        let everything = name.revision.is_none() && name.choice.is_none()
+            || gone.len() == all.len() && !unfinished;
         if gone.is_empty() && !everything {
             return Err(absent());
         }
@@ -83,7 +91,6 @@ impl Removal {
             .filter(|blob| !kept.contains(blob.as_path()) && blob.starts_with(&repo.folder))
             .collect();
         if everything {
-            let folder = repo.folder.join("blobs");
             blobs.extend(entries(&folder)?.into_iter().map(|blob| folder.join(blob)));
         }
         let stored = shared(cache, &blobs)?;
@@ -149,9 +156,12 @@ impl Removal {
     }
 }
 
+/// The extension of a file that is being downloaded.
+const UNFINISHED: &str = "incomplete";
+
 /// Bytes that deleting a file frees.
 fn size(path: &Path) -> u64 {
-    if path.extension().is_some_and(|e| e == "incomplete") {
+    if path.extension().is_some_and(|e| e == UNFINISHED) {
         occupied(path)
     } else {
         fs::metadata(path).map_or(0, |m| m.len())

@@ -1,6 +1,7 @@
 //! The extension module `welte._welte`: what `python/welte` is made of. Fields cross the border as JSON.
 #![cfg(feature = "extension")]
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ffi::OsString;
@@ -70,7 +71,26 @@ fn exception(py: Python<'_>, problem: &Problem) -> PyErr {
 /// A loaded model.
 #[pyclass(frozen)]
 struct Model {
-    library: Arc<Library>,
+    /// Some until it is dropped.
+    library: Option<Arc<Library>>,
+}
+
+/// Drops what ends with a thread or with work on the disk, while other threads of Python go on.
+fn drop_detached<T: Send>(value: T) {
+    Python::attach(|py| py.detach(|| drop(value)));
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        drop_detached(self.library.take());
+    }
+}
+
+impl Model {
+    fn library(&self) -> PyResult<&Arc<Library>> {
+        let closed = || PyRuntimeError::new_err("the model is closed");
+        self.library.as_ref().ok_or_else(closed)
+    }
 }
 
 #[pymethods]
@@ -95,13 +115,15 @@ impl Model {
         match raised {
             Some(error) => Err(error),
             None => loaded
-                .map(|library| Model { library })
+                .map(|library| Model {
+                    library: Some(library),
+                })
                 .map_err(|problem| exception(py, &problem)),
         }
     }
 
-    fn info(&self) -> String {
-        self.library.info().to_string()
+    fn info(&self) -> PyResult<String> {
+        Ok(self.library()?.info().to_string())
     }
 
     fn request(
@@ -112,8 +134,9 @@ impl Model {
         body: String,
         cancel: Option<Py<Cancel>>,
     ) -> PyResult<String> {
+        let library = self.library()?;
         waiting(py, cancel.as_ref(), |alive| {
-            self.library.request(&method, &path, &body, alive)
+            library.request(&method, &path, &body, alive)
         })
     }
 
@@ -124,9 +147,10 @@ impl Model {
         request: String,
         cancel: Option<Py<Cancel>>,
     ) -> PyResult<String> {
+        let library = self.library()?;
         waiting(py, cancel.as_ref(), |alive| {
             let mut ignore = |_: &str| ControlFlow::Continue(());
-            self.library.chat(&request, &mut ignore, alive)
+            library.chat(&request, &mut ignore, alive)
         })
         .map(|whole| whole.to_string())
     }
@@ -139,16 +163,18 @@ impl Model {
         options: String,
         cancel: Option<Py<Cancel>>,
     ) -> PyResult<String> {
+        let library = self.library()?;
         let prompt = serde_json::from_str(&prompt).unwrap_or_default();
         waiting(py, cancel.as_ref(), |alive| {
             let mut ignore = |_: &str| ControlFlow::Continue(());
-            self.library.generate(prompt, &options, &mut ignore, alive)
+            library.generate(prompt, &options, &mut ignore, alive)
         })
         .map(|whole| whole.to_string())
     }
 
     fn stream(&self, py: Python<'_>, path: String, body: String) -> PyResult<Stream> {
-        let events = waiting(py, None, |alive| self.library.stream(&path, &body, alive))?;
+        let library = self.library()?;
+        let events = waiting(py, None, |alive| library.stream(&path, &body, alive))?;
         Ok(Stream {
             events: Mutex::new(Some(events)),
             closed: AtomicBool::new(false),
@@ -156,16 +182,19 @@ impl Model {
     }
 
     fn encode(&self, py: Python<'_>, text: String, special: bool) -> PyResult<Vec<u32>> {
-        waiting(py, None, |_| self.library.encode(&text, special))
+        let library = self.library()?;
+        waiting(py, None, |_| library.encode(&text, special))
     }
 
     fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
-        waiting(py, None, |_| self.library.decode(&tokens))
+        let library = self.library()?;
+        waiting(py, None, |_| library.decode(&tokens))
     }
 
     fn render(&self, py: Python<'_>, messages: String) -> PyResult<String> {
+        let library = self.library()?;
         let messages = serde_json::from_str(&messages).unwrap_or_default();
-        waiting(py, None, |alive| self.library.render(messages, alive))
+        waiting(py, None, |alive| library.render(messages, alive))
     }
 
     /// The values of all vectors as native floats of 32 bits, and the size of each.
@@ -176,8 +205,9 @@ impl Model {
         options: String,
         cancel: Option<Py<Cancel>>,
     ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+        let library = self.library()?;
         let (values, size) = waiting(py, cancel.as_ref(), |alive| {
-            self.library.embed(&texts, &options, alive)
+            library.embed(&texts, &options, alive)
         })?;
         let bytes: Vec<u8> = values
             .iter()
@@ -219,8 +249,16 @@ impl Stream {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         if let Ok(mut events) = self.events.try_lock() {
-            *events = None;
+            drop_detached(events.take());
         }
+    }
+}
+
+/// The last owner of a model ends it.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let events = self.events.get_mut();
+        drop_detached(events.unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

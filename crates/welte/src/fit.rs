@@ -63,7 +63,7 @@ pub(crate) fn fewest_on_cpu(
         let plan = plan_on(device.as_ref(), &split).ok()?;
         Some(device.demands(&plan))
     };
-    fewest(options.cpu_experts + 1, layers, demands)
+    fewest(options.cpu_experts.saturating_add(1), layers, demands)
 }
 
 /// The least of `from..=to` layers whose demands are met. The first demand falls with the layers, others grow.

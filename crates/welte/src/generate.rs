@@ -154,6 +154,9 @@ pub struct Outcome {
 /// The most stop strings, and their length in all, in bytes. Every token's text is compared with all of them.
 const MOST_STOPS: usize = 256;
 const LONGEST_STOPS: usize = 64 << 10;
+/// DRY's breakers are compared with every token of the vocabulary.
+const MOST_BREAKERS: usize = 64;
+const LONGEST_BREAKERS: usize = 4 << 10;
 
 /// Refuses options that are out of range.
 pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(), Error> {
@@ -183,6 +186,16 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
             "bytes of stop strings",
             options.stop.iter().map(String::len).sum(),
             LONGEST_STOPS,
+        ),
+        (
+            "sequence breakers",
+            options.dry_breakers.len(),
+            MOST_BREAKERS,
+        ),
+        (
+            "bytes of sequence breakers",
+            options.dry_breakers.iter().map(String::len).sum(),
+            LONGEST_BREAKERS,
         ),
     ] {
         if count > max {

@@ -139,9 +139,9 @@ impl Gguf {
                     let problem = format!("must be {} numbers in F32", info.stack);
                     return Err(scale.wrong(path, problem));
                 }
-                let mut all = self.tensors.list().iter().zip(&self.places);
-                let found = all.find(|(t, _)| t.name == scale.name);
-                let (part, start) = found.map_or((0, 0), |(_, at)| (at.part, at.start));
+                let number = self.tensors.number_of(&scale.name);
+                let found = number.and_then(|number| self.places.get(number));
+                let (part, start) = found.map_or((0, 0), |at| (at.part, at.start));
                 let factors = self.files[part].read(start..start + 4 * info.stack);
                 let factors = factors.map_err(|error| Error::io(path, error))?;
                 let mut factors = factors.as_chunks().0.iter();

@@ -105,7 +105,7 @@ impl Quantised<'_> {
         let (_, groups) = scales.matrix().map_err(|p| self.files.wrong(scales, p))?;
         let k = groups.checked_mul(affine.group());
         let bits = k.and_then(|k| k.checked_mul(affine.bits()));
-        let front = |tensor: &Stored| tensor.shape[..tensor.shape.len() - 1].to_vec();
+        let front = |tensor: &Stored| tensor.shape.split_last().map(|(_, front)| front.to_vec());
         let same = weight.shape.len() > 1 && front(weight) == front(scales);
         match (k, bits) {
             (Some(k), Some(bits)) if same && words.checked_mul(32) == Some(bits) => Ok((n, k)),

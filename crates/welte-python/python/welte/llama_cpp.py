@@ -82,14 +82,14 @@ class Llama:
         return self.create_completion(prompt, **options)
 
     def create_completion(self, prompt, *, stream=False, max_tokens=16, **options):
-        options = self._options(options, max_tokens)
+        options = self._options(options, max_tokens, 0.8)
         if stream:
             model, body = self._model, {**options, "prompt": prompt}
             return _chunks(model, "/v1/completions", body)
         return self._model.generate(prompt, **options).response
 
     def create_chat_completion(self, messages, *, stream=False, max_tokens=None, **options):
-        options = self._options(options, max_tokens)
+        options = self._options(options, max_tokens, 0.2)
         form = options.get("response_format") or {}
         if "schema" in form:
             schema = {"name": "answer", "schema": form["schema"]}
@@ -105,10 +105,9 @@ class Llama:
         rows = [row["embedding"][0] for row in self._model.request("POST", "/embeddings", body)]
         return rows[0] if isinstance(input, str) else rows
 
-    def _options(self, options, max_tokens):
+    def _options(self, options, max_tokens, temperature):
         options = dict(options)
-        # llama-cpp-python has this default for texts.
-        options.setdefault("temperature", 0.8)
+        options.setdefault("temperature", temperature)
         options.setdefault("seed", self._seed)
         # No limit: up to the end of the context.
         no_limit = max_tokens is None or max_tokens <= 0

@@ -87,7 +87,13 @@ impl Io {
                 self.shared.folder().forget(&id);
                 return Done::Missing { id, staging };
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) if is_damage(&error) => Err(error.to_string()),
+            // The disk or the process has a problem that may pass, and the file may be good.
+            Err(error) => {
+                let problem = format!("{}: {error}", path.display());
+                self.shared.status().problem = Some(problem);
+                return Done::Missing { id, staging };
+            }
             Ok(()) => staging.check(&self.layout, &id).map_err(str::to_string),
         };
         if let Err(problem) = checked {
@@ -191,6 +197,12 @@ fn is_out_of_reach(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | PermissionDenied)
 }
 
+/// There is no file of ours in its place: a folder, or a file that is too long.
+fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, IsADirectory};
+    matches!(error.kind(), InvalidData | IsADirectory)
+}
+
 /// Says when a file was used. If this fails, the file is only removed sooner.
 fn set_time(path: &Path, time: SystemTime) {
     let file = File::options().append(true).open(path);
@@ -215,7 +227,8 @@ fn read_file(path: &Path, staging: &mut Staging) -> io::Result<()> {
         }
     }
     if staging.len == staging.bytes.len() && file.read(&mut [0])? > 0 {
-        return Err(io::Error::other("it is too long"));
+        let problem = "it is too long";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
     Ok(())
 }

@@ -278,6 +278,30 @@ fn a_file_that_is_too_long_is_rejected() {
     }
 }
 
+/// A problem that may pass, as a process without descriptors has, costs no page.
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_read_now_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, bytes) = one_file(&folder);
+    fs::remove_file(&path).unwrap();
+    let mut store = {
+        fs::write(&path, &bytes).unwrap();
+        open(&folder)
+    };
+    fs::remove_file(&path).unwrap();
+    // A link to itself cannot be opened (ELOOP).
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    assert_eq!(read(&mut store, &TEXT, true), NOTHING);
+    let status = store.monitor().status();
+    assert_eq!(status.files_rejected, 0);
+    assert!(status.problem.is_some());
+    assert!(path.symlink_metadata().is_ok());
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(read(&mut store, &TEXT, true), TEXT[..4]);
+}
+
 /// A valid checksum does not make a file the page of its name.
 #[test]
 fn a_file_under_a_wrong_name_is_rejected() {
