@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 use welte_server::{McpServers, ServerOptions, router};
 
 const PATH: &str = "/v1/responses";
@@ -484,7 +485,9 @@ async fn calls_of_a_cancelled_response_have_failed() {
     let mut asked = ask("slow", "never");
     asked["background"] = true.into();
     let begun = post(&server, PATH, asked).await.json();
-    tokio::task::block_in_place(|| arrivals.recv().unwrap());
+    // Long, and only so that a call that never comes is a failure.
+    let arrival = || arrivals.recv_timeout(Duration::from_secs(60)).unwrap();
+    tokio::task::block_in_place(arrival);
     let place = format!("{PATH}/{}", begun["id"].as_str().unwrap());
     let reply = post(&server, &format!("{place}/cancel"), json!({})).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
