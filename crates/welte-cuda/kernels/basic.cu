@@ -112,7 +112,7 @@ struct OutputArgs {
     u32 normalise; // pool
     u32 x_stride;
     u32 y_stride;
-    u32 group; // pool: not 0: of so many neighbours
+    u32 group; // pool: if not 0, the number of neighbours
 };
 
 __device__ __forceinline__ u32 chosen_row(const OutputArgs &a, u32 output) { return ((const u32 *)a.outputs->rows)[output]; }
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(256) select_rows(const __grid_const
     }
 }
 
-// A value of the neighbours that end with row `last`. Row 0 stands for those before it.
+// A value of the neighbours that end with row `last`. Row 0 is repeated for rows before it.
 __device__ __forceinline__ float of_group(const OutputArgs &a, u32 last, u32 i) {
     auto x = [&](u32 nth, u32 at) {
         u32 end = last + 1 + nth;
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(256) layer_norm(const __grid_consta
 }
 
 // The values of a vector that a thread of many takes: all of its loads are in flight at once. Weights may be read before the
-// kernel before has ended, values may not.
+// previous kernel has ended, values may not.
 struct NormPart {
     static constexpr u32 HELD = 16;
     u32 n, first, step;

@@ -23,7 +23,7 @@ constexpr bool AHEAD = COLUMNS <= 128;
 // Registers of a copying thread and of a multiplying one. All three warp groups begin with 168 per thread.
 constexpr u32 KEPT = 72, TAKEN = (3 * 168 - KEPT) / 2;
 
-// The barriers of a ring lie behind each other: a full one for each stage, then an empty one for each.
+// The barriers of a ring: "full" for each stage, then "empty" for each stage.
 template <u32 LENGTH> struct Ring {
     u32 barriers, stage = 0, parity = 0;
 
@@ -39,7 +39,7 @@ template <u32 LENGTH> struct Ring {
 typedef Ring<STAGES> WeightRing;
 typedef Ring<PANELS> XRing;
 
-// Whether there is no row to multiply. Known after grid_wait().
+// True if there are no rows to multiply. Known after grid_wait().
 __device__ __forceinline__ bool nothing_to_do(const ColumnsArgs& args) { return args.gemm.step->ended || args.first >= args.gemm.step->live; }
 
 // Copies the weights of the block's chunks. The first chunks fill the ring while other kernels run: weights depend on none.
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) columns_wide(const __grid_c
     const u32 mine = thread - GROUP_THREADS;
     Multiplier m = {args, run, all_shared + (w_ring - shared_address(all_shared)), x_ring, weights, panels, a.step->live, mine, mine / 32, mine % 32, &told};
     if (nothing_to_do(args)) {
-        // The block may not leave before the weights that are on their way have arrived.
+        // The block may not leave while copies of weights are in flight.
         for (u32 unit = run.begin; unit < min(run.begin + STAGES, run.end); unit++) {
             m.weights.await_full();
             m.weights.advance();

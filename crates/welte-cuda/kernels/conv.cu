@@ -39,7 +39,7 @@ struct Window {
             if (j + found < KEPT) x[j] = state[(u64)(j + found) * a.n];
     }
 
-    // Inputs before position 0 are zero, whatever the state holds.
+    // Inputs before position 0 are zero, even if the state holds other numbers.
     __device__ __forceinline__ void take(u32 position, float own) {
 #pragma unroll
         for (u32 j = 0; j < KEPT; ++j)

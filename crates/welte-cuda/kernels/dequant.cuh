@@ -33,7 +33,7 @@ __device__ __forceinline__ Unit load_unit(const u8* const row[], u32 k, u32 unit
     return u;
 }
 
-// The same through shared memory, so that many units per thread can be in flight without using registers. Each of `threads`
+// The same through shared memory, so many units per thread can be in flight without using registers. Each of `threads`
 // threads has its own place for one unit in every slot, which no other thread accesses.
 __host__ __device__ constexpr u32 entry_width(int p) { return Format::bytes(p) < 4 ? 4 : Format::bytes(p); }
 

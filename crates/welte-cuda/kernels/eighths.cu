@@ -2,8 +2,8 @@
 // y[row][n] = sum over k of W[n][k] x[row][k].
 //
 // The definition of a sum: k is cut into chunks (of 64 elements, 256 of FP8), and the chunks into eight runs. A run is one chain of
-// tensor-core products, in the order of k. The runs are added in order. How a matrix is cut into tiles, and which blocks take which runs of a tile, changes no bit. Nor
-// does the number of rows. So each product and number of rows has the tiles that suit the GPU.
+// tensor-core products, in the order of k. The runs are added in order. How a matrix is cut into tiles, and which blocks take which runs
+// of a tile, changes no bit, and neither does the number of rows. So each product and number of rows has the tiles that suit the GPU.
 //
 // FP8 weights (FLOAT8) are multiplied with activations in FP8. A row of x has one scale for all of k. So has a matrix row, unless SCALED:
 // then each half of a chunk has its own, with which its sums are added to those of the run.
@@ -94,10 +94,10 @@ struct Ring {
 // Where run `run` begins.
 __device__ __forceinline__ u32 run_begin(u32 chunks, u32 run) { return chunks * run / RUNS; }
 
-// Whether there are no rows for this cluster. Known after grid_wait().
+// True if this cluster has no rows. Known after grid_wait().
 __device__ __forceinline__ bool nothing_to_do(const EighthsArgs& args, const Place& place) { return args.gemm.step->ended || place.base() >= args.gemm.step->live; }
 
-// Rows of x to copy. A tile of rows without a live one copies weights for its neighbour, and some rows in vain.
+// Rows of x to copy. A tile of rows without a live one copies weights for its neighbour, and some rows that are not used.
 __device__ __forceinline__ u32 rows_of(const EighthsArgs& args, const Place& place) {
     const u32 live = args.gemm.step->live;
     return place.first_row >= live ? 8 : min(round_up(live - place.first_row, 8), ROWS);
@@ -229,7 +229,7 @@ struct Multiplier {
     float products[EIGHTS][4]; // of a chunk
 #endif
 
-    // The first of the thread's rows of x; the other one is eight further.
+    // The first of the thread's rows of x; the other is eight rows after it.
     __device__ __forceinline__ u32 first_row() const { return place.first_row + thread / 32 * 16 + thread % 32 / 4; }
 
     __device__ __forceinline__ void load_row_scales() {

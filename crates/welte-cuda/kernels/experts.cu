@@ -261,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(MOST_EXPERTS) group(const __grid_co
     grid_release();
     grid_wait();
     const u32 entries = a.step->live * a.used;
-    // A row whose logits are NaN may hold any number.
+    // With NaN among its logits a row may hold any number.
     auto expert_of = [&](u32 entry) {
         const float* row = a.choice + (u64)(entry / a.used) * a.choice_stride;
         return min(__float_as_uint(__ldcg(row + entry % a.used)), a.experts - 1);

@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
     for (u32 r = 0; r < a.step->live; ++r) {
         Row row = a.step->rows[r];
         if (row.slot != slot || has_stopped(a.step, a.states, r)) continue;
-        // The state before position 0 is zero, whatever the page holds.
+        // The state before position 0 is zero, even if the page holds other numbers.
         bool zero = row.position == 0;
         if (zero || !held) {
             load_column(s, state, a.value_dim, part, own && !zero);
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rows(const __g
         __syncthreads();
         for (u32 n = 0; n < count; ++n) {
             u32 r = chosen[buffer][n];
-            // The state before position 0 is zero, whatever the page holds.
+            // The state before position 0 is zero, even if the page holds other numbers.
             bool zero = a.step->rows[r].position == 0;
             if (zero || !held) {
                 load_column(s, state, a.value_dim, part, own && !zero);

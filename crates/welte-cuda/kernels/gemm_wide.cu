@@ -16,7 +16,7 @@
 #define STAGE_BYTES (W_BYTES + X_BYTES)
 #define SUMS (TILE_ROWS / 2) // per thread
 #define RAW_BYTES (256 * raw_bytes())
-// Widening threads: two per matrix row, or one where the sums use so many registers that fewer threads fit.
+// Widening threads: two per matrix row, or one where the sums need more registers and fewer threads fit.
 #define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
 #define UNITS (256 / WIDENERS) // per thread and chunk
 

@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) heads_matmul(const __grid_
 
 #define TILE 64
 #define DEPTH 32 // inputs per step
-#define PART 8   // of which a thread loads so many of a row and of an output
+#define PART 8   // of them, those that a thread loads of a row and of an output
 
 extern "C" __global__ void __launch_bounds__(THREADS) heads_matmul_rows(const __grid_constant__ HeadsArgs a) {
     __shared__ __align__(16) float x[DEPTH][TILE + 4], m[DEPTH][TILE + 4];

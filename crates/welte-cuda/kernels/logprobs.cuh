@@ -1,4 +1,4 @@
-// Probabilities of tokens: a softmax of the logits over the whole vocabulary. Whoever computes them, their bits are the same: sums are
+// Probabilities of tokens: a softmax of the logits over the whole vocabulary. All kernels and the host compute the same bits: sums are
 // in fixed point, so the order of additions does not matter.
 #pragma once
 #include "rank.cuh"
@@ -15,7 +15,7 @@ struct LogprobAnswer {
 
 __device__ __forceinline__ u64 pair_of(u32 high, u32 low) { return (u64)high << 32 | low; }
 
-// Not a number counts as minus infinity.
+// NaN counts as minus infinity.
 __device__ __forceinline__ float number(float v) { return v == v ? v : -INFINITE; }
 
 // The softmax of a row. `shift`: fraction bits of a term of `sum`.

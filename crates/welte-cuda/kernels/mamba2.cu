@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
     for (u32 r = 0; r < a.step->live; ++r) {
         Row row = a.step->rows[r];
         if (row.slot != slot || has_stopped(a.step, a.states, r)) continue;
-        // The state before position 0 is zero, whatever the page holds.
+        // The state before position 0 is zero, even if the page holds other numbers.
         bool zero = row.position == 0;
         if (zero || !held) {
             load_column(s, state, a.value_dim, part, own && !zero);
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2_rows(const __grid_c
         __syncthreads();
         for (u32 n = 0; n < count; ++n) {
             u32 r = chosen[buffer][n];
-            // The state before position 0 is zero, whatever the page holds.
+            // The state before position 0 is zero, even if the page holds other numbers.
             bool zero = a.step->rows[r].position == 0;
             if (zero || !held) {
                 load_column(s, state, a.value_dim, part, own && !zero);

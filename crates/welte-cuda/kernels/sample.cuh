@@ -1,7 +1,7 @@
 // Chooses the next token as the CPU device does (see `Sampling` for the order of filters), then advances the step.
 //
-// A row has more blocks the fewer rows there are; their number changes no token. Every block keeps its slice of the logits in shared memory. The argmax needs no barrier: the last block to arrive knows it.
-// Otherwise the blocks wait for each other at grid-wide barriers. There are no more blocks than multiprocessors, so all of them
+// The fewer rows, the more blocks per row; their number changes no token. Every block keeps its slice of the logits in shared memory.
+// The argmax needs no barrier: the last block to arrive knows it. Otherwise the blocks wait for each other at grid-wide barriers. There are no more blocks than multiprocessors, so all of them
 // run at once. The first barrier is for the largest logit, the others are for a threshold.
 //
 // Top-k and top-p keep the first elements of the order (largest first, lowest index on a tie). Usually these are few. A histogram
@@ -82,7 +82,7 @@ struct SampleArgs {
     u32 patience_us; // for a mask
 };
 
-// What samples for the nth row of the launch.
+// The memory that samples for the nth row of the launch.
 __device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
     SampleArgs row = a;
     row.row += nth;
@@ -338,7 +338,7 @@ __device__ __forceinline__ void send_bins(Scratch &sh, u64 *sums) {
     }
 }
 
-// Finds the element at which the sum of measures reaches `wanted`, or a share of the total. `mass` tells probabilities from counts.
+// Finds the element at which the sum of measures reaches `wanted`, or a share of the total. `mass`: measures are probabilities, not counts.
 __device__ __forceinline__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders, u32 from, u32 count, Threshold kept, bool mass, double share,
                                             u64 wanted, u32 barrier) {
     u32 prefix = 0, shift = 20; // three digits, of 11, 10 and 10 bits
@@ -513,7 +513,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool none = token >= NO_MASK, end = none;
     for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
-    // Blocks of one launch may sample several rows of a slot without penalties. Nobody reads its history.
+    // Blocks of one launch may sample several rows of a slot without penalties. Its history is not read.
     if (s->size && !none && has_penalties(*s)) {
         history[s->head] = token;
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;

@@ -21,7 +21,7 @@ template <u32 PENDING> __device__ __forceinline__ void wgmma_wait() { asm volati
 // Marks a result register as readable, after the wait.
 __device__ __forceinline__ void wgmma_settled(float &sum) { asm volatile("" : "+f"(sum)::"memory"); }
 
-// A warp group gives registers back, or takes more: so many per thread.
+// A warp group releases or takes registers: COUNT per thread afterwards.
 template <u32 COUNT> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <u32 COUNT> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 

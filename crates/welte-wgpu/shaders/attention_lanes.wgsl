@@ -1,6 +1,6 @@
 // Attention of one head of one row of a decode step over an F16 cache, or of one split of its context. A position has LANES
 // neighbours in a subgroup, which share the head's octets, and every team of LANES walks its own positions, four at a time: in the walk
-// no team waits for another. The keys and values of the next four are on their way meanwhile. In the end teams are joined: first
+// no team waits for another. The keys and values of the next four are in flight meanwhile. In the end teams are joined: first
 // those of a subgroup, then the subgroups. The order of a sum depends on the row alone.
 //
 // With JOINED the launch also is the `rope_append` before it, of a single row. Every workgroup rotates its query and the newest

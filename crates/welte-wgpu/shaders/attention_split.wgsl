@@ -1,7 +1,7 @@
 // Contexts are divided into splits of fixed places. Split s of a row has its largest score, the sum of its weights and its weighted
 // values in the scratch of the command.
 
-// The positions of a split that the row sees: the first, and the one behind the last.
+// The positions of a split that the row sees: the first, and the one after the last.
 fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
     let at = command.at;
     let end = reach_of(row) + 1u;

@@ -27,7 +27,7 @@ struct Place {
     // Of a context or of a row of logits: how many parts there are, and their positions or elements. `split` of features: their floats.
     splits: u32,
     split: u32,
-    // Which word of `state` has the number of the rows at hand.
+    // The word of `state` that has the current number of rows.
     live: u32,
 }
 
@@ -95,7 +95,7 @@ fn has(weight: u32) -> bool {
     return ((command.at.flags >> weight) & 1u) == 1u;
 }
 
-// The first position that a row sees, if `end` is behind its last one. A window of 0 is none.
+// The first position that a row sees, where `end` is one more than the last. A window of 0 means no window.
 fn window_start(end: u32, window: u32) -> u32 {
     return select(0u, end - window, window != 0u && end > window);
 }

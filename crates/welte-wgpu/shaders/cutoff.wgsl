@@ -1,4 +1,4 @@
-// Keeps what stands out of a row: a workgroup per row.
+// Keeps how far each value exceeds the row's threshold: a workgroup per row.
 struct Params { n: u32, deviations: f32, y_stride: u32 }
 
 @compute @workgroup_size(WG)

@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             var sum = 0.0;
             for (var j = 0u; j < KEY_DIM; j++) {
                 var cell = 0.0;
-                // The state before position 0 is zero, whatever the page held before.
+                // The state before position 0 is zero, even if the page holds other numbers.
                 if !fresh {
                     cell = cache[s + j * p.value_dim + i] * kept;
                 }

@@ -24,7 +24,7 @@ fn each(first: u32, index: u32) {
         var answer = 0.0;
         for (var j = 0u; j < p.key_dim; j++) {
             var cell = 0.0;
-            // The state before position 0 is zero, whatever the page held before.
+            // The state before position 0 is zero, even if the page holds other numbers.
             if !fresh {
                 cell = cache[s + j * p.value_dim] * kept;
             }

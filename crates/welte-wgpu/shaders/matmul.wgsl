@@ -7,7 +7,7 @@
 // an `fma`, so that kernels for one vector and for many cannot be contracted differently.
 
 const TEAMS = WG / TEAM;
-// Partial sums of squares of a vector: so many lanes add up every so many parts.
+// Partial sums of squares of a vector: LANES lanes, of which each adds every LANES-th part.
 const LANES = 32u;
 
 // Output r of vector m is element `m * EACH + r`.
@@ -39,7 +39,7 @@ fn input_quad(input: Inputs, m: u32, i: u32) -> vec4<f32> {
     return quad_at(at);
 }
 
-// What a norm multiplies four elements from i on with, besides its factor.
+// The weights of a norm for four elements from i on.
 fn norm_weights(input: Inputs, i: u32) -> vec4<f32> {
     if NORM {
         return norm_quad(i, input.k);
@@ -92,7 +92,7 @@ fn end_of(input: Inputs, chunk: u32) -> u32 {
     return min(units(input.k), (chunk + CHUNK) / UNIT);
 }
 
-// Requests the first weights of a chunk of the rows at words `bases`, so that they are on their way while the vectors are prepared.
+// Requests the first weights of a chunk of the rows at words `bases`, so that they are in flight while the vectors are prepared.
 fn fetch_first(input: Inputs, chunk: u32, bases: vec2<u32>, t: u32) {
     if AHEAD {
         let first = chunk / UNIT + t % TEAM;

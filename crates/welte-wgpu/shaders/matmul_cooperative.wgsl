@@ -12,7 +12,7 @@ const QUADS = SQUARE / 4u;
 
 var<workgroup> inputs: array<vec4<f16>, ROWS * STRIDE>;
 var<workgroup> weights: array<vec4<f16>, OUTPUTS * STRIDE>;
-// A square of each subgroup on its way to the arena.
+// A square of each subgroup, before it is stored to the arena.
 var<workgroup> results: array<f32, DOWN * ACROSS * SQUARE * SQUARE>;
 
 fn halves(words: vec2<f32>) -> vec4<f16> {
@@ -33,7 +33,7 @@ fn unscaled(row: u32, output: u32, sums: vec4<f32>) -> vec4<f32> {
     return sums * inverse * inverses;
 }
 
-// A unit of a row of the matrix; zeros behind its end.
+// A unit of a row of the matrix; zeros after its end.
 fn weight_unit(row: u32, unit: u32) -> Eight {
     let k = command.p.k;
     if unit < (k + 7u) / 8u {
@@ -63,7 +63,7 @@ fn main(
     let own_row = subgroup / ACROSS * (TALL * SQUARE);
     let own_output = subgroup % ACROSS * (WIDE * SQUARE);
     let unit = t % UNITS;
-    // What this invocation carries into workgroup memory: some units of a slice. Rows beyond the last repeat it, and are not stored.
+    // The units of a slice that this invocation copies to workgroup memory. Rows beyond the last repeat it, and are not stored.
     //for i
     let to_input$i = ($iu * WG + t) / UNITS;
     let input$i = at.a + min(first_row + to_input$i, live - 1u) * p.x_stride + 4u * (1u + unit);
@@ -80,7 +80,7 @@ fn main(
     var sums$r_$c = Sums();
     //end c
     //end r
-    // Each turn stores the slice at hand, loads the next one into registers, and multiplies.
+    // Each iteration stores the current slice, loads the next one into registers, and multiplies.
     for (var slice = 0u; slice < units; slice += UNITS) {
         workgroupBarrier();
         //for i

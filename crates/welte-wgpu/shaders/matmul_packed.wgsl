@@ -54,7 +54,7 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
-// Neighbours share a block: each rounds a group, and they tell each other their largest elements.
+// Neighbours share a block: each rounds a group, and they exchange their largest elements.
 fn prepare(input: Inputs, chunk: u32, t: u32) {
     let end = min(chunk + CHUNK, input.k);
     //for g

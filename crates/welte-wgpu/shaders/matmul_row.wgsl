@@ -1,5 +1,5 @@
-// `y = W x` of up to ROWS rows: `y += W x` if ADDS, `y = act(gate x) * up x` if PAIRED, of the normed x if NORM. A workgroup takes every
-// so many groups of outputs, and keeps vectors that fit into one chunk.
+// `y = W x` of up to ROWS rows: `y += W x` if ADDS, `y = act(gate x) * up x` if PAIRED, of the normed x if NORM. Workgroups take
+// groups of outputs in turn, and keep vectors that fit into one chunk.
 struct Params { n: u32, k: u32, x_stride: u32, y_stride: u32, eps: f32, act: u32 }
 
 // Outputs of a workgroup at a time, and vectors whose outputs lie in one slot.

@@ -16,7 +16,7 @@ fn slot(output: u32) -> u32 {
     return output % 4u * (OUTPUTS / 4u) + output / 4u;
 }
 
-// Four values of a row at `x`, zeros behind its end.
+// Four values of a row at `x`, zeros after its end.
 fn input(x: u32, place: u32) -> vec4<f32> {
     let k = command.p.k;
     var values = vec4(0.0);

@@ -1,7 +1,7 @@
 // Pools the rows of each chosen row's slot, or a group of neighbours: a workgroup per output.
 struct Params { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32, group: u32 }
 
-// A value of the neighbours that end with the chosen row: of the nth of them. Row 0 stands for those before it.
+// A value of the nth of the neighbours that end with the chosen row. Row 0 is repeated for rows before it.
 fn of_group(chosen: u32, nth: u32, i: u32) -> f32 {
     let end = chosen + 1u + nth;
     let row = max(end, command.p.group) - command.p.group;

@@ -1,6 +1,6 @@
-// Products and quotients that are rounded as on the host, whatever the driver makes of them.
+// Products and quotients with the same rounding as on the host, on every driver.
 
-// `x * y`. No compiler can join it with a sum, because it does not know that `zero` is zero.
+// `x * y`. No compiler can fuse it with an addition, because it does not know that `zero` is zero.
 fn rounded_product(x: f32, y: f32, zero: f32) -> f32 {
     return fma(x, y, zero);
 }

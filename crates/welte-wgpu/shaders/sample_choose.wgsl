@@ -3,8 +3,8 @@
 //
 // Choices are the host's. Where rounding could make a difference, the row stays as it is and reports UNDECIDED.
 //
-// Top-k finds the last element that it keeps, digit by digit. Top-p draws among all, then adds up the weights in front of the drawn
-// element. If these reach the share that top-p asks for, the element is not kept, and the draw is repeated among those in front of it.
+// Top-k finds the last element that it keeps, digit by digit. Top-p draws among all, then adds up the weights before the drawn
+// element. If these reach the share that top-p asks for, the element is not kept, and the draw is repeated among those before it.
 
 const UNDECIDED = 0xfffffff0u;
 // Sums of weights differ from the host's by less than this part of the whole.
@@ -29,7 +29,7 @@ const GO_ON = 0u;
 const TAKE = 1u;
 const LEAVE = 2u;
 
-// The elements at hand: those listed, or all.
+// The elements to choose from: those listed, or all.
 struct Elements { row: u32, all: bool, count: u32, logits: u32, best: f32 }
 
 fn place_of(elements: Elements, nth: u32) -> u32 {
@@ -53,7 +53,7 @@ fn is_within(order: u32, place: u32) -> bool {
     return order != NEVER && (order < limit.order || (order == limit.order && place <= limit.place));
 }
 
-// Makes the last of so many elements the limit.
+// Makes the last of the first `count` elements the limit.
 fn keep_first(t: u32, elements: Elements, count: u32) {
     if t == 0u {
         known = 0u;
@@ -123,7 +123,7 @@ fn keep_first(t: u32, elements: Elements, count: u32) {
     }
 }
 
-// The weights of the elements in front of one.
+// The weights of the elements before one.
 fn weights_before(t: u32, elements: Elements, order: u32, place: u32) -> f32 {
     var sum = 0.0;
     var some = 0.0;
@@ -135,7 +135,7 @@ fn weights_before(t: u32, elements: Elements, order: u32, place: u32) -> f32 {
         if rank < order || (rank == order && i < place) {
             some += exp(below);
         }
-        // Few additions in a row keep the rounding errors small.
+        // Short chains of additions keep the rounding errors small.
         count++;
         if count % 16u == 0u {
             sum += some;

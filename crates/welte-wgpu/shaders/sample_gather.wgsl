@@ -56,7 +56,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         atomicStore(&listed, 0u);
     }
     workgroupBarrier();
-    // Every part whose largest is no less than the k-th of these has one of the top k. So the top k are no less.
+    // At least k parts have a largest element that is not below the k-th of these. So none of the top k is below it.
     let top_k = setting(slot, TOP_K);
     if top_k > 0u && top_k <= parts && place != NOWHERE {
         var better = 0u;

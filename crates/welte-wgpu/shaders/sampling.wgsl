@@ -1,13 +1,13 @@
 // What the kernels of sampling share: sample_adjust.wgsl, sample_gather.wgsl, then sample_choose.wgsl.
 //
-// `weight0` has the settings of every slot (context/samplers.rs). Behind the step state every slot has a history: the index of its
+// `weight0` has the settings of every slot (context/samplers.rs). After the step state every slot has a history: the index of its
 // next token, how many tokens it has, and the tokens, a ring of `entries`. It begins at `lists`.
 //
 // The logits of a row are divided into `splits` parts of `split` elements. The scratch has a block for each row: a record for each
 // part, a list for each part, then the row's logits with biases and penalties.
 struct Params { n: u32, logits_stride: u32 }
 
-// Words of a slot's settings, in front of its biases: token and value.
+// Words of a slot's settings before its biases: token and value.
 const TEMPERATURE = 0u;
 const TOP_K = 1u;
 const TOP_P = 2u;

@@ -12,7 +12,7 @@ fn each(first: u32, channel: u32) {
     let past = state_place(first, (p.taps - 1u) * p.n) + channel;
     for (var row = first; row < state[0]; row = next_of_slot(row)) {
         let x = float_at(command.at.a + row * p.x_stride + channel);
-        // Inputs before position 0 are zero, whatever the page held before.
+        // Inputs before position 0 are zero, even if the page holds other numbers.
         let known = min(position_of(row), p.taps - 1u);
         var sum = 0.0;
         if has(1u) {

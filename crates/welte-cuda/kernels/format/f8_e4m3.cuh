@@ -8,7 +8,7 @@ struct Format {
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 128}; return of[p]; }
     __host__ __device__ static constexpr int bytes(int p) { constexpr int of[] = {16, 16, 4}; return of[p]; }
 
-    // The lower two bytes of a word as f16, times 2^-8. The sign moves to the sign, the rest behind two more exponent bits.
+    // The lower two bytes of a word as f16, times 2^-8. The sign stays the highest bit; the exponent gets two more bits.
     __device__ static __forceinline__ half2 small(u32 two) {
         u32 apart = __byte_perm(two, 0, 0x1404);
         u32 bits = (apart & 0x80008000u) | ((apart & 0x7f007f00u) >> 1);

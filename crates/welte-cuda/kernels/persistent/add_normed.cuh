@@ -1,7 +1,7 @@
 // Norms after a part: x += norm(v), where v is the part's output. Every block does this for the whole vector, because every block needs
 // all of x for its next product. With V::beside there are two parts: x += norm(norm(v) + norm(u)). Then a layer may scale x. From the first
 // such sum of a turn on, x is in shared memory only: every block has its own copy, the *hidden vector*, and all copies have the same bits.
-// No block waits for another one's sum.
+// No block waits for the sum of another.
 #pragma once
 #include "persistent/exchange.cuh"
 
@@ -96,7 +96,7 @@ template <class V> __device__ __forceinline__ void add_normed(WaitContext &w, Sh
         if (tid + CONSUMERS * r >= QUADS) continue;
         sum = add_squares(part(r), sum);
     }
-    // Behind this meeting no warp reads the old vector any more.
+    // After this barrier no warp reads the old vector.
     float factor = V::scale * meet_for_norm<V>(s, parity, sum, V::eps);
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {

@@ -5,12 +5,12 @@
 // Products run on tensor cores with operands straight from memory. A warp has every eighth tile of 16 positions. Lane (g, t) =
 // (lane / 4, lane % 4) loads 16 bytes of the keys of positions g and g + 8 per 32 dimensions: two steps of a product with the
 // queries. Rows 0-7 of that operand are the queries as f16, rows 8-15 what f16 rounds off. The softmax weights are then in the
-// lanes that need them as second operand of the product with the transposed values. Of these the lane loads 16 bytes of positions
+// lanes that need them as second operand of the product with the transposed values. The lane loads 16 bytes of the values of positions
 // 2t, 2t + 1, 2t + 8, 2t + 9 per 64 dimensions, paired by a byte permutation.
 //
 // Keys and values of earlier turns are requested before this turn's queries arrive.
 //
-// Of a large head no warp has registers for all dimensions of a tile. Then a *team* of V::team warps shares a tile: each has some of the
+// With large heads one warp lacks the registers for all dimensions of a tile. Then a *team* of V::team warps shares a tile: each has some of the
 // dimensions of its keys and values. The team adds up its scores, and each warp multiplies its part of the values.
 //
 // A layer may attend to the keys and values of an earlier one (V::shares). Those of this turn are not visible to other blocks yet where
@@ -338,7 +338,7 @@ __device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv
         return qkv + row * D::HD;
     };
     auto norm = [&](u32 n) { return n <= queries ? (const float *)in.vectors[n < queries ? 0 : 1] : nullptr; };
-    // One after the other: there are no registers for two.
+    // One at a time: registers do not suffice for two.
 #pragma unroll 1
     for (u32 n = WARPS - 1 - warp; n < count; n += WARPS) {
         X x;
@@ -378,7 +378,7 @@ __device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv
                     *(uint2 *)(s->scratchpad + n * D::ROW + at * 2) = make_uint2(high, low);
                 } else {
                     *(u32 *)(s->scratchpad + (is_key ? D::KEY : D::VALUE) + at) = high;
-                    // Of the jobs that share a head one writes.
+                    // One of the jobs that share a head writes.
                     if (!V::shares && job.query_group() == 0) *(u32 *)(cache + at) = high;
                     if (publishes) {
                         float2 pair = __half22float2(*(const __half2 *)&high);
@@ -397,7 +397,7 @@ template <class V> __device__ __forceinline__ void add_scores(Shared *s, float (
     using D = Scratchpad<V>;
     float4 *all = (float4 *)(s->scratchpad + D::SCORES) + half * (WARPS * 32) + lane;
     all[warp * 32] = make_float4(score[0][0], score[0][1], score[1][0], score[1][1]);
-    constexpr u32 FIRST_BARRIER = 3; // behind those of the block
+    constexpr u32 FIRST_BARRIER = 3; // after those of the block
     bar_sync<D::TEAM * 32>(FIRST_BARRIER + D::team(warp));
     float4 sum = all[D::team(warp) * D::TEAM * 32];
 #pragma unroll
@@ -412,11 +412,11 @@ template <class V> __device__ __forceinline__ void add_scores(Shared *s, float (
 template <class V>
 __device__ __forceinline__ void compute_scores(Shared *s, const Job<V> &job, const Keys<V> &k, u32 tile, float (&score)[2][2], u32 position, u32 warp, u32 half, u32 g, u32 t) {
     using D = Scratchpad<V>;
-    // Two independent sums each, because a product waits for the one before.
+    // Two independent sums each, because a product waits for the previous one.
     float c[2][2][4];
 #pragma unroll
     for (u32 i = 0; i < 16; i++) c[i / 8][i / 4 % 2][i % 4] = 0.0f;
-    // Rows beyond the last query hold anything: their results are dropped.
+    // Rows beyond the last query are undefined; their results are dropped.
     const uint4 *queries = (const uint4 *)(s->scratchpad + g * D::ROW) + (D::first_chunk(warp) + t) * 2;
 #pragma unroll
     for (u32 i = 0; i < D::C32; i++) {
@@ -585,7 +585,7 @@ template <class V> __device__ __forceinline__ uint4 request_gates(const float *e
     return make_uint4(0, 0, 0, 0);
 }
 
-// Into how many splits a context is cut. A longer context never has fewer: so every split is written by each instruction or by
+// The number of splits of a context. A longer context never has fewer, so every split is written by each instruction or by
 // none, and never holds a result of an older one. Nor are there more splits than tiles.
 template <class V> __device__ __forceinline__ u32 split_count(u32 count, u32 most) {
     if (V::splits == 1 || count <= V::max_unsplit) return 1;

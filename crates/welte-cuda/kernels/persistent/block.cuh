@@ -4,7 +4,7 @@
 // tokens (in block 0) and their probabilities to the host. A *turn* is one pass over all instructions: one token.
 //
 // Every wait has a bound. A thread that waits longer raises the fault, and from then on no thread waits: every block finishes
-// its turn with whatever values it has, and leaves. So nothing hangs.
+// its turn with the values that it has, and leaves. So nothing hangs.
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
 // INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES, HIDDEN (floats, see add_normed.cuh; or 0), CHOSEN
@@ -126,13 +126,13 @@ struct StepRow {
 
 struct Shared {
     u64 full[SLOTS];  // barriers of the ring's slots: the copies have arrived
-    u64 empty[SLOTS]; // right behind them: the consumers have released the slot
+    u64 empty[SLOTS]; // directly after them: the consumers have released the slot
     Instruction program[INSTRUCTIONS];
     Share shares[INSTRUCTIONS];
     float squares[2 * STEP_ROWS][WARPS]; // sums of squares, for norms
     u64 best[WARPS];
 #if CHOSEN
-    u64 chosen;        // a barrier: a choice is there
+    u64 chosen;        // a barrier: a choice is complete
     Choice choices[2]; // used in turn
 #endif
     volatile Signals signals;

@@ -1,5 +1,5 @@
 // Eight neighbouring values of a cached key or value, as attention holds them in registers: f16, or for a Q8_0 cache the words that contain
-// them. These are widened only when they are used, so that many loads are in flight.
+// them. These are widened only when they are used, to keep more loads in flight.
 #pragma once
 #include "attention.cuh"
 

@@ -95,9 +95,9 @@ __device__ __forceinline__ bool record_token(Shared *s, const SampleArgs &a) {
 
 // The bookkeeper.
 //
-// Memory order: thread 0 writes a token and then `handed`; after the last token it writes `done`. A fence precedes each of both
-// writes. The bookkeeper reads `done`, and behind a fence `handed`. All four accesses are volatile, so these are two release and
-// acquire patterns at block scope: if the bookkeeper reads `done` as 1, it then reads the last value of `handed`, and behind another
+// Memory order: thread 0 writes a token and then `handed`; after the last token it writes `done`. A fence precedes each of the two
+// writes. The bookkeeper reads `done`, and after a fence `handed`. All four accesses are volatile, so these are two release and
+// acquire patterns at block scope: if the bookkeeper reads `done` as 1, it then reads the last value of `handed`, and after another
 // fence that token. So it leaves only when every token is recorded. If it read `handed` first, the last token and `done` could
 // both be written between the two reads, and it would leave without recording that token.
 __device__ __forceinline__ void keep_books(Shared *s, const SampleArgs &a) {

@@ -28,7 +28,7 @@ template <class V> struct Channel {
 #pragma unroll
         for (u32 j = 0; j < KEPT; j++) {
             x[j] = 0.0f;
-            // Inputs before position 0 are zero, whatever the state holds.
+            // Inputs before position 0 are zero, even if the state holds other numbers.
             if (sequence.position + j >= KEPT) x[j] = state[j * V::conv_n];
         }
         const float *kernel = (const float *)in.weight + c * V::taps, *biases = (const float *)in.vectors[0];

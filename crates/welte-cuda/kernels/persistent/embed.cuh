@@ -1,4 +1,4 @@
-// The embedding of a token; and what each layer adds to its input (Gemma 4).
+// The embedding of a token, and the inputs that each layer adds (Gemma 4).
 #pragma once
 #include "persistent/exchange.cuh"
 #include "persistent/stream.cuh"

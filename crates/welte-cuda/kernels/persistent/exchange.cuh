@@ -33,7 +33,7 @@ template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void request(co
 }
 
 // Waits until all quads of a `request` are fresh. First the warp votes; only if a lane has a stale quad does any lane load again.
-// Without the vote a token takes a seventh longer (docs/architecture/experiments.md).
+// Without the vote a token takes 14 % longer (docs/architecture/experiments.md).
 template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void await_fresh(WaitContext &w, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
     bool there = true;
 #pragma unroll
@@ -68,7 +68,7 @@ __device__ __forceinline__ float await_value(WaitContext &w, const float *from, 
     return value(got);
 }
 
-// ---- meeting ----
+// ---- grid-wide barrier ----
 
 // What this block wrote before becomes visible to the blocks that meet it.
 __device__ __forceinline__ void arrive(u32 *counter) {

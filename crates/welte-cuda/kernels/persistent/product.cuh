@@ -5,7 +5,7 @@
 #include "persistent/stage.cuh"
 
 // The unit of the row that a lane takes in each round. Past the end of its slice a lane takes the neighbouring unit and multiplies it
-// by zero: other banks than the other lanes' units have.
+// by zero. That unit is in other banks than the units of the other lanes.
 template <class V> struct LaneUnits {
     using P = Partition<V>;
     static constexpr bool FULL = P::EVEN && P::EACH % P::LANES == 0;
@@ -39,7 +39,7 @@ template <class V> struct LaneUnits {
 template <class V, bool BLOCKS> struct LaneInput;
 
 // Blocks. A sum does not depend on where its line starts: a line that starts later loads its first units last, but adds them first.
-// For this the last EARLY rounds are added twice, once before the others and once in their turn, and one of both times with zeros.
+// For this the last EARLY rounds are added twice, once before the others and once in their turn, and with zeros in one of the two cases.
 // Steps of several rows add in the same order (tile.cuh).
 template <class V> struct LaneInput<V, true> {
     using P = Partition<V>;
@@ -266,7 +266,7 @@ template <class V> __device__ __forceinline__ float result(const float (*parts)[
     return v;
 }
 
-// The convolution of a row that is a channel. `in` is the instruction behind the product's.
+// The convolution of a row that is a channel. `in` is the instruction after the product's.
 template <class V, bool = V::taps != 0> struct RowConvolution {
     __device__ __forceinline__ void load(const Shared *, const Sequence &, const Instruction &, u32) {}
     __device__ __forceinline__ float next(float own) { return own; }
@@ -296,7 +296,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
     // A router has fewer rows than there are blocks.
     if (V::partial && share.rows == 0) return 0;
     STAMP(0);
-    // Work that does not need the input is done before the wait for it: every block waits for what comes after.
+    // Work that does not need the input comes before the wait for it, because every block waits for the results.
     Multiplier x;
     x.begin(warp, lane);
     u32 first = opaque(share.first), count = opaque(share.rows), tag = opaque(tag_of(turn, in.writes_per_turn, in.writes));
@@ -306,11 +306,11 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
     }
     STAMP(1);
     x.load(slice, lane);
-    // The parts have two halves that are used in turn, so a segment need not wait until the one before is read.
+    // The parts have two halves that are used in turn, so a segment need not wait until the previous one is read.
     constexpr u32 SEGMENT = L::ROOM / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
     float *out = exchange + in.output + first;
-    // What the instruction behind this one adds: the place of the gate or of the inputs, or the weights of the convolution.
+    // The next instruction supplies the place of the gate or of the inputs, or the weights of the convolution.
     const Instruction &more = (&in)[1];
     u32 gate = 0, gate_tag = 0;
     if constexpr (V::gated) gate_tag = tag_of(turn, more.reads_per_turn, more.reads), gate = peek(exchange + more.input);

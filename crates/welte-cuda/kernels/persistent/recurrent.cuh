@@ -40,7 +40,7 @@ template <class V> struct HeadState {
     // The distance of an element from the thread's first one. A constant, so that addresses take no registers.
     static __device__ __forceinline__ constexpr u64 distance(u32 c, u32 i) { return (u64)i * (STATE_PARTS * V::value_dim) + c * STATE_COLUMNS; }
 
-    // `from` is the thread's first element. Before position 0 a state is zero, whatever the page holds.
+    // `from` is the thread's first element. Before position 0 a state is zero, even if the page holds other numbers.
     __device__ __forceinline__ void load(const float *from, bool zero, u32 part, u32 first) {
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++)
@@ -149,7 +149,7 @@ __device__ __forceinline__ void recurrent(WaitContext &w, Shared *s, float *exch
             squares = warp_sum(squares);
             if (lane == 0) s->squares[parity][tid / 32] = squares;
         }
-        // Behind this meeting no warp reads the operands any more.
+        // After this barrier no warp reads the operands.
         consumers_meet();
         STAMP(2);
         float factor = 1.0f;

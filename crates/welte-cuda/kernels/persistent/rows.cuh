@@ -1,4 +1,4 @@
-// A step of several rows, or some rows of it. Each row has an exchange of its own, EXCHANGE_FLOATS floats after that of the row before, with the
+// A step of several rows, or some rows of it. Each row has an exchange of its own, EXCHANGE_FLOATS floats after that of the previous row, with the
 // same vectors at the same places.
 #pragma once
 #include "persistent/exchange.cuh"

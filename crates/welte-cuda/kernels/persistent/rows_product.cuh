@@ -72,7 +72,7 @@ template <class V> struct RowByRowMultiplier {
 template <class V, u32 GROUPS, bool BLOCKS, bool TENSOR> struct MultiplierOf { using Type = RowByRowMultiplier<V>; };
 template <class V, u32 GROUPS> struct MultiplierOf<V, GROUPS, true, false> { using Type = BlockMultiplier<V, GROUPS>; };
 template <class V, u32 GROUPS> struct MultiplierOf<V, GROUPS, false, true> { using Type = RowsTensorMultiplier<V, GROUPS>; };
-// What multiplies a format with GROUPS groups of rows.
+// The multiplier of a format for GROUPS groups of rows.
 template <class V, u32 GROUPS> using Multiplier = typename MultiplierOf<V, GROUPS, V::Format::BLOCKS, V::chunks != 0>::Type;
 
 // The chunks that are multiplied one after the other, and whether each is staged by itself.

@@ -39,8 +39,8 @@ struct LogprobPlaces {
     u32 wanted; // likeliest tokens
 };
 
-// Computes this block's part for the turn at hand. A block reads its own logits, and overwrites them when it has done so (await_scores). So
-// no block begins the turn after the next before all have ended this one: what is used by turn modulo 2 is free again.
+// Computes this block's part for the current turn. A block reads its own logits, and overwrites them when it has done so (await_scores). So
+// no block begins the turn after the next before all have ended this one. Memory that is indexed by turn modulo 2 is then free.
 __device__ __forceinline__ void score_token(Shared *s, const LogprobPlaces &a, const Share &share, u32 turn, u32 serial) {
     u32 lane = threadIdx.x % 32, which = turn % 2, token = s->scores.token;
     const float *logits = a.logits + share.first;

@@ -5,7 +5,7 @@
 #include "persistent/formats.cuh"
 #include "persistent/exchange.cuh"
 
-// What becomes of a product's results.
+// Where the results of a product go.
 enum class Output : u32 {
     Store,  // they replace the output
     Add,    // they are added to the output
@@ -99,7 +99,7 @@ struct Streamer {
         at = end_unwrapped = number = released = oldest_start = in_flight = choices = 0;
     }
 
-    // Waits for the oldest copies in flight. They arrive whatever other threads do.
+    // Waits for the oldest copies in flight. They arrive without help from other threads.
     __device__ __forceinline__ void await_oldest() {
         u32 first = number - in_flight;
         while (!mbarrier_passed(full + first % SLOTS * 8, first / SLOTS & 1)) {
@@ -142,7 +142,7 @@ struct Streamer {
         u32 to, start, barrier; // of the ring, unwrapped
     };
 
-    // Waits until the next slot, which gets so many bytes, may be requested. Returns false when the chain is over.
+    // Waits until the next slot, of `bytes` bytes, may be requested. Returns false when the chain is over.
     template <class V> __device__ __forceinline__ bool open_slot(u32 bytes, u32 max_in_flight, Place &place) {
         if (BULK_COPIES) return claim_slot<V>(bytes, max_in_flight, place);
         bool open = threadIdx.x % 32 == 0 && claim_slot<V>(bytes, max_in_flight, place);

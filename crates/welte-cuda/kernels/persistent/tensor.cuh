@@ -3,7 +3,7 @@
 //
 // A row of weights has V::chunks chunks, and each warp has an eighth of every chunk, its *piece*. Runs of 32 elements of a piece are even
 // or odd. A column of the operand is a line, a chunk, and whether its runs are even or odd; a row of the first operand is likewise a chunk
-// and the parity of runs. Of the results only those count whose row and column have the same chunk and parity. So one instruction takes
+// and the parity of runs. Only results whose row and column have the same chunk and parity are used. So one instruction takes
 // eight different runs of one line, or two of four lines.
 //
 // The definition of a sum, for steps of several rows too (rows_tensor.cuh): the first and second half of each eight elements have a sum
@@ -115,5 +115,5 @@ template <class V> struct TensorMultiplier {
 
 template <class V, bool TENSOR = V::chunks != 0> struct ChainMultiplierOf { using Type = LaneMultiplier<V>; };
 template <class V> struct ChainMultiplierOf<V, true> { using Type = TensorMultiplier<V>; };
-// What multiplies a format in chains.
+// The multiplier of a format in chains.
 template <class V> using ChainMultiplier = typename ChainMultiplierOf<V>::Type;

@@ -50,7 +50,7 @@ template <class V> struct Tiles {
     __device__ static __forceinline__ u32 row(u32 line) { return line / P::LINES * V::rows + line % V::rows; }
     __device__ static __forceinline__ u32 set(u32 line) { return line % P::LINES / V::rows; }
 
-    // The unit that a lane loads of chunk c. Past the end of the slice it is any unit: the operand is zero there.
+    // The unit that a lane loads of chunk c. Past the end of the slice any unit will do: the operand is zero there.
     __device__ static __forceinline__ u32 unit(u32 warp, u32 c, u32 t) {
         u32 unit = warp * P::EACH + 4 * c + t;
         return P::EACH % 4 || !P::EVEN ? min(unit, P::UNITS - 1) : unit;
