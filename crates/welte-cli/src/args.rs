@@ -136,15 +136,6 @@ pub(crate) struct RunArgs {
     pub(crate) recipe: Option<welte_server::Recipe>,
 }
 
-impl RunArgs {
-    /// How answers are generated.
-    pub(crate) fn options(&self) -> anyhow::Result<welte::GenerateOptions> {
-        let mut options = self.sampling.options();
-        options.constraint = self.constraint.constraint()?;
-        Ok(options)
-    }
-}
-
 /// How long an idle model stays loaded; `None`: until its memory is needed.
 #[derive(Clone, Copy)]
 pub(crate) struct KeepAlive(pub(crate) Option<Duration>);

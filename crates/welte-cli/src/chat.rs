@@ -157,7 +157,7 @@ impl Chat {
 
     fn turn(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<()> {
         let model = self.session.model().clone();
-        let options = args.options()?;
+        let options = args.sampling.constrained(&args.constraint)?;
         let Some(template) = &self.template else {
             let text = format!("{}{line}", self.raw);
             let tokens = model.encode(&text)?;

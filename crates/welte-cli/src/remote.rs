@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Option<ExitCode>> {
 
 /// The fields of every request. Settings that the server would not honour are refused there, by name.
 fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
-    let options = args.options()?;
+    let options = args.sampling.constrained(&args.constraint)?;
     anyhow::ensure!(
         options.constraint.is_none()
             && args.logprobs.is_none()

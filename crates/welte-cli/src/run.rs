@@ -75,7 +75,7 @@ fn request(args: &RunArgs) -> anyhow::Result<Request> {
 }
 
 fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
-    let mut options = args.options()?;
+    let mut options = args.sampling.constrained(&args.constraint)?;
     options.logprobs = args.logprobs;
     let model = load(source, args)?;
     let template = template(args, &model)?;

@@ -1,5 +1,6 @@
 //! Flags of sampling and stopping.
 
+use crate::constraint::ConstraintArgs;
 use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -123,6 +124,13 @@ impl SamplingArgs {
             sampling.seed = self.fixed_seed().unwrap_or_else(clock);
         }
         sampling
+    }
+
+    /// How answers are generated that must look as the constraint says.
+    pub(crate) fn constrained(&self, by: &ConstraintArgs) -> anyhow::Result<GenerateOptions> {
+        let mut options = self.options();
+        options.constraint = by.constraint()?;
+        Ok(options)
     }
 
     pub(crate) fn options(&self) -> GenerateOptions {

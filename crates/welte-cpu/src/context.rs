@@ -6,18 +6,17 @@ use crate::load::Inner;
 use crate::lower::Lowering;
 use crate::memory::Block;
 use crate::ops::State;
-use crate::ops::samplers::Samplers;
 use crate::panicked;
 use crate::scratch::{Scratch, Sizes, chain_slots, first_list, most_phases};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs, Made,
-    MaskBoard, Profile, SKIPPED, SlotState, Step, StepChain, StepOptions, StepPlan, chain_by_steps,
-    is_token,
+    ChainStart, Checks, Choice, Context, Control, Emitted, Error, HostScratch, HostSlot,
+    LogprobQuery, Logprobs, Made, MaskBoard, Profile, SKIPPED, SlotState, Step, StepChain,
+    StepOptions, StepPlan, chain_by_steps, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -81,6 +80,7 @@ impl CpuContext {
         let slots = program.slots as usize;
         let (vocab, context) = (program.vocab as usize, program.context as usize);
         let caches = 0..program.caches.len();
+        let lanes = (0..sizes.lanes).map(|_| Mutex::new(HostScratch::new(vocab, context)));
         let state = State {
             step: 0,
             rows: vec![Row::default(); sizes.rows],
@@ -91,7 +91,9 @@ impl CpuContext {
                 .flat_map(|cache| Checks::first_pages(program, cache))
                 .collect(),
             plain_argmax: vec![false; sizes.rows],
-            samplers: Samplers::new(slots, sizes.lanes, vocab, context),
+            slots: (0..slots).map(|_| HostSlot::new(vocab, context)).collect(),
+            lanes: lanes.collect(),
+            masks: Arc::new(MaskBoard::new(slots, vocab)),
         };
         Ok(CpuContext {
             chunks: Vec::with_capacity(most_phases(program)),
@@ -187,7 +189,7 @@ impl CpuContext {
         if sample {
             let rows = &self.state.rows[..input_rows];
             for (plain, row) in self.state.plain_argmax.iter_mut().zip(rows) {
-                *plain = self.state.samplers.is_plain_argmax(row.slot as usize);
+                *plain = self.state.slots[row.slot as usize].is_plain_argmax();
             }
         }
         self.state.step += 1;
@@ -261,13 +263,13 @@ impl StepChain for CpuContext {
     }
 
     fn choose_live(&mut self, row: usize) -> Result<Made, Error> {
-        let (slot, token) = (self.live[row].slot as usize, self.token(row));
-        let samplers = &mut self.state.samplers;
+        let token = self.token(row);
+        let slot = &mut self.state.slots[self.live[row].slot as usize];
         if is_token(token) {
-            samplers.remember(slot, token);
+            slot.remember(token);
         }
-        let ends = samplers.ends_at(slot, token);
-        let query = samplers.logprob_query(slot, row, token);
+        let ends = slot.ends_at(token);
+        let query = slot.logprob_query(row, token);
         let logprobs = query.map(|query| self.answer(DECODE, self.live.len(), &query));
         Ok(Made {
             token,
@@ -369,12 +371,13 @@ impl Context for CpuContext {
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
         self.checks.slot_state(&self.inner.program, slot, state)?;
-        self.state.samplers.set(slot as usize, state);
+        self.state.masks.clear(slot);
+        self.state.slots[slot as usize].set(state);
         Ok(())
     }
 
     fn masks(&self) -> Arc<MaskBoard> {
-        self.state.samplers.masks().clone()
+        self.state.masks.clone()
     }
 
     fn sample(&mut self, choices: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
@@ -386,11 +389,11 @@ impl Context for CpuContext {
                 tokens[nth] = SKIPPED;
                 continue;
             }
-            let (row, slot) = (choice.output as usize, choice.slot as usize);
+            let (row, slot) = (choice.output as usize, choice.slot);
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
-            tokens[nth] = self.state.samplers.choose(0, slot, logits, choice.position);
+            tokens[nth] = self.state.choose(0, slot, logits, choice.position);
             if is_token(tokens[nth]) {
-                self.state.samplers.remember(slot, tokens[nth]);
+                self.state.slots[slot as usize].remember(tokens[nth]);
             }
         }
         Ok(())

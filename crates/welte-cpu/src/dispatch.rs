@@ -142,7 +142,7 @@ impl Phase {
             Phase::ExpertsMatmul(p) => p.chunks(rows),
             Phase::Group(..) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
-            Phase::Choose(_) => state.samplers.lanes().min(rows),
+            Phase::Choose(_) => state.lanes.len().min(rows),
             _ => rows.div_ceil(basic::rows_of_chunk(rows)),
         }
     }

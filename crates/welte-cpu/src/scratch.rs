@@ -6,12 +6,11 @@ use crate::memory::{Block, round_up};
 use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample;
-use crate::ops::samplers::Samplers;
 use crate::ops::{
     ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention, gated_delta, heads,
     matmul,
 };
-use welte_device::{ChainStart, Checks, Error};
+use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
 
 /// The most phases that a command may have.
@@ -251,7 +250,9 @@ impl Sizes {
             + sizes.rows * (size_of::<Row>() + size_of::<u32>() + size_of::<bool>())
             + slots * size_of::<ChainStart>()
             + Checks::bytes(program)
-            + Samplers::bytes(slots, sizes.lanes, vocab, context);
+            + slots * HostSlot::bytes(vocab, context)
+            + sizes.lanes * HostScratch::bytes(vocab, context)
+            + MaskBoard::words(slots, vocab) * 4;
         sizes
     }
 

@@ -589,11 +589,8 @@ impl CudaContext {
     /// Uploads a slot's sampling state, if the device has another one.
     fn upload_sampler(&mut self, slot: u32) -> Result<(), Error> {
         let at = self.samplers.start() + u64::from(slot) * region_bytes(&self.loaded.program);
-        match self.slots[slot as usize].take_changes() {
-            // SAFETY: the slot's region has room for its largest state.
-            Some(state) => unsafe { self.gpu.upload(at, state) },
-            None => Ok(()),
-        }
+        // SAFETY: the region is the slot's.
+        unsafe { self.slots[slot as usize].upload(&self.gpu, at) }
     }
 
     /// Enqueues sampling for `count` rows of the step from row `first` on, whose logits are at an address. At `fault`, unless it

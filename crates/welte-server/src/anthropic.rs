@@ -7,7 +7,7 @@ use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
 use crate::openai::{figures, text_format};
-use crate::{images, sampling, sse};
+use crate::{answer, images, sampling};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use welte::{Image, Message};
@@ -47,7 +47,7 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
             blocks: 0,
             open: None,
         };
-        return Ok(sse::response(answers, format, "text/event-stream"));
+        return Ok(answer::respond(answers, format, "text/event-stream"));
     }
     let wholes = Answers::new(answers).collect().await?;
     let [whole] = wholes.as_slice() else {
@@ -424,7 +424,7 @@ impl MessageStream {
     }
 }
 
-impl sse::Format for MessageStream {
+impl answer::Format for MessageStream {
     fn begin(&mut self) -> Vec<Value> {
         vec![json!({ "type": "message_start", "message": {
             "id": self.id, "type": "message", "role": "assistant", "model": self.served.id, "content": [],
@@ -479,6 +479,6 @@ impl sse::Format for MessageStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        sse::named(value)
+        answer::sse_named(value)
     }
 }

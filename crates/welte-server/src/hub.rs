@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::recipe::{self, Recipe, Recipes, Turn};
-use crate::{ollama, sse};
+use crate::{answer, ollama};
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use futures_core::Stream;
@@ -103,7 +103,10 @@ pub(crate) async fn pull(app: Arc<App>, mut fields: Fields) -> Outcome {
         last
     });
     if stream {
-        return Ok(sse::streamed(Lines(received), "application/x-ndjson"));
+        return Ok(answer::respond_bytes(
+            Lines(received),
+            "application/x-ndjson",
+        ));
     }
     match done.await {
         Ok(last) => Ok(ok(&last?)),
@@ -229,7 +232,10 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     let (lines, received) = unbounded_channel();
     // The receiver is there.
     let _ = lines.send(done);
-    Ok(sse::streamed(Lines(received), "application/x-ndjson"))
+    Ok(answer::respond_bytes(
+        Lines(received),
+        "application/x-ndjson",
+    ))
 }
 
 /// `DELETE /api/delete`

@@ -42,7 +42,6 @@ mod rerank;
 mod router;
 mod sampling;
 mod serve;
-mod sse;
 mod times;
 mod turns;
 mod volatile_lines;

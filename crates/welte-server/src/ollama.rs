@@ -9,7 +9,7 @@ use crate::models::{Entry, Lease, Served, name_of};
 use crate::openai::figures;
 use crate::recipe::Recipe;
 use crate::times::nanoseconds;
-use crate::{images, keep_alive, logprobs, sampling, sse, times};
+use crate::{answer, images, keep_alive, logprobs, sampling, times};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -248,7 +248,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
         call: Default::default(),
     };
     if stream {
-        return Ok(sse::response(answers, format, "application/x-ndjson"));
+        return Ok(answer::respond(answers, format, "application/x-ndjson"));
     }
     let wholes = Answers::new(answers).collect().await?;
     let [whole] = wholes.as_slice() else {
@@ -343,7 +343,7 @@ impl Lines {
     }
 }
 
-impl sse::Format for Lines {
+impl answer::Format for Lines {
     fn begin(&mut self) -> Vec<Value> {
         Vec::new()
     }

@@ -34,7 +34,6 @@ mod model;
 mod perplexity;
 mod pictures;
 mod rerank;
-mod session;
 mod stepper;
 mod text;
 mod vision;
@@ -50,7 +49,7 @@ pub use divergence::{Divergence, divergence};
 pub use engine::Driver;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot, Request,
-    SlotSnapshot, Snapshot, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
+    Session, SlotSnapshot, Snapshot, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
 };
 #[doc(hidden)]
 pub use engine::{Clock, SyntheticDraft};
@@ -63,7 +62,6 @@ pub use perplexity::{Perplexity, perplexity};
 pub use pictures::WordSight;
 pub use pictures::{Eyes, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
-pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};

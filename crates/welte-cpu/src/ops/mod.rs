@@ -25,11 +25,12 @@ pub(crate) mod output_rows;
 pub(crate) mod positions;
 pub(crate) mod rope;
 pub(crate) mod sample;
-pub(crate) mod samplers;
 pub(crate) mod short_conv;
 mod vectors;
 
 pub(crate) use crate::kernels::MANY_ROWS;
+use std::sync::{Arc, Mutex};
+use welte_device::{HostScratch, HostSlot, MaskBoard};
 use welte_table::Row;
 
 /// Rows of floats in a buffer.
@@ -142,7 +143,10 @@ pub(crate) struct State {
     /// By row, while sampling: its token is the argmax of its logits.
     pub(crate) plain_argmax: Vec<bool>,
     /// Sampling state of the slots.
-    pub(crate) samplers: samplers::Samplers,
+    pub(crate) slots: Vec<HostSlot>,
+    /// Scratch by lane: as many tokens may be chosen at the same time. Each lane has one user, so nobody waits for a lock.
+    pub(crate) lanes: Vec<Mutex<HostScratch>>,
+    pub(crate) masks: Arc<MaskBoard>,
 }
 
 /// SiLU, GELU by tanh, GELU by erf: the table's numbers 0, 1, 2.

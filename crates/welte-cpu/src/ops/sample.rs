@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use super::{FloatRows, State};
+use std::sync::PoisonError;
 use welte_device::argmax;
 
 /// Logits in one chunk of the parallel argmax.
 pub(crate) const CHUNK: usize = 8192;
 
-/// The sample op in two phases: the argmax of each chunk of logits, then the choices, in as many chunks as the samplers
-/// have lanes.
+/// The sample op in two phases: the argmax of each chunk of logits, then the choices, in as many chunks as there are lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) logits: FloatRows,
@@ -64,15 +64,14 @@ impl Sample {
     /// See `super`; the rows that are a plain argmax were scanned.
     pub(crate) unsafe fn choose(&self, state: &State, rows: usize, lane: usize) {
         let rows = state.rows[..rows].iter().enumerate();
-        for (row, at) in rows.skip(lane).step_by(state.samplers.lanes()) {
+        for (row, at) in rows.skip(lane).step_by(state.lanes.len()) {
             // SAFETY: the row lies in its buffers, and belongs to this lane alone.
             unsafe {
                 let token = if state.plain_argmax[row] {
                     self.argmax_of_partials(row)
                 } else {
                     let logits = self.logits.row(row, self.n);
-                    let (slot, position) = (at.slot as usize, at.position + 1);
-                    state.samplers.choose(lane, slot, logits, position)
+                    state.choose(lane, at.slot, logits, at.position + 1)
                 };
                 *self.tokens.add(row) = token;
             }
@@ -94,3 +93,16 @@ impl Sample {
         best.1
     }
 }
+
+impl State {
+    /// Chooses a slot's token for `position` with a lane's scratch, or says why there is none. Allocates nothing.
+    pub(crate) fn choose(&self, lane: usize, slot: u32, logits: &[f32], position: u32) -> u32 {
+        let scratch = self.lanes[lane].lock();
+        let mut scratch = scratch.unwrap_or_else(PoisonError::into_inner);
+        let own = &self.slots[slot as usize];
+        scratch.choose(own, &self.masks, slot, logits, position)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use crate::launch::{ByRows, Launch, args};
 use crate::loaded::turn_unit;
 use crate::lower::MAILBOX_SLOTS;
 use std::time::{Duration, Instant};
-use welte_device::{ChainStart, Control, Logprobs, Replay, is_token};
+use welte_device::{ChainStart, Control, Emitted, Logprobs, Replay, is_token};
 use welte_table::{CacheKind, CacheSpec, Op, Row};
 
 /// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host is delayed; each costs
@@ -29,7 +29,7 @@ impl CudaContext {
         &mut self,
         start: &ChainStart,
         control: &Control,
-        emit: &mut dyn FnMut(u32, Option<Logprobs>) -> bool,
+        emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<usize, Error> {
         self.gpu.current()?;
         let steps = start.steps as usize;
@@ -45,9 +45,9 @@ impl CudaContext {
             self.upload_sampler(row.slot)?;
             let mut last = row.token();
             let n = most.min(steps - emitted);
-            let (count, more) = self.run_chain(row, n, control, &mut |token, logprobs| {
-                last = token;
-                emit(token, logprobs)
+            let (count, more) = self.run_chain(row, n, control, &mut |emitted| {
+                last = emitted.token;
+                emit(emitted)
             })?;
             emitted += count;
             if !more {
@@ -64,7 +64,7 @@ impl CudaContext {
         row: Row,
         n: usize,
         control: &Control,
-        emit: &mut dyn FnMut(u32, Option<Logprobs>) -> bool,
+        emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(usize, bool), Error> {
         let slot = row.slot as usize;
         let states = self.has_states();
@@ -131,7 +131,12 @@ impl CudaContext {
                 if is_token(token) {
                     self.slots[slot].remember(token);
                 }
-                let go_on = emit(token, logprobs);
+                let go_on = emit(Emitted {
+                    slot: row.slot,
+                    position: row.position + seen as u32,
+                    token,
+                    logprobs,
+                });
                 if ends || seen == n {
                     break Ok((seen, go_on && !ends));
                 }
@@ -169,6 +174,17 @@ impl CudaContext {
             }
         }
         result
+    }
+
+    /// The token of a number with its probability, if the slot reports it, once the device has made both.
+    pub(super) fn reported(&self, slot: u32, serial: u32) -> Option<(u32, Option<Logprobs>)> {
+        let token = self.token(serial)?;
+        match &self.logprobs {
+            Some(logprobs) if is_token(token) && self.slots[slot as usize].reports_logprobs() => {
+                Some((token, Some(logprobs.of_token(serial)?)))
+            }
+            _ => Some((token, None)),
+        }
     }
 
     /// Replays chains in another way from now on. Graphs that this needs are built now, if they were not before.

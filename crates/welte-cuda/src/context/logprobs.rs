@@ -5,7 +5,7 @@ use super::CudaContext;
 use crate::Error;
 use crate::launch::bytes_of;
 use crate::ops::logprobs::{Answer, Args, MOST_QUERIES};
-use welte_device::{LogprobQuery, Logprobs, is_token};
+use welte_device::{LogprobQuery, Logprobs};
 use welte_table::Row;
 
 impl CudaContext {
@@ -58,17 +58,6 @@ impl CudaContext {
             let grid = [rows.len() as u32, 1, 1];
             self.gpu
                 .launch(&logprobs.of_chain, grid, bytes_of(&logprobs.chain))
-        }
-    }
-
-    /// The token of a number with its probability, if the slot reports it, once the device has made both.
-    pub(super) fn reported(&self, slot: u32, serial: u32) -> Option<(u32, Option<Logprobs>)> {
-        let token = self.token(serial)?;
-        match &self.logprobs {
-            Some(logprobs) if is_token(token) && self.slots[slot as usize].reports_logprobs() => {
-                Some((token, Some(logprobs.of_token(serial)?)))
-            }
-            _ => Some((token, None)),
         }
     }
 }

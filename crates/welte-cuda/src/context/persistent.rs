@@ -60,7 +60,7 @@ impl CudaContext {
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         let plain = persistent.kernel.replace(timing);
         persistent.arguments.times = times.start();
-        let result = self.decode(start, &Control::default(), &mut |_, _| true);
+        let result = self.decode(start, &Control::default(), &mut |_| true);
         if let Some(persistent) = &mut self.persistent {
             persistent.kernel = plain;
             persistent.arguments.times = 0;

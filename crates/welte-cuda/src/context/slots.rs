@@ -42,7 +42,7 @@ impl CudaContext {
             running.retain(|one| one.steps > 0);
             match running[..] {
                 [] => return Ok(()),
-                [start] => return self.run_alone(start, control, emit),
+                [start] => return self.decode(&start, control, emit).map(|_| ()),
                 _ if control.is_stopped() => return Ok(()),
                 _ => {}
             }
@@ -53,27 +53,6 @@ impl CudaContext {
             self.chained = rows;
             made?;
         }
-    }
-
-    fn run_alone(
-        &mut self,
-        start: ChainStart,
-        control: &Control,
-        emit: &mut dyn FnMut(Emitted) -> bool,
-    ) -> Result<(), Error> {
-        let ChainStart {
-            slot, mut position, ..
-        } = start;
-        let emitted = self.decode(&start, control, &mut |token, logprobs| {
-            position += 1;
-            emit(Emitted {
-                slot,
-                position,
-                token,
-                logprobs,
-            })
-        });
-        emitted.map(|_| ())
     }
 
     /// Steps of all slots until one of them stops. `rows` are those of the first step. Slots that have stopped have no tokens left

@@ -213,7 +213,7 @@ impl CudaContext {
         };
         let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         begin.record()?;
-        self.decode(&start, &Control::default(), &mut |_, _| true)?;
+        self.decode(&start, &Control::default(), &mut |_| true)?;
         end.record()?;
         end.wait()?;
         end.since(&begin)

@@ -3,6 +3,7 @@
 
 use super::gemm::for_rows;
 use super::need::MemoryNeed;
+use crate::gpu::Gpu;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args, bytes_of};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::{Layout, mirrored};
@@ -409,8 +410,20 @@ impl Sampler {
         self.changed |= self.looks_back();
     }
 
-    /// The bytes to upload to the start of the slot's region, if the device has another state. It has this one afterwards.
-    pub(crate) fn take_changes(&mut self) -> Option<&[u8]> {
+    /// Uploads the state to the slot's region, if the device has another one.
+    ///
+    /// # Safety
+    /// The region has [`region_bytes`] bytes from `region` on.
+    pub(crate) unsafe fn upload(&mut self, gpu: &Gpu, region: u64) -> Result<(), Error> {
+        match self.take_changes() {
+            // SAFETY: the largest state fits into the region.
+            Some(state) => unsafe { gpu.upload(region, state) },
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes of the state, if the device has another one. It has this one afterwards.
+    fn take_changes(&mut self) -> Option<&[u8]> {
         std::mem::take(&mut self.changed).then(|| self.bytes())
     }
 

@@ -131,22 +131,8 @@ impl HostScratch {
         }
     }
 
-    /// The temperature for the tokens that are left, above 0.
-    pub(super) fn temperature(&self, s: &Sampling) -> f32 {
-        let range = s.dynatemp_range;
-        if range.is_nan() || range <= 0.0 || self.order.len() < 2 {
-            return s.temperature;
-        }
-        let (_, entropy) = self.total_and_entropy();
-        let relative = (entropy / (self.order.len() as f64).ln()).clamp(0.0, 1.0);
-        let least = f64::from((s.temperature - range).max(0.0));
-        let most = f64::from(s.temperature + range);
-        let temperature = least + (most - least) * relative.powf(f64::from(s.dynatemp_exponent));
-        (temperature as f32).max(f32::MIN_POSITIVE)
-    }
-
     /// The sum of the kept tokens' weights, and the entropy of their distribution.
-    fn total_and_entropy(&self) -> (f64, f64) {
+    pub(super) fn total_and_entropy(&self) -> (f64, f64) {
         let (work, order) = (&self.work, &self.order);
         let total: f64 = order.iter().map(|i| weight(work, *i)).sum();
         let term = |i: &u32| match weight(work, *i) {

@@ -218,6 +218,20 @@ impl HostScratch {
         chosen.1
     }
 
+    /// The temperature for the tokens that are left, above 0.
+    fn temperature(&self, s: &Sampling) -> f32 {
+        let range = s.dynatemp_range;
+        if range.is_nan() || range <= 0.0 || self.order.len() < 2 {
+            return s.temperature;
+        }
+        let (_, entropy) = self.total_and_entropy();
+        let relative = (entropy / (self.order.len() as f64).ln()).clamp(0.0, 1.0);
+        let least = f64::from((s.temperature - range).max(0.0));
+        let most = f64::from(s.temperature + range);
+        let temperature = least + (most - least) * relative.powf(f64::from(s.dynatemp_exponent));
+        (temperature as f32).max(f32::MIN_POSITIVE)
+    }
+
     /// Applies the penalties of a slot to the logits.
     fn penalise(&mut self, slot: &HostSlot) {
         let s = &slot.settings;

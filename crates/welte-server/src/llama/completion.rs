@@ -8,7 +8,7 @@ use crate::error::{Api, Failure, ok};
 use crate::lines::LineLimits;
 use crate::models::{Lease, Served};
 use crate::openai::figures;
-use crate::{logprobs, prompts, sse};
+use crate::{answer, logprobs, prompts};
 use serde_json::{Value, json};
 use std::time::Duration;
 use welte::{Logprobs, RequestProgress, Sampling, StopReason};
@@ -109,7 +109,7 @@ async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask, several: bool) 
             pending: answers.iter().map(|_| Pending::default()).collect(),
             form,
         };
-        return Ok(sse::response(answers, format, "text/event-stream"));
+        return Ok(answer::respond(answers, format, "text/event-stream"));
     }
     let wholes = Answers::new(answers).collect().await?;
     let all = wholes.iter().enumerate();
@@ -245,7 +245,7 @@ impl CompletionStream {
     }
 }
 
-impl sse::Format for CompletionStream {
+impl answer::Format for CompletionStream {
     fn begin(&mut self) -> Vec<Value> {
         Vec::new()
     }
@@ -296,6 +296,6 @@ impl sse::Format for CompletionStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        sse::data(value)
+        answer::sse(value)
     }
 }

@@ -8,7 +8,7 @@ use crate::ask::{self, Ask, Ending, Prompt};
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::{Lease, Served};
-use crate::{llama, logprobs, sse};
+use crate::{answer, llama, logprobs, sampling};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use welte::{Constraint, Logprobs, RequestProgress};
@@ -26,6 +26,7 @@ pub(crate) async fn chat_tokens(app: Arc<App>, fields: Fields) -> Outcome {
 async fn request(app: &App, mut fields: Fields) -> Result<(Ask, Streaming), Failure> {
     let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(app, &served, app.id("chatcmpl-"));
+    sampling::take(&mut fields, &mut ask.options)?;
     let streaming = take_common(&mut fields, &mut ask)?;
     let messages = messages(&mut fields)?;
     ask.ending = Ending::take(&mut fields, &messages)?;
@@ -70,7 +71,7 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
             settings,
             timings: vec![None; choices],
         };
-        return Ok(sse::response(answers, format, "text/event-stream"));
+        return Ok(answer::respond(answers, format, "text/event-stream"));
     }
     let wholes = Answers::new(answers).collect().await?;
     let choices: Result<Vec<Value>, Failure> = wholes
@@ -235,7 +236,7 @@ impl ChatStream {
     }
 }
 
-impl sse::Format for ChatStream {
+impl answer::Format for ChatStream {
     fn begin(&mut self) -> Vec<Value> {
         let role = || json!({ "role": "assistant", "content": null });
         (0..self.ends.len())
@@ -302,7 +303,7 @@ impl sse::Format for ChatStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        sse::data(value)
+        answer::sse(value)
     }
 
     fn close(&self) -> &'static str {

@@ -8,7 +8,7 @@ use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::logprobs::{self, Columns};
 use crate::models::Lease;
-use crate::{llama, prompts, sse};
+use crate::{answer, llama, prompts, sampling};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ const MAX_TOKENS: usize = 16;
 pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
+    sampling::take(&mut fields, &mut ask.options)?;
     let streaming = take_common(&mut fields, &mut ask)?;
     let prompt: Value = fields.need("prompt")?;
     ask.prompts = prompts::several(&fields, "prompt", prompt)?.0;
@@ -79,7 +80,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
             before,
             ends: vec![None; count],
         };
-        return Ok(sse::response(answers, format, "text/event-stream"));
+        return Ok(answer::respond(answers, format, "text/event-stream"));
     }
     let wholes = Answers::new(answers).collect().await?;
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
@@ -168,7 +169,7 @@ impl CompletionStream {
     }
 }
 
-impl sse::Format for CompletionStream {
+impl answer::Format for CompletionStream {
     fn begin(&mut self) -> Vec<Value> {
         let begin = |index: usize| (index, &self.before[index / self.choices].text);
         let begins = (0..self.ends.len())
@@ -223,7 +224,7 @@ impl sse::Format for CompletionStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        sse::data(value)
+        answer::sse(value)
     }
 
     fn close(&self) -> &'static str {

@@ -85,9 +85,8 @@ struct Streaming {
     extras: Extras,
 }
 
-/// Takes the fields that chats and completions share.
+/// Takes the fields that chats and completions share, besides those of sampling.
 fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
-    crate::sampling::take(fields, &mut ask.options)?;
     crate::sampling::take_grammar(fields, ask)?;
     ask.choices = crate::sampling::take_choices(fields, "n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);

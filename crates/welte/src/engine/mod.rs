@@ -25,6 +25,7 @@ mod simulation;
 mod snapshot;
 mod spelling;
 mod stream;
+mod submit;
 mod thread;
 
 #[doc(hidden)]
@@ -38,6 +39,7 @@ pub use request::SyntheticDraft;
 pub use shared::Status;
 pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};
 pub use stream::Stream;
+pub use submit::Session;
 pub use thread::Driver;
 
 use crate::cache::StoreMonitor;

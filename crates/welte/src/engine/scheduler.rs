@@ -1,7 +1,7 @@
 //! The scheduler: which rows the next step has. It owns no device; each turn gets the context.
 //!
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
-//! a chain. Each kind of work is planned ([`plan`]), run ([`run`]) and settled ([`settle`]). What a turn decides by timing
+//! a chain. Each kind of work is planned ([`plan`]), then run and settled ([`run`]). What a turn decides by timing
 //! changes when a token appears and never which one.
 
 mod admit;
@@ -15,7 +15,6 @@ mod plan;
 mod publish;
 mod recovery;
 mod run;
-mod settle;
 mod texts;
 mod work;
 

@@ -13,13 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use web_time::Instant;
-use welte_device::{
-    Context, Error as DeviceError, Logprobs, NO_MASK, NO_TOKEN, Role, SlotState, is_token,
-};
+use welte_device::{Context, Error as DeviceError, Role, SlotState};
 use welte_table::Sampling;
-
-/// Forced tokens that a step over all of them makes sooner than a chain.
-const FORCED_RUN: usize = 4;
 
 /// A sequence's part in the call of the device at hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,14 +65,14 @@ pub(crate) struct Sequence {
     sampling: Sampling,
     /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
-    ends: Vec<u32>,
+    pub(crate) ends: Vec<u32>,
     /// What its text must not contain.
-    stops: Option<Stops>,
+    pub(crate) stops: Option<Stops>,
     /// Tokens at which a repeated run ends: a bit per token.
     breakers: Vec<u32>,
     /// Biases in force once a number of tokens are generated.
     biases: usize,
-    min_tokens: usize,
+    pub(crate) min_tokens: usize,
     /// The device has another sampling state.
     pub(crate) slot_changed: bool,
     /// How many likeliest tokens are wanted with each generated token.
@@ -345,90 +340,6 @@ impl Sequence {
     /// True while rows of the prompt are computed whose probabilities are wanted.
     pub(crate) fn is_scoring(&self) -> bool {
         self.prompt_top.is_some() && self.generated() == 0
-    }
-
-    /// Takes the next token, with its probability if that is wanted. Returns false if the sequence ends.
-    pub(crate) fn take_with(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
-        let goes_on = self.take_unreported(token, logprobs);
-        if goes_on {
-            self.report(&[token]);
-        }
-        goes_on
-    }
-
-    /// Takes a token that a chain has chosen. Returns false if the sequence leaves the chain: where it did not get a token,
-    /// it tries again, unless that is in vain.
-    pub(crate) fn take_of_chain(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
-        let forced = self.guide.as_ref().map_or(0, Guide::forced);
-        // A bias may forbid a forced token.
-        if token == NO_MASK || token == NO_TOKEN && forced > 0 {
-            return false;
-        }
-        self.computed += 1;
-        self.take_with(token, logprobs)
-    }
-
-    /// True if enough forced tokens come next that a step over all of them is worth the end of a chain.
-    pub(crate) fn has_forced_run(&self) -> bool {
-        let forced = self.guide.as_ref().map_or(0, Guide::forced);
-        forced >= FORCED_RUN
-    }
-
-    /// Reports to the guide the last tokens that were chosen, which [`Sequence::take_unreported`] has taken.
-    pub(crate) fn report(&self, tokens: &[u32]) {
-        if let Some(guide) = &self.guide {
-            guide.report(tokens);
-        }
-    }
-
-    /// As [`Sequence::take_with`], but the guide does not learn of it.
-    pub(crate) fn take_unreported(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
-        if self.end.is_some() {
-            return false;
-        }
-        if !is_token(token) {
-            let problem = match token {
-                NO_TOKEN => "no token that it allows can be chosen",
-                _ => "its mask did not come in time",
-            };
-            let problem = problem.into();
-            self.end = Some(Err(Error::Guidance { problem }));
-            return false;
-        }
-        self.append(token, logprobs)
-    }
-
-    /// Takes at most `count` tokens that the guide forces. Returns false if the sequence ends.
-    pub(crate) fn take_forced(&mut self, count: usize) -> bool {
-        for _ in 0..count {
-            let forced = self.guide.as_ref().and_then(Guide::take_forced);
-            let Some(token) = forced else { break };
-            if !self.append(token, None) {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn append(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
-        if self.ends.contains(&token) {
-            self.end = Some(Ok(Finish::End(token)));
-            return false;
-        }
-        self.tokens.push(token);
-        self.keys.push(Key::from(token) | GENERATED);
-        if let Some(draft) = &mut self.draft {
-            draft.push(&self.tokens);
-        }
-        self.out.push(token, logprobs);
-        self.slot_changed |= self.generated() == self.min_tokens;
-        let stop = self.stops.as_mut().and_then(|stops| stops.take(token));
-        if let Some(which) = stop {
-            self.end = Some(Ok(Finish::Stop(which)));
-        } else if self.remaining() == 0 {
-            self.end = Some(Ok(Finish::Length));
-        }
-        self.is_wanted()
     }
 
     /// Tells the device how its tokens are chosen.

@@ -5,7 +5,7 @@ use super::sequence::Sequence;
 use super::snapshot::Snapshot;
 use crate::Error;
 use crate::cache::MediaNumbers;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use welte_device::Control;
 
@@ -57,13 +57,13 @@ pub(crate) struct Inbox {
     /// The last one that was filled in.
     pub(crate) snapshot: Option<Box<Snapshot>>,
     /// The last handle has gone, or somebody shut the engine down.
-    closing: bool,
+    pub(super) closing: bool,
     /// The thread has ended. In words, if it was not asked to.
-    closed: Option<Option<String>>,
+    pub(super) closed: Option<Option<String>>,
     /// Requests so far.
-    count: u64,
+    pub(super) count: u64,
     /// The numbers of the media of all requests.
-    media: MediaNumbers,
+    pub(super) media: MediaNumbers,
 }
 
 impl Shared {
@@ -87,31 +87,6 @@ impl Shared {
 
     pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands a request to the thread.
-    pub(crate) fn push(&self, mut sequence: Sequence) -> Result<u64, Error> {
-        let mut inbox = self.inbox();
-        if let Some(why) = &inbox.closed {
-            return Err(Error::EngineStopped { why: why.clone() });
-        }
-        if inbox.closing {
-            return Err(Error::EngineStopped { why: None });
-        }
-        let inside = self.inside.fetch_add(1, Ordering::Relaxed);
-        if inside >= self.max_requests {
-            self.inside.fetch_sub(1, Ordering::Relaxed);
-            return Err(Error::Busy { queue: self.queue });
-        }
-        let number = inbox.count;
-        sequence.number = number;
-        sequence.number_media(&mut inbox.media);
-        inbox.count += 1;
-        sequence.counted_by = Some(self.inside.clone());
-        inbox.arrivals.push(sequence);
-        drop(inbox);
-        self.wake();
-        Ok(number)
     }
 
     /// Ends the chain at hand, so that the thread looks at its inbox and at what was cancelled.

@@ -1,7 +1,6 @@
 //! The consumer's side of a request: tokens become text in the caller's thread, so the text does not depend on timing.
 
 use super::channel::{Channel, Finish, Next};
-use super::draft::Draft;
 use super::sequence::Sequence;
 use super::spelling::Spelling;
 use super::{CancelHandle, Engine, Request};
@@ -24,7 +23,7 @@ pub struct Stream {
     spelling: Spelling,
     stops: Arc<[String]>,
     ready: String,
-    number: u64,
+    pub(super) number: u64,
     prompt: usize,
     /// What the end of the budget means.
     at_limit: StopReason,
@@ -365,34 +364,6 @@ impl Stream {
         }
         let piece = std::mem::take(&mut self.ready);
         Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
-    }
-}
-
-impl Engine {
-    /// Begins a request. The stream gives its text or its tokens.
-    pub fn submit(&self, request: Request) -> Result<Stream, Error> {
-        self.submit_cancellable(request, Arc::default())
-    }
-
-    /// As [`Engine::submit`], with a flag that cancels the request.
-    pub(crate) fn submit_cancellable(
-        &self,
-        request: Request,
-        cancelled: Arc<AtomicBool>,
-    ) -> Result<Stream, Error> {
-        if self.model.is_encoder() {
-            let origin = self.model.origin().to_string();
-            return Err(Error::NoText { origin });
-        }
-        let clock = &self.handle.shared.clock;
-        let started = clock.now();
-        let out = |room| Channel::new(room, cancelled.clone(), clock.clone());
-        let mut sequence = Sequence::new(&self.model, &request, out)?;
-        let rows = self.model.rows_of(self.model.inner.decode);
-        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.max_len(), rows);
-        let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
-        stream.number = self.handle.shared.push(sequence)?;
-        Ok(stream)
     }
 }
 

@@ -14,14 +14,13 @@ pub(crate) use store::Store;
 use super::chat::reasoning_effort;
 use super::messages::tool_choice;
 use super::{created, take_labels};
-use crate::answer::{Answer, Answers};
+use crate::answer::{Answer, Answers, Format};
 use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::ignored::Ignored;
-use crate::sse::Format;
-use crate::{logprobs, sampling, sse};
+use crate::{answer, logprobs, sampling};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -139,7 +138,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         return Ok(in_background(building, answers));
     }
     if stream {
-        return Ok(sse::response(answers, building, "text/event-stream"));
+        return Ok(answer::respond(answers, building, "text/event-stream"));
     }
     if let Err(failure) = run(&mut building, answers).await {
         if !building.has_called() {

@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::error::Failure;
 use crate::models::Lease;
 use crate::openai::{created, figures};
-use crate::{logprobs, sse};
+use crate::{answer, logprobs};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -503,7 +503,7 @@ fn sum(mut value: Value, other: &Value) -> Value {
     value
 }
 
-impl sse::Format for Building {
+impl answer::Format for Building {
     fn begin(&mut self) -> Vec<Value> {
         let response = self.response();
         let mut events: Vec<Value> = ["response.created", "response.in_progress"]
@@ -574,7 +574,7 @@ impl sse::Format for Building {
     }
 
     fn write(&self, value: &Value) -> String {
-        sse::named(value)
+        answer::sse_named(value)
     }
 }
 

@@ -1,9 +1,9 @@
-//! Chains: several steps of all sequences that decode, in one call of the device.
+//! Planning chains: several steps of all sequences that decode, in one call of the device.
 
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
 use crate::engine::sequence::Part;
-use welte_device::{ChainStart, Context, is_token};
+use welte_device::{ChainStart, Context};
 
 impl Scheduler {
     /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
@@ -92,46 +92,6 @@ impl Scheduler {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Runs the planned chain.
-    pub(super) fn run_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
-        let begun = self.shared.clock.now();
-        let (running, shared) = (&mut self.running, &self.shared);
-        let control = &shared.control;
-        let waits = !self.waiting.is_empty();
-        let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
-        let (speculator, sequences) = (&self.speculator, self.starts.len());
-        let mut tokens = 0;
-        let done = context.chain(&self.starts, control, &mut |emitted| {
-            let running = running.iter_mut().find(|s| s.slot == emitted.slot);
-            let Some(sequence) = running else {
-                return false;
-            };
-            tokens += usize::from(is_token(emitted.token));
-            let goes_on = sequence.take_of_chain(emitted.token, emitted.logprobs.as_ref());
-            if sequence.has_forced_run() {
-                control.stop();
-            }
-            // A slot is free, or somebody has waited too long.
-            if waits && !goes_on || deadline.is_some_and(|at| shared.clock.now() >= at) {
-                control.stop();
-            }
-            if let (Some(speculator), Some(draft)) = (speculator, &sequence.draft)
-                && speculator.pays(draft, sequence.remaining(), sequences)
-            {
-                control.stop();
-            }
-            goes_on
-        });
-        if let Err(error) = done {
-            return self.fault(context, error);
-        }
-        self.running.iter_mut().for_each(|s| s.part = Part::Idle);
-        self.totals.generated_tokens += tokens as u64;
-        let took = self.shared.clock.since(begun);
-        self.measure_tokens(context, tokens, tokens.div_ceil(sequences), took);
         Ok(())
     }
 }

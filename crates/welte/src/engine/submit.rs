@@ -1,12 +1,14 @@
-//! A session: the simple handle for one conversation on an engine.
+//! How a request gets in: from a caller or a session to the inbox of the engine's thread.
 
-use crate::{
-    CancelHandle, Engine, Error, GenerateOptions, Model, Outcome, Prompt, Request, StopReason,
-    Stream,
-};
+use super::channel::Channel;
+use super::draft::Draft;
+use super::sequence::Sequence;
+use super::shared::Shared;
+use super::{CancelHandle, Engine, Request, Stream};
+use crate::{Error, GenerateOptions, Model, Outcome, Prompt, StopReason};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One conversation. Its prompts find what the engine computed for earlier ones in the prefix cache.
 pub struct Session {
@@ -16,13 +18,6 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(engine: Engine) -> Session {
-        Session {
-            engine,
-            cancelled: Arc::default(),
-        }
-    }
-
     /// The model.
     pub fn model(&self) -> &Model {
         self.engine.model()
@@ -111,6 +106,62 @@ impl Model {
 impl Engine {
     /// A conversation on this engine.
     pub fn session(&self) -> Session {
-        Session::new(self.clone())
+        Session {
+            engine: self.clone(),
+            cancelled: Arc::default(),
+        }
+    }
+
+    /// Begins a request. The stream gives its text or its tokens.
+    pub fn submit(&self, request: Request) -> Result<Stream, Error> {
+        self.submit_cancellable(request, Arc::default())
+    }
+
+    /// As [`Engine::submit`], with a flag that cancels the request.
+    pub(crate) fn submit_cancellable(
+        &self,
+        request: Request,
+        cancelled: Arc<AtomicBool>,
+    ) -> Result<Stream, Error> {
+        if self.model.is_encoder() {
+            let origin = self.model.origin().to_string();
+            return Err(Error::NoText { origin });
+        }
+        let clock = &self.handle.shared.clock;
+        let started = clock.now();
+        let out = |room| Channel::new(room, cancelled.clone(), clock.clone());
+        let mut sequence = Sequence::new(&self.model, &request, out)?;
+        let rows = self.model.rows_of(self.model.inner.decode);
+        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.max_len(), rows);
+        let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
+        stream.number = self.handle.shared.push(sequence)?;
+        Ok(stream)
+    }
+}
+
+impl Shared {
+    /// Hands a request to the thread.
+    pub(super) fn push(&self, mut sequence: Sequence) -> Result<u64, Error> {
+        let mut inbox = self.inbox();
+        if let Some(why) = &inbox.closed {
+            return Err(Error::EngineStopped { why: why.clone() });
+        }
+        if inbox.closing {
+            return Err(Error::EngineStopped { why: None });
+        }
+        let inside = self.inside.fetch_add(1, Ordering::Relaxed);
+        if inside >= self.max_requests {
+            self.inside.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::Busy { queue: self.queue });
+        }
+        let number = inbox.count;
+        sequence.number = number;
+        sequence.number_media(&mut inbox.media);
+        inbox.count += 1;
+        sequence.counted_by = Some(self.inside.clone());
+        inbox.arrivals.push(sequence);
+        drop(inbox);
+        self.wake();
+        Ok(number)
     }
 }
