@@ -1,11 +1,13 @@
 //! Project chores. `cargo run -p xtask` checks the rules of the house; `cargo test` does the same.
 
 mod circles;
+mod pages;
 mod tidy;
 
 fn main() {
     let root = tidy::root();
-    let problems = tidy::check(&root);
+    let mut problems = tidy::check(&root);
+    problems.extend(pages::check(&root));
     for problem in &problems {
         eprintln!("{problem}");
     }

@@ -2,7 +2,7 @@
 
 use welte_table::{
     BufferRef, BufferSpec, Class, Command, Format, ModelPart, NO_WEIGHT, Op, PATTERNS, Params,
-    Pass, PassKind, Program, fuse, params as p,
+    Pass, PassKind, Pattern, Program, Run, Value, fuse, params as p, step,
 };
 
 const X: u32 = 0;
@@ -316,6 +316,59 @@ fn queries_and_keys_are_normed_turned_and_appended_at_once() {
     assert_eq!(ops(&commands), [Op::Rope, Op::KvAppend]);
     let program = fuse(program(vec![rope, append(v)]), PATTERNS);
     assert_eq!(program.passes[0].full_label(0), "layer 7 rope and append");
+}
+
+/// A pattern that no device has: two scales of one place are one, unless the first has a cap.
+const SCALED_TWICE: Pattern = Pattern {
+    op: Op::Scale,
+    run: Run {
+        steps: &[
+            step!(Scale [] [y] { n, scale: first, cap = 0, y_stride }),
+            step!(Scale [] [y] { n, scale: second, cap, y_stride }),
+        ],
+        relate: |b| {
+            let both = b.float("first")? * b.float("second")?;
+            b.set("scale", Value::Word(both.to_bits()))
+        },
+    },
+    private: &[],
+    main: 1,
+    label: Some("scaled twice"),
+    except: &[ModelPart::Router],
+};
+
+/// All that a new pattern needs is its declaration.
+#[test]
+fn a_made_up_pattern_is_data_alone() {
+    let scale = |scale, cap, to| {
+        let (n, y_stride) = (64, 100);
+        let scale = p::Scale {
+            n,
+            scale,
+            cap,
+            y_stride,
+        };
+        command(Op::Scale, &[], &[to], scale.words())
+    };
+    let fused = |commands| fuse(program(commands), &[SCALED_TWICE]).passes.remove(0);
+    let run = [scale(2.0, 0.0, at(Y, 4)), scale(3.0, 30.0, at(Y, 4))];
+    let pass = fused(run.to_vec());
+    assert_eq!(ops(&pass.commands), [Op::Scale]);
+    let whole = p::Scale::of(&pass.commands[0].params);
+    assert_eq!((whole.scale, whole.cap, whole.n), (6.0, 30.0, 64));
+    assert_eq!(pass.full_label(0), "layer 7 scaled twice");
+    // A cap between, another place, another part of the model.
+    let apart = [
+        [scale(2.0, 5.0, at(Y, 4)), run[1]],
+        [run[0], scale(3.0, 30.0, at(Y, 8))],
+        run.map(|c| Command {
+            part: ModelPart::Router,
+            ..c
+        }),
+    ];
+    for commands in apart {
+        assert_eq!(fused(commands.to_vec()).commands.len(), 2);
+    }
 }
 
 #[test]
