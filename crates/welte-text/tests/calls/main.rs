@@ -478,11 +478,6 @@ fn harmony_without_tools_has_no_calls() {
         let answer = format!("<|channel|>{channel} to=functions.time<|message|>{{}}");
         let mut events = parser.push(&answer);
         events.extend(parser.finish());
-        assert!(
-            !events
-                .iter()
-                .any(|event| matches!(event, Event::CallBegin { .. }))
-        );
         let joined: String = events
             .iter()
             .map(|event| match (event, &expected) {
