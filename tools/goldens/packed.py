@@ -4,8 +4,8 @@
 
 Models go to welte/tests/goldens/packed, listed in welte/tests/goldens/packed.json as the other goldens are in index.json. The
 matrices are random blocks, with scales that give them the spread of the model's own: no package encodes these formats. The logits
-are those of the decoded weights in float32. GGUF: a model for each format with a table of entries, for the ternary ones and for
-NVFP4, without and with factors beside the matrices. Hugging Face directories: AWQ, GPTQ, GPTQ with shuffled groups,
+are those of the decoded weights in float32. GGUF: a model for each format with a table of entries, for those of three values and of
+one bit, and for NVFP4, without and with factors beside the matrices. Hugging Face directories: AWQ, GPTQ, GPTQ with shuffled groups,
 compressed-tensors in 4 and 8 bits, and NVFP4 as modelopt writes it.
 """
 
@@ -21,6 +21,7 @@ from seeded import Goldens, e4m3
 
 TABLES = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4"]
 DIRECTORIES = [("awq", "llama"), ("gptq", "qwen2"), ("gptq_order", "llama"), ("pack", "qwen3"), ("int8", "llama"), ("nvfp4", "qwen3")]
+ONES = ["Q1_0"]
 FORMATS = {"awq": "UINT4_64_F16", "gptq": "UINT4_128_F16", "gptq_order": "F16", "pack": "INT4_128", "int8": "INT8_128", "nvfp4": "NVFP4_F32"}
 FOUR = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
@@ -148,6 +149,10 @@ def main():
     for i, (case, arch) in enumerate(DIRECTORIES):
         name = "modelopt" if case == "nvfp4" else case
         keep(directory(folder / name, case, arch, 110 + i), name, name, FORMATS[case])
+    for i, kind in enumerate(ONES):
+        model = build("qwen3", WIDE, 120 + i)
+        write_gguf(folder / f"{kind.lower()}.gguf", "qwen3", model, kind, 120 + i)
+        keep(model, kind.lower(), f"{kind.lower()}.gguf", kind)
 
 
 if __name__ == "__main__":

@@ -203,9 +203,17 @@ BLOCKS = {
     "IQ3_S": lambda d: [scaled(0, d)],
     "TQ1_0": lambda d: [scaled(52, d)],
     "TQ2_0": lambda d: [scaled(64, d)],
+    "Q1_0": lambda d: [scaled(0, d)],
     "NVFP4": lambda d: [[0, 4, "byte", e4m3(d) - 8, e4m3(d) + 8]],
     "MXFP4": lambda d: [[0, 1, "byte", *(127 + int(np.floor(np.log2(d))) + i for i in (0, 1))]],
 }
+
+
+def q1_0(data):
+    """The values of bytes in Q1_0: a scale, then 128 bits, the lowest of a byte first, that are the signs of plus and minus."""
+    blocks = data.reshape(-1, 18)
+    signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32) * 2 - 1
+    return (blocks[:, :2].copy().view("<f2").astype(np.float32) * signs).reshape(-1)
 
 
 class Gguf:
@@ -250,6 +258,8 @@ class Gguf:
 
     def decode(self, data, kind):
         flat = data.reshape(-1)
+        if kind == "Q1_0":  # the package does not decode it
+            return q1_0(flat)
         return np.asarray(self.gguf.quants.dequantize(flat.view("<f4") if kind == "F32" else flat, self.qtype(kind)), np.float32).reshape(-1)
 
     def finish(self):

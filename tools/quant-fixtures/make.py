@@ -8,7 +8,8 @@ For each format FMT, in crates/welte-formats/tests/fixtures/quant/:
   FMT.bytes    random blocks whose f16 scales are ordinary numbers
   FMT.decoded  what the gguf package's reference decodes them to, as f32 bits (little-endian)
 and, once: gauss.f32 (values, mostly Gaussian, with blocks of zeros, of one value and of one sign), and for the formats
-that the package can quantise FMT.encoded (its encoding of gauss.f32). F8_E4M3 is torch's, in blocks of 128 with a scale.
+that the package can quantise FMT.encoded (its encoding of gauss.f32). F8_E4M3 is torch's, in blocks of 128 with a scale. Q1_0 follows
+ggml's definition.
 """
 
 from pathlib import Path
@@ -151,6 +152,21 @@ def tables(gauss):
     write("NVFP4_F32", blocks, values.reshape(-1).numpy())
 
 
+def one_bit(gauss):
+    """Q1_0, which the package does not know: a scale, then 128 bits, the lowest of a byte first. The encoder takes the mean magnitude."""
+    random = np.random.default_rng(20261128)
+    blocks = random_blocks(random, 18, [0], 24)
+    signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32) * 2 - 1
+    write("Q1_0", blocks, (blocks[:, :2].copy().view(np.float16).astype(np.float32) * signs).reshape(-1))
+    values = gauss.reshape(-1, 128)
+    total = np.zeros(len(values), np.float32)
+    for column in np.abs(values).T:
+        total += column  # one after the other, as in C
+    bits = np.packbits(values >= 0, axis=1, bitorder="little")
+    scales = (total / np.float32(128)).astype(np.float16).reshape(-1, 1).view(np.uint8)
+    (OUT / "Q1_0.encoded").write_bytes(np.concatenate([scales, bits], 1).tobytes())
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(20240607)
@@ -173,6 +189,7 @@ def main():
         (OUT / f"{kind.name}.encoded").write_bytes(gguf.quants.quantize(gauss.reshape(1, -1), kind).tobytes())
     later(gauss)
     tables(gauss)
+    one_bit(gauss)
 
 
 if __name__ == "__main__":

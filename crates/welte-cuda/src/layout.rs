@@ -55,6 +55,7 @@ pub(crate) fn planes(format: Format) -> &'static [Plane] {
         }
         Format::IQ3_XXS | Format::IQ3_S => planes![32 / 16, 32 / 1, 256 / 2],
         Format::TQ1_0 | Format::TQ2_0 => planes![32 / 8, 256 / 2],
+        Format::Q1_0 => planes![32 / 4, 128 / 2],
         Format::NVFP4 => planes![32 / 16, 32 / 2],
         Format::NVFP4_F32 => planes![32 / 16, 32 / 2, 64 / 4],
         Format::Affine(_) | Format::Integers(_) => {
@@ -300,6 +301,7 @@ mod tests {
             (Format::IQ3_S, include_str!("../kernels/format/iq3_s.cuh")),
             (Format::TQ1_0, include_str!("../kernels/format/tq1_0.cuh")),
             (Format::TQ2_0, include_str!("../kernels/format/tq2_0.cuh")),
+            (Format::Q1_0, include_str!("../kernels/format/q1_0.cuh")),
             (Format::NVFP4, include_str!("../kernels/format/nvfp4.cuh")),
             (
                 Format::NVFP4_F32,

@@ -54,6 +54,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "format/mxfp4.cuh",
     "format/nvfp4.cuh",
     "format/nvfp4_f32.cuh",
+    "format/q1_0.cuh",
     "format/q2_k.cuh",
     "format/q3_k.cuh",
     "format/q4_0.cuh",

@@ -41,10 +41,10 @@ fn decodes_bit_for_bit_as_the_reference() {
     }
 }
 
-/// The formats with encoders, except the ternary ones, which keep little of ordinary values, and NVFP4, whose scales are
+/// The formats with encoders, except those of one bit and of three values, which keep little of ordinary values, and NVFP4, whose scales are
 /// neither larger than 448 nor smaller than 1/512.
 fn encoded() -> impl Iterator<Item = Format> {
-    let coarse = [Format::TQ1_0, Format::TQ2_0, Format::NVFP4];
+    let coarse = [Format::TQ1_0, Format::TQ2_0, Format::Q1_0, Format::NVFP4];
     let formats = Format::ALL.into_iter();
     formats.filter(move |f| has_encoder(*f) && !coarse.contains(f))
 }
@@ -60,9 +60,9 @@ fn there_and_back(format: Format, values: &[f32]) -> Vec<f32> {
 #[test]
 fn simple_formats_encode_byte_for_byte_as_the_reference() {
     let values = floats(&fixture("gauss.f32"));
-    use Format::{BF16, F8_E4M3, F16, MXFP4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0};
+    use Format::{BF16, F8_E4M3, F16, MXFP4, Q1_0, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0};
     for format in [
-        F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, F8_E4M3, TQ1_0, TQ2_0,
+        F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, F8_E4M3, TQ1_0, TQ2_0, Q1_0,
     ] {
         let expected = fixture(&format!("{}.encoded", format.name()));
         let mut got = vec![0xA5; expected.len()];

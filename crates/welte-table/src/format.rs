@@ -32,6 +32,7 @@ pub enum Format {
     IQ3_S,
     TQ1_0,
     TQ2_0,
+    Q1_0,
     NVFP4,
     /// NVFP4 with an f32 factor per block: the factor of the whole matrix, which files store apart.
     NVFP4_F32,
@@ -88,6 +89,7 @@ rows! {
     IQ3_S 256 110,
     TQ1_0 256 54,
     TQ2_0 256 66,
+    Q1_0 128 18,
     NVFP4 64 36,
     NVFP4_F32 64 40,
 }

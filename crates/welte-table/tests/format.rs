@@ -32,6 +32,7 @@ fn blocks_are_as_large_as_their_definition_says() {
         (IQ3_S, 256, 110),
         (TQ1_0, 256, 54),
         (TQ2_0, 256, 66),
+        (Q1_0, 128, 18),
         (NVFP4, 64, 36),
         (NVFP4_F32, 64, 40),
     ] {

@@ -151,6 +151,7 @@ fn loader(format: Format) -> &'static [&'static str] {
         | Format::IQ3_S
         | Format::TQ1_0
         | Format::TQ2_0
+        | Format::Q1_0
         | Format::NVFP4
         | Format::NVFP4_F32 => &[shader!("format/coded")],
         Format::Affine(_) | Format::Integers(_) => &[shader!("format/integers")],

@@ -491,7 +491,7 @@ mod experts_elsewhere {
 }
 
 /// Tests of each architecture: on the reference, on the CPU, on the portable GPU device, and on CUDA. A directory and a file per format: 14; a directory and one
-/// file: 2. Formats that came later, F8_E4M3 in four ways: 7. Formats that are unpacked: 11 files and 6 directories. MLX: a directory for each number of bits, one that mixes
+/// file: 2. Formats that came later, F8_E4M3 in four ways: 7. Formats that are unpacked: 12 files and 6 directories. MLX: a directory for each number of bits, one that mixes
 /// them, and one with experts. gpt-oss: two directories and two files. Gemma 4: a directory and two files of each kind, and a file of a smaller one.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
@@ -535,7 +535,7 @@ macro_rules! architectures {
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
     qwen3next 2, qwen35 2, qwen35moe 2, lfm2 2, granitehybrid 2, lfm2moe 2, nemotronh 2, nemotron3 2,
-    formats 7, packed 17, mlx 8, gpt_oss 4, ministral3 2, cohere2 2, starcoder2 2, olmo3 2, exaone4 2, seed_oss 2, ernie4_5 2,
+    formats 7, packed 18, mlx 8, gpt_oss 4, ministral3 2, cohere2 2, starcoder2 2, olmo3 2, exaone4 2, seed_oss 2, ernie4_5 2,
     hunyuan 2, apertus 2, granite 2, glm4_moe 2, ernie4_5_moe 2, deepseek_v2 2, deepseek_v3 2, glm4_moe_lite 2, mistral4 2,
     gemma4 7, gemma3n 2, phimoe 2,
 }

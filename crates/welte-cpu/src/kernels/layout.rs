@@ -277,7 +277,7 @@ impl Layout {
             Format::IQ2_XS | Format::IQ2_S => (3, 43, Scales::Halves),
             Format::IQ3_XXS => (4, 62, Scales::Super),
             Format::IQ3_S => (4, 15, Scales::Super),
-            Format::TQ1_0 | Format::TQ2_0 => (2, 1, Scales::Plain),
+            Format::TQ1_0 | Format::TQ2_0 | Format::Q1_0 => (2, 1, Scales::Plain),
             Format::NVFP4 | Format::NVFP4_F32 => (4, 12, Scales::Floats),
             Format::Q8_0 | Format::F32 | Format::F16 | Format::BF16 | Format::F8_E4M3 => {
                 (8, 128, Scales::Plain)

@@ -35,6 +35,7 @@ macro_rules! by_format {
             Format::IQ3_S => $($path)::+::<{ Format::IQ3_S.index() }>,
             Format::TQ1_0 => $($path)::+::<{ Format::TQ1_0.index() }>,
             Format::TQ2_0 => $($path)::+::<{ Format::TQ2_0.index() }>,
+            Format::Q1_0 => $($path)::+::<{ Format::Q1_0.index() }>,
             Format::NVFP4 => $($path)::+::<{ Format::NVFP4.index() }>,
             Format::NVFP4_F32 => $($path)::+::<{ Format::NVFP4_F32.index() }>,
             Format::Affine(member) => match member.bits() {

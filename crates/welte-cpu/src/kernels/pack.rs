@@ -160,6 +160,7 @@ const fn needed(format: Format) -> (usize, usize) {
         | Format::IQ3_S
         | Format::TQ1_0
         | Format::TQ2_0
+        | Format::Q1_0
         | Format::NVFP4
         | Format::NVFP4_F32 => (0, CODED_WORDS),
     }

@@ -84,6 +84,9 @@ namespace tq1_0 {
 namespace tq2_0 {
 #include "format/tq2_0.cuh"
 }
+namespace q1_0 {
+#include "format/q1_0.cuh"
+}
 namespace nvfp4 {
 #include "format/nvfp4.cuh"
 }

@@ -133,6 +133,7 @@ pub fn type_id(format: Format) -> Option<u32> {
         Format::TQ1_0 => 34,
         Format::TQ2_0 => 35,
         Format::NVFP4 => 40,
+        Format::Q1_0 => 41,
         Format::F8_E4M3 | Format::NVFP4_F32 | Format::Affine(_) | Format::Integers(_) => {
             return None;
         }
@@ -159,7 +160,6 @@ fn foreign_type(id: u32) -> String {
         31 => "Q4_0_4_4",
         32 => "Q4_0_4_8",
         33 => "Q4_0_8_8",
-        41 => "Q1_0",
         _ => return format!("number {id}"),
     };
     name.to_string()

@@ -18,6 +18,7 @@ pub fn unpack(format: Format, block: &[u8]) -> Coded {
         Format::IQ3_S => whole(read(0), super::iq3_s::unpack),
         Format::TQ1_0 => whole(read(0), super::tq1_0::unpack),
         Format::TQ2_0 => whole(read(0), super::tq2_0::unpack),
+        Format::Q1_0 => whole(read(0), super::q1_0::unpack),
         Format::NVFP4 => whole(read(0), |block| super::nvfp4::unpack(1.0, block)),
         Format::NVFP4_F32 => {
             let factor = block.first_chunk().map_or(0.0, |d| f32::from_le_bytes(*d));

@@ -24,6 +24,7 @@ mod mxfp4;
 mod nibbles;
 mod nvfp4;
 mod plain;
+mod q1_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -75,6 +76,7 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         | Format::IQ3_S
         | Format::TQ1_0
         | Format::TQ2_0
+        | Format::Q1_0
         | Format::NVFP4
         | Format::NVFP4_F32 => coded::decode(format, bytes, out),
         Format::Affine(affine) => affine::decode(affine, bytes, out),
@@ -117,6 +119,7 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::F8_E4M3 => encode_blocks(values, out, tamed(f8_e4m3::encode)),
         Format::TQ1_0 => encode_blocks(values, out, tamed(tq1_0::encode)),
         Format::TQ2_0 => encode_blocks(values, out, tamed(tq2_0::encode)),
+        Format::Q1_0 => encode_blocks(values, out, tamed(q1_0::encode)),
         Format::NVFP4 => encode_blocks(values, out, tamed(nvfp4::encode)),
         Format::NVFP4_F32 => encode_blocks(values, out, tamed(nvfp4::encode_f32)),
         Format::IQ1_S

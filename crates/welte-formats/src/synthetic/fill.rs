@@ -137,6 +137,7 @@ fn scales(format: Format) -> Scales {
         Format::IQ3_S => (0, 140.2, None, true),
         Format::TQ1_0 => (52, 0.8172, None, true),
         Format::TQ2_0 => (64, std::f32::consts::FRAC_1_SQRT_2, None, true),
+        Format::Q1_0 => (0, 1.0, None, true),
         Format::Affine(affine) => {
             let count = (1 << affine.bits()) as f32;
             let deviation = ((count * count - 1.0) / 12.0).sqrt();
