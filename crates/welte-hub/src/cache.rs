@@ -420,3 +420,21 @@ fn same_file(file: &fs::File, path: &Path) -> bool {
 fn same_file(_: &fs::File, _: &Path) -> bool {
     true
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Whoever holds a lock may delete its file before the next one has locked it.
+    #[test]
+    fn a_lock_counts_only_while_its_file_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.lock");
+        let file = fs::File::create(&path).unwrap();
+        assert!(same_file(&file, &path));
+        fs::remove_file(&path).unwrap();
+        assert!(!same_file(&file, &path));
+        let _another = fs::File::create(&path).unwrap();
+        assert!(!same_file(&file, &path));
+    }
+}

@@ -76,7 +76,10 @@ impl Client {
             .or(length)
             .and_then(|s| s.trim().parse().ok());
         let found = header("x-linked-etag").or(header("etag")).and_then(tag);
-        let tag = found.clone().or(file.tag.clone());
+        // The tag of a mirror may say nothing about the bytes.
+        let tags = [found, file.tag.clone()].into_iter().flatten();
+        let is_checksum = |tag: &String| crate::checksum::Kind::of(tag).is_some();
+        let tag = tags.clone().find(is_checksum).or(tags.clone().next());
         let source = Source {
             url: if redirected {
                 location(&at, &answer)

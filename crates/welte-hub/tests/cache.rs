@@ -198,20 +198,102 @@ fn a_model_that_is_being_downloaded_stays() {
     assert!(!repo.exists() && !locks.exists());
 }
 
+/// Folders deeper than any model's are not searched, and links to folders are not followed.
+#[test]
+fn a_snapshot_is_searched_within_bounds() {
+    let (folder, repo) = world();
+    let outside = tempfile::tempdir().unwrap();
+    let kept = outside.path().join("m-Q2_K.gguf");
+    fs::write(&kept, [1]).unwrap();
+    symlink(outside.path(), repo.join("snapshots").join(NEW).join("to")).unwrap();
+    let deep = |levels: usize, last: &str| format!("{}{last}", "d/".repeat(levels));
+    for (levels, last) in [(16, "in"), (17, "out")] {
+        put(&repo, NEW, &deep(levels, last), "deep", 1);
+        point(&repo, &deep(levels, last), OLD);
+    }
+    let found = hub(folder.path()).repo(&name("org/model")).unwrap();
+    let at = |commit: &str| found.snapshots.iter().find(|s| s.commit == commit);
+    let files = at(NEW).unwrap().files.iter().map(|f| f.name.as_str());
+    let deepest = deep(16, "in");
+    assert_eq!(
+        files.collect::<Vec<_>>(),
+        ["big/m-F16.gguf", &deepest, "m-Q4_K_M.gguf", "m-Q8_0.gguf"]
+    );
+    assert_eq!(at(OLD).unwrap().revisions, [&deepest, "refs/pr/1"]);
+    let removal = hub(folder.path()).removal(&name("org/model")).unwrap();
+    removal.apply().unwrap();
+    assert!(!repo.exists() && kept.exists());
+}
+
+/// A download that was given up leaves no snapshot.
+#[test]
+fn what_has_no_snapshot_can_be_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let repo = folder.path().join("models--org--model");
+    fs::create_dir_all(repo.join("blobs")).unwrap();
+    fs::write(repo.join("blobs/x.incomplete"), vec![1; 8192]).unwrap();
+    let removal = hub(folder.path()).removal(&name("org/model")).unwrap();
+    assert_eq!(removal.bytes, 8192);
+    removal.apply().unwrap();
+    assert!(!repo.exists());
+    let (folder, repo) = world();
+    point(&repo, "gone", &OLD.replace('1', "3"));
+    let error = hub(folder.path()).removal(&name("org/model@gone"));
+    assert!(matches!(error, Err(Error::NotCached { .. })), "{error:?}");
+}
+
+#[test]
+fn what_cannot_be_deleted_is_named() {
+    let (folder, repo) = world();
+    let removal = hub(folder.path()).removal(&name("org/model:F16")).unwrap();
+    let pointer = repo.join("snapshots").join(NEW).join("big/m-F16.gguf");
+    fs::remove_file(&pointer).unwrap();
+    fs::create_dir(&pointer).unwrap();
+    let error = removal.apply().unwrap_err();
+    assert!(error.to_string().contains("m-F16.gguf"), "{error}");
+}
+
+const HASH: &str = "abababababababababababababababababababababababababababababababab";
+
+/// A file in the store that models share.
+fn store(root: &Path) -> PathBuf {
+    let stored = root.join("blobs/ab").join(HASH);
+    fs::create_dir_all(stored.parent().unwrap()).unwrap();
+    fs::write(&stored, vec![1; 300]).unwrap();
+    stored
+}
+
+/// A model whose file is that of the store.
+fn link_to_store(root: &Path, model: &str) {
+    let repo = root.join(format!("models--org--{model}"));
+    fs::create_dir_all(repo.join("blobs")).unwrap();
+    symlink(format!("../../blobs/ab/{HASH}"), repo.join("blobs/tag")).unwrap();
+    put(&repo, NEW, "m-Q8_0.gguf", "tag", 0);
+    point(&repo, "main", NEW);
+}
+
+#[test]
+fn a_file_that_was_linked_since_the_plan_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = store(folder.path());
+    link_to_store(folder.path(), "one");
+    let hub = hub(folder.path());
+    let removal = hub.removal(&name("org/one")).unwrap();
+    link_to_store(folder.path(), "two");
+    removal.apply().unwrap();
+    assert!(stored.exists());
+    // Not every program notes who refers to a file.
+    hub.removal(&name("org/two")).unwrap().apply().unwrap();
+    assert!(!stored.exists());
+}
+
 #[test]
 fn a_store_that_models_share_keeps_what_is_still_linked() {
     let folder = tempfile::tempdir().unwrap();
-    let hash = "ab".repeat(32);
-    let stored = folder.path().join("blobs/ab").join(&hash);
-    fs::create_dir_all(stored.parent().unwrap()).unwrap();
-    fs::write(&stored, vec![1; 300]).unwrap();
+    let stored = store(folder.path());
     fs::write(stored.with_extension("refs"), "both").unwrap();
-    let two = ["one", "two"].map(|n| folder.path().join(format!("models--org--{n}")));
-    for repo in &two {
-        fs::create_dir_all(repo.join("blobs")).unwrap();
-        symlink(format!("../../blobs/ab/{hash}"), repo.join("blobs/tag")).unwrap();
-        put(repo, NEW, "m-Q8_0.gguf", "tag", 0);
-        point(repo, "main", NEW);
+    for model in ["one", "two"] {
+        link_to_store(folder.path(), model);
     }
     let hub = hub(folder.path());
     assert_eq!(

@@ -50,7 +50,9 @@ impl World {
             ..settings.unwrap()
         };
         change(&mut settings);
-        Hub::new(settings).pull(&REPO.parse().unwrap(), &mut |_| {})
+        Hub::new(settings).pull(&REPO.parse().unwrap(), &mut |report| {
+            assert!(report.done <= report.total, "{report:?}");
+        })
     }
 
     /// The file came whole.
@@ -74,6 +76,12 @@ impl World {
             "{case}"
         );
         assert!(!repo.join("refs/main").exists(), "{case}");
+    }
+
+    /// How often the hub was asked where the file is.
+    fn addresses(&self) -> usize {
+        let asked = self.mock.asked();
+        asked.iter().filter(|a| a.method == "HEAD").count()
     }
 
     fn lie(&self, lie: impl Fn(&Asked, &mut Answer) + Send + Sync + 'static) {
@@ -183,6 +191,8 @@ fn lengths_and_ranges_that_are_wrong_never_make_a_file() {
             }
         });
         world.is_refused(case, says);
+        // Another address would not help.
+        assert_eq!(world.addresses(), 1, "{case}");
     }
     // The end of the connection is the end of the body: half of it is there.
     world.lie(|asked, answer| {
@@ -275,6 +285,20 @@ fn a_list_or_an_address_that_is_wrong_is_refused_by_name() {
             "{case}"
         );
     }
+}
+
+/// A file that the hub itself holds has no other address.
+#[test]
+fn a_refusal_of_the_hub_itself_is_final() {
+    let world = World::new(2500);
+    world.lie(|asked, answer| {
+        if asked.path.contains("/resolve/") {
+            answer.status = if asked.method == "HEAD" { 200 } else { 404 };
+            answer.headers.retain(|(name, _)| *name != "location");
+        }
+    });
+    world.is_refused("the hub itself", "404");
+    assert_eq!(world.addresses(), 1);
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn a_large_file_is_pulled_by_several_connections_and_laid_out_as_others_do() {
     world.mock.set(|b| b.token = Some("secret".to_string()));
     let settings = Settings {
         token: Some("secret".to_string()),
+        retries: 0,
         ..world.settings()
     };
     let mut reports = Vec::new();
@@ -151,6 +152,46 @@ fn a_large_file_is_pulled_by_several_connections_and_laid_out_as_others_do() {
     let again = world.hub().get(&name(REPO), &mut |_| {}).unwrap();
     assert_eq!((again.path, again.bytes), (pointer, 0));
     assert!(world.mock.asked().is_empty());
+    // What did not change is not written.
+    world.mock.set(|b| b.token = None);
+    let (note, same) = (world.repo().join("refs/main"), format!("{COMMIT}\n"));
+    std::fs::write(&note, &same).unwrap();
+    world.pull(REPO).unwrap();
+    assert_eq!(std::fs::read_to_string(note).unwrap(), same);
+}
+
+#[test]
+fn a_file_is_pulled_without_any_setting() {
+    let file = large("m-Q4_0.gguf", 5000);
+    let world = World::new(vec![file.clone()]);
+    let home = world.folder.path().as_os_str().to_os_string();
+    let settings = Settings::from_variables(&|name| (name == "HF_HOME").then(|| home.clone()));
+    let settings = Settings {
+        endpoint: world.mock.url.clone(),
+        ..settings.unwrap()
+    };
+    let pulled = Hub::new(settings).pull(&name(REPO), &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(pulled.path).unwrap(), file.bytes);
+}
+
+/// The tag of a mirror may be no checksum, or the other one.
+#[test]
+fn a_file_is_checked_by_whichever_checksum_is_known() {
+    let file = large("m-Q4_0.gguf", 3000);
+    let git = welte_hub::git_blob(&file.bytes);
+    for (tag, counts) in [("abc-123", &file.tag), (&git, &git)] {
+        let world = World::new(vec![file.clone()]);
+        let quoted = format!("\"{tag}\"");
+        let lie = move |_: &mock::Asked, answer: &mut mock::Answer| {
+            let tags = answer.headers.iter_mut();
+            for (_, value) in tags.filter(|(name, _)| *name == "x-linked-etag") {
+                value.clone_from(&quoted);
+            }
+        };
+        world.mock.set(|b| b.lie = Some(Arc::new(lie)));
+        assert_eq!(world.pull(REPO).unwrap().unchecked, 0, "{tag}");
+        assert_eq!(world.blobs(), BTreeSet::from([counts.clone()]), "{tag}");
+    }
 }
 
 #[test]
@@ -179,7 +220,12 @@ fn a_server_without_ranges_gives_the_whole_file() {
     world
         .mock
         .set(|b| (b.no_ranges, b.cut) = (true, (2, 20_000)));
-    let pulled = world.pull(REPO).unwrap();
+    // The first answer shows that there are no ranges. The second breaks off, and the third has its bytes once more.
+    let settings = Settings {
+        connections: 1,
+        ..world.settings()
+    };
+    let pulled = Hub::new(settings).pull(&name(REPO), &mut |_| {}).unwrap();
     assert_eq!(std::fs::read(pulled.path).unwrap(), file.bytes);
 }
 
@@ -275,6 +321,8 @@ fn sizes_that_do_not_fit_are_refused() {
     world.refused(REPO, &["m-Q4_0.gguf has 18446744073709551615 bytes"]);
     // A mirror may list names only.
     world.mock.set(|b| b.bare_list = true);
+    say(1 << 44);
+    world.refused(REPO, &["needs 16.0 TiB"]);
     for size in [(1 << 44) + 1, u64::MAX] {
         say(size);
         world.refused(
@@ -330,12 +378,15 @@ fn refusals_say_what_to_do() {
         token: Some("mine".to_string()),
         ..world.settings()
     };
-    refuse(1, 403, "GatedRepo");
-    let error = Hub::new(settings)
-        .pull(&name(REPO), &mut |_| {})
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("your token has no access"), "{error}");
+    for (status, code, says) in [
+        (403, "GatedRepo", "your token has no access"),
+        (401, "", "your token is not valid"),
+    ] {
+        refuse(1, status, code);
+        let hub = Hub::new(settings.clone());
+        let error = hub.pull(&name(REPO), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
     // Some refusals pass.
     refuse(3, 429, "");
     assert!(world.pull(REPO).is_ok());
@@ -420,6 +471,9 @@ fn the_next_best_file_in_the_cache_is_used_only_if_the_hub_cannot_be_asked() {
         world.hub().get(&name(REPO), &mut |_| {}).unwrap().path,
         eight
     );
+    world.mock.set(|b| b.refuse = (u32::MAX, 404, ""));
+    let refused = world.hub().get(&name(REPO), &mut |_| {});
+    assert!(matches!(refused, Err(Error::Refused { status: 404, .. })));
     world.mock.set(|b| {
         b.refuse.0 = 0;
         b.files.push(large("m-Q4_K_M.gguf", 2000));
@@ -480,6 +534,8 @@ fn a_split_model_and_a_directory_are_pulled_whole() {
         0,
         "the blob is still there"
     );
+    std::fs::remove_file(pulled.path.join("tokenizer.json")).unwrap();
+    assert!(world.hub().cached(&name(REPO), true).unwrap().is_none());
 }
 
 #[test]

@@ -408,6 +408,10 @@ mod tests {
         };
         let dialect = Dialect::of("", false, &only(named));
         assert!(dialect.single_calls && !dialect.null_content);
+        // Of several forms that it reads, the plainest.
+        let any = Dialect::of("", false, &only(|_| true));
+        let least = (any.short_ids, any.text_arguments, any.null_content);
+        assert_eq!(least, (false, false, false));
         let none = Dialect::of("", false, &|_, _| None);
         assert_eq!(none, Dialect::default());
         let parts = |messages: &[Json], _: &[Json]| {

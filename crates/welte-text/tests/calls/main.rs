@@ -326,6 +326,8 @@ fn llama_writes_code_without_an_envelope() {
         calls(&answer),
         [r#"code_interpreter{"code": "import math\nprint(\"a\")"}"#]
     );
+    let answer = parse("<|python_tag|>print(1)");
+    assert_eq!(calls(&answer), [r#"code_interpreter{"code": "print(1)"}"#]);
     let answer = parse("<|python_tag|>weather(days=1)");
     assert_eq!(calls(&answer), ["weather{\"days\": 1}"]);
 }
@@ -587,6 +589,17 @@ fn white_space_is_kept_in_text() {
     }
 }
 
+/// A call without a mark of its own may only follow one that has not been closed.
+#[test]
+fn what_follows_a_closed_call_is_text() {
+    let call = "<tool_call>{\"name\": \"time\"}";
+    let closed = format!("{call}</tool_call>{{\"name\": \"time\"}}");
+    check("hermes", &closed, "{\"name\": \"time\"}", "", &["time{}"]);
+    let both = format!("{call}\n{{\"name\": \"time\"}}");
+    check("hermes", &both, "", "", &["time{}", "time{}"]);
+    check("hermes", &format!("{call}\nA."), "\nA.", "", &["time{}"]);
+}
+
 #[test]
 fn malformed_calls_are_text() {
     check_malformed(
@@ -748,6 +761,11 @@ fn malformed_calls_are_text() {
         (
             "gemma",
             "```tool_code\nweather(a b)\n```",
+            "'=' after an argument's name",
+        ),
+        (
+            "gemma",
+            "```tool_code\nweather(a:=1)\n```",
             "'=' after an argument's name",
         ),
         (
