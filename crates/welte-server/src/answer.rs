@@ -265,8 +265,6 @@ impl Answer {
                 let first = RequestProgress {
                     computed_tokens: progress.cached_tokens,
                     prompt: Duration::ZERO,
-                    generated: 0,
-                    generation: Duration::ZERO,
                     ..progress
                 };
                 self.ready.push_back(Event::Progress(first));
@@ -274,12 +272,7 @@ impl Answer {
             }
         };
         if progress.computed_tokens > told {
-            let now = RequestProgress {
-                generated: 0,
-                generation: Duration::ZERO,
-                ..progress
-            };
-            self.ready.push_back(Event::Progress(now));
+            self.ready.push_back(Event::Progress(progress));
         }
         self.told = Some(progress.computed_tokens.max(told));
     }

@@ -83,3 +83,30 @@ impl BrowserFile {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::to_bytes;
+
+    #[tokio::test]
+    async fn every_file_has_its_path_and_its_type() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, _) in &FILES[1..] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        let error = BrowserPage::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("index.html"), "{error}");
+        std::fs::write(folder.path().join("index.html"), "index.html").unwrap();
+        let page = BrowserPage::read(folder.path()).unwrap();
+        for ((path, file), (name, kind)) in page.answers().zip(FILES) {
+            let path = path.strip_prefix(PREFIX).unwrap();
+            assert_eq!(path, if name == "index.html" { "" } else { name });
+            let response = file.response();
+            assert_eq!(response.headers()["content-type"], kind);
+            assert_eq!(response.headers()["x-frame-options"], "DENY");
+            let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            assert_eq!(bytes, name);
+        }
+    }
+}

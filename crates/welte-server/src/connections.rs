@@ -445,6 +445,18 @@ mod tests {
         assert!(connections.admit(address(1)).is_some());
     }
 
+    #[tokio::test]
+    async fn only_idle_connections_make_room() {
+        let connections = all(2, 2);
+        assert!(!connections.close_idle());
+        let place = connections.admit(address(1)).unwrap();
+        let busy = place.begin(false);
+        assert!(!connections.close_idle());
+        drop(busy);
+        assert!(connections.close_idle());
+        assert!(is_closed(&place).await);
+    }
+
     #[test]
     fn networks_count_as_one_address() {
         let of = |text: &str| network(text.parse().unwrap());

@@ -268,3 +268,29 @@ async fn blocking<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(Failure::fault(&error)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_progress_are_few_and_the_last_one_is_told() {
+        let (sender, mut lines) = unbounded_channel();
+        let mut progress = Progress::new(&sender);
+        // However long this test takes, the last line was a moment ago.
+        progress.last = Some(Instant::now() + Duration::from_secs(3600));
+        for (done, event) in [(1, Event::Downloading), (2, Event::Done)] {
+            let (file, total) = ("m.gguf", 2);
+            progress.tell(&Report {
+                file,
+                done,
+                total,
+                event,
+            });
+        }
+        let mut line = || lines.try_recv().unwrap();
+        assert_eq!(line(), json!({ "status": "pulling manifest" }));
+        let last = json!({ "status": "pulling m.gguf", "completed": 2, "total": 2 });
+        assert_eq!(line(), last);
+    }
+}

@@ -166,6 +166,8 @@ mod tests {
         let messages = [Message::new("system", text), Message::new("user", text)];
         let left = without(&messages, drop);
         assert_eq!(left[1].content, text);
+        assert_eq!(kinds(&messages), kinds(&messages[..1]));
+        assert_eq!(kinds(&messages[1..]), []);
         left[0].content.clone()
     }
 
@@ -178,6 +180,7 @@ mod tests {
                 "You are an agent; be kind.",
             ),
             ("x-billing: a=b;\nHello", Changing::Billing, "Hello"),
+            ("x-billing: a=b;Stop; now.", Changing::Billing, "Stop; now."),
             ("x-billing-header: 17\nHello", Changing::Billing, "Hello"),
             (
                 "You help.\nCurrent time: 2026-11-23 10:41:28 UTC\nBe brief.",
@@ -208,6 +211,8 @@ mod tests {
             "The time is up: 3 of 4",
             "User ID: 0b9e8ac2-41d7",
             "session id: none",
+            "session id: unassigned",
+            "request id: 17",
             "Ratio: 10:41:28",
             "",
             ":",

@@ -30,6 +30,12 @@ async fn chat_streams_what_it_returns_whole() {
     assert!(text.len() > 20, "{whole}");
     assert_eq!(whole["choices"][0]["finish_reason"], "length");
     assert_eq!(whole["usage"]["completion_tokens"], 24);
+    assert!(whole["created"].as_u64() > Some(1_700_000_000));
+    let mut one = body.clone();
+    one["max_tokens"] = 1.into();
+    // The first token costs no step, so there is no rate.
+    let one = post(&server, "/v1/chat/completions", one).await.json();
+    assert_eq!(one["welte"]["tokens_per_second"], Value::Null);
     let mut streamed = body;
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({ "include_usage": true });
@@ -95,7 +101,9 @@ async fn completions_take_several_prompts() {
     );
     let mut streamed = body;
     streamed["stream"] = true.into();
-    let events = post(&server, "/v1/completions", streamed).await.events();
+    let reply = post(&server, "/v1/completions", streamed).await;
+    assert!(reply.text.ends_with("data: [DONE]\n\n"));
+    let events = reply.events();
     for (i, text) in texts.iter().enumerate() {
         let own: Vec<Value> = events
             .iter()
@@ -216,6 +224,8 @@ async fn ollama_streams_lines() {
             joined(&lines, field),
             whole.pointer(field).unwrap().as_str().unwrap()
         );
+        // Nothing was thought.
+        assert!(whole["thinking"].is_null() && whole["message"]["thinking"].is_null());
         let last = lines.last().unwrap();
         assert_eq!(
             (&last["done"], &last["done_reason"]),
@@ -389,6 +399,7 @@ async fn unknown_and_wrong_fields_are_named() {
         ),
         ("tool_choice", json!("required"), "tool_choice"),
         ("logit_bias", json!({ "x": 1 }), "logit_bias"),
+        ("logit_bias", json!({ "99999999": 1 }), "logit_bias"),
         ("seed", json!(1.5), "seed"),
         ("xtc_probability", json!(2), "xtc_probability"),
         ("dry_base", json!(0.5), "dry_base"),
@@ -582,6 +593,22 @@ async fn keys_and_origins_are_checked() {
     assert_eq!(get(&server, "/health").await.status, 200);
 }
 
+/// Tokens of a completion begin where those before them end.
+fn offsets_are_those_of(columns: &Value, text: &str) {
+    let (mut whole, mut offset) = (String::new(), 0);
+    let tokens = columns["tokens"].as_array().unwrap();
+    for (token, at) in tokens
+        .iter()
+        .zip(columns["text_offset"].as_array().unwrap())
+    {
+        assert_eq!(at, offset, "{columns}");
+        let token = token.as_str().unwrap();
+        whole += token;
+        offset += token.chars().count();
+    }
+    assert_eq!(whole, text);
+}
+
 #[tokio::test]
 async fn logprobs_of_all_apis_agree() {
     let server = server();
@@ -667,6 +694,21 @@ async fn logprobs_of_all_apis_agree() {
     let completion = post(&server, "/v1/completions", body).await.json();
     let columns = &completion["choices"][0]["logprobs"];
     assert_eq!(columns["token_logprobs"][5], entries[5]["logprob"]);
+    offsets_are_those_of(columns, completion["choices"][0]["text"].as_str().unwrap());
+    let body = json!({ "prompt": tokens, "max_tokens": 6, "temperature": 0, "logprobs": 3, "stream": true });
+    let events = post(&server, "/v1/completions", body).await.events();
+    let column = |name: &str| -> Value {
+        let columns = events
+            .iter()
+            .map(|event| &event["choices"][0]["logprobs"][name]);
+        columns
+            .filter_map(Value::as_array)
+            .flatten()
+            .cloned()
+            .collect()
+    };
+    let columns = json!({ "tokens": column("tokens"), "text_offset": column("text_offset") });
+    offsets_are_those_of(&columns, &joined(&events, "/choices/0/text"));
     let mut all = tokens.as_array().unwrap().clone();
     let new = own.as_array().unwrap().iter().map(|one| one["id"].clone());
     all.extend(new);

@@ -259,6 +259,8 @@ async fn prompts_without_a_cache_and_answers_without_a_token_are_counted() {
         assert_eq!(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
         assert_eq!(reply["welte"]["cached_tokens"], 0);
     }
+    let tree = get(&server, "/welte/state").await.json()["tree"].clone();
+    assert_eq!((&tree["lookups"], &tree["hits"]), (&json!(2), &json!(0)));
     let body = json!({ "prompt": "A fox and a bear.", "n_predict": 0 });
     let reply = post(&server, "/completion", body).await.json();
     assert_eq!(reply["tokens_predicted"], 0);
@@ -350,6 +352,8 @@ async fn the_engine_page_shows_who_runs_and_who_waits() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         busy = state().await;
     }
+    let used = metric(&server.get("/metrics").await, "vllm:kv_cache_usage_perc");
+    assert!(0.0 < used && used <= 1.0, "{used}");
     let queue = all(&busy["queue"]);
     assert_eq!(queue.len(), 1, "{busy}");
     assert_eq!(queue[0]["preempted"], false);

@@ -43,26 +43,96 @@ async fn without_a_choice_of_tools_there_are_none() {
 
 /// Calls of earlier answers reach the template with their names and arguments.
 #[tokio::test]
-async fn ollamas_calls_are_in_the_prompt() {
+async fn earlier_calls_are_in_the_prompt() {
     let server = spelling();
-    let count = async |name: &str, arguments: Value| {
+    let ollama = |name: &str, arguments: Value| {
         let call = json!({ "function": { "name": name, "arguments": arguments } });
-        let body = json!({
+        json!({
             "model": "", "stream": false, "options": { "num_predict": 1 },
             "messages": [
                 { "role": "user", "content": "Hi" },
                 { "role": "assistant", "content": "", "tool_calls": [call] },
                 { "role": "tool", "content": "3" },
             ],
-        });
-        number(&server, "/api/chat", body, "/prompt_eval_count").await
+        })
     };
-    let short = count("f", json!({})).await;
-    assert_eq!(count("fetch", json!({})).await, short + 4);
+    let openai = |name: &str, arguments: Value| {
+        let function = json!({ "name": name, "arguments": arguments.to_string() });
+        let call = json!({ "id": "c", "type": "function", "function": function });
+        json!({
+            "max_tokens": 1,
+            "messages": [
+                { "role": "user", "content": "Hi" },
+                { "role": "assistant", "content": null, "tool_calls": [call] },
+                { "role": "tool", "tool_call_id": "c", "content": "3" },
+            ],
+        })
+    };
+    type Body<'a> = &'a dyn Fn(&str, Value) -> Value;
+    let apis: [(&str, Body, &str); 2] = [
+        ("/api/chat", &ollama, "/prompt_eval_count"),
+        ("/v1/chat/completions", &openai, "/usage/prompt_tokens"),
+    ];
+    for (path, body, figure) in apis {
+        let count = async |name: &str, arguments: Value| {
+            number(&server, path, body(name, arguments), figure).await
+        };
+        let short = count("f", json!({})).await;
+        assert_eq!(count("fetch", json!({})).await, short + 4, "{path}");
+        let more = r#""a": 1"#.len() as u64;
+        assert_eq!(count("f", json!({ "a": 1 })).await, short + more, "{path}");
+    }
+}
+
+/// A failed call says so, and results have texts and images only.
+#[tokio::test]
+async fn anthropics_results_are_in_the_prompt() {
+    let server = spelling();
+    let path = "/v1/messages/count_tokens";
+    let call = json!({ "type": "tool_use", "id": "c", "name": "f", "input": {} });
+    let body = |content: Value, failed: bool| {
+        let result = json!({
+            "type": "tool_result", "tool_use_id": "c", "content": content, "is_error": failed,
+        });
+        json!({ "model": "m", "messages": [
+            { "role": "user", "content": "Hi" },
+            { "role": "assistant", "content": [call] },
+            { "role": "user", "content": [result] },
+        ] })
+    };
+    let count =
+        async |failed| number(&server, path, body("3".into(), failed), "/input_tokens").await;
     assert_eq!(
-        count("f", json!({ "a": 1 })).await,
-        short + r#""a": 1"#.len() as u64
+        count(true).await,
+        count(false).await + "Error: ".len() as u64
     );
+    for part in [
+        call.clone(),
+        json!({ "type": "thinking", "thinking": "Hm", "signature": "" }),
+        json!({ "type": "tool_result", "tool_use_id": "c", "content": "3" }),
+    ] {
+        let reply = post(&server, path, body(json!([part]), false)).await;
+        assert_eq!(reply.status, 400, "{part}");
+        assert!(
+            reply.text.contains("text and images only"),
+            "{}",
+            reply.text
+        );
+    }
+}
+
+/// Clients send a response's reasoning back with it.
+#[tokio::test]
+async fn earlier_reasoning_is_taken() {
+    let server = spelling();
+    let thought = json!([{ "type": "reasoning_text", "text": "Hm" }]);
+    let body = json!({ "input": [
+        { "role": "user", "content": "Hi" },
+        { "type": "reasoning", "id": "rs_1", "summary": [], "content": thought },
+        { "type": "message", "role": "assistant", "content": "Hello" },
+        { "role": "user", "content": "Why?" },
+    ] });
+    number(&server, "/v1/responses/input_tokens", body, "/input_tokens").await;
 }
 
 /// Clients send these with every request.

@@ -123,6 +123,7 @@ async fn one_model_answers_to_every_name() {
 async fn a_model_has_further_names_and_tags() {
     let mut catalog = Catalog::default();
     assert!(catalog.add_loaded("a", model(), None));
+    assert!(catalog.add_loaded("b", model(), None));
     assert!(catalog.alias("a", "fim"));
     assert!(!catalog.alias("a", "fim"));
     assert!(!catalog.alias("x", "y"));
@@ -134,8 +135,12 @@ async fn a_model_has_further_names_and_tags() {
     assert_eq!(models["data"][0]["id"], "a");
     assert_eq!(models["data"][0]["aliases"], json!(["a", "fim"]));
     assert_eq!(models["data"][0]["tags"], json!(["chat"]));
-    let reply = completion(&server, short(json!({ "model": "fim" }))).await;
-    assert_eq!(reply["model"], "a");
+    for (asked, answers) in [("fim", "a"), ("a", "a"), ("b", "b"), ("b:latest", "b")] {
+        let reply = completion(&server, short(json!({ "model": asked }))).await;
+        assert_eq!(reply["model"], answers, "{asked}");
+    }
+    let unknown = post(&server, "/completion", short(json!({ "model": "c" }))).await;
+    assert_eq!(unknown.status, 404, "{}", unknown.text);
 }
 
 #[tokio::test]
@@ -160,6 +165,8 @@ async fn a_completion_says_how_it_was_made() {
         timings.values().all(|v| v.as_f64() >= Some(0.0)),
         "{timings:?}"
     );
+    // Nothing was guessed.
+    assert!(!timings.contains_key("draft_n"), "{timings:?}");
     // The rate leaves out the first token, which costs no step.
     let steps = timings["predicted_ms"].as_f64().unwrap() / 1e3
         * timings["predicted_per_second"].as_f64().unwrap();
@@ -179,6 +186,22 @@ async fn a_completion_says_how_it_was_made() {
     let whole = completion(&server, short(whole)).await;
     assert_eq!(whole["truncated"], true);
     assert_eq!(whole["stop_type"], "limit");
+    assert_eq!(whole["generation_settings"]["n_predict"], -1);
+    for (samplers, least) in [(json!(["min_p"]), 0.05), (json!(["min_p", "infill"]), 0.2)] {
+        let asked = short(json!({ "min_p": 0.05, "samplers": samplers }));
+        let reply = completion(&server, asked).await;
+        let used = reply["generation_settings"]["min_p"].as_f64().unwrap();
+        assert!((used - least).abs() < 1e-6, "{samplers} {used}");
+    }
+    // Without a seed there is one that a client in JavaScript can repeat.
+    let free = common::server();
+    let mut seeds = Vec::new();
+    for _ in 0..4 {
+        let reply = completion(&free, short(json!({}))).await;
+        seeds.push(reply["generation_settings"]["seed"].as_u64().unwrap());
+    }
+    assert!(seeds.iter().all(|seed| *seed < 1 << 53), "{seeds:?}");
+    assert!(seeds.iter().any(|seed| *seed != seeds[0]), "{seeds:?}");
 }
 
 #[tokio::test]
@@ -557,6 +580,10 @@ async fn reasoning_that_a_template_begins_is_ended_where_it_is_off() {
 #[tokio::test]
 async fn figures_have_llama_cpps_names_too() {
     let server = server();
+    let idle = get(&server, "/metrics").await.text;
+    for name in ["prompt_seconds_total", "tokens_predicted_seconds_total"] {
+        assert!(idle.contains(&format!("\nllamacpp:{name} 0\n")), "{name}");
+    }
     let mut sums = (0, 0, 0);
     for _ in 0..2 {
         let reply = completion(
@@ -597,6 +624,11 @@ async fn figures_have_llama_cpps_names_too() {
     assert_eq!(value("tokens_predicted_total"), sums.2 as f64);
     assert!(value("n_decode_total") > 0.0 && value("predicted_tokens_seconds") > 0.0);
     assert!(value("n_tokens_max") > 6.0);
+    // Texts to embed are computed, too.
+    let vector = post(&server, "/v1/embeddings", json!({ "input": "A fox" })).await;
+    let tokens = vector.json()["usage"]["prompt_tokens"].as_u64().unwrap();
+    let computed = format!("\nllamacpp:prompt_tokens_total {}\n", sums.0 + tokens);
+    assert!(get(&server, "/metrics").await.text.contains(&computed));
 }
 
 #[tokio::test]

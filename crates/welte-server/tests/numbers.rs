@@ -3,7 +3,7 @@
 mod common;
 
 use axum::Router;
-use common::{get, post, server};
+use common::{get, post, server, with};
 use serde_json::{Map, Value, json};
 
 fn messages() -> Value {
@@ -503,7 +503,45 @@ async fn the_description_and_the_server_agree() {
         let reply = post(&server, path, body.clone()).await;
         assert_eq!(reply.status, status, "{path} {body}: {}", reply.text);
     }
-    let described = get(&server, "/openapi.json").await.json();
+    let metered = with(|options| options.metrics = true);
+    let described = get(&metered, "/openapi.json").await.json();
+    for (path, kind, schema) in [
+        ("/metrics", "text/plain", json!({ "type": "string" })),
+        ("/slots", "application/json", json!({ "type": "array" })),
+    ] {
+        let content = &described["paths"][path]["get"]["responses"]["200"]["content"];
+        assert_eq!(content[kind]["schema"], schema, "{path}");
+    }
+    let answer = |path: &str| {
+        let content = &described["paths"][path]["post"]["responses"]["200"]["content"];
+        content["application/json"]["schema"].clone()
+    };
+    let chat = answer("/v1/chat/completions");
+    assert!(
+        chat["required"]
+            .as_array()
+            .unwrap()
+            .contains(&"choices".into())
+    );
+    assert_eq!(answer("/completion")["anyOf"][1]["type"], "array");
+    // What no model here can do.
+    for path in ["/infill", "/v1/rerank"] {
+        assert!(described["paths"].get(path).is_none(), "{path}");
+    }
+    let strict = with(|options| options.strict = true);
+    let strict = get(&strict, "/openapi.json").await.json();
+    let body = |described: &Value, path: &str| {
+        let body = &described["paths"][path]["post"]["requestBody"];
+        body["content"]["application/json"]["schema"]["required"].clone()
+    };
+    let path = "/v1/chat/completions";
+    assert_eq!(body(&described, path), json!(["messages"]));
+    let mut required = body(&strict, path);
+    required
+        .as_array_mut()
+        .unwrap()
+        .sort_by_key(Value::to_string);
+    assert_eq!(required, json!(["messages", "model"]));
     let schemas = &described["components"]["schemas"];
     let has = |name: &str, value: &str| {
         schemas[name]["enum"]

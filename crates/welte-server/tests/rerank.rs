@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{post, with};
+use common::{get, post, with};
 use serde_json::json;
 use welte::{LoadOptions, Model};
 use welte_server::{ServerOptions, router};
@@ -68,6 +68,7 @@ async fn documents_are_in_order() {
     for (field, value) in [
         ("documents", json!([])),
         ("documents", json!([7])),
+        ("documents", json!(vec!["a"; 2049])),
         ("query", json!(7)),
         ("colour", json!(1)),
     ] {
@@ -80,6 +81,16 @@ async fn documents_are_in_order() {
     }
     let body = json!({ "input": "a fox" });
     assert_eq!(post(&server, "/v1/embeddings", body).await.status, 400);
+    let described = get(&server, "/openapi.json").await.json();
+    let answer = &described["paths"]["/rerank"]["post"]["responses"]["200"]["content"];
+    let forms = &answer["application/json"]["schema"]["anyOf"];
+    assert_eq!(forms[1], json!({ "type": "array" }), "{answer}");
+    assert!(
+        forms[0]["required"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("results"))
+    );
 }
 
 #[tokio::test]

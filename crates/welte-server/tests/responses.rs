@@ -131,6 +131,20 @@ async fn a_response_continues_an_earlier_one() {
         .map(|item| item["content"][0]["text"].as_str().unwrap())
         .collect();
     assert_eq!(texts, ["Tell me about a fox.", text(&first), "And a bear?"]);
+    // What the client said of the model's part is kept as the model's.
+    let given = format!(
+        "{PATH}/{}/input_items?order=asc",
+        whole["id"].as_str().unwrap()
+    );
+    let given = get(&server, &given).await.json()["data"].clone();
+    for (i, kind) in ["input_text", "output_text", "input_text"]
+        .iter()
+        .enumerate()
+    {
+        let part = &given[i]["content"][0];
+        assert_eq!(part["type"], *kind, "{given}");
+        assert_eq!(part["annotations"].is_array(), *kind == "output_text");
+    }
     let page = get(&server, &items("?limit=2")).await.json();
     assert_eq!(
         (&page["has_more"], &page["first_id"]),

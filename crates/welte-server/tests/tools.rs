@@ -382,22 +382,30 @@ async fn reasoning_comes_before_a_form() {
         .json();
     check(&text(&chat));
     let mut off = body.clone();
+    off["chat_template_kwargs"] = json!({ "enable_thinking": false, "thinking": true });
+    let chat = post(&thinking, "/v1/chat/completions", off).await.json();
+    check(&text(&chat));
+    let mut off = body.clone();
     off["reasoning_effort"] = "none".into();
     let chat = post(&thinking, "/v1/chat/completions", off).await.json();
     check(&text(&chat));
     // The model may begin the reasoning itself.
     let may = with(|options| options.chat_template = Some(template("<think></think>", "")));
-    for (token, thinks) in [(BRACE, false), (LESS, true)] {
+    for (token, switch, thinks) in [
+        (BRACE, json!({}), false),
+        (LESS, json!({}), true),
+        (LESS, json!({ "enable_thinking": false }), false),
+        (LESS, json!({ "thinking": false }), false),
+    ] {
         let mut body = body.clone();
         body["logit_bias"] = json!({ token: 30 });
+        body["chat_template_kwargs"] = switch;
         let chat = post(&may, "/v1/chat/completions", body).await.json();
-        if thinks {
-            assert!(
-                chat["choices"][0]["message"]["reasoning_content"].is_string(),
-                "{chat}"
-            )
-        } else {
-            check(&text(&chat))
+        let reasoning = &chat["choices"][0]["message"]["reasoning_content"];
+        assert_eq!(reasoning.is_string(), thinks, "{chat}");
+        assert!(thinks || text(&chat).starts_with('{'), "{chat}");
+        if token == BRACE {
+            check(&text(&chat));
         }
     }
 }
@@ -769,6 +777,29 @@ async fn a_malformed_call_among_good_ones() {
                 .collect();
             check(&Seen::ollama(&lines), "stop");
         }
+    }
+}
+
+/// The answer of a model that makes two calls ends with the first one.
+#[tokio::test]
+async fn a_client_may_want_one_call_at_a_time() {
+    let call = |name: &str| {
+        format!(
+            "<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{\"animal\": \"fox\", \"count\": 2}}}}\n</tool_call>"
+        )
+    };
+    let answer = format!("{}\n{}", call("count_animals"), call("count_plants"));
+    let server = welte_server::router(scripted(&answer), Default::default()).unwrap();
+    for (parallel, count) in [(true, 2), (false, 1)] {
+        let mut body = json!({
+            "messages": question(), "max_tokens": 400, "tools": tools(), "parallel_tool_calls": parallel,
+        });
+        let path = "/v1/chat/completions";
+        let whole = post(&server, path, body.clone()).await.json();
+        assert_eq!(Seen::chat(&whole).calls.len(), count, "{whole}");
+        body["stream"] = true.into();
+        let events = post(&server, path, body).await.events();
+        assert_eq!(Seen::chat_stream(&events).0.calls.len(), count);
     }
 }
 

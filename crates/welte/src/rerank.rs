@@ -98,6 +98,27 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LoadOptions;
+
+    /// A long document is cut, never what stands around it, and a token has room to follow.
+    #[test]
+    fn a_pair_fits_in_the_context() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+        let mut options = LoadOptions::default();
+        (options.context, options.slots) = (512, 1);
+        options.device = "reference".parse().unwrap();
+        let model = Model::load(path, &options, &mut |_| ()).unwrap();
+        let tokenizer = model.tokenizer().unwrap();
+        let after = tokenizer.encode(AFTER, false, true).unwrap();
+        let pair = |document: &str| {
+            let pair = model.encode_pair("a fox", document, RERANK_INSTRUCTION);
+            pair.unwrap().tokens
+        };
+        let (short, long) = (pair("A bear."), pair(&"A bear. ".repeat(500)));
+        assert!(short.len() < long.len());
+        assert_eq!(long.len(), 511);
+        assert!(short.ends_with(&after) && long.ends_with(&after));
+    }
 
     #[test]
     fn a_score_is_the_share_of_yes() {

@@ -438,3 +438,37 @@ impl Drop for Sequence {
         self.out.end(self.end.take().unwrap_or_else(stopped));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LoadOptions;
+
+    #[test]
+    fn breakers_are_the_tokens_that_contain_one() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+        let mut load = LoadOptions::default();
+        (load.context, load.slots) = (64, 1);
+        load.device = "reference".parse().unwrap();
+        let model = Model::load(path, &load, &mut |_| ()).unwrap();
+        let mut options = GenerateOptions {
+            dry_breakers: vec!["ox".into(), ".".into()],
+            ..GenerateOptions::default()
+        };
+        assert!(breakers(&model, &options).is_empty());
+        options.sampling.dry_multiplier = 0.8;
+        let bits = breakers(&model, &options);
+        let (mut found, mut all) = (Vec::new(), Vec::new());
+        for token in 0..model.vocab() {
+            let text = model.token_bytes(token);
+            if text.contains(&b'.') || text.windows(2).any(|two| two == b"ox") {
+                all.push(token);
+            }
+            if bits[token as usize / 32] >> (token % 32) & 1 == 1 {
+                found.push(token);
+            }
+        }
+        assert!(all.len() > 2 && all.last() > Some(&32), "{all:?}");
+        assert_eq!(found, all);
+    }
+}

@@ -453,7 +453,7 @@ fn recurrent_states() {
     simulate(|| vec![attention(60, 0), attention(30, 6), recurrent(20)]);
 }
 
-/// A tree with one cache of full attention, and a way to leave texts in it.
+/// A tree with one cache, and a way to leave texts in it.
 struct Small {
     tree: PrefixTree,
     pools: Vec<PagePool>,
@@ -461,9 +461,13 @@ struct Small {
 
 impl Small {
     fn new(pages: u32) -> Small {
+        Small::of(attention(pages, 0))
+    }
+
+    fn of(cache: CacheSpec) -> Small {
         Small {
-            tree: PrefixTree::new(&program(vec![attention(pages, 0)])),
-            pools: vec![PagePool::new(pages)],
+            pools: vec![PagePool::new(cache.pages)],
+            tree: PrefixTree::new(&program(vec![cache])),
         }
     }
 
@@ -577,6 +581,19 @@ fn the_least_recently_used_leaf_is_evicted_first() {
     assert_eq!(small.evict(), [2, 2, 2, 2]);
     assert_eq!(small.evict(), [1, 1, 1, 1]);
     assert!(!small.tree.evict(0, &mut small.pools, &mut |_, _| ()));
+}
+
+/// A window gives up pages and keeps their nodes, which end with the next text.
+#[test]
+fn nodes_without_pages_make_room() {
+    let mut small = Small::of(attention(4, 2));
+    small.leave(&[1; 16]);
+    for _ in 0..3 {
+        assert!(small.tree.evict(0, &mut small.pools, &mut |_, _| ()));
+    }
+    assert_eq!((small.tree.len(), small.pools[0].free()), (4, 3));
+    small.leave(&[9; 4]);
+    assert_eq!(small.find(&[9; 4]).0, 4);
 }
 
 #[test]
