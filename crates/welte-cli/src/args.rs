@@ -574,6 +574,9 @@ pub(crate) struct PullArgs {
     /// The model; Q4_K_M is the default among several GGUF files
     #[arg(value_name = HUB_NAME, value_parser = model_name)]
     pub(crate) name: welte_hub::ModelName,
+    /// Leave out the encoder of images (mmproj) that lies beside a GGUF file
+    #[arg(long)]
+    pub(crate) no_mmproj: bool,
 }
 
 #[cfg(feature = "hub")]

@@ -126,7 +126,10 @@ fn named(args: &ServeArgs) -> anyhow::Result<Vec<Named>> {
         all.push(Named::file(name_of(path), path.clone()));
     }
     for name in &args.hf_repo {
-        all.push(Named::file(name.clone(), hub::path(name)?));
+        all.push(Named::file(
+            name.clone(),
+            hub::path(name, args.eyes.wants_encoder())?,
+        ));
     }
     if all.is_empty() && args.models_dir.is_empty() && !args.models_cached {
         let path = source::pick(None, None)?;

@@ -43,7 +43,7 @@ fn base(from: &str, folder: &Path) -> anyhow::Result<String> {
     if short::on_hub(from).is_none() && !from.contains('/') {
         bail!("{from}: neither a file, nor a created model, nor a name on the hub");
     }
-    let path = std::path::absolute(hub::path(from)?)?;
+    let path = std::path::absolute(hub::path(from, true)?)?;
     Ok(path.to_str().context("its path is not UTF-8")?.to_string())
 }
 

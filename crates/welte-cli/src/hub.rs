@@ -8,6 +8,11 @@ pub(crate) use cache::{list, pull, rm, show};
 
 /// Replaces `-hf NAME` by `-m PATH`. Downloads the model if it is not in the cache.
 pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
+    let encoder = match command {
+        Command::Run(args) | Command::Chat(args) => args.eyes.wants_encoder(),
+        Command::Inspect(args) => args.eyes.wants_encoder(),
+        _ => false,
+    };
     let (name, model) = match command {
         Command::Run(args) | Command::Chat(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Inspect(args) => (&args.load.hf_repo, &mut args.load.model),
@@ -21,7 +26,7 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
         _ => return Ok(()),
     };
     if let Some(name) = name {
-        *model = Some(path(name)?);
+        *model = Some(path(name, encoder)?);
     }
     let words = match command {
         Command::Run(args) | Command::Chat(args) if args.load.model.is_none() => &mut args.words,
@@ -33,21 +38,21 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
         && !source::is_model(first)
         && let Some(name) = short::on_hub(first)
     {
-        *first = path(name)?;
+        *first = path(name, encoder)?;
     }
     Ok(())
 }
 
-/// The file or folder of a model. Downloads the model if it is not in the cache.
+/// The file or folder of a model. Downloads the model if it is not in the cache, with the encoder of images beside it.
 #[cfg(feature = "hub")]
-pub(crate) fn path(name: &str) -> anyhow::Result<String> {
+pub(crate) fn path(name: &str, encoder: bool) -> anyhow::Result<String> {
     let name = short::on_hub(name).unwrap_or(name).parse()?;
-    let pulled = cache::fetched(&name, |hub, name, tell| hub.get(name, tell))?;
+    let pulled = cache::fetched(&name, encoder, |hub, name, tell| hub.get(name, tell))?;
     Ok(pulled.path.display().to_string())
 }
 
 #[cfg(not(feature = "hub"))]
-pub(crate) fn path(name: &str) -> anyhow::Result<String> {
+pub(crate) fn path(name: &str, _encoder: bool) -> anyhow::Result<String> {
     anyhow::bail!(
         "-hf {name}: this binary was built without the feature hub; give a file or directory with -m"
     )
@@ -95,10 +100,12 @@ mod cache {
     use std::io::{IsTerminal, Write};
     use std::process::ExitCode;
     use std::time::{Duration, Instant};
-    use welte_hub::{CachedRepo, Error, Event, Hub, ModelName, Pulled, Report, human};
+    use welte_hub::{CachedRepo, Error, Event, Hub, ModelName, Pulled, Report, Settings, human};
 
     pub(crate) fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
-        let pulled = fetched(&args.name, |hub, name, tell| hub.pull(name, tell))?;
+        let pulled = fetched(&args.name, !args.no_mmproj, |hub, name, tell| {
+            hub.pull(name, tell)
+        })?;
         if pulled.bytes == 0 {
             eprintln!("{}: already in the cache", args.name);
         }
@@ -109,9 +116,12 @@ mod cache {
     /// Fetches a model with a progress line.
     pub(crate) fn fetched(
         name: &ModelName,
+        encoders: bool,
         fetch: impl FnOnce(&Hub, &ModelName, &mut dyn FnMut(&Report)) -> Result<Pulled, Error>,
     ) -> anyhow::Result<Pulled> {
-        let hub = Hub::from_env()?;
+        let mut settings = Settings::from_env()?;
+        settings.encoders = encoders;
+        let hub = Hub::new(settings);
         let mut line = Line::default();
         let start = Instant::now();
         let pulled = fetch(&hub, name, &mut |report| line.tell(report));

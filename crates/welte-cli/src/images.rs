@@ -32,6 +32,11 @@ impl EyeArgs {
             None => Images::Beside,
         };
     }
+
+    /// An encoder in the model's repository is of use.
+    pub(crate) fn wants_encoder(&self) -> bool {
+        self.mmproj.is_none() && !self.no_mmproj
+    }
 }
 
 /// Reads an image's file, to stand at the beginning of a text.

@@ -158,7 +158,9 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     }
     #[cfg(feature = "hub")]
     if args.models_cached {
-        let access = HubAccess::from(welte_hub::Hub::from_env()?);
+        let mut settings = welte_hub::Settings::from_env()?;
+        settings.encoders = args.eyes.wants_encoder();
+        let access = HubAccess::from(welte_hub::Hub::new(settings));
         options.hub = Some(access.with_short_names(crate::short::on_hub));
     }
     options.engine.queue = args.queue as usize;

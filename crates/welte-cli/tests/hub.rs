@@ -199,6 +199,45 @@ fn a_model_is_created_run_served_shown_and_removed() {
     );
 }
 
+/// What lies beside the model as its encoder is fetched with it, and a broken one does not stop the model.
+#[test]
+fn an_encoder_of_images_is_pulled_with_its_model() {
+    let home = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: Vec<u8>| File {
+        name: name.to_string(),
+        tag: welte_hub::sha256(&bytes),
+        bytes,
+        large: true,
+    };
+    let files = vec![
+        file("demo-Q8_0.gguf", demo()),
+        file("mmproj-F16.gguf", b"an encoder".to_vec()),
+    ];
+    let mock = Mock::new("org/demo", files);
+    let run = |args: &[&str]| welte(&mock, home.path(), args);
+    let (code, path, said) = run(&["pull", "org/demo", "--no-mmproj"]);
+    assert_eq!(code, Some(0), "{said}");
+    let encoder = Path::new(path.trim()).with_file_name("mmproj-F16.gguf");
+    assert!(!encoder.exists());
+    let (code, _, said) = run(&["pull", "org/demo"]);
+    assert!(
+        code == Some(0) && said.contains("mmproj-F16.gguf: done"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read(&encoder).unwrap(), b"an encoder");
+    let ask = ["-n", "2", "--device", "cpu", "A fox"];
+    let all = |first: &[&'static str]| [first, &ask].concat();
+    let (code, _, said) = run(&all(&["run", "-hf", "org/demo"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(run(&["rm", "org/demo", "-y"]).0, Some(0));
+    // Named on a command that takes no images, only the model comes.
+    let (code, _, said) = run(&["tokenize", "-hf", "org/demo", "-p", "a"]);
+    assert!(code == Some(0) && !encoder.exists(), "{said}");
+    run(&["rm", "org/demo", "-y"]);
+    let (code, _, said) = run(&all(&["run", "-hf", "org/demo"]));
+    assert!(code == Some(0) && encoder.exists(), "{said}");
+}
+
 #[test]
 fn two_processes_that_want_one_model_download_it_once() {
     let (mock, home) = (hub(), tempfile::tempdir().unwrap());

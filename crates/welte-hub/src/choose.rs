@@ -7,7 +7,7 @@ const DEFAULTS: [&str; 14] = [
 ];
 
 /// Files that belong to a directory of safetensors besides the weights.
-const COMPANIONS: [&str; 11] = [
+const COMPANIONS: [&str; 13] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -19,7 +19,12 @@ const COMPANIONS: [&str; 11] = [
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 ];
+
+/// Formats of encoders of images, best first: every device computes F16.
+const ENCODER_FORMATS: [&str; 4] = ["F16", "BF16", "Q8_0", "F32"];
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -56,6 +61,39 @@ pub(crate) fn choose(names: &[&str], wanted: Option<&str>) -> Result<Choice, Str
     }
 }
 
+/// The encoder of images that belongs to a GGUF file of the repository, if it has one.
+pub(crate) fn encoder<'a>(names: &[&'a str], main: &str) -> Option<&'a str> {
+    if !main.ends_with(".gguf") || is_encoder(main) {
+        return None;
+    }
+    let folder = |name: &str| {
+        name.rsplit_once('/')
+            .map_or(String::new(), |(f, _)| f.into())
+    };
+    let own = folder(main);
+    // Beside the file, or above it.
+    let above = |name: &str| {
+        let folder = folder(name);
+        let rest = own.strip_prefix(&folder);
+        rest.is_some_and(|rest| folder.is_empty() || rest.is_empty() || rest.starts_with('/'))
+    };
+    let rank = |name: &&'a str| -> (usize, usize, &'a str) {
+        let (stem, _, _) = split(name).unwrap_or((name, 1, 1));
+        let format = ENCODER_FORMATS.iter().position(|f| is_word(stem, f));
+        let distance = own.len() - folder(name).len();
+        (distance, format.unwrap_or(ENCODER_FORMATS.len()), *name)
+    };
+    let all = names.iter().copied();
+    let encoders = all.filter(|name| is_encoder(name) && above(name));
+    encoders.min_by_key(rank)
+}
+
+/// True for the file of an encoder of images.
+pub(crate) fn is_encoder(name: &str) -> bool {
+    let base = name.rsplit('/').next().unwrap_or(name);
+    base.ends_with(".gguf") && base.to_ascii_lowercase().contains("mmproj")
+}
+
 /// A GGUF model: one file, or the parts of a split one in order.
 struct Group<'a> {
     /// The name without part number and extension.
@@ -90,7 +128,7 @@ fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
                 .iter()
                 .any(|q| base.contains(&q.to_ascii_lowercase()))
         };
-        if base.starts_with("mmproj") || base.contains("imatrix") && !named() {
+        if is_encoder(name) || base.contains("imatrix") && !named() {
             continue;
         }
         let Some((stem, _, parts)) = split(name) else {
@@ -111,16 +149,20 @@ fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
     groups
 }
 
+/// True if the name contains this quantisation as a word: Q4_K is not Q4_K_M, F16 is not BF16.
+fn is_word(name: &str, quant: &str) -> bool {
+    let (name, quant) = (name.to_ascii_lowercase(), quant.to_ascii_lowercase());
+    name.match_indices(&quant).any(|(at, found)| {
+        let before = name[..at].chars().next_back();
+        let after = name[at + found.len()..].chars().next();
+        !before.is_some_and(|c| c.is_ascii_alphanumeric())
+            && !after.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+    })
+}
+
 impl Group<'_> {
-    /// True if the name contains this quantisation as a word: Q4_K is not Q4_K_M, F16 is not BF16.
     fn is(&self, quant: &str) -> bool {
-        let (name, quant) = (self.stem.to_ascii_lowercase(), quant.to_ascii_lowercase());
-        name.match_indices(&quant).any(|(at, found)| {
-            let before = name[..at].chars().next_back();
-            let after = name[at + found.len()..].chars().next();
-            !before.is_some_and(|c| c.is_ascii_alphanumeric())
-                && !after.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
-        })
+        is_word(self.stem, quant)
     }
 
     fn choice(&self, exact: bool) -> Result<Choice, String> {
@@ -243,6 +285,11 @@ pub(crate) fn openable(names: &[&str]) -> Vec<Choice> {
     groups.iter().filter_map(|g| g.choice(true).ok()).collect()
 }
 
+/// True if there is a GGUF model among the files.
+pub(crate) fn has_models(names: &[&str]) -> bool {
+    !groups(names).is_empty()
+}
+
 fn mains<'a>(groups: &'a [Group]) -> impl Iterator<Item = &'a str> {
     groups.iter().map(|g| g.files[0])
 }
@@ -304,6 +351,30 @@ mod tests {
     }
 
     #[test]
+    fn an_encoder_belongs_to_the_model_beside_it() {
+        let names = [
+            "M-Q4_K_M.gguf",
+            "mmproj-BF16.gguf",
+            "mmproj-F32.gguf",
+            "sub/M-Q8_0.gguf",
+            "sub/M-mmproj-f16.gguf",
+            "other/mmproj-F16.gguf",
+        ];
+        assert_eq!(encoder(&names, names[0]), Some("mmproj-BF16.gguf"));
+        assert_eq!(encoder(&names, names[3]), Some("sub/M-mmproj-f16.gguf"));
+        assert_eq!(
+            encoder(&names, "third/M-F16.gguf"),
+            Some("mmproj-BF16.gguf")
+        );
+        assert_eq!(encoder(&names[..1], names[0]), None);
+        assert_eq!(encoder(&names, names[2]), None);
+        assert_eq!(
+            encoder(&["mmproj-Q8_0.gguf", "mmproj-x.gguf"], "m.gguf"),
+            Some("mmproj-Q8_0.gguf")
+        );
+    }
+
+    #[test]
     fn without_the_usual_one_the_next_best_is_taken() {
         let names = ["x.Q8_0.gguf", "x.Q6_K.gguf"];
         assert_eq!(main_of(&names, None), "x.Q6_K.gguf");
@@ -352,6 +423,7 @@ mod tests {
             "model.safetensors.index.json",
             "onnx/model.onnx",
             "original/model.safetensors",
+            "preprocessor_config.json",
             "pytorch_model.bin",
             "tokenizer.json",
             "chat_template.jinja",
@@ -365,6 +437,7 @@ mod tests {
                 "model-00001-of-00002.safetensors",
                 "model-00002-of-00002.safetensors",
                 "model.safetensors.index.json",
+                "preprocessor_config.json",
                 "tokenizer.json",
             ]
         );

@@ -2,7 +2,7 @@
 
 use crate::cache::{Lock, create_parent, free};
 use crate::checksum::Kind;
-use crate::choose::{Choice, choose};
+use crate::choose::{Choice, choose, encoder};
 use crate::download::Task;
 use crate::http::Client;
 use crate::listing::{Listed, MOST_JSON};
@@ -36,10 +36,14 @@ impl Hub {
         let client = Client::new(&self.settings)?;
         let listing = client.listing(&name.repo, name.revision())?;
         let names: Vec<&str> = listing.files.iter().map(|f| f.name.as_str()).collect();
-        let choice = choose(&names, name.choice.as_deref()).map_err(|problem| Error::Choice {
-            repo: name.repo.clone(),
-            problem,
-        })?;
+        let mut choice =
+            choose(&names, name.choice.as_deref()).map_err(|problem| Error::Choice {
+                repo: name.repo.clone(),
+                problem,
+            })?;
+        let main = choice.main.as_deref().filter(|_| self.settings.encoders);
+        let encoder = main.and_then(|main| encoder(&names, main));
+        choice.files.extend(encoder.map(String::from));
         let snapshot = self.cache().snapshot(&name.repo, &listing.commit);
         let chosen = listing
             .files
@@ -48,8 +52,8 @@ impl Hub {
         let mut missing: Vec<&Listed> = chosen
             .filter(|f| !snapshot.join(&f.name).exists())
             .collect();
-        // Largest last: a snapshot that contains weights then contains everything else.
-        missing.sort_by_key(|f| f.size);
+        // Weights last: a snapshot that contains them then contains everything else.
+        missing.sort_by_key(|f| (Some(f.name.as_str()) != encoder, f.size));
         self.check_space(
             &name.repo,
             missing

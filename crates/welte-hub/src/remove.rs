@@ -1,7 +1,7 @@
 //! Removes models from the cache.
 
 use crate::cache::{Cache, CachedFile, Lock, entries, occupied};
-use crate::choose::choose;
+use crate::choose::{choose, has_models, is_encoder};
 use crate::{Error, ModelName, name};
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,12 +48,15 @@ impl Removal {
                 Some(wanted) => {
                     let names: Vec<&str> = snapshot.files.iter().map(|f| f.name.as_str()).collect();
                     match choose(&names, Some(wanted)) {
-                        Ok(choice) => gone.extend(
-                            snapshot
-                                .files
-                                .iter()
-                                .filter(|f| choice.files.contains(&f.name)),
-                        ),
+                        Ok(choice) => {
+                            let goes = |name: &str| choice.files.iter().any(|gone| gone == name);
+                            let left = names.iter().copied().filter(|name| !goes(name));
+                            // With the last model goes the encoder of its images.
+                            let last = !has_models(&left.collect::<Vec<_>>());
+                            let goes =
+                                |f: &&CachedFile| goes(&f.name) || last && is_encoder(&f.name);
+                            gone.extend(snapshot.files.iter().filter(goes));
+                        }
                         Err(why) => problem = Some(why),
                     }
                 }

@@ -23,6 +23,8 @@ pub struct Settings {
     pub token_file: PathBuf,
     /// Never ask the hub (`HF_HUB_OFFLINE`).
     pub offline: bool,
+    /// Bring the encoder of images along that lies beside a GGUF file.
+    pub encoders: bool,
     /// Link snapshots to blobs instead of moving blobs (off with `HF_HUB_DISABLE_SYMLINKS`).
     pub links: bool,
     /// Proxies (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
@@ -124,6 +126,7 @@ impl Settings {
             token,
             token_file,
             offline: yes("HF_HUB_OFFLINE")? || yes("TRANSFORMERS_OFFLINE")?,
+            encoders: true,
             links: !yes("HF_HUB_DISABLE_SYMLINKS")?,
             proxies: Proxies {
                 http: either("http_proxy", "HTTP_PROXY")?.or_else(|| all.clone()),

@@ -539,6 +539,46 @@ fn a_split_model_and_a_directory_are_pulled_whole() {
 }
 
 #[test]
+fn the_encoder_of_images_comes_along_and_goes_with_the_last_model() {
+    let world = World::new(vec![
+        large("m-Q4_K_M.gguf", 3000),
+        large("m-Q8_0.gguf", 5000),
+        large("mmproj-BF16.gguf", 70),
+        large("mmproj-F16.gguf", 7000),
+        large("mmproj-F32.gguf", 80),
+    ]);
+    let alone = Hub::new(Settings {
+        encoders: false,
+        ..world.settings()
+    });
+    let pulled = alone.pull(&name(REPO), &mut |_| {}).unwrap();
+    assert_eq!((pulled.files, pulled.bytes), (1, 3000));
+    // Asked again, the hub has what is missing.
+    let pulled = world.pull(REPO).unwrap();
+    assert_eq!((pulled.files, pulled.bytes), (2, 7000));
+    assert!(pulled.path.ends_with("m-Q4_K_M.gguf"));
+    let encoder = pulled.path.with_file_name("mmproj-F16.gguf");
+    assert_eq!(std::fs::read(&encoder).unwrap().len(), 7000);
+    assert_eq!(world.pull("org/model:Q8_0").unwrap().bytes, 5000);
+    // Asked for by name, it brings nothing.
+    assert_eq!(world.pull("org/model:mmproj-F32.gguf").unwrap().files, 1);
+    let remove = |what: &str| {
+        let removal = world.hub().removal(&name(what)).unwrap();
+        let files = removal.files.clone();
+        removal.apply().unwrap();
+        files
+    };
+    assert_eq!(remove("org/model:Q8_0"), ["m-Q8_0.gguf"]);
+    assert!(encoder.exists());
+    let last = remove("org/model:Q4_K_M");
+    assert_eq!(
+        last,
+        ["m-Q4_K_M.gguf", "mmproj-F16.gguf", "mmproj-F32.gguf"]
+    );
+    assert!(!world.repo().exists());
+}
+
+#[test]
 fn several_that_want_the_same_file_download_it_once() {
     let file = large("m-Q4_0.gguf", 20_000);
     let world = World::new(vec![file.clone()]);
