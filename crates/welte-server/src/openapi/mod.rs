@@ -52,15 +52,17 @@ pub(crate) fn endpoints() -> impl Iterator<Item = (&'static str, &'static str)> 
     built().map(|endpoint| (endpoint.method, endpoint.path))
 }
 
+/// Whether one of the server's models can do something. A model that is not loaded may be able to do everything.
+fn any(app: &App, can: fn(&Served) -> bool) -> bool {
+    let entries = app.models.all();
+    entries
+        .iter()
+        .any(|entry| entry.loaded().is_none_or(|served| can(&served)))
+}
+
 /// Whether the server offers an endpoint, as far as it has models that can do it and the flags that it needs.
 fn is_offered(app: &App, path: &str) -> bool {
-    // A model that is not loaded may be able to do everything.
-    let any = |can: fn(&Served) -> bool| {
-        let entries = app.models.all();
-        entries
-            .iter()
-            .any(|entry| entry.loaded().is_none_or(|served| can(&served)))
-    };
+    let any = |can: fn(&Served) -> bool| any(app, can);
     match path {
         "/metrics" => app.options.metrics,
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
@@ -91,7 +93,8 @@ fn document(app: &App) -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
-            "schemas": objects::schemas(),
+            // What no model takes is not described: a body that the description allows is answered.
+            "schemas": objects::schemas(any(app, |served| served.model.eyes().is_some())),
         },
     })
 }

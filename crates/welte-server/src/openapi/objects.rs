@@ -5,7 +5,8 @@ use crate::openai::INCLUDES;
 use crate::sampling::SAMPLERS;
 use serde_json::{Map, Value, json};
 
-pub(super) fn schemas() -> Value {
+/// With images, if a model takes some.
+pub(super) fn schemas(images: bool) -> Value {
     let roles = json!({ "enum": ["system", "developer", "user", "assistant", "tool"] });
     let text = json!({ "type": "string" });
     let some = json!({ "type": "string", "minLength": 1 });
@@ -20,6 +21,48 @@ pub(super) fn schemas() -> Value {
         }
         json!({ "type": "object", "properties": fields, "required": required })
     };
+    let content = |parts: [Value; 2]| {
+        let parts = json!({ "type": "array", "minItems": 1, "items": { "anyOf": parts } });
+        if images {
+            json!({ "anyOf": [text, parts] })
+        } else {
+            text.clone()
+        }
+    };
+    let part = |kind: &str, name: &str, value: &Value| {
+        object(
+            json!({ "type": { "const": kind }, name: value }),
+            &["type", name],
+        )
+    };
+    let base64 = json!({ "type": "string", "minLength": 1, "contentEncoding": "base64" });
+    let address = json!({ "type": "string", "pattern": "^(data:|https?://)" });
+    let list = if images {
+        json!({ "type": "array", "items": base64 })
+    } else {
+        json!({ "enum": [[]] })
+    };
+    let of_chat = content([
+        part("text", "text", &text),
+        part(
+            "image_url",
+            "image_url",
+            &object(json!({ "url": address }), &["url"]),
+        ),
+    ]);
+    let of_responses = content([
+        part("input_text", "text", &text),
+        part("input_image", "image_url", &address),
+    ]);
+    let source = json!({ "type": { "const": "base64" }, "media_type": text, "data": base64 });
+    let of_anthropic = content([
+        part("text", "text", &text),
+        part(
+            "image",
+            "source",
+            &object(source, &["type", "media_type", "data"]),
+        ),
+    ]);
     let function = object(
         json!({ "name": name, "description": text, "parameters": schema }),
         &["name"],
@@ -36,16 +79,17 @@ pub(super) fn schemas() -> Value {
             "type": "object", "required": ["error"],
             "description": "The form depends on the API.",
         },
-        "Message": object(json!({ "role": roles, "content": text }), &["role"]),
+        "Message": object(json!({ "role": roles, "content": of_chat }), &["role"]),
         // Any role: the chat template knows them.
-        "OllamaMessage": object(json!({ "role": text, "content": text }), &["role"]),
+        "OllamaMessage": object(json!({ "role": text, "content": text, "images": list }), &["role"]),
+        "Images": list,
         "Time": { "anyOf": [{ "type": "number" }, { "type": "string", "pattern": "^-?[0-9]{1,6}[smh]$" }] },
         "Turn": object(
-            json!({ "role": { "enum": ["user", "assistant", "system"] }, "content": text }),
+            json!({ "role": { "enum": ["user", "assistant", "system"] }, "content": of_anthropic }),
             &["role", "content"],
         ),
         "Item": object(
-            json!({ "role": { "enum": ["system", "developer", "user", "assistant"] }, "content": text }),
+            json!({ "role": { "enum": ["system", "developer", "user", "assistant"] }, "content": of_responses }),
             &["role", "content"],
         ),
         "Tool": object(
@@ -97,7 +141,7 @@ pub(super) fn schemas() -> Value {
         "Prompt": { "anyOf": [
             some,
             { "type": "array", "minItems": 1, "items": { "anyOf": [some, { "type": "integer", "minimum": 0 }] } },
-            object(json!({ "prompt_string": some }), &["prompt_string"]),
+            object(json!({ "prompt_string": some, "multimodal_data": list }), &["prompt_string"]),
         ] },
         // A text, texts, tokens, or lists of tokens.
         "Prompts": { "anyOf": [

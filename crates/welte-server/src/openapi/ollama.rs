@@ -48,7 +48,11 @@ const OLLAMA_GENERATE: &[Field] = &[
     ("system", "string", "the system message"),
     ("raw", "boolean", "use no chat template"),
     ("template", "=\"\"", "the empty string"),
-    ("images", "=[]", "none"),
+    (
+        "images",
+        "Images",
+        "images as base64, if the model takes some",
+    ),
     ("context", "=[]", "none"),
 ];
 
