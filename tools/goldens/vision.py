@@ -27,6 +27,9 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor as LFM2_VL
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -37,6 +40,7 @@ TEXT = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_l
 SIGLIP = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3, image_size=32, patch_size=8)
 PIXTRAL = dict(model_type="pixtral", hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=2, head_dim=24,
                image_size=64, patch_size=4, hidden_act="silu")
+PINPOINTS = [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]]
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 
 
@@ -93,10 +97,55 @@ MODELS = {
         lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True, max_patches=4)),
     "qwen3_vl": (lambda: transformers.Qwen3VLForConditionalGeneration(transformers.Qwen3VLConfig(
         vision_config=qwen(3, hidden_size=48, intermediate_size=80, out_hidden_size=64, num_position_embeddings=36,
-                           deepstack_visual_indexes=[0, 1]),
-        text_config=TEXT | dict(rope_parameters=MROPE | {"mrope_interleaved": True}), image_token_id=IMAGE)),
+                           deepstack_visual_indexes=[0, 2]),
+        text_config=TEXT | dict(num_hidden_layers=3, rope_parameters=MROPE | {"mrope_interleaved": True}), image_token_id=IMAGE)),
         lambda: Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600},
                                          image_mean=[0.5] * 3, image_std=[0.5] * 3)),
+}
+
+
+def llava_next(vision, text, **more):
+    """LLaVA-NeXT and Granite Vision differ in their encoders and language models."""
+    config = transformers.LlavaNextConfig(vision_config=SIGLIP | dict(num_hidden_layers=3) | vision, text_config=TEXT | text,
+                                          image_grid_pinpoints=PINPOINTS, image_token_index=IMAGE, **more)
+    return transformers.LlavaNextForConditionalGeneration(config)
+
+
+def llava_next_processor():
+    side = {"height": 32, "width": 32}
+    return LlavaNextImageProcessorPil(size=side, crop_size=side, image_grid_pinpoints=PINPOINTS)
+
+
+MODELS |= {
+    "llava_next": (lambda: llava_next(dict(model_type="clip_vision_model"), dict(model_type="llama")), llava_next_processor),
+    "granite_vision": (lambda: llava_next(dict(model_type="siglip_vision_model"),
+                                          dict(model_type="granite", embedding_multiplier=3.0, attention_multiplier=0.15,
+                                               residual_multiplier=0.7, logits_scaling=0.5),
+                                          vision_feature_layer=[-3, -1], vision_feature_select_strategy="full"), llava_next_processor),
+}
+LLAVA_NEXT = ("llava_next", "granite_vision")
+QWEN3_TOWER = qwen(3, hidden_size=48, intermediate_size=80, out_hidden_size=64, num_position_embeddings=36)
+INTERLEAVED = MROPE | {"mrope_interleaved": True}
+
+
+def qwen3_processor():
+    return Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600}, image_mean=[0.5] * 3,
+                                    image_std=[0.5] * 3)
+
+
+MODELS |= {
+    "qwen3_vl_moe": (lambda: transformers.Qwen3VLMoeForConditionalGeneration(transformers.Qwen3VLMoeConfig(
+        vision_config=QWEN3_TOWER | dict(deepstack_visual_indexes=[1]),
+        text_config=TEXT | dict(rope_parameters=INTERLEAVED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                                experts_implementation="eager"), image_token_id=IMAGE)), qwen3_processor),
+    "qwen3_5": (lambda: transformers.Qwen3_5ForConditionalGeneration(transformers.Qwen3_5Config(
+        vision_config=QWEN3_TOWER,
+        text_config=TEXT | dict(rope_parameters=INTERLEAVED | {"partial_rotary_factor": 1.0}, layer_types=["linear_attention", "full_attention"],
+                                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+                                linear_conv_kernel_dim=4), image_token_id=IMAGE)), qwen3_processor),
+    "paddleocr_vl": (lambda: transformers.PaddleOCRVLForConditionalGeneration(transformers.PaddleOCRVLConfig(
+        vision_config=SIGLIP | dict(image_size=24, patch_size=4), text_config=TEXT | dict(rope_parameters=MROPE), image_token_id=IMAGE)),
+        lambda: PaddleOCRVLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600})),
 }
 
 
@@ -150,16 +199,26 @@ def layout(name, processor, inputs):
         own = SimpleNamespace(patch_size=4, spatial_merge_size=2 if name == "mistral3" else 1, image_token="[IMG]",
                               image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]")
         return PixtralProcessor.replace_image_token(own, inputs, 0)
+    if name in LLAVA_NEXT:
+        own = LlavaNextProcessor.__new__(LlavaNextProcessor)
+        clip = name == "llava_next"
+        own.__dict__ |= dict(image_processor=processor, patch_size=8, image_token="<image>", num_additional_image_tokens=int(clip),
+                             vision_feature_select_strategy="default" if clip else "full")
+        return own.replace_image_token(inputs, 0)
     if name == "gemma3":
         return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
-    return "<|image_pad|>" * int(inputs["image_grid_thw"][0].prod() // 4)
+    pad = "<|IMAGE_PLACEHOLDER|>" if name == "paddleocr_vl" else "<|image_pad|>"
+    return pad * int(inputs["image_grid_thw"][0].prod() // 4)
 
 
 def tiles(name, processor, inputs):
     """The pixels of each tile as bytes, [height, width, 3]."""
     values = inputs["pixel_values"]
     mean, std = (np.array(v, np.float64)[:, None, None] for v in (processor.image_mean, processor.image_std))
-    if "image_grid_thw" in inputs:
+    if name == "paddleocr_vl":
+        _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
+        found = [np.asarray(values).reshape(rows, columns, 3, 4, 4).transpose(2, 0, 3, 1, 4).reshape(3, rows * 4, columns * 4)]
+    elif "image_grid_thw" in inputs:
         _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
         flat = np.asarray(values).reshape(rows // 2, columns // 2, 2, 2, 3, 2, 4, 4)[:, :, :, :, :, 0]
         found = [flat.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, rows * 4, columns * 4)]
@@ -167,7 +226,7 @@ def tiles(name, processor, inputs):
         shapes = [[int(n) for n in shape] for shape in inputs["spatial_shapes"]]
         each = [np.asarray(tile)[: h * w].reshape(h, w, 8, 8, 3) for tile, (h, w) in zip(values, shapes)]
         found = [tile.transpose(4, 0, 2, 1, 3).reshape(3, 8 * tile.shape[0], 8 * tile.shape[1]) for tile in each]
-    elif name == "smolvlm":
+    elif name == "smolvlm" or name in LLAVA_NEXT:
         found = list(np.asarray(values[0]))
     else:
         found = list(np.asarray(values))
@@ -186,7 +245,7 @@ def encoder_inputs(name, inputs):
         tensors["image_grid_thw"] = torch.as_tensor(np.asarray(inputs["image_grid_thw"]))
     if name == "lfm2_vl":
         tensors |= {key: torch.as_tensor(np.asarray(inputs[key])) for key in ("spatial_shapes", "pixel_attention_mask")}
-    if name in ("pixtral", "mistral3"):
+    if name in ("pixtral", "mistral3", *LLAVA_NEXT):
         tensors["image_sizes"] = torch.as_tensor(np.asarray(inputs["image_sizes"]))
     return tensors
 
@@ -224,12 +283,18 @@ INTERN_VL_NAMES = {"embeddings.cls_token": "v.class_embd", "embeddings.position_
                    "attention.projection_layer": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "lambda_1": "ls1.weight",
                    "lambda_2": "ls2.weight", "multi_modal_projector.layer_norm": "mm.model.mlp.0",
                    "multi_modal_projector.linear_1": "mm.model.mlp.1", "multi_modal_projector.linear_2": "mm.model.mlp.3"}
+LLAVA_NEXT_NAMES = SIGLIP_NAMES | {"embeddings.class_embedding": "v.class_embd", "pre_layrnorm": "v.pre_ln",
+                                   "image_newline": "model.image_newline", "multi_modal_projector.linear_1": "mm.0",
+                                   "multi_modal_projector.linear_2": "mm.2"}
+PADDLE_OCR_NAMES = SIGLIP_NAMES | {"projector.pre_norm": "mm.input_norm", "projector.linear_1": "mm.1", "projector.linear_2": "mm.2"}
 # Files of these families do not say how pictures are cut.
 DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
             "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
           "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES),
-          "mistral3": ("pixtral", PIXTRAL_NAMES)}
+          "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
+          "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES),
+          "granite_vision": ("mlp", LLAVA_NEXT_NAMES)}
 
 
 def mmproj(name, model, processor, path, seed):
@@ -245,25 +310,33 @@ def mmproj(name, model, processor, path, seed):
                "projection_dim": 64}
     if name == "smolvlm":
         numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
-    if name in ("gemma3", "lfm2_vl", "internvl"):
+    if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl"):
         numbers |= {"projector.scale_factor": 2}
     if name == "internvl":
         numbers["patch_size"] = SIGLIP["patch_size"]
     if name == "qwen2_5_vl":
         numbers |= {"spatial_merge_size": 2, "n_wa_pattern": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
         model.model.visual.window_size = 112
+    if name == "paddleocr_vl":
+        numbers |= {"image_size": 40, "image_min_pixels": 64, "image_max_pixels": 1600}
     if name == "qwen3_vl":
         numbers |= {"spatial_merge_size": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
         deep = config.deepstack_visual_indexes
         file.keys.add_array("clip.vision.is_deepstack_layers", [layer in deep for layer in range(config.depth)])
     if name == "mistral3":
         numbers |= {"spatial_merge_size": 2}
+    if name in LLAVA_NEXT:
+        file.keys.add_array("clip.vision.image_grid_pinpoints", sum(PINPOINTS, []))
+        file.keys.add_string("clip.vision.mm_patch_merge_type", "spatial_unpad")
+        file.keys.add_bool("clip.has_llava_projector", True)
+    if name == "granite_vision":
+        file.keys.add_array("clip.vision.feature_layer", [1, 3])
     file.keys.add_bool("clip.has_vision_encoder", True)
     file.keys.add_string("clip.projector_type", kind)
-    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3") else "clip.use_gelu", True)
+    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3") else "clip.use_gelu", name != "llava_next")
     for key, value in numbers.items():
         file.keys.add_uint32(f"clip.vision.{key}", value)
-    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name == "mistral3" else 1e-6)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "llava_next") else 1e-6)
     file.keys.add_array("clip.vision.image_mean", list(map(float, processor.image_mean)))
     file.keys.add_array("clip.vision.image_std", list(map(float, processor.image_std)))
 
@@ -278,6 +351,8 @@ def mmproj(name, model, processor, path, seed):
             layer = f"v.blk.{match[1]}." if match else ""
             value = p.float().numpy()
             if "language_model" in key or "text_model" in key or ".head." in key or key.startswith("lm_head"):
+                continue
+            if name in LLAVA_NEXT and "post_layernorm" in key:
                 continue
             if ".attn.qkv." in key:
                 end = key.rsplit(".", 1)[1]
@@ -384,7 +459,7 @@ def logits_of(name, model, processor, files, counts, random):
     kinds = torch.tensor([[int(token == IMAGE) for token in tokens]])
     if name == "gemma3":
         more["token_type_ids"] = kinds
-    if name.startswith("qwen"):
+    if name.startswith("qwen") or name == "paddleocr_vl":
         more["mm_token_type_ids"] = kinds
     found = model(input_ids=torch.tensor([tokens]), **more).logits[0, -KEPT:].float().numpy()
     assert np.isfinite(found).all() and found.std() > 0.8, (name, found.std())

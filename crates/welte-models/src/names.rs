@@ -29,6 +29,8 @@ pub(crate) struct Names {
     pub(crate) router: &'static str,
     /// The full names of tensors with gate and up (or up alone) of all experts, one expert after the other, and with down.
     pub(crate) fused_experts: [&'static str; 2],
+    /// Each expert's matrices in them are transposed.
+    pub(crate) transposed_experts: bool,
     /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
     pub(crate) shared_expert: [&'static str; 3],
     pub(crate) shared_gate: &'static str,
@@ -70,6 +72,7 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_gate_up_exps.weight",
         "blk.{}.ffn_down_exps.weight",
     ],
+    transposed_experts: false,
     shared_expert: [
         "blk.{}.ffn_gate_shexp",
         "blk.{}.ffn_up_shexp",
@@ -122,6 +125,7 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.experts.gate_up_proj",
         "model.layers.{}.mlp.experts.down_proj",
     ],
+    transposed_experts: false,
     shared_expert: [
         "model.layers.{}.mlp.shared_expert.gate_proj",
         "model.layers.{}.mlp.shared_expert.up_proj",
@@ -148,6 +152,11 @@ pub(crate) const HUGGING_FACE: Names = Names {
     head: "lm_head",
     // Hugging Face checkpoints keep the factors in the configuration.
     rope_factors: "rope_freqs",
+};
+
+pub(crate) const HUGGING_FACE_QWEN3_VL_MOE: Names = Names {
+    transposed_experts: true,
+    ..HUGGING_FACE
 };
 
 /// Names with a norm after attention and another before the feed-forward part.
@@ -370,6 +379,8 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "audio_tower.",
         "embed_audio.",
         "visual.",
+        "image_newline",
+        "mlp_AR.",
     ]
     .iter()
     .any(|s| name.starts_with(s))

@@ -3,7 +3,8 @@
 use crate::answer::{Answer, Parsing, Report};
 use crate::app::App;
 use crate::error::Failure;
-use crate::images::{self, ImageRules};
+use crate::form::Shape;
+use crate::images::{self, ImageRules, Looked};
 use crate::length;
 use crate::lines::LineLimits;
 use crate::models::{Active, Lease, Served};
@@ -402,15 +403,62 @@ impl Ask {
                 format!("the request has {count} images; see --max-images ({max_images})");
             return Err(Failure::field(beyond.name.as_str(), problem));
         }
-        let see = |image: &&Image| {
+        let is_wanted = || {
             let is_late = self.deadline.is_some_and(|at| at <= Instant::now());
             if is_late || !wanted.load(Ordering::Relaxed) {
-                return Err(welte::Error::Deadline.into());
+                return Err(Failure::from(welte::Error::Deadline));
             }
-            images::see(&self.served, &self.image_rules, image)
+            Ok(())
         };
-        let seen = all.iter().map(|images| images.iter().map(see).collect());
+        let mut looked = Vec::new();
+        for (prompt, images) in self.prompts.iter().zip(&all) {
+            let mut own = Vec::new();
+            for &image in images {
+                is_wanted()?;
+                own.push(images::look(&self.served, &self.image_rules, image)?);
+            }
+            // A prompt that does not fit needs no features.
+            self.check_length(prompt, own.iter().map(Looked::tokens).sum())?;
+            looked.push(own);
+        }
+        let see = |image: Looked<'_>| {
+            is_wanted()?;
+            image.see()
+        };
+        let seen = looked.into_iter();
+        let seen = seen.map(|own| own.into_iter().map(see).collect());
         self.seen = seen.collect::<Result<_, Failure>>()?;
+        Ok(())
+    }
+
+    /// Refuses a prompt that exceeds the context with the positions that its images take.
+    fn check_length(&self, prompt: &Prompt, of_images: usize) -> Result<(), Failure> {
+        let served = &self.served;
+        let own = match prompt {
+            Prompt::Chat {
+                messages,
+                variables,
+            } => {
+                let (tokens, _) = self.encode_chat(messages, variables)?;
+                tokens.len().saturating_sub(prompt.images().len())
+            }
+            Prompt::Parts(parts) => {
+                let count = |part: &Part| match part {
+                    Part::Image(_) => Ok(0),
+                    Part::Token(_) => Ok(1),
+                    Part::Text(text) => {
+                        length::check(served, text)?;
+                        Ok(served.model.tokenizer()?.encode(text, false, true)?.len())
+                    }
+                };
+                parts.iter().map(count).sum::<Result<usize, Failure>>()?
+            }
+            _ => return Ok(()),
+        };
+        let (prompt, context) = (own + of_images, served.model.context());
+        if prompt + usize::from(self.options.max_tokens > 0) > context {
+            return Err(welte::Error::ContextFull { prompt, context }.into());
+        }
         Ok(())
     }
 
@@ -437,6 +485,21 @@ impl Ask {
         all.map(encode).collect()
     }
 
+    /// The tokens of a conversation, with placeholders for images, and what its answer must look like.
+    fn encode_chat(
+        &self,
+        messages: &[Message],
+        variables: &Map<String, Value>,
+    ) -> Result<(Vec<u32>, Shape), Failure> {
+        let served = &self.served;
+        let variables = served.variables(variables);
+        let mut rendered = self.render(messages, &variables)?;
+        let shape = self.shape(&rendered, &variables)?;
+        rendered.push_str(&shape.opening);
+        length::check(served, &rendered)?;
+        Ok((served.model.encode_rendered(&rendered)?, shape))
+    }
+
     fn encode(&self, prompt: &Prompt, seen: &[Arc<Seen>]) -> Result<Encoded, Failure> {
         let served = &self.served;
         match prompt {
@@ -444,12 +507,7 @@ impl Ask {
                 messages,
                 variables,
             } => {
-                let variables = served.variables(variables);
-                let mut rendered = self.render(messages, &variables)?;
-                let shape = self.shape(&rendered, &variables)?;
-                rendered.push_str(&shape.opening);
-                length::check(served, &rendered)?;
-                let tokens = served.model.encode_rendered(&rendered)?;
+                let (tokens, shape) = self.encode_chat(messages, variables)?;
                 let prompt = match served.model.eyes().filter(|_| !seen.is_empty()) {
                     Some(eyes) => eyes.place(&tokens, seen),
                     None => Ok(tokens.into()),

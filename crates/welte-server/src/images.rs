@@ -8,7 +8,7 @@ use crate::fields::Fields;
 use crate::models::Served;
 use serde_json::Value;
 use std::sync::Arc;
-use welte::{Image, ImageSource, Seen};
+use welte::{Glimpse, Image, ImageSource, Seen};
 
 /// What is between the type and the bytes of a data address.
 const BASE64: &str = ";base64,";
@@ -130,13 +130,35 @@ pub(crate) fn of_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
     })
 }
 
-/// Fetches and encodes an image. Takes a while.
-pub(crate) fn see(
-    served: &Served,
+/// An image that is decoded, with its name for errors.
+pub(crate) struct Looked<'a> {
+    name: &'a str,
+    glimpse: Glimpse<'a>,
+}
+
+impl Looked<'_> {
+    /// The positions that it takes.
+    pub(crate) fn tokens(&self) -> usize {
+        self.glimpse.tokens()
+    }
+
+    /// Encodes it. Takes a while.
+    pub(crate) fn see(self) -> Result<Arc<Seen>, Failure> {
+        self.glimpse.see().map_err(|error| match error {
+            welte::Error::ManyImages { .. } => error.into(),
+            error => Failure::field(self.name, error),
+        })
+    }
+}
+
+/// Fetches and decodes an image.
+pub(crate) fn look<'a>(
+    served: &'a Served,
     rules: &ImageRules,
-    image: &Image,
-) -> Result<Arc<Seen>, Failure> {
-    let wrong = |problem: String| Failure::field(image.name.as_str(), problem);
+    image: &'a Image,
+) -> Result<Looked<'a>, Failure> {
+    let name = image.name.as_str();
+    let wrong = |problem: String| Failure::field(name, problem);
     let Some(eyes) = served.model.eyes() else {
         let why = served.model.no_images().unwrap_or("it has no eyes");
         return Err(wrong(format!("the model takes no images: {why}")));
@@ -149,10 +171,10 @@ pub(crate) fn see(
         let (own, most) = (bytes.len() >> 10, rules.largest >> 10);
         return Err(wrong(format!("has {own} KiB; an image may have {most}")));
     }
-    eyes.see(&bytes).map_err(|error| match error {
-        welte::Error::ManyImages { .. } => error.into(),
-        error => wrong(error.to_string()),
-    })
+    let glimpse = eyes
+        .look(&bytes)
+        .map_err(|error| wrong(error.to_string()))?;
+    Ok(Looked { name, glimpse })
 }
 
 /// The file at an address, if the rules allow that.

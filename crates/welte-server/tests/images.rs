@@ -95,6 +95,59 @@ async fn usage_counts_the_rows_of_images() {
     assert_eq!(tokens["input_tokens"], own);
 }
 
+/// The document describes the images of every API, but only if a model takes some.
+#[tokio::test]
+async fn the_description_has_images_if_a_model_takes_them() {
+    let (server, _) = seeing(|_| ());
+    let blind = router(scripted_with("No.", 64), ServerOptions::default()).unwrap();
+    let schemas = async |server: &Router| {
+        let document = get(server, "/openapi.json").await.json();
+        document["components"]["schemas"].clone()
+    };
+    let (seen, unseen) = (schemas(&server).await, schemas(&blind).await);
+    for (name, word) in [
+        ("Message", "image_url"),
+        ("Item", "input_image"),
+        ("Turn", "media_type"),
+        ("OllamaMessage", "contentEncoding"),
+        ("Images", "contentEncoding"),
+        ("Prompt", "contentEncoding"),
+    ] {
+        let has = |schemas: &Value| schemas[name].to_string().contains(word);
+        assert!(has(&seen), "{name}: {}", seen[name]);
+        assert!(!has(&unseen), "{name}: {}", unseen[name]);
+    }
+    let images = &seen["OllamaMessage"]["properties"]["images"]["anyOf"][0];
+    assert_eq!(images, &seen["Images"]);
+}
+
+/// A prompt that does not fit is refused before its images are encoded.
+#[tokio::test]
+async fn what_exceeds_the_context_is_not_encoded() {
+    let (server, count) = seeing(|_| ());
+    let long = "many words ".repeat(2000);
+    // "one one one ", many times.
+    let large = "b25lIG9uZSBvbmUg".repeat(700);
+    for content in [
+        json!([picture(FOX), text(&long)]),
+        json!([picture(FOX), picture(&large), text("What?")]),
+    ] {
+        let reply = post(&server, "/v1/chat/completions", chat(content)).await;
+        assert_eq!(reply.status, 400, "{}", reply.text);
+        assert!(
+            reply.text.contains("available context size"),
+            "{}",
+            reply.text
+        );
+    }
+    let data = json!({ "prompt_string": "<__media__> What?", "multimodal_data": [large] });
+    let body = json!({ "prompt": data, "n_predict": 2 });
+    refused(&server, "/completion", body, "available context size").await;
+    assert_eq!(count.load(SeqCst), 0);
+    counted(&server, json!([picture(FOX), text("What?")])).await;
+    assert_eq!(count.load(SeqCst), 1);
+}
+
 /// Every API puts the same image in the same place.
 #[tokio::test]
 async fn all_apis_take_images() {

@@ -45,12 +45,21 @@ impl Prepared {
                 pieces.push(text("</img>"));
                 pieces
             }
+            Marks::Lined => {
+                let mut first = 0;
+                let line = |line: &Vec<Option<u32>>| {
+                    let piece = plain(first, line.len() as u32, false);
+                    first += line.len();
+                    piece
+                };
+                self.lines.iter().map(line).collect()
+            }
             Marks::Between => vec![
                 text("\n\n<start_of_image>"),
                 plain(0, rows * columns, true),
                 text("<end_of_image>\n\n"),
             ],
-            Marks::Axes => vec![Piece::Features {
+            Marks::Axes(_) => vec![Piece::Features {
                 first: 0,
                 axes: (0..rows * columns)
                     .map(|i| [0, i / columns, i % columns])

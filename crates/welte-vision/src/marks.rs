@@ -7,24 +7,26 @@ pub enum Marks {
     Tiles,
     /// Gemma 3: the features stand between two tokens and attend to each other.
     Between,
-    /// Qwen: the template marks pictures, and features have the axes of their row and column.
-    Axes,
+    /// Qwen and PaddleOCR-VL: the template marks pictures, and features have the axes of their row and column. The placeholder.
+    Axes(&'static str),
     /// Pixtral and Mistral 3: a token ends each line of features.
     Lines,
     /// LFM2-VL: tiles have their row and column before them, if there are several, and all are between two tokens.
     Grid,
     /// InternVL: all tiles between two tokens.
     Canvas,
+    /// LLaVA-NeXT: features alone, the whole picture's first.
+    Lined,
 }
 
 impl Marks {
     /// What the family's chat template writes for a picture. The layout takes its place.
     pub fn placeholder(self) -> &'static str {
         match self {
-            Marks::Tiles | Marks::Grid => "<image>",
+            Marks::Tiles | Marks::Grid | Marks::Lined => "<image>",
             Marks::Canvas => "<IMG_CONTEXT>",
             Marks::Between => "<start_of_image>",
-            Marks::Axes => "<|image_pad|>",
+            Marks::Axes(placeholder) => placeholder,
             Marks::Lines => "[IMG]",
         }
     }

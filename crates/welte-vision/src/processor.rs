@@ -33,6 +33,12 @@ pub enum Method {
         /// The whole picture follows its tiles.
         whole: bool,
     },
+    /// The whole picture in a square of `tile`, then squares of the picture in the best of some sizes, in its proportion with black
+    /// borders. Features of borders are left out.
+    Padded {
+        /// The side of a tile.
+        tile: u32,
+    },
     /// One square of this side.
     Square {
         /// The side.
@@ -44,6 +50,8 @@ pub enum Method {
         least: u64,
         /// The most pixels.
         most: u64,
+        /// Sides that are below a feature's grow to it first.
+        grows: bool,
     },
     /// Sides in their proportion, each rounded up to a multiple of a feature's side, the longer at most `longest`.
     Longest {
@@ -84,6 +92,8 @@ pub struct Processor {
     pub mean: [f32; 3],
     /// What they are divided by then.
     pub deviation: [f32; 3],
+    /// Heights and widths of `Padded` pictures: whole tiles.
+    pub sizes: Vec<[u32; 2]>,
     /// The most features of a picture.
     pub most_features: u32,
     /// What stands around features in the prompt.
@@ -106,6 +116,9 @@ pub struct Prepared {
     pub grid: [u32; 2],
     /// Rows and columns of each tile's features.
     pub features: Vec<[u32; 2]>,
+    /// Lines of features that stand in the prompt in place of all of them, if some do not: numbers of features, and nothing for the
+    /// learned one that ends a line.
+    pub lines: Vec<Vec<Option<u32>>>,
     pub(crate) marks: Marks,
 }
 
@@ -117,6 +130,9 @@ impl Prepared {
 
     /// How many features the encoder makes of it.
     pub fn count(&self) -> usize {
+        if !self.lines.is_empty() {
+            return self.lines.iter().map(Vec::len).sum();
+        }
         let each = self
             .features
             .iter()
@@ -136,9 +152,22 @@ impl Processor {
         check_ratio(image)?;
         let whole = |pixels| (vec![Tile { pixels }], [0, 0]);
         let to = |[width, height]: [u32; 2]| resize(image, width, height, self.filter);
+        let mut lines = Vec::new();
         let (tiles, grid) = match self.method {
+            Method::Padded { tile } => {
+                let (tiles, grid) = self.padded(image, tile);
+                lines = self.unpadded(image, tile, grid);
+                (tiles, grid)
+            }
             Method::Square { side } => whole(to([side, side])),
-            Method::Pixels { least, most } => whole(to(self.within(image, least, most, 0.0))),
+            Method::Pixels { least, most, grows } => {
+                let size = if grows {
+                    self.grown(image)
+                } else {
+                    [image.width, image.height]
+                };
+                whole(to(self.within(size, least, most, 0.0)))
+            }
             Method::Canvas { tile, count } => {
                 let (mut tiles, grid) = self.canvas(image, tile, count);
                 if tiles.len() == 1 {
@@ -156,7 +185,8 @@ impl Processor {
                 whole: has_whole,
             } => {
                 let [least, most] = features.map(|n| u64::from(n) * u64::from(self.side()).pow(2));
-                let size = self.within(image, least, most, 1.0);
+                let size = [image.width, image.height];
+                let size = self.within(size, least, most, 1.0);
                 if count == [1, 1] || !self.is_large(image, most) {
                     whole(to(size))
                 } else {
@@ -200,6 +230,7 @@ impl Processor {
             features,
             tiles,
             grid,
+            lines,
             marks: self.marks,
         })
     }
@@ -213,7 +244,9 @@ impl Processor {
     pub fn most_patches(&self) -> u32 {
         let square = |side: u32| (side / self.patch).pow(2);
         match self.method {
-            Method::Tiles { tile, .. } | Method::Canvas { tile, .. } => square(tile),
+            Method::Tiles { tile, .. } | Method::Canvas { tile, .. } | Method::Padded { tile } => {
+                square(tile)
+            }
             Method::Grid { tile, features, .. } => {
                 square(tile).max(features[1] * self.merge * self.merge)
             }
@@ -230,8 +263,7 @@ impl Processor {
     }
 
     /// Sides in their proportion, with pixels within bounds, of at least `fewest` features unless the bounds say otherwise.
-    fn within(&self, image: &Pixels, least: u64, most: u64, fewest: f64) -> [u32; 2] {
-        let (width, height) = (image.width, image.height);
+    fn within(&self, [width, height]: [u32; 2], least: u64, most: u64, fewest: f64) -> [u32; 2] {
         let (most, side) = (most.min(self.most_pixels()), f64::from(self.side()));
         let least = least.min(most);
         let sides = [f64::from(width), f64::from(height)];
@@ -249,6 +281,23 @@ impl Processor {
         } else {
             rounded.map(|s| s as u32)
         }
+    }
+
+    /// Width and height in proportion, such that neither is below a feature's side.
+    fn grown(&self, image: &Pixels) -> [u32; 2] {
+        let side = self.side();
+        let of = |other: u32, own: u32| {
+            let grown = f64::from(other) * f64::from(side) / f64::from(own);
+            grown.round_ties_even() as u32
+        };
+        let [mut width, mut height] = [image.width, image.height];
+        if height < side {
+            (width, height) = (of(width, height), side);
+        }
+        if width < side {
+            (width, height) = (side, of(height, width));
+        }
+        [width, height]
     }
 
     /// Whether a picture has twice the most pixels or more.
@@ -285,6 +334,83 @@ impl Processor {
             pixels: cut(&all, column * tile, row * tile, tile),
         });
         (tiles.collect(), [rows, columns])
+    }
+
+    /// The size that keeps most of the picture and, of several, has the least of borders.
+    fn best_size(&self, image: &Pixels) -> [u32; 2] {
+        let sides = [image.height, image.width].map(f64::from);
+        let area = sides[0] * sides[1];
+        let (mut kept, mut lost, mut best) = (0.0, f64::INFINITY, [0, 0]);
+        for size in &self.sizes {
+            let [height, width] = size.map(f64::from);
+            let scale = (width / sides[1]).min(height / sides[0]);
+            let scaled = sides.map(|side| (side * scale).floor());
+            let own = (scaled[0] * scaled[1]).min(area);
+            let rest = height * width - own;
+            if own > kept || own == kept && rest < lost {
+                (kept, lost, best) = (own, rest, *size);
+            }
+        }
+        best
+    }
+
+    /// The tiles, that of the whole picture first, and rows and columns of the others.
+    fn padded(&self, image: &Pixels, tile: u32) -> (Vec<Tile>, [u32; 2]) {
+        let [height, width] = self.best_size(image);
+        let scales = [
+            f64::from(height) / f64::from(image.height),
+            f64::from(width) / f64::from(image.width),
+        ];
+        let fitted = |side: u32, scale: f64, most: u32| {
+            let side = (f64::from(side) * scale).ceil() as u32;
+            side.clamp(1, most)
+        };
+        let [inner_height, inner_width] = if scales[1] < scales[0] {
+            [fitted(image.height, scales[1], height), width]
+        } else {
+            [height, fitted(image.width, scales[0], width)]
+        };
+        let inner = resize(image, inner_width, inner_height, self.filter);
+        let [top, left] = [(height - inner_height) / 2, (width - inner_width) / 2];
+        let all = bordered(&inner, [width, height], [left, top]);
+        let grid = [height / tile, width / tile];
+        let pixels = resize(image, tile, tile, self.filter);
+        let mut tiles = vec![Tile { pixels }];
+        for row in 0..grid[0] {
+            for column in 0..grid[1] {
+                let pixels = cut(&all, column * tile, row * tile, tile);
+                tiles.push(Tile { pixels });
+            }
+        }
+        (tiles, grid)
+    }
+
+    /// The features of the whole picture in one line, then the lines of the tiles' features that are not of borders.
+    fn unpadded(&self, image: &Pixels, tile: u32, grid: [u32; 2]) -> Vec<Vec<Option<u32>>> {
+        let side = tile / self.side();
+        let [rows, columns] = grid.map(|n| n * side);
+        let [height, width] = [image.height, image.width].map(f64::from);
+        // Python's `round(x, 7)` before the fraction is cut off.
+        let whole = |side: f64| ((side * 1e7).round_ties_even() / 1e7) as u32;
+        let [of_rows, of_columns] = [rows, columns].map(f64::from);
+        let [top, left] = if width / height > of_columns / of_rows {
+            let own = whole(height * (of_columns / width));
+            [rows.saturating_sub(own) / 2, 0]
+        } else {
+            let own = whole(width * (of_rows / height));
+            [0, columns.saturating_sub(own) / 2]
+        };
+        let number = |row: u32, column: u32| {
+            let tile = 1 + row / side * grid[1] + column / side;
+            tile * side * side + row % side * side + column % side
+        };
+        let line = |row: u32| {
+            let own = (left..columns - left).map(|column| Some(number(row, column)));
+            own.chain([None]).collect()
+        };
+        let first = (0..side * side).map(Some).collect();
+        let rest = (top..rows - top).map(line);
+        [first].into_iter().chain(rest).collect()
     }
 
     fn at_most(&self, image: &Pixels, longest: u32) -> [u32; 2] {
@@ -370,6 +496,21 @@ fn longest_side(width: u32, height: u32, longest: u32) -> [u32; 2] {
         [((most * ratio) as u32).max(1), MOST_SIDE]
     } else {
         [width, height]
+    }
+}
+
+/// A picture with black borders, such that its first pixel is in this column and line.
+fn bordered(image: &Pixels, [width, height]: [u32; 2], [left, top]: [u32; 2]) -> Pixels {
+    let (line, own) = (3 * width as usize, 3 * image.width as usize);
+    let mut bytes = vec![0; line * height as usize];
+    let lines = bytes.chunks_exact_mut(line).skip(top as usize);
+    for (line, own) in lines.zip(image.bytes.chunks_exact(own)) {
+        line[3 * left as usize..][..own.len()].copy_from_slice(own);
+    }
+    Pixels {
+        width,
+        height,
+        bytes,
     }
 }
 

@@ -20,7 +20,9 @@ fn processor(model: &str) -> (Processor, &'static str) {
     let pixels = Method::Pixels {
         least: 64,
         most: 1600,
+        grows: false,
     };
+    let axes = Marks::Axes("<|image_pad|>");
     let longest = |longest| Method::Longest { longest };
     let (method, filter, patch, merge, marks, token) = match model {
         "smolvlm" => (tiles, Filter::Lanczos, 8, 2, Marks::Tiles, "<image>"),
@@ -29,8 +31,17 @@ fn processor(model: &str) -> (Processor, &'static str) {
             let token = "<image_soft_token>";
             (method, Filter::Bilinear, 8, 2, Marks::Between, token)
         }
-        "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => {
-            (pixels, Filter::Bicubic, 4, 2, Marks::Axes, "<|image_pad|>")
+        "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" => {
+            (pixels, Filter::Bicubic, 4, 2, axes, "<|image_pad|>")
+        }
+        "paddleocr_vl" => {
+            let method = Method::Pixels {
+                least: 64,
+                most: 1600,
+                grows: true,
+            };
+            let token = "<|IMAGE_PLACEHOLDER|>";
+            (method, Filter::Bicubic, 4, 2, Marks::Axes(token), token)
         }
         "pixtral" => (longest(40), Filter::Bicubic, 4, 1, Marks::Lines, "[IMG]"),
         "mistral3" => (longest(64), Filter::Bicubic, 4, 2, Marks::Lines, "[IMG]"),
@@ -49,6 +60,10 @@ fn processor(model: &str) -> (Processor, &'static str) {
             let token = "<IMG_CONTEXT>";
             (method, Filter::Bicubic, 8, 2, Marks::Canvas, token)
         }
+        "llava_next" | "granite_vision" => {
+            let method = Method::Padded { tile: 32 };
+            (method, Filter::Bicubic, 8, 1, Marks::Lined, "<image>")
+        }
         other => panic!("{other} is not a model of the goldens"),
     };
     let processor = Processor {
@@ -60,6 +75,7 @@ fn processor(model: &str) -> (Processor, &'static str) {
         values: Values::Planes { frames: 1 },
         mean: [0.5; 3],
         deviation: [0.5; 3],
+        sizes: vec![[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
         most_features: 1280,
         marks,
     };
@@ -75,7 +91,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 27);
+    assert_eq!(list.len(), 42);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));
@@ -180,6 +196,22 @@ fn features_are_bounded() {
     }
     let error = processor.prepare(&thin(190)).expect_err("too thin");
     assert!(matches!(error, Error::Features { most: 4, .. }), "{error}");
+}
+
+/// As transformers' processor of PaddleOCR-VL does.
+#[test]
+fn small_pictures_grow_first() {
+    let (processor, _) = processor("paddleocr_vl");
+    for (width, height, want) in [(5, 9, [8, 16]), (60, 3, [160, 8])] {
+        let pixels = Pixels {
+            width,
+            height,
+            bytes: vec![7; (3 * width * height) as usize],
+        };
+        let prepared = processor.prepare(&pixels).expect("a tile");
+        let tile = &prepared.tiles[0].pixels;
+        assert_eq!([tile.width, tile.height], want);
+    }
 }
 
 #[test]

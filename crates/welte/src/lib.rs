@@ -60,7 +60,7 @@ pub use model::{Inspection, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordSight;
-pub use pictures::{Eyes, Prompt, Seen, Sight};
+pub use pictures::{Decoded, Eyes, Glimpse, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use stepper::Stepper;
 pub use text::tokenizer;

@@ -234,8 +234,8 @@ impl Model {
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
-        let width = loaded.program().feature_width() as usize;
-        let eyes = found.open(checkpoint.origin(), &sized, tokenizer.as_ref(), width)?;
+        let place = (device.info().id, &**loaded.program(), &spec);
+        let eyes = found.open(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),

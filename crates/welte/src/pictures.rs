@@ -20,8 +20,16 @@ pub trait Sight: Send + Sync {
     /// Floats of a feature.
     fn width(&self) -> usize;
 
-    /// Decodes and encodes a picture: what stands in the prompt for it, and its features, row after row.
-    fn see(&self, bytes: &[u8]) -> Result<(Vec<Piece>, Vec<f32>), Error>;
+    /// Decodes a picture.
+    fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error>;
+}
+
+/// A picture that is decoded, but not encoded.
+pub struct Decoded<'a> {
+    /// What stands in the prompt for it.
+    pub layout: Vec<Piece>,
+    /// Computes its features, row after row.
+    pub encode: Box<dyn FnOnce() -> Result<Vec<f32>, Error> + 'a>,
 }
 
 impl Sight for Vision {
@@ -33,10 +41,12 @@ impl Sight for Vision {
         Vision::width(self)
     }
 
-    fn see(&self, bytes: &[u8]) -> Result<(Vec<Piece>, Vec<f32>), Error> {
+    fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
         let picture = self.read(bytes)?;
-        let features = self.encode(&picture)?;
-        Ok((self.layout(&picture), features.rows.to_vec()))
+        Ok(Decoded {
+            layout: self.layout(&picture),
+            encode: Box::new(move || Ok(self.encode(&picture)?.rows.to_vec())),
+        })
     }
 }
 
@@ -68,6 +78,30 @@ impl Seen {
             Part::Medium(medium) => medium.bytes(),
         };
         self.parts.iter().map(bytes).sum()
+    }
+}
+
+/// A picture before it is encoded, unless it was seen before: it says how many positions it takes.
+pub struct Glimpse<'a> {
+    eyes: &'a Eyes,
+    hash: [u8; 32],
+    tokens: usize,
+    /// What to encode; nothing if the picture was seen before.
+    found: Result<Arc<Seen>, Decoded<'a>>,
+}
+
+impl Glimpse<'_> {
+    /// The positions that the picture takes.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Encodes the picture. Takes a while, unless it was seen before.
+    pub fn see(self) -> Result<Arc<Seen>, Error> {
+        match self.found {
+            Ok(seen) => Ok(seen),
+            Err(decoded) => self.eyes.encode(self.hash, decoded),
+        }
     }
 }
 
@@ -135,12 +169,35 @@ impl Eyes {
         self.sight.placeholder()
     }
 
-    /// Looks at a picture: a file's bytes. Takes a while, unless it was seen before.
-    pub fn see(&self, bytes: &[u8]) -> Result<Arc<Seen>, Error> {
+    /// Decodes a picture, a file's bytes, unless it was seen before.
+    pub fn look(&self, bytes: &[u8]) -> Result<Glimpse<'_>, Error> {
         let hash: [u8; 32] = Sha256::digest(bytes).into();
-        if let Some(seen) = self.remember(&hash) {
-            return Ok(seen);
-        }
+        let (tokens, found) = match self.remember(&hash) {
+            Some(seen) => (seen.tokens(), Ok(seen)),
+            None => {
+                let decoded = self.sight.look(bytes)?;
+                let rows = |piece: &Piece| match piece {
+                    Piece::Text(text) => Ok(self.tokenizer.encode(text, false, true)?.len()),
+                    Piece::Features { axes, .. } => Ok(axes.len()),
+                };
+                let each = decoded.layout.iter().map(rows);
+                (each.sum::<Result<usize, Error>>()?, Err(decoded))
+            }
+        };
+        Ok(Glimpse {
+            eyes: self,
+            hash,
+            tokens,
+            found,
+        })
+    }
+
+    /// Looks at a picture and encodes it.
+    pub fn see(&self, bytes: &[u8]) -> Result<Arc<Seen>, Error> {
+        self.look(bytes)?.see()
+    }
+
+    fn encode(&self, hash: [u8; 32], decoded: Decoded<'_>) -> Result<Arc<Seen>, Error> {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = self.remember(&hash) {
             return Ok(seen);
@@ -151,8 +208,9 @@ impl Eyes {
                 bytes: bytes_held as u64,
             });
         }
-        let (layout, features) = self.sight.see(bytes)?;
-        let parts = layout.into_iter().map(|piece| self.part(piece, &features));
+        let features = (decoded.encode)()?;
+        let layout = decoded.layout.into_iter();
+        let parts = layout.map(|piece| self.part(piece, &features));
         let seen = Arc::new(Seen {
             parts: parts.collect::<Result<_, _>>()?,
         });
@@ -329,12 +387,11 @@ impl Sight for WordSight {
         self.width
     }
 
-    fn see(&self, bytes: &[u8]) -> Result<(Vec<Piece>, Vec<f32>), Error> {
+    fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
         let text = std::str::from_utf8(bytes).ok().filter(|t| !t.is_empty());
         let text = text.ok_or_else(|| Error::Media {
             problem: "the picture is not a text of words".into(),
         })?;
-        self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let mut features = Vec::new();
         for word in text.split_whitespace() {
             let bytes: [u8; 32] = Sha256::digest(word).into();
@@ -349,7 +406,13 @@ impl Sight for WordSight {
             both_ways: false,
         };
         let mark = || Piece::Text(self.placeholder.clone());
-        Ok((vec![mark(), row, mark()], features))
+        Ok(Decoded {
+            layout: vec![mark(), row, mark()],
+            encode: Box::new(|| {
+                self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                Ok(features)
+            }),
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use places::Places;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use welte_device::{Context, Device, DeviceOptions, Plan, Role, Step, StepOptions};
+use welte_device::{Context, Device, DeviceId, DeviceOptions, Plan, Role, Step, StepOptions};
 use welte_formats::Checkpoint;
 use welte_models::VisionSpec;
 use welte_table::{Input, Row};
@@ -27,12 +27,16 @@ use welte_vision::{Limits, Prepared, Processor, Tile, decode};
 pub struct VisionOptions {
     /// Where the encoder runs. An automatic choice takes the first device that runs it.
     pub device: DeviceChoice,
+    /// The device that an automatic choice tries first: that of the language model.
+    pub near: Option<DeviceId>,
     /// Threads of the CPU device, as in [`LoadOptions`](crate::LoadOptions).
     pub threads: Option<usize>,
     /// The processors that these threads are pinned to, as in [`LoadOptions`](crate::LoadOptions).
     pub cpus: Option<Vec<usize>>,
     /// The most pixels of a picture before it is resized.
     pub most_pixels: u64,
+    /// What features are multiplied by, as their language model does with embeddings.
+    pub scale: f32,
     /// The most features of a picture. Families that take pictures of any size scale larger ones down.
     pub most_features: u32,
 }
@@ -41,9 +45,11 @@ impl Default for VisionOptions {
     fn default() -> Self {
         VisionOptions {
             device: DeviceChoice::Auto,
+            near: None,
             threads: None,
             cpus: None,
             most_pixels: 64 << 20,
+            scale: 1.0,
             most_features: 1280,
         }
     }
@@ -55,6 +61,10 @@ pub struct Vision {
     processor: Processor,
     limits: Limits,
     places: Places,
+    /// The feature that ends lines of pictures that are cut.
+    line_end: Option<Vec<f32>>,
+    scale: f32,
+    device: DeviceId,
     context: Mutex<Box<dyn Context>>,
 }
 
@@ -118,10 +128,7 @@ impl Vision {
             None if mmproj.is_none() => Ok(None),
             None => Err(Error::File {
                 path: path.display().to_string(),
-                problem: format!(
-                    "has no encoder of images of a known family; known are {}",
-                    VisionSpec::FAMILIES
-                ),
+                problem: unknown(&*checkpoint),
             }),
         }
     }
@@ -134,21 +141,29 @@ impl Vision {
     ) -> Result<Vision, Error> {
         let processor = processor::read(&spec, checkpoint, path, options.most_features)?;
         let rows = processor.most_patches();
-        let planned = |device: Arc<dyn Device>| {
+        let load = |device: Arc<dyn Device>| {
             let program = welte_models::compile_vision(&spec, checkpoint, rows)?;
             let plan = plan_program(&*device, checkpoint, program)?;
             fits(&plan, &*device, checkpoint)?;
-            Ok((device, plan))
+            let loaded = device.load(plan, checkpoint, &mut |_| ())?;
+            Ok((device.info().id, loaded.context()?))
         };
-        let (device, plan) = place(options, planned)?;
-        let loaded = device.load(plan, checkpoint, &mut |_| ())?;
+        let (device, context) = place(options, load)?;
         Ok(Vision {
             limits: Limits::of_pixels(options.most_pixels),
             places: Places::of(&spec, checkpoint)?,
-            context: Mutex::new(loaded.context()?),
+            line_end: welte_models::line_end(&spec, checkpoint)?,
+            scale: options.scale,
+            device,
+            context: Mutex::new(context),
             processor,
             spec,
         })
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> DeviceId {
+        self.device
     }
 
     /// The text that the chat template writes for a picture, and that the picture's layout replaces.
@@ -179,12 +194,34 @@ impl Vision {
     /// Computes the features of a picture. One call runs at a time; others wait.
     pub fn encode(&self, picture: &Picture) -> Result<Features, Error> {
         let width = self.width();
-        let mut all = vec![0.0; picture.features() * width];
+        let prepared = &picture.prepared;
+        let each = prepared
+            .features
+            .iter()
+            .map(|[lines, columns]| lines * columns);
+        let mut all = vec![0.0; each.sum::<u32>() as usize * width];
         let mut rest = &mut all[..];
-        for (tile, [lines, columns]) in picture.prepared.parts() {
+        for (tile, [lines, columns]) in prepared.parts() {
             let (own, others) = rest.split_at_mut((lines * columns) as usize * width);
             self.tile(tile, own)?;
             rest = others;
+        }
+        if !prepared.lines.is_empty() {
+            let end = self.line_end.as_deref().unwrap_or(&[]);
+            let feature = |number: &Option<u32>| match number {
+                Some(number) => &all[*number as usize * width..][..width],
+                None => end,
+            };
+            all = prepared
+                .lines
+                .iter()
+                .flatten()
+                .flat_map(feature)
+                .copied()
+                .collect();
+        }
+        if self.scale != 1.0 {
+            all.iter_mut().for_each(|value| *value *= self.scale);
         }
         Ok(Features {
             hash: picture.hash,
@@ -237,20 +274,34 @@ impl Vision {
     }
 }
 
-/// The device that is asked for, or the first one that runs the encoder.
-fn place(
+/// Why a model without a known encoder takes no images.
+pub(crate) fn unknown(checkpoint: &dyn Checkpoint) -> String {
+    let known = VisionSpec::FAMILIES;
+    match welte_models::unknown_vision(checkpoint) {
+        Some(name) => format!(
+            "its encoder of images ({name}) is not supported; known are {known}. Use it without images, or another model"
+        ),
+        None => format!("has no encoder of images of a known family; known are {known}"),
+    }
+}
+
+/// Loads on the device that is asked for, or on the first one that can.
+fn place<T>(
     options: &VisionOptions,
-    planned: impl Fn(Arc<dyn Device>) -> Result<(Arc<dyn Device>, Plan), Error>,
-) -> Result<(Arc<dyn Device>, Plan), Error> {
+    load: impl Fn(Arc<dyn Device>) -> Result<T, Error>,
+) -> Result<T, Error> {
     let mut device = DeviceOptions::default();
     device.threads = options.threads;
     device.cpus = options.cpus.clone();
     if let DeviceChoice::Named(id) = options.device {
-        return planned(open_device(id, &device)?);
+        return load(open_device(id, &device)?);
     }
+    let near = options.near.map(|id| open_device(id, &device));
+    let kinds = KINDS.iter().filter(|kind| kind.is_automatic());
+    let others = kinds.map(|kind| kind.open_first(&device));
     let mut why = Error::unknown_device("auto");
-    for kind in KINDS.iter().filter(|kind| kind.is_automatic()) {
-        match kind.open_first(&device).and_then(&planned) {
+    for opened in near.into_iter().chain(others) {
+        match opened.and_then(&load) {
             Ok(found) => return Ok(found),
             Err(error) => why = error,
         }
@@ -271,5 +322,43 @@ fn fits(plan: &Plan, device: &dyn Device, checkpoint: &dyn Checkpoint) -> Result
             fits_context: None,
             fits_cpu_experts: None,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFERENCE: DeviceId = DeviceId::only("reference");
+
+    /// The devices that were tried, and the one that was taken. The encoder can be loaded on all but one.
+    fn tried(options: &VisionOptions, fails: &str) -> (Vec<&'static str>, Result<(), Error>) {
+        let all = std::cell::RefCell::default();
+        let load = |device: Arc<dyn Device>| {
+            let kind = device.info().id.kind;
+            Vec::push(&mut all.borrow_mut(), kind);
+            if kind == fails {
+                return Err(Error::unknown_device(kind));
+            }
+            Ok(())
+        };
+        let done = place(options, load);
+        (all.into_inner(), done)
+    }
+
+    #[test]
+    fn the_encoder_runs_near_the_model_or_where_it_can_be_loaded() {
+        let near = VisionOptions {
+            near: Some(REFERENCE),
+            ..VisionOptions::default()
+        };
+        assert!(matches!(tried(&near, ""), (all, Ok(())) if all == ["reference"]));
+        let (all, done) = tried(&near, "reference");
+        assert!(all.len() > 1 && done.is_ok(), "{all:?}");
+        let named = VisionOptions {
+            device: DeviceChoice::Named(REFERENCE),
+            ..near
+        };
+        assert!(matches!(tried(&named, "reference"), (all, Err(_)) if all.len() == 1));
     }
 }

@@ -36,7 +36,12 @@ fn models() -> Vec<Value> {
 }
 
 fn open(path: &Path, device: &str) -> Vision {
+    open_scaled(path, device, 1.0)
+}
+
+fn open_scaled(path: &Path, device: &str, scale: f32) -> Vision {
     let mut options = VisionOptions::default();
+    options.scale = scale;
     options.device = device.parse::<DeviceChoice>().expect("a device");
     let source = path.to_str().expect("a path");
     let mmproj = Some(path).filter(|path| path.is_file());
@@ -166,9 +171,9 @@ fn check_logits(name: &str, devices: &[Tolerance]) {
     let golden = welte_goldens::Golden::new(text("path"));
     let want = floats(&welte_goldens::folder().join(text("logits")));
     let checkpoint = welte_formats::open(golden.path()).expect("a checkpoint");
-    let vision = open(golden.path(), "reference");
-    let (rows, features) = conversation(&vision, entry["parts"].as_array().expect("parts"));
     let spec = welte_models::spec(&*checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let vision = open_scaled(golden.path(), "reference", spec.feature_scale());
+    let (rows, features) = conversation(&vision, entry["parts"].as_array().expect("parts"));
     let options = CompileOptions {
         context: 512,
         prompt_rows: 256,
@@ -232,7 +237,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl);
+goldens!(smolvlm gemma3 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {
@@ -294,6 +299,25 @@ fn models_without_eyes_have_none() {
     assert!(error.to_string().contains("known are Idefics 3"), "{error}");
 }
 
+/// A family that is not supported is named, with those that are.
+#[test]
+fn an_unknown_encoder_is_named() {
+    let golden = welte_goldens::Golden::new("vision/internvl/hf");
+    let file = golden.path().join("config.json");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    let other = text.replace("\"internvl\"", "\"kimi_vl\"");
+    assert_ne!(other, text);
+    std::fs::write(&file, other).expect("the configuration");
+    let source = golden.path().to_str().expect("a path");
+    let options = VisionOptions::default();
+    let error = Vision::open(source, Some(golden.path()), &options).expect_err("unknown");
+    let error = error.to_string();
+    assert!(
+        error.contains("(kimi_vl) is not supported") && error.contains("PaddleOCR-VL"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_processor_that_does_not_fit_is_refused() {
     let golden = welte_goldens::Golden::new("vision/gemma3/hf");
@@ -311,6 +335,10 @@ fn a_processor_that_does_not_fit_is_refused() {
         (
             r#"{"image_mean": "0.5"}"#,
             "image_mean: must be three numbers",
+        ),
+        (
+            r#"{"do_pan_and_scan": true}"#,
+            "do_pan_and_scan: is not supported",
         ),
         (r#"{"resample": 0}"#, "resample: must be"),
         ("{", "EOF"),

@@ -23,6 +23,7 @@ mod mixtral;
 mod modernbert;
 mod nemotron_h;
 mod olmo2;
+mod paddleocr;
 mod phi3;
 mod phimoe;
 mod qwen2;
@@ -40,7 +41,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 40] = [
+const ALL: [&Architecture; 42] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -48,6 +49,8 @@ const ALL: [&Architecture; 40] = [
     &qwen3_next::QWEN3_NEXT,
     &qwen3_next::QWEN3_5,
     &qwen3_vl::QWEN3_VL,
+    &qwen3_vl::QWEN3_VL_MOE,
+    &paddleocr::PADDLEOCR,
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
     &granite_hybrid::GRANITE_HYBRID,

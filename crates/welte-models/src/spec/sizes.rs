@@ -11,6 +11,18 @@ impl ModelSpec {
         }
     }
 
+    /// What features are multiplied by before rows read them: hidden states are kept without the factor of what layers add, and
+    /// Granite multiplies features like embeddings.
+    pub fn feature_scale(&self) -> f32 {
+        let like_embeddings = self.architecture.starts_with("granite");
+        let own = if like_embeddings {
+            self.embedding_scale
+        } else {
+            1.0
+        };
+        own / self.residual_scale
+    }
+
     /// The sizes of a layer.
     pub fn shape(&self, layer: usize) -> LayerShape {
         let common = LayerShape {

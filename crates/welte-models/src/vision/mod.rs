@@ -6,9 +6,11 @@
 mod compile;
 mod names;
 mod read;
+mod weights;
 
-pub use compile::{compile_vision, learned_positions};
-pub use read::vision_spec;
+pub use compile::compile_vision;
+pub use read::{unknown_vision, vision_spec};
+pub use weights::{learned_positions, line_end};
 
 /// The family of an encoder: what stands between patches and the embeddings of the language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,11 @@ pub enum VisionFamily {
     Lfm2,
     /// InternVL: a row of its own for the class, scaled layers; the vectors side by side, a norm, two matrices.
     InternVl,
+    /// LLaVA-NeXT and Granite Vision: CLIP or SigLIP; the states of some layers side by side, two matrices. A learned feature ends the
+    /// lines of a picture that is cut.
+    LlavaNext,
+    /// PaddleOCR-VL: SigLIP with positions that are learned and rotary; a norm of each patch, the vectors side by side, two matrices.
+    PaddleOcr,
 }
 
 /// The activation of an encoder's feed-forward parts.
@@ -92,6 +99,10 @@ pub struct VisionSpec {
     pub whole: Vec<u32>,
     /// Layers whose states become further parts of a feature.
     pub deep: Vec<u32>,
+    /// Layers after which states are taken, side by side; none: after the last one.
+    pub taps: Vec<u32>,
+    /// A row of its own for the class.
+    pub class: bool,
     /// Width of a part of a feature.
     pub width: u32,
     /// Width between the projector's two matrices, where it has two and the width is its own.
@@ -104,7 +115,7 @@ pub struct VisionSpec {
 
 impl VisionSpec {
     /// The families, for a person.
-    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL";
+    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL";
 
     /// Values of a patch.
     pub fn patch_values(&self) -> u32 {
@@ -124,17 +135,25 @@ impl VisionSpec {
 
     /// Queries and keys are rotated.
     pub fn is_rotary(&self) -> bool {
-        self.positions == 0 || self.family == VisionFamily::Qwen3
+        self.positions == 0 || matches!(self.family, VisionFamily::Qwen3 | VisionFamily::PaddleOcr)
     }
 
     /// Rows besides the patches: that of the class.
     pub fn class_rows(&self) -> u32 {
-        u32::from(self.family == VisionFamily::InternVl)
+        u32::from(self.class)
     }
 
     /// The learned vectors are resized to the lines and columns of each tile.
     pub fn resizes_positions(&self) -> bool {
-        matches!(self.family, VisionFamily::Lfm2 | VisionFamily::Qwen3)
+        matches!(
+            self.family,
+            VisionFamily::Lfm2 | VisionFamily::Qwen3 | VisionFamily::PaddleOcr
+        )
+    }
+
+    /// Values of all states of a row that the projector reads.
+    pub fn tapped(&self) -> u32 {
+        self.dim * self.taps.len().max(1) as u32
     }
 
     /// Patches of a feature.

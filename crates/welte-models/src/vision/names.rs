@@ -7,6 +7,8 @@ use welte_formats::Checkpoint;
 pub(super) struct VisionNames {
     pub(super) patch: &'static str,
     pub(super) position: &'static str,
+    /// The vector of the class; a full name.
+    pub(super) class: &'static str,
     pub(super) first_norm: &'static str,
     pub(super) norm1: &'static str,
     pub(super) norm2: &'static str,
@@ -33,6 +35,7 @@ pub(super) struct VisionNames {
 const SIGLIP: VisionNames = VisionNames {
     patch: "embeddings.patch_embedding",
     position: "embeddings.position_embedding",
+    class: "",
     first_norm: "",
     norm1: "encoder.layers.{}.layer_norm1",
     norm2: "encoder.layers.{}.layer_norm2",
@@ -132,6 +135,7 @@ const LFM2: VisionNames = VisionNames {
 const INTERN_VL: VisionNames = VisionNames {
     patch: "embeddings.patch_embeddings.projection",
     position: "embeddings.position_embeddings",
+    class: "embeddings.cls_token",
     norm1: "encoder.layer.{}.layernorm_before",
     norm2: "encoder.layer.{}.layernorm_after",
     q: "encoder.layer.{}.attention.q_proj",
@@ -145,9 +149,26 @@ const INTERN_VL: VisionNames = VisionNames {
     ..LFM2
 };
 
+const LLAVA_NEXT: VisionNames = VisionNames {
+    class: "embeddings.class_embedding",
+    first_norm: "pre_layrnorm",
+    last_norm: "",
+    linear1: "multi_modal_projector.linear_1",
+    linear2: "multi_modal_projector.linear_2",
+    ..SIGLIP
+};
+
+const PADDLE_OCR: VisionNames = VisionNames {
+    projector_norm: "mlp_AR.pre_norm",
+    linear1: "mlp_AR.linear_1",
+    linear2: "mlp_AR.linear_2",
+    ..SIGLIP
+};
+
 const GGUF: VisionNames = VisionNames {
     patch: "v.patch_embd",
     position: "v.position_embd",
+    class: "v.class_embd",
     first_norm: "v.pre_ln",
     norm1: "v.blk.{}.ln1",
     norm2: "v.blk.{}.ln2",
@@ -189,6 +210,11 @@ const GGUF_QWEN2: VisionNames = VisionNames {
     ..GGUF
 };
 
+const GGUF_LLAVA_NEXT: VisionNames = VisionNames {
+    last_norm: "",
+    ..GGUF_QWEN2
+};
+
 const GGUF_PIXTRAL: VisionNames = VisionNames {
     projector_norm: "mm.input_norm",
     merging: "mm.patch_merger",
@@ -213,12 +239,12 @@ const GGUF_INTERN_VL: VisionNames = VisionNames {
 };
 
 impl VisionNames {
-    /// The full name of the vector of the class.
-    pub(super) const fn class(gguf: bool) -> &'static str {
+    /// The full name of the feature that ends the lines of a picture, after any prefix.
+    pub(super) const fn line_end(gguf: bool) -> &'static str {
         if gguf {
-            "v.class_embd"
+            "model.image_newline"
         } else {
-            "embeddings.cls_token"
+            "image_newline"
         }
     }
 
@@ -234,7 +260,10 @@ impl VisionNames {
             (Mistral3, false) => &MISTRAL3,
             (Lfm2, false) => &LFM2,
             (InternVl, false) => &INTERN_VL,
-            (Lfm2, true) => &GGUF_LFM2,
+            (LlavaNext, false) => &LLAVA_NEXT,
+            (PaddleOcr, false) => &PADDLE_OCR,
+            (LlavaNext, true) => &GGUF_LLAVA_NEXT,
+            (Lfm2 | PaddleOcr, true) => &GGUF_LFM2,
             (InternVl, true) => &GGUF_INTERN_VL,
             (Idefics3, true) => &GGUF_IDEFICS3,
             (Gemma3, true) => &GGUF_GEMMA3,

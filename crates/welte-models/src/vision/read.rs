@@ -28,6 +28,24 @@ pub fn vision_spec(checkpoint: &dyn Checkpoint) -> Result<Option<VisionSpec>, Er
     Ok(Some(spec))
 }
 
+/// The name of an encoder of a family that is not supported; `None` if there is no encoder.
+pub fn unknown_vision(checkpoint: &dyn Checkpoint) -> Option<String> {
+    let keys = Keys::new(checkpoint, "");
+    let text = |key: &str| keys.text(key).ok().flatten();
+    let name = match checkpoint.dialect() {
+        Dialect::Gguf => text("clip.vision.projector_type").or(text("clip.projector_type")),
+        Dialect::HuggingFace => {
+            let metadata = checkpoint.metadata();
+            let mut parts = metadata.keys().map(|key| key.as_str());
+            let has = parts.any(|key| key.starts_with("vision_config."));
+            text("general.architecture").filter(|_| has)
+        }
+    };
+    // A hostile name must not fill the terminal.
+    let name = name?.chars().filter(|c| !c.is_control()).take(64);
+    Some(name.collect())
+}
+
 fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
     let fault = |problem: String| Err(keys.error("vision encoder", problem));
     let head = spec.dim / spec.heads;
@@ -49,6 +67,13 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
             spec.deep, spec.layers
         ));
     }
+    let taps_rise = spec.taps.windows(2).all(|pair| pair[0] < pair[1]);
+    if !taps_rise || spec.taps.iter().any(|tap| !(1..=spec.layers).contains(tap)) {
+        return fault(format!(
+            "states after the layers {:?} of {}",
+            spec.taps, spec.layers
+        ));
+    }
     if spec.positions > 0 && side == 0 || fixed && (side == 0 || !side.is_multiple_of(merge)) {
         return fault(format!(
             "{side} patches to a side, of which {merge} make a feature's"
@@ -60,7 +85,10 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
 /// Whether every place has a learned vector.
 fn learned(family: VisionFamily) -> bool {
     use VisionFamily::*;
-    matches!(family, Idefics3 | Gemma3 | Qwen3 | Lfm2 | InternVl)
+    matches!(
+        family,
+        Idefics3 | Gemma3 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr
+    )
 }
 
 fn act(keys: &Keys<'_>, key: &str, default: VisionAct) -> Result<VisionAct, Error> {
@@ -116,13 +144,16 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "gemma3" => VisionFamily::Gemma3,
         "qwen2_vl" => VisionFamily::Qwen2,
         "qwen2_5_vl" => VisionFamily::Qwen2_5,
-        "qwen3_vl" | "qwen3_5" | "qwen3_5_moe" => VisionFamily::Qwen3,
+        "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => VisionFamily::Qwen3,
         "llava" if tower == "pixtral" => VisionFamily::Pixtral,
         "mistral3" if tower == "pixtral" => VisionFamily::Mistral3,
         "lfm2_vl" | "lfm2-vl" => VisionFamily::Lfm2,
         "internvl" => VisionFamily::InternVl,
+        "llava_next" => VisionFamily::LlavaNext,
+        "paddleocr_vl" => VisionFamily::PaddleOcr,
         _ => return Ok(None),
     };
+    let clip = is_clip(keys, family)?;
     let has = |key: &str| keys.value(&format!("vision_config.{key}")).is_some();
     if !has("patch_size") && !has("hidden_size") && !has("depth") {
         return Ok(None);
@@ -188,6 +219,10 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         | VisionFamily::Qwen3
         | VisionFamily::Pixtral
         | VisionFamily::Mistral3 => size("patch_size", Some(16), MOST_PATCH)?,
+        VisionFamily::LlavaNext => {
+            let default = if clip { 32 } else { 16 };
+            size("patch_size", Some(default), MOST_PATCH)?
+        }
         _ => size("patch_size", Some(14), MOST_PATCH)?,
     };
     let image = if qwen {
@@ -220,10 +255,11 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             let tokens = keys.size("mm_tokens_per_image", Some(256), side.max(1).pow(2))?;
             (side / tokens.isqrt()).max(1)
         }
-        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => {
-            size("spatial_merge_size", Some(2), MOST_MERGE)?
-        }
-        VisionFamily::Pixtral => 1,
+        VisionFamily::Qwen2
+        | VisionFamily::Qwen2_5
+        | VisionFamily::Qwen3
+        | VisionFamily::PaddleOcr => size("spatial_merge_size", Some(2), MOST_MERGE)?,
+        VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
         VisionFamily::Mistral3 => keys.size("spatial_merge_size", Some(2), MOST_MERGE)?,
     };
     let learned = learned(family);
@@ -237,12 +273,14 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let default = match family {
         VisionFamily::Qwen2_5 => VisionAct::Silu,
         VisionFamily::Qwen2 => VisionAct::QuickGelu,
+        VisionFamily::LlavaNext if clip => VisionAct::QuickGelu,
         VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::InternVl => VisionAct::Gelu,
         _ => VisionAct::GeluTanh,
     };
     let eps = match family {
         VisionFamily::Pixtral | VisionFamily::Mistral3 => 1e-5,
         _ if qwen => 1e-6,
+        _ if clip => keys.positive("vision_config.layer_norm_eps", Some(1e-5))?,
         _ => keys.positive("vision_config.layer_norm_eps", Some(1e-6))?,
     };
     let projector_eps = match family {
@@ -254,17 +292,28 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         (Some(_), false) => vec![7, 15, 23, 31],
         (None, _) => Vec::new(),
     };
-    let deep = match has("deepstack_visual_indexes") && family == VisionFamily::Qwen3 {
-        true => numbers(keys, "vision_config.deepstack_visual_indexes")?,
-        false => Vec::new(),
+    let deep_key = "vision_config.deepstack_visual_indexes";
+    let deep = match text("general.architecture") {
+        Some("qwen3_vl" | "qwen3_vl_moe") if !has("deepstack_visual_indexes") => {
+            let problem = "is missing; it lists the layers that become parts of features";
+            return Err(keys.error(deep_key, problem));
+        }
+        Some("qwen3_vl" | "qwen3_vl_moe") => numbers(keys, deep_key)?,
+        _ => Vec::new(),
     };
     only_last_layer(keys, family)?;
+    let taps = match family {
+        VisionFamily::LlavaNext => taps(keys, layers)?,
+        _ => Vec::new(),
+    };
+    // Nothing reads the layers after the last one.
+    let layers = taps.iter().copied().max().unwrap_or(layers);
     if family == VisionFamily::InternVl {
         plain_intern_vl(keys)?;
     }
     let width = keys.size("hidden_size", None, 1 << 16)?;
     let projector_eps = match family {
-        VisionFamily::Lfm2 | VisionFamily::InternVl => 1e-5,
+        VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => 1e-5,
         _ => projector_eps,
     };
     Ok(Some(VisionSpec {
@@ -297,6 +346,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         window,
         whole,
         deep,
+        // One state that is the last one needs no place of its own.
+        taps: if taps.len() > 1 { taps } else { Vec::new() },
+        class: clip || family == VisionFamily::InternVl,
         width,
         hidden: match family {
             VisionFamily::Lfm2 => keys.size("projector_hidden_size", Some(2560), 1 << 16)?,
@@ -315,6 +367,60 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
 fn is_qwen(family: VisionFamily) -> bool {
     use VisionFamily::*;
     matches!(family, Qwen2 | Qwen2_5 | Qwen3)
+}
+
+/// Whether the encoder of LLaVA-NeXT is CLIP and not SigLIP.
+fn is_clip(keys: &Keys<'_>, family: VisionFamily) -> Result<bool, Error> {
+    if family != VisionFamily::LlavaNext {
+        return Ok(false);
+    }
+    let key = "vision_config.model_type";
+    let clip = match keys.text(key)?.unwrap_or("clip_vision_model") {
+        "clip_vision_model" => true,
+        "siglip_vision_model" => false,
+        _ => {
+            let problem = "is not supported; it must be clip_vision_model or siglip_vision_model";
+            return Err(keys.error(key, problem));
+        }
+    };
+    // The row of the class becomes no feature.
+    let (part, wanted) = (
+        "vision_feature_select_strategy",
+        if clip { "default" } else { "full" },
+    );
+    if keys.text(part)?.unwrap_or("default") != wanted {
+        let problem = format!("is not supported for this encoder; it must be {wanted}");
+        return Err(keys.error(part, problem));
+    }
+    Ok(clip)
+}
+
+/// After which layers states are taken.
+fn taps(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
+    let key = "vision_feature_layer";
+    let list = match keys.value(key) {
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+        None => &[Value::I64(-2)],
+    };
+    // A negative number counts from the end; 0 would be what the layers read.
+    let after = |value: &Value| {
+        let number = match value {
+            Value::I64(v) => *v,
+            Value::U64(v) => i64::try_from(*v).ok()?,
+            _ => return None,
+        };
+        let number = if number < 0 {
+            number.checked_add(1 + i64::from(layers))?
+        } else {
+            number
+        };
+        let number = u32::try_from(number).ok()?;
+        (1..=layers).contains(&number).then_some(number)
+    };
+    let all: Option<Vec<u32>> = list.iter().map(after).collect();
+    let all = all.filter(|all| !all.is_empty());
+    all.ok_or_else(|| keys.error(key, format!("does not name some of {layers} layers")))
 }
 
 /// Refuses what only the largest InternVL has.
@@ -374,8 +480,11 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "pixtral" => VisionFamily::Pixtral,
         "lfm2" => VisionFamily::Lfm2,
         "internvl" => VisionFamily::InternVl,
+        "paddleocr" => VisionFamily::PaddleOcr,
+        "mlp" if has("model.image_newline") => VisionFamily::LlavaNext,
         _ => return Ok(None),
     };
+    let llava = family == VisionFamily::LlavaNext;
     let size = |key: &str, default: Option<u32>, most: u32| {
         keys.size(&format!("clip.vision.{key}"), default, most)
     };
@@ -386,12 +495,23 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         size("patch_size", None, MOST_PATCH)?,
         size("image_size", None, MOST_SIDE)?,
     );
+    let image = match family {
+        // Its size is that of the largest picture.
+        VisionFamily::PaddleOcr => {
+            let name = weight("v.position_embd", 0);
+            let places = keys.checkpoint.tensor(&name);
+            let places = places.ok_or_else(|| keys.error(&name, "is missing"))?;
+            let side = (places.n as u64).isqrt().min(MOST_SIDE.into()) as u32;
+            patch * side
+        }
+        _ => image,
+    };
     let side = (image / patch).max(1);
     let merge = match family {
         VisionFamily::Idefics3 => size("projector.scale_factor", Some(2), MOST_MERGE)?,
         VisionFamily::Gemma3 => size("projector.scale_factor", Some(4), MOST_MERGE)?,
-        VisionFamily::Pixtral => 1,
-        VisionFamily::Lfm2 | VisionFamily::InternVl => {
+        VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
+        VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => {
             size("projector.scale_factor", Some(2), MOST_MERGE)?
         }
         _ => size("spatial_merge_size", Some(2), MOST_MERGE)?,
@@ -410,12 +530,32 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     };
     let flag = |key: &str| Ok::<_, Error>(keys.bool(key)? == Some(true));
     let deep = match family {
-        VisionFamily::Qwen3 => flagged(keys, "clip.vision.is_deepstack_layers")?,
+        VisionFamily::Qwen3 => {
+            let key = "clip.vision.is_deepstack_layers";
+            let mut names = keys.checkpoint.tensors().iter().map(|t| &t.name);
+            if keys.value(key).is_none() && names.any(|name| name.starts_with("v.deepstack.")) {
+                return Err(keys.error(key, "is missing, although there are such layers"));
+            }
+            flagged(keys, key)?
+        }
         _ => Vec::new(),
     };
+    // Files that name no layers mean the last but one.
+    let taps = match keys.value("clip.vision.feature_layer").filter(|_| llava) {
+        Some(_) => numbers(keys, "clip.vision.feature_layer")?,
+        None if llava => vec![layers.saturating_sub(1)],
+        None => Vec::new(),
+    };
+    if taps.contains(&0) {
+        let problem = "names no layer, which is not supported";
+        return Err(keys.error("clip.vision.feature_layer", problem));
+    }
+    let layers = taps.iter().copied().max().unwrap_or(layers);
     let act = if flag("clip.use_silu")? {
         VisionAct::Silu
-    } else if learned && family != VisionFamily::InternVl {
+    } else if learned && family != VisionFamily::InternVl && !llava
+        || llava && flag("clip.use_gelu")?
+    {
         VisionAct::GeluTanh
     } else if flag("clip.use_gelu")? {
         VisionAct::Gelu
@@ -450,7 +590,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         ffn: size("feed_forward_length", None, MOST_FFN)?,
         eps,
         projector_eps: match family {
-            VisionFamily::Lfm2 | VisionFamily::InternVl => 1e-5,
+            VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => 1e-5,
             _ => eps,
         },
         rms: pixtral || family == VisionFamily::Qwen2_5,
@@ -472,6 +612,8 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         window,
         whole,
         deep,
+        taps: if taps.len() > 1 { taps } else { Vec::new() },
+        class: has("v.class_embd") && (llava || family == VisionFamily::InternVl),
         width: width.ok_or_else(|| keys.error(&last, "has a wrong shape"))?,
         hidden: hidden.unwrap_or(1),
         joined_norm: match family {

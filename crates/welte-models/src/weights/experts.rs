@@ -94,9 +94,9 @@ impl Collector<'_> {
             },
             gate_up: match &fused {
                 Some([name, _]) => {
-                    let n = pair.len() as u32 * e.ffn * e.count;
+                    let n = pair.len() as u32 * e.ffn;
                     let what = label("experts' gate and up");
-                    self.matrix(&what, Usage::Matrix, name, n, width)?
+                    self.fused(&what, name, names, (n, width), e.count)?
                 }
                 None => {
                     self.stacked(&label("experts' gate and up"), layer, pair, width, e.count)?
@@ -106,7 +106,7 @@ impl Collector<'_> {
             down: match &fused {
                 Some([_, name]) => {
                     let what = label("experts' down");
-                    self.matrix(&what, Usage::Matrix, name, width * e.count, e.ffn)?
+                    self.fused(&what, name, names, (width, e.ffn), e.count)?
                 }
                 None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             },
@@ -118,6 +118,22 @@ impl Collector<'_> {
             },
             shared,
         })
+    }
+
+    /// The matrices of all experts in one tensor, each of `n` rows of `k`.
+    fn fused(
+        &mut self,
+        label: &str,
+        tensor: &str,
+        names: &Names,
+        (n, k): (u32, u32),
+        count: u32,
+    ) -> Result<WeightId, Error> {
+        if !names.transposed_experts {
+            return self.matrix(label, Usage::Matrix, tensor, n * count, k);
+        }
+        let runs: Vec<(u32, u32)> = (0..count).map(|expert| (expert * k, k)).collect();
+        self.transposed(label, tensor, k * count, &runs, n)
     }
 
     /// The expert that every token uses. Gate and up may be one tensor.

@@ -145,7 +145,7 @@ impl Collector<'_> {
 
     /// Runs of rows of a tensor of `n` rows of `k`: each is a transposed matrix. Block formats become F16, because
     /// an element of a block would move to another block.
-    fn transposed(
+    pub(super) fn transposed(
         &mut self,
         label: &str,
         tensor: &str,

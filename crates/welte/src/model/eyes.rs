@@ -5,7 +5,9 @@ use crate::vision::{Vision, VisionOptions};
 use crate::{DeviceChoice, Error, Images, LoadOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use welte_device::DeviceId;
 use welte_formats::checkpoint::Checkpoint;
+use welte_models::ModelSpec;
 use welte_table::{Program, human};
 use welte_text::Tokenizer;
 
@@ -58,7 +60,7 @@ impl Found {
             && *images == Images::Beside
             && matches!(welte_models::vision_spec(checkpoint), Ok(None))
         {
-            *self = Found::without("it has no encoder of images that is supported");
+            *self = Found::without(crate::vision::unknown(checkpoint));
         }
     }
 
@@ -99,22 +101,25 @@ impl Found {
         }
     }
 
-    /// Opens the encoder for a model with this vocabulary and features of `width` values.
+    /// Opens the encoder for a model with this vocabulary and program, which runs on `near`.
     pub(super) fn open(
         &mut self,
         origin: &str,
         options: &LoadOptions,
         tokenizer: Option<&Arc<Tokenizer>>,
-        width: usize,
+        (near, program, spec): (DeviceId, &Program, &ModelSpec),
     ) -> Result<Option<Eyes>, Error> {
         let Some(path) = &self.path else {
             return Ok(None);
         };
+        let width = program.feature_width() as usize;
         let of_vision = VisionOptions {
             device: match options.device {
                 DeviceChoice::Named(id) if matches!(id.kind, "cpu" | "reference") => options.device,
                 _ => DeviceChoice::Auto,
             },
+            near: Some(near).filter(|id| !matches!(id.kind, "cpu" | "reference")),
+            scale: spec.feature_scale(),
             threads: options.threads,
             cpus: options.cpus.clone(),
             most_features: options.features.min(VisionOptions::default().most_features),
@@ -155,22 +160,32 @@ fn beside(model: &Path) -> Option<PathBuf> {
     } else {
         folder
     };
-    let is_encoder = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.contains("mmproj") && name.ends_with(".gguf"))
+    // A repository of the hub has its encoder beside the folders of its files.
+    let is_snapshot = |folder: &&Path| {
+        let above = folder.parent().and_then(Path::file_name);
+        above.is_some_and(|name| name == "snapshots")
     };
-    let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(is_encoder)
-        .collect();
-    // Of several the one in F16, which every device computes.
-    let is_f16 = |path: &PathBuf| {
-        let name = path.to_string_lossy().to_lowercase();
-        name.contains("f16") && !name.contains("bf16")
+    let above = folder.ancestors().skip(1).find(is_snapshot);
+    [Some(folder), above]
+        .into_iter()
+        .flatten()
+        .find_map(encoder)
+}
+
+/// The encoder's file in a folder. Of several the one in F16, which every device computes, or the next best.
+fn encoder(folder: &Path) -> Option<PathBuf> {
+    let rank = |name: &str| {
+        let name = name.to_lowercase();
+        ["bf16", "f16", "q8_0"]
+            .iter()
+            .position(|format| name.contains(format))
+            .map_or(3, |at| [1, 0, 2][at])
     };
-    all.sort_by_key(|path| (!is_f16(path), path.clone()));
-    all.into_iter().next()
+    let names = std::fs::read_dir(folder).ok()?;
+    let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let encoders = names.filter(|name| name.contains("mmproj") && name.ends_with(".gguf"));
+    let best = encoders.min_by_key(|name| (rank(name), name.clone()))?;
+    Some(folder.join(best))
 }
 
 #[cfg(test)]
@@ -196,6 +211,13 @@ mod tests {
         }
         assert_eq!(found().path, Some(at("mmproj-model-f16.gguf")));
         assert!(Images::Off.find(origin).path.is_none());
+        // A file of a hub's repository may lie in a folder of its own.
+        let inner = at("snapshots/0a/Q8_0");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(at("snapshots/0a/mmproj-Q8_0.gguf"), "").unwrap();
+        std::fs::write(inner.join("model.gguf"), "").unwrap();
+        let found = Images::Beside.find(inner.join("model.gguf").to_str().unwrap());
+        assert_eq!(found.path, Some(at("snapshots/0a/mmproj-Q8_0.gguf")));
         // A model that is not a file has nothing beside it.
         assert!(Images::Beside.find("synthetic:tiny:q8_0").path.is_none());
     }

@@ -1,7 +1,7 @@
 //! Images in the prompts of a model.
 
 use super::Model;
-use crate::{Error, Eyes, Prompt, Sight};
+use crate::{Error, Eyes, Glimpse, Prompt, Sight};
 use std::sync::Arc;
 use welte_text::{ChatTemplate, Image, ImageSource, Message};
 
@@ -48,11 +48,22 @@ impl Model {
             let why = self.no_images().unwrap_or("it has no eyes");
             wrong(format!("the model takes no images: {why}"))
         })?;
-        let see = |image: &Image| match &image.source {
-            ImageSource::Bytes(bytes) => eyes.see(bytes),
+        let look = |image: &Image| match &image.source {
+            ImageSource::Bytes(bytes) => eyes.look(bytes),
             ImageSource::Url(_) => Err(wrong("an image is an address, not a file".into())),
         };
-        let seen = images.map(see).collect::<Result<Vec<_>, _>>()?;
+        let looks = images.map(look).collect::<Result<Vec<_>, _>>()?;
+        // A prompt that does not fit needs no features.
+        let own: usize = looks.iter().map(Glimpse::tokens).sum();
+        let (prompt, context) = (
+            tokens.len().saturating_sub(looks.len()) + own,
+            self.context(),
+        );
+        if prompt >= context {
+            return Err(Error::ContextFull { prompt, context });
+        }
+        let seen = looks.into_iter().map(Glimpse::see);
+        let seen = seen.collect::<Result<Vec<_>, _>>()?;
         eyes.place(&tokens, &seen)
     }
 }

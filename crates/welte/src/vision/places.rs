@@ -23,6 +23,8 @@ enum Resize {
     Areas,
     /// Values are those of points, and the first and last ones stay.
     Corners,
+    /// Values are those of points in the middle of equal parts.
+    Middles,
 }
 
 impl Resize {
@@ -30,6 +32,7 @@ impl Resize {
         match self {
             Resize::Areas => weights(side, count),
             Resize::Corners => between_corners(side, count),
+            Resize::Middles => between_middles(side, count),
         }
     }
 }
@@ -55,6 +58,7 @@ impl Places {
             side: (spec.image / spec.patch) as usize,
             resized: spec.resizes_positions().then_some(match spec.family {
                 VisionFamily::Qwen3 => Resize::Corners,
+                VisionFamily::PaddleOcr => Resize::Middles,
                 _ => Resize::Areas,
             }),
         })
@@ -112,6 +116,19 @@ fn between_corners(side: usize, count: u32) -> Vec<Mean> {
     (0..count).map(each).collect()
 }
 
+/// What each of `count` new values is made of: the two neighbours of the middle of its part of the old values.
+fn between_middles(side: usize, count: u32) -> Vec<Mean> {
+    let scale = side as f32 / count as f32;
+    let each = |new: u32| {
+        let place = ((new as f32 + 0.5) * scale - 0.5).max(0.0);
+        let low = (place as usize).min(side - 1);
+        let high = (low + 1).min(side - 1);
+        let weight = place - low as f32;
+        vec![(low, 1.0 - weight), (high, weight)]
+    };
+    (0..count).map(each).collect()
+}
+
 impl OnTile<'_> {
     /// The vector of a patch.
     pub(super) fn read(&self, line: u32, column: u32, vector: &mut Vec<f32>) {
@@ -137,7 +154,7 @@ impl OnTile<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{between_corners, weights};
+    use super::{between_corners, between_middles, weights};
 
     #[test]
     fn corners_stay() {
@@ -146,6 +163,14 @@ mod tests {
         assert_eq!(all[1], [(0, 0.5), (1, 0.5)]);
         assert_eq!(all[4], [(2, 1.0), (2, 0.0)]);
         assert_eq!(between_corners(3, 1), [[(0, 1.0), (1, 0.0)]]);
+    }
+
+    #[test]
+    fn middles_are_between_their_neighbours() {
+        assert_eq!(between_middles(2, 4)[0], [(0, 1.0), (1, 0.0)]);
+        assert_eq!(between_middles(2, 4)[1], [(0, 0.75), (1, 0.25)]);
+        assert_eq!(between_middles(2, 4)[3], [(1, 0.75), (1, 0.25)]);
+        assert_eq!(between_middles(4, 2)[0], [(0, 0.5), (1, 0.5)]);
     }
 
     #[test]

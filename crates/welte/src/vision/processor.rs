@@ -145,12 +145,22 @@ pub(super) fn read(
                 settings.number(&["size.height"], MOST_SIDE)?,
                 side,
             )?;
+            // Cuts of large pictures beside the whole one; off in the models that are published.
+            if settings.json.get("do_pan_and_scan") == Some(&Json::Bool(true)) {
+                let problem = "is not supported; set it to false";
+                return Err(settings.wrong("do_pan_and_scan", problem));
+            }
             let method = Method::Square { side: spec.image };
             (method, Filter::Bilinear, Marks::Between)
         }
-        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => {
+        VisionFamily::Qwen2
+        | VisionFamily::Qwen2_5
+        | VisionFamily::Qwen3
+        | VisionFamily::PaddleOcr => {
+            let paddle = spec.family == VisionFamily::PaddleOcr;
             let (fewest, largest) = match spec.family {
                 VisionFamily::Qwen3 => (256 * 256, 1 << 24),
+                VisionFamily::PaddleOcr => (384 * 384, 1536 * 1536),
                 _ => (56 * 56, 28 * 28 * 1280),
             };
             let least = ["size.shortest_edge", "min_pixels", "image_min_pixels"];
@@ -158,8 +168,14 @@ pub(super) fn read(
             let method = Method::Pixels {
                 least: settings.number(&least, MOST_PIXELS)?.unwrap_or(fewest),
                 most: settings.number(&most, MOST_PIXELS)?.unwrap_or(largest),
+                grows: paddle,
             };
-            (method, Filter::Bicubic, Marks::Axes)
+            let placeholder = if paddle {
+                "<|IMAGE_PLACEHOLDER|>"
+            } else {
+                "<|image_pad|>"
+            };
+            (method, Filter::Bicubic, Marks::Axes(placeholder))
         }
         VisionFamily::Lfm2 => {
             let number = |key: &str, default: u64| {
@@ -210,6 +226,15 @@ pub(super) fn read(
             };
             (method, Filter::Bicubic, Marks::Canvas)
         }
+        VisionFamily::LlavaNext => {
+            let keys = ["crop_size.height", "size.height", "size.shortest_edge"];
+            same_side(&settings, "size", settings.number(&keys, MOST_SIDE)?, side)?;
+            (
+                Method::Padded { tile: spec.image },
+                Filter::Bicubic,
+                Marks::Lined,
+            )
+        }
         VisionFamily::Pixtral | VisionFamily::Mistral3 => {
             let longest = longest(side)?;
             (Method::Longest { longest }, Filter::Bicubic, Marks::Lines)
@@ -253,11 +278,53 @@ pub(super) fn read(
                 frames: spec.frames,
             }
         },
+        sizes: match spec.family {
+            VisionFamily::LlavaNext => sizes(&settings, spec.image)?,
+            _ => Vec::new(),
+        },
         mean: settings.colours("image_mean", mean)?,
         deviation,
         most_features: most_features.max(1),
         marks,
     })
+}
+
+/// Heights and widths that pictures may be resized to: whole tiles.
+fn sizes(settings: &Settings<'_>, tile: u32) -> Result<Vec<[u32; 2]>, Error> {
+    const KEY: &str = "image_grid_pinpoints";
+    let numbers: Option<Vec<u64>> = match (settings.metadata(KEY), settings.json.get(KEY)) {
+        (Some(Value::Array(list)), _) => list
+            .iter()
+            .map(|value| match value {
+                Value::U64(v) => Some(*v),
+                Value::I64(v) => u64::try_from(*v).ok(),
+                _ => None,
+            })
+            .collect(),
+        (_, Some(Json::Array(list))) => list
+            .iter()
+            .flat_map(|pair| match pair.as_array().map(Vec::as_slice) {
+                Some([height, width]) => [height.as_u64(), width.as_u64()],
+                _ => [None; 2],
+            })
+            .collect(),
+        (None, None | Some(Json::Null)) => {
+            let sides = [[1, 2], [2, 1], [2, 2], [3, 1], [1, 3]];
+            return Ok(sides.map(|pair| pair.map(|n| n * tile)).to_vec());
+        }
+        _ => None,
+    };
+    let (pairs, rest) = numbers.as_deref().unwrap_or_default().as_chunks::<2>();
+    let fits = |n: &u64| (1..=MOST_SIDE).contains(n) && n.is_multiple_of(tile.into());
+    if pairs.is_empty() || !rest.is_empty() || !pairs.as_flattened().iter().all(fits) {
+        let problem = format!("must be pairs of multiples of {tile}");
+        return Err(settings.wrong(KEY, &problem));
+    }
+    let sizes: Vec<[u32; 2]> = pairs.iter().map(|pair| pair.map(|n| n as u32)).collect();
+    for [height, width] in &sizes {
+        tile_count(settings, [1, height / tile * (width / tile)])?;
+    }
+    Ok(sizes)
 }
 
 /// Refuses more tiles than a picture may have.

@@ -1,0 +1,478 @@
+//! The weights of an encoder of pictures, and what the host reads of them.
+
+use super::names::{VisionNames, ending};
+use super::{VisionFamily, VisionSpec};
+use crate::Error;
+use crate::names::{bias, weight};
+use crate::weights::{Collector, NormWeights, OutputPart};
+use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
+use welte_formats::quant;
+use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+
+/// A matrix with its bias.
+pub(super) struct Linear {
+    pub(super) pieces: Vec<OutputPart>,
+    pub(super) bias: Option<WeightId>,
+    pub(super) n: u32,
+    pub(super) k: u32,
+}
+
+pub(super) struct Layer {
+    pub(super) norm1: NormWeights,
+    pub(super) norm2: NormWeights,
+    pub(super) qkv: Linear,
+    pub(super) o: Linear,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+    pub(super) scales: Option<[WeightId; 2]>,
+}
+
+/// What makes a further part of a feature: of the state after a layer.
+pub(super) struct Deep {
+    pub(super) layer: u32,
+    pub(super) norm: NormWeights,
+    pub(super) linear1: Linear,
+    pub(super) linear2: Linear,
+}
+
+pub(super) struct Weights {
+    pub(super) nothing: WeightId,
+    pub(super) patch: Linear,
+    /// The kernel of a second frame.
+    pub(super) patch2: Option<Linear>,
+    pub(super) first_norm: Option<NormWeights>,
+    pub(super) freqs: Option<WeightId>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) deep: Vec<Deep>,
+    pub(super) last_norm: Option<NormWeights>,
+    pub(super) projector_norm: Option<NormWeights>,
+    pub(super) merging: Option<Linear>,
+    pub(super) linear1: Linear,
+    pub(super) linear2: Option<Linear>,
+}
+
+/// Takes the encoder's tensors by their names.
+pub(super) struct Taker<'a> {
+    pub(super) collector: Collector<'a>,
+    pub(super) spec: &'a VisionSpec,
+    pub(super) names: &'static VisionNames,
+    pub(super) prefix: String,
+}
+
+impl Taker<'_> {
+    fn tower(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn linear(&mut self, label: &str, parts: &[(String, u32)], k: u32) -> Result<Linear, Error> {
+        let named = |end: fn(&str, u32) -> String| {
+            let each = parts.iter().map(|(name, n)| (end(name, 0), *n));
+            each.collect::<Vec<_>>()
+        };
+        let pieces = self.collector.joined(label, &named(weight), k)?;
+        let biases = named(bias);
+        let has = biases.iter().all(|(name, _)| self.collector.has(name));
+        let label = format!("{label} bias");
+        Ok(Linear {
+            pieces,
+            bias: if has {
+                Some(self.collector.vector(&label, &biases, 0.0)?)
+            } else {
+                None
+            },
+            n: parts.iter().map(|part| part.1).sum(),
+            k,
+        })
+    }
+
+    fn norm(&mut self, label: &str, name: &str, add: f32) -> Result<NormWeights, Error> {
+        self.norm_of(label, name, self.spec.dim, add)
+    }
+
+    fn norm_of(
+        &mut self,
+        label: &str,
+        name: &str,
+        dim: u32,
+        add: f32,
+    ) -> Result<NormWeights, Error> {
+        let shift = [(bias(name, 0), dim)];
+        let weight = [(weight(name, 0), dim)];
+        Ok(NormWeights {
+            weight: self.collector.vector(label, &weight, add)?,
+            bias: if self.collector.has(&shift[0].0) {
+                Some(
+                    self.collector
+                        .vector(&format!("{label} bias"), &shift, 0.0)?,
+                )
+            } else {
+                None
+            },
+        })
+    }
+
+    fn layer(&mut self, index: u32) -> Result<Layer, Error> {
+        let (dim, ffn) = (self.spec.dim, self.spec.ffn);
+        let name = |template: &str| self.tower(&template.replace("{}", &index.to_string()));
+        let label = |what: &str| format!("layer {index} {what}");
+        let names = self.names;
+        let (norm1, norm2, o) = (name(names.norm1), name(names.norm2), name(names.o));
+        let [fused, q, k, v] = [names.qkv, names.q, names.k, names.v].map(name);
+        let fused = Some(fused)
+            .filter(|name| !names.qkv.is_empty() && self.collector.has(&weight(name, 0)));
+        let qkv = match fused {
+            Some(fused) => vec![(fused, 3 * dim)],
+            None => [q, k, v].map(|name| (name, dim)).to_vec(),
+        };
+        let [gate, mut up, mut down] = [names.gate, names.up, names.down].map(name);
+        let swapped = |name: &str| {
+            let info = self.collector.checkpoint.tensor(&weight(name, 0));
+            info.is_some_and(|info| (info.n, info.k) == (dim as usize, ffn as usize))
+        };
+        // Older files call the first matrix "down" and the second one "up".
+        if dim != ffn && self.collector.is_gguf() && swapped(&up) {
+            std::mem::swap(&mut up, &mut down);
+        }
+        let scales = match self.spec.family {
+            VisionFamily::InternVl => {
+                let [first, second] = names.scales.map(name);
+                let mut scale = |what: &str, name: String| {
+                    self.collector.vector(&label(what), &[(name, dim)], 0.0)
+                };
+                let first = scale("attention scale", first)?;
+                Some([first, scale("feed-forward scale", second)?])
+            }
+            _ => None,
+        };
+        let up = if self.spec.gated {
+            vec![(gate, ffn), (up, ffn)]
+        } else {
+            vec![(up, ffn)]
+        };
+        Ok(Layer {
+            norm1: self.norm(&label("attention norm"), &norm1, 0.0)?,
+            norm2: self.norm(&label("feed-forward norm"), &norm2, 0.0)?,
+            qkv: self.linear(&label("qkv"), &qkv, dim)?,
+            o: self.linear(&label("attention output"), &[(o, dim)], dim)?,
+            up: self.linear(&label("up"), &up, dim)?,
+            down: self.linear(&label("down"), &[(down, dim)], ffn)?,
+            scales,
+        })
+    }
+
+    /// What makes the part of a feature from the state after a layer. GGUF files name it by the layer, others by its own number.
+    fn deep(&mut self, number: u32, layer: u32) -> Result<Deep, Error> {
+        let by = if self.collector.is_gguf() {
+            layer
+        } else {
+            number
+        };
+        let (joined, width) = (self.spec.dim * self.spec.group(), self.spec.width);
+        let name = |template: &str| self.tower(&template.replace("{}", &by.to_string()));
+        let [norm, first, second] = self.names.deep.map(name);
+        let label = |what: &str| format!("deep part {number} {what}");
+        Ok(Deep {
+            layer,
+            norm: self.norm_of(&label("norm"), &norm, joined, 0.0)?,
+            linear1: self.linear(&label("projection"), &[(first, joined)], joined)?,
+            linear2: self.linear(&label("second projection"), &[(second, width)], joined)?,
+        })
+    }
+
+    fn constant(&mut self, name: &str, values: Vec<f32>, usage: Usage) -> WeightId {
+        self.collector.push(WeightSpec {
+            name: name.into(),
+            format: Format::F32,
+            n: 1,
+            k: values.len() as u32,
+            usage,
+            add: 0.0,
+            source: Source::Constant(values),
+        })
+    }
+
+    /// A tensor of the projector, whose prefix is its own.
+    fn projector(&self, name: &str) -> String {
+        let end = weight(name, 0);
+        let found = ending(self.collector.checkpoint, &end);
+        found.map_or(name.to_string(), |found| {
+            found.trim_end_matches(".weight").to_string()
+        })
+    }
+
+    /// Gemma's projection, which is stored transposed.
+    fn transposed(&mut self, name: &str) -> Result<Linear, Error> {
+        let (n, k) = (self.spec.width, self.spec.dim);
+        let checkpoint = self.collector.checkpoint;
+        let found = ending(checkpoint, name).or_else(|| ending(checkpoint, &weight(name, 0)));
+        let info = self
+            .collector
+            .tensor(&found.unwrap_or(weight(name, 0)), k, n)?;
+        if info.format.is_quantised() {
+            let problem = "is quantised and transposed, which is not supported".into();
+            return Err(self.collector.fault(&info.name, problem));
+        }
+        let weight = self.collector.push(WeightSpec {
+            name: "projection".into(),
+            format: info.format,
+            n,
+            k,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: Source::Transposed(vec![Part {
+                tensor: info.name,
+                first_row: 0,
+                rows: k,
+            }]),
+        });
+        Ok(Linear {
+            pieces: vec![OutputPart { weight, n, at: 0 }],
+            bias: None,
+            n,
+            k,
+        })
+    }
+
+    /// The table of places, if positions are learned.
+    fn position(&mut self) -> Result<Option<TensorInfo>, Error> {
+        let spec = self.spec;
+        if spec.positions == 0 {
+            return Ok(None);
+        }
+        let name = self.tower(self.names.position);
+        let name = if self.collector.has(&name) {
+            name
+        } else {
+            weight(&name, 0)
+        };
+        let places = spec.positions + spec.class_rows();
+        self.collector.tensor(&name, places, spec.dim).map(Some)
+    }
+
+    /// The vector of the class, and the bias that every patch gets, if there is one.
+    fn class(&mut self) -> Result<(TensorInfo, Option<TensorInfo>), Error> {
+        let dim = self.spec.dim;
+        let class = self.tower(self.names.class);
+        let bias = Some(bias(&self.tower(self.names.patch), 0));
+        let bias = bias.filter(|name| self.collector.has(name));
+        let bias = bias.map(|name| self.collector.tensor(&name, 1, dim));
+        Ok((self.collector.tensor(&class, 1, dim)?, bias.transpose()?))
+    }
+
+    /// The feature that ends the lines of a picture.
+    fn line_end(&mut self) -> Result<TensorInfo, Error> {
+        let checkpoint = self.collector.checkpoint;
+        let name = VisionNames::line_end(self.collector.is_gguf());
+        let name = ending(checkpoint, name).unwrap_or(name.to_string());
+        self.collector.tensor(&name, 1, self.spec.width)
+    }
+
+    pub(super) fn all(&mut self) -> Result<Weights, Error> {
+        let (spec, names) = (self.spec, self.names);
+        let (dim, values) = (spec.dim, spec.patch_values());
+        let gguf = self.collector.is_gguf();
+        let nothing = vec![0.0; spec.row_values() as usize];
+        let nothing = self.constant("nothing", nothing, Usage::Lookup);
+        let patch = self.tower(names.patch);
+        let second = format!("{patch}.weight.1");
+        let (qwen, pixtral) = match spec.family {
+            VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => (true, false),
+            VisionFamily::Pixtral | VisionFamily::Mistral3 => (false, true),
+            _ => (false, false),
+        };
+        let patch2 = if qwen && gguf {
+            Some(Linear {
+                pieces: self.collector.joined(
+                    "patch of a second frame",
+                    &[(second, dim)],
+                    values,
+                )?,
+                bias: None,
+                n: dim,
+                k: values,
+            })
+        } else {
+            None
+        };
+        // The host reads them.
+        self.position()?;
+        if spec.class_rows() > 0 {
+            self.class()?;
+        }
+        let llava = spec.family == VisionFamily::LlavaNext;
+        if llava {
+            self.line_end()?;
+        }
+        let first_norm = self.tower(names.first_norm);
+        // Of the encoders that LLaVA-NeXT may have, only CLIP has one.
+        let first_norm = if pixtral || llava && spec.class {
+            Some(self.norm("first norm", &first_norm, 0.0)?)
+        } else {
+            None
+        };
+        let patch = self.linear("patch", &[(patch, dim)], values)?;
+        let freqs = spec.is_rotary().then(|| frequencies(spec));
+        let freqs = freqs.map(|values| self.constant("rope", values, Usage::Vector));
+        let mut layers = Vec::new();
+        for index in 0..spec.layers {
+            layers.push(self.layer(index)?);
+        }
+        let deep = (0..).zip(&spec.deep);
+        let deep = deep.map(|(number, layer)| self.deep(number, *layer));
+        let deep = deep.collect::<Result<_, Error>>()?;
+        let last_norm = self.tower(names.last_norm);
+        let last_norm = if pixtral || names.last_norm.is_empty() {
+            None
+        } else {
+            Some(self.norm("last norm", &last_norm, 0.0)?)
+        };
+        let projector_norm = self.projector(names.projector_norm);
+        let has_norm = matches!(
+            spec.family,
+            VisionFamily::Gemma3 | VisionFamily::Mistral3 | VisionFamily::PaddleOcr
+        );
+        let joined = spec.tapped() * spec.group();
+        let projector_norm = if has_norm {
+            // Gemma stores the difference from 1. GGUF converters have added the 1.
+            let add = spec.family == VisionFamily::Gemma3 && !gguf;
+            Some(self.norm("projector norm", &projector_norm, u8::from(add).into())?)
+        } else if spec.joined_norm {
+            Some(self.norm_of("projector norm", &projector_norm, joined, 0.0)?)
+        } else {
+            None
+        };
+        let (width, first) = (spec.width, self.projector(names.linear1));
+        let merging = match spec.family {
+            VisionFamily::Mistral3 => {
+                let name = self.projector(names.merging);
+                Some(self.linear("merging", &[(name, dim)], joined)?)
+            }
+            _ => None,
+        };
+        let (linear1, n) = match spec.family {
+            VisionFamily::Idefics3 => (self.linear("projection", &[(first, width)], joined)?, 0),
+            VisionFamily::Gemma3 => (self.transposed(names.linear1)?, 0),
+            VisionFamily::Qwen2
+            | VisionFamily::Qwen2_5
+            | VisionFamily::Qwen3
+            | VisionFamily::PaddleOcr => (
+                self.linear("projection", &[(first, joined)], joined)?,
+                joined,
+            ),
+            VisionFamily::Pixtral | VisionFamily::Mistral3 => {
+                (self.linear("projection", &[(first, width)], dim)?, width)
+            }
+            VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::LlavaNext => {
+                let hidden = spec.hidden;
+                let linear = self.linear("projection", &[(first, hidden)], joined)?;
+                (linear, hidden)
+            }
+        };
+        let linear2 = match n {
+            0 => None,
+            n => {
+                let name = self.projector(names.linear2);
+                Some(self.linear("second projection", &[(name, width)], n)?)
+            }
+        };
+        Ok(Weights {
+            nothing,
+            patch,
+            patch2,
+            first_norm,
+            freqs,
+            layers,
+            deep,
+            last_norm,
+            projector_norm,
+            merging,
+            linear1,
+            linear2,
+        })
+    }
+}
+
+/// The inverse frequencies of a head's pairs: the first half turns by the line, the second by the column.
+fn frequencies(spec: &VisionSpec) -> Vec<f32> {
+    let head = spec.dim / spec.heads;
+    let power = |i: u32, of: u32| {
+        let exponent = f64::from(i) / f64::from(of);
+        (1.0 / f64::from(spec.theta).powf(exponent)) as f32
+    };
+    let quarter = 0..head / 4;
+    match spec.family {
+        // Lines have the even powers, columns the odd ones.
+        VisionFamily::Pixtral | VisionFamily::Mistral3 => {
+            let lines = quarter.clone().map(|i| power(4 * i, head));
+            lines
+                .chain(quarter.map(|i| power(4 * i + 2, head)))
+                .collect()
+        }
+        _ => {
+            let each = quarter.map(|i| power(2 * i, head / 2));
+            each.clone().chain(each).collect()
+        }
+    }
+}
+
+pub(super) fn taker<'a>(spec: &'a VisionSpec, checkpoint: &'a dyn Checkpoint) -> Taker<'a> {
+    let gguf = checkpoint.dialect() == Dialect::Gguf;
+    let names = VisionNames::of(spec.family, gguf);
+    let patch = weight(names.patch, 0);
+    let prefix = ending(checkpoint, &patch);
+    let prefix = prefix.and_then(|name| name.strip_suffix(&patch).map(String::from));
+    Taker {
+        collector: Collector::new(checkpoint),
+        spec,
+        names,
+        prefix: prefix.unwrap_or_default(),
+    }
+}
+
+/// The learned vectors of all places, line by line, which follow the patches in the rows; empty if positions are rotary. Then that of
+/// the class, if it has a row: what its row must read so that the patch product makes the class's vector of it.
+pub fn learned_positions(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+) -> Result<Vec<f32>, Error> {
+    let mut taker = taker(spec, checkpoint);
+    let Some(info) = taker.position()? else {
+        return Ok(Vec::new());
+    };
+    let mut values = floats(checkpoint, &info)?;
+    if spec.class_rows() > 0 {
+        // The table begins with the class.
+        values.rotate_left(info.k);
+        let (class, bias) = taker.class()?;
+        let mut class = floats(checkpoint, &class)?;
+        if let Some(bias) = bias {
+            let bias = floats(checkpoint, &bias)?;
+            class.iter_mut().zip(bias).for_each(|(c, b)| *c -= b);
+        }
+        let place = values.len() - info.k;
+        let values = values[place..].iter_mut();
+        values.zip(class).for_each(|(value, class)| *value += class);
+    }
+    Ok(values)
+}
+
+/// The feature that ends the lines of pictures that are cut; `None` for families without one.
+pub fn line_end(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<f32>>, Error> {
+    if spec.family != VisionFamily::LlavaNext {
+        return Ok(None);
+    }
+    let info = taker(spec, checkpoint).line_end()?;
+    floats(checkpoint, &info).map(Some)
+}
+
+/// A tensor's values.
+fn floats(checkpoint: &dyn Checkpoint, info: &TensorInfo) -> Result<Vec<f32>, Error> {
+    let bytes = checkpoint.rows(info, 0, info.n)?;
+    let mut values = vec![0.0; info.n * info.k];
+    let row = info.format.bytes(info.k).unwrap_or(1);
+    let rows = values.chunks_exact_mut(info.k);
+    for (bytes, values) in bytes.chunks_exact(row).zip(rows) {
+        quant::decode(info.format, bytes, values);
+    }
+    Ok(values)
+}
