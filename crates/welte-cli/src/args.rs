@@ -4,6 +4,7 @@ use crate::address::AddressArgs;
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
 use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
+use crate::fleet::FleetArgs;
 use crate::images::EyeArgs;
 use crate::launch::LaunchArgs;
 use crate::limits::LimitArgs;
@@ -237,6 +238,8 @@ pub(crate) struct ServeArgs {
     /// File with MCP servers whose tools models may call through /v1/responses: {"mcpServers": {NAME: {"command": …} or {"url": …}}}
     #[arg(long, value_name = "FILE")]
     pub(crate) mcp_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArgs,
     #[command(flatten)]
     pub(crate) offer: OfferArgs,
     /// Log every request, and add the prompt to the responses of chats

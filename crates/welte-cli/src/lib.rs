@@ -20,6 +20,7 @@ mod doctor;
 mod embed;
 mod figures;
 mod flags;
+mod fleet;
 mod floor;
 mod generate;
 mod help;

@@ -156,6 +156,7 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
         let shown = path.display();
         options.mcp = Some(servers.map_err(|problem| anyhow::anyhow!("{shown}: {problem}"))?);
     }
+    options.kv_events = args.fleet.events()?;
     #[cfg(feature = "hub")]
     if args.models_cached {
         let mut settings = welte_hub::Settings::from_env()?;

@@ -22,6 +22,7 @@ mod health;
 mod hub;
 mod ignored;
 mod images;
+mod kv_events;
 mod length;
 mod lines;
 mod llama;
@@ -50,6 +51,7 @@ pub use browser::BrowserPage;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
 pub use images::ImageRules;
+pub use kv_events::KvEvents;
 pub use mcp::McpServers;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use recipe::{Recipe, Recipes, Turn};
@@ -128,6 +130,8 @@ pub struct ServerOptions {
     pub hub: Option<HubAccess>,
     /// Servers whose tools models may call through `/v1/responses`; `None`: there are none.
     pub mcp: Option<McpServers>,
+    /// Tells routers which prompts are cached; `None`: nobody is told.
+    pub kv_events: Option<KvEvents>,
     /// A page that runs the engine in the browser, at `/browser/`; `None`: there is none.
     pub browser: Option<BrowserPage>,
     /// Connections at a time. Beyond them idle ones are closed, and some more may ask for `/health`.
@@ -171,6 +175,7 @@ impl Default for ServerOptions {
             #[cfg(feature = "hub")]
             hub: None,
             mcp: None,
+            kv_events: None,
             browser: None,
             connections: 1024,
             connections_per_address: 512,

@@ -242,9 +242,17 @@ impl Served {
         let template = source.map(|source| model.chat_template_from(source));
         let template = template.transpose()?;
         let template_source = source.map(str::to_string);
+        let mut engine = options.engine.clone();
+        if let Some(events) = &options.kv_events {
+            let page = model.program().page.max(1) as usize;
+            let watcher = events.watch(&entry.id, page);
+            engine.prefix_changes = watcher
+                .inspect_err(|error| tracing::error!(%error, "no cache events"))
+                .ok();
+        }
         Ok(Served {
             id: entry.id.clone(),
-            engine: Engine::new(&model, &options.engine)?,
+            engine: Engine::new(&model, &engine)?,
             template,
             template_source,
             recipe: entry.recipe.clone(),

@@ -60,6 +60,9 @@ impl Server {
         options: ServerOptions,
         address: impl tokio::net::ToSocketAddrs,
     ) -> std::io::Result<Server> {
+        if let Some(events) = &options.kv_events {
+            events.start().await?;
+        }
         let app = Arc::new(App::new(models.into(), options).map_err(std::io::Error::other)?);
         Ok(Server {
             router: router::of_app(app.clone()),

@@ -38,7 +38,7 @@ mod stepper;
 mod text;
 mod vision;
 
-pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
+pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
 #[cfg(feature = "cpu")]

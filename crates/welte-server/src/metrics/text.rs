@@ -119,6 +119,20 @@ pub(crate) fn of(models: &Models) -> String {
             }
         }
     }
+    let name = "vllm:cache_config_info";
+    let help = "How the cache of keys and values is divided: routers read it.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    for (_, served, labels) in &all {
+        let Some(served) = served else { continue };
+        let program = served.model.program();
+        let pages = program.caches.iter().map(|cache| cache.pages).max();
+        let _ = writeln!(
+            text,
+            "{name}{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"}} 1",
+            program.page,
+            pages.unwrap_or(0),
+        );
+    }
     let name = "vllm:request_success_total";
     let help = "Requests that have ended, by reason.";
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");

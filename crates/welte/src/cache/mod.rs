@@ -7,6 +7,7 @@
 //! tree keeps them apart. A feature's key has the number of its medium and its place in it; equal numbers mean equal
 //! features ([`MediaNumbers`]).
 
+mod changes;
 mod fingerprint;
 mod lru;
 mod media;
@@ -14,6 +15,7 @@ mod pool;
 mod store;
 mod tree;
 
+pub use changes::PrefixChange;
 pub(crate) use fingerprint::fingerprint;
 pub(crate) use media::MediaNumbers;
 pub(crate) use pool::PagePool;

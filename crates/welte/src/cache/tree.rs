@@ -1,10 +1,11 @@
 //! The prefix tree: finds the longest prefix of a prompt whose pages are still in the caches.
 
 use super::lru::Lru;
-use super::{Key, NO_PAGE, PagePool, matches, without_role};
+use super::{Key, NO_PAGE, PagePool, PrefixChange, matches, token_key, without_role};
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
+use std::sync::mpsc::Sender;
 use welte_table::{CacheKind, Program};
 
 /// No node; as a parent: the root.
@@ -46,6 +47,8 @@ struct Node {
     depth: u32,
     /// Keys it holds, at most a page.
     len: usize,
+    /// Whoever watches was told of it.
+    told: bool,
 }
 
 impl Node {
@@ -57,6 +60,7 @@ impl Node {
         chain: NONE,
         depth: 0,
         len: 0,
+        told: false,
     };
 }
 
@@ -92,6 +96,8 @@ pub(crate) struct PrefixTree {
     recent: Lru,
     /// Nodes with a page of this cache, for caches that nodes may lack a page of.
     recent_in: Vec<Option<Lru>>,
+    /// Who is told of changes.
+    watcher: Option<Sender<PrefixChange>>,
     /// Of a search: nodes still to be visited, the path to the current one, and the path of the best hit so far.
     stack: Vec<u32>,
     path: Vec<u32>,
@@ -132,10 +138,40 @@ impl PrefixTree {
             buckets: vec![NONE; (most * 2).next_power_of_two()],
             hasher: RandomState::new(),
             recent: Lru::new(most),
+            watcher: None,
             stack: Vec::with_capacity(most),
             path: Vec::with_capacity(most + 1),
             best: Vec::with_capacity(most + 1),
         }
+    }
+
+    /// Tells of changes from now on. The tree is empty.
+    pub(crate) fn watch(&mut self, watcher: Sender<PrefixChange>) {
+        self.watcher = Some(watcher);
+    }
+
+    /// Tells of a full node that has just got its keys.
+    fn tell(&mut self, node: u32) {
+        let Some(watcher) = &self.watcher else { return };
+        let parent = self.parent(node);
+        if parent.is_some_and(|parent| !self.node(parent).told) {
+            return;
+        }
+        let tokens = self
+            .keys(node)
+            .iter()
+            .map(|key| token_key(without_role(*key)));
+        let Some(tokens) = tokens.collect() else {
+            return;
+        };
+        let stored = PrefixChange::Stored {
+            node,
+            parent,
+            tokens,
+        };
+        // Nobody may listen any more.
+        let told = watcher.send(stored).is_ok();
+        self.node_mut(node).told = told;
     }
 
     /// The longest prefix of `keys`, of at most `limit` keys, that a sequence may take over. A key with the role
@@ -472,6 +508,7 @@ impl PrefixTree {
         if chunk.len() == self.page {
             let bucket = self.bucket(self.node(node).parent, chunk);
             self.node_mut(node).chain = std::mem::replace(&mut self.buckets[bucket], node);
+            self.tell(node);
         }
     }
 
@@ -556,8 +593,12 @@ impl PrefixTree {
             next,
             previous,
             len,
+            told,
             ..
         } = *self.node(node);
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| told) {
+            let _ = watcher.send(PrefixChange::Removed { node });
+        }
         match previous {
             NONE => self.set_first_child(parent, next),
             previous => self.node_mut(previous).next = next,
@@ -602,9 +643,14 @@ impl PrefixTree {
 
     /// Removes everything.
     pub(crate) fn clear(&mut self, pools: &mut [PagePool]) {
+        let watcher = self.watcher.take();
         while let Some(oldest) = self.recent.oldest() {
             self.remove(oldest, pools);
         }
+        if let Some(watcher) = &watcher {
+            let _ = watcher.send(PrefixChange::Cleared);
+        }
+        self.watcher = watcher;
     }
 
     /// True if a cache holds states, so that hits end only where a node ends.

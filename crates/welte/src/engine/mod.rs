@@ -140,7 +140,7 @@ impl Handle {
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
         let speculator = Speculator::of(model, options)?;
         let embed = model.inner.embed;
-        let scheduler = Scheduler::new(
+        let mut scheduler = Scheduler::new(
             shared.clone(),
             program,
             decode,
@@ -149,6 +149,9 @@ impl Handle {
             disk,
             speculator,
         );
+        if let Some(watcher) = &options.prefix_changes {
+            scheduler.watch(watcher.clone());
+        }
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }

@@ -1,7 +1,8 @@
 //! How an engine works.
 
 use super::clock::Clock;
-use crate::{Model, PrefixStoreOptions};
+use crate::{Model, PrefixChange, PrefixStoreOptions};
+use std::sync::mpsc::Sender;
 
 /// How an engine works.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct EngineOptions {
     pub speculate_always: bool,
     /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
+    /// Who is told of the prefixes that come into memory and leave it; `None`: nobody.
+    pub prefix_changes: Option<Sender<PrefixChange>>,
     /// Where it takes the time from: for tests.
     #[doc(hidden)]
     pub clock: Clock,
@@ -31,6 +34,7 @@ impl Default for EngineOptions {
             draft_max: 16,
             speculate_always: false,
             prefix_store: None,
+            prefix_changes: None,
             clock: Clock::default(),
         }
     }

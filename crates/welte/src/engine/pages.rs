@@ -3,7 +3,8 @@
 use super::disk::Disk;
 use super::features::Features;
 use super::sequence::Sequence;
-use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixTree};
+use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixChange, PrefixTree};
+use std::sync::mpsc::Sender;
 use welte_device::{Context, Error};
 use welte_table::{CacheKind, Program};
 
@@ -56,6 +57,11 @@ impl Pages {
             copies: vec![NO_PAGE; program.caches.len()],
             dropped: false,
         }
+    }
+
+    /// Tells of the prefixes that come and go.
+    pub(crate) fn watch(&mut self, watcher: Sender<PrefixChange>) {
+        self.tree.watch(watcher);
     }
 
     /// Pages that nobody uses, of all caches.

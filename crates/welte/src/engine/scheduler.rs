@@ -26,10 +26,12 @@ use super::pages::Pages;
 use super::pooling::pools_several;
 use super::sequence::Sequence;
 use super::shared::Shared;
+use crate::PrefixChange;
 #[cfg(test)]
 pub(crate) use audit::{Audit, Audited};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use welte_device::{ChainStart, Context, Role, Step};
 use welte_table::Program;
 use work::{Drafting, Owner, Work};
@@ -129,6 +131,11 @@ impl Scheduler {
             totals: Totals::default(),
             shared,
         }
+    }
+
+    /// Tells of the prefixes that come and go.
+    pub(crate) fn watch(&mut self, watcher: Sender<PrefixChange>) {
+        self.pages.watch(watcher);
     }
 
     /// True if no request is left.

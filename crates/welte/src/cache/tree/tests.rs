@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::cache::{GENERATED, feature_key};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver};
 use welte_table::{CacheSpec, Format};
 
 const PAGE: usize = 4;
@@ -86,12 +88,20 @@ struct Simulation {
     random: Random,
     hits: usize,
     evictions: usize,
+    /// What the tree tells, and what is known from that: parents and tokens.
+    changes: Receiver<PrefixChange>,
+    known: BTreeMap<u32, (Option<u32>, Vec<u32>)>,
 }
 
 impl Simulation {
     fn new(specs: Vec<CacheSpec>, seed: u64) -> Simulation {
+        let mut tree = PrefixTree::new(&program(specs.clone()));
+        let (watcher, changes) = mpsc::channel();
+        tree.watch(watcher);
         Simulation {
-            tree: PrefixTree::new(&program(specs.clone())),
+            tree,
+            changes,
+            known: BTreeMap::new(),
             pools: specs.iter().map(|spec| PagePool::new(spec.pages)).collect(),
             values: specs
                 .iter()
@@ -376,6 +386,40 @@ impl Simulation {
         assert_eq!(self.tree.nodes().count(), self.tree.len());
     }
 
+    /// Whoever listens knows the full pages of tokens that follow others of tokens, and each after the one before it.
+    fn check_changes(&mut self) {
+        for change in self.changes.try_iter() {
+            match change {
+                PrefixChange::Stored {
+                    node,
+                    parent,
+                    tokens,
+                } => {
+                    assert!(parent.is_none_or(|parent| self.known.contains_key(&parent)));
+                    assert!(self.known.insert(node, (parent, tokens)).is_none());
+                }
+                PrefixChange::Removed { node } => {
+                    assert!(self.known.remove(&node).is_some());
+                    assert!(self.known.values().all(|(parent, _)| *parent != Some(node)));
+                }
+                PrefixChange::Cleared => self.known.clear(),
+            }
+        }
+        let tokens = |node: u32| -> Option<Vec<u32>> {
+            let keys = self.tree.keys(node).iter();
+            keys.map(|key| token_key(without_role(*key))).collect()
+        };
+        let is_told = |node: u32| {
+            let mut path = std::iter::successors(Some(node), |node| self.tree.parent(*node));
+            path.all(|node| self.tree.keys(node).len() == PAGE && tokens(node).is_some())
+        };
+        let expected = self.tree.nodes().filter(|node| is_told(*node));
+        let expected: BTreeMap<_, _> = expected
+            .map(|node| (node, (self.tree.parent(node), tokens(node).unwrap())))
+            .collect();
+        assert_eq!(self.known, expected);
+    }
+
     fn step(&mut self) {
         match self.random.below(10) {
             0 | 1 if self.running.len() < 3 => self.start(),
@@ -402,12 +446,14 @@ impl Simulation {
         for _ in 0..steps {
             self.step();
             self.check_references();
+            self.check_changes();
         }
         while let Some(sequence) = self.running.pop() {
             self.release(sequence);
         }
         self.tree.clear(&mut self.pools);
         assert_eq!(self.tree.len(), 0);
+        self.check_changes();
         assert!(self.pools.iter().all(|pool| pool.free() == pool.pages()));
         // The empty tree works as a new one.
         let hit = self.tree.find(&[0, 1, 2], 3, false);
