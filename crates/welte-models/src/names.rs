@@ -29,7 +29,7 @@ pub(crate) struct Names {
     pub(crate) router: &'static str,
     /// The full names of tensors with gate and up (or up alone) of all experts, one expert after the other, and with down.
     pub(crate) fused_experts: [&'static str; 2],
-    /// Each expert's matrices in them are transposed.
+    /// Each expert's matrices in them may be transposed.
     pub(crate) transposed_experts: bool,
     /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
     pub(crate) shared_expert: [&'static str; 3],

@@ -112,7 +112,7 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
         .iter()
         .filter(|name| name.starts_with("vision/") && name.ends_with("hf"));
     let eyes: Vec<String> = eyes.map(|name| format!("{name}{EYES}")).collect();
-    assert_eq!(eyes.len(), 9, "models with eyes");
+    assert_eq!(eyes.len(), 14, "models with eyes");
     let found: Vec<_> = names.into_iter().chain(eyes).map(open).collect();
     assert!(found.len() > 100, "{} goldens", found.len());
     found
@@ -132,6 +132,10 @@ fn a_missing_tensor_is_refused() {
                 // Another one may be missing then: one matrix in place of two.
                 Err(Error::Tensor { .. }) => {}
                 Err(e) if e.to_string().contains(&gone) => {}
+                // It tells LLaVA-NeXT from its forerunner, which is not known.
+                Err(e)
+                    if gone == "model.image_newline"
+                        && e.to_string().contains("no known family") => {}
                 Ok(_) => silent.push(format!("{name}: without {gone}")),
                 Err(e) => silent.push(format!("{name}: without {gone}: {e}")),
             }

@@ -99,7 +99,7 @@ async fn usage_counts_the_rows_of_images() {
 #[tokio::test]
 async fn the_description_has_images_if_a_model_takes_them() {
     let (server, _) = seeing(|_| ());
-    let blind = router(scripted_with("No.", 64), ServerOptions::default()).unwrap();
+    let blind = router(scripted_with("No pictures.", 64), ServerOptions::default()).unwrap();
     let schemas = async |server: &Router| {
         let document = get(server, "/openapi.json").await.json();
         document["components"]["schemas"].clone()

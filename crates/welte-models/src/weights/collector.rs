@@ -84,8 +84,13 @@ impl Collector<'_> {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
+        self.columns(name).is_some()
+    }
+
+    /// The length of a tensor's rows, if there is one.
+    pub(crate) fn columns(&self, name: &str) -> Option<usize> {
         let name = names::resolve(self.checkpoint, name);
-        self.checkpoint.tensor(&name).is_some()
+        Some(self.checkpoint.tensor(&name)?.k)
     }
 
     pub(crate) fn rope_constants(

@@ -120,7 +120,8 @@ impl Collector<'_> {
         })
     }
 
-    /// The matrices of all experts in one tensor, each of `n` rows of `k`.
+    /// The matrices of all experts in one tensor, each of `n` rows of `k`. Directories that transformers 5 wrote do not have them
+    /// transposed, whatever others of the family do.
     fn fused(
         &mut self,
         label: &str,
@@ -129,7 +130,7 @@ impl Collector<'_> {
         (n, k): (u32, u32),
         count: u32,
     ) -> Result<WeightId, Error> {
-        if !names.transposed_experts {
+        if !names.transposed_experts || self.columns(tensor) == Some(k as usize) {
             return self.matrix(label, Usage::Matrix, tensor, n * count, k);
         }
         let runs: Vec<(u32, u32)> = (0..count).map(|expert| (expert * k, k)).collect();
