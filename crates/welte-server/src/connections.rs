@@ -453,6 +453,8 @@ mod tests {
         let busy = place.begin(false);
         assert!(!connections.close_idle());
         drop(busy);
+        assert!(!connections.close_idle());
+        place.sent();
         assert!(connections.close_idle());
         assert!(is_closed(&place).await);
     }

@@ -597,7 +597,7 @@ fn what_follows_a_closed_call_is_text() {
     check("hermes", &closed, "{\"name\": \"time\"}", "", &["time{}"]);
     let both = format!("{call}\n{{\"name\": \"time\"}}");
     check("hermes", &both, "", "", &["time{}", "time{}"]);
-    check("hermes", &format!("{call}\nA."), "\nA.", "", &["time{}"]);
+    check("hermes", &format!("{call}\nA."), "A.", "", &["time{}"]);
 }
 
 #[test]
