@@ -3,7 +3,6 @@
 use crate::answer::{Answer, Parsing, Report};
 use crate::app::App;
 use crate::error::Failure;
-use crate::form::Shape;
 use crate::images::{self, ImageRules, Looked};
 use crate::length;
 use crate::lines::LineLimits;
@@ -208,6 +207,15 @@ impl Drop for Wanted {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
+}
+
+/// What follows a rendered prompt.
+pub(crate) struct Shape {
+    /// The end of the prompt that belongs to the answer.
+    pub(crate) opening: String,
+    /// Replaces the constraint of the request.
+    pub(crate) constraint: Option<Constraint>,
+    pub(crate) parsing: Option<Parsing>,
 }
 
 /// An encoded prompt.

@@ -1,20 +1,11 @@
 //! The form that a request gives its answer: reasoning, calls by their schemas, and text by a schema or grammar.
 
 use crate::answer::Parsing;
-use crate::ask::Ask;
+use crate::ask::{Ask, Shape};
 use crate::error::Failure;
 use serde_json::{Map, Value, json};
 use welte::Constraint;
 use welte_text::calls::{CallParser, Contents, Form, Tool};
-
-/// What follows a rendered prompt.
-pub(crate) struct Shape {
-    /// The end of the prompt that belongs to the answer.
-    pub(crate) opening: String,
-    /// Replaces the constraint of the request.
-    pub(crate) constraint: Option<Constraint>,
-    pub(crate) parsing: Option<Parsing>,
-}
 
 impl Ask {
     /// The form of the answer after a rendered prompt. `variables` are those of the template.
