@@ -2,6 +2,7 @@
 
 pub(crate) mod text;
 
+use crate::times::nanoseconds;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -51,8 +52,7 @@ struct Nanoseconds(AtomicU64);
 
 impl Nanoseconds {
     fn add(&self, time: Duration) {
-        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.0.fetch_add(nanoseconds(time), Ordering::Relaxed);
     }
 
     fn seconds(&self) -> f64 {

@@ -8,7 +8,7 @@ pub(crate) fn since_1970() -> Duration {
     since.unwrap_or_default()
 }
 
-/// A time as Ollama's answers have it.
+/// A time in whole nanoseconds, as counters and Ollama's answers have it.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

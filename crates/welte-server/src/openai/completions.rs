@@ -53,8 +53,8 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
         return Err(fields.wrong("stream", problem));
     }
     fields.finish()?;
-    if suffix.is_some() {
-        // Also where an echo makes tokens of the prompts.
+    if echo && suffix.is_some() {
+        // An echo makes tokens of the prompts, which do not tell that something is filled in.
         ask.options
             .stop_tokens
             .extend(served.model.tokenizer()?.infill_ends());
