@@ -1,7 +1,7 @@
 """Writes goldens of pictures: what transformers' processors make of them, what its encoders make of that, and the logits of a prompt
 with two pictures.
 
-    python3 tools/goldens/vision.py crates/welte/tests/goldens crates/welte-vision/tests/data
+    python3 tools/goldens/vision.py crates/welte/tests/goldens crates/welte-vision/tests/data [NAME ...]
 
 Needs torch, torchvision, transformers, pillow, numpy. The weights are random and follow from a seed. `vision.json` lists the models with
 their features and prompts. The data of the processors: `processors.json` lists settings, tiles and what stands in the prompt; the pixels
@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from seeded import Gguf
 from transformers.image_processing_backends import TorchvisionBackend
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -149,6 +150,20 @@ MODELS |= {
         lambda: PaddleOCRVLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600})),
 }
 
+GEMMA4_TOWER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, head_dim=16,
+                    patch_size=4, position_embedding_size=256, use_clipped_linears=True, standardize=True)
+FULL, WINDOWED = "full_attention", "sliding_attention"
+MODELS |= {
+    "gemma4": (lambda: transformers.Gemma4ForConditionalGeneration(transformers.Gemma4Config(
+        vision_config=GEMMA4_TOWER, audio_config=None,
+        text_config=TEXT | dict(num_hidden_layers=3, global_head_dim=32, hidden_size_per_layer_input=32, num_kv_shared_layers=1, pad_token_id=0,
+                                vocab_size_per_layer_input=VOCAB, sliding_window=8, layer_types=[WINDOWED, FULL, FULL],
+                                rope_parameters={FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+                                                 WINDOWED: {"rope_type": "default", "rope_theta": 1000.0}}),
+        image_token_id=IMAGE, video_token_id=VOCAB + 1, audio_token_id=VOCAB + 2)),
+        lambda: Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)),
+}
+
 
 def pictures(out):
     """Pictures of several shapes, without loss."""
@@ -180,6 +195,17 @@ def spread(model, seed):
             else:
                 fan = p.shape[0] if "mm_input_projection" in name else p[0].numel()
                 p.normal_(0, 1.6 / fan**0.5)
+        for name, b in model.named_buffers():
+            if name.endswith(("input_min", "input_max", "output_min", "output_max")):
+                # The first layer's matrices have the limits of what they read in common.
+                limit = 1.2 if "layers.0." in name and "input" in name else 0.9 + 0.6 * float(torch.rand(()))
+                b.fill_(limit if name.endswith("max") else -0.9 * limit)
+            elif "std_scale" in name:
+                b.normal_(0.5, 0.1)
+            elif "std_bias" in name:
+                b.normal_(0, 1)
+            elif "layer_scalar" in name:
+                b.normal_(0.8, 0.1)
     return model.bfloat16()
 
 
@@ -206,6 +232,8 @@ def layout(name, processor, inputs):
         own.__dict__ |= dict(image_processor=processor, patch_size=8, image_token="<image>", num_additional_image_tokens=int(clip),
                              vision_feature_select_strategy="default" if clip else "full")
         return own.replace_image_token(inputs, 0)
+    if name == "gemma4":
+        return "<|image>" + "<|image|>" * int(inputs["num_soft_tokens_per_image"][0]) + "<image|>"
     if name == "gemma3":
         return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
     pad = "<|IMAGE_PLACEHOLDER|>" if name == "paddleocr_vl" else "<|image_pad|>"
@@ -216,7 +244,12 @@ def tiles(name, processor, inputs):
     """The pixels of each tile as bytes, [height, width, 3]."""
     values = inputs["pixel_values"]
     mean, std = (np.array(v, np.float64)[:, None, None] for v in (processor.image_mean, processor.image_std))
-    if name == "paddleocr_vl":
+    if name == "gemma4":
+        places = inputs["image_position_ids"][0]
+        columns, rows = (int(n) + 1 for n in places.max(0))
+        flat = np.asarray(values)[0][: rows * columns].reshape(rows, columns, 4, 4, 3)
+        found = [flat.transpose(4, 0, 2, 1, 3).reshape(3, rows * 4, columns * 4)]
+    elif name == "paddleocr_vl":
         _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
         found = [np.asarray(values).reshape(rows, columns, 3, 4, 4).transpose(2, 0, 3, 1, 4).reshape(3, rows * 4, columns * 4)]
     elif "image_grid_thw" in inputs:
@@ -244,6 +277,8 @@ def encoder_inputs(name, inputs):
     tensors = {"pixel_values": torch.as_tensor(np.asarray(inputs["pixel_values"])).float()}
     if "image_grid_thw" in inputs:
         tensors["image_grid_thw"] = torch.as_tensor(np.asarray(inputs["image_grid_thw"]))
+    if name == "gemma4":
+        tensors["image_position_ids"] = torch.as_tensor(np.asarray(inputs["image_position_ids"]))
     if name == "lfm2_vl":
         tensors |= {key: torch.as_tensor(np.asarray(inputs[key])) for key in ("spatial_shapes", "pixel_attention_mask")}
     if name in ("pixtral", "mistral3", *LLAVA_NEXT):
@@ -287,12 +322,21 @@ INTERN_VL_NAMES = {"embeddings.cls_token": "v.class_embd", "embeddings.position_
 LLAVA_NEXT_NAMES = SIGLIP_NAMES | {"embeddings.class_embedding": "v.class_embd", "pre_layrnorm": "v.pre_ln",
                                    "image_newline": "model.image_newline", "multi_modal_projector.linear_1": "mm.0",
                                    "multi_modal_projector.linear_2": "mm.2"}
+GEMMA4_NAMES = {"patch_embedder.input_proj": "v.patch_embd", "position_embedding_table": "v.position_embd.weight", "std_bias": "v.std_bias",
+                "std_scale": "v.std_scale", "input_layernorm": "ln1", "pre_feedforward_layernorm": "ln2",
+                "post_attention_layernorm": "attn_post_norm", "post_feedforward_layernorm": "ffn_post_norm",
+                "q_proj.linear": "attn_q", "k_proj.linear": "attn_k", "v_proj.linear": "attn_v", "o_proj.linear": "attn_out",
+                "gate_proj.linear": "ffn_gate", "up_proj.linear": "ffn_up", "down_proj.linear": "ffn_down",
+                "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_out", "gate_proj": "ffn_gate",
+                "up_proj": "ffn_up", "down_proj": "ffn_down", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
+                "embed_vision.embedding_projection": "mm.input_projection"}
 PADDLE_OCR_NAMES = SIGLIP_NAMES | {"projector.pre_norm": "mm.input_norm", "projector.linear_1": "mm.1", "projector.linear_2": "mm.2"}
 # Files of these families do not say how pictures are cut.
 DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
-            "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
+            "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True),
+            "gemma4": lambda: Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
-          "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES),
+          "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES), "gemma4": ("gemma4v", GEMMA4_NAMES),
           "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
           "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES),
           "granite_vision": ("mlp", LLAVA_NEXT_NAMES)}
@@ -309,6 +353,8 @@ def mmproj(name, model, processor, path, seed):
                "feed_forward_length": config.intermediate_size, "attention.head_count": heads, "patch_size": config.patch_size,
                "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
                "projection_dim": 64}
+    if name == "gemma4":
+        numbers["projector.scale_factor"] = 3
     if name == "smolvlm":
         numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
     if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl"):
@@ -343,11 +389,12 @@ def mmproj(name, model, processor, path, seed):
 
     def stored(own, value, change=lambda v: v, back=lambda v: v):
         value = np.asarray(value, np.float32)
-        put = file.put(own, change(value), "F32" if value.ndim == 1 or "position" in own else "F16")
+        put = file.put(own, change(value), "F32" if value.ndim <= 1 or "position" in own else "F16")
         return torch.from_numpy(np.ascontiguousarray(back(put)))
 
     with torch.no_grad():
-        for key, p in model.named_parameters():
+        of_tower = [(key, b) for key, b in model.named_buffers() if key.endswith(("_min", "_max")) or ".std_" in key]
+        for key, p in [*model.named_parameters(), *of_tower]:
             match = re.search(r"(?:layers?|blocks)\.(\d+)\.", key)
             layer = f"v.blk.{match[1]}." if match else ""
             value = p.float().numpy()
@@ -373,8 +420,8 @@ def mmproj(name, model, processor, path, seed):
                 p.copy_(stored(own, value, lambda v: v[0], lambda v: v[None]))
             elif "cls_token" in key:
                 p.copy_(stored(own, value.reshape(-1)).reshape(p.shape))
-            elif name == "lfm2_vl" and "patch_embedding.weight" in key:
-                n, side = value.shape[0], SIGLIP["patch_size"]
+            elif name in ("lfm2_vl", "gemma4") and own == "v.patch_embd.weight":
+                n, side = value.shape[0], config.patch_size
                 p.copy_(stored(own, value, lambda v: v.reshape(n, side, side, 3).transpose(0, 3, 1, 2),
                                lambda v: v.transpose(0, 2, 3, 1).reshape(n, -1)))
             elif "soft_emb_norm" in key:
@@ -385,7 +432,7 @@ def mmproj(name, model, processor, path, seed):
                 half = value.shape[0] // heads // 2
                 p.copy_(stored(own, value, lambda v: swap(v, 2, half), lambda v: swap(v, half, 2)))
             else:
-                p.copy_(stored(own, value))
+                p.copy_(stored(own, value).reshape(p.shape))
     file.finish()
 
 
@@ -440,7 +487,7 @@ def conversation(name, files, inputs, counts, random):
             for _ in range(height):
                 show(width)
                 mark()
-        elif name == "gemma3":
+        elif name in ("gemma3", "gemma4"):
             mark()
             show(count)
             mark()
@@ -458,6 +505,8 @@ def logits_of(name, model, processor, files, counts, random):
     if name == "smolvlm":
         more["pixel_attention_mask"] = torch.as_tensor(np.asarray(inputs["pixel_attention_mask"]))
     kinds = torch.tensor([[int(token == IMAGE) for token in tokens]])
+    if name == "gemma4":
+        more["mm_token_type_ids"] = kinds
     if name == "gemma3":
         more["token_type_ids"] = kinds
     if name.startswith("qwen") or name == "paddleocr_vl":
@@ -471,11 +520,14 @@ def logits_of(name, model, processor, files, counts, random):
 
 def main():
     torch.set_num_threads(1)
-    out, data = map(Path, sys.argv[1:])
+    out, data = map(Path, sys.argv[1:3])
+    wanted = sys.argv[3:] or list(MODELS)
     files = pictures(data / "pictures")
     (out / "vision").mkdir(exist_ok=True)
     processed, models = [], []
     for number, (name, (make, make_processor)) in enumerate(MODELS.items()):
+        if name not in wanted:
+            continue
         folder = out / f"vision/{name}/hf"
         folder.parent.mkdir(exist_ok=True)
         processor = make_processor()
@@ -530,8 +582,9 @@ def main():
             entry["mmproj"] = {"path": f"vision/{name}/mmproj.gguf", "pictures": [one]}
         models.append(entry)
     lines = lambda entries: "[\n" + ",\n".join(json.dumps(e) for e in entries) + "\n]\n"
-    (data / "processors.json").write_text(lines(processed))
-    (out / "vision.json").write_text(lines(models))
+    for path, key, made in ((data / "processors.json", "model", processed), (out / "vision.json", "name", models)):
+        kept = json.loads(path.read_text()) if path.exists() else []
+        path.write_text(lines([entry for entry in kept if entry[key] not in wanted] + made))
 
 
 if __name__ == "__main__":

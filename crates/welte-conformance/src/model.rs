@@ -276,7 +276,7 @@ impl Model {
                 (_, 4) => Layer::Experts(Experts::ugly(n)),
                 (_, 5) => Layer::Ungated(Ungated {
                     hidden: n.pick(&[1, 30, 48]),
-                    act: n.pick(&[0, 1, 2, 4, 5]),
+                    act: n.pick(&[0, 1, 2, 4, 5, 7]),
                     bias: n.pick(&[false, true]),
                 }),
                 _ => Layer::Dense(Dense {

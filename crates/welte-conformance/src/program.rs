@@ -704,6 +704,7 @@ impl Emit<'_> {
         self.push(Op::Matmul, &[matrix], &buffers, p.words());
         let [a, b, c, e] = match d.act {
             5 => [0.8, 0.6, 0.5, -1e-6],
+            7 => [-0.4, 0.7, 0.0, 0.0],
             _ => [0.0; 4],
         };
         let p = params::Act {

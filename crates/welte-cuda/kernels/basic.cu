@@ -13,7 +13,7 @@ struct BasicArgs {
     u32 y_stride;
     u32 single; // not 0: only one row is live
     u32 act;
-    float a; // norm: eps; scale: factor; position_scale: beta; act: constants of xIELU in a to d
+    float a; // norm: eps; scale: factor; position_scale: beta; act: constants of xIELU and of limits in a to d
     float b; // scale: cap
     float c;
     float d;
@@ -70,6 +70,7 @@ extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ Ba
     each(a, [&](const float *, float *y, u32 i) {
         float v = y[i];
         if (a.act == 5) y[i] = v > 0.0f ? a.a * v * v + a.c * v : a.b * (expm1f(fminf(v, a.d)) - v) + a.c * v;
+        else if (a.act == 7) y[i] = fminf(fmaxf(v, a.a), a.b);
         else y[i] = a.act == 6 ? tanhf(v) : activate(a.act, v);
     });
 }

@@ -129,13 +129,14 @@ fn gated(act: u32, gate: f32, up: f32) -> f32 {
     }
 }
 
-/// An activation without a gate. `constants` are those of xIELU.
+/// An activation without a gate. `constants` are those of xIELU and of limits.
 pub(crate) fn act(act: u32, x: f32, [a, b, c, d]: [f32; 4]) -> f32 {
     match act {
         4 => x.max(0.0).powi(2),
         5 if x > 0.0 => a * x * x + c * x,
         5 => b * (x.min(d).exp_m1() - x) + c * x,
         6 => x.tanh(),
+        7 => x.clamp(a, b),
         _ => gated(act, x, 1.0),
     }
 }

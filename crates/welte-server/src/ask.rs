@@ -148,8 +148,8 @@ pub(crate) struct Ask {
     /// Its id in the response.
     pub(crate) id: String,
     pub(crate) image_rules: ImageRules,
-    /// The images of each prompt, once they were looked at.
-    pub(crate) seen: Vec<Vec<Arc<Seen>>>,
+    /// Of each prompt, once its images were looked at.
+    viewed: Vec<Viewed>,
     /// When it came, and when its answer is given up.
     since: Instant,
     pub(crate) deadline: Option<Instant>,
@@ -218,6 +218,17 @@ pub(crate) struct Shape {
     pub(crate) parsing: Option<Parsing>,
 }
 
+/// What is known of a prompt whose images were looked at.
+#[derive(Default)]
+struct Viewed {
+    images: Vec<Arc<Seen>>,
+    /// The tokens of a conversation.
+    chat: Option<Rendered>,
+}
+
+/// The tokens of a conversation, with placeholders for images, and what its answer must look like.
+type Rendered = (Vec<u32>, Shape);
+
 /// An encoded prompt.
 struct Encoded {
     prompt: welte::Prompt,
@@ -243,7 +254,7 @@ impl Ask {
             since: served.since(),
             deadline: served.deadline(&app.options),
             image_rules: app.options.images.clone(),
-            seen: Vec::new(),
+            viewed: Vec::new(),
             served: served.clone(),
             prompts: Vec::new(),
             options,
@@ -270,7 +281,7 @@ impl Ask {
             since: Instant::now(),
             deadline: self.deadline,
             image_rules: self.image_rules.clone(),
-            seen: Vec::new(),
+            viewed: Vec::new(),
             served: self.served.clone(),
             prompts: Vec::new(),
             options: self.options.clone(),
@@ -314,11 +325,7 @@ impl Ask {
         }
         let ask = self.with_images(app).await?;
         // Rendering and encoding a long prompt takes a while.
-        let encode = move || {
-            let encoded = ask.encode_all()?;
-            Ok((ask, encoded))
-        };
-        let (ask, encoded) = app.bodies.aside(encode).await?;
+        let (ask, encoded) = app.bodies.aside(move || ask.encode_all()).await?;
         // A constraint may wait until others are compiled.
         let started = tokio::task::spawn_blocking(move || ask.submit(encoded)).await;
         started.unwrap_or_else(|error| Err(Failure::fault(&error)))
@@ -426,29 +433,34 @@ impl Ask {
                 own.push(images::look(&self.served, &self.image_rules, image)?);
             }
             // A prompt that does not fit needs no features.
-            self.check_length(prompt, own.iter().map(Looked::tokens).sum())?;
-            looked.push(own);
+            let chat = self.check_length(prompt, own.iter().map(Looked::tokens).sum())?;
+            looked.push((own, chat));
         }
         let see = |image: Looked<'_>| {
             is_wanted()?;
             image.see()
         };
-        let seen = looked.into_iter();
-        let seen = seen.map(|own| own.into_iter().map(see).collect());
-        self.seen = seen.collect::<Result<_, Failure>>()?;
+        let viewed = looked.into_iter().map(|(own, chat)| {
+            let images = own.into_iter().map(see).collect::<Result<_, Failure>>()?;
+            Ok(Viewed { images, chat })
+        });
+        self.viewed = viewed.collect::<Result<_, Failure>>()?;
         Ok(())
     }
 
-    /// Refuses a prompt that exceeds the context with the positions that its images take.
-    fn check_length(&self, prompt: &Prompt, of_images: usize) -> Result<(), Failure> {
+    /// Refuses a prompt that exceeds the context with the positions that its images take. Keeps what rendering a conversation yields.
+    fn check_length(&self, prompt: &Prompt, of_images: usize) -> Result<Option<Rendered>, Failure> {
         let served = &self.served;
+        let mut chat = None;
         let own = match prompt {
             Prompt::Chat {
                 messages,
                 variables,
             } => {
-                let (tokens, _) = self.encode_chat(messages, variables)?;
-                tokens.len().saturating_sub(prompt.images().len())
+                let rendered = self.encode_chat(messages, variables)?;
+                let tokens = rendered.0.len();
+                chat = Some(rendered);
+                tokens.saturating_sub(prompt.images().len())
             }
             Prompt::Parts(parts) => {
                 let count = |part: &Part| match part {
@@ -461,13 +473,13 @@ impl Ask {
                 };
                 parts.iter().map(count).sum::<Result<usize, Failure>>()?
             }
-            _ => return Ok(()),
+            _ => return Ok(None),
         };
         let (prompt, context) = (own + of_images, served.model.context());
         if prompt + usize::from(self.options.max_tokens > 0) > context {
             return Err(welte::Error::ContextFull { prompt, context }.into());
         }
-        Ok(())
+        Ok(chat)
     }
 
     /// The request with its images looked at, if it has any.
@@ -484,21 +496,20 @@ impl Ask {
         app.bodies.looking(look).await
     }
 
-    fn encode_all(&self) -> Result<Vec<Encoded>, Failure> {
-        let all = self.prompts.iter().enumerate();
-        let encode = |(nth, prompt)| {
-            let seen = self.seen.get(nth).map_or(&[][..], Vec::as_slice);
-            self.encode(prompt, seen)
-        };
-        all.map(encode).collect()
+    fn encode_all(mut self) -> Result<(Ask, Vec<Encoded>), Failure> {
+        let mut viewed = std::mem::take(&mut self.viewed);
+        viewed.resize_with(self.prompts.len(), Viewed::default);
+        let all = self.prompts.iter().zip(viewed);
+        let encoded = all.map(|(prompt, viewed)| self.encode(prompt, viewed));
+        let encoded = encoded.collect::<Result<_, Failure>>()?;
+        Ok((self, encoded))
     }
 
-    /// The tokens of a conversation, with placeholders for images, and what its answer must look like.
     fn encode_chat(
         &self,
         messages: &[Message],
         variables: &Map<String, Value>,
-    ) -> Result<(Vec<u32>, Shape), Failure> {
+    ) -> Result<Rendered, Failure> {
         let served = &self.served;
         let variables = served.variables(variables);
         let mut rendered = self.render(messages, &variables)?;
@@ -508,14 +519,18 @@ impl Ask {
         Ok((served.model.encode_rendered(&rendered)?, shape))
     }
 
-    fn encode(&self, prompt: &Prompt, seen: &[Arc<Seen>]) -> Result<Encoded, Failure> {
+    fn encode(&self, prompt: &Prompt, viewed: Viewed) -> Result<Encoded, Failure> {
         let served = &self.served;
+        let seen = &viewed.images;
         match prompt {
             Prompt::Chat {
                 messages,
                 variables,
             } => {
-                let (tokens, shape) = self.encode_chat(messages, variables)?;
+                let (tokens, shape) = match viewed.chat {
+                    Some(rendered) => rendered,
+                    None => self.encode_chat(messages, variables)?,
+                };
                 let prompt = match served.model.eyes().filter(|_| !seen.is_empty()) {
                     Some(eyes) => eyes.place(&tokens, seen),
                     None => Ok(tokens.into()),
@@ -540,7 +555,7 @@ impl Ask {
 pub(crate) async fn count(app: &App, ask: Ask) -> Result<usize, Failure> {
     let ask = ask.with_images(app).await?;
     let count = move || {
-        let all = ask.encode_all()?;
+        let (_, all) = ask.encode_all()?;
         Ok(all.iter().map(|encoded| encoded.prompt.tokens.len()).sum())
     };
     app.bodies.aside(count).await

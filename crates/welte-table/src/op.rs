@@ -105,7 +105,8 @@ macro_rules! ops {
 // buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
 // `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf);
 // 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
-// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`; 6: tanh.
+// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`; 6: tanh;
+// 7 limits y to `a` to `b`.
 ops! {
     /// `x[r] = scale * table[token[r]]`. A row that reads a feature gets it from the first `embed` of the pass, unscaled, and token
     /// 0 from others.
@@ -148,7 +149,7 @@ ops! {
     AddFeature "add_feature": weights [] reads [] writes ["x"] { n: u32, part: u32, x_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
-    /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
+    /// `y = act(y)`; `a` to `d` are the constants of xIELU and of limits, otherwise 0.
     Act "act": weights [] reads [] writes ["y"] { n: u32, act: u32, a: f32, b: f32, c: f32, d: f32, y_stride: u32 }
     /// `y = x * weight` (`y` may be `x`; without a weight it is a copy).
     Multiply "multiply": weights ["weight"] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }

@@ -414,12 +414,15 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         }
         Op::Act => {
             let q = p::Act::of(words);
-            ensure(matches!(q.act, 0..=2 | 4..=6), || {
+            ensure(matches!(q.act, 0..=2 | 4..=7), || {
                 format!("activation {} needs a gate or is unknown", q.act)
             })?;
             let constants = [q.a, q.b, q.c, q.d];
             finite(&constants)?;
-            ensure(q.act == 5 || constants == [0.0; 4], || {
+            ensure(q.act != 7 || q.a <= q.b, || {
+                format!("limits of {} to {}", q.a, q.b)
+            })?;
+            ensure(matches!(q.act, 5 | 7) || constants == [0.0; 4], || {
                 "its activation has no constants".into()
             })
         }

@@ -261,8 +261,13 @@ fn parameters_at_their_limits() {
         ("0 of 4 experts", |p| set(p, Op::ExpertsAdd, "used", 0)),
         ("renormalise is 2", |p| set(p, Op::Route, "renormalise", 2)),
         ("activation 3 needs a gate", |p| set(p, Op::Act, "act", 3)),
-        ("activation 7 needs a gate or is unknown", |p| {
-            set(p, Op::Act, "act", 7)
+        ("activation 8 needs a gate or is unknown", |p| {
+            set(p, Op::Act, "act", 8)
+        }),
+        ("limits of 0 to -1", |p| {
+            set(p, Op::Act, "act", 7);
+            set(p, Op::Act, "a", 0);
+            set(p, Op::Act, "b", (-1f32).to_bits());
         }),
         ("its activation has no constants", |p| {
             set(p, Op::Act, "act", 1)

@@ -54,10 +54,12 @@ impl Prepared {
                 };
                 self.lines.iter().map(line).collect()
             }
-            Marks::Between => vec![
-                text("\n\n<start_of_image>"),
-                plain(0, rows * columns, true),
-                text("<end_of_image>\n\n"),
+            Marks::Between {
+                around, both_ways, ..
+            } => vec![
+                text(around[0]),
+                plain(0, rows * columns, both_ways),
+                text(around[1]),
             ],
             Marks::Axes(_) => vec![Piece::Features {
                 first: 0,

@@ -5,8 +5,15 @@
 pub enum Marks {
     /// Idefics 3 and SmolVLM: each tile has its row and column before it.
     Tiles,
-    /// Gemma 3: the features stand between two tokens and attend to each other.
-    Between,
+    /// The features stand between two texts.
+    Between {
+        /// What the template writes for a picture.
+        placeholder: &'static str,
+        /// What stands before the features, and after them.
+        around: [&'static str; 2],
+        /// The features attend to each other.
+        both_ways: bool,
+    },
     /// Qwen and PaddleOCR-VL: the template marks pictures, and features have the axes of their row and column. The placeholder.
     Axes(&'static str),
     /// Pixtral and Mistral 3: a token ends each line of features.
@@ -20,13 +27,19 @@ pub enum Marks {
 }
 
 impl Marks {
+    /// Gemma 3.
+    pub const GEMMA3: Marks = Marks::Between {
+        placeholder: "<start_of_image>",
+        around: ["\n\n<start_of_image>", "<end_of_image>\n\n"],
+        both_ways: true,
+    };
+
     /// What the family's chat template writes for a picture. The layout takes its place.
     pub fn placeholder(self) -> &'static str {
         match self {
             Marks::Tiles | Marks::Grid | Marks::Lined => "<image>",
             Marks::Canvas => "<IMG_CONTEXT>",
-            Marks::Between => "<start_of_image>",
-            Marks::Axes(placeholder) => placeholder,
+            Marks::Between { placeholder, .. } | Marks::Axes(placeholder) => placeholder,
             Marks::Lines => "[IMG]",
         }
     }

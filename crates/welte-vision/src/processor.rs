@@ -53,6 +53,11 @@ pub enum Method {
         /// Sides that are below a feature's grow to it first.
         grows: bool,
     },
+    /// The largest sides in their proportion, each a multiple of a feature's side, with at most this many features.
+    Fill {
+        /// The most features.
+        most: u32,
+    },
     /// Sides in their proportion, each rounded up to a multiple of a feature's side, the longer at most `longest`.
     Longest {
         /// The longer side.
@@ -199,6 +204,7 @@ impl Processor {
                 }
             }
             Method::Longest { longest } => whole(to(self.at_most(image, longest))),
+            Method::Fill { most } => whole(to(self.filled(image, most))),
             Method::Tiles {
                 tile,
                 split: false,
@@ -251,6 +257,7 @@ impl Processor {
                 square(tile).max(features[1] * self.merge * self.merge)
             }
             Method::Square { side } => square(side),
+            Method::Fill { most } => most.min(self.most_features) * self.merge * self.merge,
             Method::Pixels { .. } | Method::Longest { .. } => {
                 self.most_features * self.merge * self.merge
             }
@@ -411,6 +418,22 @@ impl Processor {
         let first = (0..side * side).map(Some).collect();
         let rest = (top..rows - top).map(line);
         [first].into_iter().chain(rest).collect()
+    }
+
+    fn filled(&self, image: &Pixels, most: u32) -> [u32; 2] {
+        let (most, side) = (most.min(self.most_features), self.side());
+        let sides = [image.width, image.height].map(f64::from);
+        let pixels = f64::from(most) * f64::from(side).powi(2);
+        let factor = (pixels / (sides[0] * sides[1])).sqrt();
+        let units = sides.map(|own| (factor * own / f64::from(side)).floor() as u32);
+        // The shorter side of a long picture would be nothing.
+        let long = |own: u32, other: u32| (own / other).min(most);
+        let units = match units {
+            [_, 0] => [long(image.width, image.height), 1],
+            [0, _] => [1, long(image.height, image.width)],
+            units => units,
+        };
+        units.map(|units| units * side)
     }
 
     fn at_most(&self, image: &Pixels, longest: u32) -> [u32; 2] {

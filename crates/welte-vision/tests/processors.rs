@@ -29,7 +29,17 @@ fn processor(model: &str) -> (Processor, &'static str) {
         "gemma3" => {
             let method = Method::Square { side: 32 };
             let token = "<image_soft_token>";
-            (method, Filter::Bilinear, 8, 2, Marks::Between, token)
+            (method, Filter::Bilinear, 8, 2, Marks::GEMMA3, token)
+        }
+        "gemma4" => {
+            let token = "<|image|>";
+            let marks = Marks::Between {
+                placeholder: token,
+                around: ["<|image>", "<image|>"],
+                both_ways: false,
+            };
+            let method = Method::Fill { most: 70 };
+            (method, Filter::Bicubic, 4, 3, marks, token)
         }
         "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" => {
             (pixels, Filter::Bicubic, 4, 2, axes, "<|image_pad|>")
@@ -91,7 +101,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 42);
+    assert_eq!(list.len(), 45);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));

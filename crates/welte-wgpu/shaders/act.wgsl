@@ -24,6 +24,9 @@ fn each(row: u32, i: u32) {
         case 6u: {
             y = safe_tanh(x);
         }
+        case 7u: {
+            y = clamp(x, p.a, p.b);
+        }
         default: {
             y = gated(p.act, x, 1.0);
         }

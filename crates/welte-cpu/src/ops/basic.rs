@@ -249,7 +249,7 @@ pub(crate) struct Act {
     pub(crate) y: FloatRows,
     pub(crate) n: usize,
     pub(crate) act: u32,
-    /// Of xIELU.
+    /// Of xIELU and of limits.
     pub(crate) constants: [f32; 4],
 }
 
@@ -270,6 +270,7 @@ impl Act {
                 }
             }),
             6 => y.iter_mut().for_each(|y| *y = y.tanh()),
+            7 => y.iter_mut().for_each(|y| *y = y.max(a).min(b)),
             act => activate_all(act, y),
         }
     }

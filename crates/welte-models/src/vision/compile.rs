@@ -1,6 +1,6 @@
 //! Compiles an encoder of pictures: one pass without caches, whose rows are the patches of a tile.
 
-use super::weights::{Layer, Linear, Weights, taker};
+use super::weights::{Layer, Limits, Linear, Weights, taker};
 use super::{VisionAct, VisionFamily, VisionSpec};
 use crate::Error;
 use crate::buffers::Buffers;
@@ -40,7 +40,7 @@ pub fn compile_vision(
     };
     let (dim, wide) = (spec.dim, spec.ffn * (1 + u32::from(spec.gated)));
     let joined = match spec.family {
-        VisionFamily::Gemma3 => dim,
+        VisionFamily::Gemma3 | VisionFamily::Gemma4 => dim,
         _ => spec.tapped() * spec.group(),
     };
     let states = states(spec);
@@ -49,6 +49,11 @@ pub fn compile_vision(
         read: add("prompt.read", rows, spec.row_values()),
         x: add("prompt.x", rows, dim),
         norm: add("prompt.norm", rows, dim),
+        limited: if weights.layers.iter().any(|layer| layer.has_own_limits()) {
+            add("prompt.limited", rows, dim)
+        } else {
+            BufferRef::NONE
+        },
         qkv: add("prompt.qkv", rows, 3 * dim),
         wide: add("prompt.up", rows, wide),
         h: if spec.gated {
@@ -111,6 +116,8 @@ struct Set {
     x: BufferRef,
     /// A normed row, then what is added to `x`.
     norm: BufferRef,
+    /// A normed row within the limits of a matrix.
+    limited: BufferRef,
     qkv: BufferRef,
     /// Gate and up, or up alone.
     wide: BufferRef,
@@ -194,30 +201,39 @@ impl Emitter<'_> {
         let (dim, heads) = (spec.dim, spec.heads);
         self.norm("attention norm", layer.norm1, spec.eps, set.x, set.norm);
         self.linear("qkv", &layer.qkv, (set.norm, dim), (set.qkv, 3 * dim));
-        if let Some(freqs) = weights.freqs {
-            let pairs = (dim / heads / 4) as u8;
+        if let Some([q, k]) = layer.head_norms {
+            self.head_norm("query norm", q, 0);
+            self.head_norm("key norm", k, dim);
+            self.head_norm("value norm", NO_WEIGHT, 2 * dim);
+        }
+        for turn in &weights.turns {
             let params = p::Rope {
                 heads: 2 * heads,
                 head_dim: dim / heads,
-                rot: dim / heads,
+                rot: turn.rot,
                 interleaved: spec.interleaved.into(),
                 magnitude: 1.0,
                 y_stride: 3 * dim,
                 sections: Sections {
-                    pairs: [0, pairs, pairs],
+                    pairs: turn.pairs,
                     interleaved: false,
                 }
                 .word(),
             };
+            let buffers = [at(set.qkv, turn.at)];
             self.out
-                .push("rope", Op::Rope, &[freqs], &[set.qkv], params.words());
+                .push("rope", Op::Rope, &[turn.freqs], &buffers, params.words());
         }
         let windowed = spec.window.is_some() && !spec.whole.contains(&index);
         let params = p::EncodeAttention {
             heads,
             kv_heads: heads,
             head_dim: dim / heads,
-            scale: 1.0 / ((dim / heads) as f32).sqrt(),
+            // The norms of queries and keys are all the scale that Gemma 4 has.
+            scale: match spec.family {
+                VisionFamily::Gemma4 => 1.0,
+                _ => 1.0 / ((dim / heads) as f32).sqrt(),
+            },
             window: 0,
             qkv_stride: 3 * dim,
             y_stride: dim,
@@ -239,7 +255,24 @@ impl Emitter<'_> {
             (set.qkv, dim),
         );
         self.scale("attention scale", layer.scales.map(|s| s[0]), set.qkv);
+        if let Some([norm, _]) = layer.post_norms {
+            self.norm("norm after attention", norm, spec.eps, set.qkv, set.qkv);
+        }
         self.add("attention sum", (set.qkv, dim));
+    }
+
+    /// Norms each head of the queries, keys or values, which begin at this value of a row.
+    fn head_norm(&mut self, what: &str, weight: WeightId, first: u32) {
+        let (spec, x) = (self.spec, at(self.set.qkv, first));
+        let params = p::Norm {
+            dim: spec.dim / spec.heads,
+            groups: spec.heads,
+            eps: spec.eps,
+            x_stride: 3 * spec.dim,
+            y_stride: 3 * spec.dim,
+        };
+        self.out
+            .push(what, Op::Norm, &[weight], &[x, x], params.words());
     }
 
     fn feed_forward(&mut self, layer: &Layer) {
@@ -265,6 +298,15 @@ impl Emitter<'_> {
         };
         self.linear("down", &layer.down, (h, ffn), (set.norm, dim));
         self.scale("feed-forward scale", layer.scales.map(|s| s[1]), set.norm);
+        if let Some([_, norm]) = layer.post_norms {
+            self.norm(
+                "norm after feed-forward",
+                norm,
+                spec.eps,
+                set.norm,
+                set.norm,
+            );
+        }
         self.add("down sum", (set.norm, dim));
     }
 
@@ -280,7 +322,7 @@ impl Emitter<'_> {
         }
         // Mistral's merging matrix takes the first values of all patches first.
         let kind = match spec.family {
-            VisionFamily::Gemma3 => 1,
+            VisionFamily::Gemma3 | VisionFamily::Gemma4 => 1,
             VisionFamily::Mistral3 => 4,
             _ => 3,
         };
@@ -303,22 +345,26 @@ impl Emitter<'_> {
         let buffers = [x, set.joined];
         self.out
             .push("features", Op::Pool, &[], &buffers, pool.words());
-        if let (VisionFamily::Gemma3, Some(norm)) = (spec.family, weights.projector_norm) {
+        if let Some([scale, shift]) = weights.standard {
+            self.scale("feature scale", Some(scale), set.joined);
+            self.bias("feature shift", shift, set.joined, (dim, dim));
+        }
+        if kind == 1 {
             let params = p::Norm {
                 dim,
                 groups: 1,
-                eps: spec.projector_eps,
+                // Gemma 4 multiplies features by the root of the width first.
+                eps: match (spec.family, weights.standard) {
+                    (VisionFamily::Gemma4, None) => spec.projector_eps / dim as f32,
+                    _ => spec.projector_eps,
+                },
                 x_stride: dim,
                 y_stride: dim,
             };
-            let buffers = [set.joined, set.joined];
-            self.out.push(
-                "projector norm",
-                Op::Norm,
-                &[norm.weight],
-                &buffers,
-                params.words(),
-            );
+            let weight = weights.projector_norm.map_or(NO_WEIGHT, |norm| norm.weight);
+            let (buffers, words) = ([set.joined, set.joined], params.words());
+            self.out
+                .push("projector norm", Op::Norm, &[weight], &buffers, words);
         }
         if let (true, Some(norm)) = (spec.joined_norm, weights.projector_norm) {
             let params = p::LayerNorm {
@@ -425,7 +471,27 @@ impl Emitter<'_> {
         }
     }
 
-    /// y = W x + bias
+    fn bias(&mut self, what: &str, bias: WeightId, y: BufferRef, (n, y_stride): (u32, u32)) {
+        let params = p::Bias { n, y_stride };
+        self.out.push(what, Op::Bias, &[bias], &[y], params.words());
+    }
+
+    /// Brings values within limits.
+    fn limit(&mut self, what: &str, [a, b]: Limits, y: BufferRef, (n, y_stride): (u32, u32)) {
+        let params = p::Act {
+            n,
+            act: 7,
+            a,
+            b,
+            c: 0.0,
+            d: 0.0,
+            y_stride,
+        };
+        let what = format!("limits of {what}");
+        self.out.push(&what, Op::Act, &[], &[y], params.words());
+    }
+
+    /// y = W x + bias. Limits change x, which nothing else reads.
     fn linear(
         &mut self,
         what: &str,
@@ -433,10 +499,23 @@ impl Emitter<'_> {
         (x, x_stride): (BufferRef, u32),
         (y, y_stride): (BufferRef, u32),
     ) {
-        for piece in &linear.pieces {
+        let k = linear.k;
+        if let [limits] = linear.reads[..] {
+            self.limit(what, limits, x, (k, x_stride));
+        }
+        for (index, piece) in linear.pieces.iter().enumerate() {
+            let (x, x_stride) = match linear.own_limits() {
+                None => (x, x_stride),
+                Some(limits) => {
+                    let own = self.set.limited;
+                    self.copy("copy within limits", (x, x_stride), (own, k), k);
+                    self.limit(what, limits[index], own, (k, k));
+                    (own, k)
+                }
+            };
             let params = p::Matmul {
                 n: piece.n,
-                k: linear.k,
+                k,
                 x_stride,
                 y_stride,
             };
@@ -445,13 +524,10 @@ impl Emitter<'_> {
                 .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
         if let Some(bias) = linear.bias {
-            let params = p::Bias {
-                n: linear.n,
-                y_stride,
-            };
-            let what = format!("{what} bias");
-            self.out
-                .push(&what, Op::Bias, &[bias], &[y], params.words());
+            self.bias(&format!("{what} bias"), bias, y, (linear.n, y_stride));
+        }
+        for (first, n, limits) in &linear.makes {
+            self.limit(what, *limits, at(y, *first), (*n, y_stride));
         }
     }
 

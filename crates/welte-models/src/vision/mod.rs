@@ -19,6 +19,9 @@ pub enum VisionFamily {
     Idefics3,
     /// Gemma 3: SigLIP, the mean of a feature's patches, a norm and a matrix.
     Gemma3,
+    /// Gemma 4: rotary positions by halves of a head, and learned vectors of lines and columns; norms of queries, keys and values, and
+    /// after each part; the mean of a feature's patches, a norm and a matrix. Matrices may have limits.
+    Gemma4,
     /// Qwen2-VL: rotary positions; a norm, the vectors side by side, two matrices.
     Qwen2,
     /// Qwen2.5-VL: the same with windows.
@@ -115,7 +118,7 @@ pub struct VisionSpec {
 
 impl VisionSpec {
     /// The families, for a person.
-    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL";
+    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3 and 4, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL";
 
     /// Values of a patch.
     pub fn patch_values(&self) -> u32 {
@@ -135,7 +138,8 @@ impl VisionSpec {
 
     /// Queries and keys are rotated.
     pub fn is_rotary(&self) -> bool {
-        self.positions == 0 || matches!(self.family, VisionFamily::Qwen3 | VisionFamily::PaddleOcr)
+        use VisionFamily::*;
+        self.positions == 0 || matches!(self.family, Qwen3 | PaddleOcr | Gemma4)
     }
 
     /// Rows besides the patches: that of the class.
@@ -149,6 +153,11 @@ impl VisionSpec {
             self.family,
             VisionFamily::Lfm2 | VisionFamily::Qwen3 | VisionFamily::PaddleOcr
         )
+    }
+
+    /// A place has the sum of a vector of its column and one of its line: the first and the second half of the learned vectors.
+    pub fn sums_positions(&self) -> bool {
+        self.family == VisionFamily::Gemma4
     }
 
     /// Values of all states of a row that the projector reads.

@@ -15,6 +15,10 @@ pub(super) struct VisionNames {
     pub(super) qkv: &'static str,
     pub(super) q: &'static str,
     pub(super) k: &'static str,
+    /// Norms of a head's queries and keys.
+    pub(super) head_norms: [&'static str; 2],
+    /// Norms of what attention and feed-forward parts add.
+    pub(super) post_norms: [&'static str; 2],
     pub(super) v: &'static str,
     pub(super) o: &'static str,
     pub(super) gate: &'static str,
@@ -23,6 +27,8 @@ pub(super) struct VisionNames {
     /// Factors of what attention and feed-forward parts add; full names.
     pub(super) scales: [&'static str; 2],
     pub(super) last_norm: &'static str,
+    /// What is subtracted from features before the projector, and what they are multiplied by then; full names.
+    pub(super) standard: [&'static str; 2],
     /// Those of the projector have prefixes of their own.
     pub(super) projector_norm: &'static str,
     pub(super) merging: &'static str,
@@ -42,6 +48,8 @@ const SIGLIP: VisionNames = VisionNames {
     qkv: "",
     q: "encoder.layers.{}.self_attn.q_proj",
     k: "encoder.layers.{}.self_attn.k_proj",
+    head_norms: ["", ""],
+    post_norms: ["", ""],
     v: "encoder.layers.{}.self_attn.v_proj",
     o: "encoder.layers.{}.self_attn.out_proj",
     gate: "",
@@ -49,6 +57,7 @@ const SIGLIP: VisionNames = VisionNames {
     down: "encoder.layers.{}.mlp.fc2",
     scales: ["", ""],
     last_norm: "post_layernorm",
+    standard: ["", ""],
     projector_norm: "",
     merging: "",
     linear1: "connector.modality_projection.proj",
@@ -59,6 +68,32 @@ const SIGLIP: VisionNames = VisionNames {
 const GEMMA3: VisionNames = VisionNames {
     projector_norm: "multi_modal_projector.mm_soft_emb_norm",
     linear1: "multi_modal_projector.mm_input_projection_weight",
+    ..SIGLIP
+};
+
+const GEMMA4: VisionNames = VisionNames {
+    patch: "patch_embedder.input_proj",
+    position: "patch_embedder.position_embedding_table",
+    norm1: "encoder.layers.{}.input_layernorm",
+    norm2: "encoder.layers.{}.pre_feedforward_layernorm",
+    q: "encoder.layers.{}.self_attn.q_proj.linear",
+    k: "encoder.layers.{}.self_attn.k_proj.linear",
+    head_norms: [
+        "encoder.layers.{}.self_attn.q_norm",
+        "encoder.layers.{}.self_attn.k_norm",
+    ],
+    post_norms: [
+        "encoder.layers.{}.post_attention_layernorm",
+        "encoder.layers.{}.post_feedforward_layernorm",
+    ],
+    v: "encoder.layers.{}.self_attn.v_proj.linear",
+    o: "encoder.layers.{}.self_attn.o_proj.linear",
+    gate: "encoder.layers.{}.mlp.gate_proj.linear",
+    up: "encoder.layers.{}.mlp.up_proj.linear",
+    down: "encoder.layers.{}.mlp.down_proj.linear",
+    last_norm: "",
+    standard: ["std_bias", "std_scale"],
+    linear1: "embed_vision.embedding_projection",
     ..SIGLIP
 };
 
@@ -175,6 +210,8 @@ const GGUF: VisionNames = VisionNames {
     qkv: "v.blk.{}.attn_qkv",
     q: "v.blk.{}.attn_q",
     k: "v.blk.{}.attn_k",
+    head_norms: ["v.blk.{}.attn_q_norm", "v.blk.{}.attn_k_norm"],
+    post_norms: ["v.blk.{}.attn_post_norm", "v.blk.{}.ffn_post_norm"],
     v: "v.blk.{}.attn_v",
     o: "v.blk.{}.attn_out",
     gate: "v.blk.{}.ffn_gate",
@@ -182,6 +219,7 @@ const GGUF: VisionNames = VisionNames {
     down: "v.blk.{}.ffn_down",
     scales: ["v.blk.{}.ls1.weight", "v.blk.{}.ls2.weight"],
     last_norm: "v.post_ln",
+    standard: ["v.std_bias", "v.std_scale"],
     projector_norm: "",
     merging: "",
     linear1: "",
@@ -200,6 +238,12 @@ const GGUF_IDEFICS3: VisionNames = VisionNames {
 
 const GGUF_GEMMA3: VisionNames = VisionNames {
     projector_norm: "mm.soft_emb_norm",
+    linear1: "mm.input_projection",
+    ..GGUF
+};
+
+const GGUF_GEMMA4: VisionNames = VisionNames {
+    last_norm: "",
     linear1: "mm.input_projection",
     ..GGUF
 };
@@ -253,6 +297,7 @@ impl VisionNames {
         match (family, gguf) {
             (Idefics3, false) => &SIGLIP,
             (Gemma3, false) => &GEMMA3,
+            (Gemma4, false) => &GEMMA4,
             (Qwen2, false) => &QWEN2,
             (Qwen2_5, false) => &QWEN2_5,
             (Qwen3, false) => &QWEN3,
@@ -267,6 +312,7 @@ impl VisionNames {
             (InternVl, true) => &GGUF_INTERN_VL,
             (Idefics3, true) => &GGUF_IDEFICS3,
             (Gemma3, true) => &GGUF_GEMMA3,
+            (Gemma4, true) => &GGUF_GEMMA4,
             (Qwen2 | Qwen2_5 | Qwen3, true) => &GGUF_QWEN2,
             (Pixtral | Mistral3, true) => &GGUF_PIXTRAL,
         }

@@ -59,7 +59,7 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
     if !(1..=MOST_MERGE).contains(&merge) {
         return fault(format!("{merge} patches to a feature's side"));
     }
-    let fixed = learned(spec.family) && !spec.resizes_positions();
+    let fixed = learned(spec.family) && !spec.resizes_positions() && !spec.sums_positions();
     let ascending = spec.deep.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || spec.deep.last().is_some_and(|layer| *layer >= spec.layers) {
         return fault(format!(
@@ -87,7 +87,7 @@ fn learned(family: VisionFamily) -> bool {
     use VisionFamily::*;
     matches!(
         family,
-        Idefics3 | Gemma3 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr
+        Idefics3 | Gemma3 | Gemma4 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr
     )
 }
 
@@ -142,6 +142,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let family = match text("general.architecture").unwrap_or("") {
         "idefics3" | "smolvlm" => VisionFamily::Idefics3,
         "gemma3" => VisionFamily::Gemma3,
+        "gemma4" => VisionFamily::Gemma4,
         "qwen2_vl" => VisionFamily::Qwen2,
         "qwen2_5_vl" => VisionFamily::Qwen2_5,
         "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => VisionFamily::Qwen3,
@@ -179,7 +180,11 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         (
             size(
                 "num_hidden_layers",
-                Some(if pixtral { 24 } else { 12 }),
+                Some(match family {
+                    _ if pixtral => 24,
+                    VisionFamily::Gemma4 => 16,
+                    _ => 12,
+                }),
                 MOST_LAYERS,
             )?,
             size(
@@ -216,6 +221,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let patch = match family {
         VisionFamily::Idefics3 => size("patch_size", Some(32), MOST_PATCH)?,
         VisionFamily::Gemma3
+        | VisionFamily::Gemma4
         | VisionFamily::Qwen3
         | VisionFamily::Pixtral
         | VisionFamily::Mistral3 => size("patch_size", Some(16), MOST_PATCH)?,
@@ -236,6 +242,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     };
     // SigLIP 2 and Qwen3-VL have places in place of a size.
     let image = match family {
+        VisionFamily::Gemma4 => patch * size("position_embedding_size", Some(10240), 1 << 16)?,
         VisionFamily::Lfm2 => size("num_patches", Some(256), MOST_SIDE)?.isqrt() * patch,
         VisionFamily::Qwen3 => {
             let places = size("num_position_embeddings", Some(2304), MOST_SIDE)?;
@@ -255,6 +262,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             let tokens = keys.size("mm_tokens_per_image", Some(256), side.max(1).pow(2))?;
             (side / tokens.isqrt()).max(1)
         }
+        VisionFamily::Gemma4 => size("pooling_kernel_size", Some(3), MOST_MERGE)?,
         VisionFamily::Qwen2
         | VisionFamily::Qwen2_5
         | VisionFamily::Qwen3
@@ -262,7 +270,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
         VisionFamily::Mistral3 => keys.size("spatial_merge_size", Some(2), MOST_MERGE)?,
     };
-    let learned = learned(family);
+    if family == VisionFamily::Gemma4 {
+        plain_gemma4(keys, dim, heads)?;
+    }
     let window = match family {
         VisionFamily::Qwen2_5 => {
             let pixels = size("window_size", Some(112), MOST_SIDE)?;
@@ -280,6 +290,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let eps = match family {
         VisionFamily::Pixtral | VisionFamily::Mistral3 => 1e-5,
         _ if qwen => 1e-6,
+        VisionFamily::Gemma4 => keys.positive("vision_config.rms_norm_eps", Some(1e-6))?,
         _ if clip => keys.positive("vision_config.layer_norm_eps", Some(1e-5))?,
         _ => keys.positive("vision_config.layer_norm_eps", Some(1e-6))?,
     };
@@ -324,9 +335,12 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         ffn,
         eps: eps as f32,
         projector_eps: projector_eps as f32,
-        rms: pixtral || family == VisionFamily::Qwen2_5,
-        gated: pixtral || family == VisionFamily::Qwen2_5,
-        act: act(keys, "vision_config.hidden_act", default)?,
+        rms: has_rms_norms(family),
+        gated: has_rms_norms(family),
+        act: match family {
+            VisionFamily::Gemma4 => act(keys, "vision_config.hidden_activation", default)?,
+            _ => act(keys, "vision_config.hidden_act", default)?,
+        },
         projector_act: act(keys, "projector_hidden_act", VisionAct::Gelu)?,
         patch,
         frames: if qwen {
@@ -336,12 +350,11 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         },
         image,
         merge,
-        positions: if learned {
-            side.saturating_mul(side)
-        } else {
-            0
-        },
-        theta: keys.positive("vision_config.rope_parameters.rope_theta", Some(10000.0))? as f32,
+        positions: positions(family, side),
+        theta: keys.positive(
+            "vision_config.rope_parameters.rope_theta",
+            Some(theta(family).into()),
+        )? as f32,
         interleaved: false,
         window,
         whole,
@@ -359,8 +372,48 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             VisionFamily::InternVl => true,
             _ => false,
         },
-        by_pixel: family == VisionFamily::Lfm2,
+        by_pixel: matches!(family, VisionFamily::Lfm2 | VisionFamily::Gemma4),
     }))
+}
+
+/// Learned vectors of places.
+fn positions(family: VisionFamily, side: u32) -> u32 {
+    match family {
+        VisionFamily::Gemma4 => side.saturating_mul(2),
+        _ if learned(family) => side.saturating_mul(side),
+        _ => 0,
+    }
+}
+
+/// The default base of rotary positions.
+fn theta(family: VisionFamily) -> f32 {
+    match family {
+        VisionFamily::Gemma4 => 100.0,
+        _ => 10000.0,
+    }
+}
+
+/// The families with RMS norms and gated feed-forward parts.
+fn has_rms_norms(family: VisionFamily) -> bool {
+    use VisionFamily::*;
+    matches!(family, Gemma4 | Pixtral | Mistral3 | Qwen2_5)
+}
+
+/// Refuses what no published Gemma 4 has, and features that attend to each other in some layers only, as those of the larger ones do.
+fn plain_gemma4(keys: &Keys<'_>, dim: u32, heads: u32) -> Result<(), Error> {
+    let both_ways = "use_bidirectional_attention";
+    if keys.text(both_ways)?.is_some() {
+        return Err(keys.error(both_ways, "is not supported for images"));
+    }
+    for (key, wanted) in [
+        ("vision_config.num_key_value_heads", heads),
+        ("vision_config.head_dim", dim / heads),
+    ] {
+        if keys.u32(key)?.is_some_and(|said| said != wanted) {
+            return Err(keys.error(key, format!("is not supported; it must be {wanted}")));
+        }
+    }
+    Ok(())
 }
 
 /// The families whose encoders have Qwen's names.
@@ -471,6 +524,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let family = match said.unwrap_or("") {
         "idefics3" => VisionFamily::Idefics3,
         "gemma3" => VisionFamily::Gemma3,
+        "gemma4v" => VisionFamily::Gemma4,
         "qwen2vl_merger" => VisionFamily::Qwen2,
         "qwen2.5vl_merger" => VisionFamily::Qwen2_5,
         "qwen3vl_merger" => VisionFamily::Qwen3,
@@ -495,21 +549,24 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         size("patch_size", None, MOST_PATCH)?,
         size("image_size", None, MOST_SIDE)?,
     );
+    let places = || {
+        let name = weight("v.position_embd", 0);
+        let places = keys.checkpoint.tensor(&name);
+        let places = places.ok_or_else(|| keys.error(&name, "is missing"))?;
+        Ok::<_, Error>(places.n as u64)
+    };
     let image = match family {
         // Its size is that of the largest picture.
-        VisionFamily::PaddleOcr => {
-            let name = weight("v.position_embd", 0);
-            let places = keys.checkpoint.tensor(&name);
-            let places = places.ok_or_else(|| keys.error(&name, "is missing"))?;
-            let side = (places.n as u64).isqrt().min(MOST_SIDE.into()) as u32;
-            patch * side
-        }
+        VisionFamily::PaddleOcr => patch * places()?.isqrt().min(MOST_SIDE.into()) as u32,
+        // Its size has no meaning.
+        VisionFamily::Gemma4 => patch * (places()? / 2).min(1 << 16) as u32,
         _ => image,
     };
     let side = (image / patch).max(1);
     let merge = match family {
         VisionFamily::Idefics3 => size("projector.scale_factor", Some(2), MOST_MERGE)?,
         VisionFamily::Gemma3 => size("projector.scale_factor", Some(4), MOST_MERGE)?,
+        VisionFamily::Gemma4 => size("projector.scale_factor", Some(3), MOST_MERGE)?,
         VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
         VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => {
             size("projector.scale_factor", Some(2), MOST_MERGE)?
@@ -593,8 +650,8 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => 1e-5,
             _ => eps,
         },
-        rms: pixtral || family == VisionFamily::Qwen2_5,
-        gated: pixtral || family == VisionFamily::Qwen2_5,
+        rms: has_rms_norms(family),
+        gated: has_rms_norms(family),
         act,
         projector_act: VisionAct::Gelu,
         patch,
@@ -602,12 +659,8 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         frames: 1,
         image: if qwen { patch } else { image },
         merge,
-        positions: if learned {
-            side.saturating_mul(side)
-        } else {
-            0
-        },
-        theta: 10000.0,
+        positions: positions(family, side),
+        theta: theta(family),
         interleaved: pixtral,
         window,
         whole,

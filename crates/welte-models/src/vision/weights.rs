@@ -9,8 +9,15 @@ use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
 use welte_formats::quant;
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
+/// The lowest and the highest value.
+pub(super) type Limits = [f32; 2];
+
 /// A matrix with its bias.
 pub(super) struct Linear {
+    /// Limits of what it reads: none, those of all pieces, or those of each.
+    pub(super) reads: Vec<Limits>,
+    /// Limits of what it makes, each with the first value and how many.
+    pub(super) makes: Vec<(u32, u32, Limits)>,
     pub(super) pieces: Vec<OutputPart>,
     pub(super) bias: Option<WeightId>,
     pub(super) n: u32,
@@ -25,6 +32,35 @@ pub(super) struct Layer {
     pub(super) up: Linear,
     pub(super) down: Linear,
     pub(super) scales: Option<[WeightId; 2]>,
+    /// Norms of a head's queries and keys.
+    pub(super) head_norms: Option<[WeightId; 2]>,
+    /// Norms of what attention and feed-forward parts add.
+    pub(super) post_norms: Option<[NormWeights; 2]>,
+}
+
+impl Linear {
+    /// The limits of what each piece reads, if they differ.
+    pub(super) fn own_limits(&self) -> Option<&[Limits]> {
+        (self.reads.len() > 1).then_some(&self.reads)
+    }
+}
+
+impl Layer {
+    /// Some of its matrices have parts that differ in the limits of what they read.
+    pub(super) fn has_own_limits(&self) -> bool {
+        let differ = |linear: &Linear| linear.own_limits().is_some();
+        differ(&self.qkv) || differ(&self.up)
+    }
+}
+
+/// A rotation of queries and keys.
+pub(super) struct Turn {
+    pub(super) freqs: WeightId,
+    /// The first value of a head, and how many turn.
+    pub(super) at: u32,
+    pub(super) rot: u32,
+    /// How many pairs each axis turns.
+    pub(super) pairs: [u8; 3],
 }
 
 /// What makes a further part of a feature: of the state after a layer.
@@ -41,10 +77,12 @@ pub(super) struct Weights {
     /// The kernel of a second frame.
     pub(super) patch2: Option<Linear>,
     pub(super) first_norm: Option<NormWeights>,
-    pub(super) freqs: Option<WeightId>,
+    pub(super) turns: Vec<Turn>,
     pub(super) layers: Vec<Layer>,
     pub(super) deep: Vec<Deep>,
     pub(super) last_norm: Option<NormWeights>,
+    /// Factors of features before the projector, and what is added then.
+    pub(super) standard: Option<[WeightId; 2]>,
     pub(super) projector_norm: Option<NormWeights>,
     pub(super) merging: Option<Linear>,
     pub(super) linear1: Linear,
@@ -69,11 +107,38 @@ impl Taker<'_> {
             let each = parts.iter().map(|(name, n)| (end(name, 0), *n));
             each.collect::<Vec<_>>()
         };
-        let pieces = self.collector.joined(label, &named(weight), k)?;
+        let matrices = named(weight);
+        let limits = parts.iter().map(|part| self.limits(&part.0));
+        let limits: Vec<[Limits; 2]> = limits.collect::<Result<_, Error>>()?;
+        let mut reads: Vec<Limits> = limits.iter().map(|[reads, _]| *reads).collect();
+        let limited = |limits: &Limits| *limits != NO_LIMITS;
+        let pieces = if reads.windows(2).all(|pair| pair[0] == pair[1]) {
+            reads.truncate(1);
+            self.collector.joined(label, &matrices, k)?
+        } else {
+            let mut pieces = Vec::new();
+            for one in matrices.chunks(1) {
+                let at = pieces.last().map_or(0, |p: &OutputPart| p.at + p.n);
+                let own = self.collector.joined(label, one, k)?;
+                pieces.extend(own.into_iter().map(|piece| OutputPart { at, ..piece }));
+            }
+            pieces
+        };
+        if !reads.iter().any(limited) {
+            reads.clear();
+        }
+        let mut at = 0;
+        let makes = parts.iter().zip(&limits).map(|((_, n), [_, makes])| {
+            at += n;
+            (at - n, *n, *makes)
+        });
+        let makes = makes.filter(|(_, _, makes)| limited(makes)).collect();
         let biases = named(bias);
         let has = biases.iter().all(|(name, _)| self.collector.has(name));
         let label = format!("{label} bias");
         Ok(Linear {
+            reads,
+            makes,
             pieces,
             bias: if has {
                 Some(self.collector.vector(&label, &biases, 0.0)?)
@@ -83,6 +148,31 @@ impl Taker<'_> {
             n: parts.iter().map(|part| part.1).sum(),
             k,
         })
+    }
+
+    /// The limits of what a matrix of Gemma 4 reads and makes.
+    fn limits(&mut self, name: &str) -> Result<[Limits; 2], Error> {
+        let stem = name.strip_suffix(".linear").unwrap_or(name);
+        let first = format!("{stem}.input_min");
+        if self.spec.family != VisionFamily::Gemma4 || !self.collector.has(&first) {
+            return Ok([NO_LIMITS; 2]);
+        }
+        let mut limits = |part: &str| {
+            let [low, high] = ["min", "max"].map(|end| format!("{stem}.{part}_{end}"));
+            let mut read = |name: &str| {
+                let info = self.collector.tensor(name, 1, 1)?;
+                let values = floats(self.collector.checkpoint, &info)?;
+                // Infinite ones are no limits.
+                Ok::<_, Error>(values[0].clamp(f32::MIN, f32::MAX))
+            };
+            let own = [read(&low)?, read(&high)?];
+            if own[0] <= own[1] {
+                return Ok(own);
+            }
+            let problem = format!("is {}, above {high}, which is {}", own[0], own[1]);
+            Err(self.collector.fault(&low, problem))
+        };
+        Ok([limits("input")?, limits("output")?])
     }
 
     fn norm(&mut self, label: &str, name: &str, add: f32) -> Result<NormWeights, Error> {
@@ -125,6 +215,8 @@ impl Taker<'_> {
             None => [q, k, v].map(|name| (name, dim)).to_vec(),
         };
         let [gate, mut up, mut down] = [names.gate, names.up, names.down].map(name);
+        let [of_scales, of_heads, of_posts] =
+            [names.scales, names.head_norms, names.post_norms].map(|pair| pair.map(name));
         let swapped = |name: &str| {
             let info = self.collector.checkpoint.tensor(&weight(name, 0));
             info.is_some_and(|info| (info.n, info.k) == (dim as usize, ffn as usize))
@@ -135,7 +227,7 @@ impl Taker<'_> {
         }
         let scales = match self.spec.family {
             VisionFamily::InternVl => {
-                let [first, second] = names.scales.map(name);
+                let [first, second] = of_scales;
                 let mut scale = |what: &str, name: String| {
                     self.collector.vector(&label(what), &[(name, dim)], 0.0)
                 };
@@ -143,6 +235,22 @@ impl Taker<'_> {
                 Some([first, scale("feed-forward scale", second)?])
             }
             _ => None,
+        };
+        let (head_norms, post_norms) = match self.spec.family {
+            VisionFamily::Gemma4 => {
+                let head = dim / self.spec.heads;
+                let [q, k] = of_heads;
+                let mut norm = |what: &str, name: &str| {
+                    self.collector
+                        .vector(&label(what), &[(weight(name, 0), head)], 0.0)
+                };
+                let heads = [norm("query norm", &q)?, norm("key norm", &k)?];
+                let [first, second] = of_posts;
+                let first = self.norm(&label("norm after attention"), &first, 0.0)?;
+                let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
+                (Some(heads), Some([first, second]))
+            }
+            _ => (None, None),
         };
         let up = if self.spec.gated {
             vec![(gate, ffn), (up, ffn)]
@@ -157,7 +265,31 @@ impl Taker<'_> {
             up: self.linear(&label("up"), &up, dim)?,
             down: self.linear(&label("down"), &[(down, dim)], ffn)?,
             scales,
+            head_norms,
+            post_norms,
         })
+    }
+
+    /// Gemma 4's factors of features and what is added then, if it has them. They include the factor that the mean of patches gets.
+    fn standard(&mut self) -> Result<Option<[WeightId; 2]>, Error> {
+        let (names, dim) = (self.names, self.spec.dim);
+        let [bias, scale] = names.standard.map(|name| self.tower(name));
+        if self.spec.family != VisionFamily::Gemma4 || !self.collector.has(&bias) {
+            return Ok(None);
+        }
+        let mut read = |name: &str| {
+            let info = self.collector.tensor(name, 1, dim)?;
+            floats(self.collector.checkpoint, &info)
+        };
+        let (bias, scale) = (read(&bias)?, read(&scale)?);
+        let shift = bias.iter().zip(&scale).map(|(b, s)| -b * s).collect();
+        let root = (dim as f32).sqrt();
+        let scale = scale.iter().map(|s| root * s).collect();
+        let scale = self.constant("feature scale", scale, Usage::Vector);
+        Ok(Some([
+            scale,
+            self.constant("feature shift", shift, Usage::Vector),
+        ]))
     }
 
     /// What makes the part of a feature from the state after a layer. GGUF files name it by the layer, others by its own number.
@@ -177,6 +309,29 @@ impl Taker<'_> {
             linear1: self.linear(&label("projection"), &[(first, joined)], joined)?,
             linear2: self.linear(&label("second projection"), &[(second, width)], joined)?,
         })
+    }
+
+    /// The rotations of queries and keys.
+    fn turns(&mut self) -> Vec<Turn> {
+        let spec = self.spec;
+        let head = spec.dim / spec.heads;
+        let quarter = (head / 4) as u8;
+        let values = frequencies(spec);
+        let freqs = self.constant("rope", values, Usage::Vector);
+        let turn = |at: u32, rot: u32, pairs: [u8; 3]| Turn {
+            freqs,
+            at,
+            rot,
+            pairs,
+        };
+        match spec.family {
+            // The first half of a head turns by the column, the second one by the line.
+            VisionFamily::Gemma4 => vec![
+                turn(0, head / 2, [0, 0, quarter]),
+                turn(head / 2, head / 2, [0, quarter, 0]),
+            ],
+            _ => vec![turn(0, head, [0, quarter, quarter])],
+        }
     }
 
     fn constant(&mut self, name: &str, values: Vec<f32>, usage: Usage) -> WeightId {
@@ -226,6 +381,8 @@ impl Taker<'_> {
             }]),
         });
         Ok(Linear {
+            reads: Vec::new(),
+            makes: Vec::new(),
             pieces: vec![OutputPart { weight, n, at: 0 }],
             bias: None,
             n,
@@ -281,12 +438,12 @@ impl Taker<'_> {
             _ => (false, false),
         };
         let patch2 = if qwen && gguf {
+            let label = "patch of a second frame";
+            let pieces = self.collector.joined(label, &[(second, dim)], values)?;
             Some(Linear {
-                pieces: self.collector.joined(
-                    "patch of a second frame",
-                    &[(second, dim)],
-                    values,
-                )?,
+                reads: Vec::new(),
+                makes: Vec::new(),
+                pieces,
                 bias: None,
                 n: dim,
                 k: values,
@@ -311,8 +468,11 @@ impl Taker<'_> {
             None
         };
         let patch = self.linear("patch", &[(patch, dim)], values)?;
-        let freqs = spec.is_rotary().then(|| frequencies(spec));
-        let freqs = freqs.map(|values| self.constant("rope", values, Usage::Vector));
+        let turns = if spec.is_rotary() {
+            self.turns()
+        } else {
+            Vec::new()
+        };
         let mut layers = Vec::new();
         for index in 0..spec.layers {
             layers.push(self.layer(index)?);
@@ -352,6 +512,7 @@ impl Taker<'_> {
         let (linear1, n) = match spec.family {
             VisionFamily::Idefics3 => (self.linear("projection", &[(first, width)], joined)?, 0),
             VisionFamily::Gemma3 => (self.transposed(names.linear1)?, 0),
+            VisionFamily::Gemma4 => (self.linear("projection", &[(first, width)], dim)?, 0),
             VisionFamily::Qwen2
             | VisionFamily::Qwen2_5
             | VisionFamily::Qwen3
@@ -380,10 +541,11 @@ impl Taker<'_> {
             patch,
             patch2,
             first_norm,
-            freqs,
+            turns,
             layers,
             deep,
             last_norm,
+            standard: self.standard()?,
             projector_norm,
             merging,
             linear1,
@@ -391,6 +553,8 @@ impl Taker<'_> {
         })
     }
 }
+
+const NO_LIMITS: Limits = [f32::MIN, f32::MAX];
 
 /// The inverse frequencies of a head's pairs: the first half turns by the line, the second by the column.
 fn frequencies(spec: &VisionSpec) -> Vec<f32> {
@@ -408,6 +572,7 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
                 .chain(quarter.map(|i| power(4 * i + 2, head)))
                 .collect()
         }
+        VisionFamily::Gemma4 => quarter.map(|i| power(2 * i, head / 2)).collect(),
         _ => {
             let each = quarter.map(|i| power(2 * i, head / 2));
             each.clone().chain(each).collect()

@@ -125,6 +125,13 @@ impl Found {
             most_features: options.features.min(VisionOptions::default().most_features),
             ..VisionOptions::default()
         };
+        // The larger models of Gemma 4 have no embeddings per layer; their features attend to each other in windowed layers.
+        if spec.architecture == "gemma4" && spec.per_layer_width == 0 {
+            let origin = path.display().to_string();
+            let problem = "images are supported for Gemma 4 E2B and E4B only".into();
+            let why = Error::Eyes { origin, problem };
+            return self.give_up(&options.images, why).map(|()| None);
+        }
         let own = Path::new(origin) == path;
         let file = Some(path.as_path()).filter(|_| !own);
         let eyes = |vision: Vision| {

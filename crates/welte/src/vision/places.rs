@@ -14,6 +14,8 @@ pub(super) struct Places {
     side: usize,
     /// How the table is resized to the patches of each tile.
     resized: Option<Resize>,
+    /// The table has a vector of each column, then of each line; a place has their sum.
+    sums: bool,
 }
 
 /// How learned vectors are resized.
@@ -56,6 +58,7 @@ impl Places {
                 _ => spec.dim as usize,
             },
             side: (spec.image / spec.patch) as usize,
+            sums: spec.sums_positions(),
             resized: spec.resizes_positions().then_some(match spec.family {
                 VisionFamily::Qwen3 => Resize::Corners,
                 VisionFamily::PaddleOcr => Resize::Middles,
@@ -133,10 +136,19 @@ impl OnTile<'_> {
     /// The vector of a patch.
     pub(super) fn read(&self, line: u32, column: u32, vector: &mut Vec<f32>) {
         let Places {
-            table, dim, side, ..
+            table,
+            dim,
+            side,
+            sums,
+            ..
         } = self.places;
         let at = |line: usize, column: usize| &table[(line * side + column) * dim..][..*dim];
         vector.clear();
+        if *sums {
+            let own = at(0, column as usize).iter().zip(at(1, line as usize));
+            vector.extend(own.map(|(column, line)| column + line));
+            return;
+        }
         let Some([lines, columns]) = &self.weights else {
             vector.extend_from_slice(at(line as usize, column as usize));
             return;

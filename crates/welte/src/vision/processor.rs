@@ -151,7 +151,23 @@ pub(super) fn read(
                 return Err(settings.wrong("do_pan_and_scan", problem));
             }
             let method = Method::Square { side: spec.image };
-            (method, Filter::Bilinear, Marks::Between)
+            (method, Filter::Bilinear, Marks::GEMMA3)
+        }
+        VisionFamily::Gemma4 => {
+            let key = "max_soft_tokens";
+            let most = settings.number(&[key], 1 << 12)?.unwrap_or(280) as u32;
+            // A picture of one line needs a place for each of its patches.
+            if u64::from(most) * u64::from(spec.merge) > side / u64::from(spec.patch) {
+                let places = spec.image / spec.patch;
+                let problem = format!("is {most}, too many for {places} places");
+                return Err(settings.wrong(key, &problem));
+            }
+            let marks = Marks::Between {
+                placeholder: "<|image|>",
+                around: ["<|image>", "<image|>"],
+                both_ways: false,
+            };
+            (Method::Fill { most }, Filter::Bicubic, marks)
         }
         VisionFamily::Qwen2
         | VisionFamily::Qwen2_5
@@ -253,6 +269,7 @@ pub(super) fn read(
     let (mean, deviation) = match spec.family {
         VisionFamily::Idefics3
         | VisionFamily::Gemma3
+        | VisionFamily::Gemma4
         | VisionFamily::Qwen3
         | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
         VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
@@ -261,7 +278,14 @@ pub(super) fn read(
             [0.26862954, 0.2613026, 0.2757771],
         ),
     };
-    let deviation = settings.colours("image_std", deviation)?;
+    // Those of Gemma 4 are part of its encoder.
+    let (mean, deviation) = match spec.family {
+        VisionFamily::Gemma4 => (mean, deviation),
+        _ => (
+            settings.colours("image_mean", mean)?,
+            settings.colours("image_std", deviation)?,
+        ),
+    };
     if deviation.contains(&0.0) {
         return Err(settings.wrong("image_std", "must not be 0"));
     }
@@ -282,7 +306,7 @@ pub(super) fn read(
             VisionFamily::LlavaNext => sizes(&settings, spec.image)?,
             _ => Vec::new(),
         },
-        mean: settings.colours("image_mean", mean)?,
+        mean,
         deviation,
         most_features: most_features.max(1),
         marks,
