@@ -24,6 +24,7 @@ from seeded import Gguf
 from transformers.image_processing_backends import TorchvisionBackend
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -165,6 +166,23 @@ MODELS |= {
 }
 
 
+def glm_processor():
+    # Its sizes count the pixels of two frames.
+    return Glm46VImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 128, "longest_edge": 3200})
+
+
+MODELS |= {
+    "glm4v": (lambda: transformers.Glm4vForConditionalGeneration(transformers.Glm4vConfig(
+        vision_config=qwen(2, hidden_size=48, intermediate_size=72, out_hidden_size=64, image_size=24),
+        text_config=TEXT | dict(rope_parameters=MROPE | {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}), image_token_id=IMAGE)),
+        glm_processor),
+    "glm_ocr": (lambda: transformers.GlmOcrForConditionalGeneration(transformers.GlmOcrConfig(
+        vision_config=qwen(2, hidden_size=48, intermediate_size=80, out_hidden_size=64), text_config=TEXT | dict(rope_parameters=MROPE),
+        image_token_id=IMAGE)), glm_processor),
+}
+GLM = ("glm4v", "glm_ocr")
+
+
 def pictures(out):
     """Pictures of several shapes, without loss."""
     out.mkdir(parents=True, exist_ok=True)
@@ -236,7 +254,7 @@ def layout(name, processor, inputs):
         return "<|image>" + "<|image|>" * int(inputs["num_soft_tokens_per_image"][0]) + "<image|>"
     if name == "gemma3":
         return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
-    pad = "<|IMAGE_PLACEHOLDER|>" if name == "paddleocr_vl" else "<|image_pad|>"
+    pad = {"paddleocr_vl": "<|IMAGE_PLACEHOLDER|>", "glm4v": "<|image|>", "glm_ocr": "<|image|>"}.get(name, "<|image_pad|>")
     return pad * int(inputs["image_grid_thw"][0].prod() // 4)
 
 
@@ -330,15 +348,20 @@ GEMMA4_NAMES = {"patch_embedder.input_proj": "v.patch_embd", "position_embedding
                 "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_out", "gate_proj": "ffn_gate",
                 "up_proj": "ffn_up", "down_proj": "ffn_down", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
                 "embed_vision.embedding_projection": "mm.input_projection"}
+GLM_NAMES = {"patch_embed.proj": "v.patch_embd", "embeddings.position_embedding": "v.position_embd", "post_conv_layernorm": "v.norm_embd",
+             "post_layernorm": "v.post_ln", "downsample": "mm.patch_merger", "merger.proj": "mm.model.fc",
+             "merger.post_projection_norm": "mm.post_norm", "merger.gate_proj": "mm.gate", "merger.up_proj": "mm.up",
+             "merger.down_proj": "mm.down", "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
+             "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down"}
 PADDLE_OCR_NAMES = SIGLIP_NAMES | {"projector.pre_norm": "mm.input_norm", "projector.linear_1": "mm.1", "projector.linear_2": "mm.2"}
 # Files of these families do not say how pictures are cut.
 DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
-            "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True),
-            "gemma4": lambda: Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)}
+            "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
           "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES), "gemma4": ("gemma4v", GEMMA4_NAMES),
           "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
-          "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES),
+          "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES), "glm4v": ("glm4v", GLM_NAMES), "glm_ocr": ("glm4v", GLM_NAMES),
           "granite_vision": ("mlp", LLAVA_NEXT_NAMES)}
 
 
@@ -347,14 +370,14 @@ def mmproj(name, model, processor, path, seed):
     kind, names = MMPROJ[name]
     file = Gguf(path, "clip", seed)
     config = model.config.vision_config
-    qwen = name.startswith("qwen")
+    qwen = name.startswith("qwen") or name in GLM
     heads = config.num_heads if qwen else config.num_attention_heads
     numbers = {"block_count": config.depth if qwen else config.num_hidden_layers, "embedding_length": config.hidden_size,
                "feed_forward_length": config.intermediate_size, "attention.head_count": heads, "patch_size": config.patch_size,
-               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
+               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "glm4v": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
                "projection_dim": 64}
     if name == "gemma4":
-        numbers["projector.scale_factor"] = 3
+        numbers |= {"projector.scale_factor": 3, "image_max_pixels": 70 * 12**2}
     if name == "smolvlm":
         numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
     if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl"):
@@ -366,6 +389,8 @@ def mmproj(name, model, processor, path, seed):
         model.model.visual.window_size = 112
     if name == "paddleocr_vl":
         numbers |= {"image_size": 40, "image_min_pixels": 64, "image_max_pixels": 1600}
+    if name in GLM:
+        numbers |= {"spatial_merge_size": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
     if name == "qwen3_vl":
         numbers |= {"spatial_merge_size": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
         deep = config.deepstack_visual_indexes
@@ -380,10 +405,10 @@ def mmproj(name, model, processor, path, seed):
         file.keys.add_array("clip.vision.feature_layer", [1, 3])
     file.keys.add_bool("clip.has_vision_encoder", True)
     file.keys.add_string("clip.projector_type", kind)
-    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3") else "clip.use_gelu", name != "llava_next")
+    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3", *GLM) else "clip.use_gelu", name != "llava_next")
     for key, value in numbers.items():
         file.keys.add_uint32(f"clip.vision.{key}", value)
-    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "llava_next") else 1e-6)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "llava_next", *GLM) else 1e-6)
     file.keys.add_array("clip.vision.image_mean", list(map(float, processor.image_mean)))
     file.keys.add_array("clip.vision.image_std", list(map(float, processor.image_std)))
 
@@ -402,7 +427,7 @@ def mmproj(name, model, processor, path, seed):
                 continue
             if name in LLAVA_NEXT and "post_layernorm" in key:
                 continue
-            if ".attn.qkv." in key:
+            if ".attn.qkv." in key and name not in GLM:
                 end = key.rsplit(".", 1)[1]
                 parts = [stored(f"{layer}attn_{part}.{end}", v) for part, v in zip("qkv", np.split(value, 3))]
                 p.copy_(torch.cat(parts))
@@ -509,7 +534,7 @@ def logits_of(name, model, processor, files, counts, random):
         more["mm_token_type_ids"] = kinds
     if name == "gemma3":
         more["token_type_ids"] = kinds
-    if name.startswith("qwen") or name == "paddleocr_vl":
+    if name.startswith("qwen") or name in ("paddleocr_vl", *GLM):
         more["mm_token_type_ids"] = kinds
     found = model(input_ids=torch.tensor([tokens]), **more).logits[0, -KEPT:].float().numpy()
     # Granite's language model has a factor of the logits, which LlavaNext leaves out around it.

@@ -175,6 +175,13 @@ pub(crate) const HUGGING_FACE_GEMMA4: Names = Names {
     ..HUGGING_FACE_POST
 };
 
+/// GLM-4 has norms after both parts.
+pub(crate) const HUGGING_FACE_GLM4: Names = Names {
+    post_attn_norm: "model.layers.{}.post_self_attn_layernorm",
+    post_ffn_norm: "model.layers.{}.post_mlp_layernorm",
+    ..HUGGING_FACE
+};
+
 /// Granite 4 has a shared expert in every layer, which is the feed-forward part of models without other experts.
 pub(crate) const HUGGING_FACE_GRANITE_HYBRID: Names = Names {
     gate_up: "model.layers.{}.shared_mlp.input_linear",

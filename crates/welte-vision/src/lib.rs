@@ -13,6 +13,6 @@ mod rows;
 pub use decode::{Error, Limits, Pixels, decode};
 pub use layout::Piece;
 pub use marks::Marks;
-pub use processor::{Method, Prepared, Processor, Tile, Values};
+pub use processor::{Growth, Method, Prepared, Processor, Tile, Values};
 pub use resize::{Filter, resize};
 pub use rows::Rows;

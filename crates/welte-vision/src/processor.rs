@@ -50,8 +50,8 @@ pub enum Method {
         least: u64,
         /// The most pixels.
         most: u64,
-        /// Sides that are below a feature's grow to it first.
-        grows: bool,
+        /// What becomes first of pictures with a side below a feature's.
+        grows: Growth,
     },
     /// The largest sides in their proportion, each a multiple of a feature's side, with at most this many features.
     Fill {
@@ -63,6 +63,17 @@ pub enum Method {
         /// The longer side.
         longest: u32,
     },
+}
+
+/// How pictures grow whose side is below a feature's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// They do not.
+    None,
+    /// PaddleOCR-VL: one side after the other becomes a feature's, with the other one in proportion.
+    Sides,
+    /// GLM: the shorter side becomes a feature's, both rounded down.
+    Whole,
 }
 
 /// The order of a patch's values.
@@ -166,10 +177,10 @@ impl Processor {
             }
             Method::Square { side } => whole(to([side, side])),
             Method::Pixels { least, most, grows } => {
-                let size = if grows {
-                    self.grown(image)
-                } else {
-                    [image.width, image.height]
+                let size = match grows {
+                    Growth::None => [image.width, image.height],
+                    Growth::Sides => self.grown(image),
+                    Growth::Whole => self.grown_whole(image),
                 };
                 whole(to(self.within(size, least, most, 0.0)))
             }
@@ -305,6 +316,15 @@ impl Processor {
             (width, height) = (side, of(height, width));
         }
         [width, height]
+    }
+
+    /// Width and height as a feature's side allows, in proportion.
+    fn grown_whole(&self, image: &Pixels) -> [u32; 2] {
+        let sides = [image.width, image.height];
+        let side = f64::from(self.side());
+        let scale = sides.map(|own| side / f64::from(own)).into_iter();
+        let scale = scale.fold(1.0, f64::max);
+        sides.map(|own| ((f64::from(own) * scale) as u32).max(1))
     }
 
     /// Whether a picture has twice the most pixels or more.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use welte_vision::{
-    Error, Filter, Limits, Marks, Method, Piece, Pixels, Processor, Values, decode, resize,
+    Error, Filter, Growth, Limits, Marks, Method, Piece, Pixels, Processor, Values, decode, resize,
 };
 
 fn data() -> PathBuf {
@@ -20,7 +20,7 @@ fn processor(model: &str) -> (Processor, &'static str) {
     let pixels = Method::Pixels {
         least: 64,
         most: 1600,
-        grows: false,
+        grows: Growth::None,
     };
     let axes = Marks::Axes("<|image_pad|>");
     let longest = |longest| Method::Longest { longest };
@@ -44,11 +44,20 @@ fn processor(model: &str) -> (Processor, &'static str) {
         "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" => {
             (pixels, Filter::Bicubic, 4, 2, axes, "<|image_pad|>")
         }
+        "glm4v" | "glm_ocr" => {
+            let method = Method::Pixels {
+                least: 64,
+                most: 1600,
+                grows: Growth::Whole,
+            };
+            let token = "<|image|>";
+            (method, Filter::Bicubic, 4, 2, Marks::Axes(token), token)
+        }
         "paddleocr_vl" => {
             let method = Method::Pixels {
                 least: 64,
                 most: 1600,
-                grows: true,
+                grows: Growth::Sides,
             };
             let token = "<|IMAGE_PLACEHOLDER|>";
             (method, Filter::Bicubic, 4, 2, Marks::Axes(token), token)
@@ -101,7 +110,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 45);
+    assert_eq!(list.len(), 51);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));

@@ -237,7 +237,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl);
+goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm_ocr);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {

@@ -11,6 +11,7 @@ mod exaone4;
 mod gemma;
 mod gemma3n;
 mod gemma4;
+mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
@@ -41,7 +42,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 42] = [
+const ALL: [&Architecture; 43] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -81,6 +82,7 @@ const ALL: [&Architecture; 42] = [
     &hunyuan::HUNYUAN,
     &apertus::APERTUS,
     &granite::GRANITE,
+    &glm4::GLM4,
     &glm4_moe::GLM4_MOE,
     &ernie4_5_moe::ERNIE4_5_MOE,
     &deepseek2::DEEPSEEK2,

@@ -43,6 +43,7 @@ pub fn compile_vision(
         VisionFamily::Gemma3 | VisionFamily::Gemma4 => dim,
         _ => spec.tapped() * spec.group(),
     };
+    let projected = spec.hidden.max(spec.width);
     let states = states(spec);
     let set = Set {
         tokens,
@@ -69,12 +70,8 @@ pub fn compile_vision(
             0 => BufferRef::NONE,
             _ => add("prompt.pooled", outputs, states * joined),
         },
-        joined: add("prompt.joined", outputs, joined.max(spec.width)),
-        middle: add(
-            "prompt.middle",
-            outputs,
-            joined.max(spec.hidden).max(spec.width),
-        ),
+        joined: add("prompt.joined", outputs, joined.max(projected)),
+        middle: add("prompt.middle", outputs, joined.max(2 * projected)),
         result: add("prompt.result", outputs, spec.feature_values()),
     };
     let emitter = Emitter {
@@ -160,11 +157,16 @@ impl Emitter<'_> {
             self.linear("second patch", second, (set.read, read), (set.norm, dim));
             self.add("sum of patches", (set.norm, dim));
         }
-        if spec.positions > 0 {
-            self.add("positions", (at(set.read, spec.patch_values()), read));
+        let positions = (at(set.read, spec.patch_values()), read);
+        let norm_first = spec.family == VisionFamily::Glm4V;
+        if spec.positions > 0 && !norm_first {
+            self.add("positions", positions);
         }
         if let Some(norm) = weights.first_norm {
             self.norm("first norm", norm, spec.eps, set.x, set.x);
+        }
+        if norm_first {
+            self.add("positions", positions);
         }
         for (index, layer) in weights.layers.iter().enumerate() {
             self.out.layer = Some(index as u32);
@@ -204,7 +206,9 @@ impl Emitter<'_> {
         if let Some([q, k]) = layer.head_norms {
             self.head_norm("query norm", q, 0);
             self.head_norm("key norm", k, dim);
-            self.head_norm("value norm", NO_WEIGHT, 2 * dim);
+            if spec.family == VisionFamily::Gemma4 {
+                self.head_norm("value norm", NO_WEIGHT, 2 * dim);
+            }
         }
         for turn in &weights.turns {
             let params = p::Rope {
@@ -282,15 +286,7 @@ impl Emitter<'_> {
         let wide = layer.up.n;
         self.linear("up", &layer.up, (set.norm, dim), (set.wide, wide));
         let h = if spec.gated {
-            let act = p::ActMul {
-                n: ffn,
-                act: word(spec.act),
-                x_stride: wide,
-                y_stride: ffn,
-            };
-            let buffers = [set.wide, set.h];
-            self.out
-                .push("activation", Op::ActMul, &[], &buffers, act.words());
+            self.act_mul("activation", (set.wide, wide), (set.h, ffn));
             set.h
         } else {
             self.act("activation", spec.act, set.wide, ffn);
@@ -323,7 +319,7 @@ impl Emitter<'_> {
         // Mistral's merging matrix takes the first values of all patches first.
         let kind = match spec.family {
             VisionFamily::Gemma3 | VisionFamily::Gemma4 => 1,
-            VisionFamily::Mistral3 => 4,
+            VisionFamily::Mistral3 | VisionFamily::Glm4V | VisionFamily::GlmOcr => 4,
             _ => 3,
         };
         let wide = spec.tapped();
@@ -367,27 +363,25 @@ impl Emitter<'_> {
                 .push("projector norm", Op::Norm, &[weight], &buffers, words);
         }
         if let (true, Some(norm)) = (spec.joined_norm, weights.projector_norm) {
-            let params = p::LayerNorm {
-                dim: joined,
-                groups: 1,
-                eps: spec.projector_eps,
-                x_stride: joined,
-                y_stride: joined,
-            };
-            let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
-            let buffers = [set.joined, set.joined];
-            self.out.push(
-                "projector norm",
-                Op::LayerNorm,
-                &weights,
-                &buffers,
-                params.words(),
-            );
+            self.projector_norm(norm, joined);
         }
         let (mut from, mut to) = ((set.joined, joined), set.middle);
         if let Some(merging) = &weights.merging {
-            self.linear("merging", merging, from, (to, dim));
-            (from, to) = ((to, dim), set.joined);
+            self.linear("merging", merging, from, (to, merging.n));
+            (from, to) = ((to, merging.n), set.joined);
+        }
+        if let (Some(gated), Some(norm)) = (&weights.gated, weights.projector_norm) {
+            self.linear("projection", &weights.linear1, from, (to, width));
+            self.projector_norm(norm, width);
+            self.act("projector activation", spec.projector_act, to, width);
+            let wide = (from.0, gated.n);
+            self.linear("projector gate and up", gated, (to, width), wide);
+            self.act_mul("projector gate", wide, (to, spec.hidden));
+            if let Some(second) = &weights.linear2 {
+                let result = (set.result, width);
+                self.linear("second projection", second, (to, spec.hidden), result);
+            }
+            return;
         }
         match &weights.linear2 {
             None => self.linear("projection", &weights.linear1, from, (set.result, width)),
@@ -398,6 +392,25 @@ impl Emitter<'_> {
                 self.linear("second projection", second, (to, n), (set.result, width));
             }
         }
+    }
+
+    /// Norms the joined vectors.
+    fn projector_norm(&mut self, norm: NormWeights, dim: u32) {
+        let x = self.set.joined;
+        let how = (dim, self.spec.projector_eps);
+        self.out.norm("projector norm", (norm, false), how, [x, x]);
+    }
+
+    /// y = act(gate) * up
+    fn act_mul(&mut self, what: &str, (x, x_stride): (BufferRef, u32), (y, n): (BufferRef, u32)) {
+        let params = p::ActMul {
+            n,
+            act: word(self.spec.act),
+            x_stride,
+            y_stride: n,
+        };
+        self.out
+            .push(what, Op::ActMul, &[], &[x, y], params.words());
     }
 
     /// Copies the rows beside the other states.

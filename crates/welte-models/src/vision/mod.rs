@@ -29,6 +29,10 @@ pub enum VisionFamily {
     /// Qwen3-VL and Qwen3.5: positions that are learned and rotary, full attention; the states of some layers become further parts of
     /// a feature.
     Qwen3,
+    /// GLM-4V: positions that are learned and rotary; a matrix of the vectors side by side, a norm, and a gated feed-forward part.
+    Glm4V,
+    /// GLM-OCR: the same with rotary positions alone, and norms of queries and keys.
+    GlmOcr,
     /// Pixtral: rotary positions, two matrices.
     Pixtral,
     /// Mistral 3: Pixtral whose features consist of several patches.
@@ -118,7 +122,7 @@ pub struct VisionSpec {
 
 impl VisionSpec {
     /// The families, for a person.
-    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3 and 4, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL";
+    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3 and 4, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL, GLM-4V and GLM-OCR";
 
     /// Values of a patch.
     pub fn patch_values(&self) -> u32 {
@@ -139,7 +143,7 @@ impl VisionSpec {
     /// Queries and keys are rotated.
     pub fn is_rotary(&self) -> bool {
         use VisionFamily::*;
-        self.positions == 0 || matches!(self.family, Qwen3 | PaddleOcr | Gemma4)
+        self.positions == 0 || matches!(self.family, Qwen3 | PaddleOcr | Gemma4 | Glm4V)
     }
 
     /// Rows besides the patches: that of the class.
@@ -151,7 +155,10 @@ impl VisionSpec {
     pub fn resizes_positions(&self) -> bool {
         matches!(
             self.family,
-            VisionFamily::Lfm2 | VisionFamily::Qwen3 | VisionFamily::PaddleOcr
+            VisionFamily::Lfm2
+                | VisionFamily::Qwen3
+                | VisionFamily::PaddleOcr
+                | VisionFamily::Glm4V
         )
     }
 

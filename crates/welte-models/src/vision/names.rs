@@ -34,6 +34,8 @@ pub(super) struct VisionNames {
     pub(super) merging: &'static str,
     pub(super) linear1: &'static str,
     pub(super) linear2: &'static str,
+    /// The gate and the other matrix before the second one, where they are gated.
+    pub(super) gated: [&'static str; 2],
     /// Those of what makes further parts of features: a norm and two matrices.
     pub(super) deep: [&'static str; 3],
 }
@@ -62,6 +64,7 @@ const SIGLIP: VisionNames = VisionNames {
     merging: "",
     linear1: "connector.modality_projection.proj",
     linear2: "",
+    gated: ["", ""],
     deep: ["", "", ""],
 };
 
@@ -133,6 +136,19 @@ const QWEN3: VisionNames = VisionNames {
         "deepstack_merger_list.{}.linear_fc2",
     ],
     ..QWEN2
+};
+
+const GLM: VisionNames = VisionNames {
+    position: "embeddings.position_embedding",
+    first_norm: "post_conv_layernorm",
+    head_norms: ["blocks.{}.attn.q_norm", "blocks.{}.attn.k_norm"],
+    last_norm: "post_layernorm",
+    merging: "visual.downsample",
+    projector_norm: "visual.merger.post_projection_norm",
+    linear1: "visual.merger.proj",
+    gated: ["visual.merger.gate_proj", "visual.merger.up_proj"],
+    linear2: "visual.merger.down_proj",
+    ..QWEN2_5
 };
 
 const PIXTRAL: VisionNames = VisionNames {
@@ -224,6 +240,7 @@ const GGUF: VisionNames = VisionNames {
     merging: "",
     linear1: "",
     linear2: "",
+    gated: ["mm.gate", "mm.up"],
     deep: [
         "v.deepstack.{}.norm",
         "v.deepstack.{}.fc1",
@@ -251,6 +268,15 @@ const GGUF_GEMMA4: VisionNames = VisionNames {
 const GGUF_QWEN2: VisionNames = VisionNames {
     linear1: "mm.0",
     linear2: "mm.2",
+    ..GGUF
+};
+
+const GGUF_GLM: VisionNames = VisionNames {
+    first_norm: "v.norm_embd",
+    merging: "mm.patch_merger",
+    projector_norm: "mm.post_norm",
+    linear1: "mm.model.fc",
+    linear2: "mm.down",
     ..GGUF
 };
 
@@ -301,6 +327,8 @@ impl VisionNames {
             (Qwen2, false) => &QWEN2,
             (Qwen2_5, false) => &QWEN2_5,
             (Qwen3, false) => &QWEN3,
+            (Glm4V | GlmOcr, false) => &GLM,
+            (Glm4V | GlmOcr, true) => &GGUF_GLM,
             (Pixtral, false) => &PIXTRAL,
             (Mistral3, false) => &MISTRAL3,
             (Lfm2, false) => &LFM2,

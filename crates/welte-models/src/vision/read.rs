@@ -87,7 +87,7 @@ fn learned(family: VisionFamily) -> bool {
     use VisionFamily::*;
     matches!(
         family,
-        Idefics3 | Gemma3 | Gemma4 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr
+        Idefics3 | Gemma3 | Gemma4 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr | Glm4V
     )
 }
 
@@ -152,6 +152,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "internvl" => VisionFamily::InternVl,
         "llava_next" => VisionFamily::LlavaNext,
         "paddleocr_vl" => VisionFamily::PaddleOcr,
+        "glm4v" | "glm46v" => VisionFamily::Glm4V,
+        "glm_ocr" => VisionFamily::GlmOcr,
         _ => return Ok(None),
     };
     let clip = is_clip(keys, family)?;
@@ -166,15 +168,16 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         let key = format!("vision_config.{key}");
         keys.size(&key, default, most)
     };
-    let depth = if family == VisionFamily::Qwen3 {
-        27
-    } else {
-        32
+    let (depth, heads) = match family {
+        VisionFamily::Qwen3 => (27, 16),
+        VisionFamily::Glm4V => (24, 12),
+        VisionFamily::GlmOcr => (24, 16),
+        _ => (32, 16),
     };
     let (layers, heads) = if qwen {
         (
             size("depth", Some(depth), MOST_LAYERS)?,
-            size("num_heads", Some(16), MOST_HEADS)?,
+            size("num_heads", Some(heads), MOST_HEADS)?,
         )
     } else {
         (
@@ -199,6 +202,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         VisionFamily::Qwen2 => size("embed_dim", Some(1280), MOST_DIM)?,
         VisionFamily::Qwen2_5 => size("hidden_size", Some(1280), MOST_DIM)?,
         VisionFamily::Qwen3 => size("hidden_size", Some(1152), MOST_DIM)?,
+        VisionFamily::Glm4V => size("hidden_size", Some(1536), MOST_DIM)?,
+        VisionFamily::GlmOcr => size("hidden_size", Some(1024), MOST_DIM)?,
         _ => size(
             "hidden_size",
             Some(if pixtral { 1024 } else { 768 }),
@@ -212,6 +217,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         }
         VisionFamily::Qwen2_5 => size("intermediate_size", Some(3420), MOST_FFN)?,
         VisionFamily::Qwen3 => size("intermediate_size", Some(4304), MOST_FFN)?,
+        // Its `intermediate_size` is that of the projector.
+        VisionFamily::Glm4V => size("out_hidden_size", Some(4096), MOST_FFN)?,
+        VisionFamily::GlmOcr => size("intermediate_size", Some(4096), MOST_FFN)?,
         _ => size(
             "intermediate_size",
             Some(if pixtral { 4096 } else { 3072 }),
@@ -248,6 +256,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             let places = size("num_position_embeddings", Some(2304), MOST_SIDE)?;
             places.isqrt() * patch
         }
+        VisionFamily::Glm4V => size("image_size", Some(336), MOST_SIDE)?,
         _ => image,
     };
     let side = image / patch;
@@ -266,6 +275,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         VisionFamily::Qwen2
         | VisionFamily::Qwen2_5
         | VisionFamily::Qwen3
+        | VisionFamily::Glm4V
+        | VisionFamily::GlmOcr
         | VisionFamily::PaddleOcr => size("spatial_merge_size", Some(2), MOST_MERGE)?,
         VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
         VisionFamily::Mistral3 => keys.size("spatial_merge_size", Some(2), MOST_MERGE)?,
@@ -281,7 +292,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         _ => None,
     };
     let default = match family {
-        VisionFamily::Qwen2_5 => VisionAct::Silu,
+        VisionFamily::Qwen2_5 | VisionFamily::Glm4V | VisionFamily::GlmOcr => VisionAct::Silu,
         VisionFamily::Qwen2 => VisionAct::QuickGelu,
         VisionFamily::LlavaNext if clip => VisionAct::QuickGelu,
         VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::InternVl => VisionAct::Gelu,
@@ -289,6 +300,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     };
     let eps = match family {
         VisionFamily::Pixtral | VisionFamily::Mistral3 => 1e-5,
+        VisionFamily::Glm4V | VisionFamily::GlmOcr => {
+            keys.positive("vision_config.rms_norm_eps", Some(1e-5))?
+        }
         _ if qwen => 1e-6,
         VisionFamily::Gemma4 => keys.positive("vision_config.rms_norm_eps", Some(1e-6))?,
         _ if clip => keys.positive("vision_config.layer_norm_eps", Some(1e-5))?,
@@ -324,7 +338,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     }
     let width = keys.size("hidden_size", None, 1 << 16)?;
     let projector_eps = match family {
-        VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => 1e-5,
+        _ if joined_eps(family) => 1e-5,
         _ => projector_eps,
     };
     Ok(Some(VisionSpec {
@@ -364,6 +378,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         class: clip || family == VisionFamily::InternVl,
         width,
         hidden: match family {
+            VisionFamily::Glm4V => size("intermediate_size", Some(13696), 1 << 16)?,
+            VisionFamily::GlmOcr => width.saturating_mul(3),
             VisionFamily::Lfm2 => keys.size("projector_hidden_size", Some(2560), 1 << 16)?,
             _ => width,
         },
@@ -374,6 +390,12 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         },
         by_pixel: matches!(family, VisionFamily::Lfm2 | VisionFamily::Gemma4),
     }))
+}
+
+/// The families whose norm between encoder and projector is torch's own.
+fn joined_eps(family: VisionFamily) -> bool {
+    use VisionFamily::*;
+    matches!(family, Lfm2 | InternVl | PaddleOcr | Glm4V | GlmOcr)
 }
 
 /// Learned vectors of places.
@@ -396,7 +418,10 @@ fn theta(family: VisionFamily) -> f32 {
 /// The families with RMS norms and gated feed-forward parts.
 fn has_rms_norms(family: VisionFamily) -> bool {
     use VisionFamily::*;
-    matches!(family, Gemma4 | Pixtral | Mistral3 | Qwen2_5)
+    matches!(
+        family,
+        Gemma4 | Pixtral | Mistral3 | Qwen2_5 | Glm4V | GlmOcr
+    )
 }
 
 /// Refuses what no published Gemma 4 has, and features that attend to each other in some layers only, as those of the larger ones do.
@@ -419,7 +444,7 @@ fn plain_gemma4(keys: &Keys<'_>, dim: u32, heads: u32) -> Result<(), Error> {
 /// The families whose encoders have Qwen's names.
 fn is_qwen(family: VisionFamily) -> bool {
     use VisionFamily::*;
-    matches!(family, Qwen2 | Qwen2_5 | Qwen3)
+    matches!(family, Qwen2 | Qwen2_5 | Qwen3 | Glm4V | GlmOcr)
 }
 
 /// Whether the encoder of LLaVA-NeXT is CLIP and not SigLIP.
@@ -535,6 +560,8 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "lfm2" => VisionFamily::Lfm2,
         "internvl" => VisionFamily::InternVl,
         "paddleocr" => VisionFamily::PaddleOcr,
+        "glm4v" if has("v.position_embd.weight") => VisionFamily::Glm4V,
+        "glm4v" => VisionFamily::GlmOcr,
         "mlp" if has("model.image_newline") => VisionFamily::LlavaNext,
         _ => return Ok(None),
     };
@@ -542,7 +569,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let size = |key: &str, default: Option<u32>, most: u32| {
         keys.size(&format!("clip.vision.{key}"), default, most)
     };
-    let qwen = is_qwen(family) && family != VisionFamily::Qwen3;
+    let qwen = is_qwen(family) && !learned(family);
     let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
     let layers = size("block_count", None, MOST_LAYERS)?;
     let (patch, image) = (
@@ -608,7 +635,8 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         return Err(keys.error("clip.vision.feature_layer", problem));
     }
     let layers = taps.iter().copied().max().unwrap_or(layers);
-    let act = if flag("clip.use_silu")? {
+    let glm = matches!(family, VisionFamily::Glm4V | VisionFamily::GlmOcr);
+    let act = if glm || flag("clip.use_silu")? {
         VisionAct::Silu
     } else if learned && family != VisionFamily::InternVl && !llava
         || llava && flag("clip.use_gelu")?
@@ -636,18 +664,25 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         let n = u32::try_from(n).ok();
         n.filter(|n| (1..=1 << 16).contains(n))
     };
-    let first = keys.checkpoint.tensor(&weight(names.linear1, 0));
-    let hidden = first.and_then(|info| size_of(info.n));
+    let rows = |name: &str| {
+        let info = keys.checkpoint.tensor(&weight(name, 0))?;
+        size_of(info.n)
+    };
+    let hidden = rows(if glm { names.gated[0] } else { names.linear1 });
     let width = size_of(width);
     Ok(Some(VisionSpec {
         family,
         layers,
         dim: size("embedding_length", None, MOST_DIM)?,
         heads: size("attention.head_count", None, MOST_HEADS)?,
-        ffn: size("feed_forward_length", None, MOST_FFN)?,
+        ffn: match rows("v.blk.0.ffn_up").filter(|_| glm) {
+            // Their configurations mean another part.
+            Some(own) => own,
+            None => size("feed_forward_length", None, MOST_FFN)?,
+        },
         eps,
         projector_eps: match family {
-            VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => 1e-5,
+            _ if joined_eps(family) => 1e-5,
             _ => eps,
         },
         rms: has_rms_norms(family),

@@ -86,6 +86,8 @@ pub(super) struct Weights {
     pub(super) projector_norm: Option<NormWeights>,
     pub(super) merging: Option<Linear>,
     pub(super) linear1: Linear,
+    /// A gate and the other matrix between the two.
+    pub(super) gated: Option<Linear>,
     pub(super) linear2: Option<Linear>,
 }
 
@@ -237,18 +239,22 @@ impl Taker<'_> {
             _ => None,
         };
         let (head_norms, post_norms) = match self.spec.family {
-            VisionFamily::Gemma4 => {
+            VisionFamily::Gemma4 | VisionFamily::GlmOcr => {
                 let head = dim / self.spec.heads;
                 let [q, k] = of_heads;
                 let mut norm = |what: &str, name: &str| {
                     self.collector
                         .vector(&label(what), &[(weight(name, 0), head)], 0.0)
                 };
-                let heads = [norm("query norm", &q)?, norm("key norm", &k)?];
+                let heads = Some([norm("query norm", &q)?, norm("key norm", &k)?]);
                 let [first, second] = of_posts;
-                let first = self.norm(&label("norm after attention"), &first, 0.0)?;
-                let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
-                (Some(heads), Some([first, second]))
+                if self.spec.family == VisionFamily::Gemma4 {
+                    let first = self.norm(&label("norm after attention"), &first, 0.0)?;
+                    let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
+                    (heads, Some([first, second]))
+                } else {
+                    (heads, None)
+                }
             }
             _ => (None, None),
         };
@@ -432,12 +438,11 @@ impl Taker<'_> {
         let nothing = self.constant("nothing", nothing, Usage::Lookup);
         let patch = self.tower(names.patch);
         let second = format!("{patch}.weight.1");
-        let (qwen, pixtral) = match spec.family {
-            VisionFamily::Qwen2 | VisionFamily::Qwen2_5 | VisionFamily::Qwen3 => (true, false),
-            VisionFamily::Pixtral | VisionFamily::Mistral3 => (false, true),
-            _ => (false, false),
-        };
-        let patch2 = if qwen && gguf {
+        use VisionFamily::*;
+        let pixtral = matches!(spec.family, Pixtral | Mistral3);
+        let glm = matches!(spec.family, Glm4V | GlmOcr);
+        let two_frames = glm || matches!(spec.family, Qwen2 | Qwen2_5 | Qwen3);
+        let patch2 = if two_frames && gguf {
             let label = "patch of a second frame";
             let pieces = self.collector.joined(label, &[(second, dim)], values)?;
             Some(Linear {
@@ -462,7 +467,7 @@ impl Taker<'_> {
         }
         let first_norm = self.tower(names.first_norm);
         // Of the encoders that LLaVA-NeXT may have, only CLIP has one.
-        let first_norm = if pixtral || llava && spec.class {
+        let first_norm = if pixtral || llava && spec.class || spec.family == Glm4V {
             Some(self.norm("first norm", &first_norm, 0.0)?)
         } else {
             None
@@ -496,18 +501,26 @@ impl Taker<'_> {
             // Gemma stores the difference from 1. GGUF converters have added the 1.
             let add = spec.family == VisionFamily::Gemma3 && !gguf;
             Some(self.norm("projector norm", &projector_norm, u8::from(add).into())?)
+        } else if glm {
+            Some(self.norm_of("projector norm", &projector_norm, spec.width, 0.0)?)
         } else if spec.joined_norm {
             Some(self.norm_of("projector norm", &projector_norm, joined, 0.0)?)
         } else {
             None
         };
         let (width, first) = (spec.width, self.projector(names.linear1));
-        let merging = match spec.family {
-            VisionFamily::Mistral3 => {
-                let name = self.projector(names.merging);
-                Some(self.linear("merging", &[(name, dim)], joined)?)
-            }
-            _ => None,
+        let merged = if glm { width } else { dim };
+        let merging = if glm || spec.family == Mistral3 {
+            let name = self.projector(names.merging);
+            Some(self.linear("merging", &[(name, merged)], joined)?)
+        } else {
+            None
+        };
+        let gated = if glm {
+            let parts = names.gated.map(|name| (self.projector(name), spec.hidden));
+            Some(self.linear("projector gate and up", &parts, width)?)
+        } else {
+            None
         };
         let (linear1, n) = match spec.family {
             VisionFamily::Idefics3 => (self.linear("projection", &[(first, width)], joined)?, 0),
@@ -522,6 +535,10 @@ impl Taker<'_> {
             ),
             VisionFamily::Pixtral | VisionFamily::Mistral3 => {
                 (self.linear("projection", &[(first, width)], dim)?, width)
+            }
+            VisionFamily::Glm4V | VisionFamily::GlmOcr => {
+                let linear = self.linear("projection", &[(first, width)], width)?;
+                (linear, spec.hidden)
             }
             VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::LlavaNext => {
                 let hidden = spec.hidden;
@@ -549,6 +566,7 @@ impl Taker<'_> {
             projector_norm,
             merging,
             linear1,
+            gated,
             linear2,
         })
     }

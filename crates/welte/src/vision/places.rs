@@ -27,6 +27,8 @@ enum Resize {
     Corners,
     /// Values are those of points in the middle of equal parts.
     Middles,
+    /// The same by a cubic curve through four of them.
+    Cubic,
 }
 
 impl Resize {
@@ -35,6 +37,7 @@ impl Resize {
             Resize::Areas => weights(side, count),
             Resize::Corners => between_corners(side, count),
             Resize::Middles => between_middles(side, count),
+            Resize::Cubic => cubic(side, count),
         }
     }
 }
@@ -62,6 +65,7 @@ impl Places {
             resized: spec.resizes_positions().then_some(match spec.family {
                 VisionFamily::Qwen3 => Resize::Corners,
                 VisionFamily::PaddleOcr => Resize::Middles,
+                VisionFamily::Glm4V => Resize::Cubic,
                 _ => Resize::Areas,
             }),
         })
@@ -164,8 +168,26 @@ impl OnTile<'_> {
     }
 }
 
+/// What each of `count` new values is made of: four neighbours of the middle of its part, by torch's cubic convolution. Beyond the ends
+/// stands the last old value.
+fn cubic(side: usize, count: u32) -> Vec<Mean> {
+    const A: f32 = -0.75;
+    let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    let far = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    let scale = side as f32 / count as f32;
+    let each = |new: u32| {
+        let place = (new as f32 + 0.5) * scale - 0.5;
+        let (low, t) = (place.floor() as i64, place - place.floor());
+        let taps = [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)];
+        let old = |tap: usize| (low - 1 + tap as i64).clamp(0, side as i64 - 1) as usize;
+        (0..4).map(|tap| (old(tap), taps[tap])).collect()
+    };
+    (0..count).map(each).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::cubic;
     use super::{between_corners, between_middles, weights};
 
     #[test]
@@ -183,6 +205,15 @@ mod tests {
         assert_eq!(between_middles(2, 4)[1], [(0, 0.75), (1, 0.25)]);
         assert_eq!(between_middles(2, 4)[3], [(1, 0.75), (1, 0.25)]);
         assert_eq!(between_middles(4, 2)[0], [(0, 0.5), (1, 0.5)]);
+    }
+
+    #[test]
+    fn cubic_curves_go_through_old_places() {
+        assert_eq!(cubic(3, 3)[1], [(0, 0.0), (1, 1.0), (2, 0.0), (2, 0.0)]);
+        let twice = cubic(4, 8);
+        let own: Vec<f32> = twice[3].iter().map(|own| own.1).collect();
+        assert_eq!(own, [-0.10546875, 0.87890625, 0.26171875, -0.03515625]);
+        assert_eq!(twice[0].iter().map(|own| own.0).max(), Some(1));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 use welte_models::{VisionFamily, VisionSpec};
-use welte_vision::{Filter, Marks, Method, Processor, Values};
+use welte_vision::{Filter, Growth, Marks, Method, Processor, Values};
 
 const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// The largest of these files that is read, in bytes.
@@ -154,8 +154,12 @@ pub(super) fn read(
             (method, Filter::Bilinear, Marks::GEMMA3)
         }
         VisionFamily::Gemma4 => {
-            let key = "max_soft_tokens";
-            let most = settings.number(&[key], 1 << 12)?.unwrap_or(280) as u32;
+            let (key, of_gguf) = ("max_soft_tokens", "image_max_pixels");
+            let pixels = u64::from(spec.patch * spec.merge).pow(2);
+            let most = match settings.number(&[of_gguf], MOST_PIXELS)? {
+                Some(all) => (all / pixels).clamp(1, 1 << 12),
+                None => settings.number(&[key], 1 << 12)?.unwrap_or(280),
+            } as u32;
             // A picture of one line needs a place for each of its patches.
             if u64::from(most) * u64::from(spec.merge) > side / u64::from(spec.patch) {
                 let places = spec.image / spec.patch;
@@ -172,24 +176,33 @@ pub(super) fn read(
         VisionFamily::Qwen2
         | VisionFamily::Qwen2_5
         | VisionFamily::Qwen3
+        | VisionFamily::Glm4V
+        | VisionFamily::GlmOcr
         | VisionFamily::PaddleOcr => {
-            let paddle = spec.family == VisionFamily::PaddleOcr;
+            let glm = matches!(spec.family, VisionFamily::Glm4V | VisionFamily::GlmOcr);
+            // Their settings count the pixels of two frames.
+            let frames = 1 + u64::from(glm && checkpoint.dialect() == Dialect::HuggingFace);
             let (fewest, largest) = match spec.family {
                 VisionFamily::Qwen3 => (256 * 256, 1 << 24),
                 VisionFamily::PaddleOcr => (384 * 384, 1536 * 1536),
+                _ if glm => (112 * 112 / 2, 28 * 28 * 7500),
                 _ => (56 * 56, 28 * 28 * 1280),
             };
             let least = ["size.shortest_edge", "min_pixels", "image_min_pixels"];
             let most = ["size.longest_edge", "max_pixels", "image_max_pixels"];
-            let method = Method::Pixels {
-                least: settings.number(&least, MOST_PIXELS)?.unwrap_or(fewest),
-                most: settings.number(&most, MOST_PIXELS)?.unwrap_or(largest),
-                grows: paddle,
+            let number = |keys: &[&str], default: u64| {
+                let own = settings.number(keys, MOST_PIXELS)?;
+                Ok::<_, Error>(own.map_or(default, |own| own / frames))
             };
-            let placeholder = if paddle {
-                "<|IMAGE_PLACEHOLDER|>"
-            } else {
-                "<|image_pad|>"
+            let (grows, placeholder) = match spec.family {
+                VisionFamily::PaddleOcr => (Growth::Sides, "<|IMAGE_PLACEHOLDER|>"),
+                _ if glm => (Growth::Whole, "<|image|>"),
+                _ => (Growth::None, "<|image_pad|>"),
+            };
+            let method = Method::Pixels {
+                least: number(&least, fewest)?,
+                most: number(&most, largest)?,
+                grows,
             };
             (method, Filter::Bicubic, Marks::Axes(placeholder))
         }
