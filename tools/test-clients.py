@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the official clients against `welte serve` with the bundled model.
+"""Runs the official clients against `welte serve` with the bundled model, and with a tiny one that takes images (tiny_vision.py).
 
     pip install openai anthropic ollama schemathesis && npm install openai
     cargo build --release
@@ -10,12 +10,15 @@ and runs this script with every version that must work.
 """
 
 import argparse
+import base64
 import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+
+import tiny_vision
 
 QUESTION = [{"role": "user", "content": "Tell me a story about a fox."}]
 KEY = "test-key"
@@ -154,6 +157,77 @@ def test_ollama(url):
         sys.exit("error: ResponseError is missing")
 
 
+PICTURES = [tiny_vision.picture(colour) for colour in ((230, 20, 20), (20, 20, 230))]
+PICTURES_64 = [base64.b64encode(one).decode() for one in PICTURES]
+
+
+def seen(what, plain, own, again, other):
+    """Checks what a client got: an answer and the tokens of its prompt, without a picture, with one, with it again, and with another."""
+    check(own[1] > plain[1], f"{what}: a picture takes no tokens: {plain[1]} and {own[1]}")
+    check(again == own, f"{what}: {again} in place of {own}")
+    check(other[1] == own[1] and other[0] != own[0], f"{what}: another picture made no difference: {other}")
+
+
+def see_openai(url):
+    import openai
+
+    client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0)
+    image = lambda data: f"data:image/png;base64,{data}"
+    ask = {"model": "seer", "temperature": 0}
+
+    def chat(*pictures):
+        parts = [{"type": "image_url", "image_url": {"url": image(data)}} for data in pictures]
+        message = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, *parts]}
+        whole = client.chat.completions.create(**ask, messages=[message], max_tokens=16)
+        return whole.choices[0].message.content, whole.usage.prompt_tokens
+
+    def respond(*pictures):
+        parts = [{"type": "input_image", "image_url": image(data), "detail": "auto"} for data in pictures]
+        message = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, *parts]}
+        whole = client.responses.create(**ask, input=[message], max_output_tokens=16)
+        return whole.output_text, whole.usage.input_tokens
+
+    first, second = PICTURES_64
+    for what in (chat, respond):
+        seen(f"openai, {what.__name__}", what(), what(first), what(first), what(second))
+
+
+def see_anthropic(url):
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
+
+    def chat(*pictures):
+        source = {"type": "base64", "media_type": "image/png"}
+        parts = [{"type": "image", "source": source | {"data": data}} for data in pictures]
+        message = {"role": "user", "content": [*parts, {"type": "text", "text": "What is it?"}]}
+        whole = client.messages.create(model="seer", messages=[message], max_tokens=16, extra_body={"temperature": 0})
+        usage = whole.usage
+        tokens = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+        return "".join(block.text for block in whole.content), tokens
+
+    first, second = PICTURES_64
+    seen("anthropic", chat(), chat(first), chat(first), chat(second))
+
+
+def see_ollama(url):
+    import ollama
+
+    client = ollama.Client(host=url, headers={"Authorization": f"Bearer {KEY}"})
+    check("vision" in (client.show("seer").capabilities or []), "the model does not say that it takes images")
+
+    def chat(*pictures):
+        message = {"role": "user", "content": "What is it?", "images": list(pictures)}
+        whole = client.chat(model="seer", messages=[message], options={"num_predict": 16, "temperature": 0})
+        return whole.message.content, whole.prompt_eval_count
+
+    first, second = PICTURES
+    seen("ollama", chat(), chat(first), chat(first), chat(second))
+
+
+SEEING = {"openai": see_openai, "anthropic": see_anthropic, "ollama": see_ollama}
+
+
 def test_npm(url):
     script = pathlib.Path(__file__).with_name("test-clients.mjs")
     subprocess.run(["node", script, url, KEY], check=True)
@@ -184,7 +258,17 @@ def main():
     parser.add_argument("welte", help="the binary")
     parser.add_argument("--only", choices=TESTS, action="append")
     args = parser.parse_args()
-    command = [args.welte, "serve", "-m", "models/demo.gguf", "--strict", "--port", "0", "--api-key", KEY, "--timeout", "30"]
+    run(args, "models/demo.gguf", TESTS)
+    with tempfile.TemporaryDirectory() as folder:
+        run(args, tiny_vision.write(folder), SEEING)
+
+
+def run(args, model, tests):
+    """Runs tests against a server with a model."""
+    tests = {name: test for name, test in tests.items() if not args.only or name in args.only}
+    if not tests:
+        return
+    command = [args.welte, "serve", "-m", str(model), "--strict", "--port", "0", "--api-key", KEY, "--timeout", "30"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         url = None
@@ -193,10 +277,9 @@ def main():
                 url = found[1]
                 break
         check(url, "the server did not start")
-        for name, test in TESTS.items():
-            if not args.only or name in args.only:
-                test(url)
-                print(f"{name}: ok")
+        for name, test in tests.items():
+            test(url)
+            print(f"{name}, {pathlib.Path(model).stem}: ok")
     finally:
         server.terminate()
         code = server.wait(timeout=60)
