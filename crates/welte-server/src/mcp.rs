@@ -1,6 +1,7 @@
 //! Tools of MCP servers (Model Context Protocol): the servers of the operator's file, a client for them, their tools. Models reach
-//! them through `/v1/responses`. Nothing here runs unless the operator has named a file.
+//! them through `/v1/responses` and the chat page. Nothing here runs unless the operator has named a file.
 
+pub(crate) mod endpoints;
 #[cfg(feature = "hub")]
 mod http;
 mod link;
@@ -8,6 +9,8 @@ mod process;
 #[cfg(test)]
 mod tests;
 
+use crate::error::Failure;
+use axum::http::StatusCode;
 use link::{Link, PATIENCE, PROTOCOLS, Problem};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -137,6 +140,14 @@ impl McpServers {
     pub(crate) async fn tools(&self, label: &str) -> Result<Vec<Tool>, String> {
         let tools = self.run(label, Server::tools).await;
         tools.inspect_err(|problem| tracing::warn!(label, problem, "MCP server"))
+    }
+
+    /// As [`McpServers::tools`], for clients.
+    pub(crate) async fn offered(&self, label: &str) -> Result<Vec<Tool>, Failure> {
+        self.tools(label).await.map_err(|problem| {
+            let message = format!("the MCP server {label:?} offers no tools: {problem}");
+            Failure::new(StatusCode::BAD_GATEWAY, message)
+        })
     }
 
     /// Calls a tool. Returns its text, or what went wrong.

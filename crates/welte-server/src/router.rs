@@ -8,7 +8,7 @@ use crate::hub;
 use crate::ignored;
 use crate::models::Catalog;
 use crate::{
-    ServerOptions, anthropic, bodies, embeddings, engine, health, llama, middleware, ollama,
+    ServerOptions, anthropic, bodies, embeddings, engine, health, llama, mcp, middleware, ollama,
     openai, openapi, page, rerank,
 };
 use axum::Router;
@@ -138,6 +138,9 @@ fn routes() -> Vec<Route> {
         ("get", "/metrics", get(llama::metrics)),
         ("get", "/welte/state", get(engine::state)),
         ("get", "/welte/table", get(engine::table)),
+        ("get", "/welte/tools", get(mcp::endpoints::servers)),
+        ("get", "/welte/tools/{id}", get(mcp::endpoints::list)),
+        ("post", "/welte/tools", json(mcp::endpoints::call)),
         ("get", "/openapi.json", get(openapi::openapi)),
     ];
     #[cfg(feature = "hub")]

@@ -1,4 +1,4 @@
-//! Tools of MCP servers in `/v1/responses`: a program and an address, calls, questions to the user, and servers that fail.
+//! Tools of MCP servers in `/v1/responses` and for the chat page: a program and an address, calls, questions to the user, and servers that fail.
 
 mod common;
 
@@ -244,6 +244,46 @@ async fn calls_are_made_and_the_model_goes_on() {
             assert_eq!(event["sequence_number"], number);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_lists_tools_and_calls_them() {
+    const TOOLS: &str = "/welte/tools";
+    let server = with_servers(scripted(ANSWER));
+    let labels = get(&server, TOOLS).await.json();
+    let known = ["absent", "dying", "strange", "talking", "web", "woods"];
+    assert_eq!(labels, json!({ "servers": known }));
+    let listed = get(&server, &format!("{TOOLS}/woods")).await.json();
+    assert_eq!(listed["tools"][0]["name"], "den", "{listed}");
+    assert_eq!(listed["tools"][0]["parameters"]["type"], "object");
+    assert_eq!(get(&server, &format!("{TOOLS}/absent")).await.status, 502);
+    assert_eq!(get(&server, &format!("{TOOLS}/else")).await.status, 404);
+
+    let call = |label: &str, arguments: &str| json!({ "server": label, "name": "den", "arguments": arguments });
+    for (arguments, said) in [
+        (
+            "{\"of\": \"fox\"}",
+            json!({ "output": "Three cubs\nand a vixen." }),
+        ),
+        ("{\"of\": \"owl\"}", json!({ "error": "Nobody." })),
+    ] {
+        let answer = post(&server, TOOLS, call("woods", arguments)).await.json();
+        assert_eq!(answer, said);
+    }
+    let broken = post(&server, TOOLS, call("woods", "{")).await.json();
+    assert!(broken["error"].as_str().unwrap().starts_with("arguments: "));
+    assert_eq!(post(&server, TOOLS, call("else", "{}")).await.status, 404);
+    assert_eq!(
+        post(&server, TOOLS, json!({ "server": "woods" }))
+            .await
+            .status,
+        400
+    );
+
+    // Off unless the operator has named servers.
+    let off = router(scripted(ANSWER), ServerOptions::default()).unwrap();
+    assert_eq!(get(&off, TOOLS).await.json(), json!({ "servers": [] }));
+    assert_eq!(post(&off, TOOLS, call("woods", "{}")).await.status, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

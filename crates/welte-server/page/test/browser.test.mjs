@@ -620,6 +620,116 @@ describe("images", () => {
   });
 });
 
+describe("tools", () => {
+  const den = { name: "den", description: "who lives there", parameters: { type: "object", properties: { of: { type: "string" } } } };
+  const LOOK = "I look.";
+  /** Asks for calls of `name` until the conversation has as many results as there are arguments. */
+  const calling = (name, ...texts) => (settings) => {
+    const done = settings.messages.filter(({ role }) => role === "tool").length;
+    return texts.slice(done, done + 1).map((text) => ({ id: `call_${done}`, name, arguments: text }));
+  };
+  /** Opens the page again, now that the server has tools. */
+  async function withTools({ page, mock }, behaviour) {
+    const answer = (settings) => (behaviour.calls(settings).length > 0 ? LOOK : "Three cubs live there.");
+    Object.assign(mock.behaviour, { tools: { "the woods": [den] }, answer, pause: 0 }, behaviour);
+    await page.reload();
+    return page.getByRole("button", { name: "Tools", exact: true });
+  }
+  const call = (page, n = -1) => page.getByRole("region", { name: "Call of den" }).nth(n);
+
+  check("are off at first, and each call is shown and waits for the reader", {}, async ({ page, mock }) => {
+    assert.equal(await page.getByRole("button", { name: "Tools", exact: true }).count(), 0);
+    const { promise, open } = gate();
+    const toggle = await withTools({ page, mock }, {
+      calls: calling("den", '{"of": "fox"}'),
+      called: () => promise.then(() => ({ output: "Three cubs\n<b>and</b> a vixen." })),
+      thinking: "Foxes have dens.",
+    });
+    await toggle.waitFor();
+    mock.behaviour.calls = () => [];
+    await send(page, "Hello");
+    await finished(page);
+    assert.equal(mock.requests[0].tools, undefined);
+    mock.behaviour.calls = calling("den", '{"of": "fox"}');
+    await toggle.click();
+    assert.equal(await toggle.getAttribute("aria-pressed"), "true");
+    await send(page, "Who lives there?");
+    await call(page).getByRole("button", { name: "Run den" }).waitFor();
+    assert.match(await call(page).innerText(), /den\s+the woods · waits for you[^]*"of": "fox"/);
+    assert.equal(await answer(page).getByText(LOOK).isVisible(), true);
+    assert.deepEqual([mock.called, mock.requests.length], [[], 2]);
+    assert.deepEqual(mock.requests[1].tools, [{ type: "function", function: den }]);
+    await call(page).getByRole("button", { name: "Run den" }).click();
+    await call(page).getByText("the woods · running").waitFor();
+    open();
+    await finished(page);
+    assert.deepEqual(mock.called, [{ server: "the woods", name: "den", arguments: '{"of": "fox"}' }]);
+    assert.deepEqual(mock.requests[2].messages.slice(-3), [
+      { role: "user", content: "Who lives there?" },
+      {
+        role: "assistant", content: LOOK, reasoning_content: "Foxes have dens.",
+        tool_calls: [{ id: "call_0", type: "function", function: { name: "den", arguments: '{"of": "fox"}' } }],
+      },
+      { role: "tool", tool_call_id: "call_0", content: "Three cubs\n<b>and</b> a vixen." },
+    ]);
+
+    await page.reload();
+    await answer(page).getByText("Three cubs live there.").waitFor();
+    assert.match(await call(page).innerText(), /the woods · called/);
+    await call(page).locator("summary").click();
+    assert.match(await call(page).innerText(), /Three cubs\n<b>and<\/b> a vixen\./);
+    mock.behaviour.calls = () => [];
+    await send(page, "Thanks");
+    await finished(page);
+    assert.deepEqual(mock.requests[3].messages.map(({ role }) => role), ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]);
+  });
+
+  check("are not called if the reader declines, and what a tool says went wrong is passed on", {}, async ({ page, mock }) => {
+    const toggle = await withTools({ page, mock }, { calls: calling("den", "{}", '{"of": "owl"}'), called: () => ({ error: "Nobody." }) });
+    await toggle.click();
+    await send(page, "Who lives there?");
+    await page.getByRole("button", { name: "Decline den" }).click();
+    await page.getByRole("button", { name: "Run den" }).click();
+    await finished(page);
+    assert.deepEqual(mock.called.map(({ arguments: text }) => text), ['{"of": "owl"}']);
+    const said = mock.requests[2].messages.filter(({ role }) => role === "tool").map(({ content }) => content);
+    assert.deepEqual(said, ["The user declined this call.", "Nobody."]);
+    assert.match(await call(page, 0).innerText(), /declined/);
+    assert.match(await call(page, 1).innerText(), /failed/);
+  });
+
+  check("are not called once the answer is stopped or the page was closed", {}, async ({ page, mock }) => {
+    const toggle = await withTools({ page, mock }, { calls: calling("den", "{}") });
+    await toggle.click();
+    await send(page, "Who lives there?");
+    await page.getByRole("button", { name: "Run den" }).waitFor();
+    await page.keyboard.press("Escape");
+    await finished(page);
+    assert.match(await answer(page).innerText(), /not called[^]*stopped/);
+    await answer(page).getByRole("button", { name: "Answer again" }).click();
+    await page.getByRole("button", { name: "Run den" }).waitFor();
+    await page.reload();
+    await answer(page).getByText(/The connection closed/).waitFor();
+    assert.match(await call(page).innerText(), /not called/);
+    assert.deepEqual([await page.getByRole("button", { name: "Run den" }).count(), mock.called], [0, []]);
+  });
+
+  check("of the same name are told apart, and one that does not exist ends the answer", {}, async ({ page, mock }) => {
+    const toggle = await withTools({ page, mock }, {
+      tools: { hills: [den], woods: [den] }, calls: calling("woods__den", "{}"), called: () => ({ output: "Cubs." }),
+    });
+    await toggle.click();
+    await send(page, "Who lives there?");
+    await page.getByRole("button", { name: "Run den" }).click();
+    await finished(page);
+    assert.deepEqual(mock.called, [{ server: "woods", name: "den", arguments: "{}" }]);
+    mock.behaviour.calls = () => [{ id: "call_9", name: "lair", arguments: "{}" }];
+    await send(page, "And there?");
+    await answer(page).getByText("The model called a tool that does not exist.").waitFor();
+    assert.equal(mock.called.length, 1);
+  });
+});
+
 describe("problems", () => {
   const FAILED = /Failed to load resource/;
 

@@ -58,6 +58,8 @@ async function body(request) {
  * - `key`: the API key that requests must carry
  * - `state`: false: no engine endpoints
  * - `idle`: true: no slot has a sequence
+ * - `tools`: the tools of MCP servers, by label; `called`: what a call of them answers; `calls`: which calls an answer asks for, a
+ *   function of the request
  * - `pull`: lines of a download, or `{status, message}`
  */
 export async function startMock(port = 0) {
@@ -65,6 +67,8 @@ export async function startMock(port = 0) {
   const requests = [];
   /** Answers whose client left before the end. */
   const left = [];
+  /** Calls of tools that were made. */
+  const called = [];
   /** Models that were downloaded. */
   const added = [];
 
@@ -99,7 +103,12 @@ export async function startMock(port = 0) {
       delta({ [name]: piece });
       if (pause > 0) await sleep(pause);
     }
-    delta({}, "stop");
+    const calls = behaviour.calls?.(settings) ?? [];
+    for (const [index, { id, name, arguments: text }] of calls.entries()) {
+      delta({ tool_calls: [{ index, id, type: "function", function: { name, arguments: "" } }] });
+      for (const piece of pieces(text)) delta({ tool_calls: [{ index, function: { arguments: piece } }] });
+    }
+    delta({}, calls.length > 0 ? "tool_calls" : "stop");
     const prompt = Math.ceil(JSON.stringify(settings.messages).length / 4);
     const cached = settings.messages.length > 1 ? Math.floor(prompt / 2) : 0;
     event({
@@ -140,6 +149,15 @@ export async function startMock(port = 0) {
       requests.push(settings);
       return answer(request, response, settings);
     }
+    if (pathname === "/welte/tools" && request.method === "POST") {
+      const call = JSON.parse(await body(request));
+      called.push(call);
+      return send(response, 200, await behaviour.called(call));
+    }
+    if (pathname === "/welte/tools") return send(response, 200, { servers: Object.keys(behaviour.tools ?? {}) });
+    if (pathname.startsWith("/welte/tools/")) {
+      return send(response, 200, { tools: behaviour.tools[decodeURIComponent(pathname.slice("/welte/tools/".length))] });
+    }
     if (pathname === "/api/pull") {
       const { model } = JSON.parse(await body(request));
       if (!Array.isArray(behaviour.pull)) return send(response, behaviour.pull.status, { error: behaviour.pull.message });
@@ -171,7 +189,7 @@ export async function startMock(port = 0) {
     server.closeAllConnections();
     return new Promise((resolve) => server.close(resolve));
   };
-  return { url, behaviour, requests, left, close };
+  return { url, behaviour, requests, left, called, close };
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

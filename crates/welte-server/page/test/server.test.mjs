@@ -1,17 +1,22 @@
 // The page against the real server, with the bundled model. WELTE is the path of the binary.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
 const MODEL = fileURLToPath(new URL("../../../../models/demo.gguf", import.meta.url));
+const SCRIPTED = fileURLToPath(new URL("../../../../tools/scripted-model.py", import.meta.url));
+const TOOLS = fileURLToPath(new URL("mcp-server.mjs", import.meta.url));
 
-let browser, fast, slow;
+let browser, fast, slow, calling, folder;
 
-/** Starts a server with the bundled model. */
-async function start(device) {
-  const args = ["serve", "-m", MODEL, "--device", device, "-c", "2048", "--port", "0", "--metrics"];
+/** Starts a server, with the bundled model if no other is named. */
+async function start(device, model = MODEL, ...more) {
+  const args = ["serve", "-m", model, "--device", device, "-c", "2048", "--port", "0", "--metrics", ...more];
   const child = spawn(process.env.WELTE, args);
   const ended = new Promise((resolve) => child.on("exit", resolve));
   const url = await new Promise((resolve, reject) => {
@@ -36,6 +41,12 @@ before(async () => {
   fast = await start("cpu");
   // So slow that an answer can be stopped in its middle.
   slow = await start("reference");
+  folder = await mkdtemp(join(tmpdir(), "welte-tools-"));
+  const [model, config] = [join(folder, "scripted.gguf"), join(folder, "mcp.json")];
+  const call = '<tool_call>\n{"name": "den", "arguments": {"of": "fox"}}\n</tool_call>';
+  execFileSync("python3", [SCRIPTED, model, "--answer", `I look.\n${call}`, "--answer", "Three cubs live there."]);
+  await writeFile(config, JSON.stringify({ mcpServers: { woods: { command: process.execPath, args: [TOOLS] } } }));
+  calling = await start("cpu", model, "--mcp-config", config);
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
 });
 
@@ -43,6 +54,8 @@ after(async () => {
   await browser?.close();
   await fast?.stop();
   await slow?.stop();
+  await calling?.stop();
+  if (folder) await rm(folder, { recursive: true });
 });
 
 /** Runs a test with a fresh profile. Afterwards the console must be empty. */
@@ -134,6 +147,24 @@ check(
     }
   },
   () => slow,
+);
+
+check(
+  "a tool of an MCP server is called once the reader agrees, and the model goes on",
+  "/",
+  async (page) => {
+    await page.getByRole("button", { name: "Tools", exact: true }).click();
+    await send(page, "Who lives there?");
+    const call = page.getByRole("region", { name: "Call of den" });
+    await call.getByRole("button", { name: "Run den" }).waitFor();
+    assert.match(await call.innerText(), /woods · waits for you[^]*"of": "fox"/);
+    await call.getByRole("button", { name: "Run den" }).click();
+    await finished(page);
+    assert.match(await answer(page).innerText(), /I look\.[^]*woods · called[^]*Three cubs live there\./);
+    await call.locator("summary").click();
+    assert.match(await call.innerText(), /Cubs of the fox: 3/);
+  },
+  () => calling,
 );
 
 check("an edited message makes a branch, and an answer is made again", "/", async (page) => {

@@ -65,6 +65,7 @@ fn is_offered(app: &App, path: &str) -> bool {
     let any = |can: fn(&Served) -> bool| any(app, can);
     match path {
         "/metrics" => app.options.metrics,
+        path if path.starts_with("/welte/tools") => app.options.mcp.is_some(),
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
         path if path.contains("/rerank") => any(|served| served.model.scores_pairs()),
         _ => true,

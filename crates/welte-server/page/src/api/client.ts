@@ -1,7 +1,7 @@
 import { preferences } from "../preferences";
 import { EventReader } from "./sse";
 import { BROKEN, RequestError, UNREACHABLE, problemOf } from "./problem";
-import type { Chunk, EngineState, Figures, ModelEntry, Progress, Table, Usage } from "./types";
+import type { CallRequest, CallResult, Chunk, EngineState, Figures, ModelEntry, Progress, Table, Tool, ToolCall, Usage } from "./types";
 
 /** The URL of an endpoint. The page may live in a folder behind a proxy. */
 function url(path: string): string {
@@ -49,8 +49,29 @@ export function fetchTable(model?: string, signal?: AbortSignal): Promise<Table>
   return getJson(withModel("welte/table", model), signal);
 }
 
+/** The labels of the MCP servers. */
+export async function fetchToolServers(): Promise<string[]> {
+  return (await getJson<{ servers: string[] }>("welte/tools")).servers;
+}
+
+/** The tools of an MCP server. */
+export async function fetchTools(server: string, signal: AbortSignal): Promise<Tool[]> {
+  return (await getJson<{ tools: Tool[] }>(`welte/tools/${encodeURIComponent(server)}`, signal)).tools;
+}
+
+/** Calls a tool of an MCP server. */
+export async function callTool(call: CallRequest, signal: AbortSignal): Promise<CallResult> {
+  return (await (await post("welte/tools", call, signal)).json()) as CallResult;
+}
+
+function post(path: string, body: unknown, signal: AbortSignal): Promise<Response> {
+  return request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+}
+
 export interface Finish {
   reason: string;
+  /** Calls of tools that the model asks for. */
+  calls: ToolCall[];
   usage?: Usage;
   figures?: Figures;
 }
@@ -61,13 +82,8 @@ export async function streamAnswer(
   signal: AbortSignal,
   onDelta: (text: string, thinking: string) => void,
 ): Promise<Finish> {
-  const response = await request("v1/chat/completions", {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
-  const finish: Finish = { reason: "" };
+  const response = await post("v1/chat/completions", body, signal);
+  const finish: Finish = { reason: "", calls: [] };
   const events = new EventReader();
   await readBody(response, signal, (text) => {
     for (const data of events.push(text)) {
@@ -99,12 +115,7 @@ async function readBody(response: Response, signal: AbortSignal, onText: (text: 
 
 /** Has the server download a model from the hub. `onProgress` gets each line of progress. */
 export async function pullModel(model: string, signal: AbortSignal, onProgress: (line: Progress) => void): Promise<void> {
-  const response = await request("api/pull", {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify({ model }),
-    signal,
-  });
+  const response = await post("api/pull", { model }, signal);
   let rest = "";
   let status = "";
   await readBody(response, signal, (text) => {
@@ -132,9 +143,14 @@ function readChunk(data: string, finish: Finish, onDelta: (text: string, thinkin
   }
   const choice = chunk.choices?.[0];
   if (choice?.delta) {
-    const { content, reasoning_content, reasoning } = choice.delta;
+    const { content, reasoning_content, reasoning, tool_calls: calls } = choice.delta;
     const thinking = reasoning_content ?? reasoning ?? "";
-    if (content || thinking) onDelta(content ?? "", thinking);
+    for (const { index, id, function: part } of calls ?? []) {
+      const call = (finish.calls[index] ??= { id: id ?? "", name: "", arguments: "" });
+      call.name += part?.name ?? "";
+      call.arguments += part?.arguments ?? "";
+    }
+    if (content || thinking || calls) onDelta(content ?? "", thinking);
   }
   if (choice?.finish_reason) finish.reason = choice.finish_reason;
   if (chunk.usage) finish.usage = chunk.usage;

@@ -41,12 +41,46 @@ export interface Usage {
  */
 export interface Chunk {
   choices?: {
-    delta?: { content?: string | null; reasoning_content?: string | null; reasoning?: string | null };
+    delta?: {
+      content?: string | null;
+      reasoning_content?: string | null;
+      reasoning?: string | null;
+      /** Pieces of calls. The first piece of each has its id and name. */
+      tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[];
+    };
     finish_reason?: string | null;
   }[];
   usage?: Usage | null;
   welte?: Figures | null;
   error?: { message?: string; type?: string };
+}
+
+/** A tool of an MCP server: GET /welte/tools has the labels of the servers, GET /welte/tools/LABEL the tools of one. */
+export interface Tool {
+  name: string;
+  description?: string | null;
+  /** A JSON schema. */
+  parameters: unknown;
+}
+
+/** A call that the model asks for. */
+export interface ToolCall {
+  id: string;
+  name: string;
+  arguments: string;
+}
+
+/** The body of POST /welte/tools, which calls a tool. */
+export interface CallRequest {
+  server: string;
+  name: string;
+  arguments: string;
+}
+
+/** What the tool said, or what went wrong. */
+export interface CallResult {
+  output?: string;
+  error?: string;
 }
 
 /** A line of a download. */

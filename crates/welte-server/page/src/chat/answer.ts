@@ -1,4 +1,5 @@
-import { signal } from "@preact/signals";
+import { batch, signal } from "@preact/signals";
+import type { Call, Round } from "./tree";
 
 /** The least share of time between two renderings: a rendering that takes 5 ms is followed by a pause of 20 ms. */
 const PAUSE = 4;
@@ -10,6 +11,8 @@ const PAUSE = 4;
 export class Answer {
   readonly text = signal("");
   readonly thinking = signal("");
+  /** What came before calls of tools, with the calls. The text and the thinking above are what followed. */
+  readonly rounds = signal<Round[]>([]);
   /** Chunks received so far: about as many as tokens. */
   readonly tokens = signal(0);
   readonly controller = new AbortController();
@@ -17,16 +20,12 @@ export class Answer {
   firstToken?: number;
   firstText?: number;
 
-  private textNow: string;
+  private textNow = "";
   private thinkingNow = "";
   private tokensNow = 0;
   private scheduled = false;
   private notBefore = 0;
-
-  constructor(text = "") {
-    this.textNow = text;
-    this.text.value = text;
-  }
+  private readonly decisions = new Map<string, (run: boolean) => void>();
 
   append(text: string, thinking: string): void {
     this.firstToken ??= performance.now();
@@ -40,9 +39,49 @@ export class Answer {
     }
   }
 
-  /** Everything received so far. */
-  received(): { text: string; thinking: string } {
-    return { text: this.textNow, thinking: this.thinkingNow };
+  /** Everything received so far, for the message. */
+  received(): Round & { rounds?: Round[] } {
+    const rounds = this.rounds.value;
+    const thought = this.thinkingNow !== "";
+    return {
+      text: this.textNow,
+      ...(thought && {
+        thinking: this.thinkingNow,
+        thinkingMs: (this.firstText ?? performance.now()) - (this.firstToken ?? this.started),
+      }),
+      ...(rounds.length > 0 && { rounds }),
+    };
+  }
+
+  /** The model asks for calls: what it said so far belongs to them. */
+  call(calls: Call[]): void {
+    const { rounds = [], ...said } = this.received();
+    this.textNow = this.thinkingNow = "";
+    this.tokensNow = 0;
+    this.firstToken = this.firstText = undefined;
+    batch(() => {
+      this.rounds.value = [...rounds, { ...said, calls }];
+      this.text.value = this.thinking.value = "";
+      this.tokens.value = 0;
+    });
+  }
+
+  change(call: Call, change: Partial<Call>): void {
+    const changed = (other: Call) => (other.id === call.id ? { ...other, ...change } : other);
+    this.rounds.value = this.rounds.value.map((round) => ({ ...round, calls: round.calls?.map(changed) }));
+  }
+
+  /** Waits until the reader says whether a call is made. */
+  decision(call: Call): Promise<boolean> {
+    const { signal } = this.controller;
+    return new Promise((resolve, reject) => {
+      this.decisions.set(call.id, resolve);
+      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    });
+  }
+
+  decide(call: Call, run: boolean): void {
+    this.decisions.get(call.id)?.(run);
   }
 
   /** Tokens per second since the first token. */

@@ -4,6 +4,7 @@ import { IconButton } from "../controls";
 import { bytes } from "../format";
 import { Icon } from "../icons";
 import { readFiles } from "./files";
+import { toolServers } from "./tools";
 import { chat, model, options, send, setOptions, stop, streaming } from "./store";
 import type { Attachment } from "./tree";
 
@@ -147,6 +148,17 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
         >
           JSON
         </button>
+        {toolServers.value.length > 0 && (
+          <button
+            type="button"
+            class="toggle"
+            aria-pressed={options.value.tools === true}
+            title={`Tools: the model may ask for calls of ${toolServers.value.join(", ")}; you confirm each`}
+            onClick={() => setOptions({ tools: !options.value.tools })}
+          >
+            Tools
+          </button>
+        )}
         <IconButton icon="settings" label="Settings of this conversation" onClick={onSettings} />
         <span class="space" />
         {busy ? (

@@ -7,6 +7,7 @@ import { Icon } from "../icons";
 import { CodeBlock } from "../markdown/code";
 import { Markdown } from "../markdown/markdown";
 import type { Answer } from "./answer";
+import { CallView } from "./call";
 import { indentJson } from "./json";
 import { ProblemNote } from "./problem";
 import { AnswerStats, LiveStats } from "./stats";
@@ -83,6 +84,8 @@ function AnswerText({ message, answer }: { message: Message; answer: Answer | un
   const open = answer !== undefined;
   const text = answer ? answer.text.value : message.text;
   const thinking = answer ? answer.thinking.value : (message.thinking ?? "");
+  const rounds = (answer ? answer.rounds.value : message.rounds) ?? [];
+  const isAsking = rounds.at(-1)?.calls?.some(({ state }) => state === "asked");
   // Screen readers hear an answer that streams, but not an old one that is shown again.
   if (open) streamed.current = true;
   useEffect(() => {
@@ -90,13 +93,20 @@ function AnswerText({ message, answer }: { message: Message; answer: Answer | un
   }, [open]);
   return (
     <>
+      {rounds.map((round, i) => (
+        <div key={i} class="round">
+          {round.thinking && <Thinking text={round.thinking} active={false} ms={round.thinkingMs} />}
+          <Markdown text={round.text} open={false} />
+          {round.calls?.map((call) => <CallView key={call.id} call={call} answer={answer} />)}
+        </div>
+      ))}
       {thinking !== "" && <Thinking text={thinking} active={open && text === ""} ms={message.thinkingMs} />}
       {message.json ? (
         <JsonText text={text} open={open} />
       ) : (
         <Markdown text={text} open={open} onClosed={streamed.current ? announce : undefined} />
       )}
-      {answer && <LiveStats answer={answer} />}
+      {answer && !isAsking && <LiveStats answer={answer} />}
       {message.problem && <ProblemNote message={message} problem={message.problem} />}
     </>
   );

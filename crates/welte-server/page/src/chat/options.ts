@@ -16,9 +16,11 @@ export interface Options {
   json: boolean;
   /** A JSON schema for JSON mode, as text. */
   schema: string;
+  /** The model may ask for calls of the server's tools. */
+  tools: boolean;
 }
 
-export const NO_OPTIONS: Options = { system: "", stop: "", thinking: "default", json: false, schema: "" };
+export const NO_OPTIONS: Options = { system: "", stop: "", thinking: "default", json: false, schema: "", tools: false };
 
 export interface NumberField {
   name:

@@ -13,6 +13,7 @@ import { SettingsDialog } from "./settings";
 import { ShortcutsDialog } from "./shortcuts";
 import { Sidebar } from "./sidebar";
 import { Start } from "./start";
+import { refreshToolServers } from "./tools";
 import { answers, chat, model, newChat, path, ready, regenerate, setModel, stop, streaming } from "./store";
 
 const NARROW = matchMedia("(max-width: 760px)");
@@ -35,6 +36,10 @@ function showSidebar(open: boolean): void {
 
 export function ChatPage() {
   useEffect(() => void refreshModels(), []);
+  // Once the server has accepted the key.
+  useEffect(() => {
+    if (models.value.length > 0) void refreshToolServers();
+  }, [models.value.length > 0]);
   // Before the page is painted, so that no key is lost.
   useLayoutEffect(() => {
     addEventListener("keydown", onKeyDown);

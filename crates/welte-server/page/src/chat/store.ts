@@ -8,6 +8,7 @@ import { Answer } from "./answer";
 import * as db from "./db";
 import { modelFor, refreshModels } from "./models";
 import { type Options, requestFields } from "./options";
+import { asked, offeredTools, runCalls, toolFields } from "./tools";
 import * as tree from "./tree";
 import type { Attachment, Chat, Message, Messages } from "./tree";
 
@@ -215,7 +216,7 @@ export function edit(message: Message, text: string): void {
 
 /** Makes another version of an answer. An answer that failed without text is replaced. */
 export function regenerate(message: Message): void {
-  if (message.state === "failed" && message.text === "") removeVersion(message);
+  if (message.state === "failed" && message.text === "" && !message.rounds) removeVersion(message);
   answer(message.chat, message.parent);
 }
 
@@ -350,22 +351,36 @@ function answer(id: string, parent: string): void {
 async function stream(message: Message, settings: Options, live: Answer): Promise<void> {
   let end: Partial<Message>;
   let lastSave = performance.now();
+  const save = () => {
+    lastSave = performance.now();
+    saved(db.save(undefined, [{ ...message, ...live.received() }]), message.chat);
+  };
+  const { signal } = live.controller;
   try {
     const known = loaded.value.get(message.chat)!;
-    const body = {
+    const before = tree.requestMessages(tree.pathTo(known, message.parent), settings.system);
+    const offer = settings.tools && !settings.json ? await offeredTools(signal) : new Map();
+    const fields = {
       model: message.model,
-      messages: tree.requestMessages(tree.pathTo(known, message.parent), settings.system),
       stream: true,
       stream_options: { include_usage: true },
       ...requestFields(settings),
+      ...toolFields(offer),
     };
-    const finish = await streamAnswer(body, live.controller.signal, (text, thinking) => {
-      live.append(text, thinking);
-      if (performance.now() - lastSave > SAVE_MS) {
-        lastSave = performance.now();
-        saved(db.save(undefined, [{ ...message, ...live.received() }]), message.chat);
-      }
-    });
+    const ask = () =>
+      streamAnswer({ ...fields, messages: [...before, ...tree.roundMessages(live.rounds.value)] }, signal, (text, thinking) => {
+        live.append(text, thinking);
+        if (performance.now() - lastSave > SAVE_MS) save();
+      });
+    let finish = await ask();
+    while (finish.calls.length > 0) {
+      const calls = asked(finish.calls, offer);
+      live.call(calls);
+      save();
+      await runCalls(calls, live);
+      save();
+      finish = await ask();
+    }
     const { usage, figures } = finish;
     const stats: tree.Stats = { finish: finish.reason, ...figures };
     if (usage) {
@@ -376,15 +391,10 @@ async function stream(message: Message, settings: Options, live: Answer): Promis
     stats.tokens_per_second ??= live.rate();
     end = { state: "done", stats };
   } catch (error) {
-    if (live.controller.signal.aborted) end = { state: "stopped", stats: { tokens_per_second: live.rate() } };
+    if (signal.aborted) end = { state: "stopped", stats: { tokens_per_second: live.rate() } };
     else end = { state: "failed", problem: problemOfError(error) };
   }
-  const { text, thinking } = live.received();
-  const done: Message = { ...message, ...end, text };
-  if (thinking !== "") {
-    done.thinking = thinking;
-    done.thinkingMs = (live.firstText ?? performance.now()) - (live.firstToken ?? live.started);
-  }
+  const done: Message = { ...message, ...end, ...live.received() };
   batch(() => {
     // The message may have been deleted in the meantime.
     if (loaded.value.get(message.chat)?.has(message.id)) put(message.chat, [done]);

@@ -11,21 +11,41 @@ export interface Attachment {
   image?: string;
 }
 
+/** A call of a tool of an MCP server. */
+export interface Call {
+  id: string;
+  server: string;
+  tool: string;
+  /** The name under which the model knows the tool. */
+  name: string;
+  /** JSON, as the model wrote it. */
+  arguments: string;
+  state: "asked" | "running" | "done" | "failed" | "declined";
+  output?: string;
+}
+
+/** What the model says in one go. If it asks for calls, another round follows. */
+export interface Round {
+  text: string;
+  thinking?: string;
+  thinkingMs?: number;
+  calls?: Call[];
+}
+
 /** One message. The messages of a conversation form a tree: versions of a message have the same parent. */
-export interface Message {
+export interface Message extends Round {
   id: string;
   chat: string;
   /** The message before this one; "" for the first. */
   parent: string;
   role: "user" | "assistant";
-  text: string;
   created: number;
   /** Attached to a user message. */
   files?: Attachment[];
   /** The fields below belong to answers. */
   state?: "streaming" | "done" | "stopped" | "failed";
-  thinking?: string;
-  thinkingMs?: number;
+  /** Rounds before the last one, whose text and thinking are those of the message. */
+  rounds?: Round[];
   model?: string;
   /** The answer was made in JSON mode. */
   json?: boolean;
@@ -121,11 +141,34 @@ function parts(message: Message): string | Part[] {
   return text === "" ? list : [...list, { type: "text", text }];
 }
 
+/** A message as the model gets it. */
+export interface RequestMessage {
+  role: string;
+  content: string | Part[];
+  reasoning_content?: string;
+  tool_calls?: unknown[];
+  tool_call_id?: string;
+}
+
+/** Rounds with calls, and what the tools said. */
+export function roundMessages(rounds: Round[]): RequestMessage[] {
+  return rounds.flatMap(({ text, thinking, calls = [] }) => [
+    {
+      role: "assistant",
+      content: text,
+      ...(thinking && { reasoning_content: thinking }),
+      tool_calls: calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } })),
+    },
+    ...calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: call.output ?? "The user declined this call." })),
+  ]);
+}
+
 /** The messages of a request: the system prompt and the path. Failed and empty answers are left out. */
-export function requestMessages(path: Message[], system: string): { role: string; content: string | Part[] }[] {
-  const list: { role: string; content: string | Part[] }[] = [];
+export function requestMessages(path: Message[], system: string): RequestMessage[] {
+  const list: RequestMessage[] = [];
   if (system.trim() !== "") list.push({ role: "system", content: system });
   for (const message of path) {
+    list.push(...roundMessages(message.rounds ?? []));
     if (message.role === "assistant" && message.text === "") continue;
     list.push({ role: message.role, content: parts(message) });
   }
@@ -143,7 +186,12 @@ export function titleOf(message: Message): string {
 export function asMarkdown(chat: Chat, path: Message[]): string {
   const parts = path.map((message) => {
     const speaker = message.role === "user" ? "You" : (message.model ?? "Answer");
-    return `**${speaker}**\n\n${content(message).trim()}\n`;
+    const rounds = (message.rounds ?? []).flatMap(({ text, calls = [] }) => [
+      text.trim(),
+      ...calls.map((call) => `*${call.tool} of ${call.server}:* \`${call.arguments}\``),
+    ]);
+    const said = [...rounds, content(message).trim()].filter((part) => part !== "");
+    return `**${speaker}**\n\n${said.join("\n\n")}\n`;
   });
   const system = chat.options.system.trim();
   return [`# ${chat.title}\n`, ...(system === "" ? [] : [`**System**\n\n${system}\n`]), ...parts].join("\n");

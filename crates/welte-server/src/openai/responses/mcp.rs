@@ -10,7 +10,6 @@ use crate::ask::{Ask, Prompt};
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::mcp::{McpServers, Tool};
-use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,10 +44,7 @@ pub(super) async fn look(app: &App, fields: &Fields) -> Result<Offer, Failure> {
         if !servers.has(&label) || lists.contains_key(&label) {
             continue;
         }
-        let listed = servers.tools(&label).await.map_err(|problem| {
-            let message = format!("the MCP server {label:?} offers no tools: {problem}");
-            Failure::new(StatusCode::BAD_GATEWAY, message)
-        })?;
+        let listed = servers.offered(&label).await?;
         lists.insert(label, listed);
     }
     Ok(Offer {
