@@ -28,6 +28,7 @@ from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImagePr
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor as LFM2_VL
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
@@ -60,6 +61,10 @@ class PilResize(TorchvisionBackend):
 
 
 class Lfm2VlImageProcessor(LFM2_VL, PilResize):
+    pass
+
+
+class KimiImageProcessor(Kimi_K25ImageProcessor, PilResize):
     pass
 
 
@@ -180,7 +185,28 @@ MODELS |= {
         vision_config=qwen(2, hidden_size=48, intermediate_size=80, out_hidden_size=64), text_config=TEXT | dict(rope_parameters=MROPE),
         image_token_id=IMAGE)), glm_processor),
 }
-GLM = ("glm4v", "glm_ocr")
+MODELS |= {
+    "glm4v_moe": (lambda: transformers.Glm4vMoeForConditionalGeneration(transformers.Glm4vMoeConfig(
+        vision_config=qwen(2, hidden_size=48, intermediate_size=72, out_hidden_size=64, image_size=24),
+        text_config=TEXT | dict(rope_parameters=MROPE | {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}, n_routed_experts=4,
+                                num_experts_per_tok=2, moe_intermediate_size=48, experts_implementation="eager"), image_token_id=IMAGE)),
+        glm_processor),
+}
+GLM = ("glm4v", "glm4v_moe", "glm_ocr")
+LATENT = dict(num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
+              n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1, n_group=1, topk_group=1,
+              n_shared_experts=1, experts_implementation="eager")
+MODELS |= {
+    "kimi": (lambda: transformers.Kimi_K25ForConditionalGeneration(transformers.Kimi_K25Config(
+        vision_config=dict(patch_size=4, pos_emb_height=6, pos_emb_width=6, num_attention_heads=2, num_hidden_layers=2, hidden_size=48,
+                           intermediate_size=80),
+        text_config={key: value for key, value in TEXT.items() if key != "head_dim"} | LATENT | dict(model_type="deepseek_v3"),
+        image_token_id=IMAGE, projection_hidden_size=48, tie_word_embeddings=False)),
+        lambda: KimiImageProcessor(patch_size=4, max_patches=100)),
+}
+# Transformers writes these names of Kimi otherwise than the files on the hub have them.
+KIMI_HUB = {"language_model.model.blocks.": "language_model.model.layers.", ".self_wqkv.": ".self_attn.q_proj.",
+            "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.", "model.mm_projector.": "mm_projector."}
 
 
 def pictures(out):
@@ -254,7 +280,7 @@ def layout(name, processor, inputs):
         return "<|image>" + "<|image|>" * int(inputs["num_soft_tokens_per_image"][0]) + "<image|>"
     if name == "gemma3":
         return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
-    pad = {"paddleocr_vl": "<|IMAGE_PLACEHOLDER|>", "glm4v": "<|image|>", "glm_ocr": "<|image|>"}.get(name, "<|image_pad|>")
+    pad = {"kimi": "<|media_pad|>", "paddleocr_vl": "<|IMAGE_PLACEHOLDER|>"}.get(name, "<|image|>" if name in GLM else "<|image_pad|>")
     return pad * int(inputs["image_grid_thw"][0].prod() // 4)
 
 
@@ -267,7 +293,7 @@ def tiles(name, processor, inputs):
         columns, rows = (int(n) + 1 for n in places.max(0))
         flat = np.asarray(values)[0][: rows * columns].reshape(rows, columns, 4, 4, 3)
         found = [flat.transpose(4, 0, 2, 1, 3).reshape(3, rows * 4, columns * 4)]
-    elif name == "paddleocr_vl":
+    elif name in ("paddleocr_vl", "kimi"):
         _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
         found = [np.asarray(values).reshape(rows, columns, 3, 4, 4).transpose(2, 0, 3, 1, 4).reshape(3, rows * 4, columns * 4)]
     elif "image_grid_thw" in inputs:
@@ -560,6 +586,13 @@ def main():
 
         def settings(folder):
             processor.save_pretrained(folder)
+            if name == "kimi":
+                file, kept = folder / "model.safetensors", {}
+                for key, tensor in load_file(file).items():
+                    for old, new in KIMI_HUB.items():
+                        key = key.replace(old, new)
+                    kept[key] = tensor
+                save_file(kept, file, {"format": "pt"})
             if name == "qwen3_vl_moe":
                 # Transformers 5 does not write experts transposed, as the files on the hub are. The golden has a layer of each kind.
                 file = folder / "model.safetensors"

@@ -382,6 +382,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "vision_model.",
         "connector.",
         "multi_modal_projector.",
+        "mm_projector.",
         "embed_vision.",
         "audio_tower.",
         "embed_audio.",

@@ -56,11 +56,11 @@ impl Prepared {
             }
             Marks::Between {
                 around, both_ways, ..
-            } => vec![
-                text(around[0]),
-                plain(0, rows * columns, both_ways),
-                text(around[1]),
-            ],
+            } => {
+                let [before, after] = around.map(|own| (!own.is_empty()).then(|| text(own)));
+                let features = plain(0, rows * columns, both_ways);
+                before.into_iter().chain([features]).chain(after).collect()
+            }
             Marks::Axes(_) => vec![Piece::Features {
                 first: 0,
                 axes: (0..rows * columns)

@@ -58,6 +58,14 @@ pub enum Method {
         /// The most features.
         most: u32,
     },
+    /// Pictures with too many patches become smaller, and black borders to the right and below make both sides multiples of a
+    /// feature's.
+    Bordered {
+        /// The most patches before there are borders.
+        most: u32,
+        /// The most patches of a side.
+        side: u32,
+    },
     /// Sides in their proportion, each rounded up to a multiple of a feature's side, the longer at most `longest`.
     Longest {
         /// The longer side.
@@ -216,6 +224,12 @@ impl Processor {
             }
             Method::Longest { longest } => whole(to(self.at_most(image, longest))),
             Method::Fill { most } => whole(to(self.filled(image, most))),
+            Method::Bordered { most, side } => {
+                let [width, height] = self.shrunk(image, most, side);
+                let own = self.side();
+                let sides = [width, height].map(|n| n.next_multiple_of(own));
+                whole(bordered(&to([width, height]), sides, [0, 0]))
+            }
             Method::Tiles {
                 tile,
                 split: false,
@@ -269,7 +283,7 @@ impl Processor {
             }
             Method::Square { side } => square(side),
             Method::Fill { most } => most.min(self.most_features) * self.merge * self.merge,
-            Method::Pixels { .. } | Method::Longest { .. } => {
+            Method::Pixels { .. } | Method::Longest { .. } | Method::Bordered { .. } => {
                 self.most_features * self.merge * self.merge
             }
         }
@@ -454,6 +468,25 @@ impl Processor {
             units => units,
         };
         units.map(|units| units * side)
+    }
+
+    /// Sides in their proportion with at most these patches, and with borders at most the most features.
+    fn shrunk(&self, image: &Pixels, most: u32, side: u32) -> [u32; 2] {
+        let sides = [image.width, image.height];
+        let patches = sides.map(|own| f64::from((own / self.patch).max(1)));
+        let longest = side * self.patch;
+        let mut most = f64::from(most);
+        loop {
+            let of_sides = sides.map(|own| f64::from(longest) / f64::from(own));
+            let scale = (most / (patches[0] * patches[1])).sqrt();
+            let scale = scale.min(of_sides[0]).min(of_sides[1]).min(1.0);
+            let own = sides.map(|own| ((f64::from(own) * scale) as u32).clamp(1, longest));
+            let [columns, rows] = own.map(|own| own.div_ceil(self.side()));
+            if columns * rows <= self.most_features || most <= 1.0 {
+                return own;
+            }
+            most = most.min(patches[0] * patches[1]) * 0.98;
+        }
     }
 
     fn at_most(&self, image: &Pixels, longest: u32) -> [u32; 2] {

@@ -44,7 +44,18 @@ fn processor(model: &str) -> (Processor, &'static str) {
         "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" => {
             (pixels, Filter::Bicubic, 4, 2, axes, "<|image_pad|>")
         }
-        "glm4v" | "glm_ocr" => {
+        "kimi" => {
+            let token = "<|media_pad|>";
+            let marks = Marks::Between {
+                placeholder: token,
+                around: ["", ""],
+                both_ways: false,
+            };
+            let (most, side) = (100, 512);
+            let method = Method::Bordered { most, side };
+            (method, Filter::Bicubic, 4, 2, marks, token)
+        }
+        "glm4v" | "glm4v_moe" | "glm_ocr" => {
             let method = Method::Pixels {
                 least: 64,
                 most: 1600,
@@ -110,7 +121,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 51);
+    assert_eq!(list.len(), 57);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));

@@ -237,7 +237,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm_ocr);
+goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {
@@ -305,7 +305,7 @@ fn an_unknown_encoder_is_named() {
     let golden = welte_goldens::Golden::new("vision/internvl/hf");
     let file = golden.path().join("config.json");
     let text = std::fs::read_to_string(&file).expect("the configuration");
-    let other = text.replace("\"internvl\"", "\"kimi_vl\"");
+    let other = text.replace("\"internvl\"", "\"other_vl\"");
     assert_ne!(other, text);
     std::fs::write(&file, other).expect("the configuration");
     let source = golden.path().to_str().expect("a path");
@@ -313,7 +313,7 @@ fn an_unknown_encoder_is_named() {
     let error = Vision::open(source, Some(golden.path()), &options).expect_err("unknown");
     let error = error.to_string();
     assert!(
-        error.contains("(kimi_vl) is not supported") && error.contains("PaddleOCR-VL"),
+        error.contains("(other_vl) is not supported") && error.contains("PaddleOCR-VL"),
         "{error}"
     );
 }

@@ -13,7 +13,13 @@ use welte_formats::checkpoint::Value;
 pub(super) const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
     gguf: &["deepseek2", "mistral4"],
-    hugging_face: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"],
+    hugging_face: &[
+        "deepseek_v2",
+        "deepseek_v3",
+        "kimi_k2",
+        "glm4_moe_lite",
+        "mistral4",
+    ],
     hugging_face_names: HUGGING_FACE,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish: |spec, keys| {

@@ -1,4 +1,4 @@
-//! GLM-4.5: experts chosen by sigmoid with a bias, beside a shared one. A part of each head is rotated. Queries and keys are
+//! GLM-4.5, and the language model of GLM-4.5V and GLM-4.6V: experts chosen by sigmoid with a bias, beside a shared one. A part of each head is rotated. Queries and keys are
 //! normed in some models. The first layers have no experts, and layers that guess ahead follow the last one.
 
 use super::architecture::{Architecture, leave_out_drafts};
@@ -10,7 +10,7 @@ use crate::{Error, ModelSpec, QkNorm};
 pub(super) const GLM4_MOE: Architecture = Architecture {
     name: "glm4moe",
     gguf: &["glm4moe"],
-    hugging_face: &["glm4_moe"],
+    hugging_face: &["glm4_moe", "glm4v_moe", "glm4v_moe_text"],
     gguf_names: names::GGUF_POST_ATTENTION,
     hugging_face_names: deepseek2::HUGGING_FACE,
     gguf_interleaved: false,

@@ -311,7 +311,7 @@ impl Emitter<'_> {
         let (dim, width) = (spec.dim, spec.width);
         let of_patches = matches!(
             spec.family,
-            VisionFamily::Mistral3 | VisionFamily::PaddleOcr
+            VisionFamily::Mistral3 | VisionFamily::PaddleOcr | VisionFamily::Kimi
         );
         if let (true, Some(norm)) = (of_patches, weights.projector_norm) {
             self.norm("projector norm", norm, spec.projector_eps, set.x, set.x);

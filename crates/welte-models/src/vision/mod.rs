@@ -33,6 +33,9 @@ pub enum VisionFamily {
     Glm4V,
     /// GLM-OCR: the same with rotary positions alone, and norms of queries and keys.
     GlmOcr,
+    /// Kimi-VL and Kimi K2.5: learned positions, and rotary ones whose pairs follow column and line in turns; a norm of each patch, the
+    /// vectors side by side, two matrices.
+    Kimi,
     /// Pixtral: rotary positions, two matrices.
     Pixtral,
     /// Mistral 3: Pixtral whose features consist of several patches.
@@ -122,7 +125,7 @@ pub struct VisionSpec {
 
 impl VisionSpec {
     /// The families, for a person.
-    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3 and 4, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL, GLM-4V and GLM-OCR";
+    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3 and 4, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL, GLM-4V and GLM-OCR, Kimi-VL and Kimi K2.5";
 
     /// Values of a patch.
     pub fn patch_values(&self) -> u32 {
@@ -143,7 +146,7 @@ impl VisionSpec {
     /// Queries and keys are rotated.
     pub fn is_rotary(&self) -> bool {
         use VisionFamily::*;
-        self.positions == 0 || matches!(self.family, Qwen3 | PaddleOcr | Gemma4 | Glm4V)
+        self.positions == 0 || matches!(self.family, Qwen3 | PaddleOcr | Gemma4 | Glm4V | Kimi)
     }
 
     /// Rows besides the patches: that of the class.
@@ -159,6 +162,7 @@ impl VisionSpec {
                 | VisionFamily::Qwen3
                 | VisionFamily::PaddleOcr
                 | VisionFamily::Glm4V
+                | VisionFamily::Kimi
         )
     }
 

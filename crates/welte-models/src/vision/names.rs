@@ -2,6 +2,7 @@
 
 use super::VisionFamily;
 use welte_formats::Checkpoint;
+use welte_formats::checkpoint::Dialect;
 
 /// Names of tensors without `.weight` and `.bias`. Those of the encoder follow a prefix. An empty name: there is none.
 pub(super) struct VisionNames {
@@ -149,6 +150,30 @@ const GLM: VisionNames = VisionNames {
     gated: ["visual.merger.gate_proj", "visual.merger.up_proj"],
     linear2: "visual.merger.down_proj",
     ..QWEN2_5
+};
+
+const KIMI_VL: VisionNames = VisionNames {
+    patch: "patch_embed.proj",
+    position: "patch_embed.pos_emb",
+    norm1: "encoder.blocks.{}.norm0",
+    norm2: "encoder.blocks.{}.norm1",
+    qkv: "encoder.blocks.{}.wqkv",
+    o: "encoder.blocks.{}.wo",
+    up: "encoder.blocks.{}.mlp.fc0",
+    down: "encoder.blocks.{}.mlp.fc1",
+    last_norm: "encoder.final_layernorm",
+    projector_norm: "multi_modal_projector.pre_norm",
+    linear1: "multi_modal_projector.linear_1",
+    linear2: "multi_modal_projector.linear_2",
+    ..SIGLIP
+};
+
+/// Kimi K2.5 calls the projector differently.
+const KIMI: VisionNames = VisionNames {
+    projector_norm: "mm_projector.pre_norm",
+    linear1: "mm_projector.proj.0",
+    linear2: "mm_projector.proj.2",
+    ..KIMI_VL
 };
 
 const PIXTRAL: VisionNames = VisionNames {
@@ -318,9 +343,23 @@ impl VisionNames {
         }
     }
 
+    /// The names in a checkpoint.
+    pub(super) fn within(
+        family: VisionFamily,
+        checkpoint: &dyn Checkpoint,
+    ) -> &'static VisionNames {
+        let own = VisionNames::of(family, checkpoint.dialect() == Dialect::Gguf);
+        let first = format!("{}.weight", own.linear1);
+        match family {
+            VisionFamily::Kimi if ending(checkpoint, &first).is_none() => &KIMI_VL,
+            _ => own,
+        }
+    }
+
     pub(super) fn of(family: VisionFamily, gguf: bool) -> &'static VisionNames {
         use VisionFamily::*;
         match (family, gguf) {
+            (Kimi, _) => &KIMI,
             (Idefics3, false) => &SIGLIP,
             (Gemma3, false) => &GEMMA3,
             (Gemma4, false) => &GEMMA4,

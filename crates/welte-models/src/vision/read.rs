@@ -55,6 +55,9 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
     if spec.is_rotary() && (!head.is_multiple_of(4) || head > 1020) {
         return fault(format!("rotary positions over heads of {head} values"));
     }
+    if spec.family == VisionFamily::Kimi && head > 508 {
+        return fault(format!("positions in turns over heads of {head} values"));
+    }
     let (side, merge) = (spec.image / spec.patch, spec.merge);
     if !(1..=MOST_MERGE).contains(&merge) {
         return fault(format!("{merge} patches to a feature's side"));
@@ -87,7 +90,7 @@ fn learned(family: VisionFamily) -> bool {
     use VisionFamily::*;
     matches!(
         family,
-        Idefics3 | Gemma3 | Gemma4 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr | Glm4V
+        Idefics3 | Gemma3 | Gemma4 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr | Glm4V | Kimi
     )
 }
 
@@ -152,8 +155,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "internvl" => VisionFamily::InternVl,
         "llava_next" => VisionFamily::LlavaNext,
         "paddleocr_vl" => VisionFamily::PaddleOcr,
-        "glm4v" | "glm46v" => VisionFamily::Glm4V,
+        "glm4v" | "glm4v_moe" | "glm46v" => VisionFamily::Glm4V,
         "glm_ocr" => VisionFamily::GlmOcr,
+        "kimi_vl" | "kimi_k25" => VisionFamily::Kimi,
         _ => return Ok(None),
     };
     let clip = is_clip(keys, family)?;
@@ -163,10 +167,14 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     }
     let qwen = is_qwen(family);
     let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
+    let kimi = family == VisionFamily::Kimi;
     // InternVL gives some sizes for both directions.
     let size = |key: &str, default: Option<u32>, most: u32| {
-        let key = format!("vision_config.{key}");
-        keys.size(&key, default, most)
+        let full = format!("vision_config.{key}");
+        // Kimi K2.5 has a mark before its encoder's sizes.
+        let other = format!("vision_config.vt_{key}");
+        let known = keys.value(&full).is_some() || keys.value(&other).is_none();
+        keys.size(if known { &full } else { &other }, default, most)
     };
     let (depth, heads) = match family {
         VisionFamily::Qwen3 => (27, 16),
@@ -186,13 +194,14 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
                 Some(match family {
                     _ if pixtral => 24,
                     VisionFamily::Gemma4 => 16,
+                    VisionFamily::Kimi => 27,
                     _ => 12,
                 }),
                 MOST_LAYERS,
             )?,
             size(
                 "num_attention_heads",
-                Some(if pixtral { 16 } else { 12 }),
+                Some(if pixtral || kimi { 16 } else { 12 }),
                 MOST_HEADS,
             )?,
         )
@@ -201,7 +210,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let dim = match family {
         VisionFamily::Qwen2 => size("embed_dim", Some(1280), MOST_DIM)?,
         VisionFamily::Qwen2_5 => size("hidden_size", Some(1280), MOST_DIM)?,
-        VisionFamily::Qwen3 => size("hidden_size", Some(1152), MOST_DIM)?,
+        VisionFamily::Qwen3 | VisionFamily::Kimi => size("hidden_size", Some(1152), MOST_DIM)?,
         VisionFamily::Glm4V => size("hidden_size", Some(1536), MOST_DIM)?,
         VisionFamily::GlmOcr => size("hidden_size", Some(1024), MOST_DIM)?,
         _ => size(
@@ -216,7 +225,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             (f64::from(dim) * ratio.min(64.0)) as u32
         }
         VisionFamily::Qwen2_5 => size("intermediate_size", Some(3420), MOST_FFN)?,
-        VisionFamily::Qwen3 => size("intermediate_size", Some(4304), MOST_FFN)?,
+        VisionFamily::Qwen3 | VisionFamily::Kimi => {
+            size("intermediate_size", Some(4304), MOST_FFN)?
+        }
         // Its `intermediate_size` is that of the projector.
         VisionFamily::Glm4V => size("out_hidden_size", Some(4096), MOST_FFN)?,
         VisionFamily::GlmOcr => size("intermediate_size", Some(4096), MOST_FFN)?,
@@ -257,6 +268,19 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             places.isqrt() * patch
         }
         VisionFamily::Glm4V => size("image_size", Some(336), MOST_SIDE)?,
+        VisionFamily::Kimi => {
+            let side = |name: &str| {
+                let known = ["", "init_"].map(|mark| format!("{mark}pos_emb_{name}"));
+                let found = known.iter().find(|key| has(key)).unwrap_or(&known[0]);
+                size(found, Some(64), 1024)
+            };
+            let (height, width) = (side("height")?, side("width")?);
+            if height != width {
+                let problem = format!("{height} x {width} places, which is not supported");
+                return Err(keys.error("vision encoder", problem));
+            }
+            patch * height
+        }
         _ => image,
     };
     let side = image / patch;
@@ -272,6 +296,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             (side / tokens.isqrt()).max(1)
         }
         VisionFamily::Gemma4 => size("pooling_kernel_size", Some(3), MOST_MERGE)?,
+        VisionFamily::Kimi => size("merge_kernel_size", Some(2), MOST_MERGE)?,
         VisionFamily::Qwen2
         | VisionFamily::Qwen2_5
         | VisionFamily::Qwen3
@@ -299,7 +324,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         _ => VisionAct::GeluTanh,
     };
     let eps = match family {
-        VisionFamily::Pixtral | VisionFamily::Mistral3 => 1e-5,
+        VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::Kimi => 1e-5,
         VisionFamily::Glm4V | VisionFamily::GlmOcr => {
             keys.positive("vision_config.rms_norm_eps", Some(1e-5))?
         }
@@ -369,7 +394,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             "vision_config.rope_parameters.rope_theta",
             Some(theta(family).into()),
         )? as f32,
-        interleaved: false,
+        interleaved: kimi,
         window,
         whole,
         deep,
@@ -395,7 +420,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
 /// The families whose norm between encoder and projector is torch's own.
 fn joined_eps(family: VisionFamily) -> bool {
     use VisionFamily::*;
-    matches!(family, Lfm2 | InternVl | PaddleOcr | Glm4V | GlmOcr)
+    matches!(family, Lfm2 | InternVl | PaddleOcr | Glm4V | GlmOcr | Kimi)
 }
 
 /// Learned vectors of places.

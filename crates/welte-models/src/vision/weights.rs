@@ -5,7 +5,7 @@ use super::{VisionFamily, VisionSpec};
 use crate::Error;
 use crate::names::{bias, weight};
 use crate::weights::{Collector, NormWeights, OutputPart};
-use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
+use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_formats::quant;
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
@@ -330,6 +330,17 @@ impl Taker<'_> {
             rot,
             pairs,
         };
+        if spec.family == VisionFamily::Kimi {
+            // Even pairs turn by the column, odd ones by the line. Nothing turns where the frequency is 0.
+            let shifted = frequencies(spec);
+            let shifted = [0.0].into_iter().chain(shifted).take(head as usize / 2);
+            let shifted = self.constant("rope by line", shifted.collect(), Usage::Vector);
+            let by_line = Turn {
+                freqs: shifted,
+                ..turn(0, head, [0, 2 * quarter, 0])
+            };
+            return vec![turn(0, head, [0, 0, 2 * quarter]), by_line];
+        }
         match spec.family {
             // The first half of a head turns by the column, the second one by the line.
             VisionFamily::Gemma4 => vec![
@@ -494,7 +505,10 @@ impl Taker<'_> {
         let projector_norm = self.projector(names.projector_norm);
         let has_norm = matches!(
             spec.family,
-            VisionFamily::Gemma3 | VisionFamily::Mistral3 | VisionFamily::PaddleOcr
+            VisionFamily::Gemma3
+                | VisionFamily::Mistral3
+                | VisionFamily::PaddleOcr
+                | VisionFamily::Kimi
         );
         let joined = spec.tapped() * spec.group();
         let projector_norm = if has_norm {
@@ -529,6 +543,7 @@ impl Taker<'_> {
             VisionFamily::Qwen2
             | VisionFamily::Qwen2_5
             | VisionFamily::Qwen3
+            | VisionFamily::Kimi
             | VisionFamily::PaddleOcr => (
                 self.linear("projection", &[(first, joined)], joined)?,
                 joined,
@@ -590,6 +605,9 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
                 .chain(quarter.map(|i| power(4 * i + 2, head)))
                 .collect()
         }
+        VisionFamily::Kimi => quarter
+            .flat_map(|i| [power(2 * i, head / 2), 0.0])
+            .collect(),
         VisionFamily::Gemma4 => quarter.map(|i| power(2 * i, head / 2)).collect(),
         _ => {
             let each = quarter.map(|i| power(2 * i, head / 2));
@@ -599,8 +617,7 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
 }
 
 pub(super) fn taker<'a>(spec: &'a VisionSpec, checkpoint: &'a dyn Checkpoint) -> Taker<'a> {
-    let gguf = checkpoint.dialect() == Dialect::Gguf;
-    let names = VisionNames::of(spec.family, gguf);
+    let names = VisionNames::within(spec.family, checkpoint);
     let patch = weight(names.patch, 0);
     let prefix = ending(checkpoint, &patch);
     let prefix = prefix.and_then(|name| name.strip_suffix(&patch).map(String::from));

@@ -65,7 +65,7 @@ impl Places {
             resized: spec.resizes_positions().then_some(match spec.family {
                 VisionFamily::Qwen3 => Resize::Corners,
                 VisionFamily::PaddleOcr => Resize::Middles,
-                VisionFamily::Glm4V => Resize::Cubic,
+                VisionFamily::Glm4V | VisionFamily::Kimi => Resize::Cubic,
                 _ => Resize::Areas,
             }),
         })

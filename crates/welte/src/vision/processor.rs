@@ -206,6 +206,22 @@ pub(super) fn read(
             };
             (method, Filter::Bicubic, Marks::Axes(placeholder))
         }
+        VisionFamily::Kimi => {
+            let own = [
+                "in_token_limit",
+                "max_patches",
+                "media_proc_cfg.in_patch_limit",
+            ];
+            let most = settings.number(&own, 1 << 20)?.unwrap_or(4096) as u32;
+            let side = ["size.max_height", "media_proc_cfg.patch_limit_on_one_side"];
+            let side = settings.number(&side, 512)?.unwrap_or(512) as u32;
+            let marks = Marks::Between {
+                placeholder: "<|media_pad|>",
+                around: ["", ""],
+                both_ways: false,
+            };
+            (Method::Bordered { most, side }, Filter::Bicubic, marks)
+        }
         VisionFamily::Lfm2 => {
             let number = |key: &str, default: u64| {
                 Ok::<_, Error>(settings.number(&[key], 1 << 12)?.unwrap_or(default) as u32)
@@ -284,6 +300,7 @@ pub(super) fn read(
         | VisionFamily::Gemma3
         | VisionFamily::Gemma4
         | VisionFamily::Qwen3
+        | VisionFamily::Kimi
         | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
         VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         _ => (
