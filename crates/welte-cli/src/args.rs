@@ -108,7 +108,7 @@ pub(crate) struct RunArgs {
     /// File with the prompt (-: standard input)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// An image that the prompt is about (repeatable)
+    /// An image that the prompt is about, or a video where ffmpeg exists (repeatable)
     #[arg(long, value_name = "FILE")]
     pub(crate) image: Vec<PathBuf>,
     #[command(flatten)]

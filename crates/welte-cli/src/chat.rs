@@ -5,7 +5,7 @@ use crate::{conversation, figures, hints, images, source, terminal};
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use welte::{ChatTemplate, Image, Message, Outcome, Session, StopReason};
 use welte_formats::files;
@@ -13,7 +13,7 @@ use welte_formats::files;
 const HELP: &str = "\
 /help           this list
 /clear          forget the conversation
-/image FILE     ask about an image in the next message; a file dropped into the line does the same
+/image FILE     ask about an image or a video in the next message; a file dropped into the line does the same
 /system [TEXT]  set or clear the system prompt; forgets the conversation
 /save FILE      write the conversation as JSON
 /load FILE      read a conversation
@@ -150,7 +150,7 @@ impl Chat {
             let why = model.no_images().unwrap_or("it has no eyes");
             anyhow::bail!("the model takes no images: {why}");
         }
-        self.images.push(images::read(path)?);
+        self.images.extend(images::read(path)?);
         eprintln!("{}: goes with the next message", path.display());
         Ok(())
     }
@@ -247,7 +247,9 @@ impl Chat {
             .messages
             .iter()
             .map(|m| {
-                let images: Vec<&str> = m.images.iter().map(|i| i.name.as_str()).collect();
+                let mut images: Vec<&str> = m.images.iter().map(|i| i.name.as_str()).collect();
+                // The frames of a video have its name.
+                images.dedup_by(|a, b| a == b && images::is_video(a.as_ref()));
                 serde_json::json!({ "role": m.role, "content": m.content, "images": images })
             })
             .collect();
@@ -281,8 +283,8 @@ impl Chat {
         for (message, stored) in messages.iter_mut().zip(list) {
             let files = stored.get("images").and_then(|all| all.as_array());
             let files = files.into_iter().flatten().filter_map(|file| file.as_str());
-            let images = files.map(|file| images::read(file.as_ref()));
-            message.images = images.collect::<anyhow::Result<_>>()?;
+            let files: Vec<PathBuf> = files.map(PathBuf::from).collect();
+            message.images = images::read_all(&files)?;
         }
         self.messages = messages;
         self.raw = field(&all, "text").unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::args::{DoctorArgs, Plain};
 use crate::bench::measure;
-use crate::{floor, source};
+use crate::{floor, source, video};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::ExitCode;
@@ -80,7 +80,16 @@ fn text(devices: &[Examined], bundled: Option<&str>) -> String {
     }
     let bundled = bundled.unwrap_or("not found (models/demo.gguf)");
     lines.push(line("bundled model", bundled));
+    lines.push(line("videos", &videos()));
     lines.concat()
+}
+
+/// Whether frames of videos can be read.
+fn videos() -> String {
+    match video::Tools::find() {
+        Ok(_) => "by ffmpeg".into(),
+        Err(missing) => format!("none: {missing} is not found"),
+    }
 }
 
 fn line(name: &str, value: &str) -> String {
@@ -105,7 +114,7 @@ fn report(devices: &[Examined], bundled: Option<&str>) -> Value {
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"), "devices": devices.iter().map(device).collect::<Value>(),
-        "bundled_model": bundled,
+        "bundled_model": bundled, "videos": video::Tools::find().is_ok(),
     })
 }
 
@@ -160,6 +169,7 @@ mod tests {
                 "cuda:0             not usable: no driver",
                 "  NVRTC            none",
                 "bundled model      not found (models/demo.gguf)",
+                format!("videos             {}", videos()).as_str(),
             ]
         );
     }

@@ -1,5 +1,6 @@
 //! Images on the command line: where the model's eyes are, and which files a question is about.
 
+use crate::video;
 use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -39,8 +40,30 @@ impl EyeArgs {
     }
 }
 
-/// Reads an image's file, to stand at the beginning of a text.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Image> {
+/// Reads all of these files.
+pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Image>> {
+    let each = paths.iter().map(|path| read(path));
+    Ok(each.collect::<anyhow::Result<Vec<_>>>()?.concat())
+}
+
+/// Reads an image's file, or frames of a video, to stand at the beginning of a text.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Image>> {
+    if !is_video(path) {
+        return Ok(vec![picture(path)?]);
+    }
+    let name = path.display().to_string();
+    let tools = video::Tools::find().map_err(|missing| {
+        anyhow::anyhow!("{name}: videos need {missing}, which was not found; pass frames as images")
+    })?;
+    let image = |frame: Vec<u8>| Image {
+        at: 0,
+        source: ImageSource::Bytes(frame.into()),
+        name: name.clone(),
+    };
+    Ok(tools.frames(path)?.into_iter().map(image).collect())
+}
+
+fn picture(path: &Path) -> anyhow::Result<Image> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).with_context(|| format!("{name}: cannot be read"))?;
     anyhow::ensure!(meta.is_file(), "{name}: is not a file");
@@ -82,9 +105,17 @@ pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
 }
 
 fn is_image(path: &Path) -> bool {
+    (has_ending(path, &ENDINGS) || is_video(path)) && path.is_file()
+}
+
+/// A file that is taken for a video.
+pub(crate) fn is_video(path: &Path) -> bool {
+    has_ending(path, &video::ENDINGS)
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
-    let known = |ending: &str| ENDINGS.iter().any(|e| e.eq_ignore_ascii_case(ending));
-    ending.is_some_and(known) && path.is_file()
+    ending.is_some_and(|own| endings.iter().any(|e| e.eq_ignore_ascii_case(own)))
 }
 
 /// The first word as a shell reads it, and where it ends.

@@ -53,6 +53,7 @@ mod templates;
 mod texts;
 mod tokenize;
 mod tune;
+mod video;
 mod wrap;
 
 use args::{Cli, Command};

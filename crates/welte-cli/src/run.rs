@@ -86,9 +86,8 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let tokens: Prompt = match &template {
         Some(template) => {
             let mut messages = opening(args);
-            let images = args.image.iter().map(|path| images::read(path));
             messages.push(Message {
-                images: images.collect::<anyhow::Result<_>>()?,
+                images: images::read_all(&args.image)?,
                 ..message("user", prompt.to_string())
             });
             model.encode_conversation(template, &messages)?
