@@ -163,6 +163,7 @@ mod tests {
     fn speeds_count_computed_and_decoded_tokens() {
         let outcome = Outcome {
             tokens: vec![1; 21],
+            answered: 0,
             stop: StopReason::Length,
             timings: Timings {
                 queued: Duration::ZERO,

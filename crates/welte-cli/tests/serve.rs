@@ -131,6 +131,45 @@ fn signals_let_answers_finish() {
     }
 }
 
+/// What the events of a stream have under `/choices/0`.
+fn choices(stream: TcpStream) -> impl Iterator<Item = serde_json::Value> {
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let event = |line: String| serde_json::from_str(line.strip_prefix("data: ")?).ok();
+    let choice = |mut event: serde_json::Value| event["choices"][0].take();
+    lines.filter_map(event).map(choice)
+}
+
+fn text_of(choices: &[serde_json::Value]) -> String {
+    choices.iter().filter_map(|c| c["text"].as_str()).collect()
+}
+
+#[test]
+fn another_server_continues_for_one_that_was_killed() {
+    let body = serde_json::json!({
+        "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": true, "temperature": 1.2, "seed": 7,
+        "repeat_penalty": 1.1, "stream": true, "return_token_ids": true,
+    });
+    let path = "/v1/completions";
+    let (first, second) = (start(""), start(""));
+    let ask = |server: &Server, body: &serde_json::Value| {
+        choices(server.ask("POST", path, &body.to_string()))
+    };
+    let whole: Vec<_> = ask(&first, &body).collect();
+    assert_eq!(whole.last().unwrap()["finish_reason"], "length");
+    let mut stream = ask(&first, &body);
+    let begun: Vec<_> = stream.by_ref().take(100).collect();
+    first.signal("KILL");
+    drop(stream);
+    let tokens = begun.iter().filter_map(|c| c["token_ids"].as_array());
+    let tokens: Vec<_> = tokens.flatten().collect();
+    assert!((50..1000).contains(&tokens.len()), "{}", tokens.len());
+    let mut again = body.clone();
+    again["answered_tokens"] = serde_json::json!(tokens);
+    let rest: Vec<_> = ask(&second, &again).collect();
+    assert_eq!(text_of(&begun) + &text_of(&rest), text_of(&whole));
+    assert_eq!(rest.last().unwrap()["finish_reason"], "length");
+}
+
 #[test]
 fn a_server_under_nohup_outlives_its_terminal() {
     let mut server = start("trap '' HUP;");

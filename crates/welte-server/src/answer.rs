@@ -24,7 +24,8 @@ use welte_text::calls::{self, CallParser};
 pub(crate) enum Event {
     /// Probabilities of tokens, if they were asked for. Their text follows.
     Logprobs(Vec<Logprobs>),
-    /// Tokens, if they were asked for. Their text follows.
+    /// Tokens, if they were asked for. With the event that follows, the events so far are the answer that the tokens so far
+    /// give: another server can continue after them.
     Tokens(Vec<u32>),
     /// How fast it was so far, if that was asked for. Text follows.
     Timings(RequestProgress),
@@ -42,6 +43,13 @@ pub(crate) enum Event {
     CallVoid,
     /// The last event.
     End(Box<End>),
+}
+
+impl Event {
+    /// Whether clients see something of it.
+    fn is_shown(&self) -> bool {
+        !matches!(self, Event::CallEnd | Event::CallVoid)
+    }
 }
 
 /// What an answer tells beside its text.
@@ -111,7 +119,8 @@ pub(crate) struct Answer {
     started: Instant,
     last_piece: Option<Instant>,
     ready: VecDeque<Event>,
-    /// Complete calls, and those that were begun and malformed.
+    /// Calls that were begun, complete ones, and those that were begun and malformed.
+    begun_calls: usize,
     calls: usize,
     void_calls: usize,
     /// Nobody sees a part of it.
@@ -164,6 +173,7 @@ impl Answer {
             told: None,
             last_piece: None,
             ready: VecDeque::new(),
+            begun_calls: 0,
             calls: 0,
             void_calls: 0,
             whole: false,
@@ -174,9 +184,18 @@ impl Answer {
         };
         if let Some(parsing) = &mut answer.parsing {
             let events = parsing.parser.push(&parsing.opening);
-            answer.take(events);
+            answer.take(events, 0);
         }
         answer
+    }
+
+    /// Takes the beginning of the answer, which the client has from another server.
+    fn resume(&mut self) {
+        let answered = self.stream.take_answered();
+        for (nth, piece) in answered.into_iter().enumerate() {
+            self.split(piece, nth + 1);
+            self.ready.clear();
+        }
     }
 
     /// As this answer, with a remark on its prompt.
@@ -188,6 +207,7 @@ impl Answer {
     /// As this answer, with limits of its lines.
     pub(crate) fn with_lines(mut self, limits: Option<LineLimits>) -> Answer {
         self.lines = limits.map(LimitedText::new);
+        self.resume();
         self
     }
 
@@ -200,36 +220,53 @@ impl Answer {
         self
     }
 
+    /// Calls that it has begun before its first event.
+    pub(crate) fn begun_calls(&self) -> usize {
+        self.begun_calls
+    }
+
     /// Tokens of its prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    fn piece(&mut self, mut piece: String) {
+    fn piece(&mut self, piece: String) {
         let now = Instant::now();
         if let Some(last) = self.last_piece.replace(now) {
             self.served.metrics.piece(now - last);
         }
         self.take_logprobs();
-        self.take_tokens();
         if self.report.timings
             && let Some(progress) = self.stream.progress()
         {
             self.ready.push_back(Event::Timings(progress));
         }
+        let before = self.ready.len();
+        self.split(piece, self.stream.generated());
+        if let Some(last) = self.last_shown(before) {
+            self.take_tokens(last);
+        }
+    }
+
+    /// The last of the events from this one on that clients see.
+    fn last_shown(&self, from: usize) -> Option<usize> {
+        let mut new = self.ready.iter().skip(from);
+        Some(from + new.rposition(Event::is_shown)?)
+    }
+
+    /// Turns a piece of text into events. So many tokens are generated.
+    fn split(&mut self, mut piece: String, generated: usize) {
         if let Some(lines) = &mut self.lines {
-            piece = lines.push(&piece, now);
+            piece = lines.push(&piece, Instant::now());
             if lines.is_over() {
                 self.stream.cancel_handle().cancel();
             }
-            if piece.is_empty() {
-                return;
-            }
         }
         match &mut self.parsing {
+            _ if piece.is_empty() => {}
             Some(parsing) => {
                 let events = parsing.parser.push(&piece);
-                self.take(events);
+                self.take(events, generated);
             }
             None => self.ready.push_back(Event::Text(piece)),
         }
@@ -242,11 +279,12 @@ impl Answer {
         }
     }
 
-    fn take_tokens(&mut self) {
+    /// Takes the tokens before this one of the events that are ready.
+    fn take_tokens(&mut self, before: usize) {
         if self.report.tokens {
             let tokens = self.stream.take_tokens().to_vec();
             if !tokens.is_empty() {
-                self.ready.push_back(Event::Tokens(tokens));
+                self.ready.insert(before, Event::Tokens(tokens));
             }
         }
     }
@@ -277,7 +315,8 @@ impl Answer {
         self.told = Some(progress.computed_tokens.max(told));
     }
 
-    fn take(&mut self, events: Vec<calls::Event>) {
+    /// Takes what the parser has found once so many tokens were generated.
+    fn take(&mut self, events: Vec<calls::Event>, generated: usize) {
         let one_call = self
             .parsing
             .as_ref()
@@ -289,10 +328,11 @@ impl Answer {
             match event {
                 calls::Event::Text(text) => self.ready.push_back(Event::Text(text)),
                 calls::Event::Reasoning(text) => {
-                    self.reasoning_tokens = self.stream.generated();
+                    self.reasoning_tokens = generated;
                     self.ready.push_back(Event::Reasoning(text));
                 }
                 calls::Event::CallBegin { name, .. } => {
+                    self.begun_calls += 1;
                     self.ready.push_back(Event::CallBegin(name));
                 }
                 calls::Event::CallArguments { delta, .. } => {
@@ -319,9 +359,9 @@ impl Answer {
 
     fn end(&mut self) -> Result<(), Failure> {
         self.take_logprobs();
-        self.take_tokens();
+        let before = self.ready.len();
         let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
-        self.take(events.unwrap_or_default());
+        self.take(events.unwrap_or_default(), self.stream.generated());
         let rest = self.lines.as_mut().map(LimitedText::finish);
         let rest = rest.filter(|rest| !rest.is_empty());
         self.ready.extend(rest.map(Event::Text));
@@ -343,6 +383,8 @@ impl Answer {
         self.served.metrics.ended(&outcome, limited, whole);
         let seconds = outcome.timings.generation.as_secs_f64();
         let bytes = outcome.timings.bytes as f64;
+        let last = self.last_shown(before);
+        self.take_tokens(last.unwrap_or(self.ready.len()));
         let bandwidth = self.served.bandwidth;
         let floor_share = floor_share(seconds.recip(), bytes, bandwidth, self.in_cache());
         self.ready.push_back(Event::End(Box::new(End {
@@ -482,6 +524,13 @@ pub(crate) struct Whole {
     pub(crate) calls: Vec<(String, String)>,
     pub(crate) logprobs: Vec<Logprobs>,
     end: Option<Box<End>>,
+}
+
+impl End {
+    /// The tokens that the request did not have as answered.
+    pub(crate) fn new_tokens(&self) -> &[u32] {
+        &self.outcome.tokens[self.outcome.answered..]
+    }
 }
 
 impl Whole {

@@ -3,6 +3,7 @@
 use crate::answer::{Answer, Parsing, Report};
 use crate::app::App;
 use crate::error::Failure;
+use crate::fields::Fields;
 use crate::images::{self, ImageRules, Looked};
 use crate::length;
 use crate::lines::LineLimits;
@@ -159,6 +160,8 @@ pub(crate) struct Ask {
     pub(crate) options: GenerateOptions,
     /// Answers to each prompt.
     pub(crate) choices: usize,
+    /// The answer so far, which another server has made.
+    pub(crate) answered: Vec<u32>,
     /// Functions that the model may call, as JSON of OpenAI's form.
     pub(crate) tools: Vec<Value>,
     /// End the answer after the first call.
@@ -238,6 +241,9 @@ struct Encoded {
     parsing: Option<Parsing>,
 }
 
+/// The field that has the answer so far.
+pub(crate) const ANSWERED: &str = "answered_tokens";
+
 /// The most answers to one request.
 pub(crate) const MOST_CHOICES: usize = 64;
 
@@ -259,6 +265,7 @@ impl Ask {
             prompts: Vec::new(),
             options,
             choices: 1,
+            answered: Vec::new(),
             tools: Vec::new(),
             one_call: false,
             must_call: None,
@@ -286,6 +293,7 @@ impl Ask {
             prompts: Vec::new(),
             options: self.options.clone(),
             choices: self.choices,
+            answered: Vec::new(),
             tools: self.tools.clone(),
             one_call: self.one_call,
             must_call: None,
@@ -296,6 +304,12 @@ impl Ask {
             report: self.report,
             ending: self.ending,
         }
+    }
+
+    /// Takes the answer so far.
+    pub(crate) fn take_answered(&mut self, fields: &mut Fields) -> Result<(), Failure> {
+        self.answered = fields.take(ANSWERED)?.unwrap_or_default();
+        Ok(())
     }
 
     /// Whether the request has tools that the model's template does not know.
@@ -314,6 +328,10 @@ impl Ask {
         if count == 0 || count > MOST_CHOICES {
             let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");
             return Err(Failure::request(problem));
+        }
+        if !self.answered.is_empty() && count > 1 {
+            let problem = format!("continues one answer, and the request asks for {count}");
+            return Err(Failure::field(ANSWERED, problem));
         }
         let room = self.served.model.program().slots as usize + self.served.engine.queue();
         if count > room {
@@ -341,7 +359,8 @@ impl Ask {
                 parsing,
             } = encoded;
             for choice in 0..self.choices {
-                let mut request = Request::new(tokens.clone());
+                let mut request = Request::new([&tokens[..], &self.answered].concat());
+                request.answered = self.answered.len();
                 request.media = media.clone();
                 request.options = self.options.clone();
                 if constraint.is_some() {
@@ -379,6 +398,7 @@ impl Ask {
     fn refused(&self, error: welte::Error) -> Failure {
         match error {
             welte::Error::Constraint { .. } => Failure::field(self.form_field(), error),
+            welte::Error::Answered { .. } => Failure::field(ANSWERED, error),
             error => self.served.refused(error),
         }
     }
@@ -505,7 +525,8 @@ impl Ask {
         Ok((self, encoded))
     }
 
-    fn encode_chat(
+    /// The tokens of a conversation, with placeholders for images, and what its answer must look like.
+    pub(crate) fn encode_chat(
         &self,
         messages: &[Message],
         variables: &Map<String, Value>,

@@ -234,6 +234,7 @@ impl From<welte::Error> for Failure {
             | E::Constraint { .. }
             | E::TooMany { .. }
             | E::BothWays { .. }
+            | E::Answered { .. }
             | E::Media { .. }
             | E::ImagePlaces { .. }
             | E::EmptyPrompt

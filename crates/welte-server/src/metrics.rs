@@ -128,7 +128,10 @@ impl Metrics {
     pub(crate) fn ended(&self, outcome: &Outcome, limited: bool, whole: Duration) {
         self.finished[usize::from(limited)].fetch_add(1, Ordering::Relaxed);
         let add = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
-        add(&self.generated_tokens, outcome.tokens.len());
+        add(
+            &self.generated_tokens,
+            outcome.tokens.len() - outcome.answered,
+        );
         add(&self.cached_tokens, outcome.cached_tokens);
         add(&self.lookups, 1);
         add(&self.hits, usize::from(outcome.cached_tokens > 0));

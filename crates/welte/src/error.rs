@@ -290,6 +290,12 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// The answer so far cannot be that of the request.
+    #[error("answered tokens: {problem}")]
+    Answered {
+        /// What is wrong.
+        problem: String,
+    },
     /// The model's caches cannot be kept on disk.
     #[error("{origin}: the prefix store cannot keep recurrent state")]
     PrefixStore {

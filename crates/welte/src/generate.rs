@@ -134,6 +134,8 @@ pub struct Speculated {
 pub struct Outcome {
     /// The tokens, without the end token and without those from the stop string on.
     pub tokens: Vec<u32>,
+    /// The first so many of them were known: the request continued an answer.
+    pub answered: usize,
     /// Why it ended.
     pub stop: StopReason,
     /// Durations and bytes.

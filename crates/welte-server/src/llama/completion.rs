@@ -65,6 +65,7 @@ async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask, several: bool) 
     });
     crate::sampling::take_limit(&mut fields, "n_predict", &mut ask.options)?;
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
+    ask.take_answered(&mut fields)?;
     let stream: bool = fields.take("stream")?.unwrap_or(false);
     // A prompt is never cut, so these change nothing.
     fields.take::<i64>("n_keep")?;
@@ -136,7 +137,7 @@ impl Form {
     fn whole(&self, index: usize, whole: &Whole) -> Result<Value, Failure> {
         let end = whole.end()?;
         let tokens = if self.return_tokens {
-            &end.outcome.tokens[..]
+            end.new_tokens()
         } else {
             &[]
         };

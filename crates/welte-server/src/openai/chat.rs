@@ -1,7 +1,9 @@
 //! `POST /v1/chat/completions`
 
 use super::messages::{messages, tools};
-use super::{FINGERPRINT, Streaming, created, figures, finish_reason, take_common, usage};
+use super::{
+    FINGERPRINT, Streaming, created, figures, finish_reason, take_common, usage, with_tokens,
+};
 use crate::answer::{Answers, End, Event, Whole};
 use crate::app::App;
 use crate::ask::{self, Ask, Ending, Prompt};
@@ -44,6 +46,9 @@ async fn request(app: &App, mut fields: Fields) -> Result<(Ask, Streaming), Fail
     fields.only("functions", &[json!([])])?;
     fields.only("function_call", &[json!("none"), json!("auto")])?;
     fields.refuse(&["audio"])?;
+    if !ask.answered.is_empty() && !streaming.on {
+        return Err(fields.wrong(ask::ANSWERED, "needs \"stream\": true"));
+    }
     fields.finish()?;
     ask.prompts.push(Prompt::Chat {
         messages,
@@ -57,6 +62,7 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
     let served = ask.served.clone();
     let (id, choices) = (ask.id.clone(), ask.choices);
     let settings = streaming.extras.verbose.then(|| llama::settings(&ask));
+    let continues = !ask.answered.is_empty();
     let answers = ask.start(&app).await?;
     if streaming.on {
         let format = ChatStream {
@@ -66,7 +72,9 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
             created: created(),
             usage: streaming.usage,
             ends: vec![None; choices],
-            calls: vec![0; choices],
+            continues,
+            calls: answers.iter().map(answer::Answer::begun_calls).collect(),
+            tokens: streaming.tokens.then(|| vec![Vec::new(); choices]),
             logprobs: vec![Vec::new(); choices],
             settings,
             timings: vec![None; choices],
@@ -77,7 +85,11 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
     let choices: Result<Vec<Value>, Failure> = wholes
         .iter()
         .enumerate()
-        .map(|(i, whole)| choice(&app, &served, i, whole))
+        .map(|(i, whole)| {
+            let tokens = whole.end()?.new_tokens();
+            let choice = choice(&app, &served, i, whole)?;
+            Ok(with_tokens(choice, streaming.tokens.then_some(tokens)))
+        })
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     let mut body = json!({
@@ -86,7 +98,7 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
         "timings": llama::timings(ends[0]), "welte": figures(ends[0]),
     });
     if let Some(settings) = settings {
-        let tokens = &ends[0].outcome.tokens;
+        let tokens = ends[0].new_tokens();
         body["__verbose"] = llama::whole(&served, &settings, &wholes[0].text, tokens, ends[0]);
     }
     Ok(ok(&body))
@@ -205,8 +217,12 @@ struct ChatStream {
     /// Send the usage at the end.
     usage: bool,
     ends: Vec<Option<Box<End>>>,
+    /// The client has the beginning.
+    continues: bool,
     /// Calls so far, for each answer.
     calls: Vec<usize>,
+    /// Tokens that the next chunk of each answer has, if they were asked for.
+    tokens: Option<Vec<Vec<u32>>>,
     /// Probabilities that the next chunk of each answer has.
     logprobs: Vec<Vec<Logprobs>>,
     /// The settings for llama.cpp's whole response, if that was asked for.
@@ -226,9 +242,12 @@ impl ChatStream {
     fn delta(&mut self, index: usize, delta: Value, reason: Option<&str>) -> Value {
         let logprobs = std::mem::take(&mut self.logprobs[index]);
         let logprobs = logprobs::of_chat(&self.served, &logprobs);
-        let mut chunk = self.chunk(
-            json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]),
-        );
+        let tokens = self
+            .tokens
+            .as_mut()
+            .map(|all| std::mem::take(&mut all[index]));
+        let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason });
+        let mut chunk = self.chunk(json!([with_tokens(choice, tokens.as_deref())]));
         if let Some(progress) = self.timings[index].take() {
             chunk["timings"] = llama::so_far(&progress);
         }
@@ -239,9 +258,8 @@ impl ChatStream {
 impl answer::Format for ChatStream {
     fn begin(&mut self) -> Vec<Value> {
         let role = || json!({ "role": "assistant", "content": null });
-        (0..self.ends.len())
-            .map(|i| self.delta(i, role(), None))
-            .collect()
+        let begun = if self.continues { 0 } else { self.ends.len() };
+        (0..begun).map(|i| self.delta(i, role(), None)).collect()
     }
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
@@ -250,7 +268,11 @@ impl answer::Format for ChatStream {
                 self.logprobs[index].extend(logprobs);
                 return Vec::new();
             }
-            Event::Tokens(_) => return Vec::new(),
+            Event::Tokens(tokens) => {
+                let pending = self.tokens.iter_mut().flat_map(|all| all.get_mut(index));
+                pending.for_each(|own| own.extend(&tokens));
+                return Vec::new();
+            }
             Event::Timings(progress) => {
                 self.timings[index] = Some(progress);
                 return Vec::new();

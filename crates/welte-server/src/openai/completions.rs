@@ -1,6 +1,6 @@
 //! `POST /v1/completions`
 
-use super::{FINGERPRINT, created, figures, finish_reason, take_common, usage};
+use super::{FINGERPRINT, created, figures, finish_reason, take_common, usage, with_tokens};
 use crate::answer::{Answers, End, Event, Whole};
 use crate::app::App;
 use crate::ask::{Ask, Prompt};
@@ -52,6 +52,9 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
         let problem = "is not supported together with \"echo\" and \"logprobs\"";
         return Err(fields.wrong("stream", problem));
     }
+    if echo && !ask.answered.is_empty() {
+        return Err(fields.wrong("echo", "cannot be combined with \"answered_tokens\""));
+    }
     fields.finish()?;
     if echo && suffix.is_some() {
         // An echo makes tokens of the prompts, which do not tell that something is filled in.
@@ -78,6 +81,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
                 .map(|index| Columns::at(before[index / choices].text.chars().count()))
                 .collect(),
             before,
+            tokens: streaming.tokens.then(|| vec![Vec::new(); count]),
             ends: vec![None; count],
         };
         return Ok(answer::respond(answers, format, "text/event-stream"));
@@ -99,7 +103,9 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
             columns.add(&served, &whole.logprobs);
             columns.take()
         };
-        choice(index, &text, logprobs, Some(finish_reason(ends[index])))
+        let tokens = streaming.tokens.then(|| ends[index].new_tokens());
+        let choice = choice(index, &text, logprobs, Some(finish_reason(ends[index])));
+        with_tokens(choice, tokens)
     };
     let all: Vec<Value> = wholes.iter().enumerate().map(choice).collect();
     Ok(ok(&json!({
@@ -157,6 +163,8 @@ struct CompletionStream {
     before: Vec<Echo>,
     /// Probabilities that the next chunk of each answer has.
     columns: Vec<Columns>,
+    /// Tokens that the next chunk of each answer has, if they were asked for.
+    tokens: Option<Vec<Vec<u32>>>,
     ends: Vec<Option<Box<End>>>,
 }
 
@@ -189,7 +197,12 @@ impl answer::Format for CompletionStream {
             Event::Text(text) | Event::Reasoning(text) => {
                 choice(index, &text, self.columns[index].take(), None)
             }
-            Event::Tokens(_) | Event::Timings(_) => return Vec::new(),
+            Event::Tokens(tokens) => {
+                let pending = self.tokens.iter_mut().flat_map(|all| all.get_mut(index));
+                pending.for_each(|own| own.extend(&tokens));
+                return Vec::new();
+            }
+            Event::Timings(_) => return Vec::new(),
             Event::Progress(progress) => {
                 let mut chunk = self.chunk(json!([choice(index, "", Value::Null, None)]));
                 chunk["prompt_progress"] = llama::progress(&progress);
@@ -204,7 +217,11 @@ impl answer::Format for CompletionStream {
                 last
             }
         };
-        vec![self.chunk(json!([choice]))]
+        let tokens = self
+            .tokens
+            .as_mut()
+            .map(|all| std::mem::take(&mut all[index]));
+        vec![self.chunk(json!([with_tokens(choice, tokens.as_deref())]))]
     }
 
     fn finish(&mut self) -> Vec<Value> {

@@ -82,6 +82,8 @@ const FINGERPRINT: &str = concat!("build-welte-", env!("CARGO_PKG_VERSION"));
 struct Streaming {
     on: bool,
     usage: bool,
+    /// Send the tokens.
+    tokens: bool,
     extras: Extras,
 }
 
@@ -92,6 +94,9 @@ fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure>
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let extras = Extras::take(fields, ask)?;
     take_labels(fields)?;
+    ask.take_answered(fields)?;
+    let tokens = fields.take("return_token_ids")?.unwrap_or(false);
+    ask.report.tokens = tokens;
     let on = fields.take("stream")?.unwrap_or(false);
     let mut usage = false;
     if let Some(mut options) = fields.object("stream_options")? {
@@ -99,7 +104,20 @@ fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure>
         options.only("include_obfuscation", &[json!(false)])?;
         options.finish()?;
     }
-    Ok(Streaming { on, usage, extras })
+    Ok(Streaming {
+        on,
+        usage,
+        tokens,
+        extras,
+    })
+}
+
+/// A choice with its tokens, if they were asked for.
+fn with_tokens(mut choice: Value, tokens: Option<&[u32]>) -> Value {
+    if let Some(tokens) = tokens {
+        choice["token_ids"] = tokens.into();
+    }
+    choice
 }
 
 fn finish_reason(end: &End) -> &'static str {

@@ -85,6 +85,11 @@ const LLAMA: &[Field] = &[
 /// Fields that OpenAI's endpoints take too.
 pub(super) const EXTRAS: &[Field] = &[
     (
+        "answered_tokens",
+        "integer[0,][]",
+        "the answer so far, made by another server: the answer goes on after it",
+    ),
+    (
         "timings_per_token",
         "boolean",
         "streams tell how fast they were so far",

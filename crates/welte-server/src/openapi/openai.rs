@@ -28,6 +28,12 @@ const CACHE: &[Field] = &[(
     "reuse what earlier requests computed; on by default",
 )];
 
+const TOKENS: &[Field] = &[(
+    "return_token_ids",
+    "boolean",
+    "choices have the tokens since the chunk before",
+)];
+
 /// Fields that OpenAI's endpoints share.
 const LABELS: &[Field] = &[
     ("user", "string", "changes nothing"),
@@ -227,7 +233,8 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "OpenAI",
             "Answer a conversation",
             &[
-                OPENAI, CHAT, ENDING, CHAT_TOOLS, TOOLS, SAMPLING, GRAMMAR, CACHE, LABELS, EXTRAS,
+                OPENAI, CHAT, ENDING, CHAT_TOOLS, TOOLS, SAMPLING, GRAMMAR, CACHE, TOKENS, LABELS,
+                EXTRAS,
             ],
         )
     },
@@ -251,7 +258,9 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "/v1/completions",
             "OpenAI",
             "Continue texts",
-            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, CACHE, LABELS, EXTRAS],
+            &[
+                OPENAI, COMPLETION, SAMPLING, GRAMMAR, CACHE, TOKENS, LABELS, EXTRAS,
+            ],
         )
     },
     Endpoint {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use welte::Model;
 
 /// Writes tools and calls as Hermes and Qwen do. The last token of a prompt is that before the answer's first.
-const TEMPLATE: &str = r#"{%- if tools %}Call one by <tool_call>{"name": NAME, "arguments": {}}</tool_call>
+pub(crate) const TEMPLATE: &str = r#"{%- if tools %}Call one by <tool_call>{"name": NAME, "arguments": {}}</tool_call>
 {% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}
 {%- for message in messages %}{{ message.role }}: {% if message.content is string %}{{ message.content }}
 {%- else %}{% for part in message.content %}{% if part.type == 'image' %}<|image|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}

@@ -5,8 +5,8 @@ use super::sequence::{Part, Sequence};
 use crate::Error;
 use crate::average::moving_average;
 use crate::cache::{
-    GENERATED, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Staging, StoreMonitor,
-    matches, token_key,
+    Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Staging, StoreMonitor, matches,
+    token_key,
 };
 use std::time::Duration;
 use welte_device::{Context, Error as DeviceError};
@@ -75,8 +75,7 @@ impl Disk {
             sequence.inserted = from;
             if !settled {
                 // A copied page is read anew, in whatever roles it was stored.
-                let copied = &mut sequence.keys[from..];
-                copied.iter_mut().for_each(|key| *key &= !GENERATED);
+                sequence.forget_roles(from);
                 sequence.out.report(|report| report.cached = from);
             }
             sequence.restore = Some(Box::new(Restore {

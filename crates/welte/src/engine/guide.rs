@@ -128,6 +128,21 @@ impl State {
         true
     }
 
+    /// Takes the first tokens of an answer, of which only those that are forced are known. The thread follows the others.
+    fn resume(&mut self, answered: &[u32]) {
+        let pairs = self.forced.iter().zip(answered);
+        self.taken = pairs.take_while(|(forced, token)| forced == token).count();
+        let rest = &answered[self.taken..];
+        if rest.is_empty() {
+            return;
+        }
+        if self.taken < self.forced.len() {
+            self.failed = Some("a token differs from the one that is forced".into());
+        }
+        self.told.extend_from_slice(rest);
+        self.position = None;
+    }
+
     /// Takes what follows `length` tokens in all.
     fn follow(&mut self, length: usize, progress: Result<Progress, String>) {
         match progress {
@@ -158,18 +173,20 @@ impl Guide {
     /// The most guesses: there are masks for them and for the token after them.
     pub(crate) const MOST_GUESSES: usize = MaskBoard::DEPTH - 1;
 
-    /// Compiles a constraint and starts to follow it. `prompt` is the number of tokens before the answer, `budget` of those in it.
+    /// Compiles a constraint and starts to follow it. `prompt` is the number of tokens before the answer, `budget` of those in
+    /// it, and `answered` the first of these.
     pub(crate) fn start(
         model: &Model,
         constraint: &Constraint,
         prompt: usize,
+        answered: &[u32],
         budget: usize,
         forces: bool,
     ) -> Result<Guide, Error> {
         let (matching, first) = compile(model, constraint, forces)?;
         let words = model.vocab().div_ceil(32) as usize;
         let mut state = State {
-            told: Vec::with_capacity(MaskBoard::DEPTH),
+            told: Vec::with_capacity(MaskBoard::DEPTH.max(answered.len())),
             forced: Vec::with_capacity(budget.max(1)),
             taken: 0,
             first: 0,
@@ -187,6 +204,7 @@ impl Guide {
         };
         state.follow(prompt, Ok(first));
         let length = prompt + state.forced.len();
+        state.resume(answered);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             told: Condvar::new(),
@@ -203,7 +221,22 @@ impl Guide {
         started.map_err(|error| Error::Guidance {
             problem: format!("its thread cannot be started: {error}"),
         })?;
-        Ok(Guide { shared })
+        let guide = Guide { shared };
+        if !answered.is_empty() {
+            guide.wait().map_err(|problem| Error::Answered {
+                problem: format!("it does not fit the constraint: {problem}"),
+            })?;
+        }
+        Ok(guide)
+    }
+
+    /// Waits until it is known what comes next.
+    fn wait(&self) -> Result<(), String> {
+        let state = self.shared.state();
+        let answered = &self.shared.answered;
+        let waited = answered.wait_while(state, |state| state.is_open());
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.failed.take().map_or(Ok(()), Err)
     }
 
     /// Tells the token that was chosen within the mask, or guesses that were right and the token after them.

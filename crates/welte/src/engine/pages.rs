@@ -3,7 +3,7 @@
 use super::disk::Disk;
 use super::features::Features;
 use super::sequence::Sequence;
-use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixChange, PrefixTree};
+use crate::cache::{NO_PAGE, PagePool, PrefixChange, PrefixTree};
 use std::sync::mpsc::Sender;
 use welte_device::{Context, Error};
 use welte_table::{CacheKind, Program};
@@ -119,7 +119,7 @@ impl Pages {
             }
             self.release(sequence);
             if !sequence.begun {
-                sequence.keys.iter_mut().for_each(|key| *key &= !GENERATED);
+                sequence.forget_roles(0);
             }
         }
         Ok(false)

@@ -16,6 +16,10 @@ use web_time::{Duration, Instant};
 pub struct Request {
     /// The tokens to continue.
     pub prompt: Vec<u32>,
+    /// The last so many tokens of the prompt are the answer so far: another engine has made them from the rest of the
+    /// prompt and the same options, and was stopped. The answer goes on as it would have there. It counts them: the limits
+    /// of tokens include them, and stop strings may begin in them. The stream gives the text that is new.
+    pub answered: usize,
     /// Images and other media in the prompt, in order. The model must have been loaded with
     /// [`LoadOptions::features`](crate::LoadOptions::features).
     pub media: Vec<MediumAt>,
@@ -44,6 +48,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>) -> Request {
         Request {
             prompt,
+            answered: 0,
             media: Vec::new(),
             both_ways: Vec::new(),
             options: GenerateOptions::default(),

@@ -83,7 +83,7 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<u32>,
     /// The same tokens with the roles in which they are computed, and the features of the media.
     pub(crate) keys: Vec<Key>,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt. The rest is the answer.
     pub(crate) prompt: usize,
     /// Tokens at which the sequence is complete.
     max_len: usize,
@@ -119,8 +119,10 @@ impl Sequence {
         request: &Request,
         out: impl FnOnce(Room) -> Channel,
     ) -> Result<Sequence, Error> {
-        let (options, prompt) = (&request.options, &request.prompt);
+        let options = &request.options;
         let (context, vocab) = (model.context(), model.vocab());
+        let length = request.prompt.len().saturating_sub(request.answered);
+        let (prompt, answered) = request.prompt.split_at(length);
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -132,7 +134,7 @@ impl Sequence {
                 context,
             });
         }
-        if let Some(&token) = prompt.iter().find(|token| **token >= vocab) {
+        if let Some(&token) = request.prompt.iter().find(|token| **token >= vocab) {
             return Err(Error::Token { token, vocab });
         }
         check_options(options, vocab)?;
@@ -144,11 +146,14 @@ impl Sequence {
         let (mut tokens, mut keys) = (Vec::with_capacity(max_len), Vec::with_capacity(max_len));
         tokens.extend_from_slice(prompt);
         keys.extend(prompt.iter().copied().map(Key::from));
+        tokens.extend_from_slice(answered);
+        keys.extend(answered.iter().map(|token| Key::from(*token) | GENERATED));
         let (mut bias, mut ends) = (options.bias.clone(), model.end_tokens().to_vec());
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
         }
         ends.extend_from_slice(&options.stop_tokens);
+        check_answered(request, answered, budget, &ends)?;
         let biases = bias.len();
         if options.min_tokens > 0 {
             bias.extend(ends.iter().map(|token| (*token, f32::NEG_INFINITY)));
@@ -173,8 +178,16 @@ impl Sequence {
         // A forced token has no logits, so where probabilities are wanted every token is chosen.
         let forces = options.logprobs.is_none();
         let guide = options.constraint.as_ref();
-        let guide = guide.map(|c| Guide::start(model, c, prompt.len(), budget, forces));
+        let guide = guide.map(|c| Guide::start(model, c, prompt.len(), answered, budget, forces));
         let guide = guide.transpose()?;
+        let mut stops = Stops::new(model, &options.stop, &options.printed_controls);
+        let mut met = answered.iter().map(|token| stops.as_mut()?.take(*token));
+        // What was answered may be all.
+        let end = match met.find_map(|which| which) {
+            Some(which) => Some(Ok(Finish::Stop(which))),
+            None if answered.len() == budget && budget > 0 => Some(Ok(Finish::Length)),
+            None => None,
+        };
         Ok(Sequence {
             number: 0,
             priority: request.priority,
@@ -195,7 +208,7 @@ impl Sequence {
             sampling: options.sampling,
             bias,
             ends,
-            stops: Stops::new(model, &options.stop, &options.printed_controls),
+            stops,
             breakers: breakers(model, options),
             biases,
             min_tokens: options.min_tokens,
@@ -215,13 +228,13 @@ impl Sequence {
             set_back: false,
             begun: false,
             draft: None,
-            end: None,
+            end,
             out: Arc::new(out(room)),
             counted_by: None,
         })
     }
 
-    /// Tokens generated so far.
+    /// Tokens of the answer so far.
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
     }
@@ -268,6 +281,12 @@ impl Sequence {
         let run = rest.iter().take_while(|key| generated(key) == first);
         let role = if first { Role::Generated } else { Role::Prompt };
         (role, run.count())
+    }
+
+    /// Forgets how tokens of the prompt were computed, from this one on.
+    pub(crate) fn forget_roles(&mut self, from: usize) {
+        let prompt = self.keys[..self.prompt].iter_mut().skip(from);
+        prompt.for_each(|key| *key &= !GENERATED);
     }
 
     /// Gives its media their numbers, and their features keys. Without a number it does not use the prefix cache.
@@ -378,6 +397,46 @@ impl Sequence {
         }
         self.end.is_none()
     }
+}
+
+/// Refuses an answer so far that a request with this budget and these end tokens cannot have had.
+fn check_answered(
+    request: &Request,
+    answered: &[u32],
+    budget: usize,
+    ends: &[u32],
+) -> Result<(), Error> {
+    let wrong = |problem: String| Err(Error::Answered { problem });
+    if answered.is_empty() {
+        return Ok(());
+    }
+    if answered.len() > budget {
+        let answered = answered.len();
+        return wrong(format!(
+            "{answered} tokens are more than the {budget} that it may have"
+        ));
+    }
+    if let Some(end) = answered.iter().find(|token| ends.contains(token)) {
+        return wrong(format!("it has ended, with token {end}"));
+    }
+    if request.options.prompt_logprobs.is_some() {
+        return wrong("it cannot be combined with prompt_logprobs".into());
+    }
+    let prompt = request.prompt.len() - answered.len();
+    let spans = media::both_ways(request);
+    let media = request
+        .media
+        .iter()
+        .map(|at| at.at.saturating_add(at.medium.rows()));
+    if spans
+        .iter()
+        .map(|span| span.end)
+        .chain(media)
+        .any(|end| end > prompt)
+    {
+        return wrong("media and spans that attend both ways must lie before it".into());
+    }
+    Ok(())
 }
 
 /// Refuses spans that attend both ways if they are out of order or too long for a step, or if the device knows none.

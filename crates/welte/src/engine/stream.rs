@@ -23,6 +23,8 @@ pub struct Stream {
     spelling: Spelling,
     stops: Arc<[String]>,
     ready: String,
+    /// The text that each token gave which the request has as answered.
+    answered: Vec<String>,
     pub(super) number: u64,
     prompt: usize,
     /// What the end of the budget means.
@@ -40,7 +42,9 @@ struct Text {
     /// Where each token's bytes end in `raw`.
     ends: Vec<usize>,
     splitter: Splitter,
-    /// Of each token, if they were asked for.
+    /// The first so many tokens were known.
+    answered: usize,
+    /// Of each of the others, if they were asked for.
     logprobs: Vec<Logprobs>,
     /// Those that the caller has taken.
     reported: usize,
@@ -78,7 +82,7 @@ impl Text {
         let keep = found.unwrap_or(self.raw.len());
         let count = self.ends.iter().take_while(|end| **end <= keep).count();
         self.generated.truncate(count);
-        self.logprobs.truncate(count);
+        self.logprobs.truncate(count.saturating_sub(self.answered));
     }
 
     /// Tokens whose text is final.
@@ -97,25 +101,33 @@ impl Stream {
         cancelled: Arc<AtomicBool>,
         started: Instant,
     ) -> Stream {
-        let (options, room) = (request.options, sequence.remaining());
+        let (options, prompt) = (request.options, sequence.prompt);
+        let (room, answered) = (sequence.max_len() - prompt, &sequence.tokens[prompt..]);
+        let spelling = Spelling::new(engine.model(), &options.printed_controls);
+        let mut text = Text {
+            generated: Vec::with_capacity(room),
+            raw: Vec::new(),
+            ends: Vec::new(),
+            splitter: Splitter::new(options.stop.clone()),
+            answered: answered.len(),
+            logprobs: Vec::with_capacity(options.logprobs.map_or(0, |_| room)),
+            reported: 0,
+            told: answered.len(),
+        };
+        let answered = answered.iter();
+        let answered = answered.map(|token| text.take(*token, spelling.bytes(*token)).0);
+        let answered = answered.collect();
         Stream {
             engine: engine.clone(),
             out: sequence.out.clone(),
             cancelled,
-            text: Text {
-                generated: Vec::with_capacity(room),
-                raw: Vec::new(),
-                ends: Vec::new(),
-                splitter: Splitter::new(options.stop.clone()),
-                logprobs: Vec::with_capacity(options.logprobs.map_or(0, |_| room)),
-                reported: 0,
-                told: 0,
-            },
-            spelling: Spelling::new(engine.model(), &options.printed_controls),
+            text,
+            spelling,
             stops: options.stop,
             ready: String::new(),
+            answered,
             number: 0,
-            prompt: sequence.prompt,
+            prompt,
             at_limit: if options.max_tokens == room {
                 StopReason::Length
             } else {
@@ -150,26 +162,32 @@ impl Stream {
     pub fn take_logprobs(&mut self) -> &[Logprobs] {
         let text = &mut self.text;
         let known = text.logprobs.len();
-        let to = if self.over || text.ends.is_empty() {
+        let to = if self.over || text.ends.len() <= text.answered {
             known
         } else {
-            text.settled().min(known)
+            text.settled().saturating_sub(text.answered).min(known)
         };
         let from = text.reported.min(to);
         text.reported = text.reported.max(to);
         &text.logprobs[from..to]
     }
 
-    /// The tokens since the last call whose text is part of the pieces so far. After the end, all those of the outcome.
+    /// The tokens since the last call, with those whose text is held back: a request that continues after them gives the
+    /// text that follows the pieces so far. After the end, those of the outcome.
     pub fn take_tokens(&mut self) -> &[u32] {
         let text = &mut self.text;
-        let (tokens, to) = match &self.outcome {
-            Some(outcome) => (&outcome.tokens, outcome.tokens.len()),
-            None => (&text.generated, text.settled().min(text.generated.len())),
+        let tokens = match &self.outcome {
+            Some(outcome) => &outcome.tokens,
+            None => &text.generated,
         };
-        let from = text.told.min(to);
-        text.told = text.told.max(to);
-        &tokens[from..to]
+        let from = text.told.min(tokens.len());
+        text.told = text.told.max(tokens.len());
+        &tokens[from..]
+    }
+
+    /// The text that each token gave which the request has as answered. It is not part of the pieces.
+    pub fn take_answered(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.answered)
     }
 
     /// How far the request is; `None` while it waits.
@@ -180,7 +198,7 @@ impl Stream {
         let first = report.first.unwrap_or(now);
         Some(RequestProgress {
             prompt_tokens: self.prompt,
-            cached_tokens: report.cached,
+            cached_tokens: report.cached.min(self.prompt),
             computed_tokens: match report.first {
                 Some(_) => self.prompt,
                 None => report.computed.min(self.prompt),
@@ -233,6 +251,18 @@ impl Stream {
             Some(next) => Poll::Ready(self.token(next)),
             None => Poll::Pending,
         }
+    }
+
+    /// As [`Stream::next_token`], for an executor.
+    pub fn poll_next_token(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<u32, Error>>> {
+        if !self.is_at_work() {
+            return Poll::Ready(None);
+        }
+        let next = std::task::ready!(self.out.poll(context));
+        Poll::Ready(next.and_then(|next| self.token(next)))
     }
 
     fn token(&mut self, next: Next) -> Option<Result<u32, Error>> {
@@ -307,7 +337,8 @@ impl Stream {
     fn finish(&mut self, stop: StopReason, more: usize) {
         self.leave();
         self.cancelled.store(false, Ordering::Relaxed);
-        let chosen = self.text.generated.len() + more;
+        let answered = self.text.answered;
+        let chosen = self.text.generated.len() - answered + more;
         let decoded = chosen.saturating_sub(1);
         match &stop {
             StopReason::StopString(string) => self.text.rewind(string),
@@ -322,12 +353,14 @@ impl Stream {
         };
         let begun = report.admitted.map(|_| report.first.unwrap_or(ended));
         let model = self.engine.model();
-        let bytes = (1..=decoded).map(|i| model.bytes_per_token(self.prompt + i));
+        let before = self.prompt + answered;
+        let bytes = (1..=decoded).map(|i| model.bytes_per_token(before + i));
         let bytes = bytes.fold(0, u64::saturating_add);
         // A right guess needs no step of its own.
         let steps = decoded.saturating_sub(report.speculated.accepted);
         let bytes = u128::from(bytes) * steps as u128 / decoded.max(1) as u128;
         self.outcome = Some(Outcome {
+            answered: answered.min(self.text.generated.len()),
             tokens: std::mem::take(&mut self.text.generated),
             stop,
             timings: Timings {
@@ -340,7 +373,7 @@ impl Stream {
                 decoded,
             },
             prompt_tokens: self.prompt,
-            cached_tokens: report.cached,
+            cached_tokens: report.cached.min(self.prompt),
             differs_at: report.differs_at,
             preemptions: report.preemptions,
             speculated: report.speculated,

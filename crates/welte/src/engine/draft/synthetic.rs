@@ -14,7 +14,7 @@ impl Synthetic {
     pub(crate) fn new(draft: &SyntheticDraft, request: &Request) -> Synthetic {
         Synthetic {
             draft: draft.clone(),
-            prompt: request.prompt.len(),
+            prompt: request.prompt.len().saturating_sub(request.answered),
         }
     }
 
