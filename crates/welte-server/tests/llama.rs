@@ -719,3 +719,43 @@ async fn texts_to_embed_come_in_lists_and_mixtures() {
     let other = json!({ "input": "a", "embd_normalize": 1 });
     refused(&server, "/embedding", other, "embd_normalize").await;
 }
+
+/// vLLM's form, by which routers learn the tokens of a prompt.
+#[tokio::test]
+async fn prompts_are_tokenized_as_vllm_does() {
+    let server = server();
+    let prompt = "Once upon a time";
+    let reply = post(
+        &server,
+        "/tokenize",
+        json!({ "model": "x", "prompt": prompt }),
+    )
+    .await;
+    let reply = reply.json();
+    let body = json!({ "prompt": reply["tokens"], "max_tokens": 8, "temperature": 0 });
+    let by_tokens = post(&server, "/v1/completions", body).await.json();
+    let body = json!({ "prompt": prompt, "max_tokens": 8, "temperature": 0 });
+    let by_text = post(&server, "/v1/completions", body).await.json();
+    assert_eq!(
+        by_tokens["choices"][0]["text"],
+        by_text["choices"][0]["text"]
+    );
+    assert_eq!(reply["count"], by_text["usage"]["prompt_tokens"]);
+    assert_eq!(reply["max_model_len"], 512);
+    let chat = json!({ "messages": [{ "role": "user", "content": "Tell me a story." }] });
+    let reply = post(&server, "/tokenize", chat.clone()).await.json();
+    let counted = post(&server, "/v1/chat/completions/input_tokens", chat)
+        .await
+        .json();
+    assert_eq!(reply["count"], counted["input_tokens"]);
+    assert_eq!(
+        Some(reply["tokens"].as_array().unwrap().len() as u64),
+        reply["count"].as_u64()
+    );
+    let wrong = post(&server, "/tokenize", json!({ "prompt": 3 })).await;
+    assert!(
+        wrong.status == 400 && wrong.text.contains("prompt"),
+        "{}",
+        wrong.text
+    );
+}

@@ -3,28 +3,45 @@
 use super::{Arc, Fields, Outcome};
 use crate::app::App;
 use crate::ask::{Ask, Ending};
-use crate::error::{json_text, ok};
+use crate::error::{Failure, json_text, ok};
 use crate::openai;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use welte::Message;
 
-/// `POST /tokenize`
+/// `POST /tokenize`: llama.cpp's, with `content`, or vLLM's, with `prompt` or `messages`.
 pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
+    if fields.peek("messages").is_some() {
+        return tokenize_chat(app, fields).await;
+    }
     let served = app.lease_of(&mut fields).await?;
-    let content: String = fields.need("content")?;
-    let special = fields.take("add_special")?.unwrap_or(false);
+    let (prompt, content): (Option<String>, _) = (fields.take("prompt")?, fields.take("content")?);
+    // vLLM's answer says how long the text is, and may be.
+    let context = prompt.as_ref().map(|_| served.model.context());
+    let name = if prompt.is_some() {
+        "prompt"
+    } else {
+        "content"
+    };
+    let required = || fields.wrong("content", "is required");
+    let content: String = prompt.or(content).ok_or_else(required)?;
+    let asked: Option<bool> = fields.take("add_special_tokens")?;
+    let special = asked
+        .or(fields.take("add_special")?)
+        .unwrap_or(context.is_some());
     let parse = fields.take("parse_special")?.unwrap_or(true);
     let pieces: bool = fields.take("with_pieces")?.unwrap_or(false);
     let most = app.options.longest_text;
     if content.len() > most {
         let problem = format!("has {} bytes, and {most} is the limit", content.len());
-        return Err(fields.wrong("content", problem));
+        return Err(fields.wrong(name, problem));
     }
     fields.finish()?;
     let work = move || {
         let tokenizer = served.model.tokenizer()?;
         let tokens = tokenizer.encode(&content, special, parse)?;
+        let count = tokens.len();
         // Written without a tree, which would take a hundred times as much.
         let mut body = String::from("{\"tokens\":[");
         for (index, id) in tokens.into_iter().enumerate() {
@@ -36,10 +53,44 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
                 write!(body, "{comma}{id}")
             };
         }
-        body.push_str("]}");
+        body.push(']');
+        if let Some(context) = context {
+            let _ = write!(body, ",\"count\":{count},\"max_model_len\":{context}");
+        }
+        body.push('}');
         Ok(json_text(StatusCode::OK, body))
     };
     app.bodies.aside(work).await
+}
+
+/// The tokens of a conversation's prompt.
+async fn tokenize_chat(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let (ask, messages, variables) = conversation(&app, &mut fields).await?;
+    fields.ignore(&["prompt", "content", "add_special", "add_special_tokens"]);
+    fields.ignore(&["parse_special", "with_pieces"]);
+    fields.finish()?;
+    let work = move || {
+        let (tokens, _) = ask.encode_chat(&messages, &variables)?;
+        let (count, context) = (tokens.len(), ask.served.model.context());
+        Ok(ok(
+            &json!({ "tokens": tokens, "count": count, "max_model_len": context }),
+        ))
+    };
+    app.bodies.aside(work).await
+}
+
+/// What a conversation's prompt is made of.
+async fn conversation(
+    app: &App,
+    fields: &mut Fields,
+) -> Result<(Ask, Vec<Message>, Map<String, Value>), Failure> {
+    let served = app.lease_of(fields).await?;
+    let mut ask = Ask::new(app, &served, String::new());
+    let messages = openai::take_messages(fields)?;
+    openai::tools(fields, &mut ask)?;
+    ask.ending = Ending::take(fields, &messages)?;
+    let variables = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    Ok((ask, messages, variables))
 }
 
 /// Text, or bytes that are not text on their own.
@@ -78,12 +129,7 @@ pub(crate) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
 
 /// `POST /apply-template`
 pub(crate) async fn apply_template(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
-    let mut ask = Ask::new(&app, &served, String::new());
-    let messages = openai::take_messages(&mut fields)?;
-    openai::tools(&mut fields, &mut ask)?;
-    ask.ending = Ending::take(&mut fields, &messages)?;
-    let variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let (ask, messages, variables) = conversation(&app, &mut fields).await?;
     fields.finish()?;
     let work = move || {
         let variables = ask.served.variables(&variables);

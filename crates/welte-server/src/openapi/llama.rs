@@ -234,11 +234,26 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "llama.cpp",
             "The tokens of a text",
             &[&[
-                ("content", "!string", "the text"),
+                ("content", "string", "the text"),
                 (
                     "add_special",
                     "boolean",
                     "begin with the token that begins a text",
+                ),
+                (
+                    "prompt",
+                    "string",
+                    "the text under vLLM's name; the answer has count and max_model_len",
+                ),
+                (
+                    "add_special_tokens",
+                    "boolean",
+                    "as add_special for a prompt; on by default",
+                ),
+                (
+                    "messages",
+                    "Message[]",
+                    "a conversation in place of a text, as vLLM takes it",
                 ),
                 (
                     "parse_special",
