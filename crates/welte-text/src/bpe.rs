@@ -199,6 +199,34 @@ impl Bpe {
         }
     }
 
+    /// The neighbours of all merges, in order.
+    pub(crate) fn merges(&self) -> Vec<[u32; 2]> {
+        let mut merges: Vec<(Joined, u64)> = self
+            .merges
+            .iter()
+            .map(|(pair, joined)| (*joined, *pair))
+            .collect();
+        merges.sort_unstable();
+        merges
+            .iter()
+            .map(|(_, pair)| [(pair >> 32) as u32, *pair as u32])
+            .collect()
+    }
+
+    pub(crate) fn takes_whole_words(&self) -> bool {
+        self.whole_words
+    }
+
+    /// Whether unknown characters become bytes.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    /// What unknown characters become if not bytes.
+    pub(crate) fn unknown(&self) -> Option<u32> {
+        self.unknown
+    }
+
     /// The number of merges with different neighbours.
     pub(crate) fn len(&self) -> usize {
         self.merges.len()

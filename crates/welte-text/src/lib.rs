@@ -19,6 +19,7 @@ pub mod calls;
 mod channels;
 mod conversation;
 mod error;
+mod export;
 mod generic;
 mod growth;
 mod infill;

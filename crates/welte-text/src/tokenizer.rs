@@ -196,6 +196,16 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// Control and user-defined tokens by their ids.
+    pub(crate) fn added(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
+        let added = self.special.get_added_tokens_decoder().iter();
+        added.map(|(id, token)| (*id, token))
+    }
+
     /// The same tokenizer for texts that are made lower case first. Special tokens are recognised before that.
     pub fn lower_cased(mut self) -> Tokenizer {
         let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];

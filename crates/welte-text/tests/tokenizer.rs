@@ -74,6 +74,50 @@ fn vocabulary_of(fixture: &Value) -> Vocabulary {
     vocabulary
 }
 
+/// Every kind of vocabulary, read back from what it is written as.
+#[test]
+fn vocabularies_are_written_as_json() {
+    let mut all: Vec<(&str, Tokenizer, Value)> = Vec::new();
+    for name in ["bpe-gpt-2", "bpe-llama-bpe", "bpe-qwen2", "bpe-starcoder"] {
+        let fixture = fixture(&format!("{name}.json"));
+        let tokenizer = Tokenizer::from_vocabulary(vocabulary_of(&fixture)).unwrap();
+        all.push((name, tokenizer, fixture));
+    }
+    for name in ["sentencepiece", "sentencepiece-no-prefix"] {
+        let (vocabulary, fixture) = sentence_piece(&format!("{name}.json"));
+        all.push((
+            name,
+            Tokenizer::from_vocabulary(vocabulary).unwrap(),
+            fixture,
+        ));
+    }
+    for (name, tokenizer, fixture) in all {
+        let written = tokenizer.to_json();
+        let backend = tokenizers::Tokenizer::from_bytes(written.to_string())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let read = Tokenizer::from_json(&written.to_string(), None).unwrap();
+        for (text, _) in cases(&fixture) {
+            for special in [false, true] {
+                let own = tokenizer.encode(&text, special, true).unwrap();
+                assert_eq!(
+                    read.encode(&text, special, true).unwrap(),
+                    own,
+                    "{name}: {text:?}"
+                );
+                let encoded = backend.encode(text.as_str(), special).unwrap();
+                assert_eq!(
+                    encoded.get_ids(),
+                    own,
+                    "{name}: {text:?} with the crate tokenizers"
+                );
+            }
+            let tokens = tokenizer.encode(&text, false, true).unwrap();
+            let decoded = backend.decode(&tokens, true).unwrap();
+            assert_eq!(decoded, tokenizer.decode(&tokens), "{name}: {text:?}");
+        }
+    }
+}
+
 fn sentence_piece(name: &str) -> (Vocabulary, Value) {
     let fixture = fixture(name);
     let list = |field: &str| fixture[field].as_array().unwrap().clone();
