@@ -50,14 +50,17 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
             atomicMax((unsigned long long *)&sync->best[turn & 3], best);
             if (blockIdx.x == 0) sync->cancelled[turn & 3] = cancelled;
         }
-        arrive(&sync->arrived);
+        // Numbers of a block that gave up are invalid. It does not arrive, so the others give up here, and nobody chooses a token.
+        if (!s->signals.gave_up) arrive(&sync->arrived);
         wait_count(w, &sync->arrived, gridDim.x * (turn + 1));
+        s->ended = s->signals.gave_up;
         if (compares) largest = far(&sync->best[turn & 3]);
         // No block reads this entry any more, and none writes it before the turn after the next.
         if (compares && blockIdx.x == 0) sync->best[(turn + 3) & 3] = 0;
     }
     if (!greedy) {
         consumers_meet();
+        if (s->ended) return;
         if (tid < THREADS && sample_block(a, s->scratchpad, cancelled)) {
             block_meets();
             if (tid == 0) arrive(&sync->chosen);
