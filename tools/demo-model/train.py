@@ -124,8 +124,11 @@ class Model(torch.nn.Module):
                 torch.nn.init.normal_(p, 0.0, 0.02 if "embed" in name else p.shape[1] ** -0.5 / (math.sqrt(2 * c["layers"]) if last else 1.0))
 
     def forward(self, ids):
-        x = self.embed_tokens(ids)
-        t = ids.shape[1]
+        return self.after(self.embed_tokens(ids))
+
+    def after(self, x):
+        """The logits for embeddings."""
+        t = x.shape[1]
         for layer in self.layers:
             x = layer(x, self.cos[:t], self.sin[:t])
         return self.norm(x) @ self.embed_tokens.weight.T

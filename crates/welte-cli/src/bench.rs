@@ -14,9 +14,12 @@ use anyhow::Context;
 use measure::{Facts, SECONDS, decode, facts, reach, tokens};
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use welte::{Sampling, Stepper};
 use welte_report::human;
+
+/// How long a prompt is computed before it is measured, at least.
+const WARM_UP: Duration = Duration::from_millis(500);
 
 /// One row of the result.
 struct Row {
@@ -165,8 +168,12 @@ fn name(kind: &str, n: u32, depth: u32, random: bool) -> String {
 fn prompt(stepper: &mut Stepper, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
     let tokens = tokens(stepper, n);
     reach(stepper, depth)?;
-    // Warm-up.
-    stepper.feed(&tokens)?;
+    // Warm-up. The library of a GPU's products is opened while the first prompts run.
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP {
+        stepper.truncate(depth as usize);
+        stepper.feed(&tokens)?;
+    }
     (0..repetitions)
         .map(|_| {
             stepper.truncate(depth as usize);

@@ -590,7 +590,8 @@ fn a_model_that_it_cannot_run_is_replayed_as_a_graph_with_the_reason() {
     let mut context = open(&program, &checkpoint, Replay::Persistent);
     let (replay, note) = replaying(&context);
     assert_eq!(replay, Replay::Graph);
-    assert!(note.unwrap().contains("recurrent state"));
+    let note = note.unwrap();
+    assert!(note.contains("recurrent state"), "{note}");
     assert_eq!(chain_of(&mut context, start(9, 0), 20).len(), 20);
 }
 

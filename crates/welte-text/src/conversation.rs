@@ -104,7 +104,7 @@ impl Message {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dialect {
     /// Content is a list of parts.
-    parts: bool,
+    pub(crate) parts: bool,
     /// Arguments are JSON text, not an object.
     text_arguments: bool,
     /// Without text the content of a message with calls is null, not empty.

@@ -21,7 +21,7 @@ use minijinja::machinery::{CodeGenerator, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, from_args};
 use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, Value};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use web_time::{SystemTime, UNIX_EPOCH};
@@ -83,6 +83,8 @@ pub struct ChatTemplate {
     eos: String,
     /// The form of messages that it reads: without and with tools.
     dialects: [OnceLock<Dialect>; 2],
+    /// What stands for an image, if the template takes only text.
+    image_mark: Option<String>,
 }
 
 impl ChatTemplate {
@@ -130,7 +132,20 @@ impl ChatTemplate {
             bos: bos.to_owned(),
             eos: eos.to_owned(),
             dialects: Default::default(),
+            image_mark: None,
         })
+    }
+
+    /// The same template for a model that takes images. `mark` stands for one in the prompt. A template that takes only text
+    /// gets the parts of a message as one text, with marks among them.
+    pub fn with_images(mut self, mark: &str) -> ChatTemplate {
+        let content = json!([{"type": "image"}, {"type": "text", "text": "What is this?"}]);
+        let trial = [json!({"role": "user", "content": content})];
+        let rendered = self.render_with(&trial, &RenderOptions::default());
+        if !rendered.is_ok_and(|rendered| rendered.text().contains(mark)) {
+            self.image_mark = Some(mark.to_owned());
+        }
+        self
     }
 
     /// The same template for a vocabulary with these marks ([`Tokenizer::marks`](crate::Tokenizer::marks)). Messages that
@@ -220,19 +235,36 @@ impl ChatTemplate {
         messages: &[Json],
         options: &RenderOptions,
     ) -> Result<Rendered, Error> {
+        // Trials of the dialect cover texts, too, so they come first.
+        let joins = self
+            .image_mark
+            .as_deref()
+            .filter(|_| messages.iter().any(has_images));
+        let joins = joins.map(|mark| (mark, self.dialect(true).parts));
         let mut variables = options.variables.clone();
         let input = messages.iter().map(size).sum::<usize>();
         budget::begin(input + variables.values().map(size).sum::<usize>());
-        let messages = self.shield.cover(messages, &mut variables);
-        let messages = messages.ok_or_else(|| Error::Template {
+        let covered = self.shield.cover(messages, &mut variables);
+        let mut covered = covered.ok_or_else(|| Error::Template {
             line: 1,
             problem: "the conversation has every private character of Unicode".to_owned(),
         })?;
+        if let Some((mark, as_parts)) = joins {
+            let all = messages.iter().zip(&mut covered);
+            for (_, covered) in all.filter(|(message, _)| has_images(message)) {
+                let text = joined(covered, mark);
+                covered["content"] = if as_parts {
+                    json!([{"type": "text", "text": text}])
+                } else {
+                    text.into()
+                };
+            }
+        }
         let mut context: Map<String, Json> = Map::new();
         context.insert("bos_token".into(), self.bos.as_str().into());
         context.insert("eos_token".into(), self.eos.as_str().into());
         context.extend(variables);
-        context.insert("messages".into(), messages.into());
+        context.insert("messages".into(), covered.into());
         context.insert(
             "add_generation_prompt".into(),
             options.add_generation_prompt.into(),
@@ -282,6 +314,19 @@ fn compiled(source: &str) -> Result<(CodeGenerator<'_>, Rebuild), Error> {
     let mut generator = CodeGenerator::new("chat", source);
     generator.compile_stmt(&tree);
     Ok((generator, rebuild))
+}
+
+fn has_images(message: &Json) -> bool {
+    let parts = message["content"].as_array();
+    parts.is_some_and(|parts| parts.iter().any(|part| part["type"] == "image"))
+}
+
+/// The parts of a message as one text, with marks for images. Its own words are covered.
+fn joined(message: &Json, mark: &str) -> String {
+    let parts = message["content"].as_array().into_iter().flatten();
+    parts
+        .map(|part| part["text"].as_str().unwrap_or(mark))
+        .collect()
 }
 
 /// The bytes of a value, roughly.

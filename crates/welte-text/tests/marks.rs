@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
-use welte_text::{ChatTemplate, Message, RenderOptions, Rendered, Tokenizer, ToolCall, Vocabulary};
+use welte_text::{
+    ChatTemplate, Image, ImageSource, Message, RenderOptions, Rendered, Tokenizer, ToolCall,
+    Vocabulary,
+};
 
 fn read(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -443,6 +446,41 @@ fn parts_of_a_message_stay_covered() {
         assert_eq!(prompt.text(), format!("{expected}<|im_end|>"), "{method}");
         // The template's own mark is the only one.
         assert_eq!(marks_of(&tokenizer, &prompt), ["<|im_end|>"], "{method}");
+    }
+}
+
+/// Templates that take only text have marks where images are, and those that write marks of their own keep them.
+#[test]
+fn images_have_marks_in_templates_that_take_only_text() {
+    const MARK: &str = "<|endoftext|>";
+    let [tokenizer, _] = tokenizers();
+    let image = |at| Image {
+        at,
+        source: ImageSource::Url("x".into()),
+        name: String::new(),
+    };
+    let message = Message {
+        images: vec![image(0), image(2)],
+        ..Message::new("user", "a <|endoftext|> b")
+    };
+    let own = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}<s><|endoftext|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}";
+    let parts = "{% for m in messages %}{{ m.content[0].text }}{% endfor %}";
+    for (source, expected) in [
+        (
+            "{{ messages[0].content + '</s>' }}",
+            "<|endoftext|>a <|endoftext|><|endoftext|> b</s>",
+        ),
+        (parts, "<|endoftext|>a <|endoftext|><|endoftext|> b"),
+        (own, "<s><|endoftext|>a <s><|endoftext|><|endoftext|> b"),
+    ] {
+        let template = template(source, &tokenizer.marks()).with_images(MARK);
+        let prompt = template
+            .render(std::slice::from_ref(&message), false)
+            .unwrap();
+        assert_eq!(prompt.text(), expected, "{source}");
+        let marks = marks_of(&tokenizer, &prompt);
+        let count = marks.iter().filter(|mark| *mark == MARK).count();
+        assert_eq!(count, 2, "{source}: one of three is the user's text");
     }
 }
 

@@ -45,6 +45,7 @@ impl Prepared {
                 pieces.push(text("</img>"));
                 pieces
             }
+            Marks::Lined if self.lines.is_empty() => vec![plain(0, rows * columns, false)],
             Marks::Lined => {
                 let mut first = 0;
                 let line = |line: &Vec<Option<u32>>| {

@@ -22,7 +22,7 @@ pub enum Marks {
     Grid,
     /// InternVL: all tiles between two tokens.
     Canvas,
-    /// LLaVA-NeXT: features alone, the whole picture's first.
+    /// LLaVA and LLaVA-NeXT: features alone, the whole picture's first.
     Lined,
 }
 

@@ -44,6 +44,11 @@ pub enum Method {
         /// The side.
         side: u32,
     },
+    /// The shorter side becomes `side`, and a square is cut out of the middle.
+    Middle {
+        /// The side.
+        side: u32,
+    },
     /// Sides in their proportion, each a multiple of a feature's side, with pixels within bounds.
     Pixels {
         /// The fewest pixels.
@@ -184,6 +189,13 @@ impl Processor {
                 (tiles, grid)
             }
             Method::Square { side } => whole(to([side, side])),
+            Method::Middle { side } => {
+                let shorter = u64::from(image.width.min(image.height));
+                let [width, height] = [image.width, image.height]
+                    .map(|of| (u64::from(of) * u64::from(side) / shorter) as u32);
+                let [x, y] = [(width - side) / 2, (height - side) / 2];
+                whole(cut(&to([width, height]), x, y, side))
+            }
             Method::Pixels { least, most, grows } => {
                 let size = match grows {
                     Growth::None => [image.width, image.height],
@@ -281,7 +293,7 @@ impl Processor {
             Method::Grid { tile, features, .. } => {
                 square(tile).max(features[1] * self.merge * self.merge)
             }
-            Method::Square { side } => square(side),
+            Method::Square { side } | Method::Middle { side } => square(side),
             Method::Fill { most } => most.min(self.most_features) * self.merge * self.merge,
             Method::Pixels { .. } | Method::Longest { .. } | Method::Bordered { .. } => {
                 self.most_features * self.merge * self.merge

@@ -436,7 +436,11 @@ impl Model {
 
     /// A chat template from somewhere else, for this model's tokens.
     pub fn chat_template_from(&self, source: &str) -> Result<ChatTemplate, Error> {
-        text::template(source, self.tokenizer()?)
+        let template = text::template(source, self.tokenizer()?)?;
+        Ok(match self.eyes() {
+            Some(eyes) => template.with_images(eyes.placeholder()),
+            None => template,
+        })
     }
 
     /// Encodes a conversation so that the model answers next.

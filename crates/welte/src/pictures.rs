@@ -12,6 +12,9 @@ const KEPT: usize = 512 << 20;
 /// Bytes of features that are kept or in requests, beyond which no further picture is encoded.
 const HELD: usize = 2 << 30;
 
+/// Control tokens that stand for a picture where the vocabulary lacks the placeholder. Prompts have none of them otherwise.
+const STAND_INS: [&str; 4] = ["<pad>", "[PAD]", "<|endoftext|>", "<unk>"];
+
 /// What turns pictures into features. [`Vision`] does; tests have a simple one.
 pub trait Sight: Send + Sync {
     /// The text that the chat template writes for a picture.
@@ -109,7 +112,8 @@ impl Glimpse<'_> {
 pub struct Eyes {
     sight: Box<dyn Sight>,
     tokenizer: Arc<Tokenizer>,
-    /// The placeholder's token.
+    /// The placeholder, and its token.
+    mark: String,
     placeholder: u32,
     /// By the hash of their bytes, the last one in use at the end.
     seen: Mutex<VecDeque<([u8; 32], Arc<Seen>)>>,
@@ -146,15 +150,25 @@ impl Eyes {
                  it belongs to another model"
             )));
         }
-        let mark = sight.placeholder();
-        let [placeholder] = tokenizer.encode(mark, false, true)?[..] else {
-            return Err(wrong(format!(
-                "the vocabulary has no token {mark:?}, which stands for images"
-            )));
+        let own_mark = sight.placeholder();
+        let known = |mark: &&str| {
+            tokenizer
+                .id_of(mark)
+                .is_some_and(|id| tokenizer.is_control(id))
         };
+        let mark = std::iter::once(own_mark)
+            .chain(STAND_INS.into_iter().filter(known))
+            .find(|mark| matches!(tokenizer.encode(mark, false, true), Ok(ids) if ids.len() == 1));
+        let mark = mark.map(str::to_string).ok_or_else(|| {
+            wrong(format!(
+                "the vocabulary has no token {own_mark:?}, which stands for images"
+            ))
+        })?;
+        let placeholder = tokenizer.encode(&mark, false, true)?[0];
         Ok(Eyes {
             sight,
             tokenizer,
+            mark,
             placeholder,
             seen: Mutex::default(),
             busy: Mutex::default(),
@@ -166,7 +180,7 @@ impl Eyes {
 
     /// The text that stands for a picture in a prompt.
     pub fn placeholder(&self) -> &str {
-        self.sight.placeholder()
+        &self.mark
     }
 
     /// Decodes a picture, a file's bytes, unless it was seen before.

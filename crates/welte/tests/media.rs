@@ -451,3 +451,51 @@ fn a_model_with_eyes_answers_about_pictures() {
     });
     assert!(Model::load(&source, &file, &mut |_| ()).is_err());
 }
+
+/// The bundled model with the encoder that was trained for it. Its chat template takes only text.
+#[test]
+fn the_demo_model_says_what_is_in_pictures() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let model = root.join("models/demo.gguf");
+    let options = with(LoadOptions::default(), |o| {
+        (o.device, o.context) = (DeviceChoice::CPU, Some(512));
+        o.images = Images::File(root.join("models/demo-eyes.gguf"));
+    });
+    let model = load(model.to_str().unwrap(), &options);
+    let template = model.chat_template().unwrap();
+    let says = |name: &str, question: &str| {
+        let bytes = std::fs::read(root.join("docs/pictures").join(name)).unwrap();
+        let message = Message {
+            images: vec![Image {
+                at: 0,
+                source: ImageSource::Bytes(bytes.into()),
+                name: name.into(),
+            }],
+            ..Message::new("user", question)
+        };
+        let prompt = model.encode_conversation(&template, &[message]).unwrap();
+        assert_eq!(prompt.media.len(), 1);
+        let asked = with(Request::new(prompt.tokens), |r| {
+            (r.options.max_tokens, r.media) = (40, prompt.media);
+        });
+        let mut stream = model.engine().unwrap().submit(asked).unwrap();
+        let tokens: Vec<u32> =
+            std::iter::from_fn(|| stream.next_token().map(Result::unwrap)).collect();
+        model.tokenizer().unwrap().decode(&tokens)
+    };
+    for (name, question, answer) in [
+        ("red-ball.png", "What is in the picture?", "A red ball."),
+        (
+            "kite-and-boat.png",
+            "What do you see?",
+            "A yellow kite and a red boat.",
+        ),
+        (
+            "umbrella.png",
+            "What colour is the umbrella?",
+            "The umbrella is purple.",
+        ),
+    ] {
+        assert_eq!(says(name, question), answer, "{name}");
+    }
+}

@@ -44,8 +44,8 @@ pub enum VisionFamily {
     Lfm2,
     /// InternVL: a row of its own for the class, scaled layers; the vectors side by side, a norm, two matrices.
     InternVl,
-    /// LLaVA-NeXT and Granite Vision: CLIP or SigLIP; the states of some layers side by side, two matrices. A learned feature ends the
-    /// lines of a picture that is cut.
+    /// LLaVA, LLaVA-NeXT and Granite Vision: CLIP or SigLIP; the states of some layers side by side, two matrices. All but LLaVA
+    /// have a learned feature that ends the lines of a picture that is cut.
     LlavaNext,
     /// PaddleOCR-VL: SigLIP with positions that are learned and rotary; a norm of each patch, the vectors side by side, two matrices.
     PaddleOcr,
@@ -113,6 +113,8 @@ pub struct VisionSpec {
     pub taps: Vec<u32>,
     /// A row of its own for the class.
     pub class: bool,
+    /// A learned feature ends the lines of pictures that are cut. Without it pictures are not cut.
+    pub line_end: bool,
     /// Width of a part of a feature.
     pub width: u32,
     /// Width between the projector's two matrices, where it has two and the width is its own.

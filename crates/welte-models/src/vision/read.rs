@@ -401,6 +401,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         // One state that is the last one needs no place of its own.
         taps: if taps.len() > 1 { taps } else { Vec::new() },
         class: clip || family == VisionFamily::InternVl,
+        line_end: family == VisionFamily::LlavaNext,
         width,
         hidden: match family {
             VisionFamily::Glm4V => size("intermediate_size", Some(13696), 1 << 16)?,
@@ -571,6 +572,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         None => keys.text("clip.projector_type")?,
     };
     let has = |name: &str| keys.checkpoint.tensor(name).is_some();
+    let cuts = keys.value("clip.vision.image_grid_pinpoints").is_some();
     let family = match said.unwrap_or("") {
         "idefics3" => VisionFamily::Idefics3,
         "gemma3" => VisionFamily::Gemma3,
@@ -587,7 +589,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         "paddleocr" => VisionFamily::PaddleOcr,
         "glm4v" if has("v.position_embd.weight") => VisionFamily::Glm4V,
         "glm4v" => VisionFamily::GlmOcr,
-        "mlp" if has("model.image_newline") => VisionFamily::LlavaNext,
+        "mlp" if has("model.image_newline") || !cuts => VisionFamily::LlavaNext,
         _ => return Ok(None),
     };
     let llava = family == VisionFamily::LlavaNext;
@@ -727,6 +729,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         deep,
         taps: if taps.len() > 1 { taps } else { Vec::new() },
         class: has("v.class_embd") && (llava || family == VisionFamily::InternVl),
+        line_end: llava && has("model.image_newline"),
         width: width.ok_or_else(|| keys.error(&last, "has a wrong shape"))?,
         hidden: hidden.unwrap_or(1),
         joined_norm: match family {

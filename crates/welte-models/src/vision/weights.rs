@@ -473,7 +473,7 @@ impl Taker<'_> {
             self.class()?;
         }
         let llava = spec.family == VisionFamily::LlavaNext;
-        if llava {
+        if spec.line_end {
             self.line_end()?;
         }
         let first_norm = self.tower(names.first_norm);
@@ -656,9 +656,9 @@ pub fn learned_positions(
     Ok(values)
 }
 
-/// The feature that ends the lines of pictures that are cut; `None` for families without one.
+/// The feature that ends the lines of pictures that are cut, if there is one.
 pub fn line_end(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<f32>>, Error> {
-    if spec.family != VisionFamily::LlavaNext {
+    if !spec.line_end {
         return Ok(None);
     }
     let info = taker(spec, checkpoint).line_end()?;

@@ -274,11 +274,13 @@ pub(super) fn read(
         VisionFamily::LlavaNext => {
             let keys = ["crop_size.height", "size.height", "size.shortest_edge"];
             same_side(&settings, "size", settings.number(&keys, MOST_SIDE)?, side)?;
-            (
-                Method::Padded { tile: spec.image },
-                Filter::Bicubic,
-                Marks::Lined,
-            )
+            let (side, cuts) = (spec.image, spec.line_end);
+            let method = if cuts {
+                Method::Padded { tile: side }
+            } else {
+                Method::Middle { side }
+            };
+            (method, Filter::Bicubic, Marks::Lined)
         }
         VisionFamily::Pixtral | VisionFamily::Mistral3 => {
             let longest = longest(side)?;
@@ -333,7 +335,7 @@ pub(super) fn read(
             }
         },
         sizes: match spec.family {
-            VisionFamily::LlavaNext => sizes(&settings, spec.image)?,
+            VisionFamily::LlavaNext if spec.line_end => sizes(&settings, spec.image)?,
             _ => Vec::new(),
         },
         mean,
