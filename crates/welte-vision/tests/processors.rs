@@ -258,3 +258,29 @@ fn every_filter_keeps_an_even_picture_even() {
         }
     }
 }
+
+/// LLaVA 1.5: the middle of a picture, whose features stand in one run.
+#[test]
+fn the_middle_is_cut_out() {
+    let (mut processor, _) = processor("llava_next");
+    (processor.method, processor.patch) = (Method::Middle { side: 4 }, 2);
+    for (width, height) in [(9, 4), (4, 9)] {
+        let column = |i: u32| if width > height { i % width } else { i / width };
+        let bytes = (0..width * height).flat_map(|i| [column(i) as u8; 3]);
+        let pixels = Pixels {
+            width,
+            height,
+            bytes: bytes.collect(),
+        };
+        let prepared = processor.prepare(&pixels).expect("a tile");
+        let tile = &prepared.tiles[0].pixels;
+        assert_eq!([tile.width, tile.height], [4, 4]);
+        let along = if width > height { 3 } else { 12 };
+        let found: Vec<u8> = tile.bytes.iter().step_by(along).take(4).copied().collect();
+        assert_eq!(found, [2, 3, 4, 5], "{width} by {height}");
+        let [Piece::Features { axes, .. }] = &prepared.layout()[..] else {
+            panic!("{:?}", prepared.layout());
+        };
+        assert_eq!(axes.len(), 4);
+    }
+}

@@ -458,7 +458,7 @@ fn the_demo_model_says_what_is_in_pictures() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let model = root.join("models/demo.gguf");
     let options = with(LoadOptions::default(), |o| {
-        (o.device, o.context) = (DeviceChoice::CPU, Some(512));
+        (o.device, o.context) = (DeviceChoice::CPU, 512);
         o.images = Images::File(root.join("models/demo-eyes.gguf"));
     });
     let model = load(model.to_str().unwrap(), &options);
