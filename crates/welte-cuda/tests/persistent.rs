@@ -591,7 +591,7 @@ fn a_model_that_it_cannot_run_is_replayed_as_a_graph_with_the_reason() {
     let (replay, note) = replaying(&context);
     assert_eq!(replay, Replay::Graph);
     let note = note.unwrap();
-    assert!(note.contains("recurrent state"), "{note}");
+    assert!(note.contains("not convolved by a product"), "{note}");
     assert_eq!(chain_of(&mut context, start(9, 0), 20).len(), 20);
 }
 
