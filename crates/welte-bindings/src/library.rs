@@ -8,6 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use tower::ServiceExt;
 use welte::{LoadOptions, Model, Progress};
@@ -26,18 +27,19 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads a model. `options` is a JSON object, or empty. `progress` gets the bytes read so far and in all.
+    /// Loads a model. `options` is a JSON object, or empty. `progress` gets the bytes read so far and in all,
+    /// and may end the load.
     pub fn load(
         source: &str,
         options: &str,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Arc<Library>, Problem> {
         let Loading { load, serve } = Loading::parse(options)?;
-        let model = Model::load(source, &load, &mut |at| {
-            if let Progress::Weights { done, total } = at {
-                progress(done, total);
-            }
-        })?;
+        let mut tell = |at| match at {
+            Progress::Weights { done, total } => progress(done, total),
+            Progress::Tuning { .. } => ControlFlow::Continue(()),
+        };
+        let model = Model::load_while(source, &load, &mut tell)?;
         let waiter = Waiter::new()?;
         let inside = waiter.enter();
         let router = welte_server::router(model.clone(), serve)?;

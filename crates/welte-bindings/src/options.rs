@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 use welte::{
-    Activations, Format, LoadOptions, Pooling, PrefixStoreOptions, Replay, Speculation, Steps,
-    cpu_list,
+    Activations, Format, Images, LoadOptions, Pooling, PrefixStoreOptions, Replay, Speculation,
+    Steps, cpu_list,
 };
 use welte_server::ServerOptions;
 
 /// Every option, for the message that refuses an unknown one.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "activations",
     "cache_positions",
     "chat_template",
@@ -25,6 +25,7 @@ const NAMES: [&str; 22] = [
     "ignore_memory",
     "instructions",
     "kv_format",
+    "mmproj",
     "pooling",
     "prefix_cache",
     "prefix_cache_bytes",
@@ -94,6 +95,12 @@ impl Loading {
             _ => Err("use alike or fast".to_string()),
         })?;
         load.steps = steps.unwrap_or(load.steps);
+        load.images = match fields.take::<Value>("mmproj")? {
+            None => Images::Beside,
+            Some(Value::Bool(false)) => Images::Off,
+            Some(Value::String(path)) => Images::File(path.into()),
+            Some(_) => return Err(wrong("mmproj", "use the path of a file, or false")),
+        };
         let speculation = fields.named("speculation", |name| match name {
             "ngram" => Ok(Speculation::default()),
             "off" => Ok(Speculation::Off),

@@ -66,6 +66,7 @@ impl From<welte::Error> for Problem {
     fn from(error: welte::Error) -> Problem {
         let kind = match &error {
             welte::Error::Memory { .. } => Kind::Memory,
+            welte::Error::LoadEnded => Kind::Cancelled,
             welte::Error::UnknownDevice { .. } | welte::Error::CacheFormat { .. } => Kind::Argument,
             _ => Kind::Model,
         };

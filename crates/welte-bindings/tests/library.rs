@@ -11,9 +11,53 @@ const OPTIONS: &str = r#"{"device": "cpu", "context": 512, "threads": 2}"#;
 /// Longer than a call goes on without asking whether its answer is still wanted.
 const SLOW: Duration = Duration::from_millis(60);
 
+fn go_on(_: u64, _: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn a_load_may_be_ended() {
+    let ended = Library::load(MODEL, OPTIONS, &mut |_, _| ControlFlow::Break(()));
+    assert_eq!(ended.err().unwrap().kind, Kind::Cancelled);
+}
+
+#[test]
+fn images_need_an_encoder_beside_the_model_or_where_the_options_say() {
+    let folder = std::env::temp_dir().join(format!("welte-mmproj-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let model = folder.join("demo.gguf");
+    std::fs::copy(MODEL, &model).unwrap();
+    std::fs::copy(MODEL, folder.join("mmproj-no-encoder.gguf")).unwrap();
+    let refused = |options: Value| {
+        let library = Library::load(model.to_str().unwrap(), &options.to_string(), &mut go_on)?;
+        let url = json!({ "url": "data:image/png;base64,AAAA" });
+        let content = json!([{ "type": "image_url", "image_url": url }]);
+        let request = json!({ "messages": [{ "role": "user", "content": content }] });
+        let mut ignore = |_: &str| ControlFlow::Continue(());
+        library.chat(&request.to_string(), &mut ignore, &mut || true)
+    };
+    let options = |mmproj: Value| json!({ "device": "cpu", "context": 64, "mmproj": mmproj });
+    let kind = |mmproj: Value| refused(options(mmproj)).unwrap_err();
+    let beside = kind(Value::Null);
+    assert_eq!(beside.kind, Kind::Request, "{beside}");
+    assert!(beside.message.contains("mmproj-no-encoder"), "{beside}");
+    let off = kind(false.into());
+    assert!(!off.message.contains("mmproj-no-encoder"), "{off}");
+    assert_eq!(
+        (off.kind, kind(7.into()).kind),
+        (Kind::Request, Kind::Argument)
+    );
+    let file = kind("/nowhere.gguf".into());
+    assert!(
+        file.kind == Kind::Model && file.message.contains("/nowhere.gguf"),
+        "{file}"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 fn library() -> &'static Arc<Library> {
     static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
-    LIBRARY.get_or_init(|| Library::load(MODEL, OPTIONS, &mut |_, _| ()).unwrap())
+    LIBRARY.get_or_init(|| Library::load(MODEL, OPTIONS, &mut go_on).unwrap())
 }
 
 fn greedy(max_tokens: u32) -> String {
@@ -173,7 +217,7 @@ fn problems_name_the_field_and_have_a_kind() {
         assert_eq!(problem.kind, Kind::Argument, "{problem}");
         assert!(problem.message.contains(words), "{problem}");
     }
-    let missing = Library::load("/nowhere.gguf", "", &mut |_, _| ())
+    let missing = Library::load("/nowhere.gguf", "", &mut go_on)
         .err()
         .unwrap();
     assert_eq!(missing.kind, Kind::Model);

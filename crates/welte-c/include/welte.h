@@ -84,9 +84,9 @@ typedef struct welte_session welte_session;
 typedef struct welte_stream welte_stream;
 
 /**
- * Gets the bytes of the weights that are read, and those in all.
+ * Gets the bytes of the weights that are read, and those in all. Anything but 0 ends the load.
  */
-typedef void (*welte_progress_fn)(uint64_t done, uint64_t total, void *user);
+typedef int32_t (*welte_progress_fn)(uint64_t done, uint64_t total, void *user);
 
 /**
  * Gets each piece of text as soon as it is final: whole characters. Anything but 0 ends the generation.
@@ -125,8 +125,8 @@ void welte_values_free(float *values, size_t count);
 /**
  * Loads a model from a GGUF file or a Hugging Face directory. The options are a JSON object with any of "activations",
  * "cache_positions", "chat_template", "checkpoints", "context", "cpu_experts", "cpus", "device", "embeddings", "ignore_memory",
- * "instructions", "kv_format", "pooling", "prefix_cache", "prefix_cache_bytes", "prompt_rows", "replay", "reranking", "slots",
- * "speculation", "steps" and "threads" (docs/library.md). The progress function may be NULL. Free the model with welte_model_free.
+ * "instructions", "kv_format", "mmproj", "pooling", "prefix_cache", "prefix_cache_bytes", "prompt_rows", "replay", "reranking",
+ * "slots", "speculation", "steps" and "threads" (docs/library.md). The progress function may be NULL. Free the model with welte_model_free.
  */
 welte_code welte_model_load(const char *source,
                             const char *options,

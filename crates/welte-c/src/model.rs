@@ -13,8 +13,9 @@ pub struct welte_model {
     pub(crate) library: Arc<Library>,
 }
 
-/// Gets the bytes of the weights that are read, and those in all.
-pub type welte_progress_fn = Option<unsafe extern "C" fn(done: u64, total: u64, user: *mut c_void)>;
+/// Gets the bytes of the weights that are read, and those in all. Anything but 0 ends the load.
+pub type welte_progress_fn =
+    Option<unsafe extern "C" fn(done: u64, total: u64, user: *mut c_void) -> i32>;
 
 /// Gets each piece of text as soon as it is final: whole characters. Anything but 0 ends the generation.
 pub type welte_text_fn =
@@ -40,8 +41,8 @@ pub(crate) fn callback(
 
 /// Loads a model from a GGUF file or a Hugging Face directory. The options are a JSON object with any of "activations",
 /// "cache_positions", "chat_template", "checkpoints", "context", "cpu_experts", "cpus", "device", "embeddings", "ignore_memory",
-/// "instructions", "kv_format", "pooling", "prefix_cache", "prefix_cache_bytes", "prompt_rows", "replay", "reranking", "slots",
-/// "speculation", "steps" and "threads" (docs/library.md). The progress function may be NULL. Free the model with welte_model_free.
+/// "instructions", "kv_format", "mmproj", "pooling", "prefix_cache", "prefix_cache_bytes", "prompt_rows", "replay", "reranking",
+/// "slots", "speculation", "steps" and "threads" (docs/library.md). The progress function may be NULL. Free the model with welte_model_free.
 ///
 /// # Safety
 /// Texts are NULL or end with a zero byte; `model` is a place for a pointer.
@@ -57,11 +58,10 @@ pub unsafe extern "C" fn welte_model_load(
         let model = place("model", model)?;
         // SAFETY: the texts live as long as the call.
         let (source, options) = unsafe { (text("source", source)?, optional("options", options)?) };
-        let mut report = |done, total| {
-            if let Some(progress) = progress {
-                // SAFETY: the caller gave the function for these arguments.
-                unsafe { progress(done, total, user) };
-            }
+        let mut report = |done, total| match progress {
+            // SAFETY: the caller gave the function for these arguments.
+            Some(progress) if unsafe { progress(done, total, user) } != 0 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
         };
         let library = Library::load(source, options.unwrap_or_default(), &mut report)?;
         let loaded = Box::into_raw(Box::new(welte_model { library }));

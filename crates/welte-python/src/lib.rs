@@ -103,14 +103,24 @@ impl Model {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Model> {
         let mut raised = None;
+        let tell = |py: Python<'_>, at: (u64, u64)| {
+            py.check_signals()?;
+            progress
+                .iter()
+                .try_for_each(|progress| progress.call1(py, at).map(drop))
+        };
         let loaded = py.detach(|| {
-            Library::load(&source, &options, &mut |done, total| {
-                let Some(progress) = &progress else { return };
-                if raised.is_none() {
-                    let called = Python::attach(|py| progress.call1(py, (done, total)));
-                    raised = called.err();
-                }
-            })
+            Library::load(
+                &source,
+                &options,
+                &mut |done, total| match Python::attach(|py| tell(py, (done, total))) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => {
+                        raised = Some(error);
+                        ControlFlow::Break(())
+                    }
+                },
+            )
         });
         match raised {
             Some(error) => Err(error),
@@ -209,11 +219,13 @@ impl Model {
         let (values, size) = waiting(py, cancel.as_ref(), |alive| {
             library.embed(&texts, &options, alive)
         })?;
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_ne_bytes())
-            .collect();
-        Ok((PyBytes::new(py, &bytes), size))
+        let bytes = PyBytes::new_with(py, values.len() * 4, |bytes| {
+            for (bytes, value) in bytes.chunks_exact_mut(4).zip(&values) {
+                bytes.copy_from_slice(&value.to_ne_bytes());
+            }
+            Ok(())
+        })?;
+        Ok((bytes, size))
     }
 }
 

@@ -77,7 +77,10 @@ def test_vectors(model):
 
 def test_tokens(model):
     text = "A fox ran home."
-    assert model.detokenize(model.tokenize(text)) == text
+    tokens = model.tokenize(text)
+    assert model.detokenize(tokens) == text
+    for kind in (numpy.uint32, numpy.int64):
+        assert model.detokenize(numpy.array(tokens, dtype=kind)) == text
     for wrong in ([-1], ["a"], [1.5], [2**40]):
         with pytest.raises(welte.ArgumentError, match="token"):
             model.detokenize(wrong)
@@ -150,8 +153,6 @@ def test_errors(model):
         welte.Model("/nowhere.gguf")
     with pytest.raises(welte.ArgumentError, match="not JSON serializable"):
         model.chat(MESSAGES, seed=object())
-    with pytest.raises(ZeroDivisionError):
-        welte.Model(welte.demo_model(), context=64, progress=lambda *_: 1 / 0)
     for kind in (welte.RequestError, welte.ArgumentError, welte.ModelError):
         assert issubclass(kind, welte.WelteError)
     closed = welte.Model(welte.demo_model(), context=64, device="cpu")
@@ -165,16 +166,41 @@ def test_the_plan():
     assert plan["context"] == 512 and 0 < plan["total"] == sum(plan["memory"].values())
 
 
+def test_a_load_ends_with_an_exception_of_its_progress():
+    seen = []
+
+    def stop(*at):
+        seen.append(at)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        welte.Model(welte.demo_model(), context=64, device="cpu", progress=stop)
+    assert len(seen) == 1
+
+
+GENERATES = """
+model = welte.Model(welte.demo_model(), context=512, device='cpu')
+print('ready', flush=True)
+while True: model.generate('A', ignore_eos=True, max_tokens=500)
+"""
+# Its weights are computed, which takes long.
+LOADS = """
+def progress(done, total):
+    if done == 0: print('ready', flush=True)
+    if done == total: print('loaded', flush=True)
+welte.Model('synthetic:qwen3-4b:q4_0', context=64, device='cpu', progress=progress)
+"""
+LOADS_WITHOUT_PROGRESS = "print('ready', flush=True)\nwelte.Model('synthetic:qwen3-4b:q4_0', context=64, device='cpu')"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_an_interrupt_ends_a_request():
+@pytest.mark.parametrize("work", [GENERATES, LOADS, LOADS_WITHOUT_PROGRESS])
+def test_an_interrupt_ends_a_call(work):
     program = (
         "import signal, welte\n"
         # Where these tests run in the background the signal is ignored, and programs inherit that.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "model = welte.Model(welte.demo_model(), context=512, device='cpu')\n"
-        "try:\n"
-        "    print('ready', flush=True)\n"
-        "    while True: model.generate('A', ignore_eos=True, max_tokens=500)\n"
+        "try:\n" + "\n".join("    " + line for line in work.splitlines()) + "\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', flush=True)\n"
     )

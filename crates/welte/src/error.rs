@@ -65,6 +65,9 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// Whoever asked for the load has ended it.
+    #[error("the load was ended")]
+    LoadEnded,
     /// The model generates no text.
     #[error("{origin} generates no text: it computes vectors of texts, or scores of pairs")]
     NoText {

@@ -1,5 +1,6 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+mod ending;
 mod eyes;
 mod images;
 mod inspection;

@@ -55,6 +55,7 @@ class Model:
         ignore_memory: bool | None = None,
         instructions: str | None = None,
         kv_format: Literal["f16", "q8_0"] | None = None,
+        mmproj: str | PathLike[str] | Literal[False] | None = None,
         pooling: Literal["last", "mean", "cls"] | None = None,
         prefix_cache: str | PathLike[str] | None = None,
         prefix_cache_bytes: int | None = None,

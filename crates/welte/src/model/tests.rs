@@ -55,6 +55,36 @@ impl Device for Limited {
     }
 }
 
+#[test]
+fn a_load_ends_when_its_caller_says_so() {
+    for device in ["cpu", "reference"] {
+        let options = LoadOptions {
+            device: device.parse().unwrap(),
+            ..context(64)
+        };
+        let source = "synthetic:tiny:q8_0";
+        let load = |most: usize| {
+            let mut calls = 0;
+            let loaded = Model::load_while(source, &options, &mut |_| {
+                calls += 1;
+                if calls > most {
+                    return std::ops::ControlFlow::Break(());
+                }
+                std::ops::ControlFlow::Continue(())
+            });
+            (loaded, calls)
+        };
+        let (whole, all) = load(usize::MAX);
+        assert!(whole.is_ok() && all > 2, "{device}: {all} calls");
+        // Nothing is told after the end, not even where that was the last word.
+        for most in [0, 1, all - 1] {
+            let (ended, calls) = load(most);
+            assert!(matches!(ended, Err(Error::LoadEnded)), "{device}: {most}");
+            assert_eq!(calls, most + 1);
+        }
+    }
+}
+
 fn plan_tiny(device: &dyn Device, options: &LoadOptions) -> Result<Plan, Error> {
     let checkpoint = open("synthetic:tiny:q8_0").unwrap();
     let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
