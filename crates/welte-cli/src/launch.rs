@@ -1,7 +1,7 @@
 //! `welte launch`: a coding agent or another program, connected to a server.
 
 use crate::address::AddressArgs;
-use crate::http;
+use crate::{http, own};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -158,13 +158,16 @@ impl Tool {
                 )
             },
             Tool::OpenWebui => Start {
-                args: vec!["serve".into()],
+                // Its own default is the port of our server.
+                args: ["serve", "--port", "3000"].map(String::from).into(),
                 ..plain(
                     "open-webui",
                     set(&[
                         ("OPENAI_API_BASE_URL", &v1),
                         ("OPENAI_API_KEY", key),
                         ("ENABLE_OLLAMA_API", "false"),
+                        // Otherwise the connections of its last start hold.
+                        ("ENABLE_PERSISTENT_CONFIG", "false"),
                     ]),
                 )
             },
@@ -291,10 +294,11 @@ impl Drop for Server {
 /// Starts a server and waits until it answers. Its log goes to a file, because the program has the terminal.
 fn serve(args: &LaunchArgs, folder: &Path) -> anyhow::Result<Server> {
     let (host, port) = args.server.place()?;
-    let program = std::env::current_exe().context("the path of welte is not known")?;
+    let words = own::words()?;
     let log = folder.join("server.log");
     let file = File::create(&log).with_context(|| log.display().to_string())?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
     command.args(["serve", "--host", &host, "--port", &port.to_string()]);
     if host.parse::<IpAddr>().is_err() {
         command.args(["--allow-host", &host]);

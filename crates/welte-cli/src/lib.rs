@@ -35,6 +35,7 @@ mod limits;
 mod llama_flags;
 mod logprobs;
 mod offer;
+mod own;
 mod perplexity;
 mod profile;
 mod quantize;
@@ -55,6 +56,8 @@ mod tokenize;
 mod tune;
 mod video;
 mod wrap;
+
+pub use own::started_by;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;

@@ -1,5 +1,6 @@
 //! `welte service`: a server that starts with the session of this user, through systemd or launchd.
 
+use crate::own;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use std::fs;
@@ -53,8 +54,7 @@ pub(crate) fn run(
     let shown = file.display();
     match &args.action {
         Action::Install { no_start, serve } => {
-            let program = std::env::current_exe().context("the path of welte is not known")?;
-            let text = manager.text(&program, &absolute(serve)?)?;
+            let text = manager.text(&own::words()?, &absolute(serve)?)?;
             let folder = file.parent().unwrap_or(Path::new("."));
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
             write_private(&file, &text).with_context(|| shown.to_string())?;
@@ -122,12 +122,12 @@ impl Manager {
         })
     }
 
-    fn text(self, program: &Path, serve: &[String]) -> anyhow::Result<String> {
+    fn text(self, program: &[String], serve: &[String]) -> anyhow::Result<String> {
         let cached = ["--models-cached".to_string()];
         let serve = if serve.is_empty() { &cached } else { serve };
-        let program = program.to_str().context("the path of welte is not UTF-8")?;
-        let words = [program, "serve"]
-            .into_iter()
+        let words = program.iter().map(String::as_str);
+        let words = words
+            .chain(["serve"])
             .chain(serve.iter().map(String::as_str));
         if let Some(word) = words.clone().find(|word| word.contains(char::is_control)) {
             bail!("{word:?}: a service's arguments cannot contain control characters");
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn arguments_reach_the_service_as_they_are() {
-        let program = Path::new("/opt/my tools/welte");
+        let program = &["/opt/my tools/welte".to_string()];
         let serve = ["-m".to_string(), r#"a "50%" $model.gguf"#.to_string()];
         let unit = Manager::Systemd.text(program, &serve).unwrap();
         let line = r#"ExecStart="/opt/my tools/welte" "serve" "-m" "a \"50%%\" $$model.gguf""#;

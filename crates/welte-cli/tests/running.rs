@@ -194,6 +194,12 @@ fn a_program_is_launched_with_a_running_server_or_one_of_its_own() {
         printed.contains(&format!("export ANTHROPIC_BASE_URL='http://{}'", server.1)),
         "{printed}"
     );
+    // Not at the server's own port.
+    let printed = text(&welte(&["launch", "open-webui", "--print"], &at).stdout);
+    assert!(
+        printed.contains("open-webui 'serve' '--port' '3000'"),
+        "{printed}"
+    );
     let missing = welte(&["launch", "goose"], &at);
     assert!(text(&missing.stderr).contains("goose: cannot be started"));
 

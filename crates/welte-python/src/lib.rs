@@ -281,9 +281,10 @@ fn plan(py: Python<'_>, source: String, options: String) -> PyResult<String> {
     Ok(planned.to_string())
 }
 
-/// The command line, whose first argument is the command's name. Returns the exit code.
+/// The command line, whose first argument is the command's name. Returns the exit code. `own`: the words that start it anew.
 #[pyfunction]
-fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
+fn command(py: Python<'_>, args: Vec<OsString>, own: Vec<String>) -> u8 {
+    welte_cli::started_by(own);
     let ended = py.detach(|| welte_cli::main(args.into_iter()));
     // The standard library does not give the number back.
     let code = (0..=u8::MAX).find(|code| ExitCode::from(*code) == ended);

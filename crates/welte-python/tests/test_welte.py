@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -224,6 +225,20 @@ def test_the_command():
     assert "fox" in story.stdout and story.returncode == 0
     assert command("run", "--no-such-flag").returncode == 2
     assert command("inspect", "-m", "/nowhere.gguf").returncode == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script stands for the agent")
+def test_the_command_starts_itself_as_a_server(tmp_path):
+    agent = tmp_path / "aider"
+    agent.write_text('#!/bin/sh\necho "$2 at $OPENAI_API_BASE"\n')
+    agent.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    launch = [sys.executable, "-m", "welte", "launch", "aider", "-m", welte.demo_model(), "-c", "512", "--port", port]
+    said = subprocess.run(launch, capture_output=True, text=True, check=False, env=environment)
+    assert said.stdout == f"openai/demo at http://127.0.0.1:{port}/v1\n", said.stderr
 
 
 def test_the_class_of_llama_cpp():
