@@ -49,7 +49,8 @@ pub struct Args {
     /// Threads of the CPU.
     #[arg(short, long)]
     threads: Option<usize>,
-    /// Where a GGUF file's tokenizer and chat template are written for the front end; otherwise a temporary folder.
+    /// Where a GGUF file's tokenizer and chat template are written for the front end, with the same path for all workers of a
+    /// model; otherwise a folder of the user's cache.
     #[arg(long)]
     card: Option<PathBuf>,
 }
@@ -88,10 +89,7 @@ impl Worker {
             )
         };
         let name = args.served_model_name.clone().unwrap_or_else(of_file);
-        let temporary =
-            || std::env::temp_dir().join(format!("welte-dynamo-{}", std::process::id()));
-        let folder = args.card.clone().unwrap_or_else(temporary);
-        let card = card::folder(&args.model, &model, &folder)?;
+        let card = card::folder(&args.model, &model, args.card.as_deref())?;
         let common = args.common;
         let config = WorkerConfig {
             namespace: common.namespace,

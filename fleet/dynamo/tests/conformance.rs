@@ -128,6 +128,10 @@ fn the_card_has_what_the_front_end_needs() {
         ),
         (path, Some("demo"))
     );
+    // A second worker finds the same.
+    let (_, again) = Worker::from_args(arguments).unwrap();
+    assert_eq!(again.model_name, config.model_name);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 4);
     let read = |name: &str| -> Value {
         serde_json::from_str(&std::fs::read_to_string(folder.path().join(name)).unwrap()).unwrap()
     };
