@@ -198,8 +198,14 @@ fn impossible_beginnings_are_refused() {
     let refused = |request: Request| engine.submit(request).err().unwrap().to_string();
     let long = refused(continued(&request, &[5; 5]));
     assert!(long.contains("5 tokens are more than the 4"), "{long}");
-    let ended = refused(continued(&request, &[5, 9]));
+    let ended = refused(continued(&request, &[9, 5]));
     assert!(ended.contains("has ended, with token 9"), "{ended}");
+    let whole = engine.submit(continued(&request, &[5, 9])).unwrap();
+    let (_, whole) = whole.complete().unwrap();
+    assert_eq!(
+        (whole.stop, &whole.tokens[..]),
+        (StopReason::End(9), &[5][..])
+    );
     let scored = with(request.clone(), |r| r.options.prompt_logprobs = Some(0));
     let scored = refused(continued(&scored, &[5]));
     assert!(scored.contains("prompt_logprobs"), "{scored}");

@@ -252,7 +252,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
                 ),
                 (
                     "messages",
-                    "Message[]",
+                    "Message[+]",
                     "a conversation in place of a text, as vLLM takes it",
                 ),
                 (

@@ -146,14 +146,19 @@ impl Sequence {
         let (mut tokens, mut keys) = (Vec::with_capacity(max_len), Vec::with_capacity(max_len));
         tokens.extend_from_slice(prompt);
         keys.extend(prompt.iter().copied().map(Key::from));
-        tokens.extend_from_slice(answered);
-        keys.extend(answered.iter().map(|token| Key::from(*token) | GENERATED));
         let (mut bias, mut ends) = (options.bias.clone(), model.end_tokens().to_vec());
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
         }
         ends.extend_from_slice(&options.stop_tokens);
-        check_answered(request, answered, budget, &ends)?;
+        // A whole answer has its end.
+        let (answered, ended) = match answered.split_last() {
+            Some((last, before)) if ends.contains(last) => (before, Some(*last)),
+            _ => (answered, None),
+        };
+        check_answered(request, (length, answered), budget, &ends)?;
+        tokens.extend_from_slice(answered);
+        keys.extend(answered.iter().map(|token| Key::from(*token) | GENERATED));
         let biases = bias.len();
         if options.min_tokens > 0 {
             bias.extend(ends.iter().map(|token| (*token, f32::NEG_INFINITY)));
@@ -183,11 +188,10 @@ impl Sequence {
         let mut stops = Stops::new(model, &options.stop, &options.printed_controls);
         let mut met = answered.iter().map(|token| stops.as_mut()?.take(*token));
         // What was answered may be all.
-        let end = match met.find_map(|which| which) {
-            Some(which) => Some(Ok(Finish::Stop(which))),
-            None if answered.len() == budget && budget > 0 => Some(Ok(Finish::Length)),
-            None => None,
-        };
+        let full = answered.len() == budget && budget > 0;
+        let end = met.find_map(|which| which).map(Finish::Stop);
+        let end = end.or(ended.map(Finish::End));
+        let end = end.or(full.then_some(Finish::Length)).map(Ok);
         Ok(Sequence {
             number: 0,
             priority: request.priority,
@@ -402,7 +406,7 @@ impl Sequence {
 /// Refuses an answer so far that a request with this budget and these end tokens cannot have had.
 fn check_answered(
     request: &Request,
-    answered: &[u32],
+    (prompt, answered): (usize, &[u32]),
     budget: usize,
     ends: &[u32],
 ) -> Result<(), Error> {
@@ -422,7 +426,6 @@ fn check_answered(
     if request.options.prompt_logprobs.is_some() {
         return wrong("it cannot be combined with prompt_logprobs".into());
     }
-    let prompt = request.prompt.len() - answered.len();
     let spans = media::both_ways(request);
     let media = request
         .media
