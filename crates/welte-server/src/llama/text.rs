@@ -24,8 +24,8 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     } else {
         "content"
     };
-    let required = || fields.wrong("content", "is required");
-    let content: String = prompt.or(content).ok_or_else(required)?;
+    // As llama.cpp has it, what is not there has no tokens.
+    let content: String = prompt.or(content).unwrap_or_default();
     let asked: Option<bool> = fields.take("add_special_tokens")?;
     let special = asked
         .or(fields.take("add_special")?)
@@ -66,8 +66,18 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
 /// The tokens of a conversation's prompt.
 async fn tokenize_chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     let (ask, messages, variables) = conversation(&app, &mut fields).await?;
-    fields.ignore(&["prompt", "content", "add_special", "add_special_tokens"]);
-    fields.ignore(&["parse_special", "with_pieces"]);
+    for text in ["prompt", "content"] {
+        let _: Option<String> = fields.take(text)?;
+    }
+    let flags = [
+        "add_special",
+        "add_special_tokens",
+        "parse_special",
+        "with_pieces",
+    ];
+    for flag in flags {
+        let _: Option<bool> = fields.take(flag)?;
+    }
     fields.finish()?;
     let work = move || {
         let (tokens, _) = ask.encode_chat(&messages, &variables)?;
