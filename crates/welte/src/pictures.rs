@@ -156,15 +156,16 @@ impl Eyes {
                 .id_of(mark)
                 .is_some_and(|id| tokenizer.is_control(id))
         };
-        let mark = std::iter::once(own_mark)
-            .chain(STAND_INS.into_iter().filter(known))
-            .find(|mark| matches!(tokenizer.encode(mark, false, true), Ok(ids) if ids.len() == 1));
-        let mark = mark.map(str::to_string).ok_or_else(|| {
+        let own = |mark: &str| match tokenizer.encode(mark, false, true).as_deref() {
+            Ok([token]) => Some((mark.to_string(), *token)),
+            _ => None,
+        };
+        let found = own(own_mark).or_else(|| STAND_INS.into_iter().filter(known).find_map(own));
+        let (mark, placeholder) = found.ok_or_else(|| {
             wrong(format!(
                 "the vocabulary has no token {own_mark:?}, which stands for images"
             ))
         })?;
-        let placeholder = tokenizer.encode(&mark, false, true)?[0];
         Ok(Eyes {
             sight,
             tokenizer,
