@@ -22,17 +22,23 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from seeded import Gguf
 from transformers.image_processing_backends import TorchvisionBackend
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.kimi_k25.image_processing_kimi_k25 import Kimi_K25ImageProcessor
+from transformers.models.idefics2.modeling_idefics2 import Idefics2VisionTransformer
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor as LFM2_VL
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
+from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
+from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
@@ -62,6 +68,21 @@ class PilResize(TorchvisionBackend):
 
 class Lfm2VlImageProcessor(LFM2_VL, PilResize):
     pass
+
+
+class MiniCpmVProcessor(MiniCPMV4_6ImageProcessorPil):
+    """That of the earlier versions: sides are multiples of a patch, of which later ones merge four."""
+
+    def find_best_resize(self, image_size, scale_resolution, patch_size, downsample_mode, allow_upscale=False):
+        sides = super().find_best_resize(image_size, scale_resolution, patch_size / 4, "16x", allow_upscale)
+        return tuple(int(side) for side in sides)
+
+    def save_pretrained(self, folder):
+        settings = dict(image_processor_type="MiniCPMVImageProcessor", max_slice_nums=self.max_slice_nums, scale_resolution=32, patch_size=4,
+                        use_image_id=True, image_feature_size=QUERIES, im_start="<image>", im_end="</image>", slice_start="<slice>",
+                        slice_end="</slice>", im_id_start="<image_id>", im_id_end="</image_id>", slice_mode=True,
+                        norm_mean=[0.5] * 3, norm_std=[0.5] * 3, version=4.0)
+        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings, indent=1) + "\n")
 
 
 class KimiImageProcessor(Kimi_K25ImageProcessor, PilResize):
@@ -204,6 +225,113 @@ MODELS |= {
         image_token_id=IMAGE, projection_hidden_size=48, tie_word_embeddings=False)),
         lambda: KimiImageProcessor(patch_size=4, max_patches=100)),
 }
+GEMMA4_TEXT = dict(num_hidden_layers=3, global_head_dim=32, pad_token_id=0, layer_types=[WINDOWED, FULL, FULL],
+                   rope_parameters={FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+                                    WINDOWED: {"rope_type": "default", "rope_theta": 1000.0}})
+
+
+def gemma4_large(**more):
+    """The larger models have no embeddings per layer. Their features attend to each other in windowed layers."""
+    return transformers.Gemma4ForConditionalGeneration(transformers.Gemma4Config(
+        vision_config=GEMMA4_TOWER | dict(use_clipped_linears=False), audio_config=None,
+        text_config=TEXT | GEMMA4_TEXT | dict(hidden_size_per_layer_input=0, vocab_size_per_layer_input=VOCAB, sliding_window=70,
+                                              use_bidirectional_attention="vision", attention_k_eq_v=True, num_global_key_value_heads=1,
+                                              layer_types=[FULL, WINDOWED, FULL], **more),
+        image_token_id=IMAGE, video_token_id=VOCAB + 1, audio_token_id=VOCAB + 2))
+
+
+MODELS |= {
+    "llava": (lambda: transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(
+        vision_config=SIGLIP | dict(num_hidden_layers=3, model_type="clip_vision_model"), text_config=TEXT | dict(model_type="llama"),
+        image_token_index=IMAGE, image_token_id=IMAGE)),
+        lambda: CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})),
+    "gemma3_scan": (MODELS["gemma3"][0],
+                    lambda: Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, do_pan_and_scan=True, pan_and_scan_min_crop_size=16,
+                                                    pan_and_scan_max_num_crops=3, pan_and_scan_min_ratio_to_activate=1.2)),
+    "gemma4_31b": (gemma4_large, MODELS["gemma4"][1]),
+    "gemma4_26b": (lambda: gemma4_large(enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=48,
+                                        experts_implementation="eager"), MODELS["gemma4"][1]),
+}
+QUERIES, SLICES = 4, 4
+
+
+class MiniCpmVConfig(transformers.PreTrainedConfig):
+    model_type = "minicpmv"
+
+
+class Resampler(torch.nn.Module):
+    """One layer of cross attention: learned queries read patches, whose keys know their line and column."""
+
+    def __init__(self, width, dim):
+        super().__init__()
+        self.query = torch.nn.Parameter(torch.empty(QUERIES, width))
+        self.kv_proj = torch.nn.Linear(dim, width, bias=False)
+        self.attn = torch.nn.MultiheadAttention(width, max(1, width // 128))
+        self.ln_q, self.ln_kv, self.ln_post = (torch.nn.LayerNorm(width, 1e-6) for _ in range(3))
+        self.proj = torch.nn.Parameter(torch.empty(width, width))
+
+    def forward(self, x, rows, columns):
+        width = self.query.shape[1]
+        powers = 10000.0 ** -(np.arange(width // 4) / (width // 4))
+        waves = lambda count: np.concatenate([f(np.outer(np.arange(count), powers)) for f in (np.sin, np.cos)], 1)
+        # A column's waves come first.
+        places = np.concatenate([np.tile(waves(columns), (rows, 1)), np.repeat(waves(rows), columns, 0)], 1)
+        x = self.ln_kv(self.kv_proj(x))
+        found = self.attn(self.ln_q(self.query), x + torch.from_numpy(places).to(x), x, need_weights=False)[0]
+        return self.ln_post(found) @ self.proj
+
+
+class MiniCpmV(transformers.PreTrainedModel):
+    """Puts the parts of MiniCPM-V together, of which transformers has the encoder and the language models."""
+    config_class = MiniCpmVConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        kind = transformers.Qwen3ForCausalLM if config.version == 4.5 else transformers.LlamaForCausalLM
+        keys = {key: value for key, value in config.to_dict().items() if key in TEXT or key == "rope_parameters"}
+        self.llm = kind(kind.config_class(**keys, attn_implementation="eager"))
+        tower = {key: value for key, value in config.vision_config.items() if key != "model_type"}
+        self.vpm = Idefics2VisionTransformer(transformers.models.idefics2.configuration_idefics2.Idefics2VisionConfig(
+            **tower, attn_implementation="eager"))
+        self.resampler = Resampler(config.hidden_size, tower["hidden_size"])
+        self.post_init()
+
+    def _init_weights(self, module):
+        pass
+
+    def get_image_features(self, pixel_values, target_sizes, return_dict=True):
+        features = []
+        tiles = pixel_values[0].split([4 * int(h * w) for h, w in target_sizes], -1)
+        for tile, (h, w) in zip(tiles, target_sizes):
+            h, w = int(h), int(w)
+            pixels = tile.reshape(3, 4, h, w, 4).permute(0, 2, 1, 3, 4).reshape(1, 3, 4 * h, 4 * w)
+            states = self.vpm(pixels, torch.ones(1, h, w, dtype=torch.bool)).last_hidden_state
+            features.append(self.resampler(states[0], h, w))
+        return SimpleNamespace(pooler_output=features)
+
+    def forward(self, input_ids, **inputs):
+        embeds = self.llm.model.embed_tokens(input_ids)
+        embeds[input_ids == IMAGE] = torch.cat(self.get_image_features(**inputs).pooler_output)
+        return self.llm(inputs_embeds=embeds)
+
+
+def minicpmv(version):
+    return MiniCpmV(MiniCpmVConfig(
+        **TEXT | dict(hidden_size=256 if version == 4.5 else 64, hidden_act="silu", rms_norm_eps=1e-6, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+        version=version, query_num=QUERIES, image_size=32, slice_config=dict(max_slice_nums=SLICES, scale_resolution=32, patch_size=4),
+        vision_config=SIGLIP | dict(model_type="siglip_vision_model", image_size=40, patch_size=4)))
+
+
+MODELS |= {
+    "minicpmv4": (lambda: minicpmv(4.0), lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
+    "minicpmv4_5": (lambda: minicpmv(4.5), lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
+}
+MINICPM = ("minicpmv4", "minicpmv4_5")
+# Models of embeddings have the last state of a conversation.
+EMBEDS = ("qwen3_vl",)
+# Their processors are those of others.
+SAME_PROCESSOR = ("gemma4_31b", "gemma4_26b", "minicpmv4_5")
+GEMMA3, GEMMA4 = ("gemma3", "gemma3_scan"), ("gemma4", "gemma4_31b", "gemma4_26b")
 # Transformers writes these names of Kimi otherwise than the files on the hub have them.
 KIMI_HUB = {"language_model.model.blocks.": "language_model.model.layers.", ".self_wqkv.": ".self_attn.q_proj.",
             "vision_tower.encoder.patch_embed.": "vision_tower.patch_embed.", "model.mm_projector.": "mm_projector."}
@@ -276,8 +404,20 @@ def layout(name, processor, inputs):
         own.__dict__ |= dict(image_processor=processor, patch_size=8, image_token="<image>", num_additional_image_tokens=int(clip),
                              vision_feature_select_strategy="default" if clip else "full")
         return own.replace_image_token(inputs, 0)
-    if name == "gemma4":
+    if name in GEMMA4:
         return "<|image>" + "<|image|>" * int(inputs["num_soft_tokens_per_image"][0]) + "<image|>"
+    if name in MINICPM:
+        own = SimpleNamespace(image_start_token="<image>", image_end_token="</image>", image_token="<unk>", slice_start_token="<slice>",
+                              slice_end_token="</slice>", slice_mode=True)
+        sizes = np.array([[1, QUERIES]] * inputs["num_patches_per_image"][0])
+        return MiniCPMV4_6Processor.replace_image_token(own, inputs | dict(target_sizes=sizes), 0, image_token_divisor=1)
+    if name == "llava":
+        own = LlavaProcessor.__new__(LlavaProcessor)
+        own.__dict__ |= dict(patch_size=8, image_token="<image>", num_additional_image_tokens=1, vision_feature_select_strategy="default")
+        return own.replace_image_token(inputs, 0)
+    if name == "gemma3_scan":
+        own = SimpleNamespace(full_image_sequence=layout("gemma3", processor, inputs))
+        return Gemma3Processor.replace_image_token(own, inputs, 0)
     if name == "gemma3":
         return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
     pad = {"kimi": "<|media_pad|>", "paddleocr_vl": "<|IMAGE_PLACEHOLDER|>"}.get(name, "<|image|>" if name in GLM else "<|image_pad|>")
@@ -288,7 +428,7 @@ def tiles(name, processor, inputs):
     """The pixels of each tile as bytes, [height, width, 3]."""
     values = inputs["pixel_values"]
     mean, std = (np.array(v, np.float64)[:, None, None] for v in (processor.image_mean, processor.image_std))
-    if name == "gemma4":
+    if name in GEMMA4:
         places = inputs["image_position_ids"][0]
         columns, rows = (int(n) + 1 for n in places.max(0))
         flat = np.asarray(values)[0][: rows * columns].reshape(rows, columns, 4, 4, 3)
@@ -300,6 +440,12 @@ def tiles(name, processor, inputs):
         _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
         flat = np.asarray(values).reshape(rows // 2, columns // 2, 2, 2, 3, 2, 4, 4)[:, :, :, :, :, 0]
         found = [flat.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, rows * 4, columns * 4)]
+    elif name in MINICPM:
+        found, at = [], 0
+        for h, w in inputs["target_sizes"]:
+            flat = np.asarray(values)[0, :, :, at : at + 4 * h * w].reshape(3, 4, h, w, 4)
+            found.append(flat.transpose(0, 2, 1, 3, 4).reshape(3, 4 * h, 4 * w))
+            at += 4 * h * w
     elif name == "lfm2_vl":
         shapes = [[int(n) for n in shape] for shape in inputs["spatial_shapes"]]
         each = [np.asarray(tile)[: h * w].reshape(h, w, 8, 8, 3) for tile, (h, w) in zip(values, shapes)]
@@ -321,7 +467,9 @@ def encoder_inputs(name, inputs):
     tensors = {"pixel_values": torch.as_tensor(np.asarray(inputs["pixel_values"])).float()}
     if "image_grid_thw" in inputs:
         tensors["image_grid_thw"] = torch.as_tensor(np.asarray(inputs["image_grid_thw"]))
-    if name == "gemma4":
+    if name in MINICPM:
+        tensors["target_sizes"] = torch.as_tensor(np.asarray(inputs["target_sizes"]))
+    if name in GEMMA4:
         tensors["image_position_ids"] = torch.as_tensor(np.asarray(inputs["image_position_ids"]))
     if name == "lfm2_vl":
         tensors |= {key: torch.as_tensor(np.asarray(inputs[key])) for key in ("spatial_shapes", "pixel_attention_mask")}
@@ -380,15 +528,24 @@ GLM_NAMES = {"patch_embed.proj": "v.patch_embd", "embeddings.position_embedding"
              "merger.down_proj": "mm.down", "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
              "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
              "mlp.down_proj": "ffn_down"}
+KIMI_NAMES = {"patch_embed.proj": "v.patch_embd", "pos_emb.position_embeddings": "v.position_embd.weight", "norm1": "ln1", "norm2": "ln2",
+              "attn.proj": "attn_out", "attn.q_proj": "attn_q", "attn.k_proj": "attn_k", "attn.v_proj": "attn_v", "mlp.fc1": "ffn_up",
+              "mlp.fc2": "ffn_down", "final_layernorm": "v.post_ln", "mm_projector.pre_norm": "mm.input_norm",
+              "mm_projector.in_proj": "mm.1", "mm_projector.out_proj": "mm.2"}
+MINICPM_NAMES = SIGLIP_NAMES | {"resampler.query": "resampler.query", "resampler.kv_proj": "resampler.kv", "attn.out_proj": "resampler.attn.out",
+                                "resampler.ln_q": "resampler.ln_q", "resampler.ln_kv": "resampler.ln_kv", "resampler.ln_post": "resampler.ln_post",
+                                "resampler.proj": "resampler.proj.weight"}
 PADDLE_OCR_NAMES = SIGLIP_NAMES | {"projector.pre_norm": "mm.input_norm", "projector.linear_1": "mm.1", "projector.linear_2": "mm.2"}
 # Files of these families do not say how pictures are cut.
 DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
+            "kimi": lambda: KimiImageProcessor(patch_size=4, max_patches=4096),
+            "minicpmv4_5": lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32),
             "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
           "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES), "gemma4": ("gemma4v", GEMMA4_NAMES),
           "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
           "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES), "glm4v": ("glm4v", GLM_NAMES), "glm_ocr": ("glm4v", GLM_NAMES),
-          "granite_vision": ("mlp", LLAVA_NEXT_NAMES)}
+          "granite_vision": ("mlp", LLAVA_NEXT_NAMES), "llava": ("mlp", LLAVA_NEXT_NAMES), "minicpmv4_5": ("resampler", MINICPM_NAMES), "kimi": ("kimivl", KIMI_NAMES)}
 
 
 def mmproj(name, model, processor, path, seed):
@@ -396,17 +553,18 @@ def mmproj(name, model, processor, path, seed):
     kind, names = MMPROJ[name]
     file = Gguf(path, "clip", seed)
     config = model.config.vision_config
+    config = SimpleNamespace(**config) if isinstance(config, dict) else config
     qwen = name.startswith("qwen") or name in GLM
     heads = config.num_heads if qwen else config.num_attention_heads
     numbers = {"block_count": config.depth if qwen else config.num_hidden_layers, "embedding_length": config.hidden_size,
                "feed_forward_length": config.intermediate_size, "attention.head_count": heads, "patch_size": config.patch_size,
-               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "glm4v": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
+               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "glm4v": 24, "kimi": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
                "projection_dim": 64}
     if name == "gemma4":
         numbers |= {"projector.scale_factor": 3, "image_max_pixels": 70 * 12**2}
     if name == "smolvlm":
         numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
-    if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl"):
+    if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl", "kimi"):
         numbers |= {"projector.scale_factor": 2}
     if name == "internvl":
         numbers["patch_size"] = SIGLIP["patch_size"]
@@ -429,12 +587,15 @@ def mmproj(name, model, processor, path, seed):
         file.keys.add_bool("clip.has_llava_projector", True)
     if name == "granite_vision":
         file.keys.add_array("clip.vision.feature_layer", [1, 3])
+    if name in MINICPM:
+        file.keys.add_uint32("clip.minicpmv_query_num", QUERIES)
+        file.keys.add_int32("clip.minicpmv_version", 6)
     file.keys.add_bool("clip.has_vision_encoder", True)
     file.keys.add_string("clip.projector_type", kind)
-    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3", *GLM) else "clip.use_gelu", name != "llava_next")
+    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3", *GLM) else "clip.use_gelu", name not in ("llava", "llava_next"))
     for key, value in numbers.items():
         file.keys.add_uint32(f"clip.vision.{key}", value)
-    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "llava_next", *GLM) else 1e-6)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "llava", "llava_next", "kimi", *GLM) else 1e-6)
     file.keys.add_array("clip.vision.image_mean", list(map(float, processor.image_mean)))
     file.keys.add_array("clip.vision.image_std", list(map(float, processor.image_std)))
 
@@ -449,14 +610,18 @@ def mmproj(name, model, processor, path, seed):
             match = re.search(r"(?:layers?|blocks)\.(\d+)\.", key)
             layer = f"v.blk.{match[1]}." if match else ""
             value = p.float().numpy()
-            if "language_model" in key or "text_model" in key or ".head." in key or key.startswith("lm_head"):
+            if "language_model" in key or "text_model" in key or ".head." in key or key.startswith(("lm_head", "llm.")):
                 continue
-            if name in LLAVA_NEXT and "post_layernorm" in key:
+            if name in ("llava", *LLAVA_NEXT) and "post_layernorm" in key:
                 continue
             if ".attn.qkv." in key and name not in GLM:
                 end = key.rsplit(".", 1)[1]
                 parts = [stored(f"{layer}attn_{part}.{end}", v) for part, v in zip("qkv", np.split(value, 3))]
                 p.copy_(torch.cat(parts))
+                continue
+            if ".attn.in_proj_" in key:
+                end = key.rsplit("_", 1)[1]
+                p.copy_(torch.cat([stored(f"resampler.attn.{part}.{end}", v) for part, v in zip("qkv", np.split(value, 3))]))
                 continue
             if "deepstack_merger_list" in key:
                 number, part, end = key.split("deepstack_merger_list.")[1].replace("linear_", "").split(".")
@@ -464,9 +629,11 @@ def mmproj(name, model, processor, path, seed):
                 continue
             old, new = next((old, new) for old, new in names.items() if old in key)
             own = layer + new + key[key.index(old) + len(old) :]
-            if "patch_embed.proj.weight" in key:
+            if "patch_embed.proj.weight" in key and name != "kimi":
                 frames = [stored(own + end, value[:, :, i]) for i, end in enumerate(("", ".1"))]
                 p.copy_(torch.stack(frames, 2))
+            elif name == "kimi" and "position_embeddings" in key:
+                p.copy_(stored(own, value, lambda v: v.reshape(-1, v.shape[-1])).reshape(p.shape))
             elif "position_embeddings" in key:
                 p.copy_(stored(own, value, lambda v: v[0], lambda v: v[None]))
             elif "cls_token" in key:
@@ -475,9 +642,11 @@ def mmproj(name, model, processor, path, seed):
                 n, side = value.shape[0], config.patch_size
                 p.copy_(stored(own, value, lambda v: v.reshape(n, side, side, 3).transpose(0, 3, 1, 2),
                                lambda v: v.transpose(0, 2, 3, 1).reshape(n, -1)))
+            elif key == "resampler.proj":
+                p.copy_(stored(own, value, np.transpose, np.transpose))
             elif "soft_emb_norm" in key:
                 p.copy_(stored(own, value, lambda v: v + 1, lambda v: v - 1))
-            elif name == "mistral3" and ("q_proj" in key or "k_proj" in key):
+            elif name in ("mistral3", "kimi") and ("q_proj" in key or "k_proj" in key):
                 # Rotated pairs become neighbours.
                 swap = lambda v, a, b: v.reshape(heads, a, b, -1).swapaxes(1, 2).reshape(v.shape)
                 half = value.shape[0] // heads // 2
@@ -538,7 +707,17 @@ def conversation(name, files, inputs, counts, random):
             for _ in range(height):
                 show(width)
                 mark()
-        elif name in ("gemma3", "gemma4"):
+        elif name in MINICPM:
+            for _ in range(count // QUERIES):
+                mark()
+                show(QUERIES)
+            mark()
+        elif name in GEMMA3:
+            for _ in range(count // 4):
+                mark()
+                show(4)
+            mark()
+        elif name in GEMMA4:
             mark()
             show(count)
             mark()
@@ -556,17 +735,19 @@ def logits_of(name, model, processor, files, counts, random):
     if name == "smolvlm":
         more["pixel_attention_mask"] = torch.as_tensor(np.asarray(inputs["pixel_attention_mask"]))
     kinds = torch.tensor([[int(token == IMAGE) for token in tokens]])
-    if name == "gemma4":
+    if name in GEMMA4:
         more["mm_token_type_ids"] = kinds
-    if name == "gemma3":
+    if name in GEMMA3:
         more["token_type_ids"] = kinds
     if name.startswith("qwen") or name in ("paddleocr_vl", *GLM):
         more["mm_token_type_ids"] = kinds
-    found = model(input_ids=torch.tensor([tokens]), **more).logits[0, -KEPT:].float().numpy()
+    inputs = dict(input_ids=torch.tensor([tokens]), **more)
+    found = model(**inputs).logits[0, -KEPT:].float().numpy()
     # Granite's language model has a factor of the logits, which LlavaNext leaves out around it.
     found = found / getattr(model.config.get_text_config(), "logits_scaling", 1.0)
     assert np.isfinite(found).all() and found.std() > 0.8, (name, found.std())
-    return parts, found
+    vector = model.model(**inputs).last_hidden_state[0, -1] if name in EMBEDS else None
+    return parts, found, vector
 
 
 def main():
@@ -606,10 +787,11 @@ def main():
             extra = {"return_row_col_info": True} if name == "smolvlm" else {}
             inputs = processor([[image]] if name == "smolvlm" else image, return_tensors="np", **extra)
             pixels = tiles(name, processor, inputs)
-            bytes_file = f"{name}-{file.stem}.rgb"
-            (data / bytes_file).write_bytes(b"".join(tile.tobytes() for tile in pixels))
-            processed.append({"model": name, "picture": file.name, "tiles": [list(tile.shape[:2]) for tile in pixels], "pixels": bytes_file,
-                              "layout": layout(name, processor, inputs)})
+            if name not in SAME_PROCESSOR:
+                bytes_file = f"{name}-{file.stem}.rgb"
+                (data / bytes_file).write_bytes(b"".join(tile.tobytes() for tile in pixels))
+                processed.append({"model": name, "picture": file.name, "tiles": [list(tile.shape[:2]) for tile in pixels],
+                                  "pixels": bytes_file, "layout": layout(name, processor, inputs)})
             with torch.no_grad():
                 features = features_of(name, model, encoder_inputs(name, inputs)).numpy()
             assert np.isfinite(features).all() and features.std() > 0.1, (name, features.std())
@@ -621,10 +803,13 @@ def main():
         counts = {one["picture"]: one["count"] for one in entry["pictures"]}
         with torch.no_grad():
             random = np.random.default_rng(60 + number)
-            parts, found = logits_of(name, model, processor, shown, [counts[file.name] for file in shown], random)
+            parts, found, vector = logits_of(name, model, processor, shown, [counts[file.name] for file in shown], random)
         np.ascontiguousarray(found, "<f4").tofile(out / f"vision/{name}/logits.f32")
         print(name, "logits", found.shape, f"std {found.std():.2f}")
         entry |= {"parts": parts, "logits": f"vision/{name}/logits.f32"}
+        if vector is not None:
+            np.ascontiguousarray(vector / vector.norm(), "<f4").tofile(out / f"vision/{name}/vector.f32")
+            entry |= {"vector": f"vision/{name}/vector.f32"}
         if name in MMPROJ:
             path = out / f"vision/{name}/mmproj.gguf"
             mmproj(name, model, processor, path, 80 + number)

@@ -85,7 +85,8 @@ fn grouped(program: &mut Program, kind: u32, group: u32) {
         for c in &mut pass.commands {
             if c.op == Op::EncodeAttention {
                 let mut p = params::EncodeAttention::of(&c.params);
-                p.by_axis = 1;
+                // Some runs are not longer than that.
+                (p.by_axis, p.unseen) = (1, if kind == 3 { 3 } else { 0 });
                 c.params = p.words();
             }
             if c.op == Op::Pool {

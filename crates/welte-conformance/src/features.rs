@@ -374,6 +374,24 @@ pub fn reach(device: &dyn Device, oracle: &dyn Device) {
             let (before, after) = (9 * vocab, 10 * vocab);
             assert!(bits(&plain[..before]) == bits(&got[..before]));
             assert!(bits(&plain[before..after]) != bits(&got[before..after]));
+            // So it has where layers are causal whatever rows say.
+            let without = self::case(device, &model, |program| {
+                let passes = program.passes.iter_mut();
+                for command in passes.flat_map(|pass| &mut pass.commands) {
+                    if command.op == Op::Attention {
+                        let mut p = params::Attention::of(&command.params);
+                        p.causal = 1;
+                        command.params = p.words();
+                    }
+                }
+            });
+            let mut context = without.open(device);
+            let got = context.step_rows(1, &all[..48], &every[..48]);
+            assert!(
+                bits(got.expect("a valid step")) == bits(plain),
+                "causal layers: {}",
+                case.what
+            );
             // Generated rows may reach ahead, too.
             let next = [
                 Row {

@@ -614,6 +614,7 @@ impl Emit<'_> {
             softcap: a.softcap,
             q_stride: qkv.stride,
             y_stride: attended.stride,
+            causal: 0,
         };
         let buffers = [qkv.at, cache, attended.at];
         self.push(Op::Attention, &[sinks], &buffers, p.words());
@@ -646,6 +647,7 @@ impl Emit<'_> {
             qkv_stride: qkv.stride,
             y_stride: attended.stride,
             by_axis: 0,
+            unseen: 0,
         };
         let buffers = [qkv.at, attended.at];
         self.push(Op::EncodeAttention, &[], &buffers, p.words());

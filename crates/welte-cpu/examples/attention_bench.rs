@@ -97,6 +97,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
             softcap: 0.0,
             q_stride: width,
             y_stride: width,
+            causal: 0,
         };
         command(Op::Attention, &[2, 1, 3], p.words())
     };

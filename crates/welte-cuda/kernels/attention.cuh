@@ -1,4 +1,4 @@
-// Shared by the attention kernels. A row attends to positions first ..= reach of its own sequence.
+// Shared by the attention kernels. A row attends to positions first ..= last of its own sequence.
 #pragma once
 #include "kv.cuh"
 #include "softmax.cuh"
@@ -22,8 +22,10 @@ struct AttentionArgs {
     u32 rows;   // flash decoding: rows that `partials` has room for
     u32 first;  // flash decoding: row to start with
     u32 most;   // flash decoding: rows from there on
-    u32 pad;
+    u32 causal; // not 0: rows see nothing after themselves, whatever their reach
 };
+
+__device__ __forceinline__ u32 last_position(const AttentionArgs &a, const Row &row) { return a.causal ? row.position : row.reach; }
 
 __device__ __forceinline__ u32 first_position(const AttentionArgs &a, u32 position) {
     return a.window && position + 1 > a.window ? position + 1 - a.window : 0;

@@ -27,12 +27,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
     for (u32 i = t; i < HEAD_DIM; i += THREADS)
         q[i] = a.q[(u64)row * a.q_stride + head * HEAD_DIM + i] * q_factor(a);
     float sums[PER_THREAD] = {}, largest = NEVER, total = 0;
-    u32 first = first_position(a, at.position);
-    for (u32 from = first; from <= at.reach; from += THREADS) {
+    u32 first = first_position(a, at.position), last = last_position(a, at);
+    for (u32 from = first; from <= last; from += THREADS) {
         __syncthreads();
         u32 position = from + t;
         float score = NEVER;
-        if (position <= at.reach) {
+        if (position <= last) {
             Row other = {0, position, at.slot};
             const u8 *k = kv_at(a.kv, 0, kv_of_head, other);
             score = 0;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
         total *= shrink;
 #pragma unroll
         for (u32 j = 0; j < PER_THREAD; ++j) sums[j] *= shrink;
-        u32 count = min((u32)THREADS, at.reach + 1 - from);
+        u32 count = min((u32)THREADS, last + 1 - from);
         for (u32 i = 0; i < count; ++i) {
             Row other = {0, from + i, at.slot};
             const u8 *v = kv_at(a.kv, 1, kv_of_head, other);

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
         if (a.tiles->tile[middle].row <= row) tile = middle;
         else beyond = middle;
     }
-    u32 first = a.tiles->tile[tile].first, end = a.tiles->tile[tile].end;
+    u32 first = a.tiles->tile[tile].first, end = seen_end(a, first, a.tiles->tile[tile].end);
     if (a.window > 0) {
         first = max(first, row > a.window ? row - a.window : 0);
         end = min(end, row + a.window + 1);

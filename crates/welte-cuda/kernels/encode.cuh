@@ -26,4 +26,9 @@ struct EncodeArgs {
     u32 qkv_stride;
     u32 y_stride;
     float scale;
+    u32 unseen; // the last rows of a text that has more of them are not seen
+    u32 pad;
 };
+
+// Where the rows of a text end that are seen.
+__device__ __forceinline__ u32 seen_end(const EncodeArgs &a, u32 first, u32 end) { return end - first > a.unseen ? end - a.unseen : end; }

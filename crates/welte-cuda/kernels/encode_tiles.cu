@@ -44,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
     for (u32 nth = blockIdx.x; nth < a.tiles->count; nth += gridDim.x) {
         u32 row = a.tiles->tile[nth].row, first = a.tiles->tile[nth].first, end = a.tiles->tile[nth].end;
         u32 rows = min(ROWS, end - row);
+        end = seen_end(a, first, end);
         // Rows that the tile sees.
         u32 low = first, high = end - 1;
         if (a.window) {

@@ -24,7 +24,7 @@ __device__ __forceinline__ void load_rows(const AttentionArgs &a, u32 first, u32
         bool there = first + i < live;
         places.slots[i] = there ? a.step->rows[first + i].slot : NO_SLOT;
         places.positions[i] = there ? a.step->rows[first + i].position : 0;
-        places.reaches[i] = there ? a.step->rows[first + i].reach : 0;
+        places.reaches[i] = there ? last_position(a, a.step->rows[first + i]) : 0;
     }
     float factor = q_factor(a);
 #pragma unroll 4

@@ -16,7 +16,7 @@ struct Split {
 __device__ __forceinline__ Split split_of(const AttentionArgs &a, const Row &at, u32 index) {
     Split s;
     s.first = first_position(a, at.position);
-    s.last = at.reach;
+    s.last = last_position(a, at);
     u32 from = s.first / TILE, to = s.last / TILE + 1, tiles = to - from;
     u32 wanted = min(a.splits, (tiles + LEAST_TILES - 1) / LEAST_TILES);
     u32 per = (tiles + wanted - 1) / wanted;

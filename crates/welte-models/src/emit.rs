@@ -368,6 +368,7 @@ impl<'a> Emitter<'a> {
             softcap: spec.attention_softcap,
             q_stride: stride,
             y_stride: q,
+            causal: (spec.reach_within_windows && spec.windows[index] == 0).into(),
         };
         self.out.push(
             "attention",

@@ -36,6 +36,6 @@ pub use spec::{
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};
 pub use vision::{
-    VisionAct, VisionFamily, VisionSpec, compile_vision, learned_positions, line_end,
-    unknown_vision, vision_spec,
+    Places, VisionAct, VisionFamily, VisionSpec, compile_vision, learned_positions,
+    learned_queries, line_end, unknown_vision, vision_spec,
 };

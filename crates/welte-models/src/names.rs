@@ -295,13 +295,15 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
 };
 
 /// Prefixes in place of `model.`, most of them in multimodal checkpoints.
-const LANGUAGE_MODEL: [&str; 4] = [
+const LANGUAGE_MODEL: [&str; 5] = [
     "language_model.model.",
     "model.language_model.",
     // Idefics 3
     "model.text_model.",
     // Nemotron-H
     "backbone.",
+    // MiniCPM-V
+    "llm.model.",
 ];
 
 /// Prefixes of an encoder's tensors in checkpoints with a classifier.
@@ -389,6 +391,8 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "visual.",
         "image_newline",
         "mlp_AR.",
+        "vpm.",
+        "resampler.",
     ]
     .iter()
     .any(|s| name.starts_with(s))

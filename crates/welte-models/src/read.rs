@@ -41,13 +41,22 @@ pub(crate) fn read_keys(
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, max| keys.size(&keys.name(gguf, hf), default, max);
 
-    let listed = listed_layers(keys);
+    // Configurations of LLaVA leave out what LLaMA and Mistral have by default.
+    let llava = matches!(said, "llava" | "llava_next");
+    let mistral = keys.text("model_type")? == Some("mistral");
+    let default = |llama: u32, other: u32| llava.then_some(if mistral { other } else { llama });
+    let listed = listed_layers(keys).or(default(32, 32));
     let layers = size("block_count", "num_hidden_layers", listed, MOST_LAYERS)?;
-    let dim = size("embedding_length", "hidden_size", None, MOST_DIM)?;
+    let dim = size(
+        "embedding_length",
+        "hidden_size",
+        default(4096, 4096),
+        MOST_DIM,
+    )?;
     let heads = size(
         "attention.head_count",
         "num_attention_heads",
-        None,
+        default(32, 32),
         MOST_HEADS,
     )?;
     // Where a list is allowed, `finish` reads it.
@@ -66,7 +75,7 @@ pub(crate) fn read_keys(
     let kv_heads = widest(
         "attention.head_count_kv",
         "num_key_value_heads",
-        Some(heads),
+        default(heads, 8.min(heads)).or(Some(heads)),
         heads,
     )?;
     if !heads.is_multiple_of(kv_heads) {
@@ -106,13 +115,13 @@ pub(crate) fn read_keys(
     let ffn = widest(
         "feed_forward_length",
         "intermediate_size",
-        keys.u32(&expert)?,
+        keys.u32(&expert)?.or(default(11008, 14336)),
         MOST_FFN,
     )?;
     let context = size(
         "context_length",
         "max_position_embeddings",
-        None,
+        default(2048, 131072),
         MOST_CONTEXT,
     )?;
     let eps = epsilon(keys)?;
@@ -198,6 +207,7 @@ pub(crate) fn read_keys(
         logit_scale: 1.0,
         logit_softcap: 0.0,
         deep_features: 0,
+        reach_within_windows: false,
         encoder: None,
     };
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];

@@ -528,6 +528,8 @@ pub struct ModelSpec {
     pub logit_softcap: f32,
     /// Layers, from the first one on, after which a part of their feature is added to rows of pictures.
     pub deep_features: u32,
+    /// Features that attend to each other do so in layers with windows only.
+    pub reach_within_windows: bool,
     /// What an encoder has; `None` for decoders.
     pub encoder: Option<Encoder>,
 }

@@ -514,6 +514,43 @@ fn a_language_model_may_be_a_part_of_a_larger_one() {
     compiled(&leftovers).unwrap();
 }
 
+/// Configurations of LLaVA leave out what the language model has by default.
+#[test]
+fn sizes_of_llava_have_defaults() {
+    let mut model = part_of_a_larger_one("language_model.model.");
+    for key in [
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+    ] {
+        model.metadata.remove(&format!("text_config.{key}"));
+    }
+    let missing = |model: &Fake| spec(model).unwrap_err().to_string();
+    assert!(missing(&model).contains("num_hidden_layers"));
+    model.set("general.architecture", Value::String("llava".into()));
+    for (text, kv_heads, ffn) in [("llama", 32, 11008), ("mistral", 8, 14336)] {
+        model.set("text_config.model_type", Value::String(text.into()));
+        let spec = spec(&model).unwrap();
+        assert_eq!((spec.layers, spec.dim, spec.heads), (32, 4096, 32));
+        assert_eq!((spec.kv_heads, spec.ffn), (kv_heads, ffn));
+    }
+}
+
+#[test]
+fn an_unknown_version_of_minicpm_v_is_named() {
+    let mut model = directory("llama");
+    model.set("general.architecture", Value::String("minicpmv".into()));
+    for (version, known) in [(4.0, true), (4.6, false)] {
+        model.set("version", Value::F64(version));
+        let error = spec(&model).err().map(|error| error.to_string());
+        assert_eq!(error.is_none(), known, "{error:?}");
+        assert!(known || error.is_some_and(|e| e.contains("supported are 2.6, 4.0 and 4.5")));
+    }
+}
+
 #[test]
 fn parameters_are_counted_from_the_sizes() {
     // 256 wide, 4 heads and 2 of keys and values of 64, 512 in the middle, 300 tokens, 3 layers.

@@ -476,7 +476,13 @@ impl<'a> Execution<'a> {
         cached: &mut Cached,
     ) -> Vec<f32> {
         let kv_head = head / (p.heads / p.kv_heads) as usize;
-        let end = self.rows[row].reach as usize + 1;
+        let row_at = &self.rows[row];
+        let last = if p.causal > 0 {
+            row_at.position
+        } else {
+            row_at.reach
+        };
+        let end = last as usize + 1;
         let first = match p.window {
             0 => 0,
             window => (self.rows[row].position as usize + 1).saturating_sub(window as usize),
@@ -523,6 +529,11 @@ impl<'a> Execution<'a> {
         let first = (0..row).rev().take_while(same).last().unwrap_or(row);
         let last = (row..self.rows.len()).take_while(same).last();
         let last = last.unwrap_or(row);
+        let last = if last - first < p.unseen as usize {
+            last
+        } else {
+            last - p.unseen as usize
+        };
         let (first, last) = match p.window as usize {
             0 => (first, last),
             window => (

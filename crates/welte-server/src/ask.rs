@@ -354,7 +354,7 @@ impl Ask {
         let mut answers = Vec::new();
         for (prompt, encoded) in self.prompts.iter().zip(encoded) {
             let Encoded {
-                prompt: welte::Prompt { tokens, media },
+                prompt: welte::Prompt { tokens, media, .. },
                 constraint,
                 parsing,
             } = encoded;
@@ -572,12 +572,18 @@ impl Ask {
     }
 }
 
+/// A request's prompts with their images.
+pub(crate) async fn encoded(app: &App, ask: Ask) -> Result<Vec<welte::Prompt>, Failure> {
+    let ask = ask.with_images(app).await?;
+    let encode = move || {
+        let (_, all) = ask.encode_all()?;
+        Ok(all.into_iter().map(|encoded| encoded.prompt).collect())
+    };
+    app.bodies.aside(encode).await
+}
+
 /// Counts the tokens of a request's prompts.
 pub(crate) async fn count(app: &App, ask: Ask) -> Result<usize, Failure> {
-    let ask = ask.with_images(app).await?;
-    let count = move || {
-        let (_, all) = ask.encode_all()?;
-        Ok(all.iter().map(|encoded| encoded.prompt.tokens.len()).sum())
-    };
-    app.bodies.aside(count).await
+    let all = encoded(app, ask).await?;
+    Ok(all.iter().map(|prompt| prompt.tokens.len()).sum())
 }

@@ -1,12 +1,12 @@
-//! Vectors of texts: `/v1/embeddings` of OpenAI, `/api/embed` and `/api/embeddings` of Ollama.
+//! Vectors of texts and images: `/v1/embeddings` of OpenAI, `/api/embed` and `/api/embeddings` of Ollama.
 
 use crate::app::App;
-use crate::ask::Prompt;
+use crate::ask::{self, Ask, Ending, Prompt};
 use crate::bodies::Held;
 use crate::error::{Failure, Outcome, Overflow, written};
 use crate::fields::Fields;
 use crate::models::Lease;
-use crate::{length, ollama, prompts, times};
+use crate::{length, ollama, openai, prompts, times};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -21,8 +21,14 @@ const BYTES_PER_NUMBER: usize = 20;
 /// `POST /v1/embeddings`
 pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
-    let input: Value = fields.need("input")?;
-    let mut texts = Texts::new(prompts::several(&fields, "input", input)?.0);
+    let mut texts = match fields.take::<Value>("input")? {
+        Some(input) => {
+            // A conversation in its place is vLLM's.
+            fields.refuse(&["messages"])?;
+            Texts::new(prompts::several(&fields, "input", input)?.0)
+        }
+        None => Texts::conversation(&mut fields)?,
+    };
     texts.take_dimensions(&mut fields, &served)?;
     texts.take_prompt(&mut fields, &served)?;
     let format: Option<String> = fields.take("encoding_format")?;
@@ -169,6 +175,8 @@ struct Texts {
     dimensions: Option<usize>,
     /// The model's prompt to put before texts; without a name, its default one.
     prompt_name: Option<String>,
+    /// How a conversation ends.
+    ending: Ending,
 }
 
 impl Texts {
@@ -179,7 +187,29 @@ impl Texts {
             normalise: true,
             dimensions: None,
             prompt_name: None,
+            ending: Ending::Nothing,
         }
+    }
+
+    /// A conversation in place of texts. It ends with its last message unless the request says otherwise.
+    fn conversation(fields: &mut Fields) -> Result<Texts, Failure> {
+        if fields.peek("messages").is_none() {
+            return Err(fields.wrong("input", "is required, or a conversation in messages"));
+        }
+        let messages = openai::take_messages(fields)?;
+        let ending = match Ending::take(fields, &messages)? {
+            Ending::Auto => Ending::Nothing,
+            ending => ending,
+        };
+        let variables = openai::variables(fields)?;
+        let prompt = Prompt::Chat {
+            messages,
+            variables,
+        };
+        Ok(Texts {
+            ending,
+            ..Texts::new(vec![prompt])
+        })
     }
 
     fn take_dimensions(&mut self, fields: &mut Fields, served: &Lease) -> Result<(), Failure> {
@@ -236,7 +266,7 @@ impl Texts {
         }
     }
 
-    async fn embed(self, app: &App, served: &Lease) -> Result<Embedded, Failure> {
+    async fn embed(mut self, app: &App, served: &Lease) -> Result<Embedded, Failure> {
         let count = self.prompts.len();
         if count == 0 || count > MOST_TEXTS {
             let problem = format!("a request may have 1 to {MOST_TEXTS} texts, not {count}");
@@ -245,7 +275,9 @@ impl Texts {
         let deadline = served.deadline(&app.options);
         let numbers = count.saturating_mul(served.model.embedding_size().unwrap_or(0));
         let held = app.bodies.hold(numbers.saturating_mul(BYTES_PER_NUMBER))?;
-        let (lease, truncate, prompts) = (served.clone(), self.truncate, self.prompts);
+        let prompts = std::mem::take(&mut self.prompts);
+        let (prompts, seen) = see(app, served, self.ending, prompts).await?;
+        let (lease, truncate) = (served.clone(), self.truncate);
         let name = self.prompt_name;
         let encode = move || {
             let model = &lease.model;
@@ -271,10 +303,12 @@ impl Texts {
                 }
                 Ok(encoded)
             };
-            prompts
-                .iter()
-                .map(encode)
-                .collect::<Result<Vec<TextToEmbed>, Failure>>()
+            let mut seen = seen.into_iter();
+            let each = prompts.iter().map(|prompt| match prompt {
+                None => Ok(seen.next().unwrap_or_default().into()),
+                Some(prompt) => encode(prompt),
+            });
+            each.collect::<Result<Vec<TextToEmbed>, Failure>>()
         };
         let encoded = app.bodies.aside(encode).await.map_err(too_large)?;
         let tokens = encoded.iter().map(|text| text.tokens.len()).sum();
@@ -306,6 +340,32 @@ impl Texts {
             _held: Some(held),
         })
     }
+}
+
+/// Encodes conversations and prompts with images. Nothing stays in their places among the others.
+async fn see(
+    app: &App,
+    served: &Lease,
+    ending: Ending,
+    prompts: Vec<Prompt>,
+) -> Result<(Vec<Option<Prompt>>, Vec<welte::Prompt>), Failure> {
+    let mut ask = Ask::new(app, served, String::new());
+    (ask.ending, ask.options.max_tokens) = (ending, 0);
+    let mut others = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        if matches!(prompt, Prompt::Chat { .. }) || !prompt.images().is_empty() {
+            ask.prompts.push(prompt);
+            others.push(None);
+        } else {
+            others.push(Some(prompt));
+        }
+    }
+    let seen = if ask.prompts.is_empty() {
+        Vec::new()
+    } else {
+        ask::encoded(app, ask).await?
+    };
+    Ok((others, seen))
 }
 
 /// The vectors of texts, and their tokens.

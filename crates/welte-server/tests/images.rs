@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
-use welte::WordSight;
+use welte::{LoadOptions, Model, WordSight};
 use welte_server::{ServerOptions, router};
 
 /// "a red fox" and "blue", as base64.
@@ -329,4 +329,60 @@ async fn a_model_without_eyes_says_so() {
         .json();
     let all = shown["capabilities"].as_array().unwrap();
     assert!(all.contains(&json!("vision")), "{shown}");
+}
+
+/// A conversation with images has one vector. Texts in the same list keep theirs.
+#[tokio::test]
+async fn images_have_vectors() {
+    let mut options = LoadOptions::default();
+    (options.context, options.slots, options.features) = (256, 2, 32);
+    (options.device, options.embeddings) = ("cpu".parse().unwrap(), true);
+    let model = Model::load(common::DEMO, &options, &mut |_| ()).unwrap();
+    let blind = router(model, ServerOptions::default()).unwrap();
+    let model = Model::load(common::DEMO, &options, &mut |_| ()).unwrap();
+    let count = Arc::<AtomicUsize>::default();
+    let sight = WordSight {
+        placeholder: "<image>".into(),
+        width: model.feature_width(),
+        count: count.clone(),
+    };
+    model.set_eyes(Box::new(sight)).unwrap();
+    let server = router(model, ServerOptions::default()).unwrap();
+    let asked = |image: &str| {
+        let content = json!([picture(image), text("What is it?")]);
+        json!({ "messages": [{ "role": "user", "content": content }] })
+    };
+    let vector = async |path: &str, body: Value| {
+        let reply = post(&server, path, body).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+        reply.json()
+    };
+    let fox = vector("/v1/embeddings", asked(FOX)).await;
+    let blue = vector("/v1/embeddings", asked(BLUE)).await;
+    let own = |reply: &Value| reply["data"][0]["embedding"].clone();
+    assert_ne!(own(&fox), own(&blue));
+    // An image of three words, and one of one.
+    let tokens = |reply: &Value| reply["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(tokens(&fox), tokens(&blue) + 2);
+    assert_eq!(own(&vector("/v1/embeddings", asked(FOX)).await), own(&fox));
+    assert_eq!(count.load(SeqCst), 2);
+    let mut begun = asked(FOX);
+    begun["add_generation_prompt"] = json!(true);
+    assert_ne!(own(&vector("/v1/embeddings", begun).await), own(&fox));
+    // llama.cpp's form, between texts.
+    let object = json!({ "prompt_string": "<__media__> a fox", "multimodal_data": [FOX] });
+    let mixed = vector("/v1/embeddings", json!({ "input": ["a fox", object] })).await;
+    let plain = vector("/v1/embeddings", json!({ "input": "a fox" })).await;
+    assert_eq!(own(&mixed), own(&plain));
+    let other = vector("/embedding", json!({ "content": object })).await;
+    assert_eq!(other[0]["embedding"][0], mixed["data"][1]["embedding"]);
+    assert_eq!(count.load(SeqCst), 2);
+    for (server, body, word) in [
+        (&server, json!({}), "messages"),
+        (&server, json!({ "input": "a", "messages": [] }), "messages"),
+        (&server, json!({ "messages": [] }), "at least one message"),
+        (&blind, asked(FOX), "takes no images"),
+    ] {
+        refused(server, "/v1/embeddings", body, word).await;
+    }
 }

@@ -134,13 +134,14 @@ ops! {
     /// Stores each row's keys and values at its slot and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
     /// Causal attention of each row over its own sequence: positions 0..=reach, without those that are `window` or more before its
-    /// own if `window` is not 0. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
+    /// own if `window` is not 0. `causal` 1: a row attends to nothing after itself, whatever its reach. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
     /// that has no value.
-    Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+    Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
     /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
-    /// 0. A run is neighbouring rows of one slot, and of one first axis if `by_axis` is 1. `qkv` rows hold q (heads), k (kv_heads), v
+    /// 0. A run is neighbouring rows of one slot, and of one first axis if `by_axis` is 1. No row sees the last `unseen` rows of a run
+    /// that has more of them. `qkv` rows hold q (heads), k (kv_heads), v
     /// (kv_heads) one after the other.
-    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32 }
+    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32 }
     /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
     /// `types` is optional.
     AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }

@@ -534,6 +534,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         Op::Attention => {
             let q = p::Attention::of(words);
             finite(&[q.scale, q.softcap])?;
+            ensure(q.causal <= 1, || format!("causal is {}", q.causal))?;
             optional_vector(program, c, 0, q.heads)?;
             let window = attention_cache(program, c, q.layer, q.heads, q.kv_heads, q.head_dim)?;
             ensure(window == 0 || (1..=window).contains(&q.window), || {
@@ -547,6 +548,9 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             })?;
             ensure(q.heads > 0 && q.head_dim > 0, || "no heads".into())?;
             ensure(q.by_axis <= 1, || format!("by_axis is {}", q.by_axis))?;
+            ensure(q.unseen == 0 || q.window == 0, || {
+                "rows that none sees within a window".into()
+            })?;
             finite(&[q.scale])
         }
         Op::AddPosition => {

@@ -287,6 +287,7 @@ fn attention(window: u32) -> Command {
         softcap: 0.0,
         q_stride: 128,
         y_stride: 128,
+        causal: 0,
     };
     let mut c = command(Op::Attention, params.words(), &[]);
     c.buffers[1] = CACHE;

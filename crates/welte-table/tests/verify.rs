@@ -275,6 +275,11 @@ fn parameters_at_their_limits() {
         ("2 heads over 0", |p| {
             set(p, Op::EncodeAttention, "kv_heads", 0)
         }),
+        ("rows that none sees within a window", |p| {
+            set(p, Op::EncodeAttention, "window", 3);
+            set(p, Op::EncodeAttention, "unseen", 1);
+        }),
+        ("causal is 2", |p| set(p, Op::Attention, "causal", 2)),
         ("the context is", |p| {
             // One segment.
             command(p, Op::AddPosition).weights[1] = NO_WEIGHT;

@@ -26,42 +26,35 @@ impl Prepared {
     /// What stands in the prompt for the picture.
     pub fn layout(&self) -> Vec<Piece> {
         let text = |text: &str| Piece::Text(text.to_string());
-        let plain = |first: usize, count: u32, both_ways| Piece::Features {
+        let plain = |first: usize, count: u32| Piece::Features {
             first,
             axes: (0..count).map(|i| [i; 3]).collect(),
             advance: count,
-            both_ways,
+            both_ways: false,
         };
         let [rows, columns] = self.features.first().copied().unwrap_or_default();
         match self.marks {
             Marks::Tiles => self.tiles(),
             Marks::Grid => self.grid(),
             Marks::Canvas => {
-                let (mut pieces, mut first) = (vec![text("<img>")], 0);
-                for [rows, columns] in &self.features {
-                    pieces.push(plain(first, rows * columns, false));
-                    first += (rows * columns) as usize;
-                }
-                pieces.push(text("</img>"));
-                pieces
+                let between = vec![String::new(); self.features.len() - 1];
+                let texts = ["<img>".into()].into_iter().chain(between);
+                self.interleave(texts.chain(["</img>".into()]), false)
             }
-            Marks::Lined if self.lines.is_empty() => vec![plain(0, rows * columns, false)],
+            Marks::Lined if self.lines.is_empty() => vec![plain(0, rows * columns)],
             Marks::Lined => {
                 let mut first = 0;
                 let line = |line: &Vec<Option<u32>>| {
-                    let piece = plain(first, line.len() as u32, false);
+                    let piece = plain(first, line.len() as u32);
                     first += line.len();
                     piece
                 };
                 self.lines.iter().map(line).collect()
             }
+            Marks::Slices { .. } => self.slices(),
             Marks::Between {
                 around, both_ways, ..
-            } => {
-                let [before, after] = around.map(|own| (!own.is_empty()).then(|| text(own)));
-                let features = plain(0, rows * columns, both_ways);
-                before.into_iter().chain([features]).chain(after).collect()
-            }
+            } => self.between(around, both_ways),
             Marks::Axes(_) => vec![Piece::Features {
                 first: 0,
                 axes: (0..rows * columns)
@@ -77,7 +70,7 @@ impl Prepared {
                     } else {
                         "[IMG_BREAK]"
                     };
-                    [plain((row * columns) as usize, columns, false), text(end)]
+                    [plain((row * columns) as usize, columns), text(end)]
                 })
                 .collect(),
         }
@@ -85,61 +78,90 @@ impl Prepared {
 
     fn grid(&self) -> Vec<Piece> {
         let [rows, columns] = self.grid;
-        let (mut pieces, mut first) = (Vec::new(), 0);
-        let mut before = "<|image_start|>".to_string();
-        for (number, [lines, width]) in (0..).zip(&self.features) {
-            let count = lines * width;
+        let before = |number: u32| {
+            let start = if number == 0 { "<|image_start|>" } else { "" };
             if number < rows * columns {
                 let (row, column) = (number / columns + 1, number % columns + 1);
-                before.push_str(&format!("<|img_row_{row}_col_{column}|>"));
+                format!("{start}<|img_row_{row}_col_{column}|>")
             } else if rows > 0 {
-                before.push_str("<|img_thumbnail|>");
+                format!("{start}<|img_thumbnail|>")
+            } else {
+                start.to_string()
             }
-            pieces.push(Piece::Text(std::mem::take(&mut before)));
-            pieces.push(Piece::Features {
-                first,
+        };
+        let texts = (0..self.features.len() as u32).map(before);
+        self.interleave(texts.chain(["<|image_end|>".into()]), false)
+    }
+
+    /// Texts, and between two of them the features of a tile.
+    fn interleave(&self, texts: impl IntoIterator<Item = String>, both_ways: bool) -> Vec<Piece> {
+        let mut first = 0;
+        let tiles = self.features.iter().map(|[rows, columns]| {
+            let count = rows * columns;
+            first += count as usize;
+            Some(Piece::Features {
+                first: first - count as usize,
                 axes: (0..count).map(|i| [i; 3]).collect(),
                 advance: count,
-                both_ways: false,
-            });
-            first += count as usize;
-        }
-        pieces.push(Piece::Text("<|image_end|>".to_string()));
-        pieces
+                both_ways,
+            })
+        });
+        let text = |text: String| (!text.is_empty()).then_some(Piece::Text(text));
+        let texts = texts.into_iter().map(text);
+        let pairs = texts.zip(tiles.chain([None]));
+        pairs
+            .flat_map(|(text, tile)| [text, tile])
+            .flatten()
+            .collect()
+    }
+
+    fn between(&self, [before, after]: [&str; 2], both_ways: bool) -> Vec<Piece> {
+        // Only Gemma 3 has several tiles.
+        let crops = self.features.len() - 1;
+        let (first, last) = if crops == 0 {
+            (before.to_string(), after.to_string())
+        } else {
+            (
+                format!("Here is the original image {before}"),
+                after.to_string(),
+            )
+        };
+        let next = |crop: usize| match crop {
+            0 => format!("{after} and here are some crops to help you see better {before}"),
+            _ => format!("{after} {before}"),
+        };
+        let texts = [first].into_iter().chain((0..crops).map(next));
+        self.interleave(texts.chain([last]), both_ways)
+    }
+
+    fn slices(&self) -> Vec<Piece> {
+        let slices = self.features.len() - 1;
+        let columns = self.grid[1] as usize;
+        let next = |slice: usize| match slice {
+            0 => "</image><slice>",
+            slice if slice.is_multiple_of(columns) => "</slice>\n<slice>",
+            _ => "</slice><slice>",
+        };
+        let last = if slices == 0 { "</image>" } else { "</slice>" };
+        let texts = ["<image>"].into_iter().chain((0..slices).map(next));
+        self.interleave(texts.chain([last]).map(String::from), false)
     }
 
     fn tiles(&self) -> Vec<Piece> {
         const AROUND: &str = "<fake_token_around_image>";
-        let [_, columns] = self.grid;
-        let (mut pieces, mut first, mut before) = (Vec::new(), 0, String::new());
-        for (number, [lines, width]) in self.features.iter().enumerate() {
-            let number = number as u32;
-            let count = lines * width;
-            if number + 1 == self.features.len() as u32 {
-                if number > 0 {
-                    before.push('\n');
-                }
-                before.push_str(&format!("{AROUND}<global-img>"));
-            } else {
+        let (count, columns) = (self.features.len() as u32, self.grid[1]);
+        let before = |number: u32| {
+            let begins = number > 0 && number.is_multiple_of(columns);
+            let line = if begins { "\n" } else { "" };
+            if number + 1 < count {
                 let (row, column) = (number / columns + 1, number % columns + 1);
-                before.push_str(&format!("{AROUND}<row_{row}_col_{column}>"));
+                format!("{line}{AROUND}<row_{row}_col_{column}>")
+            } else {
+                let gap = if number > 0 { "\n" } else { "" };
+                format!("{line}{gap}{AROUND}<global-img>")
             }
-            pieces.push(Piece::Text(std::mem::take(&mut before)));
-            pieces.push(Piece::Features {
-                first,
-                axes: (0..count).map(|i| [i; 3]).collect(),
-                advance: count,
-                both_ways: false,
-            });
-            first += count as usize;
-            if columns > 0
-                && (number + 1).is_multiple_of(columns)
-                && number + 1 < self.features.len() as u32
-            {
-                before.push('\n');
-            }
-        }
-        pieces.push(Piece::Text(AROUND.to_string()));
-        pieces
+        };
+        let texts = (0..count).map(before);
+        self.interleave(texts.chain([AROUND.to_string()]), false)
     }
 }

@@ -5,7 +5,7 @@
 pub enum Marks {
     /// Idefics 3 and SmolVLM: each tile has its row and column before it.
     Tiles,
-    /// The features stand between two texts.
+    /// The features stand between two texts. Parts of a picture follow the whole one after some words.
     Between {
         /// What the template writes for a picture.
         placeholder: &'static str,
@@ -22,6 +22,11 @@ pub enum Marks {
     Grid,
     /// InternVL: all tiles between two tokens.
     Canvas,
+    /// MiniCPM-V: the whole picture, then the slices of each line, all between two tokens.
+    Slices {
+        /// The picture's number among those of the prompt stands before it.
+        numbered: bool,
+    },
     /// LLaVA and LLaVA-NeXT: features alone, the whole picture's first.
     Lined,
 }
@@ -34,11 +39,18 @@ impl Marks {
         both_ways: true,
     };
 
+    /// What stands before the picture of this number in a prompt, from 0 on.
+    pub fn number(self, number: usize) -> Option<String> {
+        let numbered = matches!(self, Marks::Slices { numbered: true });
+        numbered.then(|| format!("<image_id>{number}</image_id>"))
+    }
+
     /// What the family's chat template writes for a picture. The layout takes its place.
     pub fn placeholder(self) -> &'static str {
         match self {
             Marks::Tiles | Marks::Grid | Marks::Lined => "<image>",
             Marks::Canvas => "<IMG_CONTEXT>",
+            Marks::Slices { .. } => "(<image>./</image>)",
             Marks::Between { placeholder, .. } | Marks::Axes(placeholder) => placeholder,
             Marks::Lines => "[IMG]",
         }

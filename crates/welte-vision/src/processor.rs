@@ -39,6 +39,25 @@ pub enum Method {
         /// The side of a tile.
         tile: u32,
     },
+    /// The whole picture in about as many pixels as a square of `side` has. Larger pictures are followed by as many slices of their own
+    /// proportion as they have times these pixels, each of about as many.
+    Slices {
+        /// The side of the square.
+        side: u32,
+        /// The most slices; 1: no picture is cut.
+        most: u32,
+    },
+    /// The whole picture in a square of `side`. Long pictures are followed by parts along the longer side, each in such a square.
+    Scan {
+        /// The side of the square.
+        side: u32,
+        /// The least side of a part before it is resized.
+        least: u32,
+        /// The most parts.
+        most: u32,
+        /// How much longer the longer side must be.
+        ratio: f64,
+    },
     /// One square of this side.
     Square {
         /// The side.
@@ -121,6 +140,8 @@ pub struct Processor {
     pub mean: [f32; 3],
     /// What they are divided by then.
     pub deviation: [f32; 3],
+    /// Features of a tile of any size; 0: patches become features.
+    pub queries: u32,
     /// Heights and widths of `Padded` pictures: whole tiles.
     pub sizes: Vec<[u32; 2]>,
     /// The most features of a picture.
@@ -189,6 +210,15 @@ impl Processor {
                 (tiles, grid)
             }
             Method::Square { side } => whole(to([side, side])),
+            Method::Slices { side, most } => self.slices(image, side, most),
+            Method::Scan { side, .. } => {
+                let parts = scanned(image, self.method);
+                let parts = parts
+                    .iter()
+                    .map(|part| resize(part, side, side, self.filter));
+                let pixels = [to([side, side])].into_iter().chain(parts);
+                (pixels.map(|pixels| Tile { pixels }).collect(), [0, 0])
+            }
             Method::Middle { side } => {
                 let shorter = u64::from(image.width.min(image.height));
                 let [width, height] = [image.width, image.height]
@@ -254,12 +284,15 @@ impl Processor {
             Method::Tiles { longest, tile, .. } => self.tiles(image, longest, tile),
         };
         let side = self.side();
-        let features = tiles
+        let groups = tiles
             .iter()
             .map(|tile| [tile.pixels.height / side, tile.pixels.width / side]);
-        let features: Vec<[u32; 2]> = features.collect();
+        let mut features: Vec<[u32; 2]> = groups.collect();
         let most = self.most_patches() / (self.merge * self.merge);
         let largest = features.iter().map(|[rows, columns]| rows * columns).max();
+        if self.queries > 0 {
+            features.fill([1, self.queries]);
+        }
         if let Some(found) = largest.filter(|found| *found > most) {
             let (width, height) = (image.width, image.height);
             return Err(Error::Features {
@@ -293,7 +326,14 @@ impl Processor {
             Method::Grid { tile, features, .. } => {
                 square(tile).max(features[1] * self.merge * self.merge)
             }
-            Method::Square { side } | Method::Middle { side } => square(side),
+            Method::Square { side } | Method::Middle { side } | Method::Scan { side, .. } => {
+                square(side)
+            }
+            // Rounded sides of long slices make them larger.
+            Method::Slices { side, .. } => {
+                let side = side.div_ceil(self.patch);
+                side * side + 8 * side + 1
+            }
             Method::Fill { most } => most.min(self.most_features) * self.merge * self.merge,
             Method::Pixels { .. } | Method::Longest { .. } | Method::Bordered { .. } => {
                 self.most_features * self.merge * self.merge
@@ -387,6 +427,45 @@ impl Processor {
             pixels: cut(&all, column * tile, row * tile, tile),
         });
         (tiles.collect(), [rows, columns])
+    }
+
+    /// The whole picture, and its slices with their rows and columns.
+    fn slices(&self, image: &Pixels, side: u32, most: u32) -> (Vec<Tile>, [u32; 2]) {
+        let sides = [image.width, image.height].map(f64::from);
+        let to = |[width, height]: [u32; 2]| resize(image, width, height, self.filter);
+        let grid = slice_grid(sides, side, most);
+        let pixels = to(self.near(sides, side, grid.is_none()));
+        let mut tiles = vec![Tile { pixels }];
+        let Some([columns, rows]) = grid else {
+            return (tiles, [0, 0]);
+        };
+        let grid = [columns, rows].map(f64::from);
+        let part = |axis: usize| {
+            let whole = (sides[axis] / grid[axis]).round_ties_even() * grid[axis];
+            whole.max(grid[axis]) / grid[axis]
+        };
+        let [width, height] = self.near([part(0), part(1)], side, true);
+        let all = to([width * columns, height * rows]);
+        for row in 0..rows {
+            for column in 0..columns {
+                let pixels = rectangle(&all, [column * width, row * height], [width, height]);
+                tiles.push(Tile { pixels });
+            }
+        }
+        (tiles, [rows, columns])
+    }
+
+    /// Sides of whole patches with about as many pixels as a square, if there are more or they may grow.
+    fn near(&self, [width, height]: [f64; 2], side: u32, grows: bool) -> [u32; 2] {
+        let (side, patch) = (f64::from(side), f64::from(self.patch));
+        let sides = if grows || width * height > side * side {
+            let ratio = width / height;
+            let height = (side / ratio.sqrt()).trunc();
+            [(height * ratio).trunc(), height]
+        } else {
+            [width, height]
+        };
+        sides.map(|own| ((own / patch).round_ties_even() * patch).max(patch) as u32)
     }
 
     /// The size that keeps most of the picture and, of several, has the least of borders.
@@ -553,6 +632,64 @@ impl Processor {
     }
 }
 
+/// Columns and rows of the slices of a picture that is larger than a square: of about as many as it has times the square's pixels, those
+/// whose proportion is closest to the picture's.
+fn slice_grid([width, height]: [f64; 2], side: u32, most: u32) -> Option<[u32; 2]> {
+    let ratio = width * height / f64::from(side).powi(2);
+    let wanted = (ratio.ceil() as u32).min(most);
+    if wanted <= 1 {
+        return None;
+    }
+    let proportion = (width / height).ln();
+    let (mut closest, mut best) = (f64::INFINITY, [1, 1]);
+    for count in [wanted - 1, wanted, wanted + 1] {
+        if count == 1 || count > most {
+            continue;
+        }
+        for columns in (1..=count).filter(|columns| count.is_multiple_of(*columns)) {
+            let rows = count / columns;
+            let off = (proportion - (f64::from(columns) / f64::from(rows)).ln()).abs();
+            if off < closest {
+                (closest, best) = (off, [columns, rows]);
+            }
+        }
+    }
+    Some(best)
+}
+
+/// The parts of a long picture along its longer side.
+fn scanned(image: &Pixels, method: Method) -> Vec<Pixels> {
+    let Method::Scan {
+        least, most, ratio, ..
+    } = method
+    else {
+        return Vec::new();
+    };
+    let (width, height) = (image.width, image.height);
+    let (longer, shorter) = (width.max(height), width.min(height));
+    let own = f64::from(longer) / f64::from(shorter);
+    if own < ratio {
+        return Vec::new();
+    }
+    let count = ((own + 0.5).floor() as u32).min(longer / least);
+    let count = count.max(2).min(most);
+    let part = longer.div_ceil(count);
+    if part.min(shorter) < least {
+        return Vec::new();
+    }
+    let starts = (0..count).map(|number| number * part);
+    let cut = |start: u32| {
+        // The last part may be shorter.
+        let along = part.min(longer - start);
+        if width >= height {
+            rectangle(image, [start, 0], [along, height])
+        } else {
+            rectangle(image, [0, start], [width, along])
+        }
+    };
+    starts.filter(|start| *start < longer).map(cut).collect()
+}
+
 /// Refuses pictures that are hardly more than a line.
 fn check_ratio(image: &Pixels) -> Result<(), Error> {
     let (width, height) = (image.width, image.height);
@@ -604,13 +741,18 @@ fn bordered(image: &Pixels, [width, height]: [u32; 2], [left, top]: [u32; 2]) ->
 
 /// A square of a picture.
 fn cut(image: &Pixels, x: u32, y: u32, side: u32) -> Pixels {
+    rectangle(image, [x, y], [side, side])
+}
+
+/// A part of a picture.
+fn rectangle(image: &Pixels, [x, y]: [u32; 2], [width, height]: [u32; 2]) -> Pixels {
     let line = 3 * image.width as usize;
-    let (from, length) = (3 * x as usize, 3 * side as usize);
+    let (from, length) = (3 * x as usize, 3 * width as usize);
     let lines = image.bytes.chunks_exact(line);
-    let lines = lines.skip(y as usize).take(side as usize);
+    let lines = lines.skip(y as usize).take(height as usize);
     Pixels {
-        width: side,
-        height: side,
+        width,
+        height,
         bytes: lines
             .flat_map(|line| &line[from..from + length])
             .copied()

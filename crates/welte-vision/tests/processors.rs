@@ -31,6 +31,31 @@ fn processor(model: &str) -> (Processor, &'static str) {
             let token = "<image_soft_token>";
             (method, Filter::Bilinear, 8, 2, Marks::GEMMA3, token)
         }
+        "gemma3_scan" => {
+            let method = Method::Scan {
+                side: 32,
+                least: 16,
+                most: 3,
+                ratio: 1.2,
+            };
+            let token = "<image_soft_token>";
+            (method, Filter::Bilinear, 8, 2, Marks::GEMMA3, token)
+        }
+        "minicpmv4" => {
+            let method = Method::Slices { side: 32, most: 4 };
+            (
+                method,
+                Filter::Bicubic,
+                4,
+                1,
+                Marks::Slices { numbered: true },
+                "<unk>",
+            )
+        }
+        "llava" => {
+            let method = Method::Middle { side: 32 };
+            (method, Filter::Bicubic, 8, 1, Marks::Lined, "<image>")
+        }
         "gemma4" => {
             let token = "<|image|>";
             let marks = Marks::Between {
@@ -106,6 +131,7 @@ fn processor(model: &str) -> (Processor, &'static str) {
         mean: [0.5; 3],
         deviation: [0.5; 3],
         sizes: vec![[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
+        queries: if model.starts_with("minicpmv") { 4 } else { 0 },
         most_features: 1280,
         marks,
     };
@@ -121,7 +147,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 57);
+    assert_eq!(list.len(), 66);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));

@@ -1,4 +1,4 @@
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
 
 fn element(at: u32, i: u32) -> f32 {
     return cached(at, i);
@@ -15,7 +15,7 @@ fn value_place(row: u32, kv_head: u32, position: u32) -> u32 {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let p = command.p;
-    let end = reach_of(id.z) + 1u;
+    let end = select(reach_of(id.z), position_of(id.z), p.causal != 0u) + 1u;
     let first = window_start(position_of(id.z) + 1u, p.window);
     var sink = LOWEST;
     if has(0u) {

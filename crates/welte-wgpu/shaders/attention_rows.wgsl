@@ -2,7 +2,7 @@
 // walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees changes
 // none of its bits, so they do not depend on the other rows. Invocations lie in a square of 8 x 8. In scores an invocation has every eighth
 // row and every eighth position of the step, in sums of values every eighth row and every eighth octet.
-struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
 
 @group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
 
@@ -18,6 +18,10 @@ var<workgroup> entries: array<vec4<u32>, STEP * ENTRY>;
 var<workgroup> shares: array<f32, ROWS * SHARE>;
 // Of a row: each invocation's largest score, in the end its sum of weights.
 var<workgroup> parts: array<f32, ROWS * 8u>;
+
+fn end_seen(row: u32) -> u32 {
+    return select(reach_of(row), position_of(row), command.p.causal != 0u) + 1u;
+}
 
 fn first_seen(row: u32) -> u32 {
     return window_start(position_of(row) + 1u, command.p.window);
@@ -103,13 +107,13 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         let slot = slot_of(begin);
         var seen = vec2(first_seen(begin), 0u);
         for (var row = begin; row < next; row++) {
-            seen.y = max(seen.y, reach_of(row) + 1u);
+            seen.y = max(seen.y, end_seen(row));
         }
         //for r
         // What the row sees; nothing, if it is not of this run.
         var seen$r = vec2(0u);
         if row$r >= begin && row$r < next {
-            seen$r = vec2(first_seen(row$r), reach_of(row$r) + 1u);
+            seen$r = vec2(first_seen(row$r), end_seen(row$r));
         }
         //end r
         for (var step = seen.x / STEP * STEP; step < seen.y; step += STEP) {

@@ -1,10 +1,15 @@
 // Contexts are divided into splits of fixed places. Split s of a row has its largest score, the sum of its weights and its weighted
 // values in the scratch of the command.
 
+// The last position that a row sees.
+fn last_seen(row: u32) -> u32 {
+    return select(reach_of(row), position_of(row), command.p.causal != 0u);
+}
+
 // The positions of a split that the row sees: the first, and the one after the last.
 fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
     let at = command.at;
-    let end = reach_of(row) + 1u;
+    let end = last_seen(row) + 1u;
     let first = window_start(position_of(row) + 1u, window);
     if at.splits == 1u {
         return vec2(first, end);
@@ -14,7 +19,7 @@ fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
 
 // True if the first split has all positions that the row sees: then nothing is joined.
 fn is_whole(row: u32) -> bool {
-    return command.at.splits == 1u || reach_of(row) < command.at.split;
+    return command.at.splits == 1u || last_seen(row) < command.at.split;
 }
 
 fn partial_place(row: u32, head: u32, split: u32, head_dim: u32) -> u32 {

@@ -1,4 +1,4 @@
-struct Params { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32 }
+struct Params { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32 }
 
 fn element(at: u32, i: u32) -> f32 {
     return float_at(at + i);
@@ -29,6 +29,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     var end = row + 1u;
     while end < state[0] && together(row, end) {
         end++;
+    }
+    if end - first > p.unseen {
+        end -= p.unseen;
     }
     if p.window != 0u {
         end = min(end, row + p.window + 1u);

@@ -23,6 +23,11 @@ pub trait Sight: Send + Sync {
     /// Floats of a feature.
     fn width(&self) -> usize;
 
+    /// What stands before a prompt's picture of this number, from 0 on, if anything does.
+    fn number(&self, _number: usize) -> Option<String> {
+        None
+    }
+
     /// Decodes a picture.
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error>;
 }
@@ -42,6 +47,10 @@ impl Sight for Vision {
 
     fn width(&self) -> usize {
         Vision::width(self)
+    }
+
+    fn number(&self, number: usize) -> Option<String> {
+        Vision::number(self, number)
     }
 
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
@@ -328,6 +337,11 @@ impl Eyes {
 
     /// Adds a picture to a prompt.
     pub fn push(&self, prompt: &mut Prompt, picture: &Seen) {
+        let number = self.sight.number(prompt.pictures);
+        // A vocabulary without these tokens cannot say it.
+        let number = number.and_then(|text| self.tokenizer.encode(&text, false, true).ok());
+        prompt.tokens.extend(number.unwrap_or_default());
+        prompt.pictures += 1;
         for part in &picture.parts {
             match part {
                 Part::Tokens(own) => prompt.tokens.extend_from_slice(own),
@@ -349,13 +363,15 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// The media.
     pub media: Vec<MediumAt>,
+    /// How many pictures it has.
+    pub pictures: usize,
 }
 
 impl From<Vec<u32>> for Prompt {
     fn from(tokens: Vec<u32>) -> Prompt {
         Prompt {
             tokens,
-            media: Vec::new(),
+            ..Prompt::default()
         }
     }
 }
@@ -435,23 +451,63 @@ impl Sight for WordSight {
 mod tests {
     use super::*;
 
-    /// Features that requests hold are bounded; what was given back makes room.
-    #[test]
-    fn no_more_is_encoded_than_there_is_memory_for() {
-        let tokenizer = serde_json::json!({
-            "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
-            "added_tokens": [{
-                "id": 1, "content": "<image>", "special": true, "single_word": false,
+    /// A tokenizer of these characters, from 0 on, then of these control tokens.
+    fn tokenizer(characters: &[&str], controls: &[&str]) -> Arc<Tokenizer> {
+        let vocab = characters.iter().zip(0u32..);
+        let vocab: serde_json::Map<String, _> =
+            vocab.map(|(c, id)| (c.to_string(), id.into())).collect();
+        let control = |(content, id): (&&str, usize)| {
+            serde_json::json!({
+                "id": id, "content": content, "special": true, "single_word": false,
                 "lstrip": false, "rstrip": false, "normalized": false,
-            }],
+            })
+        };
+        let controls = controls.iter().zip(characters.len()..).map(control);
+        let tokenizer = serde_json::json!({
+            "model": {"type": "BPE", "vocab": vocab, "merges": []},
+            "added_tokens": controls.collect::<Vec<_>>(),
         });
-        let tokenizer = Tokenizer::from_json(&tokenizer.to_string(), None).unwrap();
-        let sight = WordSight {
+        Arc::new(Tokenizer::from_json(&tokenizer.to_string(), None).unwrap())
+    }
+
+    fn words() -> WordSight {
+        WordSight {
             placeholder: "<image>".into(),
             width: 4,
             count: Arc::default(),
-        };
-        let mut eyes = Eyes::new(Box::new(sight), Arc::new(tokenizer), 4, "m").unwrap();
+        }
+    }
+
+    /// MiniCPM-V's pictures have their number in the prompt before them.
+    #[test]
+    fn pictures_are_numbered() {
+        struct Numbered(WordSight);
+        impl Sight for Numbered {
+            fn placeholder(&self) -> &str {
+                self.0.placeholder()
+            }
+            fn width(&self) -> usize {
+                self.0.width()
+            }
+            fn number(&self, number: usize) -> Option<String> {
+                welte_vision::Marks::Slices { numbered: true }.number(number)
+            }
+            fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
+                self.0.look(bytes)
+            }
+        }
+        let tokenizer = tokenizer(&["0", "1"], &["<image>", "<image_id>", "</image_id>"]);
+        let eyes = Eyes::new(Box::new(Numbered(words())), tokenizer, 4, "m").unwrap();
+        let seen = eyes.see(b"word").unwrap();
+        let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen]).unwrap();
+        assert_eq!(prompt.tokens, [3, 0, 4, 2, 2, 2, 0, 3, 1, 4, 2, 2, 2]);
+    }
+
+    /// Features that requests hold are bounded; what was given back makes room.
+    #[test]
+    fn no_more_is_encoded_than_there_is_memory_for() {
+        let tokenizer = tokenizer(&["a"], &["<image>"]);
+        let mut eyes = Eyes::new(Box::new(words()), tokenizer, 4, "m").unwrap();
         (eyes.most_held, eyes.most_bytes) = (50, 0);
         let held = eyes.see(b"two words").unwrap();
         let refused = eyes.see(b"third").unwrap_err();

@@ -37,6 +37,8 @@ pub struct VisionOptions {
     pub most_pixels: u64,
     /// What features are multiplied by, as their language model does with embeddings.
     pub scale: f32,
+    /// Features attend to each other, if the family leaves that to the language model: Gemma 4.
+    pub both_ways: bool,
     /// The most features of a picture. Families that take pictures of any size scale larger ones down.
     pub most_features: u32,
 }
@@ -50,6 +52,7 @@ impl Default for VisionOptions {
             cpus: None,
             most_pixels: 64 << 20,
             scale: 1.0,
+            both_ways: false,
             most_features: 1280,
         }
     }
@@ -61,6 +64,8 @@ pub struct Vision {
     processor: Processor,
     limits: Limits,
     places: Places,
+    /// The queries that become features, if the family has some.
+    queries: Vec<f32>,
     /// The feature that ends lines of pictures that are cut.
     line_end: Option<Vec<f32>>,
     scale: f32,
@@ -139,7 +144,12 @@ impl Vision {
         path: &Path,
         options: &VisionOptions,
     ) -> Result<Vision, Error> {
-        let processor = processor::read(&spec, checkpoint, path, options.most_features)?;
+        let processor = processor::read(
+            &spec,
+            checkpoint,
+            path,
+            (options.most_features, options.both_ways),
+        )?;
         let rows = processor.most_patches();
         let load = |device: Arc<dyn Device>| {
             let program = welte_models::compile_vision(&spec, checkpoint, rows)?;
@@ -152,6 +162,7 @@ impl Vision {
         Ok(Vision {
             limits: Limits::of_pixels(options.most_pixels),
             places: Places::of(&spec, checkpoint)?,
+            queries: welte_models::learned_queries(&spec, checkpoint)?,
             line_end: welte_models::line_end(&spec, checkpoint)?,
             scale: options.scale,
             device,
@@ -169,6 +180,11 @@ impl Vision {
     /// The text that the chat template writes for a picture, and that the picture's layout replaces.
     pub fn placeholder(&self) -> &str {
         self.processor.marks.placeholder()
+    }
+
+    /// What stands before the layout of a prompt's picture of this number, from 0 on, if anything does.
+    pub fn number(&self, number: usize) -> Option<String> {
+        self.processor.marks.number(number)
     }
 
     /// Floats of a feature: as many as an embedding of the language model, or a multiple of that if the model has several parts of it.
@@ -244,10 +260,15 @@ impl Vision {
             add(patch);
             place.read(*line, *column, &mut own);
             add(&own);
+            add(self.places.of_key(*line, *column, &mut own));
         }
-        if self.spec.class_rows() > 0 {
+        if self.spec.class {
             add(&vec![0.0; width]);
             add(self.places.class());
+        }
+        for query in self.queries.chunks_exact(self.width()) {
+            add(&vec![0.0; self.spec.row_values() as usize - query.len()]);
+            add(query);
         }
         let none = vec![[0; 3]; self.spec.class_rows() as usize];
         let all = rows.places.iter().chain(&none);
@@ -257,17 +278,25 @@ impl Vision {
             ..Row::new(0, number, 0)
         });
         let all: Vec<Row> = all.collect();
-        let group = self.spec.group();
-        let ends: Vec<u32> = (1..=rows.features.len() as u32)
-            .map(|i| i * group - 1)
-            .collect();
+        let (numbers, ends) = match self.spec.queries {
+            0 => {
+                let each = 1..=rows.features.len() as u32;
+                let ends = each.map(|i| i * self.spec.group() - 1).collect();
+                (rows.features, ends)
+            }
+            queries => {
+                let first = rows.places.len() as u32;
+                let ends: Vec<u32> = (first..first + queries).collect();
+                ((0..queries).collect(), ends)
+            }
+        };
         let step = Step::of(Role::Text, &all, &ends);
         let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         let buffer = context.program().features;
         context.write_bytes(buffer, 0, &bytes)?;
         let found = context.step(&step, StepOptions::default())?;
         let width = self.width();
-        for (number, feature) in rows.features.iter().zip(found.chunks_exact(width)) {
+        for (number, feature) in numbers.iter().zip(found.chunks_exact(width)) {
             features[*number as usize * width..][..width].copy_from_slice(feature);
         }
         Ok(())
@@ -276,7 +305,7 @@ impl Vision {
 
 /// Why a model without a known encoder takes no images.
 pub(crate) fn unknown(checkpoint: &dyn Checkpoint) -> String {
-    let known = VisionSpec::FAMILIES;
+    let known = VisionSpec::families();
     match welte_models::unknown_vision(checkpoint) {
         Some(name) => format!(
             "its encoder of images ({name}) is not supported; known are {known}. Use it without images, or another model"

@@ -36,12 +36,10 @@ fn models() -> Vec<Value> {
 }
 
 fn open(path: &Path, device: &str) -> Vision {
-    open_scaled(path, device, 1.0)
+    open_with(path, device, VisionOptions::default())
 }
 
-fn open_scaled(path: &Path, device: &str, scale: f32) -> Vision {
-    let mut options = VisionOptions::default();
-    options.scale = scale;
+fn open_with(path: &Path, device: &str, mut options: VisionOptions) -> Vision {
     options.device = device.parse::<DeviceChoice>().expect("a device");
     let source = path.to_str().expect("a path");
     let mmproj = Some(path).filter(|path| path.is_file());
@@ -170,15 +168,20 @@ fn check_logits(name: &str, devices: &[Tolerance]) {
     let text = |key: &str| entry[key].as_str().expect("text");
     let golden = welte_goldens::Golden::new(text("path"));
     let want = floats(&welte_goldens::folder().join(text("logits")));
+    let vector = entry["vector"].as_str();
+    let vector = vector.map(|path| floats(&welte_goldens::folder().join(path)));
     let checkpoint = welte_formats::open(golden.path()).expect("a checkpoint");
     let spec = welte_models::spec(&*checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let vision = open_scaled(golden.path(), "reference", spec.feature_scale());
+    let mut own = VisionOptions::default();
+    (own.scale, own.both_ways) = (spec.feature_scale(), spec.reach_within_windows);
+    let vision = open_with(golden.path(), "reference", own);
     let (rows, features) = conversation(&vision, entry["parts"].as_array().expect("parts"));
     let options = CompileOptions {
         context: 512,
         prompt_rows: 256,
         prompt_outputs: 8,
         features: (features.len() / vision.width()) as u32,
+        embed_rows: if vector.is_some() { 256 } else { 0 },
         ..CompileOptions::default()
     };
     for &(kind, _, tolerance) in devices {
@@ -214,6 +217,18 @@ fn check_logits(name: &str, devices: &[Tolerance]) {
             worst <= tolerance,
             "{name}, {kind}: off by {worst} of the spread"
         );
+        let Some(want) = &vector else { continue };
+        let pass = program.pass(PassKind::Embed).expect("an embed pass");
+        let got = context
+            .step_rows(pass, &rows, &[all - 1])
+            .expect("a vector");
+        let length = got.iter().map(|v| v * v).sum::<f32>().sqrt();
+        let cosine: f32 = got.iter().zip(want).map(|(a, b)| a / length * b).sum();
+        println!("{name}, {kind}, vector: 1 - {:.1e}", 1.0 - cosine);
+        assert!(
+            1.0 - cosine <= tolerance * tolerance,
+            "{name}, {kind}: {cosine}"
+        );
     }
 }
 
@@ -237,7 +252,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi);
+goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi llava gemma3_scan gemma4_31b gemma4_26b minicpmv4 minicpmv4_5);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {
@@ -337,8 +352,8 @@ fn a_processor_that_does_not_fit_is_refused() {
             "image_mean: must be three numbers",
         ),
         (
-            r#"{"do_pan_and_scan": true}"#,
-            "do_pan_and_scan: is not supported",
+            r#"{"do_pan_and_scan": true, "pan_and_scan_min_ratio_to_activate": 0.5}"#,
+            "pan_and_scan_min_ratio_to_activate: must be a number from 1",
         ),
         (r#"{"resample": 0}"#, "resample: must be"),
         ("{", "EOF"),

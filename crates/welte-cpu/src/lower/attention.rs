@@ -108,6 +108,7 @@ impl Lowering<'_> {
             head_dim,
             scale: p.scale,
             window: p.window as usize,
+            causal: p.causal != 0,
             softcap: p.softcap,
             sinks: self.floats(l.command.weights[0], heads)?,
             partials: self.scratch_rows(&self.scratch.partials, 0, floats, heads * splits)?,
@@ -143,6 +144,7 @@ impl Lowering<'_> {
             scale: p.scale,
             window: p.window as usize,
             by_axis: p.by_axis != 0,
+            unseen: p.unseen as usize,
             kernel: encode_attention::kernel_for(self.inner.isa),
         }));
         Ok(())

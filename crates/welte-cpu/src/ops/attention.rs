@@ -22,6 +22,8 @@ pub(crate) struct Attention {
     pub(crate) head_dim: usize,
     pub(crate) scale: f32,
     pub(crate) window: usize,
+    /// Rows see nothing after themselves, whatever their reach.
+    pub(crate) causal: bool,
     pub(crate) softcap: f32,
     /// One more score per head, which has no value; or none.
     pub(crate) sinks: Floats,
@@ -84,6 +86,11 @@ impl Attention {
         }
     }
 
+    /// The last position that a row sees.
+    pub(super) fn last(&self, row: &Row) -> usize {
+        (if self.causal { row.position } else { row.reach }) as usize
+    }
+
     /// The sink of a head.
     pub(super) fn sink(&self, head: usize) -> Option<f32> {
         // SAFETY: there is one for each head, as was checked when the command was lowered.
@@ -92,7 +99,7 @@ impl Attention {
 
     /// How many splits a row has.
     pub(crate) fn splits(&self, row: &Row) -> usize {
-        row.reach as usize / SPLIT + 1 - self.first(row.position as usize) / SPLIT
+        self.last(row) / SPLIT + 1 - self.first(row.position as usize) / SPLIT
     }
 
     /// The number of splits if threads share them: a step of one row with several splits, not of a prompt that has
@@ -107,7 +114,7 @@ impl Attention {
         let at = (first / SPLIT + split) * SPLIT;
         Span {
             from: at.max(first),
-            to: (at + SPLIT).min(row.reach as usize + 1),
+            to: (at + SPLIT).min(self.last(row) + 1),
             after: None,
         }
     }

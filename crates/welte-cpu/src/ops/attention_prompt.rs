@@ -210,7 +210,8 @@ impl Strip {
     ) {
         let group = a.heads / a.kv_heads;
         let dim = a.head_dim.next_multiple_of(PAD);
-        let positions = state.rows[rows.start].position as usize..end_of(&state.rows[rows.clone()]);
+        let positions =
+            state.rows[rows.start].position as usize..a.end_of(&state.rows[rows.clone()]);
         self.from = a.first(positions.start);
         self.to = positions.end;
         self.full_to = if a.window == 0 {
@@ -233,7 +234,7 @@ impl Strip {
                 for h in 0..group {
                     let lane = r * group + h;
                     *self.first.add(lane) = a.first(position) as f32;
-                    *self.last.add(lane) = state.rows[row].reach as f32;
+                    *self.last.add(lane) = a.last(&state.rows[row]) as f32;
                     if let Some(sink) = a.sink(kv_head * group + h) {
                         // It counts as a position seen before, with a weight of 1 and no value.
                         *self.largest.add(lane) = sink.max(f32::MIN);
@@ -438,12 +439,12 @@ impl Strip {
     }
 }
 
-/// The position after the last one that some of the rows sees.
-fn end_of(rows: &[Row]) -> usize {
-    rows.iter()
-        .map(|row| row.reach as usize + 1)
-        .max()
-        .unwrap_or(0)
+impl Attention {
+    /// The position after the last one that some of the rows sees.
+    fn end_of(&self, rows: &[Row]) -> usize {
+        let ends = rows.iter().map(|row| self.last(row) + 1);
+        ends.max().unwrap_or(0)
+    }
 }
 
 /// Attention of consecutive rows of one sequence, for one kv head's group.
@@ -485,7 +486,7 @@ unsafe fn attend<
         let scores = scratch.add(STRIPS * Strip::floats(dim, lanes));
         let keys = scores.add(BLOCK * lanes);
         let values = keys.add(BLOCK * dim);
-        let end = end_of(&state.rows[rows.clone()]);
+        let end = a.end_of(&state.rows[rows.clone()]);
         let first = strips[0].from;
         let start = first / BLOCK * BLOCK;
         for block in (start..end).step_by(BLOCK) {

@@ -35,6 +35,8 @@ pub(crate) struct EncodeAttention {
     pub(crate) window: usize,
     /// A run ends where the first axis changes.
     pub(crate) by_axis: bool,
+    /// The last rows of a run that has more of them are not seen.
+    pub(crate) unseen: usize,
     pub(crate) kernel: Kernel,
 }
 
@@ -90,7 +92,10 @@ impl EncodeAttention {
         for part in rows[from..rows.len().min(from + lanes)].chunk_by(together) {
             let span = at..at + part.len();
             at = span.end;
-            let run = run_of(rows, span.start, together);
+            let mut run = run_of(rows, span.start, together);
+            if run.len() > self.unseen {
+                run.end -= self.unseen;
+            }
             // SAFETY: promised by the caller; the processor has what the kernel needs.
             unsafe { (self.kernel.run)(self, span, run, head, scratch) };
         }
@@ -108,7 +113,7 @@ fn run_of(rows: &[Row], row: usize, together: impl Fn(&Row, &Row) -> bool) -> Ra
 /// Attention of `rows` over the rows of `run` that they see.
 ///
 /// # Safety
-/// See `super`; the rows lie in the run; `scratch` holds [`scratch_floats`].
+/// See `super`; the rows lie in the run or right after it; `scratch` holds [`scratch_floats`].
 #[inline(always)]
 unsafe fn attend<L: Lanes>(
     a: &EncodeAttention,

@@ -72,7 +72,7 @@ mirrored! {
         rows: u32,
         first: u32,
         most: u32,
-        pad: u32,
+        causal: u32,
     }
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         rows,
         first: 0,
         most: rows,
-        pad: 0,
+        causal: p.causal,
     };
     let launch = |least, most, launch| Node::ForRows {
         least,

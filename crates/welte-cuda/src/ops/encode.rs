@@ -28,6 +28,8 @@ mirrored! {
         qkv_stride: u32,
         y_stride: u32,
         scale: f32,
+        unseen: u32,
+        pad: u32,
     }
 }
 
@@ -71,6 +73,8 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
         qkv_stride: p.qkv_stride,
         y_stride: p.y_stride,
         scale: p.scale,
+        unseen: p.unseen,
+        pad: 0,
     });
     let shared = tiles_shared(p.head_dim);
     if !p.head_dim.is_multiple_of(8) || p.head_dim > 256 || shared > cx.gpu.shared_per_block {

@@ -34,11 +34,18 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     spec.attention_scale = 1.0;
     let cap = keys.name("final_logit_softcapping", "final_logit_softcapping");
     spec.logit_softcap = keys.f64(&cap)?.unwrap_or(0.0) as f32;
-    if keys.text("use_bidirectional_attention")? == Some("all") {
-        let key = "use_bidirectional_attention";
-        return Err(keys.error(key, "is 'all', which is not supported"));
+    let both_ways = "use_bidirectional_attention";
+    let said = keys.text(both_ways)?;
+    if !matches!(said, None | Some("vision")) {
+        return Err(keys.error(both_ways, "is not supported; supported is 'vision'"));
     }
     spec.per_layer_width = per_layer_width(keys)?;
+    // GGUF files do not say it. The larger models, which have no embeddings per layer, are so.
+    spec.reach_within_windows = if keys.is_gguf() {
+        spec.per_layer_width == 0
+    } else {
+        said.is_some()
+    };
     let scalar = scalar_name(keys.checkpoint.dialect(), 0);
     let scalar = names::resolve(keys.checkpoint, &scalar);
     spec.layer_scalars = keys.checkpoint.tensor(&scalar).is_some();

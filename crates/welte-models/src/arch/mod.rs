@@ -129,12 +129,26 @@ impl Architecture {
             })
         };
         // A multimodal model may say what its language model is.
-        let text = keys.text("text_config.model_type")?;
+        let text = match said {
+            "minicpmv" => Some(minicpm_v(&keys)?),
+            _ => keys.text("text_config.model_type")?,
+        };
         match known(said).or_else(|| known(text?)) {
             Some(a) => Ok((a, said.to_string())),
             None => Err(unsupported(checkpoint, said)),
         }
     }
+}
+
+/// The language model of a MiniCPM-V, whose configuration has its keys.
+fn minicpm_v(keys: &Keys<'_>) -> Result<&'static str, Error> {
+    let version = keys.f64("version")?;
+    let known = [(2.6, "qwen2"), (4.0, "llama"), (4.5, "qwen3")];
+    let found = known.into_iter().find(|(own, _)| Some(*own) == version);
+    let problem = "is not supported; supported are 2.6, 4.0 and 4.5";
+    found
+        .map(|(_, name)| name)
+        .ok_or_else(|| keys.error("version", problem))
 }
 
 pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {

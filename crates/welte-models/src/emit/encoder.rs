@@ -75,6 +75,7 @@ impl Emitter<'_> {
             qkv_stride: stride,
             y_stride: heads * head_dim,
             by_axis: 0,
+            unseen: 0,
         };
         self.out.push(
             "attention",

@@ -108,6 +108,7 @@ impl Emitter<'_> {
             softcap: 0.0,
             q_stride: heads * width,
             y_stride: heads * width,
+            causal: 0,
         };
         let places = [buffers.queries, cache.buffer, set.attn];
         self.out

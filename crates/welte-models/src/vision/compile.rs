@@ -1,6 +1,7 @@
 //! Compiles an encoder of pictures: one pass without caches, whose rows are the patches of a tile.
 
-use super::weights::{Layer, Limits, Linear, Weights, taker};
+use super::family::{Family, Pool, ProjectorNorm};
+use super::weights::{Layer, Limits, Linear, Queries, Weights, taker};
 use super::{VisionAct, VisionFamily, VisionSpec};
 use crate::Error;
 use crate::buffers::Buffers;
@@ -29,7 +30,7 @@ pub fn compile_vision(
     }
     let mut taker = taker(spec, checkpoint);
     let weights = taker.all()?;
-    let (rows, outputs) = (patches + spec.class_rows(), patches / spec.group());
+    let (rows, outputs) = (patches + spec.class_rows(), spec.features_of(patches));
     let mut buffers = Buffers::default();
     let class = Class::ScratchPrompt;
     let tokens = buffers.add("tokens", Class::Tables, 4 * u64::from(rows));
@@ -39,12 +40,21 @@ pub fn compile_vision(
         buffers.add(name, class, 4 * u64::from(rows) * u64::from(width))
     };
     let (dim, wide) = (spec.dim, spec.ffn * (1 + u32::from(spec.gated)));
-    let joined = match spec.family {
-        VisionFamily::Gemma3 | VisionFamily::Gemma4 => dim,
+    let joined = match Family::of(spec.family).pool {
+        _ if spec.queries > 0 => spec.width,
+        Pool::Mean => dim,
         _ => spec.tapped() * spec.group(),
     };
     let projected = spec.hidden.max(spec.width);
+    let second = projected * (1 + u32::from(weights.gated.is_some()));
     let states = states(spec);
+    let of_queries =
+        |add: &mut dyn FnMut(&str, u32, u32) -> BufferRef, name: &str, times: u32| match spec
+            .query_values()
+        {
+            0 => BufferRef::NONE,
+            values => add(name, rows, times * values),
+        };
     let set = Set {
         tokens,
         read: add("prompt.read", rows, spec.row_values()),
@@ -70,8 +80,11 @@ pub fn compile_vision(
             0 => BufferRef::NONE,
             _ => add("prompt.pooled", outputs, states * joined),
         },
+        kv: of_queries(&mut add, "prompt.kv", 1),
+        asked: of_queries(&mut add, "prompt.asked", 1),
+        query_rows: of_queries(&mut add, "prompt.queries", 3),
         joined: add("prompt.joined", outputs, joined.max(projected)),
-        middle: add("prompt.middle", outputs, joined.max(2 * projected)),
+        middle: add("prompt.middle", outputs, joined.max(second)),
         result: add("prompt.result", outputs, spec.feature_values()),
     };
     let emitter = Emitter {
@@ -122,6 +135,10 @@ struct Set {
     /// The states that become parts of features, side by side, and those of a feature's patches one after the other.
     states: BufferRef,
     pooled: BufferRef,
+    /// What keys and values of queries are made of, the queries and then what they find, and all three.
+    kv: BufferRef,
+    asked: BufferRef,
+    query_rows: BufferRef,
     joined: BufferRef,
     middle: BufferRef,
     result: BufferRef,
@@ -188,7 +205,9 @@ impl Emitter<'_> {
         if let Some(norm) = weights.last_norm {
             self.norm("last norm", norm, spec.eps, set.x, set.x);
         }
-        if weights.deep.is_empty() {
+        if let Some(queries) = &weights.queries {
+            self.ask(queries);
+        } else if weights.deep.is_empty() {
             self.projector();
         } else {
             self.keep_state(0);
@@ -242,6 +261,7 @@ impl Emitter<'_> {
             qkv_stride: 3 * dim,
             y_stride: dim,
             by_axis: windowed.into(),
+            unseen: spec.queries,
         };
         let buffers = [set.qkv, set.norm];
         self.out.push(
@@ -306,21 +326,113 @@ impl Emitter<'_> {
         self.add("down sum", (set.norm, dim));
     }
 
+    /// Queries attend to patches. Rows of patches have queries, too, and those of queries have keys, which nothing reads.
+    fn ask(&mut self, queries: &Queries) {
+        let (spec, set) = (self.spec, self.set);
+        let (width, heads) = (spec.width, spec.query_heads());
+        let all = 3 * width;
+        // Of a query itself, of a patch what its keys add.
+        let own = spec.row_values() - width;
+        let own = (at(set.read, own), spec.row_values());
+        let [of_queries, of_kv, after] = queries.norms;
+        let norm = |out: &mut Commands<'_>, what: &str, norm, x| {
+            out.norm(what, (norm, false), (width, spec.eps), [x, x]);
+        };
+        self.linear(
+            "keys and values",
+            &queries.kv,
+            (set.x, spec.dim),
+            (set.kv, width),
+        );
+        norm(&mut self.out, "norm of keys and values", of_kv, set.kv);
+        self.copy("queries", own, (set.asked, width), width);
+        norm(&mut self.out, "query norm", of_queries, set.asked);
+        let [q, k, v] = &queries.qkv;
+        let part = |number: u32| (at(set.query_rows, number * width), all);
+        self.linear("queries", q, (set.asked, width), part(0));
+        self.linear("values", v, (set.kv, width), part(2));
+        let params = p::Add {
+            n: width,
+            x_stride: own.1,
+            y_stride: width,
+        };
+        self.out.push(
+            "places of keys",
+            Op::Add,
+            &[],
+            &[own.0, set.kv],
+            params.words(),
+        );
+        self.linear("keys", k, (set.kv, width), part(1));
+        self.bias(
+            "bias of queries",
+            queries.qkv_bias,
+            set.query_rows,
+            (all, all),
+        );
+        let head_dim = width / heads;
+        let params = p::EncodeAttention {
+            heads,
+            kv_heads: heads,
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            window: 0,
+            qkv_stride: all,
+            y_stride: width,
+            by_axis: 0,
+            unseen: spec.queries,
+        };
+        let buffers = [set.query_rows, set.asked];
+        self.out.push(
+            "attention of queries",
+            Op::EncodeAttention,
+            &[],
+            &buffers,
+            params.words(),
+        );
+        let pool = p::Pool {
+            n: width,
+            kind: 3,
+            normalise: 0,
+            x_stride: width,
+            y_stride: width,
+            group: 1,
+        };
+        self.out.push(
+            "features",
+            Op::Pool,
+            &[],
+            &[set.asked, set.joined],
+            pool.words(),
+        );
+        self.linear(
+            "output of queries",
+            &queries.o,
+            (set.joined, width),
+            (set.middle, width),
+        );
+        norm(&mut self.out, "norm after queries", after, set.middle);
+        let linear = &self.weights.linear1;
+        self.linear(
+            "projection",
+            linear,
+            (set.middle, width),
+            (set.result, width),
+        );
+    }
+
     fn projector(&mut self) {
         let (spec, set, weights) = (self.spec, self.set, self.weights);
         let (dim, width) = (spec.dim, spec.width);
-        let of_patches = matches!(
-            spec.family,
-            VisionFamily::Mistral3 | VisionFamily::PaddleOcr | VisionFamily::Kimi
-        );
+        let own = Family::of(spec.family);
+        let of_patches = own.projector_norm == ProjectorNorm::Patches;
         if let (true, Some(norm)) = (of_patches, weights.projector_norm) {
             self.norm("projector norm", norm, spec.projector_eps, set.x, set.x);
         }
-        // Mistral's merging matrix takes the first values of all patches first.
-        let kind = match spec.family {
-            VisionFamily::Gemma3 | VisionFamily::Gemma4 => 1,
-            VisionFamily::Mistral3 | VisionFamily::Glm4V | VisionFamily::GlmOcr => 4,
-            _ => 3,
+        let kind = match own.pool {
+            Pool::Mean => 1,
+            Pool::Joined => 3,
+            Pool::ByValue => 4,
         };
         let wide = spec.tapped();
         let x = if spec.taps.is_empty() {

@@ -4,13 +4,14 @@
 //! its window, its line and its column. The patches of one feature are neighbours, and the last of them is picked.
 
 mod compile;
+mod family;
 mod names;
 mod read;
 mod weights;
 
 pub use compile::compile_vision;
 pub use read::{unknown_vision, vision_spec};
-pub use weights::{learned_positions, line_end};
+pub use weights::{learned_positions, learned_queries, line_end};
 
 /// The family of an encoder: what stands between patches and the embeddings of the language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +45,35 @@ pub enum VisionFamily {
     Lfm2,
     /// InternVL: a row of its own for the class, scaled layers; the vectors side by side, a norm, two matrices.
     InternVl,
-    /// LLaVA, LLaVA-NeXT and Granite Vision: CLIP or SigLIP; the states of some layers side by side, two matrices. All but LLaVA
+    /// LLaVA 1.5, LLaVA-NeXT and Granite Vision: CLIP or SigLIP; the states of some layers side by side, two matrices. All but LLaVA 1.5
     /// have a learned feature that ends the lines of a picture that is cut.
-    LlavaNext,
+    Llava,
+    /// MiniCPM-V 2.6 to 4.5: SigLIP; learned queries, as many for every tile, attend to its patches, then a norm and a matrix.
+    MiniCpmV,
     /// PaddleOCR-VL: SigLIP with positions that are learned and rotary; a norm of each patch, the vectors side by side, two matrices.
     PaddleOcr,
+}
+
+/// What patches know of their places besides rotary positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// Nothing.
+    None,
+    /// A learned vector for each place.
+    Fixed,
+    /// Learned vectors that are resized to the lines and columns of each tile: values are those of areas; a smaller table has means
+    /// without gaps.
+    Areas,
+    /// The same with values of points, of which the first and last ones stay.
+    Corners,
+    /// The same with points in the middle of equal parts.
+    Middles,
+    /// The same by a cubic curve through four of them.
+    Cubic,
+    /// The learned vector of the part of the table that each patch begins in.
+    Buckets,
+    /// The sum of a vector of the column and one of the line: the first and the second half of the learned vectors.
+    Sums,
 }
 
 /// The activation of an encoder's feed-forward parts.
@@ -123,21 +148,25 @@ pub struct VisionSpec {
     pub joined_norm: bool,
     /// A patch's values go pixel by pixel.
     pub by_pixel: bool,
+    /// Queries that attend to the patches of a tile and become its features; 0: patches become features.
+    pub queries: u32,
 }
 
 impl VisionSpec {
-    /// The families, for a person.
-    pub const FAMILIES: &str = "Idefics 3 and SmolVLM, Gemma 3 and 4, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3, LFM2-VL, InternVL, LLaVA-NeXT and Granite Vision 3, PaddleOCR-VL, GLM-4V and GLM-OCR, Kimi-VL and Kimi K2.5";
-
     /// Values of a patch.
     pub fn patch_values(&self) -> u32 {
         3 * self.frames * self.patch * self.patch
     }
 
-    /// Values that a row reads.
+    /// Values that a row reads: a patch, the vector of its place, and what its keys add or queries are.
     pub fn row_values(&self) -> u32 {
         let place = if self.positions > 0 { self.dim } else { 0 };
-        self.patch_values() + place
+        self.patch_values() + place + self.query_values()
+    }
+
+    /// Values of a query.
+    pub fn query_values(&self) -> u32 {
+        if self.queries > 0 { self.width } else { 0 }
     }
 
     /// Values of a feature: of all its parts.
@@ -145,32 +174,22 @@ impl VisionSpec {
         self.width * (1 + self.deep.len() as u32)
     }
 
-    /// Queries and keys are rotated.
-    pub fn is_rotary(&self) -> bool {
-        use VisionFamily::*;
-        self.positions == 0 || matches!(self.family, Qwen3 | PaddleOcr | Gemma4 | Glm4V | Kimi)
-    }
-
-    /// Rows besides the patches: that of the class.
+    /// Rows after the patches: that of the class, and the queries.
     pub fn class_rows(&self) -> u32 {
-        u32::from(self.class)
+        u32::from(self.class) + self.queries
     }
 
-    /// The learned vectors are resized to the lines and columns of each tile.
-    pub fn resizes_positions(&self) -> bool {
-        matches!(
-            self.family,
-            VisionFamily::Lfm2
-                | VisionFamily::Qwen3
-                | VisionFamily::PaddleOcr
-                | VisionFamily::Glm4V
-                | VisionFamily::Kimi
-        )
+    /// Features of a tile with this many patches.
+    pub fn features_of(&self, patches: u32) -> u32 {
+        match self.queries {
+            0 => patches / self.group(),
+            queries => queries,
+        }
     }
 
-    /// A place has the sum of a vector of its column and one of its line: the first and the second half of the learned vectors.
-    pub fn sums_positions(&self) -> bool {
-        self.family == VisionFamily::Gemma4
+    /// Heads of the queries.
+    pub fn query_heads(&self) -> u32 {
+        (self.width / 128).max(1)
     }
 
     /// Values of all states of a row that the projector reads.

@@ -1,8 +1,6 @@
 //! The names of an encoder's tensors.
 
-use super::VisionFamily;
 use welte_formats::Checkpoint;
-use welte_formats::checkpoint::Dialect;
 
 /// Names of tensors without `.weight` and `.bias`. Those of the encoder follow a prefix. An empty name: there is none.
 pub(super) struct VisionNames {
@@ -39,9 +37,34 @@ pub(super) struct VisionNames {
     pub(super) gated: [&'static str; 2],
     /// Those of what makes further parts of features: a norm and two matrices.
     pub(super) deep: [&'static str; 3],
+    /// Those of queries.
+    pub(super) queries: QueryNames,
 }
 
-const SIGLIP: VisionNames = VisionNames {
+/// Names of what queries need, with the prefixes of their own.
+pub(super) struct QueryNames {
+    /// The queries; a full name.
+    pub(super) queries: &'static str,
+    /// What keys and values are made of.
+    pub(super) kv: &'static str,
+    /// Norms of queries, of keys and values, and of what they make.
+    pub(super) norms: [&'static str; 3],
+    /// The matrices of queries, keys and values, and their biases; full names. One name: a tensor of all three.
+    pub(super) qkv: &'static [&'static str],
+    pub(super) qkv_bias: &'static [&'static str],
+    pub(super) o: &'static str,
+}
+
+const NO_QUERIES: QueryNames = QueryNames {
+    queries: "",
+    kv: "",
+    norms: ["", "", ""],
+    qkv: &[],
+    qkv_bias: &[],
+    o: "",
+};
+
+pub(super) const SIGLIP: VisionNames = VisionNames {
     patch: "embeddings.patch_embedding",
     position: "embeddings.position_embedding",
     class: "",
@@ -67,15 +90,16 @@ const SIGLIP: VisionNames = VisionNames {
     linear2: "",
     gated: ["", ""],
     deep: ["", "", ""],
+    queries: NO_QUERIES,
 };
 
-const GEMMA3: VisionNames = VisionNames {
+pub(super) const GEMMA3: VisionNames = VisionNames {
     projector_norm: "multi_modal_projector.mm_soft_emb_norm",
     linear1: "multi_modal_projector.mm_input_projection_weight",
     ..SIGLIP
 };
 
-const GEMMA4: VisionNames = VisionNames {
+pub(super) const GEMMA4: VisionNames = VisionNames {
     patch: "patch_embedder.input_proj",
     position: "patch_embedder.position_embedding_table",
     norm1: "encoder.layers.{}.input_layernorm",
@@ -101,7 +125,7 @@ const GEMMA4: VisionNames = VisionNames {
     ..SIGLIP
 };
 
-const QWEN2_5: VisionNames = VisionNames {
+pub(super) const QWEN2_5: VisionNames = VisionNames {
     patch: "patch_embed.proj",
     position: "",
     norm1: "blocks.{}.norm1",
@@ -117,14 +141,14 @@ const QWEN2_5: VisionNames = VisionNames {
     ..SIGLIP
 };
 
-const QWEN2: VisionNames = VisionNames {
+pub(super) const QWEN2: VisionNames = VisionNames {
     gate: "",
     up: "blocks.{}.mlp.fc1",
     down: "blocks.{}.mlp.fc2",
     ..QWEN2_5
 };
 
-const QWEN3: VisionNames = VisionNames {
+pub(super) const QWEN3: VisionNames = VisionNames {
     position: "pos_embed",
     up: "blocks.{}.mlp.linear_fc1",
     down: "blocks.{}.mlp.linear_fc2",
@@ -139,7 +163,7 @@ const QWEN3: VisionNames = VisionNames {
     ..QWEN2
 };
 
-const GLM: VisionNames = VisionNames {
+pub(super) const GLM: VisionNames = VisionNames {
     position: "embeddings.position_embedding",
     first_norm: "post_conv_layernorm",
     head_norms: ["blocks.{}.attn.q_norm", "blocks.{}.attn.k_norm"],
@@ -152,7 +176,7 @@ const GLM: VisionNames = VisionNames {
     ..QWEN2_5
 };
 
-const KIMI_VL: VisionNames = VisionNames {
+pub(super) const KIMI_VL: VisionNames = VisionNames {
     patch: "patch_embed.proj",
     position: "patch_embed.pos_emb",
     norm1: "encoder.blocks.{}.norm0",
@@ -169,14 +193,14 @@ const KIMI_VL: VisionNames = VisionNames {
 };
 
 /// Kimi K2.5 calls the projector differently.
-const KIMI: VisionNames = VisionNames {
+pub(super) const KIMI: VisionNames = VisionNames {
     projector_norm: "mm_projector.pre_norm",
     linear1: "mm_projector.proj.0",
     linear2: "mm_projector.proj.2",
     ..KIMI_VL
 };
 
-const PIXTRAL: VisionNames = VisionNames {
+pub(super) const PIXTRAL: VisionNames = VisionNames {
     patch: "patch_conv",
     position: "",
     first_norm: "ln_pre",
@@ -195,20 +219,20 @@ const PIXTRAL: VisionNames = VisionNames {
     ..SIGLIP
 };
 
-const MISTRAL3: VisionNames = VisionNames {
+pub(super) const MISTRAL3: VisionNames = VisionNames {
     projector_norm: "multi_modal_projector.norm",
     merging: "multi_modal_projector.patch_merger.merging_layer",
     ..PIXTRAL
 };
 
-const LFM2: VisionNames = VisionNames {
+pub(super) const LFM2: VisionNames = VisionNames {
     projector_norm: "multi_modal_projector.layer_norm",
     linear1: "multi_modal_projector.linear_1",
     linear2: "multi_modal_projector.linear_2",
     ..SIGLIP
 };
 
-const INTERN_VL: VisionNames = VisionNames {
+pub(super) const INTERN_VL: VisionNames = VisionNames {
     patch: "embeddings.patch_embeddings.projection",
     position: "embeddings.position_embeddings",
     class: "embeddings.cls_token",
@@ -225,7 +249,7 @@ const INTERN_VL: VisionNames = VisionNames {
     ..LFM2
 };
 
-const LLAVA_NEXT: VisionNames = VisionNames {
+pub(super) const LLAVA: VisionNames = VisionNames {
     class: "embeddings.class_embedding",
     first_norm: "pre_layrnorm",
     last_norm: "",
@@ -234,14 +258,47 @@ const LLAVA_NEXT: VisionNames = VisionNames {
     ..SIGLIP
 };
 
-const PADDLE_OCR: VisionNames = VisionNames {
+pub(super) const MINICPM_V: VisionNames = VisionNames {
+    linear1: "resampler.proj",
+    queries: QueryNames {
+        queries: "resampler.query",
+        kv: "resampler.kv_proj",
+        norms: ["resampler.ln_q", "resampler.ln_kv", "resampler.ln_post"],
+        qkv: &["resampler.attn.in_proj_weight"],
+        qkv_bias: &["resampler.attn.in_proj_bias"],
+        o: "resampler.attn.out_proj",
+    },
+    ..SIGLIP
+};
+
+pub(super) const GGUF_MINICPM_V: VisionNames = VisionNames {
+    linear1: "resampler.proj",
+    queries: QueryNames {
+        kv: "resampler.kv",
+        qkv: &[
+            "resampler.attn.q.weight",
+            "resampler.attn.k.weight",
+            "resampler.attn.v.weight",
+        ],
+        qkv_bias: &[
+            "resampler.attn.q.bias",
+            "resampler.attn.k.bias",
+            "resampler.attn.v.bias",
+        ],
+        o: "resampler.attn.out",
+        ..MINICPM_V.queries
+    },
+    ..GGUF
+};
+
+pub(super) const PADDLE_OCR: VisionNames = VisionNames {
     projector_norm: "mlp_AR.pre_norm",
     linear1: "mlp_AR.linear_1",
     linear2: "mlp_AR.linear_2",
     ..SIGLIP
 };
 
-const GGUF: VisionNames = VisionNames {
+pub(super) const GGUF: VisionNames = VisionNames {
     patch: "v.patch_embd",
     position: "v.position_embd",
     class: "v.class_embd",
@@ -271,32 +328,33 @@ const GGUF: VisionNames = VisionNames {
         "v.deepstack.{}.fc1",
         "v.deepstack.{}.fc2",
     ],
+    queries: NO_QUERIES,
 };
 
-const GGUF_IDEFICS3: VisionNames = VisionNames {
+pub(super) const GGUF_IDEFICS3: VisionNames = VisionNames {
     linear1: "mm.model.fc",
     ..GGUF
 };
 
-const GGUF_GEMMA3: VisionNames = VisionNames {
+pub(super) const GGUF_GEMMA3: VisionNames = VisionNames {
     projector_norm: "mm.soft_emb_norm",
     linear1: "mm.input_projection",
     ..GGUF
 };
 
-const GGUF_GEMMA4: VisionNames = VisionNames {
+pub(super) const GGUF_GEMMA4: VisionNames = VisionNames {
     last_norm: "",
     linear1: "mm.input_projection",
     ..GGUF
 };
 
-const GGUF_QWEN2: VisionNames = VisionNames {
+pub(super) const GGUF_QWEN2: VisionNames = VisionNames {
     linear1: "mm.0",
     linear2: "mm.2",
     ..GGUF
 };
 
-const GGUF_GLM: VisionNames = VisionNames {
+pub(super) const GGUF_GLM: VisionNames = VisionNames {
     first_norm: "v.norm_embd",
     merging: "mm.patch_merger",
     projector_norm: "mm.post_norm",
@@ -305,12 +363,13 @@ const GGUF_GLM: VisionNames = VisionNames {
     ..GGUF
 };
 
-const GGUF_LLAVA_NEXT: VisionNames = VisionNames {
+pub(super) const GGUF_LLAVA: VisionNames = VisionNames {
     last_norm: "",
     ..GGUF_QWEN2
 };
 
-const GGUF_PIXTRAL: VisionNames = VisionNames {
+pub(super) const GGUF_PIXTRAL: VisionNames = VisionNames {
+    last_norm: "",
     projector_norm: "mm.input_norm",
     merging: "mm.patch_merger",
     linear1: "mm.1",
@@ -318,14 +377,14 @@ const GGUF_PIXTRAL: VisionNames = VisionNames {
     ..GGUF
 };
 
-const GGUF_LFM2: VisionNames = VisionNames {
+pub(super) const GGUF_LFM2: VisionNames = VisionNames {
     projector_norm: "mm.input_norm",
     linear1: "mm.1",
     linear2: "mm.2",
     ..GGUF
 };
 
-const GGUF_INTERN_VL: VisionNames = VisionNames {
+pub(super) const GGUF_INTERN_VL: VisionNames = VisionNames {
     last_norm: "",
     projector_norm: "mm.model.mlp.0",
     linear1: "mm.model.mlp.1",
@@ -340,48 +399,6 @@ impl VisionNames {
             "model.image_newline"
         } else {
             "image_newline"
-        }
-    }
-
-    /// The names in a checkpoint.
-    pub(super) fn within(
-        family: VisionFamily,
-        checkpoint: &dyn Checkpoint,
-    ) -> &'static VisionNames {
-        let own = VisionNames::of(family, checkpoint.dialect() == Dialect::Gguf);
-        let first = format!("{}.weight", own.linear1);
-        match family {
-            VisionFamily::Kimi if ending(checkpoint, &first).is_none() => &KIMI_VL,
-            _ => own,
-        }
-    }
-
-    pub(super) fn of(family: VisionFamily, gguf: bool) -> &'static VisionNames {
-        use VisionFamily::*;
-        match (family, gguf) {
-            (Kimi, _) => &KIMI,
-            (Idefics3, false) => &SIGLIP,
-            (Gemma3, false) => &GEMMA3,
-            (Gemma4, false) => &GEMMA4,
-            (Qwen2, false) => &QWEN2,
-            (Qwen2_5, false) => &QWEN2_5,
-            (Qwen3, false) => &QWEN3,
-            (Glm4V | GlmOcr, false) => &GLM,
-            (Glm4V | GlmOcr, true) => &GGUF_GLM,
-            (Pixtral, false) => &PIXTRAL,
-            (Mistral3, false) => &MISTRAL3,
-            (Lfm2, false) => &LFM2,
-            (InternVl, false) => &INTERN_VL,
-            (LlavaNext, false) => &LLAVA_NEXT,
-            (PaddleOcr, false) => &PADDLE_OCR,
-            (LlavaNext, true) => &GGUF_LLAVA_NEXT,
-            (Lfm2 | PaddleOcr, true) => &GGUF_LFM2,
-            (InternVl, true) => &GGUF_INTERN_VL,
-            (Idefics3, true) => &GGUF_IDEFICS3,
-            (Gemma3, true) => &GGUF_GEMMA3,
-            (Gemma4, true) => &GGUF_GEMMA4,
-            (Qwen2 | Qwen2_5 | Qwen3, true) => &GGUF_QWEN2,
-            (Pixtral | Mistral3, true) => &GGUF_PIXTRAL,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads what a checkpoint's encoder of pictures is.
 
-use super::names::VisionNames;
-use super::{VisionAct, VisionFamily, VisionSpec};
+use super::family::{self, Family, Image, Merge, Projector, ProjectorNorm, Rotation};
+use super::{Places, VisionAct, VisionFamily, VisionSpec};
 use crate::Error;
 use crate::keys::Keys;
 use crate::names::weight;
@@ -13,6 +13,7 @@ const MOST_DIM: u32 = 1 << 14;
 const MOST_SIDE: u32 = 1 << 14;
 const MOST_PATCH: u32 = 256;
 const MOST_MERGE: u32 = 16;
+const MOST_QUERIES: u32 = 4096;
 
 /// The encoder of pictures of an `mmproj` file, or of a Hugging Face directory. `None` if it has none, or one of an unknown family.
 pub fn vision_spec(checkpoint: &dyn Checkpoint) -> Result<Option<VisionSpec>, Error> {
@@ -62,7 +63,12 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
     if !(1..=MOST_MERGE).contains(&merge) {
         return fault(format!("{merge} patches to a feature's side"));
     }
-    let fixed = learned(spec.family) && !spec.resizes_positions() && !spec.sums_positions();
+    let (width, heads) = (spec.width, spec.query_heads());
+    if spec.queries > 0 && !(width.is_multiple_of(heads) && width.is_multiple_of(4)) {
+        let problem = format!("{heads} heads of queries of {width} values");
+        return Err(keys.error("resampler.proj.weight", problem));
+    }
+    let fixed = spec.places() == Places::Fixed;
     let ascending = spec.deep.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || spec.deep.last().is_some_and(|layer| *layer >= spec.layers) {
         return fault(format!(
@@ -83,15 +89,6 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-/// Whether every place has a learned vector.
-fn learned(family: VisionFamily) -> bool {
-    use VisionFamily::*;
-    matches!(
-        family,
-        Idefics3 | Gemma3 | Gemma4 | Qwen3 | Lfm2 | InternVl | LlavaNext | PaddleOcr | Glm4V | Kimi
-    )
 }
 
 fn act(keys: &Keys<'_>, key: &str, default: VisionAct) -> Result<VisionAct, Error> {
@@ -141,197 +138,88 @@ fn flagged(keys: &Keys<'_>, key: &str) -> Result<Vec<u32>, Error> {
 
 fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let text = |key: &str| keys.text(key).ok().flatten();
-    let tower = text("vision_config.model_type").unwrap_or("");
-    let family = match text("general.architecture").unwrap_or("") {
-        "idefics3" | "smolvlm" => VisionFamily::Idefics3,
-        "gemma3" => VisionFamily::Gemma3,
-        "gemma4" => VisionFamily::Gemma4,
-        "qwen2_vl" => VisionFamily::Qwen2,
-        "qwen2_5_vl" => VisionFamily::Qwen2_5,
-        "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe" => VisionFamily::Qwen3,
-        "llava" if tower == "pixtral" => VisionFamily::Pixtral,
-        "mistral3" if tower == "pixtral" => VisionFamily::Mistral3,
-        "lfm2_vl" | "lfm2-vl" => VisionFamily::Lfm2,
-        "internvl" => VisionFamily::InternVl,
-        "llava_next" => VisionFamily::LlavaNext,
-        "paddleocr_vl" => VisionFamily::PaddleOcr,
-        "glm4v" | "glm4v_moe" | "glm46v" => VisionFamily::Glm4V,
-        "glm_ocr" => VisionFamily::GlmOcr,
-        "kimi_vl" | "kimi_k25" => VisionFamily::Kimi,
-        _ => return Ok(None),
+    let said = text("general.architecture").unwrap_or("");
+    let pixtral = text("vision_config.model_type") == Some("pixtral");
+    let own = match said {
+        "llava" if pixtral => Family::of(VisionFamily::Pixtral),
+        "mistral3" if !pixtral => return Ok(None),
+        said => match Family::in_configuration(said) {
+            Some(own) => own,
+            None => return Ok(None),
+        },
     };
+    let family = own.family;
     let clip = is_clip(keys, family)?;
+    let tower = if clip { &family::CLIP } else { &own.tower };
     let has = |key: &str| keys.value(&format!("vision_config.{key}")).is_some();
     if !has("patch_size") && !has("hidden_size") && !has("depth") {
         return Ok(None);
     }
-    let qwen = is_qwen(family);
-    let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
-    let kimi = family == VisionFamily::Kimi;
     // InternVL gives some sizes for both directions.
-    let size = |key: &str, default: Option<u32>, most: u32| {
+    let size = |(key, default): (&str, u32), most: u32| {
         let full = format!("vision_config.{key}");
         // Kimi K2.5 has a mark before its encoder's sizes.
         let other = format!("vision_config.vt_{key}");
         let known = keys.value(&full).is_some() || keys.value(&other).is_none();
-        keys.size(if known { &full } else { &other }, default, most)
+        keys.size(if known { &full } else { &other }, Some(default), most)
     };
-    let (depth, heads) = match family {
-        VisionFamily::Qwen3 => (27, 16),
-        VisionFamily::Glm4V => (24, 12),
-        VisionFamily::GlmOcr => (24, 16),
-        _ => (32, 16),
-    };
-    let (layers, heads) = if qwen {
-        (
-            size("depth", Some(depth), MOST_LAYERS)?,
-            size("num_heads", Some(heads), MOST_HEADS)?,
-        )
-    } else {
-        (
-            size(
-                "num_hidden_layers",
-                Some(match family {
-                    _ if pixtral => 24,
-                    VisionFamily::Gemma4 => 16,
-                    VisionFamily::Kimi => 27,
-                    _ => 12,
-                }),
-                MOST_LAYERS,
-            )?,
-            size(
-                "num_attention_heads",
-                Some(if pixtral || kimi { 16 } else { 12 }),
-                MOST_HEADS,
-            )?,
-        )
-    };
-    // Qwen2-VL's `hidden_size` is that of the language model.
-    let dim = match family {
-        VisionFamily::Qwen2 => size("embed_dim", Some(1280), MOST_DIM)?,
-        VisionFamily::Qwen2_5 => size("hidden_size", Some(1280), MOST_DIM)?,
-        VisionFamily::Qwen3 | VisionFamily::Kimi => size("hidden_size", Some(1152), MOST_DIM)?,
-        VisionFamily::Glm4V => size("hidden_size", Some(1536), MOST_DIM)?,
-        VisionFamily::GlmOcr => size("hidden_size", Some(1024), MOST_DIM)?,
-        _ => size(
-            "hidden_size",
-            Some(if pixtral { 1024 } else { 768 }),
-            MOST_DIM,
-        )?,
-    };
-    let ffn = match family {
-        VisionFamily::Qwen2 => {
-            let ratio = keys.positive("vision_config.mlp_ratio", Some(4.0))?;
+    let layers = size(tower.layers, MOST_LAYERS)?;
+    let heads = size(tower.heads, MOST_HEADS)?;
+    let dim = size(tower.dim, MOST_DIM)?;
+    let ffn = match tower.ffn {
+        (key, default) if key.ends_with("ratio") => {
+            let ratio = keys.positive(&format!("vision_config.{key}"), Some(default.into()))?;
             (f64::from(dim) * ratio.min(64.0)) as u32
         }
-        VisionFamily::Qwen2_5 => size("intermediate_size", Some(3420), MOST_FFN)?,
-        VisionFamily::Qwen3 | VisionFamily::Kimi => {
-            size("intermediate_size", Some(4304), MOST_FFN)?
-        }
-        // Its `intermediate_size` is that of the projector.
-        VisionFamily::Glm4V => size("out_hidden_size", Some(4096), MOST_FFN)?,
-        VisionFamily::GlmOcr => size("intermediate_size", Some(4096), MOST_FFN)?,
-        _ => size(
-            "intermediate_size",
-            Some(if pixtral { 4096 } else { 3072 }),
-            MOST_FFN,
-        )?,
+        sized => size(sized, MOST_FFN)?,
     };
-    let patch = match family {
-        VisionFamily::Idefics3 => size("patch_size", Some(32), MOST_PATCH)?,
-        VisionFamily::Gemma3
-        | VisionFamily::Gemma4
-        | VisionFamily::Qwen3
-        | VisionFamily::Pixtral
-        | VisionFamily::Mistral3 => size("patch_size", Some(16), MOST_PATCH)?,
-        VisionFamily::LlavaNext => {
-            let default = if clip { 32 } else { 16 };
-            size("patch_size", Some(default), MOST_PATCH)?
-        }
-        _ => size("patch_size", Some(14), MOST_PATCH)?,
-    };
-    let image = if qwen {
-        patch
-    } else {
-        size(
-            "image_size",
-            Some(if pixtral { 1024 } else { 224 }),
-            MOST_SIDE,
-        )?
-    };
-    // SigLIP 2 and Qwen3-VL have places in place of a size.
-    let image = match family {
-        VisionFamily::Gemma4 => patch * size("position_embedding_size", Some(10240), 1 << 16)?,
-        VisionFamily::Lfm2 => size("num_patches", Some(256), MOST_SIDE)?.isqrt() * patch,
-        VisionFamily::Qwen3 => {
-            let places = size("num_position_embeddings", Some(2304), MOST_SIDE)?;
-            places.isqrt() * patch
-        }
-        VisionFamily::Glm4V => size("image_size", Some(336), MOST_SIDE)?,
-        VisionFamily::Kimi => {
+    let patch = size(("patch_size", tower.patch), MOST_PATCH)?;
+    let image = match tower.image {
+        Image::Any => patch,
+        Image::Pixels(default) => size(("image_size", default), MOST_SIDE)?,
+        Image::Places(key, default) => size((key, default), MOST_SIDE)?.isqrt() * patch,
+        Image::Line(key, default) => size((key, default), 1 << 16)? * patch,
+        Image::Sides(sides, default) => {
             let side = |name: &str| {
-                let known = ["", "init_"].map(|mark| format!("{mark}pos_emb_{name}"));
+                let known = ["", "init_"].map(|mark| format!("{mark}{name}"));
                 let found = known.iter().find(|key| has(key)).unwrap_or(&known[0]);
-                size(found, Some(64), 1024)
+                size((found, default), 1024)
             };
-            let (height, width) = (side("height")?, side("width")?);
+            let [height, width] = [side(sides[0])?, side(sides[1])?];
             if height != width {
                 let problem = format!("{height} x {width} places, which is not supported");
                 return Err(keys.error("vision encoder", problem));
             }
-            patch * height
+            height * patch
         }
-        _ => image,
     };
     let side = image / patch;
-    let merge = match family {
-        VisionFamily::Lfm2 => keys.size("downsample_factor", Some(2), MOST_MERGE)?,
-        VisionFamily::InternVl => {
-            let ratio = keys.positive("downsample_ratio", Some(0.5))?;
+    let merge = match own.merge {
+        Merge::Fixed(number) => number,
+        Merge::Encoder(key, default) => size((key, default), MOST_MERGE)?,
+        Merge::Model(key, default) => keys.size(key, Some(default), MOST_MERGE)?,
+        Merge::Inverse(key, default) => {
+            let ratio = keys.positive(key, Some(default))?;
             (1.0 / ratio).round().min(f64::from(MOST_MERGE) + 1.0) as u32
         }
-        VisionFamily::Idefics3 => keys.size("scale_factor", Some(2), MOST_MERGE)?,
-        VisionFamily::Gemma3 => {
-            let tokens = keys.size("mm_tokens_per_image", Some(256), side.max(1).pow(2))?;
-            (side / tokens.isqrt()).max(1)
+        Merge::Features(key, default) => {
+            let features = keys.size(key, Some(default), side.max(1).pow(2))?;
+            (side / features.isqrt()).max(1)
         }
-        VisionFamily::Gemma4 => size("pooling_kernel_size", Some(3), MOST_MERGE)?,
-        VisionFamily::Kimi => size("merge_kernel_size", Some(2), MOST_MERGE)?,
-        VisionFamily::Qwen2
-        | VisionFamily::Qwen2_5
-        | VisionFamily::Qwen3
-        | VisionFamily::Glm4V
-        | VisionFamily::GlmOcr
-        | VisionFamily::PaddleOcr => size("spatial_merge_size", Some(2), MOST_MERGE)?,
-        VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
-        VisionFamily::Mistral3 => keys.size("spatial_merge_size", Some(2), MOST_MERGE)?,
     };
     if family == VisionFamily::Gemma4 {
         plain_gemma4(keys, dim, heads)?;
     }
     let window = match family {
         VisionFamily::Qwen2_5 => {
-            let pixels = size("window_size", Some(112), MOST_SIDE)?;
+            let pixels = size(("window_size", 112), MOST_SIDE)?;
             Some((pixels / merge / patch).max(1))
         }
         _ => None,
     };
-    let default = match family {
-        VisionFamily::Qwen2_5 | VisionFamily::Glm4V | VisionFamily::GlmOcr => VisionAct::Silu,
-        VisionFamily::Qwen2 => VisionAct::QuickGelu,
-        VisionFamily::LlavaNext if clip => VisionAct::QuickGelu,
-        VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::InternVl => VisionAct::Gelu,
-        _ => VisionAct::GeluTanh,
-    };
-    let eps = match family {
-        VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::Kimi => 1e-5,
-        VisionFamily::Glm4V | VisionFamily::GlmOcr => {
-            keys.positive("vision_config.rms_norm_eps", Some(1e-5))?
-        }
-        _ if qwen => 1e-6,
-        VisionFamily::Gemma4 => keys.positive("vision_config.rms_norm_eps", Some(1e-6))?,
-        _ if clip => keys.positive("vision_config.layer_norm_eps", Some(1e-5))?,
-        _ => keys.positive("vision_config.layer_norm_eps", Some(1e-6))?,
+    let eps = match tower.eps {
+        ("", fixed) => fixed,
+        (key, default) => keys.positive(&format!("vision_config.{key}"), Some(default))?,
     };
     let projector_eps = match family {
         VisionFamily::Mistral3 => keys.positive("rms_norm_eps", Some(1e-6))?,
@@ -343,17 +231,21 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         (None, _) => Vec::new(),
     };
     let deep_key = "vision_config.deepstack_visual_indexes";
-    let deep = match text("general.architecture") {
-        Some("qwen3_vl" | "qwen3_vl_moe") if !has("deepstack_visual_indexes") => {
+    let deep = match said {
+        "qwen3_vl" | "qwen3_vl_moe" if !has("deepstack_visual_indexes") => {
             let problem = "is missing; it lists the layers that become parts of features";
             return Err(keys.error(deep_key, problem));
         }
-        Some("qwen3_vl" | "qwen3_vl_moe") => numbers(keys, deep_key)?,
+        "qwen3_vl" | "qwen3_vl_moe" => numbers(keys, deep_key)?,
         _ => Vec::new(),
     };
     only_last_layer(keys, family)?;
+    let dropped = "drop_vision_last_layer";
+    if family == VisionFamily::MiniCpmV && keys.bool(dropped)? == Some(true) {
+        return Err(keys.error(dropped, "is not supported; it must be false"));
+    }
     let taps = match family {
-        VisionFamily::LlavaNext => taps(keys, layers)?,
+        VisionFamily::Llava => taps(keys, layers)?,
         _ => Vec::new(),
     };
     // Nothing reads the layers after the last one.
@@ -361,11 +253,12 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     if family == VisionFamily::InternVl {
         plain_intern_vl(keys)?;
     }
-    let width = keys.size("hidden_size", None, 1 << 16)?;
-    let projector_eps = match family {
-        _ if joined_eps(family) => 1e-5,
-        _ => projector_eps,
-    };
+    // LLaVA may leave out the default of LLaMA.
+    let default = (family == VisionFamily::Llava).then_some(4096);
+    let width = keys.size("hidden_size", default, 1 << 16)?;
+    let act_key = format!("vision_config.{}", tower.act_key);
+    let theta = "vision_config.rope_parameters.rope_theta";
+    let normed = keys.bool("projector_use_layernorm")?.unwrap_or(true);
     Ok(Some(VisionSpec {
         family,
         layers,
@@ -373,89 +266,48 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         heads,
         ffn,
         eps: eps as f32,
-        projector_eps: projector_eps as f32,
-        rms: has_rms_norms(family),
-        gated: has_rms_norms(family),
-        act: match family {
-            VisionFamily::Gemma4 => act(keys, "vision_config.hidden_activation", default)?,
-            _ => act(keys, "vision_config.hidden_act", default)?,
-        },
+        projector_eps: own.projector_eps(projector_eps as f32),
+        rms: own.rms,
+        gated: own.rms,
+        act: act(keys, &act_key, tower.act)?,
         projector_act: act(keys, "projector_hidden_act", VisionAct::Gelu)?,
         patch,
-        frames: if qwen {
-            size("temporal_patch_size", Some(2), MOST_MERGE)?
+        frames: if own.video {
+            size(("temporal_patch_size", 2), MOST_MERGE)?
         } else {
             1
         },
         image,
         merge,
-        positions: positions(family, side),
-        theta: keys.positive(
-            "vision_config.rope_parameters.rope_theta",
-            Some(theta(family).into()),
-        )? as f32,
-        interleaved: kimi,
+        positions: own.positions(side),
+        theta: keys.positive(theta, Some(own.theta().into()))? as f32,
+        interleaved: own.rotation == Rotation::Turns,
         window,
         whole,
         deep,
         // One state that is the last one needs no place of its own.
         taps: if taps.len() > 1 { taps } else { Vec::new() },
         class: clip || family == VisionFamily::InternVl,
-        line_end: family == VisionFamily::LlavaNext,
+        line_end: said == "llava_next",
         width,
-        hidden: match family {
-            VisionFamily::Glm4V => size("intermediate_size", Some(13696), 1 << 16)?,
-            VisionFamily::GlmOcr => width.saturating_mul(3),
-            VisionFamily::Lfm2 => keys.size("projector_hidden_size", Some(2560), 1 << 16)?,
+        hidden: match own.projector {
+            Projector::Gated("", times) => width.saturating_mul(times),
+            Projector::Gated(key, default) => size((key, default), 1 << 16)?,
+            Projector::Hidden(key, default) => keys.size(key, Some(default), 1 << 16)?,
+            Projector::Two => dim.saturating_mul(merge).saturating_mul(merge),
             _ => width,
         },
-        joined_norm: match family {
-            VisionFamily::Lfm2 => keys.bool("projector_use_layernorm")?.unwrap_or(true),
-            VisionFamily::InternVl => true,
-            _ => false,
+        joined_norm: own.projector_norm == ProjectorNorm::Joined && normed,
+        by_pixel: tower.by_pixel,
+        queries: match own.projector {
+            Projector::Queries => keys.size("query_num", Some(64), MOST_QUERIES)?,
+            _ => 0,
         },
-        by_pixel: matches!(family, VisionFamily::Lfm2 | VisionFamily::Gemma4),
     }))
 }
 
-/// The families whose norm between encoder and projector is torch's own.
-fn joined_eps(family: VisionFamily) -> bool {
-    use VisionFamily::*;
-    matches!(family, Lfm2 | InternVl | PaddleOcr | Glm4V | GlmOcr | Kimi)
-}
-
-/// Learned vectors of places.
-fn positions(family: VisionFamily, side: u32) -> u32 {
-    match family {
-        VisionFamily::Gemma4 => side.saturating_mul(2),
-        _ if learned(family) => side.saturating_mul(side),
-        _ => 0,
-    }
-}
-
-/// The default base of rotary positions.
-fn theta(family: VisionFamily) -> f32 {
-    match family {
-        VisionFamily::Gemma4 => 100.0,
-        _ => 10000.0,
-    }
-}
-
-/// The families with RMS norms and gated feed-forward parts.
-fn has_rms_norms(family: VisionFamily) -> bool {
-    use VisionFamily::*;
-    matches!(
-        family,
-        Gemma4 | Pixtral | Mistral3 | Qwen2_5 | Glm4V | GlmOcr
-    )
-}
-
-/// Refuses what no published Gemma 4 has, and features that attend to each other in some layers only, as those of the larger ones do.
+/// Refuses what no published Gemma 4 has.
 fn plain_gemma4(keys: &Keys<'_>, dim: u32, heads: u32) -> Result<(), Error> {
-    let both_ways = "use_bidirectional_attention";
-    if keys.text(both_ways)?.is_some() {
-        return Err(keys.error(both_ways, "is not supported for images"));
-    }
     for (key, wanted) in [
         ("vision_config.num_key_value_heads", heads),
         ("vision_config.head_dim", dim / heads),
@@ -467,15 +319,9 @@ fn plain_gemma4(keys: &Keys<'_>, dim: u32, heads: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// The families whose encoders have Qwen's names.
-fn is_qwen(family: VisionFamily) -> bool {
-    use VisionFamily::*;
-    matches!(family, Qwen2 | Qwen2_5 | Qwen3 | Glm4V | GlmOcr)
-}
-
-/// Whether the encoder of LLaVA-NeXT is CLIP and not SigLIP.
+/// Whether the encoder of LLaVA is CLIP and not SigLIP.
 fn is_clip(keys: &Keys<'_>, family: VisionFamily) -> Result<bool, Error> {
-    if family != VisionFamily::LlavaNext {
+    if family != VisionFamily::Llava {
         return Ok(false);
     }
     let key = "vision_config.model_type";
@@ -573,31 +419,30 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     };
     let has = |name: &str| keys.checkpoint.tensor(name).is_some();
     let cuts = keys.value("clip.vision.image_grid_pinpoints").is_some();
-    let family = match said.unwrap_or("") {
-        "idefics3" => VisionFamily::Idefics3,
-        "gemma3" => VisionFamily::Gemma3,
-        "gemma4v" => VisionFamily::Gemma4,
-        "qwen2vl_merger" => VisionFamily::Qwen2,
-        "qwen2.5vl_merger" => VisionFamily::Qwen2_5,
-        "qwen3vl_merger" => VisionFamily::Qwen3,
-        "pixtral" if has("mm.patch_merger.weight") || has("mm.input_norm.weight") => {
-            VisionFamily::Mistral3
-        }
-        "pixtral" => VisionFamily::Pixtral,
-        "lfm2" => VisionFamily::Lfm2,
-        "internvl" => VisionFamily::InternVl,
-        "paddleocr" => VisionFamily::PaddleOcr,
-        "glm4v" if has("v.position_embd.weight") => VisionFamily::Glm4V,
-        "glm4v" => VisionFamily::GlmOcr,
-        "mlp" if has("model.image_newline") || !cuts => VisionFamily::LlavaNext,
-        _ => return Ok(None),
+    // Some names are those of two families, or of files that lack a part.
+    let fits = |own: &&Family| match own.family {
+        VisionFamily::Mistral3 => has("mm.patch_merger.weight") || has("mm.input_norm.weight"),
+        VisionFamily::Pixtral => !has("mm.patch_merger.weight") && !has("mm.input_norm.weight"),
+        VisionFamily::Glm4V => has("v.position_embd.weight"),
+        VisionFamily::GlmOcr => !has("v.position_embd.weight"),
+        VisionFamily::Llava => has("model.image_newline") || !cuts,
+        _ => true,
     };
-    let llava = family == VisionFamily::LlavaNext;
+    let Some(own) = Family::in_gguf(said.unwrap_or("")).find(fits) else {
+        return Ok(None);
+    };
+    let family = own.family;
+    let version = "clip.minicpmv_version";
+    if family == VisionFamily::MiniCpmV && keys.u32(version)?.is_some_and(|own| own < 3) {
+        return Err(keys.error(
+            version,
+            "is not supported; it must be from 3 (MiniCPM-V 2.6) on",
+        ));
+    }
+    let llava = family == VisionFamily::Llava;
     let size = |key: &str, default: Option<u32>, most: u32| {
         keys.size(&format!("clip.vision.{key}"), default, most)
     };
-    let qwen = is_qwen(family) && !learned(family);
-    let pixtral = matches!(family, VisionFamily::Pixtral | VisionFamily::Mistral3);
     let layers = size("block_count", None, MOST_LAYERS)?;
     let (patch, image) = (
         size("patch_size", None, MOST_PATCH)?,
@@ -609,25 +454,19 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         let places = places.ok_or_else(|| keys.error(&name, "is missing"))?;
         Ok::<_, Error>(places.n as u64)
     };
-    let image = match family {
+    let image = match own.places {
         // Its size is that of the largest picture.
-        VisionFamily::PaddleOcr => patch * places()?.isqrt().min(MOST_SIDE.into()) as u32,
+        Places::Middles | Places::Buckets => patch * places()?.isqrt().min(MOST_SIDE.into()) as u32,
         // Its size has no meaning.
-        VisionFamily::Gemma4 => patch * (places()? / 2).min(1 << 16) as u32,
+        Places::Sums => patch * (places()? / 2).min(1 << 16) as u32,
+        Places::None if own.video => patch,
         _ => image,
     };
     let side = (image / patch).max(1);
-    let merge = match family {
-        VisionFamily::Idefics3 => size("projector.scale_factor", Some(2), MOST_MERGE)?,
-        VisionFamily::Gemma3 => size("projector.scale_factor", Some(4), MOST_MERGE)?,
-        VisionFamily::Gemma4 => size("projector.scale_factor", Some(3), MOST_MERGE)?,
-        VisionFamily::Pixtral | VisionFamily::LlavaNext => 1,
-        VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::PaddleOcr => {
-            size("projector.scale_factor", Some(2), MOST_MERGE)?
-        }
-        _ => size("spatial_merge_size", Some(2), MOST_MERGE)?,
+    let merge = match own.gguf_merge {
+        Merge::Encoder(key, default) => size(key, Some(default), MOST_MERGE)?,
+        _ => 1,
     };
-    let learned = learned(family);
     let window = (family == VisionFamily::Qwen2_5).then(|| (112 / merge / patch).max(1));
     // Every n-th layer sees the whole picture.
     let whole = match window {
@@ -662,29 +501,25 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         return Err(keys.error("clip.vision.feature_layer", problem));
     }
     let layers = taps.iter().copied().max().unwrap_or(layers);
-    let glm = matches!(family, VisionFamily::Glm4V | VisionFamily::GlmOcr);
-    let act = if glm || flag("clip.use_silu")? {
-        VisionAct::Silu
-    } else if learned && family != VisionFamily::InternVl && !llava
-        || llava && flag("clip.use_gelu")?
-    {
-        VisionAct::GeluTanh
-    } else if flag("clip.use_gelu")? {
-        VisionAct::Gelu
-    } else {
-        VisionAct::QuickGelu
+    let act = match own.tower.act {
+        _ if flag("clip.use_silu")? => VisionAct::Silu,
+        // SigLIP's.
+        _ if llava && flag("clip.use_gelu")? => VisionAct::GeluTanh,
+        fixed @ (VisionAct::Silu | VisionAct::GeluTanh) if !llava => fixed,
+        _ if flag("clip.use_gelu")? => VisionAct::Gelu,
+        _ => VisionAct::QuickGelu,
     };
     let eps = keys.positive("clip.vision.attention.layer_norm_epsilon", Some(1e-6))? as f32;
     // Files differ in what they call the width of a feature; the projector's last matrix has it.
-    let names = VisionNames::of(family, true);
+    let names = own.gguf_names;
     let last = [names.linear2, names.linear1]
         .into_iter()
         .find(|name| !name.is_empty());
     let last = weight(last.unwrap_or_default(), 0);
     let info = keys.checkpoint.tensor(&last);
     let info = info.ok_or_else(|| keys.error(&last, "is missing"))?;
-    let width = match family {
-        VisionFamily::Gemma3 => info.k,
+    let width = match own.projector {
+        Projector::Transposed => info.k,
         _ => info.n,
     };
     let size_of = |n: usize| {
@@ -695,35 +530,33 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         let info = keys.checkpoint.tensor(&weight(name, 0))?;
         size_of(info.n)
     };
-    let hidden = rows(if glm { names.gated[0] } else { names.linear1 });
+    let gated = matches!(own.projector, Projector::Gated(..));
+    let hidden = rows(if gated { names.gated[0] } else { names.linear1 });
     let width = size_of(width);
     Ok(Some(VisionSpec {
         family,
         layers,
         dim: size("embedding_length", None, MOST_DIM)?,
         heads: size("attention.head_count", None, MOST_HEADS)?,
-        ffn: match rows("v.blk.0.ffn_up").filter(|_| glm) {
+        ffn: match rows("v.blk.0.ffn_up").filter(|_| gated) {
             // Their configurations mean another part.
             Some(own) => own,
             None => size("feed_forward_length", None, MOST_FFN)?,
         },
         eps,
-        projector_eps: match family {
-            _ if joined_eps(family) => 1e-5,
-            _ => eps,
-        },
-        rms: has_rms_norms(family),
-        gated: has_rms_norms(family),
+        projector_eps: own.projector_eps(eps),
+        rms: own.rms,
+        gated: own.rms,
         act,
         projector_act: VisionAct::Gelu,
         patch,
         // The kernels of both frames are tensors of their own.
         frames: 1,
-        image: if qwen { patch } else { image },
+        image,
         merge,
-        positions: positions(family, side),
-        theta: theta(family),
-        interleaved: pixtral,
+        positions: own.positions(side),
+        theta: own.theta(),
+        interleaved: matches!(own.rotation, Rotation::Alternating | Rotation::Turns),
         window,
         whole,
         deep,
@@ -731,12 +564,18 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         class: has("v.class_embd") && (llava || family == VisionFamily::InternVl),
         line_end: llava && has("model.image_newline"),
         width: width.ok_or_else(|| keys.error(&last, "has a wrong shape"))?,
-        hidden: hidden.unwrap_or(1),
+        hidden: match own.projector {
+            Projector::Wide => width.unwrap_or(1),
+            _ => hidden.unwrap_or(1),
+        },
         joined_norm: match family {
             VisionFamily::Lfm2 => has("mm.input_norm.weight"),
-            VisionFamily::InternVl => true,
-            _ => false,
+            _ => own.projector_norm == ProjectorNorm::Joined,
         },
         by_pixel: false,
+        queries: match own.projector {
+            Projector::Queries => keys.size("clip.minicpmv_query_num", Some(64), MOST_QUERIES)?,
+            _ => 0,
+        },
     }))
 }

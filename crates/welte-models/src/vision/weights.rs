@@ -1,10 +1,11 @@
 //! The weights of an encoder of pictures, and what the host reads of them.
 
+use super::family::{Family, Pool, Projector, ProjectorNorm, Rotation};
 use super::names::{VisionNames, ending};
 use super::{VisionFamily, VisionSpec};
 use crate::Error;
 use crate::names::{bias, weight};
-use crate::weights::{Collector, NormWeights, OutputPart};
+use crate::weights::{Collector, NormWeights, OutputPart, Rows};
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_formats::quant;
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -71,6 +72,17 @@ pub(super) struct Deep {
     pub(super) linear2: Linear,
 }
 
+/// What queries need.
+pub(super) struct Queries {
+    pub(super) kv: Linear,
+    /// Norms of queries, of keys and values, and of what they make.
+    pub(super) norms: [NormWeights; 3],
+    pub(super) qkv: [Linear; 3],
+    /// Of all three, one after the other.
+    pub(super) qkv_bias: WeightId,
+    pub(super) o: Linear,
+}
+
 pub(super) struct Weights {
     pub(super) nothing: WeightId,
     pub(super) patch: Linear,
@@ -83,6 +95,7 @@ pub(super) struct Weights {
     pub(super) last_norm: Option<NormWeights>,
     /// Factors of features before the projector, and what is added then.
     pub(super) standard: Option<[WeightId; 2]>,
+    pub(super) queries: Option<Queries>,
     pub(super) projector_norm: Option<NormWeights>,
     pub(super) merging: Option<Linear>,
     pub(super) linear1: Linear,
@@ -238,26 +251,22 @@ impl Taker<'_> {
             }
             _ => None,
         };
-        let (head_norms, post_norms) = match self.spec.family {
-            VisionFamily::Gemma4 | VisionFamily::GlmOcr => {
-                let head = dim / self.spec.heads;
-                let [q, k] = of_heads;
-                let mut norm = |what: &str, name: &str| {
-                    self.collector
-                        .vector(&label(what), &[(weight(name, 0), head)], 0.0)
-                };
-                let heads = Some([norm("query norm", &q)?, norm("key norm", &k)?]);
-                let [first, second] = of_posts;
-                if self.spec.family == VisionFamily::Gemma4 {
-                    let first = self.norm(&label("norm after attention"), &first, 0.0)?;
-                    let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
-                    (heads, Some([first, second]))
-                } else {
-                    (heads, None)
-                }
-            }
-            _ => (None, None),
-        };
+        let (mut head_norms, mut post_norms) = (None, None);
+        if Family::of(self.spec.family).head_norms {
+            let head = dim / self.spec.heads;
+            let [q, k] = of_heads;
+            let mut norm = |what: &str, name: &str| {
+                let part = [(weight(name, 0), head)];
+                self.collector.vector(&label(what), &part, 0.0)
+            };
+            head_norms = Some([norm("query norm", &q)?, norm("key norm", &k)?]);
+        }
+        if self.spec.family == VisionFamily::Gemma4 {
+            let [first, second] = of_posts;
+            let first = self.norm(&label("norm after attention"), &first, 0.0)?;
+            let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
+            post_norms = Some([first, second]);
+        }
         let up = if self.spec.gated {
             vec![(gate, ffn), (up, ffn)]
         } else {
@@ -330,7 +339,8 @@ impl Taker<'_> {
             rot,
             pairs,
         };
-        if spec.family == VisionFamily::Kimi {
+        let rotation = Family::of(spec.family).rotation;
+        if rotation == Rotation::Turns {
             // Even pairs turn by the column, odd ones by the line. Nothing turns where the frequency is 0.
             let shifted = frequencies(spec);
             let shifted = [0.0].into_iter().chain(shifted).take(head as usize / 2);
@@ -341,9 +351,9 @@ impl Taker<'_> {
             };
             return vec![turn(0, head, [0, 0, 2 * quarter]), by_line];
         }
-        match spec.family {
+        match rotation {
             // The first half of a head turns by the column, the second one by the line.
-            VisionFamily::Gemma4 => vec![
+            Rotation::Halves => vec![
                 turn(0, head / 2, [0, 0, quarter]),
                 turn(head / 2, head / 2, [0, quarter, 0]),
             ],
@@ -372,9 +382,66 @@ impl Taker<'_> {
         })
     }
 
-    /// Gemma's projection, which is stored transposed.
-    fn transposed(&mut self, name: &str) -> Result<Linear, Error> {
-        let (n, k) = (self.spec.width, self.spec.dim);
+    /// What queries need, if there are some.
+    fn queries(&mut self) -> Result<Option<Queries>, Error> {
+        let (spec, names) = (self.spec, &self.names.queries);
+        let width = spec.width;
+        if spec.queries == 0 {
+            return Ok(None);
+        }
+        // The host reads them.
+        self.collector.tensor(names.queries, spec.queries, width)?;
+        let kv = self.linear(
+            "keys and values of patches",
+            &[(names.kv.into(), width)],
+            spec.dim,
+        )?;
+        let labels = [
+            "query norm",
+            "norm of keys and values",
+            "norm after queries",
+        ];
+        let mut norms = Vec::new();
+        for (label, name) in labels.into_iter().zip(names.norms) {
+            norms.push(self.norm_of(label, name, width, 0.0)?);
+        }
+        let mut qkv = Vec::new();
+        let of = width * if names.qkv.len() == 1 { 3 } else { 1 };
+        for (number, label) in (0..).zip(["queries", "keys", "values"]) {
+            let rows = Rows {
+                tensor: names.qkv[number % names.qkv.len()].into(),
+                of,
+                first: (number as u32 * width) % of,
+                rows: width,
+            };
+            qkv.push(Linear {
+                reads: Vec::new(),
+                makes: Vec::new(),
+                pieces: self.collector.joined_rows(label, &[rows], width)?,
+                bias: None,
+                n: width,
+                k: width,
+            });
+        }
+        let biases = names.qkv_bias.iter().map(|name| (name.to_string(), of));
+        let biases: Vec<(String, u32)> = biases.collect();
+        let qkv_bias = self.collector.vector("bias of queries", &biases, 0.0)?;
+        let o = self.linear("output of queries", &[(names.o.into(), width)], width)?;
+        let (Ok(norms), Ok(qkv)) = (norms.try_into(), qkv.try_into()) else {
+            unreachable!("three of each");
+        };
+        Ok(Some(Queries {
+            kv,
+            norms,
+            qkv,
+            qkv_bias,
+            o,
+        }))
+    }
+
+    /// A projection that is stored transposed.
+    fn transposed(&mut self, name: &str, k: u32) -> Result<Linear, Error> {
+        let n = self.spec.width;
         let checkpoint = self.collector.checkpoint;
         let found = ending(checkpoint, name).or_else(|| ending(checkpoint, &weight(name, 0)));
         let info = self
@@ -419,7 +486,7 @@ impl Taker<'_> {
         } else {
             weight(&name, 0)
         };
-        let places = spec.positions + spec.class_rows();
+        let places = spec.positions + u32::from(spec.class);
         self.collector.tensor(&name, places, spec.dim).map(Some)
     }
 
@@ -449,11 +516,8 @@ impl Taker<'_> {
         let nothing = self.constant("nothing", nothing, Usage::Lookup);
         let patch = self.tower(names.patch);
         let second = format!("{patch}.weight.1");
-        use VisionFamily::*;
-        let pixtral = matches!(spec.family, Pixtral | Mistral3);
-        let glm = matches!(spec.family, Glm4V | GlmOcr);
-        let two_frames = glm || matches!(spec.family, Qwen2 | Qwen2_5 | Qwen3);
-        let patch2 = if two_frames && gguf {
+        let own = Family::of(spec.family);
+        let patch2 = if own.video && gguf {
             let label = "patch of a second frame";
             let pieces = self.collector.joined(label, &[(second, dim)], values)?;
             Some(Linear {
@@ -469,16 +533,15 @@ impl Taker<'_> {
         };
         // The host reads them.
         self.position()?;
-        if spec.class_rows() > 0 {
+        if spec.class {
             self.class()?;
         }
-        let llava = spec.family == VisionFamily::LlavaNext;
         if spec.line_end {
             self.line_end()?;
         }
         let first_norm = self.tower(names.first_norm);
-        // Of the encoders that LLaVA-NeXT may have, only CLIP has one.
-        let first_norm = if pixtral || llava && spec.class || spec.family == Glm4V {
+        // Of the encoders that LLaVA may have, only CLIP has one.
+        let first_norm = if own.first_norm && (spec.family != VisionFamily::Llava || spec.class) {
             Some(self.norm("first norm", &first_norm, 0.0)?)
         } else {
             None
@@ -497,76 +560,67 @@ impl Taker<'_> {
         let deep = deep.map(|(number, layer)| self.deep(number, *layer));
         let deep = deep.collect::<Result<_, Error>>()?;
         let last_norm = self.tower(names.last_norm);
-        let last_norm = if pixtral || names.last_norm.is_empty() {
+        let last_norm = if names.last_norm.is_empty() {
             None
         } else {
             Some(self.norm("last norm", &last_norm, 0.0)?)
         };
         let projector_norm = self.projector(names.projector_norm);
-        let has_norm = matches!(
-            spec.family,
-            VisionFamily::Gemma3
-                | VisionFamily::Mistral3
-                | VisionFamily::PaddleOcr
-                | VisionFamily::Kimi
-        );
-        let joined = spec.tapped() * spec.group();
-        let projector_norm = if has_norm {
-            // Gemma stores the difference from 1. GGUF converters have added the 1.
-            let add = spec.family == VisionFamily::Gemma3 && !gguf;
-            Some(self.norm("projector norm", &projector_norm, u8::from(add).into())?)
-        } else if glm {
-            Some(self.norm_of("projector norm", &projector_norm, spec.width, 0.0)?)
-        } else if spec.joined_norm {
-            Some(self.norm_of("projector norm", &projector_norm, joined, 0.0)?)
-        } else {
-            None
+        let (width, joined) = (spec.width, spec.tapped() * spec.group());
+        let norm_of = match own.projector_norm {
+            ProjectorNorm::None => None,
+            ProjectorNorm::Mean | ProjectorNorm::Patches => Some(dim),
+            ProjectorNorm::Joined => spec.joined_norm.then_some(joined),
+            ProjectorNorm::Projected => Some(width),
         };
-        let (width, first) = (spec.width, self.projector(names.linear1));
-        let merged = if glm { width } else { dim };
-        let merging = if glm || spec.family == Mistral3 {
+        let projector_norm = match norm_of {
+            Some(n) => {
+                // Gemma stores the difference from 1. GGUF converters have added the 1.
+                let add = own.projector_norm == ProjectorNorm::Mean && !gguf;
+                Some(self.norm_of("projector norm", &projector_norm, n, u8::from(add).into())?)
+            }
+            None => None,
+        };
+        let gated = matches!(own.projector, Projector::Gated(..));
+        let mut k = match own.pool {
+            _ if spec.queries > 0 => width,
+            Pool::Mean => dim,
+            _ => joined,
+        };
+        let merging = if own.merging {
             let name = self.projector(names.merging);
-            Some(self.linear("merging", &[(name, merged)], joined)?)
+            let merging = self.linear("merging", &[(name, if gated { width } else { dim })], k)?;
+            k = merging.n;
+            Some(merging)
         } else {
             None
         };
-        let gated = if glm {
-            let parts = names.gated.map(|name| (self.projector(name), spec.hidden));
+        let first = self.projector(names.linear1);
+        // What the first matrix makes, if another one follows.
+        let n = match own.projector {
+            Projector::One | Projector::Transposed | Projector::Queries => None,
+            Projector::Gated(..) => Some(width),
+            _ => Some(spec.hidden),
+        };
+        let queries = self.queries()?;
+        let linear1 = if own.projector == Projector::Transposed {
+            self.transposed(names.linear1, dim)?
+        } else if queries.is_some() && !gguf {
+            self.transposed(names.linear1, width)?
+        } else {
+            self.linear("projection", &[(first, n.unwrap_or(width))], k)?
+        };
+        let parts = names.gated.map(|name| (self.projector(name), spec.hidden));
+        let gated = if gated {
             Some(self.linear("projector gate and up", &parts, width)?)
         } else {
             None
         };
-        let (linear1, n) = match spec.family {
-            VisionFamily::Idefics3 => (self.linear("projection", &[(first, width)], joined)?, 0),
-            VisionFamily::Gemma3 => (self.transposed(names.linear1)?, 0),
-            VisionFamily::Gemma4 => (self.linear("projection", &[(first, width)], dim)?, 0),
-            VisionFamily::Qwen2
-            | VisionFamily::Qwen2_5
-            | VisionFamily::Qwen3
-            | VisionFamily::Kimi
-            | VisionFamily::PaddleOcr => (
-                self.linear("projection", &[(first, joined)], joined)?,
-                joined,
-            ),
-            VisionFamily::Pixtral | VisionFamily::Mistral3 => {
-                (self.linear("projection", &[(first, width)], dim)?, width)
-            }
-            VisionFamily::Glm4V | VisionFamily::GlmOcr => {
-                let linear = self.linear("projection", &[(first, width)], width)?;
-                (linear, spec.hidden)
-            }
-            VisionFamily::Lfm2 | VisionFamily::InternVl | VisionFamily::LlavaNext => {
-                let hidden = spec.hidden;
-                let linear = self.linear("projection", &[(first, hidden)], joined)?;
-                (linear, hidden)
-            }
-        };
-        let linear2 = match n {
-            0 => None,
-            n => {
-                let name = self.projector(names.linear2);
-                Some(self.linear("second projection", &[(name, width)], n)?)
-            }
+        let linear2 = if n.is_some() {
+            let name = self.projector(names.linear2);
+            Some(self.linear("second projection", &[(name, width)], spec.hidden)?)
+        } else {
+            None
         };
         Ok(Weights {
             nothing,
@@ -578,6 +632,7 @@ impl Taker<'_> {
             deep,
             last_norm,
             standard: self.standard()?,
+            queries,
             projector_norm,
             merging,
             linear1,
@@ -597,18 +652,18 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
         (1.0 / f64::from(spec.theta).powf(exponent)) as f32
     };
     let quarter = 0..head / 4;
-    match spec.family {
+    match Family::of(spec.family).rotation {
         // Lines have the even powers, columns the odd ones.
-        VisionFamily::Pixtral | VisionFamily::Mistral3 => {
+        Rotation::Alternating => {
             let lines = quarter.clone().map(|i| power(4 * i, head));
             lines
                 .chain(quarter.map(|i| power(4 * i + 2, head)))
                 .collect()
         }
-        VisionFamily::Kimi => quarter
+        Rotation::Turns => quarter
             .flat_map(|i| [power(2 * i, head / 2), 0.0])
             .collect(),
-        VisionFamily::Gemma4 => quarter.map(|i| power(2 * i, head / 2)).collect(),
+        Rotation::Halves => quarter.map(|i| power(2 * i, head / 2)).collect(),
         _ => {
             let each = quarter.map(|i| power(2 * i, head / 2));
             each.clone().chain(each).collect()
@@ -617,7 +672,7 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
 }
 
 pub(super) fn taker<'a>(spec: &'a VisionSpec, checkpoint: &'a dyn Checkpoint) -> Taker<'a> {
-    let names = VisionNames::within(spec.family, checkpoint);
+    let names = Family::of(spec.family).names_in(checkpoint);
     let patch = weight(names.patch, 0);
     let prefix = ending(checkpoint, &patch);
     let prefix = prefix.and_then(|name| name.strip_suffix(&patch).map(String::from));
@@ -640,7 +695,7 @@ pub fn learned_positions(
         return Ok(Vec::new());
     };
     let mut values = floats(checkpoint, &info)?;
-    if spec.class_rows() > 0 {
+    if spec.class {
         // The table begins with the class.
         values.rotate_left(info.k);
         let (class, bias) = taker.class()?;
@@ -654,6 +709,17 @@ pub fn learned_positions(
         values.zip(class).for_each(|(value, class)| *value += class);
     }
     Ok(values)
+}
+
+/// The queries, one after the other; empty if there are none.
+pub fn learned_queries(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<Vec<f32>, Error> {
+    if spec.queries == 0 {
+        return Ok(Vec::new());
+    }
+    let mut taker = taker(spec, checkpoint);
+    let name = taker.names.queries.queries;
+    let info = taker.collector.tensor(name, spec.queries, spec.width)?;
+    floats(checkpoint, &info)
 }
 
 /// The feature that ends the lines of pictures that are cut, if there is one.

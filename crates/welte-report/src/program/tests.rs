@@ -35,6 +35,7 @@ fn attention(layer: u32, cache: u32) -> Command {
         softcap: 0.0,
         q_stride: 256,
         y_stride: 128,
+        causal: 0,
     };
     command(Op::Attention, params.words(), NO_WEIGHT, &[X, cache, X])
 }

@@ -105,7 +105,7 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
 }
 
 /// What goes to the chat template.
-fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
+pub(crate) fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
     let mut variables: Map<String, Value> =
         fields.take("chat_template_kwargs")?.unwrap_or_default();
     let reserved = [

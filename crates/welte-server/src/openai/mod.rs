@@ -5,7 +5,7 @@ mod completions;
 mod messages;
 mod responses;
 
-pub(crate) use chat::{chat, chat_tokens, text_format};
+pub(crate) use chat::{chat, chat_tokens, text_format, variables};
 pub(crate) use completions::completions;
 pub(crate) use messages::{messages as take_messages, text as text_of, tools};
 pub(crate) use responses::{

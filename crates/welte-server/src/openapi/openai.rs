@@ -198,8 +198,18 @@ const EMBEDDINGS: &[Field] = &[
     ),
     (
         "input",
-        "!Prompts",
-        "a string, a list of tokens, or a list of these",
+        "Prompts",
+        "a string, a list of tokens, an object with a text and images, or a list of these; needed without messages",
+    ),
+    (
+        "messages",
+        "Message[+]",
+        "a conversation in place of the input: it has one vector; images as in conversations",
+    ),
+    (
+        "chat_template_kwargs",
+        "object",
+        "variables of the chat template",
     ),
     ("encoding_format", "=float base64", "float or base64"),
     (
@@ -348,8 +358,8 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         ..post(
             "/v1/embeddings",
             "OpenAI",
-            "Vectors of texts",
-            &[EMBEDDINGS],
+            "Vectors of texts and images",
+            &[EMBEDDINGS, ENDING],
         )
     },
     Endpoint {

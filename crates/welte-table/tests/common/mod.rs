@@ -225,6 +225,7 @@ fn decode() -> Vec<Command> {
         qkv_stride: 16,
         y_stride: 8,
         by_axis: 0,
+        unseen: 0,
     };
     // A context of two segments.
     let add_position = p::AddPosition {
@@ -273,6 +274,7 @@ fn decode() -> Vec<Command> {
         softcap: 0.0,
         q_stride: 16,
         y_stride: 8,
+        causal: 0,
     };
     let matmul_add = p::MatmulAdd {
         n: 8,

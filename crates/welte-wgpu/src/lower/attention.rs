@@ -133,7 +133,7 @@ impl Lowering<'_> {
             place.flags |= u32::from(id != NO_WEIGHT) << bit;
         }
         let mut params = task.command.params;
-        params[9..14].copy_from_slice(&[
+        params[10..15].copy_from_slice(&[
             r.rot,
             r.interleaved,
             r.magnitude.to_bits(),

@@ -3,19 +3,21 @@
 use super::channel::{Channel, Finish, Next};
 use super::sequence::Sequence;
 use super::{Engine, Request};
-use crate::{Error, Model};
+use crate::{Error, MediumAt, Model, Prompt};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use web_time::Instant;
 
 /// The tokens of a text to embed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TextToEmbed {
     /// The tokens, and those around the text.
     pub tokens: Vec<u32>,
     /// The first tokens, this many, are not pooled, although the others see them.
     pub left_out: usize,
+    /// What stands in the places of tokens: images.
+    pub media: Vec<MediumAt>,
 }
 
 impl From<Vec<u32>> for TextToEmbed {
@@ -23,6 +25,16 @@ impl From<Vec<u32>> for TextToEmbed {
         TextToEmbed {
             tokens,
             left_out: 0,
+            media: Vec::new(),
+        }
+    }
+}
+
+impl From<Prompt> for TextToEmbed {
+    fn from(prompt: Prompt) -> TextToEmbed {
+        TextToEmbed {
+            media: prompt.media,
+            ..prompt.tokens.into()
         }
     }
 }
@@ -119,13 +131,14 @@ impl Model {
             } else {
                 0
             },
+            media: Vec::new(),
         })
     }
 }
 
 impl Engine {
     /// Begins to compute the vector of a text: the pooled last hidden states of its tokens, of length 1. The vector depends
-    /// on the tokens alone. The model must have been loaded with
+    /// on the tokens and media alone. The model must have been loaded with
     /// [`LoadOptions::embeddings`](crate::LoadOptions::embeddings).
     ///
     /// ```
@@ -167,6 +180,7 @@ impl Engine {
             some => self.model.pooled_from(some)?,
         };
         let mut request = Request::new(text.tokens);
+        request.media = text.media;
         request.deadline = deadline;
         request.options.max_tokens = 0;
         request.prefix_cache = false;

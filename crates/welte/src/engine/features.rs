@@ -52,7 +52,7 @@ impl Features {
     }
 
     /// Of the next `count` rows of a sequence, those that can be computed now: up to a medium that finds no room.
-    pub(crate) fn ready(
+    fn ready(
         &mut self,
         context: &mut dyn Context,
         sequence: &mut Sequence,
@@ -70,8 +70,25 @@ impl Features {
         Ok(count)
     }
 
+    /// The same without cutting a span whose rows attend to each other.
+    pub(crate) fn whole(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+        count: usize,
+    ) -> Result<usize, Error> {
+        let ready = self.ready(context, sequence, count)?;
+        let whole = sequence.whole_spans(ready);
+        let end = sequence.computed + whole;
+        if whole < ready || ready < count && sequence.end_of_span(end).is_some() {
+            // A span that is not computed holds no room which others wait for.
+            self.give_back(sequence, end);
+        }
+        Ok(whole)
+    }
+
     /// Takes back the media that begin at a row or later: what needs them cannot be computed yet.
-    pub(crate) fn give_back(&mut self, sequence: &mut Sequence, from: usize) {
+    fn give_back(&mut self, sequence: &mut Sequence, from: usize) {
         self.take_back(sequence, |placed| placed.rows.start >= from);
     }
 

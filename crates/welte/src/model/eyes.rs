@@ -120,18 +120,12 @@ impl Found {
             },
             near: Some(near).filter(|id| !matches!(id.kind, "cpu" | "reference")),
             scale: spec.feature_scale(),
+            both_ways: spec.reach_within_windows,
             threads: options.threads,
             cpus: options.cpus.clone(),
-            most_features: options.features.min(VisionOptions::default().most_features),
+            most_features: most_features(options, spec),
             ..VisionOptions::default()
         };
-        // The larger models of Gemma 4 have no embeddings per layer; their features attend to each other in windowed layers.
-        if spec.architecture == "gemma4" && spec.per_layer_width == 0 {
-            let origin = path.display().to_string();
-            let problem = "images are supported for Gemma 4 E2B and E4B only".into();
-            let why = Error::Eyes { origin, problem };
-            return self.give_up(&options.images, why).map(|()| None);
-        }
         let own = Path::new(origin) == path;
         let file = Some(path.as_path()).filter(|_| !own);
         let eyes = |vision: Vision| {
@@ -154,6 +148,14 @@ impl Found {
             Err(why) => self.give_up(&options.images, why).map(|()| None),
         }
     }
+}
+
+/// The most features of a picture. Those that attend to each other fit the smallest window.
+fn most_features(options: &LoadOptions, spec: &ModelSpec) -> u32 {
+    let most = options.features.min(VisionOptions::default().most_features);
+    let windows = spec.windows.iter().copied().filter(|window| *window > 0);
+    let window = windows.min().filter(|_| spec.reach_within_windows);
+    window.map_or(most, |window| most.min(window))
 }
 
 /// The encoder's file beside a model's file, or the model's directory.

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use welte_formats::Checkpoint;
-use welte_models::{VisionFamily, VisionSpec};
+use welte_models::{Places as Kind, VisionSpec};
 
 /// The vectors of all places of a model.
 pub(super) struct Places {
@@ -12,33 +12,20 @@ pub(super) struct Places {
     dim: usize,
     /// Places of a line, and lines.
     side: usize,
-    /// How the table is resized to the patches of each tile.
-    resized: Option<Resize>,
-    /// The table has a vector of each column, then of each line; a place has their sum.
-    sums: bool,
+    kind: Kind,
+    /// Values that the keys of queries get of their place; 0: there are no queries.
+    of_keys: usize,
 }
 
-/// How learned vectors are resized.
-#[derive(Clone, Copy)]
-enum Resize {
-    /// Values are those of areas; a smaller table has means without gaps.
-    Areas,
-    /// Values are those of points, and the first and last ones stay.
-    Corners,
-    /// Values are those of points in the middle of equal parts.
-    Middles,
-    /// The same by a cubic curve through four of them.
-    Cubic,
-}
-
-impl Resize {
-    fn weights(self, side: usize, count: u32) -> Vec<Mean> {
-        match self {
-            Resize::Areas => weights(side, count),
-            Resize::Corners => between_corners(side, count),
-            Resize::Middles => between_middles(side, count),
-            Resize::Cubic => cubic(side, count),
-        }
+/// How a line of places is resized to the patches of a tile, if it is.
+fn resized(kind: Kind, side: usize, count: u32) -> Option<Vec<Mean>> {
+    match kind {
+        Kind::None | Kind::Fixed | Kind::Sums => None,
+        Kind::Areas => Some(weights(side, count)),
+        Kind::Corners => Some(between_corners(side, count)),
+        Kind::Middles => Some(between_middles(side, count)),
+        Kind::Cubic => Some(cubic(side, count)),
+        Kind::Buckets => Some(buckets(side, count)),
     }
 }
 
@@ -49,7 +36,7 @@ type Mean = Vec<(usize, f32)>;
 pub(super) struct OnTile<'a> {
     places: &'a Places,
     /// What each line, and each column, is made of.
-    weights: Option<[Vec<Mean>; 2]>,
+    weights: [Option<Vec<Mean>>; 2],
 }
 
 impl Places {
@@ -61,13 +48,8 @@ impl Places {
                 _ => spec.dim as usize,
             },
             side: (spec.image / spec.patch) as usize,
-            sums: spec.sums_positions(),
-            resized: spec.resizes_positions().then_some(match spec.family {
-                VisionFamily::Qwen3 => Resize::Corners,
-                VisionFamily::PaddleOcr => Resize::Middles,
-                VisionFamily::Glm4V | VisionFamily::Kimi => Resize::Cubic,
-                _ => Resize::Areas,
-            }),
+            kind: spec.places(),
+            of_keys: spec.query_values() as usize,
         })
     }
 
@@ -76,14 +58,27 @@ impl Places {
         &self.table[self.table.len() - self.dim..]
     }
 
+    /// What the key of a patch adds for queries: sines, then cosines, of the column, then of the line. Empty without queries.
+    pub(super) fn of_key<'a>(&self, line: u32, column: u32, own: &'a mut Vec<f32>) -> &'a [f32] {
+        own.clear();
+        let quarter = self.of_keys / 4;
+        for place in [column, line] {
+            let angle = |i: usize| {
+                let power = -(i as f64) / quarter as f64;
+                f64::from(place) * 10000f64.powf(power)
+            };
+            own.extend((0..quarter).map(|i| angle(i).sin() as f32));
+            own.extend((0..quarter).map(|i| angle(i).cos() as f32));
+        }
+        own
+    }
+
     /// For a tile whose patches are in these windows, lines and columns.
     pub(super) fn on(&self, patches: &[[u32; 3]]) -> OnTile<'_> {
         let count = |axis: usize| patches.iter().map(|p| p[axis] + 1).max().unwrap_or(1);
         OnTile {
             places: self,
-            weights: self
-                .resized
-                .map(|resize| [1, 2].map(|axis| resize.weights(self.side, count(axis)))),
+            weights: [1, 2].map(|axis| resized(self.kind, self.side, count(axis))),
         }
     }
 }
@@ -143,17 +138,17 @@ impl OnTile<'_> {
             table,
             dim,
             side,
-            sums,
+            kind,
             ..
         } = self.places;
         let at = |line: usize, column: usize| &table[(line * side + column) * dim..][..*dim];
         vector.clear();
-        if *sums {
+        if *kind == Kind::Sums {
             let own = at(0, column as usize).iter().zip(at(1, line as usize));
             vector.extend(own.map(|(column, line)| column + line));
             return;
         }
-        let Some([lines, columns]) = &self.weights else {
+        let [Some(lines), Some(columns)] = &self.weights else {
             vector.extend_from_slice(at(line as usize, column as usize));
             return;
         };
@@ -185,10 +180,21 @@ fn cubic(side: usize, count: u32) -> Vec<Mean> {
     (0..count).map(each).collect()
 }
 
+/// The old value in whose part each of `count` new ones begins. Both are fractions in float32, as torch has them.
+fn buckets(side: usize, count: u32) -> Vec<Mean> {
+    let fraction = |part: usize, of: usize| (part as f64 * (1.0 / of as f64)) as f32;
+    let each = |new: u32| {
+        let place = fraction(new as usize, count as usize);
+        let old = (1..side).take_while(|old| fraction(*old, side) <= place);
+        vec![(old.count(), 1.0)]
+    };
+    (0..count).map(each).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::cubic;
     use super::{between_corners, between_middles, weights};
+    use super::{buckets, cubic};
 
     #[test]
     fn corners_stay() {
@@ -214,6 +220,17 @@ mod tests {
         let own: Vec<f32> = twice[3].iter().map(|own| own.1).collect();
         assert_eq!(own, [-0.10546875, 0.87890625, 0.26171875, -0.03515625]);
         assert_eq!(twice[0].iter().map(|own| own.0).max(), Some(1));
+    }
+
+    #[test]
+    fn patches_begin_in_buckets() {
+        let olds = |side, count| -> Vec<usize> {
+            let all = buckets(side, count);
+            all.iter().map(|own| own[0].0).collect()
+        };
+        assert_eq!(olds(4, 4), [0, 1, 2, 3]);
+        assert_eq!(olds(70, 35), (0..35).map(|i| 2 * i).collect::<Vec<_>>());
+        assert_eq!(olds(3, 7), [0, 0, 0, 1, 1, 2, 2]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ const MOST_BYTES: u64 = 1 << 20;
 /// The largest side and the most pixels of a setting.
 const MOST_SIDE: u64 = 1 << 14;
 const MOST_PIXELS: u64 = 1 << 32;
+/// The most tiles of a picture.
+const MOST_TILES: u32 = 64;
 
 /// The settings of a processor, from a file beside the weights or from the metadata of an `mmproj` file.
 struct Settings<'a> {
@@ -55,7 +57,9 @@ impl Settings<'_> {
     }
 
     /// A value for each colour.
-    fn colours(&self, key: &str, default: [f32; 3]) -> Result<[f32; 3], Error> {
+    fn colours(&self, [key, other]: [&str; 2], default: [f32; 3]) -> Result<[f32; 3], Error> {
+        let has = |key: &str| self.json.get(key).is_some();
+        let key = if has(other) && !has(key) { other } else { key };
         let list: Option<Vec<f64>> = match (self.metadata(key), self.json.get(key)) {
             (None, None | Some(Json::Null)) => return Ok(default),
             (Some(Value::Array(list)), _) => list
@@ -115,7 +119,7 @@ pub(super) fn read(
     spec: &VisionSpec,
     checkpoint: &dyn Checkpoint,
     path: &Path,
-    most_features: u32,
+    (most_features, both_ways): (u32, bool),
 ) -> Result<Processor, Error> {
     let settings = settings(checkpoint, path)?;
     let longest = |default: u64| {
@@ -145,12 +149,12 @@ pub(super) fn read(
                 settings.number(&["size.height"], MOST_SIDE)?,
                 side,
             )?;
-            // Cuts of large pictures beside the whole one; off in the models that are published.
-            if settings.json.get("do_pan_and_scan") == Some(&Json::Bool(true)) {
-                let problem = "is not supported; set it to false";
-                return Err(settings.wrong("do_pan_and_scan", problem));
-            }
-            let method = Method::Square { side: spec.image };
+            let flag = |key: &str| settings.json.get(key).and_then(Json::as_bool);
+            let method = if flag("do_pan_and_scan") == Some(true) {
+                scan(&settings, spec.image)?
+            } else {
+                Method::Square { side: spec.image }
+            };
             (method, Filter::Bilinear, Marks::GEMMA3)
         }
         VisionFamily::Gemma4 => {
@@ -169,7 +173,7 @@ pub(super) fn read(
             let marks = Marks::Between {
                 placeholder: "<|image|>",
                 around: ["<|image>", "<image|>"],
-                both_ways: false,
+                both_ways,
             };
             (Method::Fill { most }, Filter::Bicubic, marks)
         }
@@ -271,16 +275,33 @@ pub(super) fn read(
             };
             (method, Filter::Bicubic, Marks::Canvas)
         }
-        VisionFamily::LlavaNext => {
+        VisionFamily::Llava => {
             let keys = ["crop_size.height", "size.height", "size.shortest_edge"];
             same_side(&settings, "size", settings.number(&keys, MOST_SIDE)?, side)?;
             let (side, cuts) = (spec.image, spec.line_end);
-            let method = if cuts {
-                Method::Padded { tile: side }
-            } else {
-                Method::Middle { side }
+            // SigLIP's processor makes whole pictures square.
+            let method = match (cuts, spec.class) {
+                (true, _) => Method::Padded { tile: side },
+                (false, true) => Method::Middle { side },
+                (false, false) => Method::Square { side },
             };
             (method, Filter::Bicubic, Marks::Lined)
+        }
+        VisionFamily::MiniCpmV => {
+            // An `mmproj` file calls it otherwise.
+            let side = settings.number(&["scale_resolution", "image_size"], 1 << 12)?;
+            let most = settings.number(&["max_slice_nums"], MOST_TILES.into())?;
+            let flag = |key: &str| settings.json.get(key).and_then(Json::as_bool) != Some(false);
+            let method = Method::Slices {
+                side: side.unwrap_or(448) as u32,
+                most: if flag("slice_mode") {
+                    most.unwrap_or(9) as u32
+                } else {
+                    1
+                },
+            };
+            let numbered = flag("use_image_id");
+            (method, Filter::Bicubic, Marks::Slices { numbered })
         }
         VisionFamily::Pixtral | VisionFamily::Mistral3 => {
             let longest = longest(side)?;
@@ -303,6 +324,7 @@ pub(super) fn read(
         | VisionFamily::Gemma4
         | VisionFamily::Qwen3
         | VisionFamily::Kimi
+        | VisionFamily::MiniCpmV
         | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
         VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         _ => (
@@ -314,8 +336,8 @@ pub(super) fn read(
     let (mean, deviation) = match spec.family {
         VisionFamily::Gemma4 => (mean, deviation),
         _ => (
-            settings.colours("image_mean", mean)?,
-            settings.colours("image_std", deviation)?,
+            settings.colours(["image_mean", "norm_mean"], mean)?,
+            settings.colours(["image_std", "norm_std"], deviation)?,
         ),
     };
     if deviation.contains(&0.0) {
@@ -335,13 +357,34 @@ pub(super) fn read(
             }
         },
         sizes: match spec.family {
-            VisionFamily::LlavaNext if spec.line_end => sizes(&settings, spec.image)?,
+            VisionFamily::Llava if spec.line_end => sizes(&settings, spec.image)?,
             _ => Vec::new(),
         },
         mean,
         deviation,
+        queries: spec.queries,
         most_features: most_features.max(1),
         marks,
+    })
+}
+
+/// How Gemma 3 cuts long pictures, if it does.
+fn scan(settings: &Settings<'_>, side: u32) -> Result<Method, Error> {
+    const RATIO: &str = "pan_and_scan_min_ratio_to_activate";
+    let ratio = match settings.json.get(RATIO) {
+        None | Some(Json::Null) => 1.2,
+        Some(value) => value.as_f64().unwrap_or(f64::NAN),
+    };
+    if !(1.0..=1e6).contains(&ratio) {
+        return Err(settings.wrong(RATIO, "must be a number from 1"));
+    }
+    let least = settings.number(&["pan_and_scan_min_crop_size"], MOST_SIDE)?;
+    let most = settings.number(&["pan_and_scan_max_num_crops"], MOST_TILES.into())?;
+    Ok(Method::Scan {
+        side,
+        least: least.unwrap_or(256) as u32,
+        most: most.unwrap_or(4) as u32,
+        ratio,
     })
 }
 
@@ -385,7 +428,7 @@ fn sizes(settings: &Settings<'_>, tile: u32) -> Result<Vec<[u32; 2]>, Error> {
 
 /// Refuses more tiles than a picture may have.
 fn tile_count(settings: &Settings<'_>, [least, most]: [u32; 2]) -> Result<[u32; 2], Error> {
-    const MOST: u32 = 64;
+    const MOST: u32 = MOST_TILES;
     if least <= most && most <= MOST {
         Ok([least, most])
     } else {

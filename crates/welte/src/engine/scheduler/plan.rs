@@ -18,7 +18,7 @@ impl Scheduler {
         self.owners.clear();
         match work {
             Work::Prompts => self.plan_rows(context, Role::Prompt, self.budget())?,
-            Work::Texts => self.plan_texts(),
+            Work::Texts => self.plan_texts(context)?,
             Work::Known => self.plan_rows(context, Role::Generated, self.decode.rows)?,
             Work::Next { mixed } => return self.plan_next(context, mixed),
         }
@@ -68,18 +68,13 @@ impl Scheduler {
             let span = sequence.end_of_span(first).map_or(0, |end| end - first);
             let whole = self.step.rows.len() == generated && span <= self.prompt.rows - generated;
             let wanted = wanted.max(if whole { span } else { 0 });
-            let ready = match self.pages.features.ready(context, sequence, wanted) {
-                Ok(ready) => ready,
+            let count = match self.pages.features.whole(context, sequence, wanted) {
+                Ok(count) => count,
                 Err(error) => {
                     sequence.part = Part::Victim;
                     return self.fault(context, error);
                 }
             };
-            let count = sequence.whole_spans(ready);
-            if count < ready || ready < wanted && sequence.end_of_span(first + count).is_some() {
-                // A span that is not computed holds no room which others wait for.
-                self.pages.features.give_back(sequence, first + count);
-            }
             if count == 0 {
                 continue;
             }

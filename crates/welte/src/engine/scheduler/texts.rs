@@ -1,16 +1,21 @@
 //! Texts whose vectors are wanted. Their rows take turns with those of prompts.
 
-use super::Scheduler;
 use super::work::{Owner, pick, shares};
+use super::{ContextLost, Scheduler};
 use crate::engine::channel::Finish;
 use crate::engine::sequence::Part;
-use welte_device::{Role, Want};
+
+use welte_device::{Context, Role, Want};
 
 impl Scheduler {
     /// Rows of texts to embed, in the order of admission. The last rows of texts are picked. Texts that must not be cut wait until
     /// they fit.
-    pub(super) fn plan_texts(&mut self) {
-        let Some(embed) = self.embed else { return };
+    pub(super) fn plan_texts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let Some(embed) = self.embed else {
+            return Ok(());
+        };
+        self.pages.features.begin();
+        let most = embed.rows.min(self.prompt.rows);
         let budget = if self.whole_texts {
             embed.rows
         } else {
@@ -18,18 +23,28 @@ impl Scheduler {
         };
         for (at, sequence) in self.running.iter_mut().enumerate() {
             let (first, end) = (sequence.computed, sequence.tokens.len());
-            let left = budget - self.step.rows.len();
+            let left = budget.saturating_sub(self.step.rows.len());
             if !sequence.embeds || !sequence.is_filling() || self.whole_texts && end - first > left
             {
                 continue;
             }
-            let count = left.min(end - first);
-            let rows = self
-                .step
-                .add(Role::Text, sequence.rows(first..first + count));
+            // The first span of a step comes whole.
+            let span = sequence.end_of_span(first).map_or(0, |end| end - first);
+            let whole = self.step.rows.is_empty() && span <= most;
+            let wanted = left.min(end - first).max(if whole { span } else { 0 });
+            let count = match self.pages.features.whole(context, sequence, wanted) {
+                Ok(count) => count,
+                Err(error) => {
+                    sequence.part = Part::Victim;
+                    return self.fault(context, error);
+                }
+            };
             if count == 0 {
                 continue;
             }
+            let rows = self
+                .step
+                .add(Role::Text, sequence.rows(first..first + count));
             sequence.part = Part::Planned(count);
             let picks = self.step.picks.len();
             if first + count == end {
@@ -49,6 +64,7 @@ impl Scheduler {
                 span.role = Role::Prompt;
             }
         }
+        Ok(())
     }
 
     /// Hands texts that are complete their vectors.
