@@ -48,6 +48,7 @@ pub fn importance(
                 // The head multiplies chosen rows only, which are no sample of the text.
                 Some(Source::Parts(parts)) if command.layer.is_some() => {
                     let mut names: Vec<&str> = parts.iter().map(|p| p.tensor.as_str()).collect();
+                    names.sort_unstable();
                     names.dedup();
                     collect(&mut all, &names, command, context, chunk)
                 }
