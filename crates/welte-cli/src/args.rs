@@ -54,8 +54,10 @@ pub(crate) enum Command {
     Rerank(RerankArgs),
     /// Encode text as tokens
     Tokenize(TokenizeArgs),
-    /// Store a model's weights in another format
+    /// Store a model's weights in another format, or a directory as one GGUF file
     Quantize(QuantizeArgs),
+    /// Measure how much each column of a model's matrices matters
+    Imatrix(ImatrixArgs),
     /// Write a model of random weights
     Synth(SynthArgs),
     /// Measure a model's tuning parameters on this device and store them
@@ -486,6 +488,36 @@ pub(crate) struct QuantizeArgs {
     /// A type by its llama.cpp name: Q4_0, Q4_K_M, Q8_0, …
     #[arg(value_name = "TYPE")]
     pub(crate) kind: String,
+    /// Weigh errors by this importance matrix
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<PathBuf>,
+    /// Store tensors whose names contain TEXT as TYPE, for example ffn_down=Q8_0
+    #[arg(long, value_name = "TEXT=TYPE")]
+    pub(crate) tensor_type: Vec<String>,
+    /// Threads (default: all)
+    #[arg(short, long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Show what would be written
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ImatrixArgs {
+    /// GGUF file or Hugging Face directory, in high precision
+    #[arg(value_name = "MODEL")]
+    pub(crate) source: Option<String>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    /// The text
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
+    pub(crate) output: PathBuf,
+    /// The most chunks to compute (0: all)
+    #[arg(long, default_value_t = 0)]
+    pub(crate) chunks: usize,
 }
 
 #[derive(Args)]

@@ -57,6 +57,7 @@ pub(crate) fn prepare(command: &mut Command) -> anyhow::Result<()> {
         Command::Rerank(args) => args.load.model.as_mut(),
         Command::Tune(args) => args.load.model.as_mut().or(args.source.as_mut()),
         Command::Perplexity(args) => args.load.model.as_mut().or(args.source.as_mut()),
+        Command::Imatrix(args) => args.load.model.as_mut().or(args.source.as_mut()),
         Command::Bench(args) => args.model.as_mut().or(args.source.as_mut()),
         Command::Tokenize(args) => args.model.as_mut().or(args.source.as_mut()),
         _ => return Ok(()),

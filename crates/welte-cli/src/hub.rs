@@ -19,6 +19,7 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
         Command::Profile(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Tune(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Perplexity(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Imatrix(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Embed(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Rerank(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Bench(args) => (&args.hf_repo, &mut args.model),

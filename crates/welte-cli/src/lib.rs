@@ -28,6 +28,7 @@ mod hints;
 mod http;
 mod hub;
 mod images;
+mod imatrix;
 mod inspect;
 mod ladder;
 mod launch;
@@ -119,6 +120,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rerank(args) => rerank::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Quantize(args) => quantize::run(&args),
+        Command::Imatrix(args) => imatrix::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),

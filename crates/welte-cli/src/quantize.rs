@@ -1,13 +1,45 @@
-//! `welte quantize`: a model's weights in other formats.
+//! `welte quantize`: a model's weights in other formats, and a directory as one GGUF file.
 
 use crate::args::QuantizeArgs;
 use crate::source::ProgressLine;
 use anyhow::Context;
+use std::io::Write as _;
 use std::process::ExitCode;
-use welte_formats::quantize::{Recipe, quantize, requantised};
+use welte_formats::importance::Importance;
+use welte_formats::quantize::{Quantisation, Recipe, quantize, requantised, size};
+use welte_formats::{Checkpoint, TensorInfo, quant};
 use welte_report::human;
+use welte_table::Format;
 
 pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
+    let input = welte::as_gguf(welte::open(&args.input)?)?;
+    let to = quantisation(args)?;
+    let plan = to.plan(input.as_ref())?;
+    let lossy = requantised(input.as_ref(), &plan).len();
+    if lossy > 0 {
+        eprintln!(
+            "note: {lossy} tensors are already quantised and lose accuracy again; start from F16 or BF16 if you can"
+        );
+    }
+    if args.dry_run {
+        return show(input.as_ref(), &plan, &to);
+    }
+    let mut line = ProgressLine::new("writing", &args.input);
+    let written = quantize(input.as_ref(), &args.output, &to, &mut |done, total| {
+        line.bytes(done, total);
+    });
+    line.clear();
+    written?;
+    eprintln!(
+        "{}: {} of weights as {}",
+        args.output.display(),
+        human(size(&plan)),
+        to.recipe.name()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn quantisation(args: &QuantizeArgs) -> anyhow::Result<Quantisation> {
     let recipe = Recipe::from_name(&args.kind).with_context(|| {
         let names: Vec<&str> = Recipe::all().map(Recipe::name).collect();
         format!(
@@ -16,33 +48,60 @@ pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
             names.join(", ")
         )
     })?;
-    let input = welte::open(&args.input)?;
-    let lossy = requantised(input.as_ref(), recipe).len();
-    if lossy > 0 {
-        eprintln!(
-            "note: {lossy} tensors are already quantised and lose accuracy again; start from F16 or BF16 if you can"
+    if recipe.needs_importance() && args.imatrix.is_none() {
+        anyhow::bail!(
+            "{} needs to know what matters: give --imatrix FILE (welte imatrix -m MODEL -f TEXT -o FILE makes one)",
+            recipe.name()
         );
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut line = ProgressLine::new("writing", &args.input);
-    let mut bytes = 0;
-    let written = quantize(
-        input.as_ref(),
-        &args.output,
+    let overrides = args.tensor_type.iter().map(|given| {
+        let (part, format) = given
+            .split_once('=')
+            .filter(|(part, _)| !part.is_empty())
+            .with_context(|| format!("--tensor-type {given}: must be TEXT=TYPE"))?;
+        let known = Format::from_name(&format.to_uppercase());
+        let format = known
+            .filter(|format| quant::has_encoder(*format) || quant::grid::table(*format).is_some())
+            .with_context(|| format!("--tensor-type {given}: cannot write the format {format}"))?;
+        Ok((part.to_string(), format))
+    });
+    let all = || std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Quantisation {
         recipe,
-        threads,
-        &mut |done, total| {
-            bytes = total;
-            line.bytes(done, total);
-        },
-    );
-    line.clear();
-    written?;
-    eprintln!(
-        "{}: {} of weights as {}",
-        args.output.display(),
-        human(bytes),
-        recipe.name()
-    );
+        overrides: overrides.collect::<anyhow::Result<_>>()?,
+        importance: args.imatrix.as_deref().map(Importance::read).transpose()?,
+        threads: args.threads.unwrap_or_else(all).max(1),
+    })
+}
+
+/// Each tensor with its format before and after, then the sizes.
+fn show(
+    input: &dyn Checkpoint,
+    plan: &[TensorInfo],
+    to: &Quantisation,
+) -> anyhow::Result<ExitCode> {
+    let mut out = crate::terminal::stdout();
+    for (from, planned) in input.tensors().iter().zip(plan) {
+        let weighed = to
+            .importance
+            .as_ref()
+            .is_some_and(|importance| importance.tensors.contains_key(&from.name));
+        writeln!(
+            out,
+            "{:<40} {:>8} x {:<8} {:>8} -> {:<8}{}",
+            from.name,
+            from.n,
+            from.k,
+            from.format.name(),
+            planned.format.name(),
+            if weighed { " weighed" } else { "" }
+        )?;
+    }
+    writeln!(
+        out,
+        "{} -> {}",
+        human(size(input.tensors())),
+        human(size(plan))
+    )?;
     Ok(ExitCode::SUCCESS)
 }

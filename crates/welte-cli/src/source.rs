@@ -76,8 +76,17 @@ pub(crate) fn pick(first: Option<&str>, second: Option<&str>) -> anyhow::Result<
 
 /// Loads with a progress line on a terminal.
 pub(crate) fn load_with(source: &str, options: &LoadOptions) -> anyhow::Result<Model> {
+    load_checkpoint(source, welte::open(source)?, options)
+}
+
+/// Loads a model from an open checkpoint, with a progress line on a terminal.
+pub(crate) fn load_checkpoint(
+    source: &str,
+    checkpoint: Box<dyn welte_formats::Checkpoint>,
+    options: &LoadOptions,
+) -> anyhow::Result<Model> {
     let mut line = ProgressLine::new("loading", source);
-    let model = Model::load(source, options, &mut |progress| match progress {
+    let model = Model::from_checkpoint(checkpoint, options, &mut |progress| match progress {
         Progress::Weights { done, total } => line.bytes(done, total),
         Progress::Tuning { done, total } => line.trials(done, total),
     });

@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod files;
 pub mod gguf;
 pub mod hf;
+pub mod importance;
 mod mapped;
 mod narrowed;
 mod open;

@@ -6,7 +6,8 @@ pub use recipe::Recipe;
 pub(crate) use recipe::{file_type, fitting, more_bits};
 
 use crate::gguf::{Kind, Writer};
-use crate::quant::{decode, encode};
+use crate::importance::Importance;
+use crate::quant::{decode, encode_weighted};
 use crate::{Checkpoint, Dialect, Error, TensorInfo, Value};
 use std::path::Path;
 use welte_table::Format;
@@ -14,37 +15,95 @@ use welte_table::Format;
 /// The approximate number of elements in memory at a time.
 const BATCH: usize = 4 << 20;
 
-/// Writes `input` to a GGUF file at `output`, each tensor in the format that the recipe chooses. `progress` receives
-/// the bytes of tensors written and their total. The output gets its name when it is complete; an error leaves no file.
+/// How a checkpoint is written in other formats.
+#[derive(Clone, Debug)]
+pub struct Quantisation {
+    /// The mixture of formats.
+    pub recipe: Recipe,
+    /// Formats of tensors whose names contain a text. The first that fits goes before the recipe.
+    pub overrides: Vec<(String, Format)>,
+    /// How much the columns of each tensor matter.
+    pub importance: Option<Importance>,
+    /// Threads that share the rows of a tensor.
+    pub threads: usize,
+}
+
+impl Quantisation {
+    /// By a recipe alone.
+    pub fn new(recipe: Recipe, threads: usize) -> Quantisation {
+        Quantisation {
+            recipe,
+            overrides: Vec::new(),
+            importance: None,
+            threads,
+        }
+    }
+
+    /// The tensors in their new formats. An override that no tensor follows, or that a tensor cannot follow, is an error.
+    pub fn plan(&self, input: &dyn Checkpoint) -> Result<Vec<TensorInfo>, Error> {
+        let origin = Path::new(input.origin());
+        let mut plan = self.recipe.plan(input);
+        let mut used = vec![false; self.overrides.len()];
+        for tensor in &mut plan {
+            let fits = |(part, _): &(String, Format)| tensor.name.contains(part.as_str());
+            let Some(at) = self.overrides.iter().position(fits) else {
+                continue;
+            };
+            used[at] = true;
+            let format = self.overrides[at].1;
+            if format.bytes(tensor.k).is_none_or(|bytes| bytes == 0) {
+                let problem = format!(
+                    "rows of {} elements cannot be stored as {}",
+                    tensor.k,
+                    format.name()
+                );
+                return Err(tensor.wrong(origin, problem));
+            }
+            tensor.format = format;
+        }
+        match used.iter().position(|used| !used) {
+            Some(at) => {
+                let problem = format!("no tensor has '{}' in its name", self.overrides[at].0);
+                Err(Error::unsupported(origin, problem))
+            }
+            None => Ok(plan),
+        }
+    }
+}
+
+/// Writes `input` to a GGUF file at `output`, each tensor in the format that the plan says. `progress` receives
+/// the bytes of tensors written and their total. With an importance matrix, errors in columns with large inputs weigh more. The output gets its name when it is complete; an error leaves no file.
 ///
 /// Tensors that have their format already are copied. A tensor in another block format is decoded and encoded again,
 /// which adds both errors: see [`requantised`].
 pub fn quantize(
     input: &dyn Checkpoint,
     output: &Path,
-    recipe: Recipe,
-    threads: usize,
+    to: &Quantisation,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
     check(input, output)?;
-    let plan = recipe.plan(input);
-    let total = plan
-        .iter()
-        .map(bytes)
-        .try_fold(0, u64::checked_add)
-        .unwrap_or(u64::MAX);
-    let mut writer = create(input, output, recipe, &plan)?;
+    let plan = to.plan(input)?;
+    let total = size(&plan);
+    let importance = to.importance.as_ref();
+    let mut writer = create(input, output, to.recipe, &plan)?;
     let mut done = 0;
     progress(done, total);
-    for (from, to) in input.tensors().iter().zip(&plan) {
+    for (from, planned) in input.tensors().iter().zip(&plan) {
+        let weights = match importance.map(|importance| importance.of(from)) {
+            Some(Ok(weights)) => weights,
+            Some(Err(problem)) => return Err(from.wrong(Path::new(input.origin()), problem)),
+            None => None,
+        };
         let step = (BATCH / from.k.max(1)).clamp(1, from.n.max(1));
         for first in (0..from.n).step_by(step) {
             let encoded = convert(
                 input,
                 from,
-                to.format,
+                planned.format,
+                weights.as_deref(),
                 first..from.n.min(first + step),
-                threads,
+                to.threads,
             )?;
             writer.write(&encoded)?;
             done += encoded.len() as u64;
@@ -54,18 +113,24 @@ pub fn quantize(
     writer.finish()
 }
 
-/// Tensors that the recipe converts from one block format to another. A source of higher precision would lose less.
-pub fn requantised(input: &dyn Checkpoint, recipe: Recipe) -> Vec<TensorInfo> {
-    let changed = |(from, to): &(&TensorInfo, TensorInfo)| {
+/// Tensors that a plan converts from one block format to another. A source of higher precision would lose less.
+pub fn requantised(input: &dyn Checkpoint, plan: &[TensorInfo]) -> Vec<TensorInfo> {
+    let changed = |(from, to): &(&TensorInfo, &TensorInfo)| {
         from.format.is_quantised() && from.format != to.format
     };
     input
         .tensors()
         .iter()
-        .zip(recipe.plan(input))
+        .zip(plan)
         .filter(changed)
         .map(|(from, _)| from.clone())
         .collect()
+}
+
+/// The bytes of all tensors.
+pub fn size(plan: &[TensorInfo]) -> u64 {
+    let sizes = plan.iter().map(bytes);
+    sizes.fold(0, u64::saturating_add)
 }
 
 fn check(input: &dyn Checkpoint, output: &Path) -> Result<(), Error> {
@@ -81,8 +146,7 @@ fn check(input: &dyn Checkpoint, output: &Path) -> Result<(), Error> {
         return Err(Error::unsupported(origin, problem));
     }
     if input.dialect() != Dialect::Gguf {
-        let problem = "is not a GGUF file; convert the directory to GGUF first, for example with llama.cpp's \
-                       convert_hf_to_gguf.py";
+        let problem = "has the names of a Hugging Face directory; translate it to GGUF first";
         return Err(Error::unsupported(origin, problem));
     }
     let same = |a: &Path, b: &Path| {
@@ -128,6 +192,7 @@ fn convert(
     input: &dyn Checkpoint,
     from: &TensorInfo,
     format: Format,
+    weights: Option<&[Vec<f32>]>,
     rows: std::ops::Range<usize>,
     threads: usize,
 ) -> Result<Vec<u8>, Error> {
@@ -148,7 +213,9 @@ fn convert(
         let parts = rows.step_by(share).zip(out.chunks_mut(share * row_bytes));
         let workers: Vec<_> = parts
             .map(|(first, out)| {
-                scope.spawn(move || convert_rows(input, from, format, first, out, row_bytes))
+                scope.spawn(move || {
+                    convert_rows(input, from, format, weights, first, out, row_bytes)
+                })
             })
             .collect();
         workers
@@ -165,6 +232,7 @@ fn convert_rows(
     input: &dyn Checkpoint,
     from: &TensorInfo,
     format: Format,
+    weights: Option<&[Vec<f32>]>,
     first: usize,
     out: &mut [u8],
     row_bytes: usize,
@@ -192,7 +260,9 @@ fn convert_rows(
             );
             return Err(from.wrong(Path::new(input.origin()), problem));
         }
-        encode(format, &values, out);
+        let matrix = from.n / from.stack.max(1);
+        let weights = weights.map(|weights| &*weights[row / matrix.max(1)]);
+        encode_weighted(format, &values, weights, out);
     }
     Ok(())
 }

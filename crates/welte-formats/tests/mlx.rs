@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use welte_formats::quantize::{Recipe, quantize};
+use welte_formats::quantize::{Quantisation, Recipe, quantize};
 use welte_formats::{open, quant};
 use welte_table::{Affine, Format};
 
@@ -249,7 +249,12 @@ fn they_are_not_quantised_again() {
     let output = TempDir::new().unwrap();
     let path = output.path().join("a.gguf");
     let input = open(&fixtures()).unwrap();
-    let done = quantize(input.as_ref(), &path, Recipe::Q4_0, 1, &mut |_, _| ());
+    let done = quantize(
+        input.as_ref(),
+        &path,
+        &Quantisation::new(Recipe::Q4_0, 1),
+        &mut |_, _| (),
+    );
     let error = done.expect_err("must be refused").to_string();
     assert!(
         error.contains("MLX") && error.contains("start from"),

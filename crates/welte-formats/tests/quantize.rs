@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 use welte_formats::gguf::{Gguf, Kind, Kinds, Writer};
+use welte_formats::importance::{Importance, Squares};
 use welte_formats::quant::decode;
-use welte_formats::quantize::{Recipe, quantize, requantised};
+use welte_formats::quantize::{Quantisation, Recipe, quantize, requantised};
 use welte_formats::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value};
 use welte_table::Format;
 
@@ -95,15 +96,18 @@ fn tolerance(format: Format) -> f32 {
         Format::F8_E4M3 => 0.07,
         Format::Q3_K => 0.4,
         Format::Q2_K => 0.6,
+        Format::IQ3_S | Format::IQ3_XXS => 0.5,
+        Format::IQ2_S | Format::IQ2_XS | Format::IQ2_XXS => 0.9,
         // A small element may become zero, or the largest of its block.
-        Format::TQ1_0 | Format::TQ2_0 => 1.0,
+        Format::TQ1_0 | Format::TQ2_0 | Format::IQ1_S | Format::IQ1_M => 1.0,
         other => panic!("no recipe makes {}", other.name()),
     }
 }
 
 fn run(input: &dyn Checkpoint, output: &Path, recipe: Recipe, threads: usize) {
     let mut heard = Vec::new();
-    quantize(input, output, recipe, threads, &mut |done, total| {
+    let to = Quantisation::new(recipe, threads);
+    quantize(input, output, &to, &mut |done, total| {
         heard.push((done, total))
     })
     .unwrap();
@@ -123,7 +127,7 @@ fn every_recipe_makes_a_file_that_opens_and_holds_the_values() {
             Recipe::from_name(&recipe.name().to_lowercase()),
             Some(recipe)
         );
-        assert!(requantised(&input, recipe).is_empty());
+        assert!(requantised(&input, &recipe.plan(&input)).is_empty());
         let path = dir.path().join(recipe.name());
         run(&input, &path, recipe, 3);
         let output = Gguf::open(&path).unwrap();
@@ -231,6 +235,29 @@ fn mixtures_follow_the_known_rules() {
         ("IQ4_XS", "blk.1.ffn_down.weight", "Q5_K"),
         ("IQ4_XS", "blk.2.ffn_down.weight", "IQ4_XS"),
         ("IQ4_XS", "blk.9.attn_v.weight", "IQ4_XS"),
+        ("IQ3_M", "output.weight", "Q6_K"),
+        ("IQ3_M", "blk.9.attn_v.weight", "Q4_K"),
+        ("IQ3_M", "blk.9.attn_output.weight", "Q4_K"),
+        ("IQ3_M", "blk.9.ffn_down.weight", "IQ3_S"),
+        ("IQ3_XS", "blk.9.attn_q.weight", "IQ3_XXS"),
+        ("IQ3_XS", "blk.9.ffn_down.weight", "IQ3_S"),
+        ("IQ3_XXS", "token_embd.weight", "IQ3_S"),
+        ("IQ3_XXS", "output.weight", "Q5_K"),
+        ("IQ3_XXS", "blk.9.attn_q.weight", "IQ2_S"),
+        ("IQ3_XXS", "blk.9.attn_output.weight", "IQ3_S"),
+        ("IQ2_XXS", "blk.9.ffn_down.weight", "IQ2_XXS"),
+        ("IQ2_XXS", "blk.1.ffn_down.weight", "Q2_K"),
+        ("IQ2_XXS", "blk.9.attn_v.weight", "Q2_K"),
+        ("IQ2_XXS", "token_embd.weight", "Q2_K"),
+        ("IQ2_XXS", "output.weight", "Q5_K"),
+        ("IQ2_S", "blk.9.attn_q.weight", "IQ2_XS"),
+        ("IQ2_M", "blk.9.attn_q.weight", "IQ2_S"),
+        ("IQ2_M", "blk.1.ffn_down.weight", "IQ3_S"),
+        ("IQ2_M", "token_embd.weight", "IQ3_S"),
+        ("IQ2_M", "blk.9.attn_output.weight", "IQ3_S"),
+        ("IQ1_M", "blk.9.attn_output.weight", "IQ2_XXS"),
+        ("IQ1_S", "blk.9.ffn_down.weight", "IQ1_S"),
+        ("IQ1_S", "blk.0.ffn_up.weight", "IQ4_NL"),
         ("TQ1_0", "blk.9.attn_v.weight", "TQ1_0"),
         ("TQ2_0", "blk.0.ffn_up.weight", "Q4_0"),
         ("TQ2_0", "token_embd.weight", "Q4_K"),
@@ -364,9 +391,9 @@ fn block_formats_can_be_requantised_and_say_so() {
     model(&source, true, None);
     run(&Gguf::open(&source).unwrap(), &eight, Recipe::Q8_0, 1);
     let input = Gguf::open(&eight).unwrap();
-    assert!(requantised(&input, Recipe::Q8_0).is_empty());
+    assert!(requantised(&input, &Recipe::Q8_0.plan(&input)).is_empty());
     assert!(
-        requantised(&input, Recipe::Q4_0)
+        requantised(&input, &Recipe::Q4_0.plan(&input))
             .iter()
             .any(|t| t.name == "blk.0.attn_q.weight")
     );
@@ -400,9 +427,14 @@ fn what_cannot_be_stored_is_refused_and_leaves_nothing() {
     ] {
         model(&source, true, Some(value));
         let input = Gguf::open(&source).unwrap();
-        let error = quantize(&input, &output, recipe, 2, &mut |_, _| {})
-            .unwrap_err()
-            .to_string();
+        let error = quantize(
+            &input,
+            &output,
+            &Quantisation::new(recipe, 2),
+            &mut |_, _| {},
+        )
+        .unwrap_err()
+        .to_string();
         assert!(
             error.contains(says) && error.contains("blk.15.ffn_down.weight"),
             "{error}"
@@ -410,10 +442,144 @@ fn what_cannot_be_stored_is_refused_and_leaves_nothing() {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
     let input = Gguf::open(&source).unwrap();
-    let error = quantize(&input, &source, Recipe::Q8_0, 1, &mut |_, _| {})
+    let error = quantize(
+        &input,
+        &source,
+        &Quantisation::new(Recipe::Q8_0, 1),
+        &mut |_, _| {},
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(error.contains("is the input"), "{error}");
+}
+
+#[test]
+fn overrides_go_before_the_recipe_and_must_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source.gguf");
+    model(&source, true, None);
+    let input = Gguf::open(&source).unwrap();
+    let planned = |overrides: &[(&str, Format)]| {
+        let overrides = overrides
+            .iter()
+            .map(|(part, format)| (part.to_string(), *format));
+        let to = Quantisation {
+            overrides: overrides.collect(),
+            ..Quantisation::new(Recipe::Q4_K_S, 1)
+        };
+        to.plan(&input)
+    };
+    let plan = planned(&[("blk.7.ffn_down", Format::F16), ("ffn_down", Format::Q8_0)]).unwrap();
+    let plain = Recipe::Q4_K_S.plan(&input);
+    for (tensor, plain) in plan.iter().zip(&plain) {
+        let expected = match tensor.name.as_str() {
+            "blk.7.ffn_down.weight" => Format::F16,
+            name if name.contains("ffn_down") => Format::Q8_0,
+            _ => plain.format,
+        };
+        assert_eq!(tensor.format, expected, "{}", tensor.name);
+    }
+    let problem = planned(&[("nothing", Format::F16)])
         .unwrap_err()
         .to_string();
-    assert!(error.contains("is the input"), "{error}");
+    assert!(problem.contains("no tensor has 'nothing'"), "{problem}");
+    let problem = planned(&[("blk.3.ffn_gate", Format::Q4_K)])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        problem.contains("blk.3.ffn_gate.weight") && problem.contains("40"),
+        "{problem}"
+    );
+}
+
+/// With an importance matrix the columns that matter are stored more exactly, each expert's by its own.
+#[test]
+fn errors_weigh_as_the_importance_matrix_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, output) = (
+        dir.path().join("source.gguf"),
+        dir.path().join("output.gguf"),
+    );
+    model(&source, true, None);
+    let input = Gguf::open(&source).unwrap();
+    let name = "blk.0.ffn_up_exps.weight";
+    let tensor = input.tensor(name).unwrap();
+    // The columns that matter: every eighth, beginning at the expert's number.
+    let weight = |expert: usize, column: usize| if column % 8 == expert { 100.0 } else { 1.0 };
+    let squares = Squares {
+        sums: (0..3 * 256).map(|i| weight(i / 256, i % 256)).collect(),
+        counts: vec![1.0; 3],
+    };
+    let importance = Importance {
+        tensors: [(name.to_string(), squares)].into(),
+        ..Importance::default()
+    };
+    let original = values_of(&input, tensor);
+    for recipe in [
+        Recipe::Q2_K_S,
+        Recipe::Q3_K_S,
+        Recipe::Q4_K_S,
+        Recipe::Q5_K_S,
+        Recipe::Q6_K,
+        Recipe::IQ4_XS,
+        Recipe::IQ4_NL,
+        Recipe::IQ3_S,
+        Recipe::IQ3_XXS,
+        Recipe::IQ2_M,
+        Recipe::IQ2_XS,
+        Recipe::IQ2_XXS,
+        Recipe::IQ1_M,
+        Recipe::IQ1_S,
+    ] {
+        let mut errors = Vec::new();
+        for importance in [None, Some(importance.clone())] {
+            let to = Quantisation {
+                importance,
+                ..Quantisation::new(recipe, 2)
+            };
+            quantize(&input, &output, &to, &mut |_, _| ()).unwrap();
+            let written = Gguf::open(&output).unwrap();
+            let stored = values_of(&written, written.tensor(name).unwrap());
+            let error = original.iter().zip(&stored).enumerate().map(|(i, (a, b))| {
+                let (row, column) = (i / 256, i % 256);
+                weight(row / 2, column) * (a - b) * (a - b)
+            });
+            errors.push(error.sum::<f32>());
+        }
+        assert!(errors[1] < 0.9 * errors[0], "{}: {errors:?}", recipe.name());
+    }
+    let other = Importance {
+        tensors: [(
+            name.to_string(),
+            Squares {
+                sums: vec![1.0; 10],
+                counts: vec![1.0],
+            },
+        )]
+        .into(),
+        ..Importance::default()
+    };
+    let to = Quantisation {
+        importance: Some(other),
+        ..Quantisation::new(Recipe::Q4_K_S, 1)
+    };
+    let problem = quantize(&input, &output, &to, &mut |_, _| ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        problem.contains(name) && problem.contains("10 columns"),
+        "{problem}"
+    );
+}
+
+fn values_of(file: &Gguf, tensor: &TensorInfo) -> Vec<f32> {
+    let mut values = vec![0.0; tensor.n * tensor.k];
+    decode(
+        tensor.format,
+        &file.rows(tensor, 0, tensor.n).unwrap(),
+        &mut values,
+    );
+    values
 }
 
 /// The directory for the child process of the test below.
@@ -430,8 +596,7 @@ fn full_disk_child() {
     let error = quantize(
         &input,
         &dir.join("output.gguf"),
-        Recipe::Q8_0,
-        1,
+        &Quantisation::new(Recipe::Q8_0, 1),
         &mut |_, _| {},
     )
     .unwrap_err();

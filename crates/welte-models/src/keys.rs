@@ -1,6 +1,8 @@
 //! Typed access to metadata, with errors that name the key.
 
 use crate::Error;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
 /// The metadata of a checkpoint.
@@ -8,6 +10,8 @@ pub(crate) struct Keys<'a> {
     pub(crate) checkpoint: &'a dyn Checkpoint,
     /// The architecture's prefix in GGUF keys; empty for Hugging Face.
     prefix: String,
+    /// The name in configurations of each GGUF key that was asked for under both names.
+    both: RefCell<BTreeMap<String, String>>,
 }
 
 impl<'a> Keys<'a> {
@@ -16,7 +20,11 @@ impl<'a> Keys<'a> {
             Dialect::Gguf => format!("{architecture}."),
             Dialect::HuggingFace => String::new(),
         };
-        Keys { checkpoint, prefix }
+        Keys {
+            checkpoint,
+            prefix,
+            both: RefCell::default(),
+        }
     }
 
     pub(crate) fn is_gguf(&self) -> bool {
@@ -25,7 +33,15 @@ impl<'a> Keys<'a> {
 
     /// The full key in the checkpoint's dialect.
     pub(crate) fn name(&self, gguf: &str, hf: &str) -> String {
+        if !gguf.is_empty() && !hf.is_empty() {
+            self.both.borrow_mut().insert(gguf.into(), hf.into());
+        }
         format!("{}{}", self.prefix, if self.is_gguf() { gguf } else { hf })
+    }
+
+    /// The keys that were asked for under the names of both dialects: GGUF's, without prefix, and that of configurations.
+    pub(crate) fn both_names(&self) -> BTreeMap<String, String> {
+        self.both.take()
     }
 
     pub(crate) fn error(&self, key: &str, problem: impl Into<String>) -> Error {

@@ -7,6 +7,7 @@ mod arch;
 mod buffers;
 mod commands;
 mod compile;
+mod convert;
 mod emit;
 mod encoder;
 mod error;
@@ -23,6 +24,7 @@ mod weights;
 
 pub use arch::supported;
 pub use compile::compile;
+pub use convert::AsGguf;
 pub use error::Error;
 pub use options::CompileOptions;
 pub use read::spec;

@@ -28,7 +28,16 @@ pub(crate) fn read(
     arch: &'static Architecture,
     said: &str,
 ) -> Result<ModelSpec, Error> {
-    let keys = Keys::new(checkpoint, said);
+    read_keys(&Keys::new(checkpoint, said), arch, said)
+}
+
+/// Reads a spec through these keys, which note what they were asked for.
+pub(crate) fn read_keys(
+    keys: &Keys<'_>,
+    arch: &'static Architecture,
+    said: &str,
+) -> Result<ModelSpec, Error> {
+    let checkpoint = keys.checkpoint;
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, max| keys.size(&keys.name(gguf, hf), default, max);
 
@@ -36,7 +45,7 @@ pub(crate) fn read(
     let llava = matches!(said, "llava" | "llava_next");
     let mistral = keys.text("model_type")? == Some("mistral");
     let default = |llama: u32, other: u32| llava.then_some(if mistral { other } else { llama });
-    let listed = listed_layers(&keys).or(default(32, 32));
+    let listed = listed_layers(keys).or(default(32, 32));
     let layers = size("block_count", "num_hidden_layers", listed, MOST_LAYERS)?;
     let dim = size(
         "embedding_length",
@@ -115,12 +124,12 @@ pub(crate) fn read(
         default(2048, 131072),
         MOST_CONTEXT,
     )?;
-    let eps = epsilon(&keys)?;
-    let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
+    let eps = epsilon(keys)?;
+    let vocab = vocabulary(keys, &weight(names.embed, 0))?;
     let rot = if latent {
         head_dim
     } else {
-        rotated(&keys, head_dim)?
+        rotated(keys, head_dim)?
     };
     let has = |name: String| {
         let name = resolve(checkpoint, &name);
@@ -154,18 +163,18 @@ pub(crate) fn read(
         layer_scalars: false,
         altup: None,
         cutoffs: Vec::new(),
-        experts: experts(&keys, arch, said)?,
+        experts: experts(keys, arch, said)?,
         expert_layers: Vec::new(),
         vocab,
         context,
         eps: eps as f32,
         norm: NormKind::Rms,
-        act: activation(&keys)?,
+        act: activation(keys)?,
         gated: true,
         xielu: Vec::new(),
         parallel: false,
         residual_scale: 1.0,
-        rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
+        rope: rope::read(keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
@@ -190,7 +199,7 @@ pub(crate) fn read(
         },
         tied,
         embedding_scale: 1.0,
-        windows: (arch.windows)(&keys, layers)?,
+        windows: (arch.windows)(keys, layers)?,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
         sinks: false,
         attention_gate: false,
@@ -202,7 +211,7 @@ pub(crate) fn read(
         encoder: None,
     };
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
-    (arch.finish)(&mut spec, &keys)?;
+    (arch.finish)(&mut spec, keys)?;
     Ok(spec)
 }
 

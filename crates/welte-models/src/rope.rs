@@ -432,7 +432,11 @@ fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32
 }
 
 /// LongRoPE's factors in a configuration.
-fn listed_factors(checkpoint: &dyn Checkpoint, long: bool, half: u32) -> Result<Vec<f32>, Error> {
+pub(crate) fn listed_factors(
+    checkpoint: &dyn Checkpoint,
+    long: bool,
+    half: u32,
+) -> Result<Vec<f32>, Error> {
     let keys = Keys::new(checkpoint, "");
     let which = if long { "long_factor" } else { "short_factor" };
     let key = format!("rope_scaling.{which}");

@@ -1,5 +1,7 @@
 //! A tokenizer as `tokenizer.json`, for programs that read no GGUF.
 
+mod gguf;
+
 use crate::tokenizer::{Kind, SPACE, Tokenizer, Words};
 use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;

@@ -118,6 +118,61 @@ fn vocabularies_are_written_as_json() {
     }
 }
 
+/// A `tokenizer.json` as the fields of a GGUF file gives the same tokens.
+#[test]
+fn vocabularies_are_written_as_gguf() {
+    let mut all: Vec<(&str, Tokenizer, Value)> = Vec::new();
+    for name in ["bpe-gpt-2", "bpe-llama-bpe", "bpe-qwen2", "bpe-starcoder"] {
+        let fixture = fixture(&format!("{name}.json"));
+        let tokenizer = Tokenizer::from_json(&fixture["tokenizer"].to_string(), None).unwrap();
+        all.push((name, tokenizer, fixture));
+    }
+    for name in ["sentencepiece", "sentencepiece-no-prefix"] {
+        let (vocabulary, fixture) = sentence_piece(&format!("{name}.json"));
+        let json = Tokenizer::from_vocabulary(vocabulary).unwrap().to_json();
+        let tokenizer = Tokenizer::from_json(&json.to_string(), None).unwrap();
+        all.push((name, tokenizer, fixture));
+    }
+    for (name, tokenizer, fixture) in all {
+        let written = tokenizer
+            .to_vocabulary()
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let Some(pre) = fixture.get("pre") {
+            let named = |name: &str| welte_text::pretokenizers::named(name).unwrap();
+            let pre = pre.as_str().unwrap();
+            assert_eq!(named(written.pre.as_deref().unwrap()), named(pre), "{name}");
+        }
+        let read = Tokenizer::from_vocabulary(written).unwrap();
+        assert_eq!(read.vocab_size(), tokenizer.vocab_size(), "{name}");
+        for (text, _) in cases(&fixture) {
+            for special in [false, true] {
+                let own = tokenizer.encode(&text, special, special).unwrap();
+                let other = read.encode(&text, special, special).unwrap();
+                assert_eq!(other, own, "{name}: {text:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_gguf_cannot_express_is_refused() {
+    let refusal = |json: &Value| {
+        let tokenizer = Tokenizer::from_json(&json.to_string(), None).unwrap();
+        tokenizer.to_vocabulary().unwrap_err().to_string()
+    };
+    let mut json = fixture("bpe-qwen2.json")["tokenizer"].take();
+    let steps = &mut json["pre_tokenizer"]["pretokenizers"];
+    steps[0]["pattern"]["Regex"] = Value::from(r"[a-f]+|\s+|.");
+    let problem = refusal(&json);
+    assert!(problem.contains("no known pre-tokenizer"), "{problem}");
+    let problem = refusal(&fixture("unigram.json")["tokenizer"]);
+    assert!(problem.contains("byte-pair"), "{problem}");
+    let mut lower = fixture("bpe-gpt-2.json")["tokenizer"].take();
+    lower["normalizer"] = serde_json::json!({ "type": "Lowercase" });
+    let problem = refusal(&lower);
+    assert!(problem.contains("would be"), "{problem}");
+}
+
 fn sentence_piece(name: &str) -> (Vocabulary, Value) {
     let fixture = fixture(name);
     let list = |field: &str| fixture[field].as_array().unwrap().clone();

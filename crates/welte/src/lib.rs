@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod fit;
 mod generate;
+mod importance;
 mod load_options;
 mod model;
 mod perplexity;
@@ -55,6 +56,7 @@ pub use engine::{
 pub use engine::{Clock, SyntheticDraft};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
+pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
 pub use model::{Inspection, Model, open};
 pub use perplexity::{Perplexity, perplexity};
@@ -63,7 +65,7 @@ pub use pictures::WordSight;
 pub use pictures::{Decoded, Eyes, Glimpse, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use stepper::Stepper;
-pub use text::tokenizer;
+pub use text::{as_gguf, tokenizer};
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs,

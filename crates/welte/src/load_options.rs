@@ -72,6 +72,8 @@ pub struct LoadOptions {
     pub activations: Activations,
     /// Which kernels a GPU may use for steps of few generated rows.
     pub steps: Steps,
+    /// Runs of ops become one where the device can do that. Without it, every op's input can be read.
+    pub fused: bool,
     /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
     /// The number of layers, from the first one on, whose experts run on the CPU, and all else on the device. 0: none;
@@ -109,6 +111,7 @@ impl Default for LoadOptions {
             retune: false,
             activations: Activations::default(),
             steps: Steps::default(),
+            fused: true,
             ignore_memory: false,
             cpu_experts: 0,
         }

@@ -2,9 +2,9 @@
 
 use crate::{Error, Model};
 use welte_device::{
-    ChainStart, Choice, Context, Control, Pick, Role, SlotState, Step, StepOptions, Want,
+    ChainStart, Choice, Context, Control, Pick, Role, SlotState, Stage, Step, StepOptions, Want,
 };
-use welte_table::{BufferId, CacheKind, Format, Row, Sampling};
+use welte_table::{BufferId, CacheKind, Command, Format, Row, Sampling};
 
 /// The slot of the stepper's text: a stepper has one.
 const SLOT: u32 = 0;
@@ -122,6 +122,29 @@ impl Stepper {
         let logits = self.device.step(&self.step, StepOptions::default())?;
         self.tokens.extend_from_slice(last_piece);
         Ok(logits)
+    }
+
+    /// Appends the tokens of one prompt step, command by command: `see` gets each command before it runs, with the context that it
+    /// can read the command's inputs from.
+    pub fn feed_watched(
+        &mut self,
+        tokens: &[u32],
+        see: &mut dyn FnMut(&Command, &mut dyn Context) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.check(tokens)?;
+        let model = self.model.clone();
+        let prompt = &model.program().passes[model.inner.prompt];
+        self.set_rows(Role::Prompt, tokens);
+        let device = self.device.as_mut();
+        let step = &self.step;
+        device.step(step, StepOptions::stage(Stage::Begin))?;
+        for (at, command) in prompt.commands.iter().enumerate() {
+            see(command, device)?;
+            device.step(step, StepOptions::stage(Stage::Run(at..at + 1)))?;
+        }
+        device.step(step, StepOptions::stage(Stage::End))?;
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
     }
 
     /// Appends tokens and shows the logits that follow each: `see(position, logits)`. Uses the decode pass.

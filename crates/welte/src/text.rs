@@ -3,6 +3,7 @@
 use crate::Error;
 use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
+use welte_models::AsGguf;
 use welte_text::{ChatTemplate, InfillTokens, Message, Tokenizer, Vocabulary};
 
 /// Larger text files beside the weights are refused, because they are read whole.
@@ -220,6 +221,80 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
             other => number(other).map_or(0, |v| v as u8),
         }),
     })
+}
+
+/// A Hugging Face checkpoint read as the GGUF file of the same model, with vocabulary and template. A GGUF file stays what it is.
+pub fn as_gguf(checkpoint: Box<dyn Checkpoint>) -> Result<Box<dyn Checkpoint>, Error> {
+    if checkpoint.dialect() == Dialect::Gguf {
+        return Ok(checkpoint);
+    }
+    let text = metadata(&TextSide::of(checkpoint.as_ref())?)?;
+    Ok(Box::new(AsGguf::new(checkpoint, text)?))
+}
+
+/// The text side as metadata of a GGUF file.
+fn metadata(side: &TextSide) -> Result<Metadata, Error> {
+    let mut meta = Metadata::new();
+    let Some(tokenizer) = &side.tokenizer else {
+        return Ok(meta);
+    };
+    let v = tokenizer.to_vocabulary()?;
+    let text = |text: &String| Value::String(text.clone());
+    let list = |all: Vec<Value>| (!all.is_empty()).then_some(Value::Array(all));
+    let id = |id: Option<u32>| id.map(|id| Value::U64(id.into()));
+    let flag = |flag: Option<bool>| flag.map(Value::Bool);
+    // A control token that ends an answer and is not the end of the text.
+    let eot = v.eot.or(side
+        .end_tokens
+        .iter()
+        .copied()
+        .find(|id| Some(*id) != v.eos));
+    let fields = [
+        ("model", Some(text(&v.model))),
+        ("pre", v.pre.as_ref().map(text)),
+        ("tokens", list(v.tokens.iter().map(text).collect())),
+        (
+            "scores",
+            list(
+                v.scores
+                    .iter()
+                    .map(|score| Value::F64((*score).into()))
+                    .collect(),
+            ),
+        ),
+        (
+            "token_type",
+            list(
+                v.token_types
+                    .iter()
+                    .map(|kind| Value::I64((*kind).into()))
+                    .collect(),
+            ),
+        ),
+        ("merges", list(v.merges.iter().map(text).collect())),
+        ("bos_token_id", id(v.bos)),
+        ("eos_token_id", id(v.eos)),
+        ("eot_token_id", id(eot)),
+        ("fim_pre_token_id", id(v.infill.map(|marks| marks.prefix))),
+        ("fim_suf_token_id", id(v.infill.map(|marks| marks.suffix))),
+        ("fim_mid_token_id", id(v.infill.map(|marks| marks.middle))),
+        ("unknown_token_id", id(v.unk)),
+        ("add_bos_token", flag(v.add_bos)),
+        ("add_eos_token", flag(v.add_eos)),
+        ("add_space_prefix", flag(v.add_space_prefix)),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            meta.insert(format!("tokenizer.ggml.{name}"), value);
+        }
+    }
+    if let Some(template) = &side.template {
+        meta.insert(
+            "tokenizer.chat_template".into(),
+            Value::String(template.clone()),
+        );
+    }
+    Ok(meta)
 }
 
 fn list<T>(meta: &Metadata, key: &str, one: impl Fn(&Value) -> T) -> Vec<T> {

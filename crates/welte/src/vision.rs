@@ -153,7 +153,7 @@ impl Vision {
         let rows = processor.most_patches();
         let load = |device: Arc<dyn Device>| {
             let program = welte_models::compile_vision(&spec, checkpoint, rows)?;
-            let plan = plan_program(&*device, checkpoint, program)?;
+            let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
             fits(&plan, &*device, checkpoint)?;
             let loaded = device.load(plan, checkpoint, &mut |_| ())?;
             Ok((device.info().id, loaded.context()?))

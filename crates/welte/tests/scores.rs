@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use welte::{DeviceChoice, Error, Model, divergence, perplexity};
+use welte::{DeviceChoice, Error, Model, divergence, importance, perplexity};
+use welte_formats::quant::decode;
 
 /// Steps of other numbers of rows change the scores by less than this part.
 const TOLERANCE: f64 = 2e-2;
@@ -123,6 +124,90 @@ fn divergence_is_that_of_the_second_halves() {
     )
     .unwrap();
     assert_eq!((itself.mean, itself.same_top), (0.0, 1.0));
+}
+
+/// A model whose ops stay apart.
+fn apart(source: &str) -> Model {
+    let mut options = options(DeviceChoice::CPU);
+    options.fused = false;
+    options.prompt_rows = 64;
+    load(source, &options)
+}
+
+/// The first matrices read normed embeddings, which are computed here from the checkpoint.
+#[test]
+fn importance_is_the_sum_of_squared_inputs() {
+    let model = apart(TINY);
+    let tokens = prompt(2 * 16 + 9, &model);
+    let mut stepper = model.stepper().unwrap();
+    let mut heard = Vec::new();
+    let all = importance(&mut stepper, &tokens, 16, Some(1), &mut |done| {
+        heard.push(done);
+        true
+    })
+    .unwrap();
+    assert_eq!((all.chunks, all.chunk, heard), (2, 16, vec![1, 2]));
+    let checkpoint = welte::open(TINY).unwrap();
+    let rows = |name: &str, first| {
+        let info = checkpoint.tensor(name).unwrap();
+        let mut values = vec![0.0; info.k];
+        decode(
+            info.format,
+            &checkpoint.rows(info, first, 1).unwrap(),
+            &mut values,
+        );
+        values
+    };
+    let norm = rows("blk.0.attn_norm.weight", 0);
+    let mut expected = vec![0.0; norm.len()];
+    for chunk in tokens.chunks_exact(16) {
+        for token in [1].iter().chain(&chunk[1..]) {
+            let row = rows("token_embd.weight", *token as usize);
+            let mean = row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32;
+            for ((sum, x), weight) in expected.iter_mut().zip(row).zip(&norm) {
+                *sum += (x * weight).powi(2) / mean;
+            }
+        }
+    }
+    for name in ["attn_q", "attn_k", "attn_v"] {
+        let squares = &all.tensors[&format!("blk.0.{name}.weight")];
+        assert_eq!(squares.counts, [32.0]);
+        for (got, expected) in squares.sums.iter().zip(&expected) {
+            assert!(
+                (got / expected - 1.0).abs() < 0.02,
+                "{name}: {got} {expected}"
+            );
+        }
+    }
+    let layers = model.spec().layers as usize;
+    assert_eq!(
+        all.tensors.len(),
+        7 * layers,
+        "all products of the layers, not the head"
+    );
+}
+
+#[test]
+fn importance_counts_the_rows_of_each_expert() {
+    let model = apart("synthetic:custom,arch=qwen3moe,layers=2:q8_0");
+    let tokens = prompt(32, &model);
+    let mut stepper = model.stepper().unwrap();
+    let all = importance(&mut stepper, &tokens, 32, None, &mut |_| true).unwrap();
+    let experts = model.spec().experts.unwrap();
+    for name in ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"] {
+        let squares = &all.tensors[&format!("blk.1.{name}.weight")];
+        assert_eq!(squares.counts.len(), experts.count as usize);
+        let counted: f32 = squares.counts.iter().sum();
+        assert_eq!(counted, (32 * experts.used) as f32, "{name}");
+        let columns = squares.sums.len() / squares.counts.len();
+        for (sums, count) in squares.sums.chunks(columns).zip(&squares.counts) {
+            assert_eq!(sums.iter().sum::<f32>() > 0.0, *count > 0.0, "{name}");
+        }
+    }
+    assert!(matches!(
+        importance(&mut stepper, &tokens, 33, None, &mut |_| true),
+        Err(Error::TooShort { tokens: 32, .. })
+    ));
 }
 
 #[test]

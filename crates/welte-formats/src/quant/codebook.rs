@@ -30,10 +30,12 @@ pub(super) fn fit(x: &[f32; 32], weights: &[f32; 32], scale: f32) -> ([u8; 32], 
     (q, error)
 }
 
-/// The weight of each error. Errors of large values cost more in a product.
-pub(super) fn weights(x: &[f32; 32]) -> [f32; 32] {
+/// The weight of each error. Errors of large values cost more in a product, and so do those that are multiplied by large inputs.
+pub(super) fn weights(x: &[f32; 32], importance: &[f32; 32]) -> [f32; 32] {
     let rms = (x.iter().map(|x| x * x).sum::<f32>() / 32.0).sqrt();
-    x.map(|x| rms + x.abs())
+    let mut weights = x.map(|x| rms + x.abs());
+    (weights.iter_mut().zip(importance)).for_each(|(weight, matters)| *weight *= matters);
+    weights
 }
 
 /// The scale for the table's values. For given indices, the best scale is Σwxv / Σwvv; it reduces the error by (Σwxv)²

@@ -7,7 +7,7 @@
 //! | 34 + 2s.. of sub-block s | u16: the upper three bits of four entries, the scale in three bits, and a bit for -1/8 |
 
 use super::codes::Coded;
-use super::grid;
+use super::{grid, grid_search, halves};
 
 pub(super) fn unpack(block: &[u8; 50]) -> Coded {
     let mut coded = Coded {
@@ -25,4 +25,18 @@ pub(super) fn unpack(block: &[u8; 50]) -> Coded {
         coded.scales[2 * sub..][..2].fill((2 * (high >> 12 & 7) + 1) as u8);
     }
     coded
+}
+
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 50]) {
+    let fit = grid_search::IQ1.fit(x, importance, 32, 7, 32);
+    halves::put(block, 0, fit.d);
+    for sub in 0..8 {
+        let mut high = u16::from(fit.scales[2 * sub]) << 12 | u16::from(fit.below[4 * sub]) << 15;
+        for i in 0..4 {
+            let entry = fit.entries[4 * sub + i];
+            block[2 + 4 * sub + i] = entry as u8;
+            high |= (entry >> 8) << (3 * i);
+        }
+        block[34 + 2 * sub..36 + 2 * sub].copy_from_slice(&high.to_le_bytes());
+    }
 }

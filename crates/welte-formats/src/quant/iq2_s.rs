@@ -9,8 +9,8 @@
 //! | 74..82 | scales: byte i = sub-block 2i low, sub-block 2i + 1 high |
 
 use super::codes::Coded;
-use super::grid;
-use super::iq2_xs::odd_scales;
+use super::iq2_xs::{odd_scales, put_scales};
+use super::{grid, grid_search, halves};
 
 pub(super) fn unpack(block: &[u8; 82]) -> Coded {
     let mut coded = Coded {
@@ -24,4 +24,16 @@ pub(super) fn unpack(block: &[u8; 82]) -> Coded {
         grid::eight(entry, block[34 + i], codes);
     }
     coded
+}
+
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 82]) {
+    let fit = grid_search::IQ2_S.fit(x, importance, 16, 15, 0);
+    block.fill(0);
+    halves::put(block, 0, fit.d);
+    for i in 0..32 {
+        block[2 + i] = fit.entries[i] as u8;
+        block[34 + i] = fit.signs[i];
+        block[66 + i / 4] |= ((fit.entries[i] >> 8) as u8) << (2 * (i % 4));
+    }
+    put_scales(&fit.scales, &mut block[74..]);
 }

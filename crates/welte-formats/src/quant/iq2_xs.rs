@@ -7,7 +7,7 @@
 //! | 66..74 | scales: byte i = sub-block 2i low, sub-block 2i + 1 high |
 
 use super::codes::Coded;
-use super::grid;
+use super::{grid, grid_search, halves};
 
 pub(super) fn unpack(block: &[u8; 74]) -> Coded {
     let mut coded = Coded {
@@ -29,4 +29,21 @@ pub(super) fn unpack(block: &[u8; 74]) -> Coded {
 /// 16 times `2 scale + 1`, from 8 bytes with two scales each.
 pub(super) fn odd_scales(bytes: &[u8]) -> [u8; 16] {
     std::array::from_fn(|i| 2 * (bytes[i / 2] >> (4 * (i % 2)) & 15) + 1)
+}
+
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 74]) {
+    let fit = grid_search::IQ2_XS.fit(x, importance, 16, 15, 0);
+    halves::put(block, 0, fit.d);
+    for i in 0..32 {
+        let both = fit.entries[i] | u16::from(fit.signs[i] & 127) << 9;
+        block[2 + 2 * i..4 + 2 * i].copy_from_slice(&both.to_le_bytes());
+    }
+    put_scales(&fit.scales, &mut block[66..]);
+}
+
+/// The inverse of `odd_scales`.
+pub(super) fn put_scales(scales: &[u8; 16], bytes: &mut [u8]) {
+    for (byte, pair) in bytes.iter_mut().zip(scales.as_chunks::<2>().0) {
+        *byte = pair[0] | pair[1] << 4;
+    }
 }

@@ -7,7 +7,7 @@
 //! | 6 + 8s.. | u32: four times seven bits of signs, then the scale in the top four bits |
 
 use super::codes::Coded;
-use super::grid;
+use super::{grid, grid_search, halves};
 
 pub(super) fn unpack(block: &[u8; 66]) -> Coded {
     let mut coded = Coded {
@@ -24,4 +24,18 @@ pub(super) fn unpack(block: &[u8; 66]) -> Coded {
         coded.scales[2 * sub..][..2].fill((2 * (signs >> 28) + 1) as u8);
     }
     coded
+}
+
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 66]) {
+    let fit = grid_search::IQ2_XXS.fit(x, importance, 32, 15, 0);
+    halves::put(block, 0, fit.d);
+    for sub in 0..8 {
+        let at = 2 + 8 * sub;
+        let mut word = u32::from(fit.scales[2 * sub]) << 28;
+        for i in 0..4 {
+            block[at + i] = fit.entries[4 * sub + i] as u8;
+            word |= u32::from(fit.signs[4 * sub + i] & 127) << (7 * i);
+        }
+        block[at + 4..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
 }

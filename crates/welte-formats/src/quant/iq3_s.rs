@@ -9,7 +9,7 @@
 //! | 106..110 | scales: byte i = sub-block 2i low, sub-block 2i + 1 high |
 
 use super::codes::Coded;
-use super::grid;
+use super::{grid, grid_search, halves};
 
 pub(super) fn unpack(block: &[u8; 110]) -> Coded {
     let mut coded = Coded {
@@ -27,4 +27,18 @@ pub(super) fn unpack(block: &[u8; 110]) -> Coded {
         *scale = 2 * (block[106 + i / 4] >> (4 * (i / 2 % 2)) & 15) + 1;
     }
     coded
+}
+
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 110]) {
+    let fit = grid_search::IQ3_S.fit(x, importance, 32, 15, 0);
+    block.fill(0);
+    halves::put(block, 0, fit.d);
+    for (i, entry) in fit.entries.iter().enumerate() {
+        block[2 + i] = *entry as u8;
+        block[66 + i / 8] |= ((entry >> 8) as u8) << (i % 8);
+    }
+    block[74..106].copy_from_slice(&fit.signs);
+    for sub in 0..8 {
+        block[106 + sub / 2] |= fit.scales[2 * sub] << (4 * (sub % 2));
+    }
 }

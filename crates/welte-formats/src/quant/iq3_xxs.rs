@@ -7,7 +7,7 @@
 //! | 66 + 4s.. of sub-block s | u32: four times seven bits of signs, then the scale in the top four bits |
 
 use super::codes::Coded;
-use super::grid;
+use super::{grid, grid_search, halves};
 
 pub(super) fn unpack(block: &[u8; 98]) -> Coded {
     let mut coded = Coded {
@@ -23,4 +23,17 @@ pub(super) fn unpack(block: &[u8; 98]) -> Coded {
         *scale = 2 * (block[69 + i / 2 * 4] >> 4) + 1;
     }
     coded
+}
+
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 98]) {
+    let fit = grid_search::IQ3_XXS.fit(x, importance, 32, 15, 0);
+    halves::put(block, 0, fit.d);
+    for (byte, entry) in block[2..66].iter_mut().zip(fit.entries) {
+        *byte = entry as u8;
+    }
+    for sub in 0..8 {
+        let signs = (0..4).map(|i| u32::from(fit.signs[4 * sub + i] & 127) << (7 * i));
+        let word = u32::from(fit.scales[2 * sub]) << 28 | signs.sum::<u32>();
+        block[66 + 4 * sub..70 + 4 * sub].copy_from_slice(&word.to_le_bytes());
+    }
 }

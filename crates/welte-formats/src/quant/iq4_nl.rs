@@ -15,8 +15,8 @@ pub(super) fn decode(block: &[u8; 18], out: &mut [f32; 32]) {
     nibbles::unpack4(q, out, |q| d * f32::from(codebook::UNEVEN[usize::from(q)]));
 }
 
-pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 18]) {
-    let weights = codebook::weights(x);
+pub(super) fn encode(x: &[f32; 32], importance: &[f32; 32], block: &mut [u8; 18]) {
+    let weights = codebook::weights(x, importance);
     halves::put(block, 0, codebook::best_scale(x, &weights));
     let (q, _) = codebook::fit(x, &weights, halves::get(block, 0));
     nibbles::pack4(&q, &mut block[2..]);

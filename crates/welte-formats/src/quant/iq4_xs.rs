@@ -28,12 +28,13 @@ fn scale(block: &[u8; 136], sub: usize) -> f32 {
     f32::from(low) + f32::from(high << 4) - 32.0
 }
 
-pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 136]) {
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 136]) {
     block.fill(0);
     let subs = x.as_chunks::<32>().0;
+    let matter = importance.as_chunks::<32>().0;
     let mut ideal = [0f32; 8];
-    for (ideal, x) in ideal.iter_mut().zip(subs) {
-        *ideal = codebook::best_scale(x, &codebook::weights(x));
+    for ((ideal, x), matters) in ideal.iter_mut().zip(subs).zip(matter) {
+        *ideal = codebook::best_scale(x, &codebook::weights(x, matters));
     }
     let extreme = ideal
         .iter()
@@ -43,7 +44,7 @@ pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 136]) {
     halves::put(block, 0, d);
     let mut high = 0u16;
     for (sub, x) in subs.iter().enumerate() {
-        let weights = codebook::weights(x);
+        let weights = codebook::weights(x, &matter[sub]);
         let near = if d == 0.0 { 0.0 } else { ideal[sub] / d };
         let near = near.round().clamp(-32.0, 31.0);
         let (mut best, mut least) = ((0.0, [0; 32]), f32::INFINITY);

@@ -9,6 +9,7 @@ pub mod coded;
 mod codes;
 pub(crate) mod f8_e4m3;
 pub mod grid;
+mod grid_search;
 mod halves;
 pub mod integers;
 mod iq1_m;
@@ -84,15 +85,18 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// True if [`encode`] knows the format. Good encoders of the formats with tables need to know how much each element
-/// matters, so we have none.
+/// True if [`encode`] does well without knowing how much each element matters. The formats with tables do not.
 pub fn has_encoder(format: Format) -> bool {
     grid::table(format).is_none()
 }
 
-/// Encodes whole blocks, rounding to the nearest values of the format. Panics if the lengths disagree, or if the format has
-/// no encoder.
+/// Encodes whole blocks, rounding to the nearest values of the format. Panics if the lengths disagree.
 pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
+    encode_weighted(format, values, None, out);
+}
+
+/// The same, by formats that search for their scales, with a weight for the error of each value.
+pub fn encode_weighted(format: Format, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     assert_eq!(
         format.bytes(values.len()),
         Some(out.len()),
@@ -108,13 +112,13 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::Q5_0 => encode_blocks(values, out, tamed(q5_0::encode)),
         Format::Q5_1 => encode_blocks(values, out, tamed(q5_1::encode)),
         Format::Q8_0 => encode_blocks(values, out, tamed(q8_0::encode)),
-        Format::Q2_K => encode_blocks(values, out, tamed(q2_k::encode)),
-        Format::Q3_K => encode_blocks(values, out, tamed(q3_k::encode)),
-        Format::Q4_K => encode_blocks(values, out, tamed(q4_k::encode)),
-        Format::Q5_K => encode_blocks(values, out, tamed(q5_k::encode)),
-        Format::Q6_K => encode_blocks(values, out, tamed(q6_k::encode)),
-        Format::IQ4_NL => encode_blocks(values, out, tamed(iq4_nl::encode)),
-        Format::IQ4_XS => encode_blocks(values, out, tamed(iq4_xs::encode)),
+        Format::Q2_K => encode_searched(values, importance, out, q2_k::encode),
+        Format::Q3_K => encode_searched(values, importance, out, q3_k::encode),
+        Format::Q4_K => encode_searched(values, importance, out, q4_k::encode),
+        Format::Q5_K => encode_searched(values, importance, out, q5_k::encode),
+        Format::Q6_K => encode_searched(values, importance, out, q6_k::encode),
+        Format::IQ4_NL => encode_searched(values, importance, out, iq4_nl::encode),
+        Format::IQ4_XS => encode_searched(values, importance, out, iq4_xs::encode),
         Format::MXFP4 => encode_blocks(values, out, tamed(mxfp4::encode)),
         Format::F8_E4M3 => encode_blocks(values, out, tamed(f8_e4m3::encode)),
         Format::TQ1_0 => encode_blocks(values, out, tamed(tq1_0::encode)),
@@ -122,13 +126,13 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::Q1_0 => encode_blocks(values, out, tamed(q1_0::encode)),
         Format::NVFP4 => encode_blocks(values, out, tamed(nvfp4::encode)),
         Format::NVFP4_F32 => encode_blocks(values, out, tamed(nvfp4::encode_f32)),
-        Format::IQ1_S
-        | Format::IQ1_M
-        | Format::IQ2_XXS
-        | Format::IQ2_XS
-        | Format::IQ2_S
-        | Format::IQ3_XXS
-        | Format::IQ3_S => panic!("{} has no encoder", format.name()),
+        Format::IQ1_S => encode_searched(values, importance, out, iq1_s::encode),
+        Format::IQ1_M => encode_searched(values, importance, out, iq1_m::encode),
+        Format::IQ2_XXS => encode_searched(values, importance, out, iq2_xxs::encode),
+        Format::IQ2_XS => encode_searched(values, importance, out, iq2_xs::encode),
+        Format::IQ2_S => encode_searched(values, importance, out, iq2_s::encode),
+        Format::IQ3_XXS => encode_searched(values, importance, out, iq3_xxs::encode),
+        Format::IQ3_S => encode_searched(values, importance, out, iq3_s::encode),
         Format::Affine(affine) => affine::encode(affine, values, out),
         Format::Integers(member) => integers::encode(member, values, out),
     }
@@ -157,6 +161,22 @@ fn encode_blocks<const B: usize, const N: usize>(
     let (out, _) = out.as_chunks_mut::<B>();
     for (values, block) in values.iter().zip(out) {
         encode(values, block);
+    }
+}
+
+/// The same for an encoder that weighs errors. Without weights all count the same.
+fn encode_searched<const B: usize, const N: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+    encode: impl Fn(&[f32; N], &[f32; N], &mut [u8; B]),
+) {
+    let even = [[1.0; N]];
+    let weights = importance.map_or(&even[..], |importance| importance.as_chunks::<N>().0);
+    let (values, _) = values.as_chunks::<N>();
+    let (out, _) = out.as_chunks_mut::<B>();
+    for ((values, block), weights) in values.iter().zip(out).zip(weights.iter().cycle()) {
+        encode(&values.map(halves::tame), weights, block);
     }
 }
 

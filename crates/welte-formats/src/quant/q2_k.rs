@@ -21,8 +21,8 @@ pub(super) fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
-pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 84]) {
-    let fit = search::affine::<16, 16>(x, 3.0, 15.0);
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 84]) {
+    let fit = search::affine::<16, 16>(x, importance, 3.0, 15.0);
     block.fill(0);
     for (sub, q) in fit.q.as_chunks::<16>().0.iter().enumerate() {
         block[sub] = fit.scales[sub] | (fit.mins[sub] << 4);

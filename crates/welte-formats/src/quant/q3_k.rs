@@ -28,8 +28,8 @@ pub(super) fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 110]) {
-    let fit = search::symmetric(x, 4.0, 32.0);
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 110]) {
+    let fit = search::symmetric(x, importance, 4.0, 32.0);
     block.fill(0);
     for (sub, q) in fit.q.as_chunks::<16>().0.iter().enumerate() {
         let scale = (i16::from(fit.scales[sub]) + 32) as u8;

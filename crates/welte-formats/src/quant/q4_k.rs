@@ -26,8 +26,8 @@ pub(super) fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
     }
 }
 
-pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 144]) {
-    let fit = search::affine::<8, 32>(x, 15.0, 63.0);
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 144]) {
+    let fit = search::affine::<8, 32>(x, importance, 15.0, 63.0);
     block.fill(0);
     halves::put(block, 0, fit.d);
     halves::put(block, 2, fit.dmin);

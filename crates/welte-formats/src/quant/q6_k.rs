@@ -23,8 +23,8 @@ pub(super) fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
     }
 }
 
-pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 210]) {
-    let fit = search::symmetric(x, 32.0, 128.0);
+pub(super) fn encode(x: &[f32; 256], importance: &[f32; 256], block: &mut [u8; 210]) {
+    let fit = search::symmetric(x, importance, 32.0, 128.0);
     block.fill(0);
     for (sub, q) in fit.q.as_chunks::<16>().0.iter().enumerate() {
         block[192 + sub] = fit.scales[sub] as u8;

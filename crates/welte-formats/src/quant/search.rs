@@ -25,11 +25,17 @@ pub(super) struct Affine<const S: usize> {
 }
 
 /// Fits q in `-half..half` and scales in `-scale_half..scale_half`.
-pub(super) fn symmetric(x: &[f32; 256], half: f32, scale_half: f32) -> Symmetric {
+pub(super) fn symmetric(
+    x: &[f32; 256],
+    importance: &[f32; 256],
+    half: f32,
+    scale_half: f32,
+) -> Symmetric {
     let subs = x.as_chunks::<16>().0;
+    let matter = importance.as_chunks::<16>().0;
     let mut ideal = [0f32; 16];
-    for (ideal, x) in ideal.iter_mut().zip(subs) {
-        *ideal = best_scale(x, &weights(x), half);
+    for ((ideal, x), matters) in ideal.iter_mut().zip(subs).zip(matter) {
+        *ideal = best_scale(x, &weights(x, matters), half);
     }
     // The extreme maps to the negative end, which reaches one step further.
     let d = as_half(extreme(&ideal) / -scale_half);
@@ -42,7 +48,7 @@ pub(super) fn symmetric(x: &[f32; 256], half: f32, scale_half: f32) -> Symmetric
         return fit;
     }
     for (sub, (x, q)) in subs.iter().zip(fit.q.as_chunks_mut::<16>().0).enumerate() {
-        let weights = weights(x);
+        let weights = weights(x, &matter[sub]);
         let near = nearest((ideal[sub] / d).clamp(-scale_half, scale_half - 1.0));
         let mut least = f32::INFINITY;
         for scale in neighbours(near, -scale_half, scale_half - 1.0) {
@@ -61,13 +67,15 @@ pub(super) fn symmetric(x: &[f32; 256], half: f32, scale_half: f32) -> Symmetric
 /// Fits q in `0..=top`, scales and mins in `0..=scale_top`, sub-blocks of `N` (`S · N` = 256).
 pub(super) fn affine<const S: usize, const N: usize>(
     x: &[f32; 256],
+    importance: &[f32; 256],
     top: f32,
     scale_top: f32,
 ) -> Affine<S> {
     let subs = x.as_chunks::<N>().0;
+    let matter = importance.as_chunks::<N>().0;
     let mut ideal = [(0f32, 0f32); S];
-    for (ideal, x) in ideal.iter_mut().zip(subs) {
-        *ideal = best_scale_min(x, &weights(x), top);
+    for ((ideal, x), matters) in ideal.iter_mut().zip(subs).zip(matter) {
+        *ideal = best_scale_min(x, &weights(x, matters), top);
     }
     let largest = |of: fn(&(f32, f32)) -> f32| ideal.iter().map(of).fold(0.0, f32::max);
     let d = as_half(largest(|i| i.0) / scale_top);
@@ -87,7 +95,7 @@ pub(super) fn affine<const S: usize, const N: usize>(
         }
     };
     for (sub, (x, q)) in subs.iter().zip(fit.q.as_chunks_mut::<N>().0).enumerate() {
-        let weights = weights(x);
+        let weights = weights(x, &matter[sub]);
         let (near_scale, near_min) = (steps(ideal[sub].0, d), steps(ideal[sub].1, dmin));
         let mut least = f32::INFINITY;
         for scale in neighbours(near_scale, 0.0, scale_top) {
@@ -132,9 +140,12 @@ fn extreme(values: &[f32]) -> f32 {
         .fold(0.0, |a: f32, b| if b.abs() > a.abs() { *b } else { a })
 }
 
-fn weights<const N: usize>(x: &[f32; N]) -> [f32; N] {
+/// The weight of each error: large values cost more in a product, and so do values that are multiplied by large inputs.
+pub(super) fn weights<const N: usize>(x: &[f32; N], importance: &[f32; N]) -> [f32; N] {
     let rms = (sum(x, |x| x * x) / N as f32).sqrt();
-    x.map(|x| rms + x.abs())
+    let mut weights = x.map(|x| rms + x.abs());
+    (weights.iter_mut().zip(importance)).for_each(|(weight, matters)| *weight *= matters);
+    weights
 }
 
 /// A sum in eight lanes, which fit one register.

@@ -26,6 +26,16 @@ pub enum Recipe {
     Q5_K_S,
     Q5_K_M,
     Q6_K,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ2_M,
+    IQ3_XXS,
+    IQ3_XS,
+    IQ3_S,
+    IQ3_M,
     IQ4_NL,
     IQ4_XS,
     MXFP4_MOE,
@@ -34,7 +44,7 @@ pub enum Recipe {
 }
 
 /// One row per recipe: name, the format of most matrices, its number in `general.file_type`.
-const ROWS: [(Recipe, &str, Format, u32); 23] = [
+const ROWS: [(Recipe, &str, Format, u32); 33] = [
     (Recipe::F32, "F32", Format::F32, 0),
     (Recipe::F16, "F16", Format::F16, 1),
     (Recipe::BF16, "BF16", Format::BF16, 32),
@@ -53,6 +63,16 @@ const ROWS: [(Recipe, &str, Format, u32); 23] = [
     (Recipe::Q5_K_S, "Q5_K_S", Format::Q5_K, 16),
     (Recipe::Q5_K_M, "Q5_K_M", Format::Q5_K, 17),
     (Recipe::Q6_K, "Q6_K", Format::Q6_K, 18),
+    (Recipe::IQ1_S, "IQ1_S", Format::IQ1_S, 24),
+    (Recipe::IQ1_M, "IQ1_M", Format::IQ1_M, 31),
+    (Recipe::IQ2_XXS, "IQ2_XXS", Format::IQ2_XXS, 19),
+    (Recipe::IQ2_XS, "IQ2_XS", Format::IQ2_XS, 20),
+    (Recipe::IQ2_S, "IQ2_S", Format::IQ2_XS, 28),
+    (Recipe::IQ2_M, "IQ2_M", Format::IQ2_S, 29),
+    (Recipe::IQ3_XXS, "IQ3_XXS", Format::IQ3_XXS, 23),
+    (Recipe::IQ3_XS, "IQ3_XS", Format::IQ3_S, 22),
+    (Recipe::IQ3_S, "IQ3_S", Format::IQ3_S, 26),
+    (Recipe::IQ3_M, "IQ3_M", Format::IQ3_S, 27),
     (Recipe::IQ4_NL, "IQ4_NL", Format::IQ4_NL, 25),
     (Recipe::IQ4_XS, "IQ4_XS", Format::IQ4_XS, 30),
     (Recipe::MXFP4_MOE, "MXFP4_MOE", Format::MXFP4, 38),
@@ -93,6 +113,26 @@ impl Recipe {
             .iter()
             .find(|(alias, _)| alias.eq_ignore_ascii_case(name));
         named.or(alias.map(|(_, recipe)| *recipe))
+    }
+
+    /// True if it makes poor files without an importance matrix.
+    pub fn needs_importance(self) -> bool {
+        self.is_low()
+    }
+
+    /// The formats of about two bits and less. The matrices that matter most get more.
+    fn is_low(self) -> bool {
+        use Recipe::*;
+        matches!(self, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ2_M)
+    }
+
+    /// What the matrices of a low recipe become that matter most.
+    fn raised(self) -> Format {
+        if matches!(self, Recipe::IQ2_S | Recipe::IQ2_M) {
+            Format::IQ3_S
+        } else {
+            Format::Q2_K
+        }
     }
 
     /// The format of most matrices.
@@ -136,7 +176,19 @@ impl Recipe {
         if name == "output.weight" || (shape.tied && name == "token_embd.weight") {
             let eight = matches!(most, Format::Q8_0 | Format::MXFP4)
                 || !tensor.k.is_multiple_of(most.block());
-            return if eight { Format::Q8_0 } else { Format::Q6_K };
+            return match self {
+                _ if eight => Format::Q8_0,
+                Recipe::IQ3_XXS => Format::Q5_K,
+                low if low.is_low() => Format::Q5_K,
+                _ => Format::Q6_K,
+            };
+        }
+        if name == "token_embd.weight" {
+            match self {
+                Recipe::IQ3_XXS => return Format::IQ3_S,
+                low if low.is_low() => return low.raised(),
+                _ => (),
+            }
         }
         if matches!(self, Recipe::TQ1_0 | Recipe::TQ2_0) && name == "token_embd.weight" {
             return Format::Q4_K;
@@ -161,6 +213,16 @@ impl Recipe {
             self.down(layer, shape)
         } else if name.contains("attn_output.weight") {
             self.attention_output()
+        } else if name.contains("attn_k.weight") || name.contains("attn_q.weight") {
+            match self {
+                Recipe::IQ3_XS => Some(Format::IQ3_XXS),
+                Recipe::IQ3_XXS => Some(Format::IQ2_S),
+                _ => None,
+            }
+        } else if name.contains("ffn_gate") || name.contains("ffn_up") {
+            let eighth = shape.layers / 8;
+            let inner = layer >= eighth && layer < shape.layers.saturating_mul(7) / 8;
+            (self == Recipe::IQ3_XS && inner).then_some(Format::IQ3_XXS)
         } else {
             None
         };
@@ -179,6 +241,9 @@ impl Recipe {
             }),
             Recipe::Q3_K_L => Some(Format::Q5_K),
             Recipe::IQ4_NL | Recipe::IQ4_XS => grouped.then_some(Format::Q5_K),
+            Recipe::IQ3_XXS | Recipe::IQ3_XS | Recipe::IQ3_S => grouped.then_some(Format::Q4_K),
+            Recipe::IQ3_M => Some(Format::Q4_K),
+            low if low.is_low() => Some(if grouped { Format::Q4_K } else { low.raised() }),
             Recipe::Q4_K_S => (layer < 4).then_some(Format::Q5_K),
             Recipe::Q4_K_M | Recipe::Q5_K_M => {
                 more_bits(layer, shape.layers).then_some(Format::Q6_K)
@@ -199,6 +264,7 @@ impl Recipe {
             }),
             Recipe::Q3_K_L => Some(Format::Q5_K),
             Recipe::Q4_K_S | Recipe::IQ4_NL | Recipe::IQ4_XS => early.then_some(Format::Q5_K),
+            low if low.is_low() => early.then_some(low.raised()),
             Recipe::Q4_K_M | Recipe::Q5_K_M => {
                 more_bits(layer, shape.layers).then_some(Format::Q6_K)
             }
@@ -209,8 +275,11 @@ impl Recipe {
     fn attention_output(self) -> Option<Format> {
         match self {
             Recipe::Q2_K => Some(Format::Q3_K),
-            Recipe::Q3_K_M => Some(Format::Q4_K),
+            Recipe::Q3_K_M | Recipe::IQ3_M => Some(Format::Q4_K),
             Recipe::Q3_K_L => Some(Format::Q5_K),
+            Recipe::IQ3_XXS => Some(Format::IQ3_S),
+            Recipe::IQ2_S | Recipe::IQ2_M => Some(Format::IQ3_S),
+            Recipe::IQ1_S | Recipe::IQ1_M => Some(Format::IQ2_XXS),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use welte_device::{Device, Plan};
 use welte_formats::checkpoint::Checkpoint;
 use welte_models::{CompileOptions, ModelSpec, Pooling};
-use welte_table::Program;
+use welte_table::{Pattern, Program};
 
 /// A plan, and the options with the sizes that it has.
 pub(super) struct Planned {
@@ -117,7 +117,12 @@ pub(super) fn plan_on(
         ..defaults
     };
     let program = welte_models::compile(spec, checkpoint, &compile)?;
-    plan_program(device, checkpoint, program)
+    let patterns = if options.fused {
+        device.patterns()
+    } else {
+        &[]
+    };
+    plan_program(device, checkpoint, program, patterns)
 }
 
 /// The program of an encoder: a step holds the whole text of each sequence.
@@ -156,7 +161,7 @@ fn plan_encoder(
         ..CompileOptions::default()
     };
     let program = welte_models::compile(spec, checkpoint, &compile)?;
-    plan_program(device, checkpoint, program)
+    plan_program(device, checkpoint, program, device.patterns())
 }
 
 /// What the device will allocate for a program.
@@ -164,6 +169,7 @@ pub(crate) fn plan_program(
     device: &dyn Device,
     checkpoint: &dyn Checkpoint,
     program: Program,
+    patterns: &[Pattern],
 ) -> Result<Plan, Error> {
     let origin = || checkpoint.origin().to_string();
     let unsupported = |what| Error::Unsupported {
@@ -174,7 +180,7 @@ pub(crate) fn plan_program(
     if let Some(what) = device.missing(&program) {
         return Err(unsupported(what));
     }
-    let program = welte_table::fuse(program, device.patterns());
+    let program = welte_table::fuse(program, patterns);
     welte_table::verify(&program).map_err(|problem| Error::Program {
         origin: origin(),
         problem,

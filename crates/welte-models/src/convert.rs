@@ -1,0 +1,617 @@
+//! A Hugging Face checkpoint read as the GGUF file of the same model.
+//!
+//! The reader of an architecture knows each key and each tensor by its names in both dialects, so it also translates: what it asks for
+//! under two names is copied, the rest is written from the spec. Then the result is read as any GGUF file. A spec that differs from the
+//! original's is an error, so an architecture that cannot be translated yet is refused and never changed.
+
+use crate::arch::Architecture;
+use crate::keys::Keys;
+use crate::names::{self, Names, bias, weight};
+use crate::read::{read, read_keys};
+use crate::rope::{self, long_factors};
+use crate::spec::{Scaling, Scoring};
+use crate::{Error, ModelSpec, NormKind};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, TensorInfo, Value};
+use welte_formats::quant;
+use welte_table::{Format, Part};
+
+/// A checkpoint of the other dialect, with the names, keys and layouts of GGUF.
+pub struct AsGguf {
+    from: Box<dyn Checkpoint>,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    sources: Vec<Source>,
+    by_name: HashMap<String, usize>,
+}
+
+/// Where the rows of a tensor come from.
+enum Source {
+    Rows {
+        /// Rows of tensors, one part after the other.
+        parts: Vec<Part>,
+        /// Rows of heads whose pairs become neighbours.
+        pairs: Option<Pairs>,
+        /// Added to the elements of a vector.
+        add: f32,
+    },
+    Constant(Vec<f32>),
+}
+
+/// Heads whose rows (i, i + rot/2) become the rows (2i, 2i + 1). For a vector the same goes for its elements.
+#[derive(Clone, Copy)]
+struct Pairs {
+    head: usize,
+    rot: usize,
+}
+
+impl Pairs {
+    /// The original's place of what is at `at`.
+    fn place(self, at: usize) -> usize {
+        let (start, within) = (at - at % self.head, at % self.head);
+        if within < self.rot {
+            start + within % 2 * (self.rot / 2) + within / 2
+        } else {
+            at
+        }
+    }
+}
+
+impl AsGguf {
+    /// Translates a checkpoint. `extra` has the metadata of its vocabulary, and replaces what the translation writes.
+    pub fn new(from: Box<dyn Checkpoint>, extra: Metadata) -> Result<AsGguf, Error> {
+        let (arch, said) = Architecture::of(from.as_ref())?;
+        let keys = Keys::new(from.as_ref(), &said);
+        let spec = read_keys(&keys, arch, &said)?;
+        let Some(name) = arch.gguf.first() else {
+            let problem = format!("{said} has no form in GGUF");
+            return Err(keys.error("model_type", problem));
+        };
+        let mut metadata = noted(&keys, name);
+        write_spec(&mut metadata, &spec, name);
+        let tensors = Tensors::of(from.as_ref(), arch, &spec)?;
+        metadata.extend(extra);
+        let mut gguf = AsGguf {
+            metadata,
+            by_name: (tensors.infos.iter().map(|info| info.name.clone()))
+                .zip(0..)
+                .collect(),
+            tensors: tensors.infos,
+            sources: tensors.sources,
+            from,
+        };
+        let read_back = read(&gguf, arch, name)?;
+        same(&gguf, &spec, &read_back)?;
+        gguf.adjust(arch, &spec, &read_back);
+        Ok(gguf)
+    }
+
+    /// Changes that the other dialect's conventions need: pairs of rope as neighbours, and norms with what is added to them.
+    fn adjust(&mut self, arch: &Architecture, spec: &ModelSpec, read_back: &ModelSpec) {
+        let interleave = read_back.rope.interleaved && !spec.rope.interleaved;
+        let more = spec.norm_add - read_back.norm_add;
+        let gguf = &arch.gguf_names;
+        for layer in 0..spec.layers {
+            let shape = spec.shape(layer as usize);
+            let pairs = Pairs {
+                head: shape.head_dim as usize,
+                rot: spec.rope.rot as usize,
+            };
+            let rotated = [gguf.q, gguf.k].into_iter().filter(|_| interleave);
+            for template in rotated {
+                for name in [weight(template, layer), bias(template, layer)] {
+                    if let Some(Source::Rows { pairs: at, .. }) = self.source_mut(&name) {
+                        *at = Some(pairs);
+                    }
+                }
+            }
+        }
+        let norms = [
+            gguf.attn_norm,
+            gguf.q_norm,
+            gguf.k_norm,
+            gguf.post_attn_norm,
+            gguf.ffn_norm,
+            gguf.post_ffn_norm,
+            gguf.final_norm,
+        ];
+        for (layer, template) in (0..spec.layers).flat_map(|i| norms.map(|norm| (i, norm))) {
+            if let Some(Source::Rows { add, .. }) = self.source_mut(&weight(template, layer)) {
+                *add = more;
+            }
+        }
+    }
+
+    fn source_mut(&mut self, name: &str) -> Option<&mut Source> {
+        let at = *self.by_name.get(name)?;
+        self.sources.get_mut(at)
+    }
+
+    /// Elements of a vector, or rows of a matrix, after the changes of their source.
+    fn made(
+        &self,
+        tensor: &TensorInfo,
+        source: &Source,
+        first: usize,
+        rows: usize,
+    ) -> Result<Vec<u8>, welte_formats::Error> {
+        let (parts, pairs, add) = match source {
+            Source::Constant(values) => {
+                return Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect());
+            }
+            Source::Rows { parts, pairs, add } => (parts, *pairs, *add),
+        };
+        if tensor.n == 1 {
+            let values = self.values(tensor, &parts[0])?;
+            let place = |at| pairs.map_or(at, |pairs| pairs.place(at));
+            let changed = (0..tensor.k).map(|at| values[place(at)] + add);
+            return Ok(changed.flat_map(f32::to_le_bytes).collect());
+        }
+        let mut bytes = Vec::new();
+        for row in first..first + rows {
+            let mut at = pairs.map_or(row, |pairs| pairs.place(row));
+            for part in parts {
+                if at < part.rows as usize {
+                    let info = self.stored(tensor, part)?;
+                    bytes.extend_from_slice(&self.from.rows(
+                        info,
+                        part.first_row as usize + at,
+                        1,
+                    )?);
+                    break;
+                }
+                at -= part.rows as usize;
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn values(&self, tensor: &TensorInfo, part: &Part) -> Result<Vec<f32>, welte_formats::Error> {
+        let info = self.stored(tensor, part)?;
+        let bytes = self.from.rows(info, part.first_row as usize, 1)?;
+        let mut values = vec![0.0; tensor.k];
+        quant::decode(info.format, &bytes, &mut values);
+        Ok(values)
+    }
+
+    fn stored(
+        &self,
+        tensor: &TensorInfo,
+        part: &Part,
+    ) -> Result<&TensorInfo, welte_formats::Error> {
+        let missing = || welte_formats::Error::Weight {
+            origin: self.origin().into(),
+            weight: tensor.name.clone(),
+            problem: format!("{} is missing", part.tensor),
+        };
+        self.from.tensor(&part.tensor).ok_or_else(missing)
+    }
+}
+
+impl Checkpoint for AsGguf {
+    fn origin(&self) -> &str {
+        self.from.origin()
+    }
+    fn dialect(&self) -> Dialect {
+        Dialect::Gguf
+    }
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(*self.by_name.get(name)?)
+    }
+    fn rows(
+        &self,
+        tensor: &TensorInfo,
+        first: usize,
+        rows: usize,
+    ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
+        let at = self.by_name.get(&tensor.name).copied().unwrap_or(0);
+        match &self.sources[at] {
+            Source::Rows {
+                parts,
+                pairs: None,
+                add: 0.0,
+            } if parts.len() == 1 && tensor.n > 1 => {
+                let info = self.stored(tensor, &parts[0])?;
+                self.from
+                    .rows(info, parts[0].first_row as usize + first, rows)
+            }
+            source => self.made(tensor, source, first, rows).map(Cow::Owned),
+        }
+    }
+    fn release(&self) {
+        self.from.release();
+    }
+}
+
+/// What the reader asked for under the names of both dialects.
+fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {
+    let mut metadata = Metadata::new();
+    for (gguf, hf) in keys.both_names() {
+        if let Some(value @ (Value::U64(_) | Value::I64(_) | Value::F64(_) | Value::Bool(_))) =
+            keys.value(&hf)
+        {
+            metadata.insert(format!("{architecture}.{gguf}"), value.clone());
+        }
+    }
+    metadata
+}
+
+/// Writes the keys whose values configurations spell in another way.
+fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture: &str) {
+    let number = |value: u32| Some(Value::U64(value.into()));
+    let float = |value: f32| Some(Value::F64(value.into()));
+    metadata.insert(
+        "general.architecture".into(),
+        Value::String(architecture.into()),
+    );
+    metadata.insert("general.type".into(), Value::String("model".into()));
+    let mut set = |key: &str, value: Option<Value>| {
+        let key = format!("{architecture}.{key}");
+        match value {
+            Some(value) => metadata.insert(key, value),
+            None => metadata.remove(&key),
+        };
+    };
+    set("block_count", number(spec.layers));
+    set("nextn_predict_layers", None);
+    set("context_length", number(spec.context));
+    set("embedding_length", number(spec.dim));
+    set("vocab_size", number(spec.vocab));
+    set("attention.head_count", number(spec.heads));
+    let each = |one: u32, of: &dyn Fn(crate::LayerShape) -> u32| {
+        if spec.layer_shapes.is_empty() {
+            return number(one);
+        }
+        let list = spec.layer_shapes.iter();
+        Some(Value::Array(
+            list.map(|shape| Value::U64(of(*shape).into())).collect(),
+        ))
+    };
+    set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
+    if spec.latent.is_none() {
+        set(
+            "attention.head_count_kv",
+            each(spec.kv_heads, &|shape| shape.kv_heads),
+        );
+        set("attention.key_length", number(spec.head_dim));
+        set("attention.value_length", number(spec.head_dim));
+    }
+    let epsilon = match spec.norm {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer { .. } => "attention.layer_norm_epsilon",
+    };
+    set(epsilon, float(spec.eps));
+    let window = spec.windows.iter().copied().find(|window| *window > 0);
+    set("attention.sliding_window", window.and_then(number));
+    if let Some(experts) = &spec.experts {
+        set("expert_count", number(experts.count));
+        set("expert_used_count", number(experts.used));
+        set("expert_feed_forward_length", number(experts.ffn));
+        let scoring = match experts.scoring {
+            Scoring::Softmax => 1,
+            Scoring::Sigmoid => 2,
+            Scoring::Mixer => 1,
+        };
+        set("expert_gating_func", number(scoring));
+    }
+    let rope = &spec.rope;
+    set("rope.dimension_count", number(rope.rot));
+    set("rope.freq_base", float(rope.theta));
+    if let Some(local) = &spec.local_rope {
+        set("rope.freq_base_swa", float(local.theta));
+    }
+    if let Some(sections) = rope.sections {
+        let pairs = sections.pairs.into_iter().chain([0]);
+        let list = pairs.map(|pairs| Value::U64(pairs.into())).collect();
+        set("rope.dimension_sections", Some(Value::Array(list)));
+    }
+    let kind = |name: &str| Some(Value::String(name.into()));
+    match rope.scaling {
+        Scaling::Linear { factor } => {
+            set("rope.scaling.type", kind("linear"));
+            set("rope.scaling.factor", float(factor));
+        }
+        Scaling::Yarn {
+            factor,
+            original,
+            beta_fast,
+            beta_slow,
+            magnitude,
+            ..
+        } => {
+            let plain = rope::yarn_magnitude(factor.into(), 1.0);
+            set("rope.scaling.type", kind("yarn"));
+            set("rope.scaling.factor", float(factor));
+            set("rope.scaling.original_context_length", number(original));
+            set(
+                "rope.scaling.attn_factor",
+                Some(Value::F64(f64::from(magnitude) / plain)),
+            );
+            set("rope.scaling.yarn_beta_fast", float(beta_fast));
+            set("rope.scaling.yarn_beta_slow", float(beta_slow));
+        }
+        Scaling::Long {
+            original,
+            magnitudes,
+        } => {
+            set("rope.scaling.original_context_length", number(original));
+            set("rope.scaling.attn_factor", float(magnitudes[0]));
+        }
+        Scaling::None
+        | Scaling::Llama3 { .. }
+        | Scaling::Proportional { .. }
+        | Scaling::Factors => (),
+    }
+}
+
+/// An error if the translation reads as another model. What the dialects store differently may differ.
+fn same(gguf: &AsGguf, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Error> {
+    let mut expected = ModelSpec {
+        draft_layers: 0,
+        norm_add: read_back.norm_add,
+        ..spec.clone()
+    };
+    expected.rope.interleaved = read_back.rope.interleaved;
+    if let (Some(local), Some(other)) = (&mut expected.local_rope, &read_back.local_rope) {
+        local.interleaved = other.interleaved;
+    }
+    match (&mut expected.rope.scaling, &read_back.rope.scaling) {
+        (scaling @ Scaling::Llama3 { .. }, Scaling::Factors) => *scaling = Scaling::Factors,
+        (
+            Scaling::Yarn { magnitude, .. },
+            Scaling::Yarn {
+                magnitude: other, ..
+            },
+        ) if (*magnitude - other).abs() < 1e-6 * magnitude.abs() => {
+            *magnitude = *other;
+        }
+        _ => (),
+    }
+    if expected == *read_back {
+        return Ok(());
+    }
+    // The first field that differs, as a reader of an error would look for it.
+    let (ours, theirs) = (format!("{expected:#?}"), format!("{read_back:#?}"));
+    let mut lines = ours.lines().zip(theirs.lines());
+    let differs = lines.find(|(ours, theirs)| ours != theirs);
+    let (ours, theirs) = differs.unwrap_or(("more fields", "fewer fields"));
+    Err(Error::Key {
+        origin: gguf.origin().into(),
+        key: spec.architecture.clone(),
+        problem: format!(
+            "cannot be written as GGUF yet: '{}' would be read as '{}'",
+            ours.trim().trim_end_matches(','),
+            theirs.trim().trim_end_matches(',')
+        ),
+    })
+}
+
+/// The tensors of the other dialect and their sources.
+#[derive(Default)]
+struct Tensors {
+    infos: Vec<TensorInfo>,
+    sources: Vec<Source>,
+    /// The original's tensors that became part of one.
+    used: HashSet<String>,
+}
+
+impl Tensors {
+    fn of(from: &dyn Checkpoint, arch: &Architecture, spec: &ModelSpec) -> Result<Tensors, Error> {
+        let (hf, gguf) = (&arch.hugging_face_names, &arch.gguf_names);
+        let mut all = Tensors::default();
+        all.pair(from, hf.embed, gguf.embed, 0);
+        for layer in 0..spec.layers {
+            for (hf, gguf) in layer_names(hf, gguf, spec) {
+                all.pair(from, hf, gguf, layer);
+            }
+            for (hf, gguf) in [(hf.sinks, gguf.sinks), (hf.choice_bias, gguf.choice_bias)] {
+                let number = layer.to_string();
+                let (hf, gguf) = (hf.replace("{}", &number), gguf.replace("{}", &number));
+                all.one(from, &hf, &gguf);
+            }
+            all.experts(from, hf, gguf, spec, layer);
+        }
+        all.pair(from, hf.final_norm, gguf.final_norm, 0);
+        if spec.tied {
+            let name = names::resolve(from, &weight(hf.head, 0));
+            all.used.insert(name);
+        } else {
+            all.pair(from, hf.head, gguf.head, 0);
+        }
+        all.factors(from, spec)?;
+        all.refuse_others(from, spec)?;
+        Ok(all)
+    }
+
+    /// Weight and bias of this name, if the checkpoint has them.
+    fn pair(&mut self, from: &dyn Checkpoint, hf: &str, gguf: &str, layer: u32) {
+        self.one(from, &weight(hf, layer), &weight(gguf, layer));
+        self.one(from, &bias(hf, layer), &bias(gguf, layer));
+    }
+
+    fn one(&mut self, from: &dyn Checkpoint, hf: &str, gguf: &str) {
+        let Some(info) = from.tensor(&names::resolve(from, hf)) else {
+            return;
+        };
+        // A name that stands for several parts of a layer comes up again.
+        if self.used.contains(&info.name) {
+            return;
+        }
+        let parts = vec![self.part(info, 0, info.n)];
+        self.push(gguf, info, info.n, 1, parts);
+    }
+
+    fn part(&mut self, info: &TensorInfo, first: usize, rows: usize) -> Part {
+        self.used.insert(info.name.clone());
+        Part {
+            tensor: info.name.clone(),
+            first_row: first as u32,
+            rows: rows as u32,
+        }
+    }
+
+    /// Vectors are F32 in GGUF.
+    fn push(&mut self, name: &str, like: &TensorInfo, n: usize, stack: usize, parts: Vec<Part>) {
+        self.infos.push(TensorInfo {
+            name: name.into(),
+            format: if n == 1 { Format::F32 } else { like.format },
+            n,
+            k: like.k,
+            stack,
+        });
+        self.sources.push(Source::Rows {
+            parts,
+            pairs: None,
+            add: 0.0,
+        });
+    }
+
+    /// The matrices of all experts, one tensor for each of gate, up and down.
+    fn experts(
+        &mut self,
+        from: &dyn Checkpoint,
+        hf: &Names,
+        gguf: &Names,
+        spec: &ModelSpec,
+        layer: u32,
+    ) {
+        let Some(experts) = spec.experts else {
+            return;
+        };
+        let count = experts.count as usize;
+        let find = |name: &str| from.tensor(&names::resolve(from, name)).cloned();
+        for (template, gguf) in hf.experts.into_iter().zip(gguf.experts) {
+            let each = (0..count).map(|expert| {
+                let name = template.replace("[]", &expert.to_string());
+                find(&weight(&name, layer))
+            });
+            let Some(each) = each.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            if template.contains("[]") {
+                let parts = each.iter().map(|info| self.part(info, 0, info.n)).collect();
+                let name = weight(gguf, layer);
+                self.push(&name, &each[0], each[0].n * count, count, parts);
+            }
+        }
+        let [pair, down] = hf
+            .fused_experts
+            .map(|name| find(&name.replace("{}", &layer.to_string())));
+        let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
+        // Transposed matrices stay unused, and are refused.
+        if let Some(pair) = pair.filter(|pair| pair.k == dim as usize) {
+            let half = |half: usize| (0..count).map(move |e| (2 * e + half) * width);
+            let halves = if spec.gated { 0..2 } else { 0..0 };
+            for at in halves {
+                let parts = half(at)
+                    .map(|first| self.part(&pair, first, width))
+                    .collect();
+                let name = weight(gguf.experts[at], layer);
+                self.push(&name, &pair, width * count, count, parts);
+            }
+        }
+        if let Some(down) = down.filter(|down| down.k == width) {
+            let parts = vec![self.part(&down, 0, down.n)];
+            let name = weight(gguf.experts[2], layer);
+            self.push(&name, &down, down.n, count, parts);
+        }
+    }
+
+    /// The factors of rope, which configurations list or describe.
+    fn factors(&mut self, from: &dyn Checkpoint, spec: &ModelSpec) -> Result<(), Error> {
+        let half = spec.rope.rot / 2;
+        match spec.rope.scaling {
+            Scaling::Llama3 { .. } => {
+                let plain = crate::Rope {
+                    scaling: Scaling::None,
+                    ..spec.rope
+                };
+                let (plain, _) = rope::frequencies(&plain, from, spec.context)?;
+                let (scaled, _) = rope::frequencies(&spec.rope, from, spec.context)?;
+                let factors = plain.iter().zip(scaled).map(|(f, slow)| f / slow);
+                self.constant(&weight(names::GGUF.rope_factors, 0), factors.collect());
+            }
+            Scaling::Long { .. } => {
+                for long in [true, false] {
+                    let factors = rope::listed_factors(from, long, half)?;
+                    self.constant(&long_factors(long), factors);
+                }
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+
+    fn constant(&mut self, name: &str, values: Vec<f32>) {
+        self.infos.push(TensorInfo {
+            name: name.into(),
+            format: Format::F32,
+            n: 1,
+            k: values.len(),
+            stack: 1,
+        });
+        self.sources.push(Source::Constant(values));
+    }
+
+    /// A tensor without a name in GGUF is part of the model, unless it is known to be none.
+    fn refuse_others(&self, from: &dyn Checkpoint, spec: &ModelSpec) -> Result<(), Error> {
+        let is_part = Keys::new(from, "").is_part();
+        let unknown = from.tensors().iter().find(|tensor| {
+            let name = &tensor.name;
+            let other = is_part && names::is_of_other_modality(name)
+                || names::is_of_draft_layer(name, spec.layers, spec.draft_layers)
+                || names::is_leftover(name);
+            !other && !self.used.contains(name)
+        });
+        match unknown {
+            None => Ok(()),
+            Some(tensor) => Err(Error::Tensor {
+                origin: from.origin().into(),
+                name: tensor.name.clone(),
+                problem: format!(
+                    "cannot be written as GGUF yet: {} has a tensor without a known name there",
+                    spec.architecture
+                ),
+            }),
+        }
+    }
+}
+
+/// The names of a layer's weights in both dialects, of parts that the model has.
+fn layer_names<'a>(hf: &'a Names, gguf: &'a Names, spec: &ModelSpec) -> Vec<(&'a str, &'a str)> {
+    let mut pairs = vec![
+        (hf.attn_norm, gguf.attn_norm),
+        (hf.q, gguf.q),
+        (hf.k, gguf.k),
+        (hf.v, gguf.v),
+        (hf.q_norm, gguf.q_norm),
+        (hf.k_norm, gguf.k_norm),
+        (hf.o, gguf.o),
+        (hf.qkv, gguf.qkv),
+        (hf.gate, gguf.gate),
+        (hf.up, gguf.up),
+        (hf.gate_up, gguf.gate_up),
+        (hf.down, gguf.down),
+        (hf.router, gguf.router),
+        (hf.shared_gate, gguf.shared_gate),
+    ];
+    pairs.extend(hf.conv.into_iter().zip(gguf.conv));
+    pairs.extend(hf.shared_expert.into_iter().zip(gguf.shared_expert));
+    pairs.extend(hf.expert_latent.into_iter().zip(gguf.expert_latent));
+    // One name of configurations means either norm.
+    if spec.post_norm {
+        pairs.push((hf.post_attn_norm, gguf.post_attn_norm));
+        pairs.push((hf.post_ffn_norm, gguf.post_ffn_norm));
+    }
+    if spec.pre_norm {
+        pairs.push((hf.ffn_norm, gguf.ffn_norm));
+    }
+    pairs
+}
