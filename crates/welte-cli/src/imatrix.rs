@@ -1,12 +1,11 @@
 //! `welte imatrix`: how much the columns of a model's matrices matter, for `welte quantize --imatrix`.
 
 use crate::args::ImatrixArgs;
+use crate::perplexity::{CHUNK, Text};
 use crate::source;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-
-/// The default chunk, as in llama-imatrix.
-const CHUNK: u32 = 512;
+use welte::Model;
 
 pub(crate) fn run(args: &ImatrixArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
@@ -20,17 +19,14 @@ pub(crate) fn run(args: &ImatrixArgs) -> anyhow::Result<ExitCode> {
     options.fused = false;
     // The file names tensors as GGUF does, also those of a directory.
     let checkpoint = welte::as_gguf(welte::open(&source)?)?;
-    let model = source::load_checkpoint(&source, checkpoint, &options)?;
-    let tokens = model.encode(&text)?;
-    let tokenizer = model.tokenizer()?;
-    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-    let total = match args.chunks {
-        0 => tokens.len() / chunk,
-        n => n.min(tokens.len() / chunk),
-    };
+    let model = source::load_by(&source, |progress| {
+        Model::from_checkpoint(checkpoint, &options, progress)
+    })?;
+    let text = Text::of(&model, &text, chunk, args.chunks)?;
+    let total = text.total;
     let terminal = std::io::stderr().is_terminal();
     let mut stepper = model.stepper()?;
-    let mut all = welte::importance(&mut stepper, &tokens, chunk, bos, &mut |done| {
+    let mut all = welte::importance(&mut stepper, &text.tokens, chunk, text.bos, &mut |done| {
         if terminal {
             eprint!("\r\x1b[K[{done}/{total}]");
         }

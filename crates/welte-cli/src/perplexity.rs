@@ -4,10 +4,10 @@ use crate::args::{PerplexityArgs, Plain};
 use crate::source;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use welte::Stepper;
+use welte::{Model, Stepper};
 
-/// The default chunk, as in llama-perplexity.
-const CHUNK: u32 = 512;
+/// The default chunk, as in llama-perplexity and llama-imatrix.
+pub(crate) const CHUNK: u32 = 512;
 
 pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
@@ -18,25 +18,14 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     }
     let chunk = options.context as usize;
     let model = source::load_with(&source, &options)?;
-    let tokenizer = model.tokenizer()?;
-    let tokens = model.encode(&text)?;
-    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    let text = Text::of(&model, &text, chunk, args.chunks)?;
+    let total = text.total;
     let mut stepper = model.stepper()?;
-    let total = match args.chunks {
-        0 => tokens.len() / chunk,
-        n => n.min(tokens.len() / chunk),
-    };
     let terminal = std::io::stderr().is_terminal();
     if let Some(base) = &args.kl_to {
-        let text = Text {
-            tokens: &tokens,
-            chunk,
-            bos,
-            total,
-        };
         return compare(args, &source, base, &mut stepper, &text);
     }
-    let score = welte::perplexity(&mut stepper, &tokens, chunk, bos, &mut |so_far| {
+    let score = welte::perplexity(&mut stepper, &text.tokens, chunk, text.bos, &mut |so_far| {
         if terminal {
             eprint!("\r\x1b[K[{}/{total}] {:.4}", so_far.chunks, so_far.ppl);
         }
@@ -63,13 +52,29 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text that both models read.
-struct Text<'a> {
-    tokens: &'a [u32],
+/// A text in chunks.
+pub(crate) struct Text {
+    pub(crate) tokens: Vec<u32>,
     chunk: usize,
-    bos: Option<u32>,
-    /// Chunks to compare.
-    total: usize,
+    /// What every chunk begins with.
+    pub(crate) bos: Option<u32>,
+    /// Chunks to compute.
+    pub(crate) total: usize,
+}
+
+impl Text {
+    /// `most` are the most chunks; 0: all.
+    pub(crate) fn of(model: &Model, text: &str, chunk: usize, most: usize) -> anyhow::Result<Text> {
+        let tokenizer = model.tokenizer()?;
+        let tokens = model.encode(text)?;
+        let whole = tokens.len() / chunk;
+        Ok(Text {
+            tokens,
+            chunk,
+            bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
+            total: if most == 0 { whole } else { most.min(whole) },
+        })
+    }
 }
 
 /// The divergence of the model from another.
@@ -91,7 +96,7 @@ fn compare(
     let result = welte::divergence(
         stepper,
         &mut other,
-        text.tokens,
+        &text.tokens,
         text.chunk,
         text.bos,
         &mut |_| {

@@ -76,17 +76,16 @@ pub(crate) fn pick(first: Option<&str>, second: Option<&str>) -> anyhow::Result<
 
 /// Loads with a progress line on a terminal.
 pub(crate) fn load_with(source: &str, options: &LoadOptions) -> anyhow::Result<Model> {
-    load_checkpoint(source, welte::open(source)?, options)
+    load_by(source, |progress| Model::load(source, options, progress))
 }
 
-/// Loads a model from an open checkpoint, with a progress line on a terminal.
-pub(crate) fn load_checkpoint(
+/// Loads a model in this way, with a progress line on a terminal.
+pub(crate) fn load_by(
     source: &str,
-    checkpoint: Box<dyn welte_formats::Checkpoint>,
-    options: &LoadOptions,
+    load: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<Model, welte::Error>,
 ) -> anyhow::Result<Model> {
     let mut line = ProgressLine::new("loading", source);
-    let model = Model::from_checkpoint(checkpoint, options, &mut |progress| match progress {
+    let model = load(&mut |progress| match progress {
         Progress::Weights { done, total } => line.bytes(done, total),
         Progress::Tuning { done, total } => line.trials(done, total),
     });

@@ -180,12 +180,16 @@ impl AsGguf {
         tensor: &TensorInfo,
         part: &Part,
     ) -> Result<&TensorInfo, welte_formats::Error> {
-        let missing = || welte_formats::Error::Weight {
+        let info = self.from.tensor(&part.tensor);
+        info.ok_or_else(|| self.missing(tensor, &part.tensor))
+    }
+
+    fn missing(&self, tensor: &TensorInfo, name: &str) -> welte_formats::Error {
+        welte_formats::Error::Weight {
             origin: self.origin().into(),
             weight: tensor.name.clone(),
-            problem: format!("{} is missing", part.tensor),
-        };
-        self.from.tensor(&part.tensor).ok_or_else(missing)
+            problem: format!("{name} is missing"),
+        }
     }
 }
 
@@ -211,8 +215,9 @@ impl Checkpoint for AsGguf {
         first: usize,
         rows: usize,
     ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
-        let at = self.by_name.get(&tensor.name).copied().unwrap_or(0);
-        match &self.sources[at] {
+        let at = self.by_name.get(&tensor.name).copied();
+        let source = at.ok_or_else(|| self.missing(tensor, &tensor.name))?;
+        match &self.sources[source] {
             Source::Rows {
                 parts,
                 pairs: None,
@@ -295,9 +300,8 @@ fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture: &str) {
         set("expert_used_count", number(experts.used));
         set("expert_feed_forward_length", number(experts.ffn));
         let scoring = match experts.scoring {
-            Scoring::Softmax => 1,
+            Scoring::Softmax | Scoring::Mixer => 1,
             Scoring::Sigmoid => 2,
-            Scoring::Mixer => 1,
         };
         set("expert_gating_func", number(scoring));
     }
@@ -505,14 +509,11 @@ impl Tensors {
             .fused_experts
             .map(|name| find(&name.replace("{}", &layer.to_string())));
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
-        // Transposed matrices stay unused, and are refused.
-        if let Some(pair) = pair.filter(|pair| pair.k == dim as usize) {
-            let half = |half: usize| (0..count).map(move |e| (2 * e + half) * width);
-            let halves = if spec.gated { 0..2 } else { 0..0 };
-            for at in halves {
-                let parts = half(at)
-                    .map(|first| self.part(&pair, first, width))
-                    .collect();
+        // Transposed matrices, and those without gates, stay unused, and are refused.
+        if let Some(pair) = pair.filter(|pair| spec.gated && pair.k == dim as usize) {
+            for at in 0..2 {
+                let firsts = (0..count).map(|expert| (2 * expert + at) * width);
+                let parts = firsts.map(|first| self.part(&pair, first, width)).collect();
                 let name = weight(gguf.experts[at], layer);
                 self.push(&name, &pair, width * count, count, parts);
             }

@@ -1,5 +1,6 @@
 //! How far a model's predictions are from another's on the same text: the Kullback-Leibler divergence.
 
+use crate::perplexity::{begun, check_chunk, check_length};
 use crate::{Error, Stepper};
 
 /// How far a model's predictions are from another's.
@@ -62,9 +63,7 @@ pub fn divergence(
     seen: &mut dyn FnMut(Divergence) -> bool,
 ) -> Result<Divergence, Error> {
     let context = own.model().context().min(base.model().context());
-    if chunk < 4 || chunk > context {
-        return Err(Error::ChunkSize { chunk, context });
-    }
+    check_chunk(chunk, context)?;
     let (known, base_known) = (own.model().vocab(), base.model().vocab());
     if known != base_known {
         return Err(Error::VocabularyMismatch {
@@ -72,22 +71,12 @@ pub fn divergence(
             base: base_known,
         });
     }
-    if tokens.len() < 2 * chunk {
-        return Err(Error::TooShort {
-            tokens: tokens.len(),
-            chunk,
-        });
-    }
+    check_length(tokens, 2 * chunk, chunk)?;
     let vocab = own.model().vocab() as usize;
     let mut sums = Sums::default();
-    let mut text = Vec::with_capacity(chunk);
     let mut wanted = Vec::new();
     for original in tokens.chunks_exact(chunk) {
-        text.clear();
-        text.extend_from_slice(original);
-        if let Some(bos) = bos {
-            text[0] = bos;
-        }
+        let text = begun(original, bos);
         let first = chunk / 2;
         for stepper in [&mut *own, &mut *base] {
             stepper.clear();

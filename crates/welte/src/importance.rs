@@ -1,5 +1,6 @@
 //! Importance matrices: the mean squares of what each matrix of a model is multiplied by, over a text.
 
+use crate::perplexity::{begun, check_chunk, check_length};
 use crate::{Error, Stepper};
 use welte_device::Context;
 use welte_formats::importance::{Importance, Squares};
@@ -15,31 +16,17 @@ pub fn importance(
     bos: Option<u32>,
     seen: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Importance, Error> {
-    let context = stepper.model().context();
-    if chunk < 4 || chunk > context {
-        return Err(Error::ChunkSize { chunk, context });
-    }
-    if tokens.len() < chunk {
-        return Err(Error::TooShort {
-            tokens: tokens.len(),
-            chunk,
-        });
-    }
+    check_chunk(chunk, stepper.model().context())?;
+    check_length(tokens, chunk, chunk)?;
     let model = stepper.model().clone();
     let program = model.program();
     let mut all = Importance {
         chunk: chunk as u32,
         ..Importance::default()
     };
-    let mut own = Vec::with_capacity(chunk);
     for original in tokens.chunks_exact(chunk) {
-        own.clear();
-        own.extend_from_slice(original);
-        if let Some(bos) = bos {
-            own[0] = bos;
-        }
         stepper.clear();
-        stepper.feed_watched(&own, &mut |command, context| {
+        stepper.feed_watched(&begun(original, bos), &mut |command, context| {
             let source = match command.weights[0] {
                 NO_WEIGHT => None,
                 weight => program.weights.get(weight as usize),
@@ -71,52 +58,69 @@ fn collect(
     context: &mut dyn Context,
     rows: usize,
 ) -> Result<(), Error> {
-    let x = command.buffers[0];
     let words = &command.params;
-    match command.op {
+    let inputs = match command.op {
         Op::Matmul => {
             let p = params::Matmul::of(words);
-            let values = read(context, x, rows, p.x_stride as usize)?;
-            add_rows(all, names, &values, p.k as usize, p.x_stride as usize);
+            Inputs {
+                k: p.k as usize,
+                stride: p.x_stride as usize,
+                experts: 1,
+                choice: None,
+                own: false,
+            }
         }
         Op::ExpertsActMul => {
             let p = params::ExpertsActMul::of(words);
-            let (stride, k) = (p.x_stride as usize, p.k as usize);
-            let values = read(context, x, rows, stride)?;
-            let choice = read(context, command.buffers[1], rows, p.choice_stride as usize)?;
-            for (x, choice) in values
-                .chunks(stride)
-                .zip(choice.chunks(p.choice_stride as usize))
-            {
-                for expert in &choice[..p.used as usize] {
-                    add(all, names, expert.to_bits() as usize, p.experts, &x[..k]);
-                }
+            Inputs {
+                k: p.k as usize,
+                stride: p.x_stride as usize,
+                experts: p.experts,
+                choice: Some((p.used as usize, p.choice_stride as usize)),
+                own: false,
             }
         }
         Op::ExpertsAdd => {
             let p = params::ExpertsAdd::of(words);
-            let (stride, k) = (p.x_stride as usize, p.k as usize);
-            let values = read(context, x, rows, stride)?;
-            let choice = read(context, command.buffers[1], rows, p.choice_stride as usize)?;
-            for (x, choice) in values
-                .chunks(stride)
-                .zip(choice.chunks(p.choice_stride as usize))
-            {
-                let used = choice[..p.used as usize].iter().zip(x.chunks(k));
-                for (expert, x) in used {
-                    add(all, names, expert.to_bits() as usize, p.experts, x);
-                }
+            Inputs {
+                k: p.k as usize,
+                stride: p.x_stride as usize,
+                experts: p.experts,
+                choice: Some((p.used as usize, p.choice_stride as usize)),
+                own: true,
             }
         }
-        _ => (),
+        _ => return Ok(()),
+    };
+    let values = read(context, command.buffers[0], rows, inputs.stride)?;
+    let Some((used, stride)) = inputs.choice else {
+        for x in values.chunks(inputs.stride) {
+            add(all, names, 0, inputs.experts, &x[..inputs.k]);
+        }
+        return Ok(());
+    };
+    let choices = read(context, command.buffers[1], rows, stride)?;
+    for (x, choice) in values.chunks(inputs.stride).zip(choices.chunks(stride)) {
+        for (place, expert) in choice[..used].iter().enumerate() {
+            let first = if inputs.own { place * inputs.k } else { 0 };
+            let x = &x[first..][..inputs.k];
+            add(all, names, expert.to_bits() as usize, inputs.experts, x);
+        }
     }
     Ok(())
 }
 
-fn add_rows(all: &mut Importance, names: &[&str], values: &[f32], k: usize, stride: usize) {
-    for row in values.chunks(stride) {
-        add(all, names, 0, 1, &row[..k]);
-    }
+/// How the inputs of a product lie.
+struct Inputs {
+    /// Values of an input.
+    k: usize,
+    /// From one row to the next.
+    stride: usize,
+    experts: u32,
+    /// How many experts a row uses, and the stride of their numbers; `None`: there are none.
+    choice: Option<(usize, usize)>,
+    /// Each expert of a row has an input of its own, one after the other.
+    own: bool,
 }
 
 fn add(all: &mut Importance, names: &[&str], expert: usize, experts: u32, x: &[f32]) {

@@ -48,25 +48,12 @@ pub fn perplexity(
     bos: Option<u32>,
     seen: &mut dyn FnMut(Perplexity) -> bool,
 ) -> Result<Perplexity, Error> {
-    if chunk < 4 || chunk > stepper.model().context() {
-        let context = stepper.model().context();
-        return Err(Error::ChunkSize { chunk, context });
-    }
-    if tokens.len() < 2 * chunk {
-        return Err(Error::TooShort {
-            tokens: tokens.len(),
-            chunk,
-        });
-    }
+    check_chunk(chunk, stepper.model().context())?;
+    check_length(tokens, 2 * chunk, chunk)?;
     let mut sums = Sums::default();
     let mut done = 0;
-    let mut own = Vec::with_capacity(chunk);
     for original in tokens.chunks_exact(chunk) {
-        own.clear();
-        own.extend_from_slice(original);
-        if let Some(bos) = bos {
-            own[0] = bos;
-        }
+        let own = begun(original, bos);
         // Logits at position p predict token p + 1: positions chunk/2 .. chunk-2 are scored.
         let first = chunk / 2;
         stepper.clear();
@@ -83,6 +70,32 @@ pub fn perplexity(
         }
     }
     Ok(sums.result(done))
+}
+
+/// Refuses chunks that are too small to be scored, or larger than the context.
+pub(crate) fn check_chunk(chunk: usize, context: usize) -> Result<(), Error> {
+    if chunk < 4 || chunk > context {
+        return Err(Error::ChunkSize { chunk, context });
+    }
+    Ok(())
+}
+
+/// Refuses a text of fewer tokens than these.
+pub(crate) fn check_length(tokens: &[u32], least: usize, chunk: usize) -> Result<(), Error> {
+    let tokens = tokens.len();
+    if tokens < least {
+        return Err(Error::TooShort { tokens, chunk });
+    }
+    Ok(())
+}
+
+/// A chunk with `bos` in place of its first token, if there is one.
+pub(crate) fn begun(chunk: &[u32], bos: Option<u32>) -> Vec<u32> {
+    let mut own = chunk.to_vec();
+    if let Some(bos) = bos {
+        own[0] = bos;
+    }
+    own
 }
 
 fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {

@@ -115,13 +115,9 @@ impl Recipe {
         named.or(alias.map(|(_, recipe)| *recipe))
     }
 
-    /// True if it makes poor files without an importance matrix.
+    /// True for about two bits and less: without an importance matrix such files are poor, and the matrices that matter most get more
+    /// bits.
     pub fn needs_importance(self) -> bool {
-        self.is_low()
-    }
-
-    /// The formats of about two bits and less. The matrices that matter most get more.
-    fn is_low(self) -> bool {
         use Recipe::*;
         matches!(self, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ2_M)
     }
@@ -178,15 +174,14 @@ impl Recipe {
                 || !tensor.k.is_multiple_of(most.block());
             return match self {
                 _ if eight => Format::Q8_0,
-                Recipe::IQ3_XXS => Format::Q5_K,
-                low if low.is_low() => Format::Q5_K,
+                low if low == Recipe::IQ3_XXS || low.needs_importance() => Format::Q5_K,
                 _ => Format::Q6_K,
             };
         }
         if name == "token_embd.weight" {
             match self {
                 Recipe::IQ3_XXS => return Format::IQ3_S,
-                low if low.is_low() => return low.raised(),
+                low if low.needs_importance() => return low.raised(),
                 _ => (),
             }
         }
@@ -243,7 +238,9 @@ impl Recipe {
             Recipe::IQ4_NL | Recipe::IQ4_XS => grouped.then_some(Format::Q5_K),
             Recipe::IQ3_XXS | Recipe::IQ3_XS | Recipe::IQ3_S => grouped.then_some(Format::Q4_K),
             Recipe::IQ3_M => Some(Format::Q4_K),
-            low if low.is_low() => Some(if grouped { Format::Q4_K } else { low.raised() }),
+            low if low.needs_importance() => {
+                Some(if grouped { Format::Q4_K } else { low.raised() })
+            }
             Recipe::Q4_K_S => (layer < 4).then_some(Format::Q5_K),
             Recipe::Q4_K_M | Recipe::Q5_K_M => {
                 more_bits(layer, shape.layers).then_some(Format::Q6_K)
@@ -264,7 +261,7 @@ impl Recipe {
             }),
             Recipe::Q3_K_L => Some(Format::Q5_K),
             Recipe::Q4_K_S | Recipe::IQ4_NL | Recipe::IQ4_XS => early.then_some(Format::Q5_K),
-            low if low.is_low() => early.then_some(low.raised()),
+            low if low.needs_importance() => early.then_some(low.raised()),
             Recipe::Q4_K_M | Recipe::Q5_K_M => {
                 more_bits(layer, shape.layers).then_some(Format::Q6_K)
             }
