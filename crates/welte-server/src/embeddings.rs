@@ -18,6 +18,13 @@ const MOST_TEXTS: usize = 2048;
 /// Memory of a number of a vector: itself, and as text.
 const BYTES_PER_NUMBER: usize = 20;
 
+/// What shapes a conversation, and no text.
+const OF_CONVERSATIONS: [&str; 3] = [
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+];
+
 /// `POST /v1/embeddings`
 pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_named(&mut fields).await?;
@@ -25,6 +32,11 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
         Some(input) => {
             // A conversation in its place is vLLM's.
             fields.refuse(&["messages"])?;
+            for field in OF_CONVERSATIONS {
+                if fields.take::<Value>(field)?.is_some() {
+                    fields.pass_over(field, "has no effect without messages")?;
+                }
+            }
             Texts::new(prompts::several(&fields, "input", input)?.0)
         }
         None => Texts::conversation(&mut fields)?,

@@ -36,8 +36,13 @@ fn endpoints(document: &Value) -> Vec<(String, Map<String, Value>, Value)> {
             ("n_predict", json!(1)),
             ("options", json!({ "num_predict": 1 })),
         ] {
-            let takes_options = !path.starts_with("/api/embed") || field != "options";
-            if properties.contains_key(field) && takes_options {
+            // Embeddings take other options than these, and a conversation only in place of the input.
+            let takes = match field {
+                "options" => !path.starts_with("/api/embed"),
+                "messages" => path != "/v1/embeddings",
+                _ => true,
+            };
+            if properties.contains_key(field) && takes {
                 least[field] = value;
             }
         }
