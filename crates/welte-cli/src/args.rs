@@ -272,6 +272,9 @@ pub(crate) struct InspectArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Picture::Text)]
     pub(crate) output: Picture,
+    /// Instead, compile the CUDA kernels of this load into FOLDER, for machines without a compiler; `--device h200` needs no GPU here
+    #[arg(long, value_name = "FOLDER", conflicts_with = "output")]
+    pub(crate) kernels: Option<PathBuf>,
 }
 
 /// Reads a rate of arrivals.

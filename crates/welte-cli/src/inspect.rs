@@ -2,10 +2,11 @@
 //! most similar architecture.
 
 use crate::args::{InspectArgs, Picture};
-use crate::source;
+use crate::source::{self, ProgressLine};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
-use welte::Model;
+use welte::{Inspection, Model};
 use welte_report::Header;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
@@ -19,6 +20,9 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         }
         other => other?,
     };
+    if let Some(folder) = &args.kernels {
+        return compile(&inspection, folder);
+    }
     let header = Header {
         title: inspection.origin().to_string(),
         facts: inspection.facts(),
@@ -34,5 +38,22 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let mut out = crate::terminal::stdout();
     out.write_all(view(inspection.program(), &header).as_bytes())?;
     out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compiles the kernels of a load into a folder.
+fn compile(inspection: &Inspection, folder: &Path) -> anyhow::Result<ExitCode> {
+    let mut line = ProgressLine::new("compiling kernels", inspection.origin());
+    let compiled =
+        inspection.make_kernels(folder, &mut |done, total| line.count("kernel", done, total));
+    line.clear();
+    writeln!(
+        crate::terminal::stdout(),
+        "{} on {}: {} kernels compiled into {}",
+        inspection.origin(),
+        inspection.device().name,
+        compiled?,
+        folder.display()
+    )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -87,7 +87,7 @@ pub(crate) fn load_by(
     let mut line = ProgressLine::new("loading", source);
     let model = load(&mut |progress| match progress {
         Progress::Weights { done, total } => line.bytes(done, total),
-        Progress::Tuning { done, total } => line.trials(done, total),
+        Progress::Tuning { done, total } => line.count("tuning", done, total),
     });
     line.clear();
     Ok(model?)
@@ -129,8 +129,8 @@ impl<'a> ProgressLine<'a> {
     }
 
     /// Trials of tuning parameters so far.
-    fn trials(&mut self, done: u64, total: u64) {
-        self.show(|line| format!("{}: tuning {done} of {total}", line.source));
+    pub(crate) fn count(&mut self, what: &str, done: u64, total: u64) {
+        self.show(|line| format!("{}: {what} {done} of {total}", line.source));
     }
 
     fn show(&mut self, text: impl FnOnce(&Self) -> String) {

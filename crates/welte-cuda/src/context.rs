@@ -212,7 +212,7 @@ impl CudaContext {
         let cx = Lowering::new(
             program,
             &gpu.info,
-            &gpu,
+            Some(&gpu),
             &loaded.weights,
             &places,
             loaded.decode,

@@ -4,6 +4,7 @@ use crate::load::CudaProgram;
 use crate::plan::Planned;
 use crate::upload::Staging;
 use crate::{Error, GpuInfo, compile, floor, gpu, info};
+use std::path::Path;
 use std::sync::Arc;
 use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
@@ -29,9 +30,10 @@ pub fn start(ordinal: u32) {
     }
 }
 
-/// An H200 that may not exist, for planning.
-pub fn assumed_device(options: &DeviceOptions) -> Arc<dyn Device> {
-    Arc::new(CudaDevice::assumed(info::h200(), options))
+/// A GPU that may not exist, for planning: one of [`GPUS`](crate::GPUS).
+pub fn assumed_device(name: &str, options: &DeviceOptions) -> Option<Arc<dyn Device>> {
+    let gpu = info::known(name)?;
+    Some(Arc::new(CudaDevice::assumed(gpu, options)))
 }
 
 /// A GPU and the options of its use.
@@ -39,6 +41,8 @@ pub fn assumed_device(options: &DeviceOptions) -> Arc<dyn Device> {
 pub struct CudaDevice {
     info: DeviceInfo,
     gpu: GpuInfo,
+    /// Whether it exists.
+    present: bool,
     options: DeviceOptions,
 }
 
@@ -49,7 +53,10 @@ impl CudaDevice {
             let why = "instruction sets are an option of the CPU";
             return Err(Error::Unavailable(why.to_string()));
         }
-        Ok(CudaDevice::assumed(info::info(ordinal)?, options))
+        Ok(CudaDevice {
+            present: true,
+            ..CudaDevice::assumed(info::info(ordinal)?, options)
+        })
     }
 
     /// A GPU that may not exist, for planning.
@@ -62,6 +69,7 @@ impl CudaDevice {
                 cache_bytes: gpu.l2_bytes,
             },
             gpu,
+            present: false,
             options: options.clone(),
         }
     }
@@ -99,6 +107,10 @@ impl CudaDevice {
     }
 }
 
+fn made_by_another() -> DeviceError {
+    DeviceError::request("the plan was made by another device")
+}
+
 impl Device for CudaDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -119,6 +131,11 @@ impl Device for CudaDevice {
 
     fn plan(&self, program: Arc<Program>) -> Result<Plan, DeviceError> {
         let planned = self.planned(program)?;
+        if self.present {
+            planned
+                .check_kernels()
+                .map_err(|error| error.on(self.info.id))?;
+        }
         Ok(Plan {
             program: planned.program.clone(),
             memory: planned.memory(),
@@ -146,9 +163,21 @@ impl Device for CudaDevice {
         let planned = plan
             .private
             .downcast::<Planned>()
-            .map_err(|_| DeviceError::request("the plan was made by another device"))?;
+            .map_err(|_| made_by_another())?;
         let loaded = CudaProgram::load(*planned, checkpoint, progress);
         Ok(Arc::new(loaded.map_err(|error| error.on(self.info.id))?))
+    }
+
+    fn make_ready(
+        &self,
+        plan: &Plan,
+        folder: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<u64, DeviceError> {
+        let planned = plan.private.downcast_ref::<Planned>();
+        let planned = planned.ok_or_else(made_by_another)?;
+        let made = planned.make_ready(folder, progress);
+        made.map_err(|error| error.on(self.info.id))
     }
 
     fn read_bandwidth(&self, seconds: f64) -> Result<f64, DeviceError> {

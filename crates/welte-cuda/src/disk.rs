@@ -1,8 +1,9 @@
-//! Files that later processes use: compiled kernels, and what was measured.
+//! Files that later processes use: compiled kernels, and what was measured. Compiled kernels may also come *ready*, from a package.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use welte_formats::files;
 
 const MAGIC: &[u8; 8] = b"weltecu1";
@@ -16,6 +17,31 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
     Some(base.join("welte").join("kernels"))
 }
 
+/// Folders that may have ready kernels, the most explicit first: those of `WELTE_KERNELS`, then `lib/welte/kernels` of the prefix that the
+/// program is installed in.
+pub(crate) fn ready_folders() -> &'static [PathBuf] {
+    static FOLDERS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
+        let named = std::env::var_os("WELTE_KERNELS").unwrap_or_default();
+        let named: Vec<PathBuf> = std::env::split_paths(&named).collect();
+        let program = std::env::current_exe().and_then(|path| path.canonicalize());
+        let installed = program.ok().and_then(|program| {
+            let prefix = program.parent()?.parent()?;
+            Some(prefix.join("lib").join("welte").join("kernels"))
+        });
+        let all = named.into_iter().chain(installed);
+        all.filter(|folder| folder.is_dir()).collect()
+    });
+    &FOLDERS
+}
+
+/// How many kernels a folder has.
+pub(crate) fn kernels_in(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_kernel =
+        |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "cubin");
+    entries.filter(is_kernel).count()
+}
+
 /// A file name for a key.
 pub(crate) fn hashed(key: &impl Hash) -> String {
     let hash = |salt: u64| {
@@ -26,7 +52,8 @@ pub(crate) fn hashed(key: &impl Hash) -> String {
     format!("{:016x}{:016x}", hash(1), hash(2))
 }
 
-fn sum(image: &[u8]) -> u64 {
+/// Changes with the bytes.
+pub(crate) fn sum(image: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     image.hash(&mut hasher);
     hasher.finish()
@@ -44,8 +71,19 @@ pub(crate) fn write_cached(path: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         files::create_folder(folder)?;
     }
-    let bytes = [MAGIC, &sum(image).to_le_bytes()[..], image].concat();
-    files::replace_file(path, &bytes)
+    files::replace_file(path, &with_sum(image))
+}
+
+fn with_sum(image: &[u8]) -> Vec<u8> {
+    [MAGIC, &sum(image).to_le_bytes()[..], image].concat()
+}
+
+/// Writes a ready kernel, which every user of the machine may read.
+pub(crate) fn write_ready(path: &Path, image: &[u8]) -> std::io::Result<()> {
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    std::fs::write(&part, with_sum(image))
+        .and_then(|()| std::fs::rename(&part, path))
+        .inspect_err(|_| drop(std::fs::remove_file(&part)))
 }
 
 #[cfg(test)]

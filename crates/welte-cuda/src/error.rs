@@ -1,5 +1,6 @@
 //! Errors of the CUDA device.
 
+use std::path::PathBuf;
 use welte_device::DeviceId;
 
 /// What can go wrong on the CUDA device.
@@ -42,6 +43,14 @@ pub enum Error {
     /// The run-time compiler or its headers are missing.
     #[error("CUDA kernels cannot be compiled: {0}")]
     NoCompiler(String),
+    /// A ready kernel could not be written.
+    #[error("writing {}: {why}", path.display())]
+    Ready {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: std::io::Error,
+    },
     /// cuBLASLt returned an error.
     #[error("cuBLASLt: {0}")]
     Library(String),

@@ -29,7 +29,7 @@ mirrored! {
 /// The structs that the kernels check.
 pub(crate) const MIRRORS: &[Layout] = &[ReadArgs::LAYOUT];
 
-fn unit() -> Unit {
+pub(crate) fn unit() -> Unit {
     Unit {
         file: "read.cu",
         generated: String::new(),
@@ -58,7 +58,7 @@ pub(crate) fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
         let _ = module.set(Module::new(&gpu, &image, "loading read.cu")?);
         Ok(())
     };
-    compile::images(&[unit()], &arch, gpu.info.driver, &Phases::new(), &load)?;
+    compile::images(&[unit()], &arch, &Phases::new(), &load)?;
     let module = module.get();
     let module = module.ok_or_else(|| Error::Program("read.cu was not compiled".to_string()))?;
     let shared = if gpu.info.arch >= 90 {

@@ -4,6 +4,7 @@
 
 use crate::Error;
 use crate::cublas::Library;
+use crate::disk;
 use crate::info::{self, GpuInfo, check};
 use crate::launch::DeviceWeight;
 use cudarc::driver::sys::{self, CUresult};
@@ -492,6 +493,8 @@ impl Drop for HostBlock {
 pub(crate) struct Module {
     gpu: Arc<Gpu>,
     module: sys::CUmodule,
+    /// Changes with the code.
+    pub(crate) sum: u64,
 }
 
 // SAFETY: driver handles may be used from any thread.
@@ -534,6 +537,7 @@ impl Module {
         Ok(Module {
             gpu: gpu.clone(),
             module,
+            sum: disk::sum(image),
         })
     }
 

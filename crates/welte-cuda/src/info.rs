@@ -38,6 +38,39 @@ pub struct GpuInfo {
     pub bandwidth: u64,
 }
 
+/// GPUs that can be planned for where they are not.
+pub const GPUS: &[&str] = &[
+    "h200", "a100", "a10", "rtx-3090", "rtx-4090", "l4", "l40s", "h100", "b200", "rtx-5090",
+];
+
+/// The properties of one of [`GPUS`].
+pub(crate) fn known(name: &str) -> Option<GpuInfo> {
+    let [arch, sms, shared_kib, memory_gib, l2_mib] = match name {
+        "a100" => [80, 108, 163, 80, 40],
+        "a10" => [86, 72, 99, 24, 6],
+        "rtx-3090" => [86, 82, 99, 24, 6],
+        "rtx-4090" => [89, 128, 99, 24, 72],
+        "l4" => [89, 58, 99, 24, 48],
+        "l40s" => [89, 142, 99, 48, 96],
+        "h100" => [90, 132, 227, 80, 50],
+        "h200" => return Some(h200()),
+        "b200" => [100, 148, 227, 180, 126],
+        "rtx-5090" => [120, 170, 99, 32, 96],
+        _ => return None,
+    };
+    Some(GpuInfo {
+        name: name.to_uppercase(),
+        arch,
+        sms,
+        memory: u64::from(memory_gib) << 30,
+        shared_per_block: shared_kib << 10,
+        // A multiprocessor keeps 1 KiB for itself.
+        shared_per_sm: (shared_kib + 1) << 10,
+        l2_bytes: u64::from(l2_mib) << 20,
+        ..h200()
+    })
+}
+
 /// The properties of an H200: for planning without a GPU, and for tests.
 pub fn h200() -> GpuInfo {
     GpuInfo {

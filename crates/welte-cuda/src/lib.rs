@@ -30,12 +30,13 @@ mod plan;
 mod reports;
 mod sizes;
 mod sources;
+mod units;
 mod upload;
 
 pub use catalogue::{Compiled, Depth, compile_all, compile_alone};
 pub use context::CudaContext;
 pub use device::{CudaDevice, assumed_device, device, start};
 pub use error::Error;
-pub use info::{GpuInfo, h200};
+pub use info::{GPUS, GpuInfo, h200};
 pub use load::CudaProgram;
 pub use reports::{compiler_version, reports};

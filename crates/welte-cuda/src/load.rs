@@ -7,10 +7,11 @@ use crate::layout::weight_bytes;
 use crate::loaded::LoadedProgram;
 use crate::lower::Placed;
 use crate::plan::Planned;
+use crate::units::Needs;
 use crate::upload::Staging;
 use crate::{Error, compile, info};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use welte_device::{Context, Error as DeviceError, Loaded, Phase, Phases, Progress, Replay};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::Program;
@@ -90,6 +91,7 @@ impl CudaProgram {
             tuning: Mutex::default(),
             rows_agree: AtomicBool::new(true),
             modules: Mutex::default(),
+            code: OnceLock::new(),
             phases,
             arena,
             gpu,
@@ -98,25 +100,36 @@ impl CudaProgram {
         let tunes = loaded.needs_tuning(retune);
         std::thread::scope(|scope| {
             let compiling = scope.spawn(|| {
-                let units = loaded.phases.time("lowering", || loaded.units())?;
-                loaded.add_modules(&units)
+                let needs = Needs {
+                    program: &loaded.program,
+                    gpu: &loaded.gpu.info,
+                    device: Some(&loaded.gpu),
+                    decode: loaded.decode,
+                    float8: loaded.float8,
+                };
+                let units = loaded.phases.time("lowering", || needs.units())?;
+                loaded.add_modules(&units)?;
+                Ok(units)
             });
             // If one of these does not compile, contexts do without it and say why.
-            for recording in [&loaded.recording, &loaded.rows] {
-                scope.spawn(|| loaded.add_persistent(recording).ok());
-            }
+            let persistent = [&loaded.recording, &loaded.rows]
+                .map(|recording| scope.spawn(|| loaded.add_persistent(recording).ok()));
             let uploaded = loaded.upload(&staging, checkpoint, progress);
-            let compiled = compiling.join().unwrap_or_else(|_| {
-                Err(Error::NoCompiler("a compiling thread panicked".to_string()))
-            });
-            uploaded.and(compiled)?;
+            let compiled = compiling.join();
+            let compiled = compiled.unwrap_or_else(|_| Err(compile::panicked()));
+            uploaded?;
+            let units = compiled?;
             loaded.gpu.synchronise()?;
             if tunes {
                 // The persistent kernels take longest to compile, and the GPU has nothing to do meanwhile.
-                CudaContext::without_persistent(&loaded).map(drop)
-            } else {
-                Ok(())
+                CudaContext::without_persistent(&loaded).map(drop)?;
             }
+            for compiling in persistent {
+                // If one panicked, its kernel is missing like one that did not compile.
+                let _ = compiling.join();
+            }
+            loaded.note_code(&units);
+            Ok::<(), Error>(())
         })?;
         let made = CudaProgram(loaded);
         if tunes {
@@ -158,7 +171,7 @@ impl Loaded for CudaProgram {
             } else {
                 ""
             },
-            compile::kernels_version(gpu.driver),
+            loaded.code.get().map_or("", String::as_str),
         )
     }
 

@@ -1,19 +1,18 @@
 //! A program's weights and kernels on a GPU.
 
 use crate::arithmetic::Arithmetic;
+use crate::disk::hashed;
 use crate::gpu::{DeviceBlock, Gpu, Kernel, Module};
 use crate::launch::{Launch, Unit};
-use crate::lower::{LoweredPass, Lowering, Placed, Places};
-use crate::ops::logprobs::logprobs_unit;
-use crate::ops::sample::sample_unit;
+use crate::lower::Placed;
 use crate::persistent::{Recording, Tuning};
 use crate::sizes::Sizes;
 use crate::{Error, compile};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use welte_device::{DeviceId, Phases, Replay};
-use welte_table::{PassKind, Program};
+use welte_table::Program;
 
 /// The parts of a [`CudaProgram`].
 pub(crate) struct LoadedProgram {
@@ -39,6 +38,8 @@ pub(crate) struct LoadedProgram {
     /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
     pub(crate) rows_agree: AtomicBool,
     pub(crate) modules: Mutex<BTreeMap<Unit, Module>>,
+    /// Changes with the code of any kernel that computes, set at the end of the load.
+    pub(crate) code: OnceLock<String>,
     /// What the load and contexts spent their time on.
     pub(crate) phases: Phases,
     // Freed after everything that lives in its context.
@@ -57,38 +58,17 @@ impl LoadedProgram {
         self.float8.then(|| all.collect())
     }
 
-    /// Every unit that the passes need, found by lowering them without addresses.
-    pub(crate) fn units(&self) -> Result<Vec<Unit>, Error> {
-        let places = Places {
-            buffers: vec![0; self.program.buffers.len()],
-            ..Places::default()
-        };
-        // Which FP8 weights have several scales is not known yet, so both kernels are compiled.
-        let scales = [true, false].map(|one| vec![one; self.program.weights.len()]);
-        let scales: Vec<Option<&[bool]>> = if self.float8 {
-            scales.iter().map(|one| Some(&one[..])).collect()
-        } else {
-            vec![None]
-        };
-        let mut units = BTreeSet::new();
-        if self.program.pass(PassKind::Decode).is_some() {
-            units.extend([turn_unit(), sample_unit(), logprobs_unit()]);
-        }
-        for float8 in scales {
-            let cx = Lowering::new(
-                &self.program,
-                &self.gpu.info,
-                &self.gpu,
-                &self.weights,
-                &places,
-                self.decode,
-                float8,
-            );
-            for pass in &self.program.passes {
-                units.extend(units_of(&cx.pass(pass)?));
-            }
-        }
-        Ok(units.into_iter().collect())
+    /// Notes the code of these units and of the persistent kernels.
+    pub(crate) fn note_code(&self, units: &[Unit]) {
+        let recordings = [&self.recording, &self.rows].into_iter().flatten();
+        let recorded: Vec<Unit> = recordings.map(Recording::unit).collect();
+        let modules = self.modules();
+        let all = units.iter().chain(&recorded);
+        let sums: Vec<u64> = all
+            .filter_map(|unit| Some(modules.get(unit)?.sum))
+            .collect();
+        // A load has one end.
+        let _ = self.code.set(hashed(&sums));
     }
 
     /// Compiles and loads a persistent kernel, where chains are to be replayed by it.
@@ -151,7 +131,7 @@ impl LoadedProgram {
             self.modules().insert(unit.clone(), module);
             Ok(())
         };
-        compile::images(&missing, &arch, self.gpu.info.driver, &self.phases, &load)
+        compile::images(&missing, &arch, &self.phases, &load)
     }
 
     /// The loaded function of a launch.
@@ -172,23 +152,5 @@ impl LoadedProgram {
             .get(unit)
             .ok_or_else(|| Error::Program(format!("{} was not compiled", unit.file)))?;
         module.kernel(function, block, shared)
-    }
-}
-
-/// The units of a lowered pass.
-pub(crate) fn units_of(pass: &LoweredPass) -> Vec<Unit> {
-    let mut units = Vec::new();
-    for node in pass.commands.iter().chain(&pass.one_row).flatten() {
-        node.add_units(&mut units);
-    }
-    units
-}
-
-/// The unit of the kernel that ends an iteration of the decode loop.
-pub(crate) fn turn_unit() -> Unit {
-    Unit {
-        file: "turn.cu",
-        generated: String::new(),
-        defines: Vec::new(),
     }
 }

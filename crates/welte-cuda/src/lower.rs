@@ -51,8 +51,8 @@ pub(crate) const MAILBOX_SLOTS: u32 = 4096;
 pub(crate) struct Lowering<'a> {
     pub(crate) program: &'a Program,
     pub(crate) gpu: &'a GpuInfo,
-    /// The open GPU, for libraries that need a handle.
-    pub(crate) device: &'a Arc<Gpu>,
+    /// The open GPU, for libraries that need a handle. `None` while only units are sought.
+    pub(crate) device: Option<&'a Arc<Gpu>>,
     pub(crate) weights: &'a [Placed],
     pub(crate) places: &'a Places,
     /// The `Step` that the command's kernels read: of input rows or of output rows.
@@ -79,7 +79,7 @@ impl<'a> Lowering<'a> {
     pub(crate) fn new(
         program: &'a Program,
         gpu: &'a GpuInfo,
-        device: &'a Arc<Gpu>,
+        device: Option<&'a Arc<Gpu>>,
         weights: &'a [Placed],
         places: &'a Places,
         decode: Arithmetic,

@@ -1,7 +1,8 @@
 //! Reports on the GPUs of this machine and on the libraries that the device uses.
 
 use crate::cublas;
-use crate::{GpuInfo, compile, gpu, info, plan};
+use crate::{GpuInfo, compile, disk, gpu, info, plan};
+use std::path::Path;
 use welte_device::{DeviceId, DeviceReport, Error as DeviceError};
 
 /// A report for every GPU, or one that says why no GPU can be used.
@@ -78,16 +79,18 @@ fn libraries_and_cache() -> Vec<(String, String)> {
     };
     let cublaslt = cublaslt_version().unwrap_or_else(|| "missing; prompts are slower".to_string());
     let mut facts = vec![("NVRTC", compiler), ("cuBLASLt", cublaslt)];
-    if let Some(folder) = crate::disk::cache_folder() {
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        let is_kernel =
-            |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "cubin");
-        let kernels = entries.filter(is_kernel).count();
-        let fact = format!("{kernels} kernels in {}", folder.display());
-        facts.push(("kernel cache", fact));
+    if let Some(folder) = disk::cache_folder() {
+        facts.push(("kernel cache", kernels_in(&folder)));
     }
+    let ready = disk::ready_folders().iter();
+    facts.extend(ready.map(|folder| ("ready kernels", kernels_in(folder))));
     let facts = facts.into_iter();
     facts.map(|(name, fact)| (name.to_string(), fact)).collect()
+}
+
+fn kernels_in(folder: &Path) -> String {
+    let kernels = disk::kernels_in(folder);
+    format!("{kernels} kernels in {}", folder.display())
 }
 
 fn cublaslt_version() -> Option<String> {

@@ -90,6 +90,44 @@ fn sm_100() {
     check("sm_100");
 }
 
+/// The kernels of a load for a GPU that is not here, made once.
+#[test]
+fn kernels_are_made_ready_for_a_gpu_that_is_not_here() {
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ready-{}", std::process::id()));
+    let mut options = DeviceOptions::default();
+    options.replay = Some(welte_device::Replay::Graph);
+    let device = welte_cuda::assumed_device("rtx-4090", &options).expect("it is known");
+    assert!(welte_cuda::assumed_device("rtx-4091", &options).is_none());
+    let checkpoint = Synthetic::parse("tiny,layers=1:f16").unwrap();
+    let spec = welte_models::spec(&checkpoint).unwrap();
+    let program = welte_models::compile(&spec, &checkpoint, &Default::default()).unwrap();
+    let plan = device
+        .plan(Arc::new(welte_table::fuse(program, device.patterns())))
+        .unwrap();
+    let mut heard = Vec::new();
+    let made = device.make_ready(&plan, &folder, &mut |done, total| heard.push((done, total)));
+    let made = match made {
+        Ok(made) => made,
+        Err(why) if !is_required() => return eprintln!("skipped: {why}"),
+        Err(why) => panic!("{why}"),
+    };
+    let files = std::fs::read_dir(&folder).unwrap().count() as u64;
+    assert!(made > 10, "{made}");
+    assert_eq!(
+        (files, heard.len() as u64, heard.last()),
+        (made, made, Some(&(made, made)))
+    );
+    let again = device.make_ready(&plan, &folder, &mut |_, _| ()).unwrap();
+    assert_eq!(again, 0);
+    // Where it cannot be written, the error names the folder, and nothing is compiled.
+    let file = folder.join("file");
+    std::fs::write(&file, "").unwrap();
+    let why = device.make_ready(&plan, &file, &mut |_, _| ()).unwrap_err();
+    assert!(why.to_string().contains("file"), "{why}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 /// The source of the persistent kernels as `examples/persistent_source.rs` prints it.
 #[test]
 fn the_printed_source_of_the_persistent_kernels_compiles_alone() {

@@ -45,6 +45,7 @@ pub use slot::{ChainStart, Control, Emitted, SlotState};
 pub use step::{Choice, Pick, Role, Span, Stage, Step, StepOptions, Want, same_commands};
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use timeline::Timeline;
 use welte_formats::Checkpoint;
@@ -90,6 +91,21 @@ pub trait Device: Send + Sync {
         checkpoint: &dyn Checkpoint,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Arc<dyn Loaded>, Error>;
+
+    /// Compiles the kernels with which a plan can be loaded into a folder, for machines without a compiler, and returns how many it
+    /// compiled. `progress` hears of kernels done and in all.
+    fn make_ready(
+        &self,
+        plan: &Plan,
+        folder: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<u64, Error> {
+        let _ = (plan, folder, progress);
+        Err(Error::Unavailable {
+            device: self.info().id,
+            why: "it has no kernels that could be compiled in advance".to_string(),
+        })
+    }
 
     /// Bytes per second that the device reads from its memory, measured for about `seconds`.
     fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error>;

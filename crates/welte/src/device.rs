@@ -14,6 +14,8 @@ pub enum DeviceChoice {
     Auto,
     /// This device, or an error.
     Named(DeviceId),
+    /// A device of this name that may not be here: for planning alone.
+    Assumed(&'static str),
 }
 
 impl DeviceChoice {
@@ -24,10 +26,14 @@ impl DeviceChoice {
 impl FromStr for DeviceChoice {
     type Err = Error;
 
-    /// Reads `auto`, the name of a kind of device, or a name and a number: `cuda:1`.
+    /// Reads `auto`, the name of a kind of device, a name and a number (`cuda:1`), or the name of a device to plan for (`h200`).
     fn from_str(name: &str) -> Result<Self, Error> {
         if name == "auto" {
             return Ok(DeviceChoice::Auto);
+        }
+        let mut models = KINDS.iter().flat_map(|kind| kind.models);
+        if let Some(model) = models.find(|model| **model == name) {
+            return Ok(DeviceChoice::Assumed(model));
         }
         let unknown = || Error::unknown_device(name);
         let (kind, number) = match name.split_once(':') {
@@ -52,6 +58,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Named(id) => id.fmt(f),
+            DeviceChoice::Assumed(model) => f.write_str(model),
         }
     }
 }
@@ -61,6 +68,7 @@ pub(crate) fn starter(choice: DeviceChoice) -> Option<impl FnOnce() + Send> {
     let (kind, ordinal) = match choice {
         DeviceChoice::Named(id) => (KINDS.iter().find(|kind| kind.name == id.kind)?, id.ordinal),
         DeviceChoice::Auto => (KINDS.iter().find(|kind| kind.is_automatic())?, 0),
+        DeviceChoice::Assumed(_) => return None,
     };
     let start = kind.start?;
     Some(move || start(ordinal))

@@ -4,7 +4,7 @@ use crate::Error;
 use std::sync::Arc;
 use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport};
 
-type Assume = fn(&DeviceOptions) -> Arc<dyn Device>;
+type Assume = fn(&str, &DeviceOptions) -> Option<Arc<dyn Device>>;
 type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
 
 /// A kind of device.
@@ -19,7 +19,8 @@ pub(crate) struct Kind {
     reports: fn() -> Vec<DeviceReport>,
     /// If the engine may choose it by itself: opens it, if it should on this machine.
     automatic: Option<Open>,
-    /// A typical device of this kind, for planning on a machine without one.
+    /// Devices of this kind that can be planned for on a machine without one, by name, the typical one first.
+    pub(crate) models: &'static [&'static str],
     assumed: Option<Assume>,
     /// Starts the device of this number, if that takes long. A load then need not wait for it.
     pub(crate) start: Option<fn(u32)>,
@@ -33,12 +34,8 @@ pub(crate) const KINDS: &[Kind] = &[
         numbered: true,
         open: welte_cuda::device,
         reports: welte_cuda::reports,
-        // An explicit choice can do without the compiler if the kernel cache has every kernel.
-        automatic: Some(|ordinal, options| {
-            let device = welte_cuda::device(ordinal, options)?;
-            welte_cuda::compiler_version()?;
-            Ok(device)
-        }),
+        automatic: Some(welte_cuda::device),
+        models: welte_cuda::GPUS,
         assumed: Some(welte_cuda::assumed_device),
         start: Some(welte_cuda::start),
     },
@@ -69,6 +66,7 @@ pub(crate) const KINDS: &[Kind] = &[
         open: |_, options| welte_cpu::device(options),
         reports: welte_cpu::reports,
         automatic: Some(|_, options| welte_cpu::device(options)),
+        models: &[],
         assumed: None,
         start: None,
     },
@@ -84,6 +82,7 @@ pub(crate) const KINDS: &[Kind] = &[
         },
         reports: Vec::new,
         automatic: None,
+        models: &[],
         assumed: None,
         start: None,
     },
@@ -98,6 +97,7 @@ const fn portable(api: welte_wgpu::Api, open: Open) -> Kind {
         open,
         reports: Vec::new,
         automatic: None,
+        models: &[],
         assumed: None,
         start: None,
     }
@@ -131,11 +131,16 @@ impl Kind {
     /// This machine's first device of a kind that can be planned for without one, or a typical one. True if it is a
     /// typical one.
     pub(crate) fn for_planning(&self, options: &DeviceOptions) -> Option<(Arc<dyn Device>, bool)> {
-        let assumed = self.assumed?;
+        let typical = self.assumed(self.models.first()?, options)?;
         Some(match self.open(0, options) {
             Ok(device) => (device, false),
-            Err(_) => (assumed(options), true),
+            Err(_) => (typical, true),
         })
+    }
+
+    /// The device of this name, for planning.
+    pub(crate) fn assumed(&self, name: &str, options: &DeviceOptions) -> Option<Arc<dyn Device>> {
+        self.assumed?(name, options)
     }
 
     fn open(&self, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
@@ -151,6 +156,7 @@ impl Error {
             if kind.numbered {
                 known.push(format!("{}:N", kind.name));
             }
+            known.extend(kind.models.iter().map(ToString::to_string));
         }
         Error::UnknownDevice {
             name: name.to_string(),

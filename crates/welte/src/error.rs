@@ -94,6 +94,12 @@ pub enum Error {
         /// The names that are understood; `cuda:N` stands for any number.
         known: Vec<String>,
     },
+    /// A name of a device that can be planned for alone.
+    #[error("{name} names a GPU to plan for; to load a model, name a device of this machine")]
+    NotHere {
+        /// The name given.
+        name: &'static str,
+    },
     /// The device lacks something that the model needs.
     #[error("{origin}: {device} does not support what this model needs: {what}")]
     Unsupported {

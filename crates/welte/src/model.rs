@@ -13,7 +13,7 @@ use crate::constraint::Grammars;
 use crate::fit::FittedContext;
 use crate::pictures::Eyes;
 use crate::text::TextSide;
-use crate::{Error, LoadOptions, Skipped, device, text};
+use crate::{DeviceChoice, Error, LoadOptions, Skipped, device, text};
 use eyes::Found;
 use inspection::inspect_with_eyes;
 use plan::check_fit;
@@ -147,6 +147,9 @@ impl Model {
         phases: Phases,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
+        if let DeviceChoice::Assumed(name) = options.device {
+            return Err(Error::NotHere { name });
+        }
         let checkpoint: Arc<dyn Checkpoint> = as_asked(checkpoint, options).into();
         let phases = Arc::new(phases);
         let read = || {

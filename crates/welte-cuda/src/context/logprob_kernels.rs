@@ -31,7 +31,7 @@ impl LogprobKernels {
     ) -> Result<LogprobKernels, Error> {
         let block = |count: usize| {
             let bytes = count * size_of::<Answer>();
-            HostBlock::new(cx.device, bytes, "answers about probabilities")
+            HostBlock::new(&loaded.gpu, bytes, "answers about probabilities")
         };
         let (answers, ring) = (block(MOST_QUERIES)?, block(MAILBOX_SLOTS as usize)?);
         let chain = ChainArgs::new(cx, decode.result, decode.width, ring.device());

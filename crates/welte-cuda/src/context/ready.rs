@@ -4,8 +4,9 @@ use crate::Error;
 use crate::cublas::Gemm;
 use crate::gpu::Kernel;
 use crate::launch::{ByRows, Either, Launch, Node};
-use crate::loaded::{LoadedProgram, units_of};
+use crate::loaded::LoadedProgram;
 use crate::lower::{Commands, LoweredPass, Lowering};
+use crate::units::units_of;
 use std::collections::BTreeSet;
 use welte_table::{Pass, PassKind};
 

@@ -391,9 +391,9 @@ fn product(
     };
     let stride = |plane: &Plane| plane.stride(weight.k);
     let all = planes(weight.format);
-    let map = |start| {
-        cx.device
-            .tensor_map(weight, start, stride(&all[0]), tiles.width / 2)
+    let map = |start| match cx.device {
+        Some(gpu) => gpu.tensor_map(weight, start, stride(&all[0]), tiles.width / 2),
+        None => Ok([0; 16]),
     };
     let first = map(weight.start)?;
     let args = match kind {

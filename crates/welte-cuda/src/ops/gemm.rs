@@ -427,14 +427,16 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
             add: job.epilogue == Epilogue::Add,
             aligned: [alignment(w), alignment(private.x), alignment(to)],
         };
-        nodes.push(Node::Gemm(Gemm {
-            plan: cx.device.plan(product)?,
-            w,
-            x: private.x,
-            y: to,
-            workspace: private.rest,
-            scale: job.scale(),
-        }));
+        if let Some(gpu) = cx.device {
+            nodes.push(Node::Gemm(Gemm {
+                plan: gpu.plan(product)?,
+                w,
+                x: private.x,
+                y: to,
+                workspace: private.rest,
+                scale: job.scale(),
+            }));
+        }
         if act_mul {
             let (step, act) = (cx.step, job.act);
             let launch = basic::act_mul(step, to, y, columns, y_stride, job.y_stride, act, rows);

@@ -5,6 +5,7 @@ use super::plan::{check_fit, plan_fitted, plan_on};
 use crate::devices::{KINDS, Kind, open_device};
 use crate::fit::{self, FittedContext};
 use crate::{DeviceChoice, Error, Images, LoadOptions, Skipped};
+use std::path::Path;
 use std::sync::Arc;
 use welte_device::{Device, DeviceInfo, Plan};
 use welte_formats::checkpoint::{Checkpoint, Value};
@@ -102,6 +103,16 @@ impl Inspection {
         self.device.info()
     }
 
+    /// Compiles the kernels with which this load would run into a folder, for machines without a compiler, and returns how many it
+    /// compiled. The device need not be here. `progress` hears of kernels done and in all.
+    pub fn make_kernels(
+        &self,
+        folder: &Path,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<u64, Error> {
+        Ok(self.device.make_ready(&self.plan, folder, progress)?)
+    }
+
     /// The devices that an automatic choice did not take.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -185,6 +196,13 @@ fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     let (device, planned) = match options.device {
         DeviceChoice::Named(id) => {
             let device = fit::placed(open_device(id, &options.for_device())?, options)?;
+            let planned = plan_on(device.as_ref())?;
+            (device, planned)
+        }
+        DeviceChoice::Assumed(model) => {
+            let of_kind = |kind: &Kind| kind.assumed(model, &options.for_device());
+            let device = KINDS.iter().find_map(of_kind);
+            let device = device.ok_or_else(|| Error::unknown_device(model))?;
             let planned = plan_on(device.as_ref())?;
             (device, planned)
         }
