@@ -272,6 +272,9 @@ pub(crate) struct InspectArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Picture::Text)]
     pub(crate) output: Picture,
+    /// Requests at the same time, as `serve` has them (also -np)
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) parallel: u32,
     /// Instead, compile the CUDA kernels of this load into FOLDER, for machines without a compiler; `--device h200` needs no GPU here
     #[arg(long, value_name = "FOLDER", conflicts_with = "output")]
     pub(crate) kernels: Option<PathBuf>,

@@ -12,6 +12,9 @@ use welte_report::Header;
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
     let mut options = args.load.options()?;
+    options.slots = args.parallel;
+    // The kernels of `serve` too.
+    options.embeddings |= args.kernels.is_some();
     args.eyes.set(&mut options);
     let inspection = match Model::inspect(&source, &options) {
         Err(welte::Error::Model(error)) if error.is_of_contents() => {

@@ -78,7 +78,10 @@ fn images_from(
         let compiler = match (&*compiler, refused) {
             (Ok(compiler), _) => compiler,
             (Err(_), Some(refused)) => return Err(refused),
-            (Err(why), None) => return Err(Error::NoCompiler(why.clone())),
+            (Err(why), None) => {
+                let unit = title(unit);
+                return Err(Error::NoCompiler(format!("{why}. {unit} is not ready")));
+            }
         };
         let compiled = phases.time(format!("compiling {}", title(unit)), || {
             compiler.compile(unit, arch, false)

@@ -7,12 +7,13 @@ use crate::lower::{LoweredPass, Lowering, Placed, Places};
 use crate::ops::logprobs::logprobs_unit;
 use crate::ops::sample::sample_unit;
 use crate::plan::Planned;
-use crate::{Error, GpuInfo, compile, floor};
+use crate::sources::title;
+use crate::{Error, GpuInfo, compile, floor, layout};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use welte_device::Replay;
-use welte_table::{PassKind, Program};
+use welte_table::{PassKind, Program, Usage};
 
 /// What decides the kernels of a program.
 pub(crate) struct Needs<'a> {
@@ -72,7 +73,9 @@ impl Planned {
             decode: self.decode,
             float8: self.float8,
         };
-        needs.units()
+        let mut units = needs.units()?;
+        units.extend(upload_units(&self.program));
+        Ok(units)
     }
 
     /// Compiles every unit that a load can use into a folder of ready kernels. Returns how many were compiled.
@@ -94,15 +97,29 @@ impl Planned {
 
     /// Refuses a program whose kernels would have to be compiled where there is no compiler.
     pub(crate) fn check_kernels(&self) -> Result<(), Error> {
-        let Err(why) = compile::version() else {
+        let Err(Error::NoCompiler(why)) = compile::version() else {
             return Ok(());
         };
         let arch = compile::arch_name(self.gpu.arch);
         match compile::first_missing(&self.needed()?, &arch) {
-            Some(_) => Err(why),
+            Some(unit) => Err(Error::NoCompiler(format!(
+                "{why}. {} is not ready",
+                title(unit)
+            ))),
             None => Ok(()),
         }
     }
+}
+
+/// The units that regroup weights as they are uploaded.
+pub(crate) fn upload_units(program: &Program) -> Vec<Unit> {
+    let matrices = program.weights.iter();
+    let matrices = matrices.filter(|weight| weight.usage != Usage::Vector);
+    let units: BTreeSet<Unit> = matrices
+        .filter_map(|w| layout::repack_launch(w.format, w.n, w.k, 0, 1, 0, 0))
+        .map(|launch| launch.unit)
+        .collect();
+    units.into_iter().collect()
 }
 
 /// The units of a lowered pass.

@@ -3,10 +3,9 @@
 #![allow(unsafe_code)]
 
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock};
-use crate::launch::Unit;
 use crate::loaded::LoadedProgram;
+use crate::units::upload_units;
 use crate::{Error, layout};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use welte_device::Progress;
@@ -137,7 +136,7 @@ impl LoadedProgram {
         };
         let pieces = pieces(&self.program, checkpoint)?;
         self.phases.time("kernels that regroup", || {
-            self.add_modules(&self.repack_units())
+            self.add_modules(&upload_units(&self.program))
         })?;
         told(0);
         self.phases.time("upload", || {
@@ -179,20 +178,6 @@ impl LoadedProgram {
         })?;
         told(total);
         Ok(())
-    }
-
-    /// The units that regroup weights.
-    fn repack_units(&self) -> Vec<Unit> {
-        let matrices = self
-            .program
-            .weights
-            .iter()
-            .filter(|w| w.usage != Usage::Vector);
-        let units: BTreeSet<Unit> = matrices
-            .filter_map(|w| layout::repack_launch(w.format, w.n, w.k, 0, 1, 0, 0))
-            .map(|launch| launch.unit)
-            .collect();
-        units.into_iter().collect()
     }
 
     /// The work of one thread: takes pieces until none are left, then waits for its stream.
