@@ -52,7 +52,7 @@ fn compile(inspection: &Inspection, folder: &Path) -> anyhow::Result<ExitCode> {
     line.clear();
     writeln!(
         crate::terminal::stdout(),
-        "{} on {}: {} kernels compiled into {}",
+        "{} on {}: {} more kernels in {}",
         inspection.origin(),
         inspection.device().name,
         compiled?,

@@ -102,7 +102,8 @@ pub(crate) fn version() -> Result<String, Error> {
     Ok(format!("{major}.{minor}"))
 }
 
-/// Compiles units for an architecture into a folder of ready kernels. What the folder has stays. Returns how many were compiled.
+/// Puts units for an architecture into a folder of ready kernels, from the cache or the compiler. What the folder has stays. Returns how
+/// many are new.
 pub(crate) fn make_ready(
     units: &[Unit],
     arch: &str,
@@ -124,11 +125,16 @@ pub(crate) fn make_ready(
     };
     std::fs::create_dir_all(folder).map_err(unwritten(folder))?;
     let compiler = Compiler::find().map_err(Error::NoCompiler)?;
+    let cache = Folders::usual();
     let (sender, compiled) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let made = scope.spawn(|| {
             let results = in_parallel(&missing, &|unit| {
-                let (image, _) = compiler.compile(unit, arch, false)?;
+                let cached = cache.cached(unit, arch);
+                let image = match cached.and_then(|path| read_cached(&path)) {
+                    Some(image) => image,
+                    None => compiler.compile(unit, arch, false)?.0,
+                };
                 let path = path(unit);
                 disk::write_ready(&path, &image).map_err(unwritten(&path))?;
                 // Nobody listens once the caller has panicked.

@@ -92,8 +92,8 @@ pub trait Device: Send + Sync {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Arc<dyn Loaded>, Error>;
 
-    /// Compiles the kernels with which a plan can be loaded into a folder, for machines without a compiler, and returns how many it
-    /// compiled. `progress` hears of kernels done and in all.
+    /// Puts the compiled kernels with which a plan can be loaded into a folder, for machines without a compiler, and returns how many
+    /// are new. `progress` hears of kernels done and in all.
     fn make_ready(
         &self,
         plan: &Plan,

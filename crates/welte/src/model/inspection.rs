@@ -103,8 +103,8 @@ impl Inspection {
         self.device.info()
     }
 
-    /// Compiles the kernels with which this load would run into a folder, for machines without a compiler, and returns how many it
-    /// compiled. The device need not be here. `progress` hears of kernels done and in all.
+    /// Puts the compiled kernels with which this load would run into a folder, for machines without a compiler, and returns how many are
+    /// new. The device need not be here. `progress` hears of kernels done and in all.
     pub fn make_kernels(
         &self,
         folder: &Path,
