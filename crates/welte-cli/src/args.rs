@@ -326,6 +326,12 @@ pub(crate) struct BenchArgs {
     /// Texts of --embed, which are computed together
     #[arg(long, default_value_t = 16, value_name = "N", requires = "embed", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) texts: u32,
+    /// Encode pictures of these sizes, comma-separated, alone and beside a stream
+    #[arg(long, value_name = "WIDTHxHEIGHT", value_delimiter = ',', value_parser = crate::bench::images::size, conflicts_with_all = ["ladder", "random_depth", "serve", "batched", "speculative", "embed"])]
+    pub(crate) images: Vec<[u32; 2]>,
+    /// File with the encoder of --images [default: mmproj*.gguf beside the model]
+    #[arg(long, value_name = "FILE", requires = "images")]
+    pub(crate) mmproj: Option<PathBuf>,
     /// Generate with a made-up draft that is right with this probability per token, comma-separated
     #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
     pub(crate) speculative: Vec<f64>,

@@ -245,7 +245,7 @@ impl Sizes {
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);
         let commands: usize = program.passes.iter().map(|p| p.commands.len()).sum();
         sizes.tables = commands * PHASES * size_of::<LoweredPhase>()
-            + most_phases(program) * 4
+            + most_phases(program) * 8
             + first_list(program, BufferId::MAX) * 4
             + sizes.rows * (size_of::<Row>() + size_of::<u32>() + size_of::<bool>())
             + slots * size_of::<ChainStart>()

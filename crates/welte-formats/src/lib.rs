@@ -15,7 +15,7 @@ pub mod synthetic;
 mod tensors;
 mod weight;
 
-pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
+pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, Overlay, TensorInfo, TextFiles, Value};
 pub use narrowed::Narrowed;
 pub use open::open;
 pub use source::Source;

@@ -24,7 +24,7 @@ const MOST_VALUES: usize = 1_000_000;
 /// Memory of a parsed object or list, and of each value in it, at most. Lists grow to twice their size.
 const CONTAINER_BYTES: usize = 700;
 const VALUE_BYTES: usize = 160;
-/// Requests whose images are looked at. One image is decoded and encoded at a time, while others are fetched.
+/// Requests whose images are fetched, decoded and encoded at a time. One tile is encoded at a time.
 const LOOKING: usize = 4;
 /// Smaller bodies are parsed at once.
 const PARSED_AT_ONCE: usize = 64 << 10;

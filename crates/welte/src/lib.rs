@@ -48,6 +48,7 @@ pub use devices::{devices, open_device, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
+pub use engine::Turns;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot, Request,
     Session, SlotSnapshot, Snapshot, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
@@ -62,7 +63,7 @@ pub use model::{Inspection, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordSight;
-pub use pictures::{Decoded, Eyes, Glimpse, Prompt, Seen, Sight};
+pub use pictures::{Decoded, Encode, Eyes, Glimpse, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};

@@ -8,13 +8,14 @@ mod places;
 mod processor;
 
 use crate::devices::{KINDS, open_device};
+use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
 use crate::{DeviceChoice, Error};
 use places::Places;
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use welte_device::{Context, Device, DeviceId, DeviceOptions, Plan, Role, Step, StepOptions};
+use std::sync::Arc;
+use welte_device::{Device, DeviceId, DeviceOptions, Plan, Role, Step};
 use welte_formats::Checkpoint;
 use welte_models::VisionSpec;
 use welte_table::{Input, Row};
@@ -70,7 +71,7 @@ pub struct Vision {
     line_end: Option<Vec<f32>>,
     scale: f32,
     device: DeviceId,
-    context: Mutex<Box<dyn Context>>,
+    encoder: Encoder,
 }
 
 /// A picture that is decoded and cut up, but not encoded.
@@ -156,9 +157,9 @@ impl Vision {
             let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
             fits(&plan, &*device, checkpoint)?;
             let loaded = device.load(plan, checkpoint, &mut |_| ())?;
-            Ok((device.info().id, loaded.context()?))
+            Ok((device.info().id, Encoder::new(loaded)?))
         };
-        let (device, context) = place(options, load)?;
+        let (device, encoder) = place(options, load)?;
         Ok(Vision {
             limits: Limits::of_pixels(options.most_pixels),
             places: Places::of(&spec, checkpoint)?,
@@ -166,7 +167,7 @@ impl Vision {
             line_end: welte_models::line_end(&spec, checkpoint)?,
             scale: options.scale,
             device,
-            context: Mutex::new(context),
+            encoder,
             processor,
             spec,
         })
@@ -207,8 +208,13 @@ impl Vision {
         picture.prepared.layout()
     }
 
-    /// Computes the features of a picture. One call runs at a time; others wait.
+    /// Computes the features of a picture. One tile is encoded at a time; others wait.
     pub fn encode(&self, picture: &Picture) -> Result<Features, Error> {
+        self.encode_in(picture, &Turns::at_once())
+    }
+
+    /// As [`Vision::encode`], in turns with others that use the device.
+    pub fn encode_in(&self, picture: &Picture, turns: &Turns<'_>) -> Result<Features, Error> {
         let width = self.width();
         let prepared = &picture.prepared;
         let each = prepared
@@ -219,7 +225,7 @@ impl Vision {
         let mut rest = &mut all[..];
         for (tile, [lines, columns]) in prepared.parts() {
             let (own, others) = rest.split_at_mut((lines * columns) as usize * width);
-            self.tile(tile, own)?;
+            self.tile(tile, own, turns)?;
             rest = others;
         }
         if !prepared.lines.is_empty() {
@@ -247,7 +253,7 @@ impl Vision {
     }
 
     /// Computes the features of a tile, line by line.
-    fn tile(&self, tile: &Tile, features: &mut [f32]) -> Result<(), Error> {
+    fn tile(&self, tile: &Tile, features: &mut [f32], turns: &Turns<'_>) -> Result<(), Error> {
         let rows = self.processor.rows(tile);
         let width = self.processor.width() as usize;
         let patches = rows.values.chunks_exact(width);
@@ -291,10 +297,7 @@ impl Vision {
             }
         };
         let step = Step::of(Role::Text, &all, &ends);
-        let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        let buffer = context.program().features;
-        context.write_bytes(buffer, 0, &bytes)?;
-        let found = context.step(&step, StepOptions::default())?;
+        let found = self.encoder.run(&bytes, step, turns)?;
         let width = self.width();
         for (number, feature) in numbers.iter().zip(found.chunks_exact(width)) {
             features[*number as usize * width..][..width].copy_from_slice(feature);
