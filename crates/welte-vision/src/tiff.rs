@@ -90,7 +90,7 @@ mod tests {
                 Some(true)
             );
             assert_eq!(claims_more(&file(big, little, u32::MAX.into())), Some(true));
-            assert_eq!(claims_more(&file(big, little, 1)[..20]), None);
+            assert_eq!(claims_more(&file(big, little, 1)[..12]), None);
         }
     }
 }

@@ -350,3 +350,111 @@ fn kind(command: &Command) -> u64 {
     (command.op, command.format, command.params).hash(&mut hasher);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Clock;
+
+    const COUNT: usize = 3 * COMMANDS;
+
+    /// Notes what runs, and is not wanted any more once some commands have run.
+    struct Noting {
+        tasks: Vec<Task>,
+        ran: Vec<Range<Place>>,
+        wanted: Arc<AtomicBool>,
+    }
+
+    impl Noting {
+        fn new() -> Noting {
+            let task = Task {
+                kind: 0,
+                units: 1,
+                parts: 1,
+            };
+            Noting {
+                tasks: vec![task; COUNT],
+                ran: Vec::new(),
+                wanted: Arc::new(AtomicBool::new(true)),
+            }
+        }
+    }
+
+    impl Pass for Noting {
+        fn tasks(&self) -> &[Task] {
+            &self.tasks
+        }
+
+        fn run(&mut self, places: Range<Place>) -> Result<(), DeviceError> {
+            self.ran.push(places);
+            self.wanted.store(self.ran.len() < 2, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_pass_without_an_engine_runs_as_long_as_it_is_wanted() {
+        let pass = Noting::new();
+        let (all, done) = Turns::at_once().run(pass);
+        done.expect("a pass");
+        let ran = all.expect("a pass that comes back").ran;
+        assert_eq!(ran.first().map(|piece| piece.start), Some(Place::START));
+        assert_eq!(
+            ran.last().map(|piece| piece.end),
+            Some(Place::before(COUNT))
+        );
+        assert!(ran.windows(2).all(|pair| pair[0].end == pair[1].start));
+
+        let pass = Noting::new();
+        let wanted = pass.wanted.clone();
+        let still = || wanted.load(Ordering::Relaxed);
+        let (pass, done) = Turns::beside(None, &still).run(pass);
+        assert!(matches!(done, Err(Error::Deadline)), "{done:?}");
+        assert_eq!(pass.map(|pass| pass.ran.len()), Some(2));
+    }
+
+    /// The engine, in place of its thread.
+    fn next(shared: &Shared) -> Job {
+        loop {
+            if let Some(job) = shared.inbox().passes.pop() {
+                return job;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_engine_learns_that_nobody_wants_a_pass() {
+        let shared = Arc::new(Shared::new(1, 1, Clock::default()));
+        let neighbour = Neighbour::default();
+        neighbour.set(&shared);
+        let wanted = AtomicBool::new(true);
+        let is_wanted = || wanted.load(Ordering::Relaxed);
+        let run = || Turns::beside(Some(&neighbour), &is_wanted).run(Noting::new());
+        std::thread::scope(|scope| {
+            let complete = scope.spawn(run);
+            next(&shared).end(Ok(()));
+            assert!(matches!(complete.join(), Ok((Some(_), Ok(())))));
+
+            let lost = scope.spawn(run);
+            drop(next(&shared));
+            let lost = lost.join();
+            assert!(matches!(lost, Ok((None, Err(Error::EngineStopped { .. })))));
+
+            let unwanted = scope.spawn(run);
+            let job = next(&shared);
+            assert!(!job.is_cancelled());
+            wanted.store(false, Ordering::Relaxed);
+            while !job.is_cancelled() {
+                assert!(!unwanted.is_finished(), "it leaves its pass behind");
+                std::thread::yield_now();
+            }
+            job.end(Ok(()));
+            let unwanted = unwanted.join();
+            assert!(matches!(unwanted, Ok((Some(_), Err(Error::Deadline)))));
+            let (_, never) = run();
+            assert!(matches!(never, Err(Error::Deadline)));
+            assert!(shared.inbox().passes.is_empty(), "nobody asked for it");
+        });
+    }
+}

@@ -226,6 +226,10 @@ impl Checks {
         if piece.took > most {
             return Err(format!("{piece:?} may take {most:?}"));
         }
+        if inner.chained > 1 {
+            let steps = inner.chained;
+            return Err(format!("a pass waits for a chain of {steps} steps"));
+        }
         if self.decoding(after) > 0 && inner.decoded == 0 && inner.faults == self.faults {
             return Err("nobody decodes between two pieces of encoders' passes".into());
         }

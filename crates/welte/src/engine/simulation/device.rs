@@ -280,6 +280,7 @@ impl StepChain for SimulatedContext {
         let rows: Vec<Row> = self.live.iter().map(ChainStart::row).collect();
         self.world.step(rows.len(), true);
         self.world.decoded();
+        self.world.inner().chained += 1;
         // Others do not wait for the end of the chain.
         self.world.others_act();
         self.chained = self.compute(&rows, true);

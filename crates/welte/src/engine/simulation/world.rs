@@ -145,9 +145,10 @@ pub(super) struct Inner {
     pub(super) late_steps: usize,
     /// Rows of prompts in the largest step of the turn, and the time of that step.
     pub(super) piece: (usize, Duration),
-    /// Pieces of encoders' passes in the turn, and steps of those who decode.
+    /// Pieces of encoders' passes in the turn, steps of those who decode, and those of them in chains.
     pub(super) encoded: Vec<Piece>,
     pub(super) decoded: usize,
+    pub(super) chained: usize,
     /// Kinds of commands that encoders have run.
     pub(super) kinds: HashSet<u64>,
     /// Rows of prompts, and tokens chosen, in all.
@@ -213,6 +214,7 @@ impl World {
                 piece: (0, Duration::ZERO),
                 encoded: Vec::new(),
                 decoded: 0,
+                chained: 0,
                 kinds: HashSet::new(),
                 computed: 0,
                 chosen: 0,
@@ -236,7 +238,7 @@ impl World {
         (inner.arrived, inner.left, inner.late_steps) = (false, false, 0);
         inner.piece = (0, Duration::ZERO);
         inner.encoded.clear();
-        inner.decoded = 0;
+        (inner.decoded, inner.chained) = (0, 0);
     }
 
     /// A request is about to arrive.
