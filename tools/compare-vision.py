@@ -49,7 +49,7 @@ class Writer:
 def vocabulary(size, control):
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = iter(range(256, 512))
-    tokens = [chr(byte if byte in plain else next(moved)) for byte in range(256)] + ["th"]
+    tokens = [chr(byte if byte in plain else next(moved)) for byte in range(256)] + ["th", "ĊĊ"]
     tokens += [f"[{number}]" for number in range(size - len(tokens) - len(control))]
     return tokens + control, [gguf.TokenType.NORMAL] * (size - len(control)) + [gguf.TokenType.CONTROL] * len(control)
 
@@ -76,7 +76,7 @@ def text_model(path, architecture, kind, dim, layers, heads, kv_heads, head_dim,
     f.add_tokenizer_pre("qwen2")
     f.add_token_list(tokens)
     f.add_token_types(types)
-    f.add_token_merges(["t h"])
+    f.add_token_merges(["t h", "Ċ Ċ"])
     f.add_eos_token_id(tokens.index("<|im_end|>"))
     f.add_add_bos_token(False)
     f.add_chat_template(CHAT)

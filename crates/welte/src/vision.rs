@@ -125,18 +125,43 @@ impl Vision {
         options: &VisionOptions,
     ) -> Result<Option<Vision>, Error> {
         let path = mmproj.unwrap_or(Path::new(source));
-        if mmproj.is_none() && !path.is_dir() {
+        match Vision::spec(path, mmproj.is_none())? {
+            Some((spec, checkpoint)) => Vision::of(spec, &*checkpoint, path, options).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What a file says of an encoder, or a directory, which may have none.
+    fn spec(
+        path: &Path,
+        of_model: bool,
+    ) -> Result<Option<(VisionSpec, Box<dyn Checkpoint>)>, Error> {
+        if of_model && !path.is_dir() {
             return Ok(None);
         }
         let checkpoint = welte_formats::open(path)?;
         match welte_models::vision_spec(&*checkpoint)? {
-            Some(spec) => Vision::of(spec, &*checkpoint, path, options).map(Some),
-            None if mmproj.is_none() => Ok(None),
+            Some(spec) => Ok(Some((spec, checkpoint))),
+            None if of_model => Ok(None),
             None => Err(Error::File {
                 path: path.display().to_string(),
                 problem: unknown(&*checkpoint),
             }),
         }
+    }
+
+    /// Bytes that the encoder takes on a device. `None`: it is not there, or does not run there.
+    pub(crate) fn bytes(
+        source: &str,
+        mmproj: Option<&Path>,
+        options: &VisionOptions,
+        device: &dyn Device,
+    ) -> Option<u64> {
+        let path = mmproj.unwrap_or(Path::new(source));
+        let (spec, checkpoint) = Vision::spec(path, mmproj.is_none()).ok()??;
+        let processor = processor_of(&spec, &*checkpoint, path, options).ok()?;
+        let plan = plan(&spec, &*checkpoint, processor.most_patches(), device);
+        Some(plan.ok()?.memory.total())
     }
 
     fn of(
@@ -145,16 +170,10 @@ impl Vision {
         path: &Path,
         options: &VisionOptions,
     ) -> Result<Vision, Error> {
-        let processor = processor::read(
-            &spec,
-            checkpoint,
-            path,
-            (options.most_features, options.both_ways),
-        )?;
+        let processor = processor_of(&spec, checkpoint, path, options)?;
         let rows = processor.most_patches();
         let load = |device: Arc<dyn Device>| {
-            let program = welte_models::compile_vision(&spec, checkpoint, rows)?;
-            let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
+            let plan = plan(&spec, checkpoint, rows, &*device)?;
             fits(&plan, &*device, checkpoint)?;
             let loaded = device.load(plan, checkpoint, &mut |_| ())?;
             Ok((device.info().id, Encoder::new(loaded)?))
@@ -304,6 +323,26 @@ impl Vision {
         }
         Ok(())
     }
+}
+
+fn processor_of(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    path: &Path,
+    options: &VisionOptions,
+) -> Result<Processor, Error> {
+    let of_model = (options.most_features, options.both_ways);
+    processor::read(spec, checkpoint, path, of_model)
+}
+
+fn plan(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    rows: u32,
+    device: &dyn Device,
+) -> Result<Plan, Error> {
+    let program = welte_models::compile_vision(spec, checkpoint, rows)?;
+    plan_program(device, checkpoint, program, device.patterns())
 }
 
 /// Why a model without a known encoder takes no images.

@@ -454,6 +454,7 @@ fn a_model_with_eyes_answers_about_pictures() {
     let facts = Model::inspect(&source, &options).unwrap().facts();
     let images = facts.iter().find(|(name, _)| name == "images").unwrap();
     assert!(images.1.contains("room for"), "{images:?}");
+    assert!(images.1.contains("besides the plan"), "{images:?}");
     let model = load(&source, &options);
     let why = model.no_images().map(str::to_string);
     let eyes = model.eyes().unwrap_or_else(|| panic!("{why:?}"));

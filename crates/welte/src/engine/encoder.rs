@@ -445,8 +445,10 @@ mod tests {
             let job = next(&shared);
             assert!(!job.is_cancelled());
             wanted.store(false, Ordering::Relaxed);
+            let begun = std::time::Instant::now();
             while !job.is_cancelled() {
                 assert!(!unwanted.is_finished(), "it leaves its pass behind");
+                assert!(begun.elapsed() < 1_000 * LOOKS, "it goes on in vain");
                 std::thread::yield_now();
             }
             job.end(Ok(()));
