@@ -3,8 +3,8 @@
 
     tools/compare-vision.py --welte target/release/welte --llama-mtmd-cli PATH --threads 2 --output result.json
 
-Encoding is the time of the encoder, for all tiles of a picture; the prompt is that of the picture's rows alone. Both engines run in
-turns on a picture of the same size, and medians count. The files have the shapes and the tokens of published families, and random
+Encoding is the time of the encoder for a tile of a picture; the prompt is that of a tile's rows. The engines may cut a picture into other
+numbers of tiles. They run in turns on a picture of the same size, and medians count. The files have the shapes and the tokens of published families, and random
 weights. Needs numpy, gguf and Pillow.
 """
 import argparse
@@ -152,10 +152,12 @@ def smolvlm_tile(folder, kind):
 
 
 FAMILIES = {"smolvlm2-500m": smolvlm, "smolvlm2-500m-tile": smolvlm_tile, "gemma-3": gemma3}
+# Features of a tile.
+TILE = {"smolvlm2-500m": 64, "smolvlm2-500m-tile": 64, "gemma-3": 256}
 
 
 def llama(a, folder, image):
-    """Milliseconds of all slices' encoding and of the rows' prompt."""
+    """Milliseconds of all tiles' encoding and of the rows' prompt."""
     command = [a.llama_mtmd_cli, "-m", folder / "text.gguf", "--mmproj", folder / "mmproj.gguf", "--image", image, "-p", "th", "-n", "1",
                "-t", str(a.threads), "--temp", "0", "-c", "8192", "--no-warmup", "-lv", "4"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -164,7 +166,7 @@ def llama(a, folder, image):
     decoded = [int(ms) for ms in re.findall(r"decoded \(batch \d+/\d+\) in (\d+) ms", said)]
     if done.returncode or not encoded:
         raise SystemExit(f"{command}: {said[-3000:]}")
-    return {"encode": sum(encoded), "prompt": sum(decoded), "slices": len(encoded)}
+    return {"encode": sum(encoded), "prompt": sum(decoded), "tiles": len(encoded)}
 
 
 def welte(a, folder, size):
@@ -202,11 +204,11 @@ def main():
                 Image.fromarray(noise).resize(sides).save(image)
                 pairs = [(welte(a, folder, size), llama(a, folder, image)) for _ in range(a.runs)]
                 of = lambda side, key: statistics.median(pair[side][key] for pair in pairs)
-                row = {"model": family, "image": size, "tokens": of(0, "tokens"),
-                       "encode": round(of(0, "encode_ms")), "llama_encode": round(of(1, "encode")),
-                       "encode_ratio": round(of(1, "encode") / of(0, "encode_ms"), 2),
-                       "prompt": round(of(0, "prompt_ms")), "llama_prompt": round(of(1, "prompt")),
-                       "prompt_ratio": round(of(1, "prompt") / of(0, "prompt_ms"), 2), "slices": of(1, "slices")}
+                tiles = of(0, "tokens") // TILE[family]
+                row = {"model": family, "image": size, "tokens": of(0, "tokens"), "tiles": tiles, "llama_tiles": of(1, "tiles")}
+                for what in ["encode", "prompt"]:
+                    ours, theirs = of(0, f"{what}_ms") / tiles, of(1, what) / of(1, "tiles")
+                    row |= {what: round(ours), f"llama_{what}": round(theirs), f"{what}_ratio": round(theirs / ours, 2)}
                 row |= {key: round(of(0, key), 2) for key in ["encode_beside_ms", "token_ms", "token_p99_ms", "beside_ms", "beside_p99_ms"]}
                 rows.append(row)
                 print(json.dumps(row), flush=True)

@@ -574,6 +574,24 @@ mod tests {
         assert_eq!(prompt.tokens, [3, 0, 4, 2, 2, 2, 0, 3, 1, 4, 2, 2, 2]);
     }
 
+    #[test]
+    fn pictures_stand_in_the_order_of_their_placeholders() {
+        let tokenizer = tokenizer(&["a"], &["<image>"]);
+        let eyes = Eyes::new(Box::new(words()), tokenizer, 4, "m").unwrap();
+        let seen = [b"one", b"two"].map(|word| eyes.see(word).unwrap());
+        let prompt = eyes.place(&[1, 0, 1], &seen).unwrap();
+        assert_eq!(prompt.media.len(), 2);
+        for (placed, seen) in prompt.media.iter().zip(&seen) {
+            let mut parts = seen.parts.iter();
+            assert!(
+                parts.any(
+                    |part| matches!(part, Part::Medium(own) if Arc::ptr_eq(own, &placed.medium))
+                )
+            );
+        }
+        assert!(prompt.media[0].at < prompt.media[1].at);
+    }
+
     /// Features that requests hold are bounded; what was given back makes room.
     #[test]
     fn no_more_is_encoded_than_there_is_memory_for() {
