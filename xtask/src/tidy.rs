@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 23] = [
+const IMPORTS: [(&str, &[&str]); 24] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -19,6 +19,7 @@ const IMPORTS: [(&str, &[&str]); 23] = [
     ("welte-text", &[]),
     ("welte-hub", &[]),
     ("welte-vision", &[]),
+    ("welte-audio", &[]),
     ("welte-goldens", &[]),
     ("welte-conformance", DEVICE),
     (
@@ -36,6 +37,7 @@ const IMPORTS: [(&str, &[&str]); 23] = [
             "welte-text",
             "welte-hub",
             "welte-vision",
+            "welte-audio",
         ],
     ),
     (

@@ -14,6 +14,7 @@ use crate::recipes::CreateArgs;
 use crate::rerank::RerankArgs;
 use crate::sampling::SamplingArgs;
 use crate::service::ServiceArgs;
+use crate::transcribe::TranscribeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Perplexity(PerplexityArgs),
     /// Print the vectors of texts
     Embed(EmbedArgs),
+    /// Write down speech
+    Transcribe(Box<TranscribeArgs>),
     /// Order documents by their relevance for a query
     Rerank(RerankArgs),
     /// Encode text as tokens
@@ -174,6 +177,9 @@ pub(crate) struct ServeArgs {
     pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) eyes: EyeArgs,
+    /// A model of speech for /v1/audio: a Whisper directory, or a .bin file of whisper.cpp
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) speech: Option<String>,
     /// File with a chat template that replaces the models' own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template_file: Option<PathBuf>,

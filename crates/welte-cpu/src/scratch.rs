@@ -218,8 +218,8 @@ impl Sizes {
                     let scratch = encode_attention::scratch_floats(dim) * 4;
                     sizes.per_thread = sizes.per_thread.max(scratch);
                 }
-                if command.op == Op::Attention {
-                    let p = params::Attention::of(&command.params);
+                if matches!(command.op, Op::Attention | Op::CrossAttention) {
+                    let (p, _) = attention::params_of(command);
                     let (heads, dim) = (p.heads as usize, p.head_dim as usize);
                     let group = heads / (p.kv_heads as usize).max(1);
                     let splits = attention::splits_of(context);

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod files;
+mod ggml;
 pub mod gguf;
 pub mod hf;
 pub mod importance;
@@ -16,6 +17,7 @@ mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, Overlay, TensorInfo, TextFiles, Value};
+pub use ggml::GgmlWhisper;
 pub use narrowed::Narrowed;
 pub use open::open;
 pub use source::Source;

@@ -135,17 +135,7 @@ pub(crate) async fn fields(
     options: &ServerOptions,
     request: Request,
 ) -> Result<(Fields, Held), Failure> {
-    let mut held = bodies.hold(0)?;
-    let ignored = request.extensions().get::<Ignored>().cloned();
-    let ignored = ignored.unwrap_or_default();
-    let body = tokio::time::timeout(
-        options.body_timeout,
-        read(options.largest_body, request.into_body(), &mut held),
-    );
-    let body = body.await.unwrap_or_else(|_| {
-        let message = "the body did not arrive in time";
-        Err(Failure::new(StatusCode::REQUEST_TIMEOUT, message))
-    })?;
+    let (body, ignored, mut held) = bytes(bodies, options, request).await?;
     let small = body.len() <= PARSED_AT_ONCE;
     let parse = move || {
         let weight = Weight::of(&body);
@@ -157,6 +147,26 @@ pub(crate) async fn fields(
         return parse();
     }
     bodies.aside(parse).await
+}
+
+/// The bytes of a request's body, what notes its unknown fields, and the memory that it takes.
+pub(crate) async fn bytes(
+    bodies: &Arc<Bodies>,
+    options: &ServerOptions,
+    request: Request,
+) -> Result<(Vec<u8>, Ignored, Held), Failure> {
+    let mut held = bodies.hold(0)?;
+    let ignored = request.extensions().get::<Ignored>().cloned();
+    let ignored = ignored.unwrap_or_default();
+    let body = tokio::time::timeout(
+        options.body_timeout,
+        read(options.largest_body, request.into_body(), &mut held),
+    );
+    let body = body.await.unwrap_or_else(|_| {
+        let message = "the body did not arrive in time";
+        Err(Failure::new(StatusCode::REQUEST_TIMEOUT, message))
+    })?;
+    Ok((body, ignored, held))
 }
 
 /// Reads a body of at most `max_len` bytes.

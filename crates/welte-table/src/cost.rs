@@ -174,7 +174,11 @@ fn flops(c: &Command) -> u64 {
         Op::Pool => p::Pool::of(words).n.into(),
         Op::AddFeature => p::AddFeature::of(words).n.into(),
         Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
-        Op::KvAppend | Op::Attention | Op::EncodeAttention | Op::SelectRows => 0,
+        Op::KvAppend
+        | Op::Attention
+        | Op::CrossAttention
+        | Op::EncodeAttention
+        | Op::SelectRows => 0,
     }
 }
 
@@ -207,6 +211,16 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
                 }
             };
             let positions: u64 = rows.iter().map(seen).sum();
+            Cost {
+                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
+                flops: positions
+                    .saturating_mul(4 * u64::from(q.heads))
+                    .saturating_mul(q.head_dim.into()),
+            }
+        }
+        (Op::CrossAttention, CacheKind::Attention { .. }) => {
+            let q = p::CrossAttention::of(&c.params);
+            let positions = u64::from(q.positions) * rows.len() as u64;
             Cost {
                 bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
                 flops: positions

@@ -35,6 +35,7 @@ mod model;
 mod perplexity;
 mod pictures;
 mod rerank;
+mod speech;
 mod stepper;
 mod text;
 mod vision;
@@ -65,6 +66,10 @@ pub use perplexity::{Perplexity, perplexity};
 pub use pictures::WordSight;
 pub use pictures::{Decoded, Encode, Eyes, Glimpse, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
+pub use speech::{
+    Segment, Speech, SpeechOptions, Task, TranscribeOptions, Transcript, TranscriptFormat, Update,
+    Word,
+};
 pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};

@@ -357,7 +357,7 @@ pub(crate) fn unknown(checkpoint: &dyn Checkpoint) -> String {
 }
 
 /// Loads on the device that is asked for, or on the first one that can.
-fn place<T>(
+pub(crate) fn place<T>(
     options: &VisionOptions,
     load: impl Fn(Arc<dyn Device>) -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -381,7 +381,11 @@ fn place<T>(
 }
 
 /// Refuses a plan that exceeds the available memory.
-fn fits(plan: &Plan, device: &dyn Device, checkpoint: &dyn Checkpoint) -> Result<(), Error> {
+pub(crate) fn fits(
+    plan: &Plan,
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+) -> Result<(), Error> {
     let need = plan.memory.total();
     match device.available_memory().filter(|have| *have < need) {
         None => Ok(()),
