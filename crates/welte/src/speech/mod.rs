@@ -85,7 +85,7 @@ impl Speech {
         let (device, machine) = place(&near, |device: Arc<dyn Device>| {
             let programs = welte_models::compile_speech(&spec, checkpoint, options.texts)?;
             let load = |program| {
-                let plan = plan_program(&*device, checkpoint, program)?;
+                let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
                 fits(&plan, &*device, checkpoint)?;
                 Ok::<_, Error>(device.load(plan, checkpoint, &mut |_| ())?.context()?)
             };
