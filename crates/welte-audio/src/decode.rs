@@ -12,6 +12,8 @@ use symphonia::core::meta::MetadataOptions;
 
 /// The most damaged packets in a row that are left out.
 const MOST_DAMAGED: usize = 64;
+/// The most packets in a row that have no samples: those of other tracks among them.
+const MOST_EMPTY: usize = 1 << 20;
 
 /// What a file may have at most.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +94,13 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
         .map_err(|fault| Error::Codec(fault.to_string()))?;
     let mut found: Option<Found> = None;
     let mut interleaved: Vec<f32> = Vec::new();
-    let mut damaged = 0;
+    let (mut damaged, mut empty) = (0, 0);
     loop {
+        if empty > MOST_EMPTY {
+            let problem = "too many of its packets have no samples";
+            return Err(Error::Damaged(problem.to_string()));
+        }
+        empty += 1;
         let packet = match format.next_packet() {
             Ok(Some(packet)) => packet,
             Ok(None) => break,
@@ -130,6 +137,7 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
                 channels,
             });
         }
+        empty = 0;
         interleaved.resize(buffer.samples_interleaved(), 0.0);
         buffer.copy_to_slice_interleaved(&mut interleaved);
         if let Some(found) = &mut found {

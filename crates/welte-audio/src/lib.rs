@@ -7,7 +7,7 @@
 //! use welte_audio::{Mel, RATE, speech};
 //!
 //! let second: Vec<f32> = (0..RATE).map(|i| (i as f32 * 0.2).sin()).collect();
-//! let spectrogram = Mel::new(80).spectrogram(&second);
+//! let spectrogram = Mel::new(80).spectrogram(&second, 0);
 //! assert_eq!((spectrogram.bins, spectrogram.frames()), (80, 100));
 //! assert_eq!(speech(&second).len(), 1);
 //! ```

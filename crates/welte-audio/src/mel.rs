@@ -54,11 +54,12 @@ impl Mel {
         }
     }
 
-    /// The spectrogram of samples at [`RATE`]: a frame for every [`HOP`] samples. At both ends the samples are mirrored. Values
-    /// are at most 2 below the largest one.
-    pub fn spectrogram(&self, samples: &[f32]) -> Spectrogram {
-        let frames = samples.len() / HOP;
-        let mut logs = Vec::with_capacity(frames * self.bins);
+    /// The spectrogram of samples at [`RATE`] and of `silence` zeros after them: a frame for every [`HOP`] samples. At both ends
+    /// the samples are mirrored. Values are at most 2 below the largest one.
+    pub fn spectrogram(&self, samples: &[f32], silence: usize) -> Spectrogram {
+        let length = samples.len() + silence;
+        let frames = length / HOP;
+        let mut values = Vec::with_capacity(frames * self.bins);
         let mut largest = f64::MIN;
         let mut frame = self.transform.make_input_vec();
         let mut spectrum = self.transform.make_output_vec();
@@ -66,7 +67,9 @@ impl Mel {
         for number in 0..frames {
             let start = (number * HOP) as isize - WINDOW as isize / 2;
             for (i, (value, weight)) in frame.iter_mut().zip(&self.window).enumerate() {
-                *value = f64::from(mirrored(samples, start + i as isize)) * weight;
+                let at = mirrored(length, start + i as isize);
+                let sample = at.and_then(|at| samples.get(at)).copied();
+                *value = f64::from(sample.unwrap_or(0.0)) * weight;
             }
             // The lengths are those that the transform made.
             let done = self
@@ -78,31 +81,26 @@ impl Mel {
                 let power: f64 = power.map(|(weight, value)| weight * value.norm_sqr()).sum();
                 let log = power.max(FLOOR).log10();
                 largest = largest.max(log);
-                logs.push(log);
+                values.push(log as f32);
             }
         }
-        let least = largest - 8.0;
-        let values = logs
-            .into_iter()
-            .map(|log| ((log.max(least) + 4.0) / 4.0) as f32);
+        let least = (largest - 8.0) as f32;
+        for value in &mut values {
+            *value = (value.max(least) + 4.0) / 4.0;
+        }
         Spectrogram {
             bins: self.bins,
-            values: values.collect(),
+            values,
         }
     }
 }
 
-/// A sample, or the one at the same distance within the ends.
-fn mirrored(samples: &[f32], at: isize) -> f32 {
-    let last = samples.len() as isize - 1;
+/// A place among `length` samples, or the one at the same distance within the ends.
+fn mirrored(length: usize, at: isize) -> Option<usize> {
+    let last = length as isize - 1;
     let at = at.abs();
-    let at = if at > last { 2 * last - at } else { at };
     // Less than half a window of samples is mirrored once only.
-    usize::try_from(at)
-        .ok()
-        .and_then(|at| samples.get(at))
-        .copied()
-        .unwrap_or(0.0)
+    usize::try_from(if at > last { 2 * last - at } else { at }).ok()
 }
 
 /// Triangles on the mel scale of Slaney, each of the same energy.

@@ -180,6 +180,9 @@ pub(crate) struct ServeArgs {
     /// A model of speech for /v1/audio: a Whisper directory, or a .bin file of whisper.cpp
     #[arg(long, value_name = "MODEL")]
     pub(crate) speech: Option<String>,
+    /// Windows of sound that are written together if requests allow it (chunking_strategy auto)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), requires = "speech")]
+    pub(crate) speech_batch: u32,
     /// File with a chat template that replaces the models' own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template_file: Option<PathBuf>,

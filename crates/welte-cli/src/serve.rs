@@ -133,6 +133,7 @@ fn speech(args: &ServeArgs) -> anyhow::Result<Option<SpeechService>> {
     place.device = args.place.on.device;
     place.threads = args.place.threads.map(usize::from);
     place.cpus = args.place.on.cpus.as_ref().map(|cpus| cpus.0.clone());
+    place.windows = args.speech_batch;
     let model = Speech::open(path, &place)?;
     let name = welte_server::name_of(path);
     eprintln!("note: {name} writes down speech on {}", model.device());

@@ -14,6 +14,8 @@ use welte::{
 
 /// Files that are larger are not read.
 const MOST_BYTES: u64 = 4 << 30;
+/// The most seconds of a file: a day.
+const MOST_SECONDS: u32 = 24 * 3600;
 
 #[derive(clap::Args)]
 pub(crate) struct TranscribeArgs {
@@ -73,6 +75,9 @@ pub(crate) struct TranscribeArgs {
     /// A window is silent if this is likelier and its text is not likely enough
     #[arg(long, value_name = "P", default_value_t = 0.6)]
     no_speech_threshold: f32,
+    /// Cut windows where it is quiet and write N of them together: faster, but no window knows the text before it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    batch: Option<u32>,
     /// Do not use the text so far as the prompt of the next window
     #[arg(long)]
     no_context: bool,
@@ -122,6 +127,7 @@ impl TranscribeArgs {
         options.logprob_threshold = Some(self.logprob_threshold);
         options.no_speech_threshold = Some(self.no_speech_threshold);
         options.condition_on_previous = !self.no_context;
+        options.batch = self.batch.is_some();
         options.skip_silence = !self.keep_silence;
         options.seed = self.seed;
         options
@@ -143,6 +149,7 @@ pub(crate) fn run(args: &TranscribeArgs) -> anyhow::Result<ExitCode> {
     place.threads = args.threads.map(usize::from);
     place.cpus = args.cpus.as_ref().map(|cpus| cpus.0.clone());
     place.texts = args.best_of;
+    place.windows = args.batch.unwrap_or(1);
     let begun = Instant::now();
     let speech = Speech::open(model, &place)?;
     let tells = std::io::stderr().is_terminal();
@@ -153,9 +160,17 @@ pub(crate) fn run(args: &TranscribeArgs) -> anyhow::Result<ExitCode> {
             speech.device()
         );
     }
+    let mut failed = 0;
     for file in files {
-        one(args, &speech, file, files.len() > 1, tells)?;
+        match one(args, &speech, file, files.len() > 1, tells) {
+            Err(error) if files.len() > 1 => {
+                eprintln!("error: {error:#}");
+                failed += 1;
+            }
+            done => done?,
+        }
     }
+    anyhow::ensure!(failed == 0, "{failed} of {} files failed", files.len());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -169,7 +184,7 @@ fn one(
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
     let audio = speech
-        .read(bytes(file)?)
+        .read(bytes(file)?, MOST_SECONDS)
         .with_context(|| file.to_string())?;
     let mut out = terminal::stdout();
     let format = args.format();

@@ -2,7 +2,7 @@
 
 use crate::answer::respond_bytes;
 use crate::app::App;
-use crate::bodies;
+use crate::bodies::{self, Held};
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::multipart::{self, Part};
@@ -14,17 +14,19 @@ use axum::response::Response;
 use futures_core::Stream;
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 use tokio::sync::mpsc;
-use welte::{Speech, Task, TranscribeOptions, Transcript, TranscriptFormat, Update};
+use welte::{Segment, Speech, Task, TranscribeOptions, Transcript, TranscriptFormat, Update};
 
 /// The name under which OpenAI's clients know Whisper.
 const COMMON_NAME: &str = "whisper-1";
+/// The most seconds of a file.
+const LONGEST: u32 = 4 * 3600;
 /// Fields whose name has brackets, as forms write lists.
 const LISTS: [&str; 3] = ["timestamp_granularities", "include", "known_speaker_names"];
 
@@ -56,9 +58,16 @@ async fn answered(State(app): State<Arc<App>>, uri: Uri, request: Request, task:
 /// What is wanted of a sound.
 struct Wanted {
     options: TranscribeOptions,
+    answer: Answer,
+    stream: bool,
+}
+
+/// What the answer has.
+struct Answer {
     format: TranscriptFormat,
     segments: bool,
-    stream: bool,
+    words: bool,
+    logprobs: bool,
 }
 
 async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
@@ -79,31 +88,35 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
         (None, _) => return Err(Failure::field("file", "is required")),
         _ => return Err(Failure::field("file", "one file is taken at a time")),
     };
-    let wrong = |error: welte::Error| match error {
-        welte::Error::Audio(error) => Failure::field("file", error),
-        welte::Error::Speech { field, problem } => Failure::field(field, problem),
-        other => other.into(),
+    let work = Work {
+        most: app.bodies.most() / service.model.bytes_per_second(),
+        model: service.model,
+        file,
+        body,
+        held,
     };
-    let model = service.model.clone();
-    let read = move || model.read(body[file].to_vec()).map_err(wrong);
-    let audio = app.bodies.looking(read).await?;
-    let (model, deadline) = (
-        service.model,
-        app.options.timeout.map(|time| Instant::now() + time),
-    );
-    let late = move || deadline.is_some_and(|deadline| Instant::now() > deadline);
-    let too_late = || Failure::new(StatusCode::SERVICE_UNAVAILABLE, "the answer takes too long");
-    if wanted.stream {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let work = move || {
-            let _held = held;
+    let deadline = app.options.timeout.map(|time| Instant::now() + time);
+    let left = Left::default();
+    let gone = left.0.clone();
+    if !wanted.stream {
+        let options = wanted.options;
+        let work = app.bodies.listening(move || {
+            let see = &mut |_: Update<'_>| flow(!gone.load(Ordering::Relaxed));
+            let (model, transcript) = work.transcript(&options, see)?;
+            Ok(wanted.answer.write(&model, &transcript))
+        });
+        return in_time(deadline, work).await;
+    }
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let (bodies, logprobs) = (app.bodies.clone(), wanted.answer.logprobs);
+    let (events, ended) = (sender.clone(), gone.clone());
+    let work = async move {
+        let work = bodies.listening(move || {
+            let model = work.model.clone();
             let mut told = false;
-            let done = model.transcribe(&audio, &wanted.options, &mut |update| {
-                if late() {
-                    return ControlFlow::Break(());
-                }
+            let see = &mut |update: Update<'_>| {
                 let Update::Segment(segment) = update else {
-                    return flow(!sender.is_closed());
+                    return flow(!gone.load(Ordering::Relaxed));
                 };
                 let text = if told {
                     &segment.text[..]
@@ -111,42 +124,83 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
                     segment.text.trim_start()
                 };
                 told = true;
-                let event = json!({"type": "transcript.text.delta", "delta": text});
-                flow(sender.send(line(&event)).is_ok())
-            });
-            let last = match done.map_err(wrong) {
-                Ok(_) if late() => {
-                    json!({"type": "error", "error": {"message": too_late().message}})
+                let mut event = json!({"type": "transcript.text.delta", "delta": text});
+                if logprobs {
+                    event["logprobs"] = probabilities(&model, [segment]);
                 }
-                Ok(transcript) => {
-                    json!({"type": "transcript.text.done", "text": transcript.text()})
-                }
-                Err(failure) => json!({"type": "error", "error": {"message": failure.message}}),
+                flow(events.send(line(&event)).is_ok())
             };
-            // Nobody listens any more.
-            let _ = sender.send(line(&last));
-            Ok(())
-        };
-        let bodies = app.bodies.clone();
-        tokio::spawn(async move { bodies.looking(work).await });
-        return Ok(respond_bytes(Events(receiver), "text/event-stream"));
-    }
-    let left = Left::default();
-    let gone = left.0.clone();
-    let options = wanted.options.clone();
-    let work = move || {
-        let _held = held;
-        let see = &mut |_: Update<'_>| flow(!gone.load(Ordering::Relaxed) && !late());
-        let transcript = model.transcribe(&audio, &options, see).map_err(wrong)?;
-        if late() {
-            Err(too_late())
-        } else {
-            Ok(transcript)
-        }
+            let (model, transcript) = work.transcript(&wanted.options, see)?;
+            let mut event = json!({"type": "transcript.text.done", "text": transcript.text()});
+            if logprobs {
+                event["logprobs"] = probabilities(&model, &transcript.segments);
+            }
+            Ok(event)
+        });
+        let last = in_time(deadline, work).await;
+        ended.store(true, Ordering::Relaxed);
+        let last = last.unwrap_or_else(
+            |failure| json!({"type": "error", "error": {"message": failure.message}}),
+        );
+        // Nobody may listen any more.
+        let _ = sender.send(line(&last));
     };
-    let transcript = app.bodies.looking(work).await?;
-    drop(left);
-    Ok(written(&transcript, &wanted))
+    tokio::spawn(work);
+    Ok(respond_bytes(
+        Events {
+            receiver,
+            _left: left,
+        },
+        "text/event-stream",
+    ))
+}
+
+/// What takes too long fails. The work that it waits for ends once the request is dropped.
+async fn in_time<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let Some(deadline) = deadline else {
+        return work.await;
+    };
+    let done = tokio::time::timeout_at(deadline.into(), work).await;
+    done.unwrap_or_else(|_| {
+        let message = "the answer takes too long; send shorter files, or see --timeout";
+        Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
+    })
+}
+
+/// A file that is to be written down.
+struct Work {
+    model: Arc<Speech>,
+    /// Where the file lies in the body.
+    file: Range<usize>,
+    body: Vec<u8>,
+    held: Held,
+    /// The most seconds whose memory is there.
+    most: usize,
+}
+
+impl Work {
+    fn transcript(
+        mut self,
+        options: &TranscribeOptions,
+        see: &mut dyn FnMut(Update<'_>) -> ControlFlow<()>,
+    ) -> Result<(Arc<Speech>, Transcript), Failure> {
+        let wrong = |error: welte::Error| match error {
+            welte::Error::Audio(error) => Failure::field("file", error),
+            welte::Error::Speech { field, problem } => Failure::field(field, problem),
+            other => other.into(),
+        };
+        self.body.truncate(self.file.end);
+        self.body.drain(..self.file.start);
+        let most = u32::try_from(self.most).unwrap_or(u32::MAX).min(LONGEST);
+        let audio = self.model.read(self.body, most).map_err(wrong)?;
+        let seconds = audio.seconds().ceil() as usize;
+        self.held.add(seconds * self.model.bytes_per_second())?;
+        let transcript = self.model.transcribe(&audio, options, see).map_err(wrong)?;
+        Ok((self.model, transcript))
+    }
 }
 
 /// Says that the client has left, once it is dropped with the request.
@@ -172,13 +226,16 @@ fn line(event: &Value) -> Bytes {
 }
 
 /// Events as they come.
-struct Events(mpsc::UnboundedReceiver<Bytes>);
+struct Events {
+    receiver: mpsc::UnboundedReceiver<Bytes>,
+    _left: Left,
+}
 
 impl Stream for Events {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|event| event.map(Ok))
+        self.receiver.poll_recv(context).map(|event| event.map(Ok))
     }
 }
 
@@ -275,40 +332,69 @@ fn wanted(app: &App, fields: &mut Fields, task: Task) -> Result<Wanted, Failure>
         Some("true" | "True" | "1") => true,
         Some(_) => return Err(fields.wrong("stream", "must be true or false")),
     };
-    if stream && !matches!(format, TranscriptFormat::Json | TranscriptFormat::Text) {
+    let is_plain = matches!(format, TranscriptFormat::Json | TranscriptFormat::Text);
+    if stream && !is_plain {
         let problem = "events have the text only; take response_format json or text";
         return Err(fields.wrong("stream", problem));
     }
-    fields.refuse(&[
-        "include",
-        "chunking_strategy",
-        "known_speaker_names",
-        "known_speaker_references",
-    ])?;
+    let include: Vec<String> = fields.take("include")?.unwrap_or_default();
+    let logprobs = !include.is_empty();
+    if include.iter().any(|what| what != "logprobs") {
+        return Err(fields.wrong("include", "must be logprobs"));
+    }
+    if logprobs && format != TranscriptFormat::Json {
+        return Err(fields.wrong("include", "comes with response_format json"));
+    }
+    options.batch = match fields.take::<String>("chunking_strategy")?.as_deref() {
+        None => false,
+        Some("auto") => true,
+        Some(_) => return Err(fields.wrong("chunking_strategy", "must be auto")),
+    };
+    fields.refuse(&["known_speaker_names", "known_speaker_references"])?;
     Ok(Wanted {
+        answer: Answer {
+            format,
+            segments,
+            words: options.word_timestamps,
+            logprobs,
+        },
         options,
-        format,
-        segments,
         stream,
     })
 }
 
-fn written(transcript: &Transcript, wanted: &Wanted) -> Response {
-    match wanted.format {
-        TranscriptFormat::VerboseJson => {
-            ok(&transcript.verbose(wanted.segments, wanted.options.word_timestamps))
-        }
-        TranscriptFormat::Json => ok(&json!({"text": transcript.text()})),
-        format => {
-            let kind = match format {
-                TranscriptFormat::Vtt => "text/vtt; charset=utf-8",
-                _ => "text/plain; charset=utf-8",
-            };
-            let mut response = Response::new(transcript.write(format).into());
-            response
-                .headers_mut()
-                .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-            response
-        }
+/// The tokens of segments with the logarithms of their probabilities, as OpenAI has them.
+fn probabilities<'a>(model: &Speech, segments: impl IntoIterator<Item = &'a Segment>) -> Value {
+    let mut all = Vec::new();
+    for segment in segments {
+        all.extend(model.spelled(segment).map(|(bytes, logprob)| {
+            json!({"token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob})
+        }));
+    }
+    all.into()
+}
+
+impl Answer {
+    fn write(&self, model: &Speech, transcript: &Transcript) -> Response {
+        let format = self.format;
+        let kind = match format {
+            TranscriptFormat::VerboseJson => {
+                return ok(&transcript.verbose(self.segments, self.words));
+            }
+            TranscriptFormat::Json => {
+                let mut answer = json!({"text": transcript.text()});
+                if self.logprobs {
+                    answer["logprobs"] = probabilities(model, &transcript.segments);
+                }
+                return ok(&answer);
+            }
+            TranscriptFormat::Vtt => "text/vtt; charset=utf-8",
+            TranscriptFormat::Text | TranscriptFormat::Srt => "text/plain; charset=utf-8",
+        };
+        let mut response = Response::new(transcript.write(format).into());
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        response
     }
 }

@@ -26,6 +26,8 @@ const CONTAINER_BYTES: usize = 700;
 const VALUE_BYTES: usize = 160;
 /// Requests whose images are fetched, decoded and encoded at a time. One tile is encoded at a time.
 const LOOKING: usize = 4;
+/// Requests whose sound is written down. They take turns by windows of sound.
+const LISTENING: usize = 4;
 /// Smaller bodies are parsed at once.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
@@ -37,6 +39,8 @@ pub(crate) struct Bodies {
     places: Arc<Semaphore>,
     /// Places for looking at images. What waits there holds up no text.
     looking: Arc<Semaphore>,
+    /// Places for listening to sound.
+    listening: Arc<Semaphore>,
 }
 
 impl Bodies {
@@ -46,6 +50,7 @@ impl Bodies {
             held: AtomicUsize::new(0),
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
             looking: Arc::new(Semaphore::new(LOOKING)),
+            listening: Arc::new(Semaphore::new(LISTENING)),
         }
     }
 
@@ -63,6 +68,21 @@ impl Bodies {
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         in_place(&self.looking, work).await
+    }
+}
+
+impl Bodies {
+    /// The same for listening to sound.
+    pub(crate) async fn listening<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        in_place(&self.listening, work).await
+    }
+
+    /// The most that all bodies may take.
+    pub(crate) fn most(&self) -> usize {
+        self.max_bytes
     }
 }
 
@@ -98,7 +118,7 @@ impl Bodies {
 }
 
 impl Held {
-    fn add(&mut self, bytes: usize) -> Result<(), Failure> {
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), Failure> {
         let bodies = &self.bodies;
         if self.bytes.saturating_add(bytes) > bodies.max_bytes {
             let message = format!(

@@ -7,6 +7,7 @@ use axum::http::Method;
 use common::{Reply, get, model};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
 use welte::{Speech, SpeechOptions};
 use welte_server::{ServerOptions, SpeechService, router};
 
@@ -211,7 +212,14 @@ async fn what_cannot_be_done_is_refused() {
             &[("stream", "true"), ("response_format", "srt")],
             "stream",
         ),
-        (Some(good), &[("include[]", "logprobs")], "include"),
+        (Some(good), &[("include[]", "usage")], "include"),
+        (
+            Some(good),
+            &[("include[]", "logprobs"), ("response_format", "text")],
+            "include",
+        ),
+        (Some(good), &[("chunking_strategy", "server_vad")], "auto"),
+        (Some(good), &[("known_speaker_names[]", "Ann")], "speaker"),
         (Some(good), &[("prompt", "a"), ("prompt", "b")], "twice"),
     ] {
         let reply = send(&server, TRANSCRIPTIONS, file, fields).await;
@@ -252,4 +260,68 @@ async fn the_model_is_listed_and_unknown_fields_are_named() {
     let reply = send(&server, TRANSCRIPTIONS, Some(&silence), &[]).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     assert_eq!(reply.json()["text"], "");
+}
+
+#[tokio::test]
+async fn probabilities_belong_to_the_text() {
+    let server = server(|_| ());
+    let sound = wav(192_000, 8, 0.5);
+    let ask = async |more: &[(&str, &str)]| {
+        let mut fields = vec![("language", "en"), ("include[]", "logprobs")];
+        fields.extend_from_slice(more);
+        let reply = send(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply
+    };
+    let reply = ask(&[]).await.json();
+    let logprobs = reply["logprobs"].as_array().unwrap();
+    let bytes = |one: &Value| -> Vec<u8> { serde_json::from_value(one["bytes"].clone()).unwrap() };
+    let spelled: Vec<u8> = logprobs.iter().flat_map(bytes).collect();
+    let text = String::from_utf8_lossy(&spelled);
+    assert_eq!(reply["text"].as_str().unwrap(), text.trim());
+    assert!(
+        logprobs
+            .iter()
+            .all(|one| one["logprob"].as_f64().unwrap() <= 0.0)
+    );
+    let events = ask(&[("stream", "true")]).await.text;
+    let last = events.trim_end().rsplit("data: ").next().unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["logprobs"], reply["logprobs"]);
+}
+
+#[tokio::test]
+async fn long_files_end_in_time_and_hold_up_nobody() {
+    let long = wav(8_000, 1, 60.0);
+    let short = wav(8_000, 1, 1.0);
+    let hasty = server(|options| options.timeout = Some(Duration::from_millis(1)));
+    let reply = send(&hasty, TRANSCRIPTIONS, Some(&long), &[]).await;
+    assert_eq!(reply.status, 503, "{}", reply.text);
+    let reply = send(&hasty, TRANSCRIPTIONS, Some(&long), &[("stream", "true")]).await;
+    assert!(reply.text.contains("takes too long"), "{}", reply.text);
+
+    // A client who leaves ends the work: more of them come than there are places.
+    let server = server(|options| options.timeout = None);
+    for _ in 0..6 {
+        let asked = send(&server, TRANSCRIPTIONS, Some(&long), &[]);
+        let gone = tokio::time::timeout(Duration::from_millis(20), asked).await;
+        assert!(gone.is_err());
+    }
+    let alone = send(&server, TRANSCRIPTIONS, Some(&short), &[]).await;
+    assert_eq!(alone.status, 200, "{}", alone.text);
+    // Windows of one request do not change the text of another.
+    let fields = [("chunking_strategy", "auto")];
+    let (many, first, second) = tokio::join!(
+        send(&server, TRANSCRIPTIONS, Some(&long[..160_044]), &fields),
+        send(&server, TRANSCRIPTIONS, Some(&short), &[]),
+        send(&server, TRANSCRIPTIONS, Some(&short), &[]),
+    );
+    assert_eq!(many.status, 200, "{}", many.text);
+    assert_eq!([&first.text, &second.text], [&alone.text; 2]);
+
+    // Memory for bodies bounds sound, too, which takes more than its file.
+    let small = self::server(|options| options.bodies_memory = 1 << 20);
+    let reply = send(&small, TRANSCRIPTIONS, Some(&long), &[]).await;
+    assert_eq!(reply.status, 400, "{}", reply.text);
+    assert!(reply.text.contains("seconds"), "{}", reply.text);
 }

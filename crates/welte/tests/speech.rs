@@ -4,7 +4,8 @@
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
-use welte::{DeviceChoice, Speech, SpeechOptions, Task, TranscribeOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
+use welte::{DeviceChoice, Segment, Speech, SpeechOptions, Task, TranscribeOptions, Update};
 use welte_audio::{Audio, Mel, RATE};
 
 /// A device, and the furthest that a state, and a logit, may be off, as a part of their spread.
@@ -75,7 +76,7 @@ fn check(devices: &[Tolerance]) {
         let name = entry["name"].as_str().expect("a name");
         let golden = welte_goldens::Golden::new(entry["path"].as_str().expect("a path"));
         let mel = Mel::new(entry["mels"].as_u64().expect("a number") as usize);
-        let frames = mel.spectrogram(&sound(RATE as usize)).values;
+        let frames = mel.spectrogram(&sound(RATE as usize), 0).values;
         let (states, logits) = (
             floats(&format!("{name}.states.f32")),
             floats(&format!("{name}.logits.f32")),
@@ -128,10 +129,11 @@ fn texts(name: &str, device: &str, speech: &Speech, entry: &Value) {
     options.temperatures = vec![0.0];
     let mut detected = None;
     let done = speech.transcribe(&audio, &options, &mut |update| {
-        if let welte::Update::Language(code, probability) = update {
+        if let Update::Language(code, probability) = update {
             detected = Some((code.to_string(), probability));
+            return ControlFlow::Break(());
         }
-        ControlFlow::Break(())
+        ControlFlow::Continue(())
     });
     done.expect("a transcript");
     let german = entry["german"].as_f64().expect("a number") as f32;
@@ -159,6 +161,176 @@ fn states_logits_and_texts_agree_on_gpus() {
         .into_iter()
         .filter(|(device, ..)| known.iter().any(|known| known == device));
     check(&there.collect::<Vec<_>>());
+}
+
+/// The first model, and some seconds of sound for it. Its windows have one second.
+fn first_model(texts: u32, seconds: usize) -> (Speech, Audio) {
+    let golden = welte_goldens::Golden::new(models()[0]["path"].as_str().expect("a path"));
+    let mut options = SpeechOptions::default();
+    options.device = "cpu".parse::<DeviceChoice>().expect("a device");
+    options.threads = Some(1);
+    (options.texts, options.windows) = (texts, texts);
+    let speech = Speech::open(golden.path().to_str().expect("a path"), &options);
+    let samples = sound(seconds * RATE as usize);
+    let audio = Audio {
+        samples,
+        rate: RATE,
+        channels: 1,
+    };
+    (speech.expect("a model of speech"), audio)
+}
+
+/// Texts of a model with random weights are never good.
+fn greedy() -> TranscribeOptions {
+    let mut options = TranscribeOptions::default();
+    options.language = Some("de".to_string());
+    options.temperatures = vec![0.0];
+    (options.no_speech_threshold, options.logprob_threshold) = (None, None);
+    options.compression_ratio_threshold = None;
+    options
+}
+
+fn transcribe(speech: &Speech, audio: &Audio, options: &TranscribeOptions) -> Vec<Segment> {
+    let done = speech.transcribe(audio, options, &mut |_| ControlFlow::Continue(()));
+    done.expect("a transcript").segments
+}
+
+#[test]
+fn windows_take_turns_and_do_not_change_each_other() {
+    let (speech, long) = first_model(2, 12);
+    let short = Audio {
+        samples: long.samples[3000..3000 + 2 * RATE as usize].to_vec(),
+        ..long
+    };
+    let options = greedy();
+    let alone = [&long, &short].map(|audio| transcribe(&speech, audio, &options));
+    assert!(alone[0].len() > 4 && alone.iter().all(|segments| !segments.is_empty()));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut other = None;
+        let see = &mut |_: Update<'_>| {
+            other.get_or_insert_with(|| {
+                scope.spawn(|| {
+                    let segments = transcribe(&speech, &short, &options);
+                    assert!(
+                        !done.load(Ordering::Relaxed),
+                        "it waited for the whole file"
+                    );
+                    assert_eq!(segments, alone[1]);
+                })
+            });
+            ControlFlow::Continue(())
+        };
+        let segments = speech.transcribe(&long, &options, see).expect("a text");
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(segments.segments, alone[0]);
+        let other = other.expect("a thread").join();
+        other.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn windows_that_are_written_together_have_the_texts_that_they_have_alone() {
+    let (one, audio) = first_model(1, 7);
+    let (three, _) = first_model(3, 0);
+    let mut options = greedy();
+    options.batch = true;
+    options.word_timestamps = true;
+    for temperatures in [vec![0.0], vec![0.0, 0.3]] {
+        // With a second temperature no first text is good enough, and every window has one text in the end.
+        if temperatures.len() > 1 {
+            options.logprob_threshold = Some(0.0);
+        }
+        (options.temperatures, options.best_of) = (temperatures, 1);
+        let alone = transcribe(&one, &audio, &options);
+        let together = transcribe(&three, &audio, &options);
+        let last = alone.last().expect("segments");
+        assert!(last.seek > 500, "all windows are written");
+        assert!(alone.iter().any(|segment| !segment.words.is_empty()));
+        let ids = |all: &[Segment]| all.iter().map(|s| (s.id, s.seek)).collect::<Vec<_>>();
+        assert_eq!(ids(&together), ids(&alone));
+        assert!(alone.is_sorted_by(|a, b| a.seek <= b.seek));
+        if options.temperatures.len() == 1 {
+            assert_eq!(together, alone);
+        }
+    }
+}
+
+#[test]
+fn work_ends_when_it_is_not_wanted_any_more() {
+    let (speech, audio) = first_model(1, 3);
+    let options = greedy();
+    let whole = transcribe(&speech, &audio, &options);
+    let mut updates = 0;
+    let mut count = |until: usize| {
+        updates = 0;
+        let done = speech.transcribe(&audio, &options, &mut |_| {
+            updates += 1;
+            if updates < until {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        (updates, done.expect("what there is").segments)
+    };
+    let (all, _) = count(usize::MAX);
+    // In the first window's encoder, among its tokens, and later.
+    for until in [1, 5, all / 2, all - 1] {
+        let (seen, segments) = count(until);
+        assert_eq!(seen, until);
+        assert!(whole.starts_with(&segments) && segments.len() < whole.len() || until == all - 1);
+    }
+    assert_eq!(transcribe(&speech, &audio, &options), whole);
+}
+
+#[test]
+fn texts_that_are_not_good_enough_are_written_again() {
+    let (speech, audio) = first_model(2, 1);
+    let written = |change: &dyn Fn(&mut TranscribeOptions)| {
+        let mut options = greedy();
+        options.temperatures = vec![0.0, 0.5, 1.0];
+        change(&mut options);
+        let segments = transcribe(&speech, &audio, &options);
+        segments.first().map(|segment| segment.temperature)
+    };
+    let first = transcribe(&speech, &audio, &greedy()).remove(0);
+    let (ratio, logprob, silent) = (
+        first.compression_ratio,
+        first.avg_logprob,
+        first.no_speech_prob,
+    );
+    assert!(ratio > 0.0 && logprob < 0.0 && (1e-4..0.9).contains(&silent));
+    assert_eq!(written(&|_| ()), Some(0.0));
+    let near = 1e-3;
+    assert_eq!(
+        written(&|o| o.logprob_threshold = Some(logprob - near)),
+        Some(0.0)
+    );
+    assert_ne!(
+        written(&|o| o.logprob_threshold = Some(logprob + near)),
+        Some(0.0)
+    );
+    // None of them is good enough, so the last temperature counts.
+    assert_eq!(written(&|o| o.logprob_threshold = Some(0.0)), Some(1.0));
+    assert_eq!(
+        written(&|o| o.compression_ratio_threshold = Some(ratio + near)),
+        Some(0.0)
+    );
+    assert_ne!(
+        written(&|o| o.compression_ratio_threshold = Some(ratio - near)),
+        Some(0.0)
+    );
+    // A silent window is not written again, and has no text; one with a likely text has.
+    let quiet = |o: &mut TranscribeOptions, threshold: f32, least: f32| {
+        (o.no_speech_threshold, o.logprob_threshold) = (Some(threshold), Some(least));
+    };
+    assert_eq!(written(&|o| quiet(o, silent - 1e-4, 0.0)), None);
+    assert_eq!(written(&|o| quiet(o, silent + 1e-4, 0.0)), Some(1.0));
+    assert_eq!(
+        written(&|o| quiet(o, silent - 1e-4, logprob - near)),
+        Some(0.0)
+    );
 }
 
 #[test]
@@ -194,6 +366,9 @@ fn what_cannot_be_done_is_refused() {
     let done = speech.transcribe(&silence, &options, &mut |_| ControlFlow::Continue(()));
     let transcript = done.expect("an empty transcript");
     assert!(transcript.segments.is_empty() && transcript.seconds == 3600.0);
-    let nothing = speech.read(Vec::new()).expect_err("an error").to_string();
+    let nothing = speech
+        .read(Vec::new(), 60)
+        .expect_err("an error")
+        .to_string();
     assert_eq!(nothing, "the audio is empty");
 }

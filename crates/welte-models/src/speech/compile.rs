@@ -1,6 +1,6 @@
 //! The programs of a model of speech.
 
-use super::{SpeechLayers, SpeechSpec};
+use super::{PAGE, SpeechLayers, SpeechSpec};
 use crate::Error;
 use crate::buffers::Buffers;
 use crate::commands::{Commands, at};
@@ -13,8 +13,6 @@ use welte_table::{
     PassKind, Program, Source, Usage, WeightId, WeightSpec, cost, params as p,
 };
 
-/// Positions of a page of keys and values.
-const PAGE: u32 = 64;
 /// Of all norms.
 const EPS: f32 = 1e-5;
 /// GELU by erf.
@@ -31,15 +29,16 @@ pub struct SpeechPrograms {
     pub decoder: Program,
 }
 
-/// Compiles a model for `slots` texts at a time.
+/// Compiles a model for `slots` texts of `windows` windows at a time. Texts may share a window.
 pub fn compile_speech(
     spec: &SpeechSpec,
     checkpoint: &dyn Checkpoint,
     slots: u32,
+    windows: u32,
 ) -> Result<SpeechPrograms, Error> {
     Ok(SpeechPrograms {
         encoder: encoder(spec, checkpoint)?,
-        decoder: decoder(spec, checkpoint, slots.max(1))?,
+        decoder: decoder(spec, checkpoint, slots.max(1), windows.max(1))?,
     })
 }
 
@@ -531,7 +530,12 @@ struct Set {
     wide: BufferRef,
 }
 
-fn decoder(spec: &SpeechSpec, checkpoint: &dyn Checkpoint, slots: u32) -> Result<Program, Error> {
+fn decoder(
+    spec: &SpeechSpec,
+    checkpoint: &dyn Checkpoint,
+    slots: u32,
+    windows: u32,
+) -> Result<Program, Error> {
     let dim = spec.dim;
     let SpeechLayers { count, heads, ffn } = spec.decoder;
     let context = spec.tokens.max(spec.positions);
@@ -598,8 +602,7 @@ fn decoder(spec: &SpeechSpec, checkpoint: &dyn Checkpoint, slots: u32) -> Result
         place
     };
     let own = cache("kv", slots * spec.tokens.div_ceil(PAGE));
-    // All texts are of the same window.
-    let cross = cache("cross kv", spec.positions.div_ceil(PAGE));
+    let cross = cache("cross kv", windows * spec.window_pages());
     let mut set = |name: &str, class, rows| {
         let mut add =
             |what: &str, width| buffers.add(&format!("{name}.{what}"), class, bytes(rows, width));

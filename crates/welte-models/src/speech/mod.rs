@@ -42,6 +42,11 @@ pub struct SpeechLayers {
     pub ffn: u32,
 }
 
+/// What checkpoints call the architecture.
+pub(crate) const ARCHITECTURE: &str = "whisper";
+/// Positions of a page of keys and values.
+pub(crate) const PAGE: u32 = 64;
+
 impl SpeechSpec {
     /// Frames of the spectrogram that a row of the encoder reads: five around its place.
     pub const ROW_FRAMES: u32 = 5;
@@ -54,6 +59,11 @@ impl SpeechSpec {
     /// Where the value lies that is 0 if the row's first state of the first convolution is before the window, else 1.
     pub fn inside(&self) -> u32 {
         Self::ROW_FRAMES * self.mels
+    }
+
+    /// Pages of the cache for cross attention that a window takes.
+    pub fn window_pages(&self) -> u32 {
+        self.positions.div_ceil(PAGE)
     }
 
     /// Frames of a window.

@@ -1,6 +1,6 @@
 //! Reads what a model of speech is.
 
-use super::{SpeechLayers, SpeechSpec};
+use super::{ARCHITECTURE, SpeechLayers, SpeechSpec};
 use crate::Error;
 use crate::keys::Keys;
 use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
@@ -17,7 +17,7 @@ const MOST_VOCAB: u32 = 1 << 20;
 pub fn speech_spec(checkpoint: &dyn Checkpoint) -> Result<Option<SpeechSpec>, Error> {
     let keys = Keys::new(checkpoint, "");
     let architecture = keys.text("general.architecture").ok().flatten();
-    if checkpoint.dialect() != Dialect::HuggingFace || architecture != Some("whisper") {
+    if checkpoint.dialect() != Dialect::HuggingFace || architecture != Some(ARCHITECTURE) {
         return Ok(None);
     }
     let layers = |part: &str| {

@@ -222,6 +222,16 @@ const SPEECH_MORE: &[Field] = &[
         "segments or words in verbose_json",
     ),
     (
+        "include[]",
+        "=logprobs[]",
+        "the probabilities of tokens, in json",
+    ),
+    (
+        "chunking_strategy",
+        "=auto",
+        "windows are cut where it is quiet, and written together",
+    ),
+    (
         "stream",
         "boolean",
         "the text in events, segment by segment",

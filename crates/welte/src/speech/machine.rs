@@ -8,45 +8,62 @@ use welte_table::{Format, Input, Op, PassKind, Row, params};
 /// The cache of the decoder that an encoder pass fills.
 const CROSS: usize = 1;
 
-/// An encoder and a decoder with the window that was heard last.
+/// An encoder and a decoder with the windows that were heard last.
 pub(super) struct Machine {
     spec: SpeechSpec,
     encoder: Box<dyn Context>,
     decoder: Box<dyn Context>,
+    /// The window whose keys and values each slot reads.
+    of_slots: Vec<u32>,
+    windows: u32,
     step: Step,
     bytes: Vec<u8>,
 }
 
 impl Machine {
-    /// The texts of all slots belong to one window: they share its keys and values.
+    /// Every slot has pages of its own for its text.
     pub(super) fn new(
         spec: SpeechSpec,
         encoder: Box<dyn Context>,
         mut decoder: Box<dyn Context>,
     ) -> Result<Machine, Error> {
         let program = decoder.program().clone();
+        let slots = program.slots;
         for (number, cache) in program.caches.iter().enumerate() {
-            let own = match number {
-                CROSS => 0,
-                _ => cache.pages / program.slots,
-            };
-            let entries = match number {
-                CROSS => cache.pages,
-                _ => own,
-            };
-            for slot in 0..program.slots {
-                let first = slot * own;
-                let pages: Vec<u32> = (first..first + entries).collect();
+            let own = cache.pages / slots;
+            for slot in (0..slots).filter(|_| number != CROSS) {
+                let pages: Vec<u32> = (slot * own..(slot + 1) * own).collect();
                 decoder.set_pages(number, slot, 0, &pages)?;
             }
         }
-        Ok(Machine {
+        let mut machine = Machine {
             step: Step::with_room(program.most_rows() as usize),
+            windows: program.caches[CROSS].pages / spec.window_pages(),
+            of_slots: vec![u32::MAX; slots as usize],
             spec,
             encoder,
             decoder,
             bytes: Vec::new(),
-        })
+        };
+        (0..slots).try_for_each(|slot| machine.attend(slot, 0))?;
+        Ok(machine)
+    }
+
+    /// A slot's text is of this window from now on.
+    pub(super) fn attend(&mut self, slot: u32, window: u32) -> Result<(), Error> {
+        let of_slot = &mut self.of_slots[slot as usize];
+        if *of_slot != window {
+            *of_slot = window;
+            let count = self.spec.window_pages();
+            let pages: Vec<u32> = (window * count..(window + 1) * count).collect();
+            self.decoder.set_pages(CROSS, slot, 0, &pages)?;
+        }
+        Ok(())
+    }
+
+    /// The most windows at a time.
+    pub(super) fn windows(&self) -> u32 {
+        self.windows
     }
 
     /// The most texts at a time.
@@ -55,9 +72,9 @@ impl Machine {
     }
 
     /// Hears a window: frames of the spectrogram, one after the other. Missing ones are zeros.
-    pub(super) fn hear(&mut self, frames: &[f32]) -> Result<(), Error> {
+    pub(super) fn hear(&mut self, window: u32, frames: &[f32]) -> Result<(), Error> {
         let states = self.encode(frames)?;
-        self.remember(&states)
+        self.remember(window, &states)
     }
 
     /// The states of a window.
@@ -87,7 +104,8 @@ impl Machine {
     }
 
     /// Stores keys and values of a window's states.
-    fn remember(&mut self, states: &[f32]) -> Result<(), Error> {
+    fn remember(&mut self, window: u32, states: &[f32]) -> Result<(), Error> {
+        self.attend(0, window)?;
         self.bytes.clear();
         self.bytes
             .extend(states.iter().flat_map(|v| v.to_ne_bytes()));
@@ -133,8 +151,9 @@ impl Machine {
         }
         Ok(self.decoder.step(&self.step, StepOptions::default())?)
     }
+
     /// Feeds a text and shows where some heads of cross attention look: `[head][token][place]`, for the first places of the
-    /// window. No op yields these weights; queries and keys are read on their way.
+    /// first slot's window. No op yields these weights; queries and keys are read on their way.
     pub(super) fn look(
         &mut self,
         tokens: &[u32],
@@ -205,7 +224,7 @@ impl Machine {
         Ok(weights)
     }
 
-    /// The keys of some heads at the first places of the window.
+    /// The keys of some heads at the first places of the first slot's window.
     fn keys(&mut self, heads: &[[u32; 2]], places: usize) -> Result<Vec<f32>, Error> {
         let program = self.decoder.program().clone();
         let (cache, page) = (&program.caches[CROSS], program.page as usize);
@@ -214,8 +233,10 @@ impl Machine {
         let run = size / (2 * cache.layers() as usize);
         let mut keys = vec![0.0; heads.len() * places * head_dim];
         let mut bytes = vec![0; size];
+        let first = self.of_slots[0] * self.spec.window_pages();
         for number in 0..places.div_ceil(page) {
-            self.decoder.read_page(CROSS, number as u32, &mut bytes)?;
+            self.decoder
+                .read_page(CROSS, first + number as u32, &mut bytes)?;
             let count = page.min(places - number * page);
             for (at, [layer, head]) in heads.iter().enumerate() {
                 // Keys and values of a layer are two runs.

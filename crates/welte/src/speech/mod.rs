@@ -9,6 +9,7 @@ mod parts;
 mod rules;
 mod tokens;
 mod transcript;
+mod turns;
 mod window;
 mod words;
 
@@ -21,10 +22,11 @@ use parts::Parts;
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokens::{Tokens, symbols};
 pub use transcript::{Segment, Task, Transcript, TranscriptFormat, Word};
-use welte_audio::{Audio, Limits, Mel};
+use turns::Turns;
+use welte_audio::{Audio, HOP, Limits, Mel, RATE};
 use welte_device::{Device, DeviceId};
 use welte_formats::Checkpoint;
 use welte_models::SpeechSpec;
@@ -44,11 +46,6 @@ impl std::fmt::Debug for Speech {
 }
 
 impl Speech {
-    /// Whether a file or directory holds a model of speech.
-    pub fn is_in(checkpoint: &dyn Checkpoint) -> bool {
-        !matches!(welte_models::speech_spec(checkpoint), Ok(None))
-    }
-
     /// Loads a model.
     pub fn open(source: &str, options: &SpeechOptions) -> Result<Speech, Error> {
         Speech::of(&*welte_formats::open(Path::new(source))?, options)
@@ -83,7 +80,8 @@ impl Speech {
             ..VisionOptions::default()
         };
         let (device, machine) = place(&near, |device: Arc<dyn Device>| {
-            let programs = welte_models::compile_speech(&spec, checkpoint, options.texts)?;
+            let texts = options.texts.max(options.windows);
+            let programs = welte_models::compile_speech(&spec, checkpoint, texts, options.windows)?;
             let load = |program| {
                 let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
                 fits(&plan, &*device, checkpoint)?;
@@ -99,7 +97,8 @@ impl Speech {
             tokens,
             symbols,
             alignment_heads: lists.heads.unwrap_or_else(|| later_heads(&spec)),
-            machine: Mutex::new(machine),
+            windows: machine.windows(),
+            machine: Turns::new(machine),
             spec,
         };
         Ok(Speech {
@@ -129,9 +128,26 @@ impl Speech {
         self.parts.languages()
     }
 
-    /// Decodes a file of sound.
-    pub fn read(&self, bytes: Vec<u8>) -> Result<Audio, Error> {
-        Ok(welte_audio::decode(bytes, &Limits::default())?)
+    /// Decodes a file of sound. Longer ones than `seconds` are refused.
+    pub fn read(&self, bytes: Vec<u8>, seconds: u32) -> Result<Audio, Error> {
+        let limits = Limits {
+            seconds,
+            ..Limits::default()
+        };
+        Ok(welte_audio::decode(bytes, &limits)?)
+    }
+
+    /// Memory that a second of sound takes while it is written down.
+    pub fn bytes_per_second(&self) -> usize {
+        let frames = RATE as usize / HOP;
+        4 * (RATE as usize + frames * self.parts.spec.mels as usize)
+    }
+
+    /// The spelling of a segment's tokens but timestamps, each with the logarithm of its probability.
+    pub fn spelled<'a>(&'a self, segment: &'a Segment) -> impl Iterator<Item = (&'a [u8], f32)> {
+        let all = segment.tokens.iter().zip(&segment.logprobs);
+        let texts = all.filter(|(token, _)| **token < self.parts.tokens.end);
+        texts.map(|(token, logprob)| (self.parts.tokenizer.token_bytes(*token), *logprob))
     }
 
     /// Writes down what is said. `see` may end the work; what is written by then is the result.
@@ -152,7 +168,7 @@ impl Speech {
     /// The logits that follow each of some tokens, after a window of frames: for tests and tools.
     pub fn logits(&self, frames: &[f32], tokens: &[u32]) -> Result<Vec<f32>, Error> {
         let mut machine = self.parts.machine();
-        machine.hear(frames)?;
+        machine.hear(0, frames)?;
         let mut all = Vec::new();
         for (position, token) in (0..).zip(tokens) {
             all.extend_from_slice(machine.go_on(&[(0, *token, position)])?);
@@ -163,7 +179,7 @@ impl Speech {
     /// The same by the pass of prompts, after the last token.
     pub fn prompt_logits(&self, frames: &[f32], tokens: &[u32]) -> Result<Vec<f32>, Error> {
         let mut machine = self.parts.machine();
-        machine.hear(frames)?;
+        machine.hear(0, frames)?;
         let last = tokens.len().saturating_sub(1) as u32;
         Ok(machine.begin(0, tokens, &[last])?.to_vec())
     }
@@ -174,7 +190,7 @@ impl Speech {
         audio: &Audio,
         options: &TranscribeOptions,
     ) -> Result<Vec<u32>, Error> {
-        let spectrogram = self.parts.mel.spectrogram(&audio.samples);
+        let spectrogram = self.parts.mel.spectrogram(&audio.samples, 0);
         Work::new(&self.parts, options)?.first(&spectrogram)
     }
 }

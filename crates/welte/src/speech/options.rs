@@ -20,6 +20,8 @@ pub struct SpeechOptions {
     pub cpus: Option<Vec<usize>>,
     /// The most texts of a window that are written together ([`TranscribeOptions::best_of`]).
     pub texts: u32,
+    /// The most windows that are written together ([`TranscribeOptions::batch`]).
+    pub windows: u32,
 }
 
 impl Default for SpeechOptions {
@@ -29,6 +31,7 @@ impl Default for SpeechOptions {
             threads: None,
             cpus: None,
             texts: 5,
+            windows: 1,
         }
     }
 }
@@ -59,6 +62,9 @@ pub struct TranscribeOptions {
     pub logprob_threshold: Option<f32>,
     /// A window is silent if this is likelier and its text is not likely enough.
     pub no_speech_threshold: Option<f32>,
+    /// Windows are cut where it is quiet, know nothing of each other, and are written together as far as the model was loaded
+    /// for several. This is faster, and the text may differ.
+    pub batch: bool,
     /// The text of earlier windows is the prompt of the next one.
     pub condition_on_previous: bool,
     /// The latest beginning of a window's first segment, in seconds.
@@ -85,6 +91,7 @@ impl Default for TranscribeOptions {
             compression_ratio_threshold: Some(2.4),
             logprob_threshold: Some(-1.0),
             no_speech_threshold: Some(0.6),
+            batch: false,
             condition_on_previous: true,
             max_initial_timestamp: 1.0,
             suppress_symbols: true,
@@ -102,6 +109,8 @@ pub enum Update<'a> {
     Language(&'a str, f32),
     /// A segment is written.
     Segment(&'a Segment),
-    /// So many seconds are done.
+    /// These seconds, from the beginning, are done.
     Done(f64),
+    /// Work goes on, or waits for its turn: the caller may end it.
+    Working,
 }

@@ -2,8 +2,9 @@
 
 use super::machine::Machine;
 use super::tokens::{Tokens, language_code};
+use super::turns::{Turn, Turns};
 use crate::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use welte_audio::Mel;
 use welte_models::SpeechSpec;
 use welte_text::Tokenizer;
@@ -18,7 +19,9 @@ pub(super) struct Parts {
     pub(super) symbols: Vec<u32>,
     /// Layer and head of the heads that look at the sound of the next token.
     pub(super) alignment_heads: Vec<[u32; 2]>,
-    pub(super) machine: Mutex<Machine>,
+    pub(super) machine: Turns<Machine>,
+    /// The most windows that are heard together.
+    pub(super) windows: u32,
 }
 
 impl Parts {
@@ -35,8 +38,13 @@ impl Parts {
         }
     }
 
-    pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The machine, however long it takes to get it.
+    pub(super) fn machine(&self) -> Turn<'_, Machine> {
+        loop {
+            if let Some(turn) = self.machine.take(&mut || true) {
+                return turn;
+            }
+        }
     }
 
     /// The code of a language that was asked for.

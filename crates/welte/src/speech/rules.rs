@@ -3,8 +3,8 @@
 use super::tokens::Tokens;
 
 /// What one text of a window may look like.
-pub(super) struct Rules<'a> {
-    pub(super) tokens: &'a Tokens,
+pub(super) struct Rules {
+    pub(super) tokens: Tokens,
     /// The text has timestamps.
     pub(super) timestamps: bool,
     /// The latest first timestamp.
@@ -21,10 +21,10 @@ pub(super) struct Chosen {
 
 const NEVER: f32 = f32::NEG_INFINITY;
 
-impl Rules<'_> {
+impl Rules {
     /// Takes the logits of what may not follow `text` away.
     pub(super) fn apply(&self, text: &[u32], logits: &mut [f32]) {
-        let t = self.tokens;
+        let t = &self.tokens;
         let mut never = |token: u32| {
             if let Some(logit) = logits.get_mut(token as usize) {
                 *logit = NEVER;
@@ -165,9 +165,8 @@ mod tests {
 
     /// What may follow a text, if all logits are the same but for `favoured`.
     fn allowed(timestamps: bool, text: &[u32], favoured: &[u32]) -> Vec<u32> {
-        let tokens = tokens();
         let rules = Rules {
-            tokens: &tokens,
+            tokens: tokens(),
             timestamps,
             most_initial: 4,
         };
@@ -222,9 +221,8 @@ mod tests {
 
     #[test]
     fn samples_follow_their_probabilities() {
-        let tokens = tokens();
         let rules = Rules {
-            tokens: &tokens,
+            tokens: tokens(),
             timestamps: false,
             most_initial: 0,
         };

@@ -43,6 +43,8 @@ pub struct Segment {
     pub text: String,
     /// The text's tokens, with timestamps.
     pub tokens: Vec<u32>,
+    /// The logarithm of each token's probability.
+    pub logprobs: Vec<f32>,
     /// The temperature at which its window was written.
     pub temperature: f32,
     /// The mean logarithm of the probability of the window's tokens.
@@ -214,6 +216,7 @@ mod tests {
             end,
             text: text.to_string(),
             tokens: vec![1],
+            logprobs: vec![-0.25],
             temperature: 0.0,
             avg_logprob: -0.25,
             compression_ratio: 1.5,

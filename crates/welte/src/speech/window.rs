@@ -5,8 +5,8 @@ use super::options::{FRAMES, TICK, TranscribeOptions, Update};
 use super::parts::Parts;
 use super::rules::{Chosen, Noise, Rules, best, log_sum};
 use super::transcript::{Segment, Task, Transcript};
-use super::words::Text;
 use crate::Error;
+use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use welte_audio::{HOP, RATE, Spectrogram};
 
@@ -14,34 +14,42 @@ use welte_audio::{HOP, RATE, Spectrogram};
 const TICK_FRAMES: usize = 2;
 /// Earlier text is the prompt of the next window if it was written at this temperature or a lower one.
 const CERTAIN: f32 = 0.5;
+/// Frames that are too few to be heard for themselves, if a window of several leaves them over.
+const LEAST_REST: usize = 50;
+/// Frames whose loudness decides where a long span is cut.
+const QUIET: usize = 20;
+
+/// Whom the work tells how far it is, and who may end it.
+pub(super) type See<'a> = dyn FnMut(Update<'_>) -> ControlFlow<()> + 'a;
 
 /// The work of one sound.
 pub(super) struct Work<'a> {
     speech: &'a Parts,
     options: &'a TranscribeOptions,
+    rules: Rules,
     language: Option<&'static str>,
+    language_probability: f32,
     hotwords: Vec<u32>,
     /// The prompt, and all tokens written.
     text: Vec<u32>,
     /// Where the text begins that the next window's prompt may have.
     prompt_from: usize,
     noise: Noise,
+    /// The caller wants no more.
+    ended: bool,
 }
 
 /// A text of a window.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) tokens: Vec<u32>,
-    /// The probability of each token.
-    pub(super) probabilities: Vec<f32>,
-    pub(super) logprob: f32,
-    pub(super) no_speech: f32,
-    pub(super) ratio: f32,
-    pub(super) temperature: f32,
+    /// The logarithm of the probability of each token.
+    logprobs: Vec<f32>,
+    logprob: f32,
+    no_speech: f32,
+    ratio: f32,
+    temperature: f32,
 }
-
-/// The code of a language that was detected, and how likely it is.
-type Detected = Option<(&'static str, f32)>;
 
 /// What a window has become.
 struct Written {
@@ -55,9 +63,11 @@ struct Written {
 struct Line {
     slot: u32,
     tokens: Vec<u32>,
-    probabilities: Vec<f32>,
+    logprobs: Vec<f32>,
+    /// Of all tokens, and of the one that comes next.
     sum: f32,
-    last: Chosen,
+    next: Chosen,
+    no_speech: f32,
 }
 
 impl Line {
@@ -94,53 +104,76 @@ impl<'a> Work<'a> {
             None if !multilingual => Some("en"),
             None => None,
         };
+        let mut tokens = speech.tokens.clone();
+        if options.suppress_symbols {
+            tokens.suppressed.extend_from_slice(&speech.symbols);
+        }
         Ok(Work {
             hotwords: encode(&options.hotwords)?,
             text: encode(&options.prompt)?,
             prompt_from: 0,
             noise: Noise(options.seed),
+            rules: Rules {
+                tokens,
+                timestamps: options.timestamps,
+                most_initial: (options.max_initial_timestamp.max(0.0) / TICK).round() as u32,
+            },
             speech,
             options,
             language,
+            language_probability: 1.0,
+            ended: false,
         })
     }
 
-    pub(super) fn run(
-        mut self,
-        samples: &[f32],
-        see: &mut dyn FnMut(Update<'_>) -> ControlFlow<()>,
-    ) -> Result<Transcript, Error> {
-        let speech = self.speech;
-        let mut transcript = Transcript {
+    pub(super) fn run(mut self, samples: &[f32], see: &mut See<'_>) -> Result<Transcript, Error> {
+        let content = samples.len() / HOP;
+        let whole = 0..content;
+        let heard: Vec<Range<usize>> = if self.options.skip_silence {
+            welte_audio::speech(samples)
+                .into_iter()
+                .map(|span| span.start / HOP..span.end.div_ceil(HOP).min(content))
+                .filter(|span| !span.is_empty())
+                .collect()
+        } else {
+            std::iter::once(whole)
+                .filter(|whole| !whole.is_empty())
+                .collect()
+        };
+        let mut segments = Vec::new();
+        if !heard.is_empty() {
+            // One more frame after the end, as the frames of the end are mirrored.
+            let spectrogram = self.speech.mel.spectrogram(samples, HOP);
+            if self.options.batch {
+                self.all_windows(&spectrogram, &heard, &mut segments, see)?;
+            } else {
+                self.one_by_one(&spectrogram, &heard, content, &mut segments, see)?;
+            }
+        }
+        Ok(Transcript {
             task: self.options.task,
             language: self.language.unwrap_or("en").to_string(),
-            language_probability: 1.0,
+            language_probability: self.language_probability,
             seconds: samples.len() as f64 / f64::from(RATE),
-            segments: Vec::new(),
-        };
-        let frames_of = |samples: usize| samples / HOP;
-        let heard: Vec<Range<usize>> = match self.options.skip_silence {
-            true => welte_audio::speech(samples)
-                .into_iter()
-                .map(|span| frames_of(span.start)..span.end.div_ceil(HOP))
-                .collect(),
-            false => std::iter::once(0..usize::MAX).collect(),
-        };
-        let content = frames_of(samples.len());
-        if heard.is_empty() || content == 0 {
-            return Ok(transcript);
-        }
-        // One more frame after the end, as the frames of the end are mirrored.
-        let padded: Vec<f32> = samples.iter().copied().chain([0.0; HOP]).collect();
-        let spectrogram = speech.mel.spectrogram(&padded);
-        drop(padded);
-        let window = speech.spec.frames() as usize;
+            segments,
+        })
+    }
+
+    /// Each window begins where the text of the one before it ends, and knows that text.
+    fn one_by_one(
+        &mut self,
+        spectrogram: &Spectrogram,
+        heard: &[Range<usize>],
+        content: usize,
+        segments: &mut Vec<Segment>,
+        see: &mut See<'_>,
+    ) -> Result<(), Error> {
+        let window = self.speech.spec.frames() as usize;
         let mut seek = 0;
-        while seek < content {
+        while seek < content && !self.ended {
             let rest = (content - seek).min(window);
             // Nothing is to be heard in this window: on to the next sound.
-            let next = heard.iter().find(|span| span.end > seek);
-            match next {
+            match heard.iter().find(|span| span.end > seek) {
                 None => break,
                 Some(span) if span.start >= seek + rest => {
                     seek = span.start;
@@ -148,114 +181,161 @@ impl<'a> Work<'a> {
                 }
                 Some(_) => {}
             }
-            let (written, detected) = self.window(&spectrogram, seek, rest)?;
-            if let Some((code, probability)) = detected {
-                transcript.language = code.to_string();
-                transcript.language_probability = probability;
-                if see(Update::Language(code, probability)).is_break() {
-                    return Ok(transcript);
+            let all = std::iter::once(seek..seek + rest).collect::<Vec<_>>();
+            for written in self.windows(spectrogram, &all, see)? {
+                seek += written.frames.max(1);
+                for segment in written.segments {
+                    self.text.extend_from_slice(&segment.tokens);
+                    self.add(segment, segments, see);
                 }
-            }
-            let before = seek;
-            seek += written.frames.max(1);
-            for mut segment in written.segments {
-                segment.id = transcript.segments.len();
-                self.text.extend_from_slice(&segment.tokens);
-                let flow = see(Update::Segment(&segment));
-                transcript.segments.push(segment);
-                if flow.is_break() {
-                    return Ok(transcript);
+                if !self.options.condition_on_previous || written.temperature > CERTAIN {
+                    self.prompt_from = self.text.len();
                 }
-            }
-            if !self.options.condition_on_previous || written.temperature > CERTAIN {
-                self.prompt_from = self.text.len();
-            }
-            debug_assert!(seek > before);
-            if see(Update::Done(seek.min(content) as f64 / FRAMES)).is_break() {
-                return Ok(transcript);
+                self.tell(Update::Done(seek.min(content) as f64 / FRAMES), see);
             }
         }
-        Ok(transcript)
+        Ok(())
+    }
+
+    /// Windows are cut where it is quiet and know nothing of each other, so several are written together.
+    fn all_windows(
+        &mut self,
+        spectrogram: &Spectrogram,
+        heard: &[Range<usize>],
+        segments: &mut Vec<Segment>,
+        see: &mut See<'_>,
+    ) -> Result<(), Error> {
+        let most = self.speech.windows as usize;
+        let mut pending = cut(spectrogram, heard, self.speech.spec.frames() as usize);
+        let mut early: Vec<Segment> = Vec::new();
+        while !pending.is_empty() {
+            let taken: Vec<_> = pending.drain(..pending.len().min(most)).collect();
+            let all = self.windows(spectrogram, &taken, see)?;
+            if self.ended {
+                break;
+            }
+            for (range, written) in taken.iter().zip(all).rev() {
+                // What a window has left over is heard again.
+                let rest = range.start + written.frames.max(1)..range.end;
+                if rest.len() >= LEAST_REST {
+                    pending.push_front(rest);
+                }
+                early.extend(written.segments);
+            }
+            // Segments before the first window that is left are complete.
+            let done = pending.front().map_or(spectrogram.frames(), |w| w.start);
+            early.sort_by(|a, b| a.seek.cmp(&b.seek).then(a.start.total_cmp(&b.start)));
+            let count = early.partition_point(|segment| segment.seek < done);
+            for segment in early.drain(..count) {
+                self.add(segment, segments, see);
+            }
+            self.tell(Update::Done(done as f64 / FRAMES), see);
+        }
+        Ok(())
+    }
+
+    /// Tells how far the work is; whether it goes on.
+    fn tell(&mut self, update: Update<'_>, see: &mut See<'_>) -> bool {
+        self.ended = self.ended || see(update).is_break();
+        !self.ended
+    }
+
+    fn add(&mut self, mut segment: Segment, segments: &mut Vec<Segment>, see: &mut See<'_>) {
+        if !self.ended {
+            segment.id = segments.len();
+            self.tell(Update::Segment(&segment), see);
+            segments.push(segment);
+        }
     }
 
     /// The tokens of the first window's text.
     pub(super) fn first(mut self, spectrogram: &Spectrogram) -> Result<Vec<u32>, Error> {
         let rest = spectrogram.frames().min(self.speech.spec.frames() as usize);
         let mut machine = self.speech.machine();
-        machine.hear(&spectrogram.values[..rest * spectrogram.bins])?;
-        Ok(self.write(&mut machine)?.tokens)
+        machine.hear(0, &spectrogram.values[..rest * spectrogram.bins])?;
+        let see = &mut |_: Update<'_>| ControlFlow::Continue(());
+        Ok(self.write(&mut machine, 0, None, see)?.tokens)
     }
 
-    /// Hears a window and writes its text. Other work may have the machine before and after, not in between.
-    fn window(
+    /// Hears windows and writes their texts; none if the work ends. Other work has its turn before and after, not in between.
+    fn windows(
         &mut self,
         spectrogram: &Spectrogram,
-        seek: usize,
-        rest: usize,
-    ) -> Result<(Written, Detected), Error> {
-        let mut machine = self.speech.machine();
+        ranges: &[Range<usize>],
+        see: &mut See<'_>,
+    ) -> Result<Vec<Written>, Error> {
+        let speech = self.speech;
+        let turn = speech.machine.take(&mut || self.tell(Update::Working, see));
+        let Some(mut machine) = turn else {
+            return Ok(Vec::new());
+        };
         let bins = spectrogram.bins;
-        machine.hear(&spectrogram.values[seek * bins..(seek + rest) * bins])?;
-        let detected = match self.language {
-            Some(_) => None,
-            None => Some(self.detect(&mut machine)?),
-        };
-        if let Some((code, _)) = detected {
-            self.language = Some(code);
-        }
-        let draft = self.write(&mut machine)?;
-        let mut written = Written {
-            segments: Vec::new(),
-            frames: rest,
-            temperature: draft.temperature,
-        };
-        if !self.is_silence(&draft) {
-            let (segments, cuts, frames) = self.segments(&draft, seek, rest);
-            (written.segments, written.frames) = (segments, frames);
-            if self.options.word_timestamps {
-                self.add_words(&mut machine, &draft, &cuts, &mut written.segments, rest)?;
+        for (window, range) in (0..).zip(ranges) {
+            machine.hear(
+                window,
+                &spectrogram.values[range.start * bins..range.end * bins],
+            )?;
+            if !self.tell(Update::Working, see) {
+                return Ok(Vec::new());
             }
         }
-        Ok((written, detected))
+        if self.language.is_none() {
+            machine.attend(0, 0)?;
+            let (code, probability) = self.detect(&mut machine)?;
+            (self.language, self.language_probability) = (Some(code), probability);
+            self.tell(Update::Language(code, probability), see);
+        }
+        let mut firsts = VecDeque::new();
+        if ranges.len() > 1 && self.options.temperatures[0] == 0.0 {
+            let windows: Vec<u32> = (0..ranges.len() as u32).collect();
+            let lines = self.lines(&mut machine, &windows, 0.0, see)?;
+            firsts.extend(lines.into_iter().map(|line| self.draft_of(line, 0.0)));
+        }
+        let mut all = Vec::new();
+        for (window, range) in (0..).zip(ranges) {
+            let draft = self.write(&mut machine, window, firsts.pop_front(), see)?;
+            if self.ended {
+                return Ok(Vec::new());
+            }
+            let mut written = Written {
+                segments: Vec::new(),
+                frames: range.len(),
+                temperature: draft.temperature,
+            };
+            if !self.is_silence(&draft) {
+                let (mut segments, frames) = self.segments(&draft, range);
+                if self.options.word_timestamps {
+                    machine.attend(0, window)?;
+                    self.add_words(&mut machine, &mut segments, range)?;
+                }
+                (written.segments, written.frames) = (segments, frames);
+            }
+            all.push(written);
+        }
+        Ok(all)
     }
 
-    /// Gives segments their words. `cuts` says which of the draft's tokens each has.
+    /// Gives segments of a window their words.
     fn add_words(
         &self,
         machine: &mut Machine,
-        draft: &Draft,
-        cuts: &[Range<usize>],
         segments: &mut [Segment],
-        frames: usize,
+        range: &Range<usize>,
     ) -> Result<(), Error> {
-        let texts: Vec<Text<'_>> = cuts
-            .iter()
-            .map(|cut| Text {
-                tokens: &draft.tokens[cut.clone()],
-                probabilities: &draft.probabilities[cut.clone()],
-            })
-            .collect();
         let (prompt, start) = self.prompt();
         let own = &prompt[start as usize..];
         let own = own
-            .strip_suffix(&[self.speech.tokens.no_timestamps])
+            .strip_suffix(&[self.rules.tokens.no_timestamps])
             .unwrap_or(own);
-        let from = segments
-            .first()
-            .map_or(0.0, |segment| segment.seek as f64 / FRAMES);
         let language = self.language.unwrap_or("en");
-        let words = self
-            .speech
-            .words(machine, own, language, &texts, (from, frames))?;
-        for (segment, words) in segments.iter_mut().zip(words) {
-            segment.words = words;
-        }
-        Ok(())
+        let place = (range.start as f64 / FRAMES, range.len());
+        self.speech
+            .add_words(machine, own, language, segments, place)
     }
 
     /// The likeliest language, and how likely it is among all languages.
     fn detect(&self, machine: &mut Machine) -> Result<(&'static str, f32), Error> {
-        let tokens = &self.speech.tokens;
+        let tokens = &self.rules.tokens;
         let logits = machine.begin(0, &[tokens.start], &[0])?;
         let of_languages = tokens.languages.iter();
         let logits: Vec<f32> = of_languages.map(|(_, id)| logits[*id as usize]).collect();
@@ -266,7 +346,7 @@ impl<'a> Work<'a> {
 
     /// The tokens before a window's text, and the place of the mark of the beginning.
     fn prompt(&self) -> (Vec<u32>, u32) {
-        let tokens = &self.speech.tokens;
+        let tokens = &self.rules.tokens;
         let half = self.speech.spec.tokens as usize / 2;
         let earlier = &self.text[self.prompt_from..];
         let mut prompt = Vec::new();
@@ -294,22 +374,22 @@ impl<'a> Work<'a> {
         (prompt, start)
     }
 
-    /// Writes the text of the window that was heard, at one temperature after the other until it is good enough.
-    fn write(&mut self, machine: &mut Machine) -> Result<Draft, Error> {
+    /// Writes the text of a window, at one temperature after the other until it is good enough. The first text may be there.
+    fn write(
+        &mut self,
+        machine: &mut Machine,
+        window: u32,
+        mut first: Option<Draft>,
+        see: &mut See<'_>,
+    ) -> Result<Draft, Error> {
         let options = self.options;
         let mut all: Vec<Draft> = Vec::new();
         for temperature in &options.temperatures {
-            let draft = self.draft(machine, *temperature)?;
-            let repeats = options
-                .compression_ratio_threshold
-                .is_some_and(|most| draft.ratio > most);
-            let unlikely = options
-                .logprob_threshold
-                .is_some_and(|least| draft.logprob < least);
-            let silent = options
-                .no_speech_threshold
-                .is_some_and(|most| draft.no_speech > most);
-            if !(repeats || unlikely) || silent && unlikely {
+            let draft = match first.take() {
+                Some(draft) => draft,
+                None => self.draft(machine, window, *temperature, see)?,
+            };
+            if self.ended || self.is_good(&draft) {
                 return Ok(draft);
             }
             all.push(draft);
@@ -321,12 +401,13 @@ impl<'a> Work<'a> {
             let fits = |draft: &Draft| draft.ratio <= most;
             (fits(a).cmp(&fits(b))).then(a.logprob.total_cmp(&b.logprob))
         };
-        let best = all
-            .into_iter()
-            .reduce(|best, next| match order(&next, &best) {
-                std::cmp::Ordering::Greater => next,
-                _ => best,
-            });
+        let best = all.into_iter().reduce(|best, next| {
+            if order(&next, &best).is_gt() {
+                next
+            } else {
+                best
+            }
+        });
         best.map(|draft| Draft {
             temperature: last,
             ..draft
@@ -337,91 +418,124 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// One text at one temperature: the likeliest of several if it is above 0.
-    fn draft(&mut self, machine: &mut Machine, temperature: f32) -> Result<Draft, Error> {
-        let (speech, options) = (self.speech, self.options);
-        let mut tokens = speech.tokens.clone();
-        if options.suppress_symbols {
-            tokens.suppressed.extend_from_slice(&speech.symbols);
-        }
-        let rules = Rules {
-            tokens: &tokens,
-            timestamps: options.timestamps,
-            most_initial: (options.max_initial_timestamp.max(0.0) / TICK).round() as u32,
+    /// A text that need not be written again at a higher temperature.
+    fn is_good(&self, draft: &Draft) -> bool {
+        let options = self.options;
+        let repeats = options
+            .compression_ratio_threshold
+            .is_some_and(|most| draft.ratio > most);
+        let unlikely = options
+            .logprob_threshold
+            .is_some_and(|least| draft.logprob < least);
+        let silent = options
+            .no_speech_threshold
+            .is_some_and(|most| draft.no_speech > most);
+        !(repeats || unlikely) || silent && unlikely
+    }
+
+    /// One text of a window at one temperature: the likeliest of several if it is above 0.
+    fn draft(
+        &mut self,
+        machine: &mut Machine,
+        window: u32,
+        temperature: f32,
+        see: &mut See<'_>,
+    ) -> Result<Draft, Error> {
+        let count = if temperature > 0.0 {
+            self.options.best_of.clamp(1, machine.slots())
+        } else {
+            1
         };
+        let windows = vec![window; count as usize];
+        let lines = self.lines(machine, &windows, temperature, see)?;
+        let better = |best: Line, next: Line| {
+            if next.mean() > best.mean() {
+                next
+            } else {
+                best
+            }
+        };
+        let line = lines.into_iter().reduce(better);
+        let line = line.ok_or_else(|| Error::Speech {
+            field: "best_of",
+            problem: "no text is written".to_string(),
+        })?;
+        Ok(self.draft_of(line, temperature))
+    }
+
+    fn draft_of(&self, line: Line, temperature: f32) -> Draft {
+        Draft {
+            ratio: compression_ratio(self.text_of(&line.tokens).trim()),
+            logprob: line.mean(),
+            tokens: line.tokens,
+            logprobs: line.logprobs,
+            no_speech: line.no_speech,
+            temperature,
+        }
+    }
+
+    /// Writes several texts together, each in a slot of its own, of the window that is named for it.
+    fn lines(
+        &mut self,
+        machine: &mut Machine,
+        windows: &[u32],
+        temperature: f32,
+        see: &mut See<'_>,
+    ) -> Result<Vec<Line>, Error> {
         let (prompt, start) = self.prompt();
-        let (end, vocab) = (tokens.end, tokens.vocab as usize);
+        let tokens = &self.rules.tokens;
+        let (end, no_speech, vocab) = (tokens.end, tokens.no_speech, tokens.vocab as usize);
         let last = prompt.len() as u32 - 1;
         let picks = if start == last {
             vec![last]
         } else {
             vec![start, last]
         };
-        let count = match temperature > 0.0 {
-            true => options.best_of.clamp(1, machine.slots()),
-            false => 1,
-        };
         // A text takes half of the context, as a prompt does.
-        let most =
-            (speech.spec.tokens as usize / 2).min(speech.spec.tokens as usize - prompt.len());
-        let mut no_speech = 0.0;
+        let context = self.speech.spec.tokens as usize;
+        let most = (context / 2).min(context - prompt.len());
         let mut lines = Vec::new();
-        for slot in 0..count {
+        for (slot, window) in (0..).zip(windows) {
+            machine.attend(slot, *window)?;
             let logits = machine.begin(slot, &prompt, &picks)?;
             let (of_start, of_last) = (&logits[..vocab], &logits[logits.len() - vocab..]);
-            if let Some(token) = tokens.no_speech {
-                no_speech = (of_start[token as usize] - log_sum(of_start)).exp();
-            }
+            let no_speech = no_speech.map_or(0.0, |token| {
+                (of_start[token as usize] - log_sum(of_start)).exp()
+            });
             let mut logits = of_last.to_vec();
-            rules.apply(&[], &mut logits);
-            let last = rules.choose(&logits, temperature, &mut self.noise);
+            self.rules.apply(&[], &mut logits);
+            let next = self.rules.choose(&logits, temperature, &mut self.noise);
             lines.push(Line {
                 slot,
                 tokens: Vec::new(),
-                probabilities: Vec::new(),
-                sum: last.logprob,
-                last,
+                logprobs: Vec::new(),
+                sum: next.logprob,
+                next,
+                no_speech,
             });
         }
         let mut logits = vec![0.0; vocab];
         for at in 0..most as u32 {
-            let open = |line: &&mut Line| line.last.token != end;
+            let open = |line: &&mut Line| line.next.token != end;
             let mut rows = Vec::new();
             for line in lines.iter_mut().filter(open) {
-                line.tokens.push(line.last.token);
-                line.probabilities.push(line.last.logprob.exp());
-                rows.push((line.slot, line.last.token, prompt.len() as u32 + at));
+                line.tokens.push(line.next.token);
+                line.logprobs.push(line.next.logprob);
+                rows.push((line.slot, line.next.token, prompt.len() as u32 + at));
             }
-            if rows.is_empty() || at + 1 == most as u32 {
+            if rows.is_empty() || at + 1 == most as u32 || !self.tell(Update::Working, see) {
                 break;
             }
             let found = machine.go_on(&rows)?;
             let open = lines.iter_mut().filter(open);
             for (line, found) in open.zip(found.chunks_exact(vocab)) {
                 logits.copy_from_slice(found);
-                rules.apply(&line.tokens, &mut logits);
-                line.last = rules.choose(&logits, temperature, &mut self.noise);
-                line.sum += line.last.logprob;
+                self.rules.apply(&line.tokens, &mut logits);
+                line.next = self.rules.choose(&logits, temperature, &mut self.noise);
+                line.sum += line.next.logprob;
             }
         }
-        let line = lines
-            .into_iter()
-            .reduce(|best, next| match next.mean() > best.mean() {
-                true => next,
-                false => best,
-            });
-        let line = line.ok_or_else(|| Error::Speech {
-            field: "best_of",
-            problem: "no text is written".to_string(),
-        })?;
-        Ok(Draft {
-            ratio: compression_ratio(self.text_of(&line.tokens).trim()),
-            logprob: line.mean(),
-            tokens: line.tokens,
-            probabilities: line.probabilities,
-            no_speech,
-            temperature,
-        })
+        Ok(lines)
     }
 
     /// Nobody speaks, and the text is not likely either.
@@ -438,7 +552,7 @@ impl<'a> Work<'a> {
     }
 
     fn text_of(&self, tokens: &[u32]) -> String {
-        let end = self.speech.tokens.end;
+        let end = self.rules.tokens.end;
         let text: Vec<u32> = tokens
             .iter()
             .copied()
@@ -447,23 +561,26 @@ impl<'a> Work<'a> {
         self.speech.tokenizer.decode(&text)
     }
 
-    /// The segments of a text with their places in its tokens, and after how many frames the next window begins.
-    fn segments(
-        &self,
-        draft: &Draft,
-        seek: usize,
-        rest: usize,
-    ) -> (Vec<Segment>, Vec<Range<usize>>, usize) {
-        let t = &self.speech.tokens;
-        let (from, size) = (seek as f64 / FRAMES, rest as f64 / FRAMES);
+    /// The segments of a window's text, and after how many frames the next window begins.
+    fn segments(&self, draft: &Draft, range: &Range<usize>) -> (Vec<Segment>, usize) {
+        let t = &self.rules.tokens;
+        let (from, rest) = (range.start as f64 / FRAMES, range.len());
         let is_time = |token: &u32| t.is_timestamp(*token);
         let seconds = |token: u32| f64::from(token - t.timestamps) * TICK;
         let tokens = &draft.tokens;
-        let segment = |start: f64, end: f64, own: Range<usize>| {
-            (
-                self.segment(draft, seek, [start, end], &tokens[own.clone()]),
-                own,
-            )
+        let segment = |start: f64, end: f64, own: Range<usize>| Segment {
+            id: 0,
+            seek: range.start,
+            start: from + start,
+            end: from + end,
+            text: self.text_of(&tokens[own.clone()]),
+            tokens: tokens[own.clone()].to_vec(),
+            logprobs: draft.logprobs[own].to_vec(),
+            temperature: draft.temperature,
+            avg_logprob: draft.logprob,
+            compression_ratio: draft.ratio,
+            no_speech_prob: draft.no_speech,
+            words: Vec::new(),
         };
         // Where one segment ends and the next begins.
         let pairs = tokens.windows(2).enumerate();
@@ -476,9 +593,9 @@ impl<'a> Work<'a> {
             let last = tokens.iter().rev().find(|token| is_time(token));
             let length = match last {
                 Some(last) if *last != t.timestamps => seconds(*last),
-                _ => size,
+                _ => rest as f64 / FRAMES,
             };
-            list.push(segment(from, from + length, 0..tokens.len()));
+            list.push(segment(0.0, length, 0..tokens.len()));
             rest
         } else {
             if ends_once {
@@ -489,35 +606,44 @@ impl<'a> Work<'a> {
                 let own = &tokens[start..*cut];
                 let times = [own[0], own[own.len() - 1]];
                 let [first, last] = times.map(|token| seconds(token.max(t.timestamps)));
-                list.push(segment(from + first, from + last, start..*cut));
+                list.push(segment(first, last, start..*cut));
                 start = *cut;
             }
-            match ends_once {
+            if ends_once {
                 // What follows the last segment is silence.
-                true => rest,
-                false => (tokens[start - 1] - t.timestamps) as usize * TICK_FRAMES,
+                rest
+            } else {
+                (tokens[start - 1] - t.timestamps) as usize * TICK_FRAMES
             }
         };
-        list.retain(|(segment, _)| segment.start != segment.end && !segment.text.trim().is_empty());
-        let (segments, cuts) = list.into_iter().unzip();
-        (segments, cuts, next)
+        list.retain(|segment| segment.start != segment.end && !segment.text.trim().is_empty());
+        (list, next)
     }
+}
 
-    fn segment(&self, draft: &Draft, seek: usize, [start, end]: [f64; 2], own: &[u32]) -> Segment {
-        Segment {
-            id: 0,
-            seek,
-            start,
-            end,
-            text: self.text_of(own),
-            tokens: own.to_vec(),
-            temperature: draft.temperature,
-            avg_logprob: draft.logprob,
-            compression_ratio: draft.ratio,
-            no_speech_prob: draft.no_speech,
-            words: Vec::new(),
+/// Cuts spans of frames into windows of at most `most` frames: between spans if possible, else where it is quiet in the last
+/// third of a window.
+fn cut(spectrogram: &Spectrogram, heard: &[Range<usize>], most: usize) -> VecDeque<Range<usize>> {
+    let loudness = |at: usize| -> f32 {
+        let near = at.saturating_sub(QUIET / 2)..(at + QUIET / 2).min(spectrogram.frames());
+        near.map(|frame| spectrogram.frame(frame).iter().sum::<f32>())
+            .sum()
+    };
+    let mut windows: VecDeque<Range<usize>> = VecDeque::new();
+    for span in heard {
+        match windows.back_mut() {
+            Some(last) if span.end - last.start <= most => last.end = span.end,
+            _ => windows.push_back(span.clone()),
+        }
+        while let Some(long) = windows.pop_back_if(|last| last.len() > most) {
+            let places = long.start + most * 2 / 3..long.start + most;
+            let place = places.min_by(|a, b| loudness(*a).total_cmp(&loudness(*b)));
+            let place = place.unwrap_or(long.start + most);
+            windows.push_back(long.start..place);
+            windows.push_back(place..long.end);
         }
     }
+    windows
 }
 
 /// How many times a text is longer than its compressed form.

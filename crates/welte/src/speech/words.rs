@@ -4,7 +4,7 @@
 use super::machine::Machine;
 use super::options::TICK;
 use super::parts::Parts;
-use super::transcript::Word;
+use super::transcript::{Segment, Word};
 use crate::Error;
 
 /// Values whose median smooths a weight.
@@ -21,37 +21,30 @@ const LONGEST: f64 = 2.0;
 /// The longest median, in seconds.
 const MOST_MEDIAN: f64 = 0.7;
 
-/// Pieces of text that have times: their tokens, with the probability of each.
-pub(super) struct Text<'a> {
-    pub(super) tokens: &'a [u32],
-    pub(super) probabilities: &'a [f32],
-}
-
 impl Parts {
-    /// The words of a window's segments. `prompt` is what comes before a text, `frames` how many frames of the window are sound, and
-    /// `from` when the window begins.
-    pub(super) fn words(
+    /// Gives the segments of the first slot's window their words. `prompt` is what comes before a text; the window begins at `from`
+    /// seconds and has `frames` frames of sound.
+    pub(super) fn add_words(
         &self,
         machine: &mut Machine,
         prompt: &[u32],
         language: &str,
-        segments: &[Text<'_>],
+        segments: &mut [Segment],
         (from, frames): (f64, usize),
-    ) -> Result<Vec<Vec<Word>>, Error> {
+    ) -> Result<(), Error> {
         let end = self.tokens.end;
         let is_text = |token: &u32| *token < end;
         let texts = segments
             .iter()
-            .flat_map(|text| text.tokens.iter().zip(text.probabilities));
-        let (text, probabilities): (Vec<u32>, Vec<f32>) =
+            .flat_map(|segment| segment.tokens.iter().zip(&segment.logprobs));
+        let (text, logprobs): (Vec<u32>, Vec<f32>) =
             texts.filter(|(token, _)| is_text(token)).unzip();
         let mut tokens = prompt.to_vec();
         tokens.push(self.tokens.no_timestamps);
         tokens.extend_from_slice(&text);
         tokens.push(end);
-        let none = || vec![Vec::new(); segments.len()];
         if text.is_empty() || tokens.len() > self.spec.tokens as usize {
-            return Ok(none());
+            return Ok(());
         }
         let places = (frames / 2).clamp(1, self.spec.positions as usize);
         let weights = machine.look(&tokens, &self.alignment_heads, places)?;
@@ -62,9 +55,9 @@ impl Parts {
         let groups = self.groups(&text, language);
         let mut words = Vec::new();
         let mut at = 0;
-        for group in groups {
+        for group in groups.iter().copied() {
             let next = at + group;
-            let sum: f32 = probabilities[at..next].iter().sum();
+            let sum: f32 = logprobs[at..next].iter().map(|value| value.exp()).sum();
             words.push(Word {
                 word: self.tokenizer.decode(&text[at..next]),
                 start: starts[at] as f64 * TICK,
@@ -75,27 +68,24 @@ impl Parts {
         }
         shorten(&mut words);
         // Each segment has the words that begin among its tokens.
-        let mut all = none();
-        let mut counts: Vec<usize> = segments
-            .iter()
-            .map(|text| text.tokens.iter().filter(|token| is_text(token)).count())
-            .collect();
+        let count = |segment: &Segment| segment.tokens.iter().filter(|t| is_text(t)).count();
+        let mut counts: Vec<usize> = segments.iter().map(count).collect();
         let mut segment = 0;
-        for (word, group) in words.into_iter().zip(self.groups(&text, language)) {
+        for (word, group) in words.into_iter().zip(groups) {
             while segment + 1 < counts.len() && counts[segment] == 0 {
                 segment += 1;
             }
             counts[segment] = counts[segment].saturating_sub(group);
-            all[segment].push(Word {
+            segments[segment].words.push(Word {
                 start: from + word.start,
                 end: from + word.end,
                 ..word
             });
         }
-        for words in &mut all {
-            join_punctuation(words);
+        for segment in segments {
+            join_punctuation(&mut segment.words);
         }
-        Ok(all)
+        Ok(())
     }
 
     /// How many tokens each word has.
