@@ -45,9 +45,9 @@ def features(samples, mels, seconds):
 
 def write_features(out):
     out.mkdir(parents=True, exist_ok=True)
-    samples = sound(RATE + 77)
+    samples = sound(RATE + 10)
     for mels in [80, 128]:
-        found = features(samples, mels, 2)[:, ::5].T
+        found = features(samples, mels, 2)[:, ::3].T
         np.ascontiguousarray(found, "<f4").tofile(out / f"mel{mels}.f32")
         print("features", mels, found.shape, found.min(), found.max())
 
@@ -101,7 +101,10 @@ def golden(out, name, mels, layers, dtype, seed, check=False):
         states = made.model.encoder(frames).last_hidden_state[0]
         prompt = [IDS[name] for name in ["<|startoftranscript|>", "<|de|>", "<|transcribe|>"]]
         forced = prompt + [TIMES, *np.random.default_rng(seed).integers(0, WORDS, 8).tolist(), TIMES + 20]
-        logits = made(input_features=frames, decoder_input_ids=torch.tensor([forced])).logits[0]
+        made.set_attn_implementation("eager")
+        forced_run = made(input_features=frames, decoder_input_ids=torch.tensor([forced]), output_attentions=True)
+        logits = forced_run.logits[0]
+        looks = torch.stack([forced_run.cross_attentions[layer][0, head] for layer, head in settings.alignment_heads])
         languages = logits[0, [IDS["<|en|>"], IDS["<|de|>"]]].softmax(-1)
         found = made.generate(frames, language="de", task="transcribe", num_beams=1, do_sample=False, max_new_tokens=20, output_scores=True,
                               return_dict_in_generate=True, return_timestamps=True)
@@ -121,7 +124,7 @@ def golden(out, name, mels, layers, dtype, seed, check=False):
     print(name, seed, texts, "margins", least[0], min(least))
     if check and (min(least) < 0.1 or sum(token >= TIMES for token in texts["timestamps"]) < 3):
         return None
-    files = {"states": states, "logits": logits}
+    files = {"states": states, "logits": logits, "looks": looks}
     for key, values in files.items():
         np.ascontiguousarray(values.float().numpy(), "<f4").tofile(out / "speech" / f"{name}.{key}.f32")
     print(name, f"states {states.std():.2f}, logits {logits.std():.2f}, languages {languages.tolist()}")

@@ -101,6 +101,12 @@ fn check(devices: &[Tolerance]) {
                 logits_off.max(prompt_off) <= *most_logit,
                 "{name} on {device}: {logits_off} {prompt_off}"
             );
+            let looks = floats(&format!("{name}.looks.f32"));
+            let looks_off = off(&speech.looks(&frames, &forced).expect("weights"), &looks);
+            assert!(
+                looks_off <= 2.0 * most_logit,
+                "{name} on {device}: {looks_off}"
+            );
             texts(name, device, &speech, &entry);
         }
     }

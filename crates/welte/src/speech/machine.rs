@@ -193,7 +193,7 @@ impl Machine {
             if own.is_empty() {
                 continue;
             }
-            let part = StepOptions::stage(Stage::Run(done..at));
+            let part = StepOptions::stage(Stage::run(done..at));
             self.decoder.step(&self.step, part)?;
             done = at;
             let stride = params.q_stride as usize;
@@ -217,7 +217,7 @@ impl Machine {
                 }
             }
         }
-        let part = StepOptions::stage(Stage::Run(done..usize::MAX));
+        let part = StepOptions::stage(Stage::run(done..usize::MAX));
         self.decoder.step(&self.step, part)?;
         self.decoder
             .step(&self.step, StepOptions::stage(Stage::End))?;

@@ -3,19 +3,20 @@
 //! [`Speech::transcribe`] reads sound in windows of 30 s. Each is heard once, by the encoder; then the decoder writes its text,
 //! with timestamps that say where the next window begins.
 
+mod lock;
 mod machine;
 mod options;
 mod parts;
 mod rules;
 mod tokens;
 mod transcript;
-mod turns;
 mod window;
 mod words;
 
 use crate::model::plan_program;
 use crate::vision::{fits, place};
 use crate::{Error, VisionOptions};
+use lock::FairLock;
 use machine::Machine;
 pub use options::{SpeechOptions, TranscribeOptions, Update};
 use parts::Parts;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokens::{Tokens, symbols};
 pub use transcript::{Segment, Task, Transcript, TranscriptFormat, Word};
-use turns::Turns;
+
 use welte_audio::{Audio, HOP, Limits, Mel, RATE};
 use welte_device::{Device, DeviceId};
 use welte_formats::Checkpoint;
@@ -98,7 +99,7 @@ impl Speech {
             symbols,
             alignment_heads: lists.heads.unwrap_or_else(|| later_heads(&spec)),
             windows: machine.windows(),
-            machine: Turns::new(machine),
+            machine: FairLock::new(machine),
             spec,
         };
         Ok(Speech {
@@ -182,6 +183,14 @@ impl Speech {
         machine.hear(0, frames)?;
         let last = tokens.len().saturating_sub(1) as u32;
         Ok(machine.begin(0, tokens, &[last])?.to_vec())
+    }
+
+    /// Where the heads that tell the times of words look while tokens are read, `[head][token][state]`: for tests and tools.
+    pub fn looks(&self, frames: &[f32], tokens: &[u32]) -> Result<Vec<f32>, Error> {
+        let (parts, mut machine) = (&self.parts, self.parts.machine());
+        machine.hear(0, frames)?;
+        let places = parts.spec.positions as usize;
+        machine.look(tokens, &parts.alignment_heads, places)
     }
 
     /// The tokens of the first window's text: for tests and tools.

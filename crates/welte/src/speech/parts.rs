@@ -1,8 +1,8 @@
 //! What the work on a sound shares: the model on its device, its spectrogram and its vocabulary.
 
+use super::lock::{FairGuard, FairLock};
 use super::machine::Machine;
 use super::tokens::{Tokens, language_code};
-use super::turns::{Turn, Turns};
 use crate::Error;
 use std::sync::Arc;
 use welte_audio::Mel;
@@ -19,7 +19,7 @@ pub(super) struct Parts {
     pub(super) symbols: Vec<u32>,
     /// Layer and head of the heads that look at the sound of the next token.
     pub(super) alignment_heads: Vec<[u32; 2]>,
-    pub(super) machine: Turns<Machine>,
+    pub(super) machine: FairLock<Machine>,
     /// The most windows that are heard together.
     pub(super) windows: u32,
 }
@@ -39,7 +39,7 @@ impl Parts {
     }
 
     /// The machine, however long it takes to get it.
-    pub(super) fn machine(&self) -> Turn<'_, Machine> {
+    pub(super) fn machine(&self) -> FairGuard<'_, Machine> {
         loop {
             if let Some(turn) = self.machine.take(&mut || true) {
                 return turn;

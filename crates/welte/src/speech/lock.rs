@@ -9,7 +9,7 @@ use std::time::Duration;
 const RETHINK: Duration = Duration::from_millis(100);
 
 /// A value that one caller has at a time. Unlike a mutex it is never given to the caller who had it last while others wait.
-pub(super) struct Turns<T> {
+pub(super) struct FairLock<T> {
     line: Mutex<Line>,
     moved: Condvar,
     value: Mutex<T>,
@@ -23,20 +23,20 @@ struct Line {
 }
 
 /// The value, until it is dropped.
-pub(super) struct Turn<'a, T> {
+pub(super) struct FairGuard<'a, T> {
     value: MutexGuard<'a, T>,
-    place: Place<'a, T>,
+    _place: Place<'a, T>,
 }
 
 /// A place in the line, which is left when it is dropped.
 struct Place<'a, T> {
-    turns: &'a Turns<T>,
+    lock: &'a FairLock<T>,
     number: u64,
 }
 
-impl<T> Turns<T> {
-    pub(super) fn new(value: T) -> Turns<T> {
-        Turns {
+impl<T> FairLock<T> {
+    pub(super) fn new(value: T) -> FairLock<T> {
+        FairLock {
             line: Mutex::default(),
             moved: Condvar::new(),
             value: Mutex::new(value),
@@ -48,15 +48,12 @@ impl<T> Turns<T> {
     }
 
     /// Waits for the value; `None` if `waits` says that the caller no longer does.
-    pub(super) fn take(&self, waits: &mut dyn FnMut() -> bool) -> Option<Turn<'_, T>> {
+    pub(super) fn take(&self, waits: &mut dyn FnMut() -> bool) -> Option<FairGuard<'_, T>> {
         let mut line = self.line();
         let number = line.next;
         line.next += 1;
         line.waiting.push_back(number);
-        let place = Place {
-            turns: self,
-            number,
-        };
+        let place = Place { lock: self, number };
         while line.waiting.front() != Some(&number) {
             let woken = self.moved.wait_timeout(line, RETHINK);
             let (still, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
@@ -70,35 +67,31 @@ impl<T> Turns<T> {
             }
         }
         drop(line);
-        Some(Turn {
+        Some(FairGuard {
             value: self.value.lock().unwrap_or_else(PoisonError::into_inner),
-            place,
+            _place: place,
         })
     }
 }
 
 impl<T> Drop for Place<'_, T> {
     fn drop(&mut self) {
-        let mut line = self.turns.line();
+        let mut line = self.lock.line();
         line.waiting.retain(|number| *number != self.number);
         drop(line);
-        self.turns.moved.notify_all();
+        self.lock.moved.notify_all();
     }
 }
 
-impl<T> Deref for Turn<'_, T> {
+impl<T> Deref for FairGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        debug_assert_eq!(
-            self.place.turns.line().waiting.front(),
-            Some(&self.place.number)
-        );
         &self.value
     }
 }
 
-impl<T> DerefMut for Turn<'_, T> {
+impl<T> DerefMut for FairGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
@@ -111,21 +104,21 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn turns_come_in_order_and_waiters_may_leave() {
-        let turns = Arc::new(Turns::new(Vec::new()));
-        let first = turns.take(&mut || true).unwrap();
+    fn lock_come_in_order_and_waiters_may_leave() {
+        let lock = Arc::new(FairLock::new(Vec::new()));
+        let first = lock.take(&mut || true).unwrap();
         let waiting = |count| {
-            while turns.line().waiting.len() < count {
+            while lock.line().waiting.len() < count {
                 std::thread::yield_now();
             }
         };
         let gone = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for number in 0..3 {
-            let (turns, gone) = (turns.clone(), gone.clone());
+            let (lock, gone) = (lock.clone(), gone.clone());
             threads.push(std::thread::spawn(move || {
                 let mut waits = || number != 1 || !gone.load(Ordering::Relaxed);
-                match turns.take(&mut waits) {
+                match lock.take(&mut waits) {
                     Some(mut turn) => turn.push(number),
                     None => assert_eq!(number, 1),
                 }
@@ -136,10 +129,10 @@ mod tests {
         threads.remove(1).join().unwrap();
         drop(first);
         // Whoever asks now comes after those who wait.
-        turns.take(&mut || true).unwrap().push(9);
+        lock.take(&mut || true).unwrap().push(9);
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(*turns.take(&mut || true).unwrap(), [0, 2, 9]);
+        assert_eq!(*lock.take(&mut || true).unwrap(), [0, 2, 9]);
     }
 }
