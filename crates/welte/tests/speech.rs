@@ -15,6 +15,10 @@ type Tolerance = (&'static str, f32, f32);
 const TOLERANCES: [Tolerance; 2] = [("reference", 3e-4, 4e-3), ("cpu", 1e-2, 3e-2)];
 const GPUS: [Tolerance; 2] = [("cuda", 5e-2, 1e-1), ("gpu", 1e-2, 3e-2)];
 
+/// Tokens of the models.
+const NO_SPEECH: u32 = 264;
+const FIRST_TIME: u32 = 266;
+
 fn floats(name: &str) -> Vec<f32> {
     let path = welte_goldens::folder().join("speech").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -108,6 +112,16 @@ fn check(devices: &[Tolerance]) {
                 "{name} on {device}: {looks_off}"
             );
             texts(name, device, &speech, &entry);
+            // How likely silence is follows from the logits after the first token.
+            let audio = Audio {
+                samples: sound(RATE as usize),
+                rate: RATE,
+                channels: 1,
+            };
+            let exps: Vec<f32> = logits[..vocab].iter().map(|v| v.exp()).collect();
+            let silent = exps[NO_SPEECH as usize] / exps.iter().sum::<f32>();
+            let found = transcribe(&speech, &audio, &greedy())[0].no_speech_prob;
+            assert!((found / silent - 1.0).abs() < 0.1, "{found} {silent}");
         }
     }
 }
@@ -263,6 +277,47 @@ fn windows_that_are_written_together_have_the_texts_that_they_have_alone() {
 }
 
 #[test]
+fn windows_begin_where_the_text_before_them_ends_and_know_it() {
+    let (speech, audio) = first_model(1, 8);
+    let options = greedy();
+    let segments = transcribe(&speech, &audio, &options);
+    let seconds = |token: u32| f64::from(token - FIRST_TIME) * 0.02;
+    let mut cut_early = 0;
+    for pair in segments.windows(2) {
+        let [before, after] = pair else { continue };
+        if after.seek == before.seek || after.seek == before.seek + 100 {
+            continue;
+        }
+        cut_early += 1;
+        let first = before.tokens[0];
+        assert!((before.start - before.seek as f64 / 100.0 - seconds(first)).abs() < 1e-6);
+        let last = *before.tokens.last().expect("tokens");
+        let frames = (100.0 * seconds(last)).round() as usize;
+        assert_eq!(after.seek, before.seek + frames);
+        assert!((after.seek as f64 / 100.0 - before.end).abs() < 1e-6);
+    }
+    assert!(cut_early > 0);
+    // What was written, a prompt and hot words are read before a text.
+    let texts = |change: &dyn Fn(&mut TranscribeOptions)| {
+        let mut options = greedy();
+        change(&mut options);
+        let all = transcribe(&speech, &audio, &options).into_iter();
+        all.map(|segment| segment.text).collect::<Vec<_>>()
+    };
+    let plain = texts(&|_| ());
+    let unaware = texts(&|o| o.condition_on_previous = false);
+    assert!(plain[0] == unaware[0] && plain != unaware);
+    assert_ne!(
+        texts(&|o| o.prompt = Some("Hello".to_string()))[0],
+        plain[0]
+    );
+    assert_ne!(
+        texts(&|o| o.hotwords = Some("Hello".to_string()))[0],
+        plain[0]
+    );
+}
+
+#[test]
 fn work_ends_when_it_is_not_wanted_any_more() {
     let (speech, audio) = first_model(1, 3);
     let options = greedy();
@@ -332,6 +387,19 @@ fn texts_that_are_not_good_enough_are_written_again() {
         (o.no_speech_threshold, o.logprob_threshold) = (Some(threshold), Some(least));
     };
     assert_eq!(written(&|o| quiet(o, silent - 1e-4, 0.0)), None);
+    let steps = |temperatures: &[f32]| {
+        let mut options = greedy();
+        options.temperatures = temperatures.to_vec();
+        quiet(&mut options, silent - 1e-4, 0.0);
+        let mut steps = 0;
+        let done = speech.transcribe(&audio, &options, &mut |_| {
+            steps += 1;
+            ControlFlow::Continue(())
+        });
+        assert!(done.expect("a transcript").segments.is_empty());
+        steps
+    };
+    assert_eq!(steps(&[0.0, 0.5]), steps(&[0.0]));
     assert_eq!(written(&|o| quiet(o, silent + 1e-4, 0.0)), Some(1.0));
     assert_eq!(
         written(&|o| quiet(o, silent - 1e-4, logprob - near)),

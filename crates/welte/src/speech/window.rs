@@ -216,8 +216,7 @@ impl<'a> Work<'a> {
             }
             for (range, written) in taken.iter().zip(all).rev() {
                 // What a window has left over is heard again.
-                let rest = range.start + written.frames.max(1)..range.end;
-                if rest.len() >= LEAST_REST {
+                if let Some(rest) = left_over(range, written.frames) {
                     pending.push_front(rest);
                 }
                 early.extend(written.segments);
@@ -621,6 +620,12 @@ impl<'a> Work<'a> {
     }
 }
 
+/// What is left over of a window whose text ends after some frames, if it is worth a window of its own.
+fn left_over(window: &Range<usize>, frames: usize) -> Option<Range<usize>> {
+    let rest = window.start + frames.max(1)..window.end;
+    (rest.len() >= LEAST_REST).then_some(rest)
+}
+
 /// Cuts spans of frames into windows of at most `most` frames: between spans if possible, else where it is quiet in the last
 /// third of a window.
 fn cut(spectrogram: &Spectrogram, heard: &[Range<usize>], most: usize) -> VecDeque<Range<usize>> {
@@ -655,6 +660,30 @@ fn compression_ratio(text: &str) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_are_cut_between_spans_and_where_it_is_quiet() {
+        let mut values = vec![1.0; 2 * 400];
+        values[2 * 225..2 * 245].fill(-1.0);
+        let spectrogram = Spectrogram { bins: 2, values };
+        let found = cut(&spectrogram, &[10..60, 70..95, 96..140, 150..330], 100);
+        let Some(quiet) = found.get(2).map(|window| window.end) else {
+            panic!("{found:?}");
+        };
+        assert!((230..240).contains(&quiet), "{found:?}");
+        let windows = [10..95, 96..140, 150..quiet, quiet..330];
+        assert_eq!(
+            found.iter().cloned().take(3).collect::<Vec<_>>(),
+            windows[..3]
+        );
+        assert!(found.iter().all(|window| (1..=100).contains(&window.len())));
+        assert_eq!(found.back().map(|window| window.end), Some(330));
+        assert_eq!(cut(&spectrogram, &[], 100), []);
+
+        assert_eq!(left_over(&(100..300), 40), Some(140..300));
+        assert_eq!(left_over(&(100..300), 200 - LEAST_REST + 1), None);
+        assert_eq!(left_over(&(100..300), 900), None);
+    }
 
     #[test]
     fn what_repeats_itself_compresses_well() {

@@ -6,6 +6,7 @@ use super::options::TICK;
 use super::parts::Parts;
 use super::transcript::{Segment, Word};
 use crate::Error;
+use std::ops::Range;
 
 /// Values whose median smooths a weight.
 const MEDIAN: usize = 7;
@@ -53,19 +54,15 @@ impl Parts {
         let rows = &matrix[prompt.len() * places..(tokens.len() - 1) * places];
         let starts = path(rows, text.len() + 1, places);
         let groups = self.groups(&text, language);
-        let mut words = Vec::new();
-        let mut at = 0;
-        for group in groups.iter().copied() {
-            let next = at + group;
-            let sum: f32 = logprobs[at..next].iter().map(|value| value.exp()).sum();
-            words.push(Word {
-                word: self.tokenizer.decode(&text[at..next]),
-                start: starts[at] as f64 * TICK,
-                end: starts[next] as f64 * TICK,
-                probability: sum / group as f32,
-            });
-            at = next;
-        }
+        let mut words: Vec<Word> = spans(&groups, &starts)
+            .map(|(own, [start, end])| Word {
+                word: self.tokenizer.decode(&text[own.clone()]),
+                start: start as f64 * TICK,
+                end: end as f64 * TICK,
+                probability: logprobs[own.clone()].iter().map(|v| v.exp()).sum::<f32>()
+                    / own.len() as f32,
+            })
+            .collect();
         shorten(&mut words);
         // Each segment has the words that begin among its tokens.
         let count = |segment: &Segment| segment.tokens.iter().filter(|t| is_text(t)).count();
@@ -112,6 +109,15 @@ impl Parts {
         }
         groups
     }
+}
+
+/// The tokens of groups, and where each group begins and ends. `starts` has the place of each token, and of the end.
+fn spans(groups: &[usize], starts: &[usize]) -> impl Iterator<Item = (Range<usize>, [usize; 2])> {
+    groups.iter().scan(0, |at, group| {
+        let own = *at..*at + group;
+        *at = own.end;
+        Some((own.clone(), [starts[own.start], starts[own.end]]))
+    })
 }
 
 /// Weights of several heads, `[head][token][place]`, as one matrix: each place relative to its mean over the tokens, smoothed.
@@ -261,6 +267,12 @@ mod tests {
         assert_eq!(path(&matrix, 3, 10), [0, 3, 8]);
         assert_eq!(path(&[1.0; 4], 4, 1), [0; 4]);
         assert_eq!(path(&[1.0; 4], 1, 4), [0]);
+    }
+
+    #[test]
+    fn words_end_where_the_next_one_begins() {
+        let found: Vec<_> = spans(&[2, 1], &[0, 3, 5, 9]).collect();
+        assert_eq!(found, [(0..2, [0, 5]), (2..3, [5, 9])]);
     }
 
     #[test]
