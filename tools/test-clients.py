@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the official clients against `welte serve` with the bundled model, and with a tiny one that takes images (tiny_vision.py).
+"""Runs the official clients against `welte serve` with the bundled model, with a tiny one that takes images (tiny_vision.py), and with
+a tiny one of speech (tiny_speech.py).
 
     pip install openai anthropic ollama schemathesis && npm install openai
     cargo build --release
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 
+import tiny_speech
 import tiny_vision
 
 QUESTION = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -228,6 +230,35 @@ def see_ollama(url):
 SEEING = {"openai": see_openai, "anthropic": see_anthropic, "ollama": see_ollama}
 
 
+def hear_openai(url, folder):
+    import openai
+
+    client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0)
+    path = tiny_speech.sound(folder / "tone.wav")
+    ask = lambda **more: client.audio.transcriptions.create(file=path, model="whisper-1", **{"language": "en"} | more)
+    plain = ask(include=["logprobs"])
+    check(plain.text and len(plain.logprobs) > 3, f"nothing was written: {plain}")
+    verbose = ask(response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    check(verbose.text == plain.text and verbose.duration == 2.0, f"{verbose} in place of {plain}")
+    check(verbose.words and verbose.segments[0].avg_logprob < 0, f"words or segments are missing: {verbose}")
+    check("00:00:0" in ask(response_format="srt"), "subtitles have no times")
+    events = list(ask(stream=True))
+    deltas = "".join(event.delta for event in events if event.type == "transcript.text.delta")
+    check(events[-1].text == deltas.strip(" ") == plain.text, f"{events} in place of {plain.text}")
+    check(ask(chunking_strategy="auto").text, "nothing was written in chunks")
+    english = client.audio.translations.create(file=path, model="tiny-whisper")
+    check(isinstance(english.text, str), f"no text: {english}")
+    for what in ({"language": "klingon"}, {"file": ("a.wav", b"no sound")}):
+        try:
+            ask(**what) if "file" not in what else client.audio.transcriptions.create(model="whisper-1", **what)
+        except openai.BadRequestError:
+            continue
+        sys.exit(f"error: {what} was taken")
+
+
+HEARING = {"openai": hear_openai}
+
+
 def test_npm(url):
     script = pathlib.Path(__file__).with_name("test-clients.mjs")
     subprocess.run(["node", script, url, KEY], check=True)
@@ -261,14 +292,18 @@ def main():
     run(args, "models/demo.gguf", TESTS)
     with tempfile.TemporaryDirectory() as folder:
         run(args, tiny_vision.write(folder), SEEING)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        tests = {name: lambda url, test=test: test(url, folder) for name, test in HEARING.items()}
+        run(args, "models/demo.gguf", tests, "--speech", str(tiny_speech.write(folder)))
 
 
-def run(args, model, tests):
-    """Runs tests against a server with a model."""
+def run(args, model, tests, *more):
+    """Runs tests against a server with a model and further arguments."""
     tests = {name: test for name, test in tests.items() if not args.only or name in args.only}
     if not tests:
         return
-    command = [args.welte, "serve", "-m", str(model), "--strict", "--port", "0", "--api-key", KEY, "--timeout", "30"]
+    command = [args.welte, "serve", "-m", str(model), "--strict", "--port", "0", "--api-key", KEY, "--timeout", "30", *more]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         url = None
@@ -279,7 +314,7 @@ def run(args, model, tests):
         check(url, "the server did not start")
         for name, test in tests.items():
             test(url)
-            print(f"{name}, {pathlib.Path(model).stem}: ok")
+            print(f"{name}, {pathlib.Path(more[-1] if more else model).stem}: ok")
     finally:
         server.terminate()
         code = server.wait(timeout=60)

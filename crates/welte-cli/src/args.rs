@@ -14,6 +14,7 @@ use crate::recipes::CreateArgs;
 use crate::rerank::RerankArgs;
 use crate::sampling::SamplingArgs;
 use crate::service::ServiceArgs;
+use crate::transcribe::TranscribeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Perplexity(PerplexityArgs),
     /// Print the vectors of texts
     Embed(EmbedArgs),
+    /// Write down speech
+    Transcribe(Box<TranscribeArgs>),
     /// Order documents by their relevance for a query
     Rerank(RerankArgs),
     /// Encode text as tokens
@@ -174,6 +177,12 @@ pub(crate) struct ServeArgs {
     pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) eyes: EyeArgs,
+    /// A model of speech for /v1/audio: a Whisper directory, or a .bin file of whisper.cpp
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) speech: Option<String>,
+    /// Windows of sound that are written together if requests allow it (chunking_strategy auto)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), requires = "speech")]
+    pub(crate) speech_batch: u32,
     /// File with a chat template that replaces the models' own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template_file: Option<PathBuf>,
@@ -332,6 +341,12 @@ pub(crate) struct BenchArgs {
     /// Texts of --embed, which are computed together
     #[arg(long, default_value_t = 16, value_name = "N", requires = "embed", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) texts: u32,
+    /// Encode pictures of these sizes, comma-separated, alone and beside a stream
+    #[arg(long, value_name = "WIDTHxHEIGHT", value_delimiter = ',', value_parser = crate::bench::images::size, conflicts_with_all = ["ladder", "random_depth", "serve", "batched", "speculative", "embed"])]
+    pub(crate) images: Vec<[u32; 2]>,
+    /// File with the encoder of --images [default: mmproj*.gguf beside the model]
+    #[arg(long, value_name = "FILE", requires = "images")]
+    pub(crate) mmproj: Option<PathBuf>,
     /// Generate with a made-up draft that is right with this probability per token, comma-separated
     #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
     pub(crate) speculative: Vec<f64>,

@@ -2,6 +2,7 @@
 
 mod batched;
 mod embeddings;
+pub(crate) mod images;
 pub(crate) mod measure;
 mod requests;
 mod serving;
@@ -64,6 +65,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     ])?;
     if !args.embed.is_empty() {
         return embeddings::run(args, &named);
+    }
+    if !args.images.is_empty() {
+        return images::run(args, &named);
     }
     if !args.batched.is_empty() {
         return batched::run(args, &named);

@@ -126,12 +126,12 @@ impl PlaceArgs {
 pub(crate) struct Cpus(pub(crate) Vec<usize>);
 
 impl Cpus {
-    fn parse(text: &str) -> Result<Cpus, String> {
+    pub(crate) fn parse(text: &str) -> Result<Cpus, String> {
         welte::cpu_list(text).map(Cpus)
     }
 }
 
-fn device(name: &str) -> Result<DeviceChoice, String> {
+pub(crate) fn device(name: &str) -> Result<DeviceChoice, String> {
     name.parse().map_err(|error: welte::Error| {
         let kind = name.split(':').next().unwrap_or(name);
         let is_left_out = ["gpu", "vulkan", "metal", "dx12"].contains(&kind)

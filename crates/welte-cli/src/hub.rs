@@ -21,6 +21,7 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
         Command::Perplexity(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Imatrix(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Embed(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Transcribe(args) => (&args.hf_repo, &mut args.model),
         Command::Rerank(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Bench(args) => (&args.hf_repo, &mut args.model),
         Command::Tokenize(args) => (&args.hf_repo, &mut args.model),

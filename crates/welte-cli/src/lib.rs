@@ -54,6 +54,7 @@ mod synth;
 mod templates;
 mod texts;
 mod tokenize;
+mod transcribe;
 mod tune;
 mod video;
 mod wrap;
@@ -117,6 +118,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Profile(args) => profile::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
         Command::Embed(args) => embed::run(&args),
+        Command::Transcribe(args) => transcribe::run(&args),
         Command::Rerank(args) => rerank::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Quantize(args) => quantize::run(&args),

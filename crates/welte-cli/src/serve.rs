@@ -6,11 +6,11 @@ use anyhow::Context;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
-use welte::{Activations, Images, Model};
+use welte::{Activations, Images, Model, Speech, SpeechOptions};
 use welte_report::{count, human};
 #[cfg(feature = "hub")]
 use welte_server::HubAccess;
-use welte_server::{BrowserPage, McpServers, ServerOptions};
+use welte_server::{BrowserPage, McpServers, ServerOptions, SpeechService};
 use welte_table::Class;
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
@@ -25,6 +25,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         .with_max_level(level)
         .init();
     let mut options = options(args)?;
+    options.speech = speech(args)?;
     let mut load = args.place.options()?;
     load.slots = args.parallel;
     load.fit_context = true;
@@ -121,6 +122,25 @@ fn print_first(model: &Model, verbose: bool) {
             ""
         );
     }
+}
+
+/// The model of speech.
+fn speech(args: &ServeArgs) -> anyhow::Result<Option<SpeechService>> {
+    let Some(path) = &args.speech else {
+        return Ok(None);
+    };
+    let mut place = SpeechOptions::default();
+    place.device = args.place.on.device;
+    place.threads = args.place.threads.map(usize::from);
+    place.cpus = args.place.on.cpus.as_ref().map(|cpus| cpus.0.clone());
+    place.windows = args.speech_batch;
+    let model = Speech::open(path, &place)?;
+    let name = welte_server::name_of(path);
+    eprintln!("note: {name} writes down speech on {}", model.device());
+    Ok(Some(SpeechService {
+        name,
+        model: model.into(),
+    }))
 }
 
 fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {

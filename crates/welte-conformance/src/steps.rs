@@ -6,11 +6,11 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, DENSE, Dense, EXPERTS, Experts, Layer, Model};
-use welte_device::{Choice, Context, Device, Role, Stage, Step, StepOptions};
+use welte_device::{Choice, Context, Device, Place, Role, Stage, Step, StepOptions};
 use welte_table::{Format, Op, PassKind, Row};
 
-/// A step that is run part by part gives the bits of one that is run at once, however it is cut, and tokens may be chosen
-/// from it. Without a step that was begun, there is nothing to run or to end.
+/// A step that is run part by part gives the bits of one that is run at once, however it is cut, between commands or within
+/// them, and tokens may be chosen from it. Without a step that was begun, there is nothing to run or to end.
 pub fn parts(device: &dyn Device, oracle: &dyn Device) {
     let small = Model::small(25);
     let model = Model {
@@ -32,7 +32,12 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
         let all = case.program.passes[pass].commands.len();
         let whole = pair.step(kind, rows, outputs, tolerance(&model, rows.len()));
         let mut at_once: Vec<f32> = Vec::new();
-        for length in [all, 1, 2, 5] {
+        for (length, within) in
+            [all, 1, 2, 5]
+                .map(|n| (n, false))
+                .into_iter()
+                .chain([(1, true), (3, true), (4, true)])
+        {
             let step = Step::of(Role::of(kind), rows, outputs);
             let run = |context: &mut dyn Context, part| {
                 let done = context.step(&step, StepOptions::stage(part));
@@ -40,9 +45,13 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
             };
             assert!(run(context.as_mut(), Stage::Begin).is_empty());
             refused(context.sample(&[pick(0)], &mut [0]), "a step that goes on");
-            for first in (0..all).step_by(length) {
-                // The last part may reach beyond the end.
-                assert!(run(context.as_mut(), Stage::Run(first..first + length)).is_empty());
+            let mut places = places(context.as_ref(), all, within);
+            let ends = places.split_off(1).into_iter().skip(length - 1);
+            let mut from = places[0];
+            // The last part may reach beyond the end.
+            for to in ends.step_by(length).chain([Place::END]) {
+                assert!(run(context.as_mut(), Stage::Run(from..to)).is_empty());
+                from = to;
             }
             let got = run(context.as_mut(), Stage::End);
             if at_once.is_empty() {
@@ -50,7 +59,7 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
             }
             assert!(
                 bits(&got) == bits(&at_once),
-                "{kind:?}, {length} commands each"
+                "{kind:?}, cut after {length}, within commands: {within}"
             );
             let off = difference(&got, &whole);
             assert!(
@@ -66,7 +75,7 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
         }
     }
     let step = Step::of(Role::Generated, &next[..1], &[]);
-    for part in [Stage::Run(0..1), Stage::End] {
+    for part in [Stage::run(0..1), Stage::End] {
         let done = context.step(&step, StepOptions::stage(part)).map(drop);
         refused(done, "a part of no step");
     }
@@ -79,14 +88,21 @@ pub fn parts(device: &dyn Device, oracle: &dyn Device) {
             0 => drop(chain(context.as_mut(), &[start(0, 0, 9, 1)])),
             1 => drop(context.step_rows(decode, &next[..1], &[]).expect("a step")),
             _ => {
-                let other = context.step(&longer, StepOptions::stage(Stage::Run(0..1)));
+                let other = context.step(&longer, StepOptions::stage(Stage::run(0..1)));
                 refused(other.map(drop), "parts of another step");
             }
         }
-        let part = StepOptions::stage(Stage::Run(0..1));
+        let part = StepOptions::stage(Stage::run(0..1));
         let done = context.step(&step, part).map(drop);
         refused(done, "parts of a step that is over");
     }
+}
+
+/// Where the step at hand can be cut: before each of `commands` commands, and `within` them.
+pub(crate) fn places(context: &dyn Context, commands: usize, within: bool) -> Vec<Place> {
+    let parts = |command| if within { context.parts(command) } else { 1 };
+    let of = |command| (0..parts(command)).map(move |part| Place { command, part });
+    (0..commands).flat_map(of).collect()
 }
 
 fn pick(output: u32) -> Choice {

@@ -15,7 +15,7 @@ use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Choice, Context, Control, Emitted, Error, HostScratch, HostSlot,
-    LogprobQuery, Logprobs, Made, MaskBoard, Profile, SKIPPED, SlotState, Step, StepChain,
+    LogprobQuery, Logprobs, Made, MaskBoard, Place, Profile, SKIPPED, SlotState, Step, StepChain,
     StepOptions, StepPlan, chain_by_steps, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
@@ -33,8 +33,9 @@ pub(crate) struct CpuContext {
     mixes: bool,
     state: State,
     checks: Checks,
-    /// Chunks of each phase in the step at hand.
+    /// Chunks of each phase that run, and the first of them.
     chunks: Vec<u32>,
+    first: Vec<u32>,
     /// The slots of the chain at hand that have not stopped.
     live: Vec<ChainStart>,
     /// The tokens that a step wants.
@@ -97,6 +98,7 @@ impl CpuContext {
         };
         Ok(CpuContext {
             chunks: Vec::with_capacity(most_phases(program)),
+            first: Vec::with_capacity(most_phases(program)),
             live: Vec::with_capacity(slots),
             choices: Vec::with_capacity(sizes.rows),
             checks: Checks::new(program).mixing(mixes).taking_features(),
@@ -183,8 +185,45 @@ impl CpuContext {
         Logprobs::of(&self.results(pass, rows)[first..][..vocab], query)
     }
 
+    /// Chunks of a command of the step at hand that are cut from the others when the command is: those of its last phase that
+    /// has any. The phases before it prepare rows.
+    fn last_phase(&self, command: usize) -> Option<(usize, u32)> {
+        let (input_rows, output_rows) = (self.state.live, self.output_rows());
+        let phases = self.passes[self.last_pass].phases.iter().enumerate();
+        let own = phases.filter(|(_, phase)| phase.command as usize == command);
+        let chunks =
+            own.map(|(at, phase)| (at, phase.chunks(&self.state, input_rows, output_rows)));
+        let last = chunks.filter(|(_, chunks)| *chunks > 0).next_back();
+        last.map(|(at, chunks)| (at, chunks as u32))
+    }
+
+    /// Of the phases of a command, leaves those chunks that lie before or behind a place within it.
+    fn cut(&mut self, at: Place, behind: bool) {
+        if at.part == 0 {
+            return;
+        }
+        let Some((last, all)) = self.last_phase(at.command) else {
+            return;
+        };
+        let chunk = at
+            .part
+            .saturating_mul(self.inner.team.threads() as u32)
+            .min(all);
+        if behind {
+            let phases = self.passes[self.last_pass].phases[..last].iter();
+            let own = phases
+                .rev()
+                .take_while(|phase| phase.command as usize == at.command);
+            self.chunks[last - own.count()..last].fill(0);
+            self.first[last] = chunk;
+            self.chunks[last] = self.chunks[last].saturating_sub(chunk);
+        } else {
+            self.chunks[last] = chunk.saturating_sub(self.first[last]);
+        }
+    }
+
     /// Runs commands of the step at hand.
-    fn replay(&mut self, commands: Range<usize>, sample: bool) -> Result<(), Error> {
+    fn replay(&mut self, places: Range<Place>, sample: bool) -> Result<(), Error> {
         let (input_rows, output_rows) = (self.state.live, self.output_rows());
         if sample {
             let rows = &self.state.rows[..input_rows];
@@ -193,14 +232,14 @@ impl CpuContext {
             }
         }
         self.state.step += 1;
-        let inner = &*self.inner;
-        let pass = &inner.program.passes[self.last_pass];
-        let lowered = &self.passes[self.last_pass];
         self.chunks.clear();
-        for phase in &lowered.phases {
+        let pass = &self.inner.program.passes[self.last_pass];
+        // With the one that the end cuts.
+        let touched = places.start.command..places.end.command.saturating_add(1);
+        for phase in &self.passes[self.last_pass].phases {
             let index = phase.command as usize;
-            let runs =
-                commands.contains(&index) && (sample || pass.commands[index].op != Op::Sample);
+            let begins = touched.contains(&index) && Place::before(index) < places.end;
+            let runs = begins && (sample || pass.commands[index].op != Op::Sample);
             let chunks = if runs {
                 phase.chunks(&self.state, input_rows, output_rows)
             } else {
@@ -208,9 +247,17 @@ impl CpuContext {
             };
             self.chunks.push(chunks as u32);
         }
-        let (state, scratch) = (&self.state, &self.scratch);
+        self.first.clear();
+        self.first.resize(self.chunks.len(), 0);
+        self.cut(places.start, true);
+        self.cut(places.end, false);
+        let inner = &*self.inner;
+        let pass = &inner.program.passes[self.last_pass];
+        let lowered = &self.passes[self.last_pass];
+        let (state, scratch, firsts) = (&self.state, &self.scratch, &self.first);
         let work = |first: usize| {
             move |phase: usize, chunk: usize, thread: usize| {
+                let chunk = firsts[first + phase] as usize + chunk;
                 let phase = &lowered.phases[first + phase];
                 let memory = scratch.of_thread(thread);
                 // SAFETY: every thread has its own memory; the rows were checked, and the context is borrowed mutably,
@@ -239,6 +286,10 @@ impl CpuContext {
                 Some(last) if last.0 == phase.command => last.2 = end,
                 _ => {
                     self.ran.push((phase.command, start, end));
+                    if places.start > Place::before(phase.command as usize) {
+                        // Its first part was counted.
+                        continue;
+                    }
                     let rows = phase.rows(input_rows, output_rows);
                     entry.count(&inner.program, command, &state.rows[..input_rows], rows);
                 }
@@ -259,7 +310,7 @@ impl StepChain for CpuContext {
             *row = start.row();
         }
         self.write_tokens();
-        self.replay(0..usize::MAX, true)
+        self.replay(Place::START..Place::END, true)
     }
 
     fn choose_live(&mut self, row: usize) -> Result<Made, Error> {
@@ -347,8 +398,8 @@ impl Context for CpuContext {
         if options.stage.begins() {
             self.begin(step, &plan);
         }
-        if let Some(commands) = options.stage.commands() {
-            self.replay(commands, false)?;
+        if let Some(places) = options.stage.places() {
+            self.replay(places, false)?;
         }
         if !options.stage.ends() {
             return Ok(&[]);
@@ -363,6 +414,13 @@ impl Context for CpuContext {
         let sampled = self.sample(&choices, tokens);
         self.choices = choices;
         sampled.map(|()| &[][..])
+    }
+
+    /// Every thread has a chunk of each part.
+    fn parts(&self, command: usize) -> u32 {
+        let threads = self.inner.team.threads() as u32;
+        self.last_phase(command)
+            .map_or(1, |(_, chunks)| chunks.div_ceil(threads))
     }
 
     fn mixes(&self) -> bool {

@@ -218,8 +218,8 @@ impl Sizes {
                     let scratch = encode_attention::scratch_floats(dim) * 4;
                     sizes.per_thread = sizes.per_thread.max(scratch);
                 }
-                if command.op == Op::Attention {
-                    let p = params::Attention::of(&command.params);
+                if matches!(command.op, Op::Attention | Op::CrossAttention) {
+                    let (p, _) = attention::params_of(command);
                     let (heads, dim) = (p.heads as usize, p.head_dim as usize);
                     let group = heads / (p.kv_heads as usize).max(1);
                     let splits = attention::splits_of(context);
@@ -245,7 +245,7 @@ impl Sizes {
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);
         let commands: usize = program.passes.iter().map(|p| p.commands.len()).sum();
         sizes.tables = commands * PHASES * size_of::<LoweredPhase>()
-            + most_phases(program) * 4
+            + most_phases(program) * 8
             + first_list(program, BufferId::MAX) * 4
             + sizes.rows * (size_of::<Row>() + size_of::<u32>() + size_of::<bool>())
             + slots * size_of::<ChainStart>()

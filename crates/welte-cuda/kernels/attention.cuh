@@ -23,6 +23,8 @@ struct AttentionArgs {
     u32 first;  // flash decoding: row to start with
     u32 most;   // flash decoding: rows from there on
     u32 causal; // not 0: rows see nothing after themselves, whatever their reach
+    u32 positions; // not 0: every row sees as many, whatever its own
+    u32 pad;
 };
 
 __device__ __forceinline__ u32 last_position(const AttentionArgs &a, const Row &row) { return a.causal ? row.position : row.reach; }

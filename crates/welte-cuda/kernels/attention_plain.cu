@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
     for (u32 i = t; i < HEAD_DIM; i += THREADS)
         q[i] = a.q[(u64)row * a.q_stride + head * HEAD_DIM + i] * q_factor(a);
     float sums[PER_THREAD] = {}, largest = NEVER, total = 0;
-    u32 first = first_position(a, at.position), last = last_position(a, at);
+    u32 first = first_position(a, at.position), last = a.positions ? a.positions - 1 : last_position(a, at);
     for (u32 from = first; from <= last; from += THREADS) {
         __syncthreads();
         u32 position = from + t;

@@ -42,7 +42,7 @@ pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;
 pub use report::DeviceReport;
 pub use slot::{ChainStart, Control, Emitted, SlotState};
-pub use step::{Choice, Pick, Role, Span, Stage, Step, StepOptions, Want, same_commands};
+pub use step::{Choice, Pick, Place, Role, Span, Stage, Step, StepOptions, Want, same_commands};
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -170,6 +170,12 @@ pub trait Context: Send {
     /// step of its own pass.
     fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error>;
 
+    /// In how many parts of about the same work a command of the step at hand can be cut ([`Stage::Run`]). The cut changes no
+    /// bit.
+    fn parts(&self, _command: usize) -> u32 {
+        1
+    }
+
     /// Whether generated rows and prompt rows can share a step, which reads the weights once. The same for the context's
     /// life.
     fn mixes(&self) -> bool {
@@ -222,7 +228,7 @@ pub trait Context: Send {
     ) -> Result<(), Error> {
         let step = step_of(self.program(), pass, rows, outputs)?;
         self.step(&step, StepOptions::stage(Stage::Begin))?;
-        let part = Stage::Run(0..commands);
+        let part = Stage::run(0..commands);
         self.step(&step, StepOptions::stage(part)).map(drop)
     }
 

@@ -222,6 +222,33 @@ impl<'a> StepOptions<'a> {
     }
 }
 
+/// A place among the commands of a step: so many whole commands, and parts of the next one
+/// ([`Context::parts`](crate::Context::parts)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Commands before it.
+    pub command: usize,
+    /// Parts of that command before it.
+    pub part: u32,
+}
+
+impl Place {
+    /// Before all commands.
+    pub const START: Place = Place::before(0);
+    /// After all commands.
+    pub const END: Place = Place::before(usize::MAX);
+
+    /// Before a command.
+    pub const fn before(command: usize) -> Place {
+        Place { command, part: 0 }
+    }
+
+    /// The first command of which nothing lies before it.
+    fn untouched(self) -> usize {
+        self.command.saturating_add(usize::from(self.part > 0))
+    }
+}
+
 /// What a call does of a step. A step that is run part by part is [`Stage::Begin`], any number of [`Stage::Run`], and
 /// [`Stage::End`], all with the same step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -231,26 +258,38 @@ pub enum Stage {
     Whole,
     /// Makes it the step at hand, and runs none of its commands.
     Begin,
-    /// Runs some commands, in the order of the pass. Numbers beyond the pass's end are ignored. The device may still be
-    /// at work when the call returns; [`Context::read_bytes`](crate::Context::read_bytes) and [`Stage::End`] wait for it.
-    Run(Range<usize>),
+    /// Runs the commands, and parts of commands, between two places. Numbers beyond the pass's end are ignored. The device may
+    /// still be at work when the call returns; [`Context::read_bytes`](crate::Context::read_bytes) and [`Stage::End`] wait
+    /// for it.
+    Run(Range<Place>),
     /// Ends it, once all its commands have run.
     End,
 }
 
 impl Stage {
+    /// Runs whole commands.
+    pub fn run(commands: Range<usize>) -> Stage {
+        Stage::Run(Place::before(commands.start)..Place::before(commands.end))
+    }
+
     /// True if the call makes the step the one at hand.
     pub fn begins(&self) -> bool {
         matches!(self, Stage::Whole | Stage::Begin)
     }
 
-    /// The commands that run.
-    pub fn commands(&self) -> Option<Range<usize>> {
+    /// What runs.
+    pub fn places(&self) -> Option<Range<Place>> {
         match self {
-            Stage::Whole => Some(0..usize::MAX),
-            Stage::Run(commands) => Some(commands.clone()),
+            Stage::Whole => Some(Place::START..Place::END),
+            Stage::Run(places) => Some(places.clone()),
             Stage::Begin | Stage::End => None,
         }
+    }
+
+    /// The commands that run on a device that cuts none: those that begin there.
+    pub fn commands(&self) -> Option<Range<usize>> {
+        let places = self.places()?;
+        Some(places.start.untouched()..places.end.untouched())
     }
 
     /// True if the call yields output rows or tokens.

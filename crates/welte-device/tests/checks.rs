@@ -472,7 +472,7 @@ fn a_step_that_is_run_in_parts_begins_and_ends_once() {
     let good = Step::of(PROMPT, &[row(0, 0)], &[]);
     let far = Step::of(PROMPT, &[row(0, 8)], &[]);
     let mut part = |step: &Step, part| checks.step(&program, step, &StepOptions::stage(part));
-    let run = || Stage::Run(0..1);
+    let run = || Stage::run(0..1);
     assert_eq!(refusal(part(&good, run())), "no step was begun");
     assert_eq!(refusal(part(&good, Stage::End)), "no step was begun");
     part(&good, Stage::Begin).unwrap();

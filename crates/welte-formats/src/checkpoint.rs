@@ -98,6 +98,62 @@ pub trait Checkpoint: Send + Sync {
     }
 }
 
+/// A checkpoint over another one, which answers whatever it does not answer itself.
+pub trait Overlay: Send + Sync {
+    /// The other one.
+    fn base(&self) -> &dyn Checkpoint;
+    /// As [`Checkpoint::origin`].
+    fn origin(&self) -> &str {
+        self.base().origin()
+    }
+    /// As [`Checkpoint::metadata`].
+    fn metadata(&self) -> &Metadata {
+        self.base().metadata()
+    }
+    /// As [`Checkpoint::tensors`].
+    fn tensors(&self) -> &[TensorInfo] {
+        self.base().tensors()
+    }
+    /// As [`Checkpoint::tensor`].
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.base().tensor(name)
+    }
+    /// As [`Checkpoint::rows`].
+    fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+        self.base().rows(tensor, first, rows)
+    }
+}
+
+impl<T: Overlay> Checkpoint for T {
+    fn origin(&self) -> &str {
+        Overlay::origin(self)
+    }
+    fn dialect(&self) -> Dialect {
+        self.base().dialect()
+    }
+    fn metadata(&self) -> &Metadata {
+        Overlay::metadata(self)
+    }
+    fn tensors(&self) -> &[TensorInfo] {
+        Overlay::tensors(self)
+    }
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        Overlay::tensor(self, name)
+    }
+    fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+        Overlay::rows(self, tensor, first, rows)
+    }
+    fn release(&self) {
+        self.base().release();
+    }
+    fn kinds(&self) -> &Kinds {
+        self.base().kinds()
+    }
+    fn text_files(&self) -> TextFiles {
+        self.base().text_files()
+    }
+}
+
 /// Errors of checkpoint files. Each names the file, the place and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

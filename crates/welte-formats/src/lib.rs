@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod files;
+mod ggml;
 pub mod gguf;
 pub mod hf;
 pub mod importance;
@@ -15,7 +16,8 @@ pub mod synthetic;
 mod tensors;
 mod weight;
 
-pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
+pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, Overlay, TensorInfo, TextFiles, Value};
+pub use ggml::GgmlWhisper;
 pub use narrowed::Narrowed;
 pub use open::open;
 pub use source::Source;

@@ -1,7 +1,6 @@
 //! Converts the 16-bit matrices of a checkpoint's layers to FP8 as they are read.
 
-use crate::checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles};
-use crate::gguf::Kinds;
+use crate::checkpoint::{Checkpoint, Error, Overlay, TensorInfo};
 use crate::quant::{decode, f8_e4m3};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -69,15 +68,9 @@ fn narrows(tensor: &TensorInfo) -> bool {
     is_weight && is_product && is_wide && whole && !of_experts
 }
 
-impl Checkpoint for Narrowed {
-    fn origin(&self) -> &str {
-        self.from.origin()
-    }
-    fn dialect(&self) -> Dialect {
-        self.from.dialect()
-    }
-    fn metadata(&self) -> &Metadata {
-        self.from.metadata()
+impl Overlay for Narrowed {
+    fn base(&self) -> &dyn Checkpoint {
+        &*self.from
     }
     fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
@@ -95,7 +88,7 @@ impl Checkpoint for Narrowed {
         decode(stored.format, &bytes, &mut values);
         if !values.iter().all(|value| value.is_finite()) {
             let problem = "a value is not finite, so the tensor cannot be read as FP8";
-            return Err(tensor.wrong(Path::new(self.origin()), problem));
+            return Err(tensor.wrong(Path::new(self.from.origin()), problem));
         }
         let size = tensor.format.bytes(values.len()).unwrap_or(0);
         let mut narrowed = vec![0; size];
@@ -108,15 +101,6 @@ impl Checkpoint for Narrowed {
         }
         Ok(Cow::Owned(narrowed))
     }
-    fn release(&self) {
-        self.from.release();
-    }
-    fn kinds(&self) -> &Kinds {
-        self.from.kinds()
-    }
-    fn text_files(&self) -> TextFiles {
-        self.from.text_files()
-    }
 }
 
 #[cfg(test)]
@@ -127,7 +111,8 @@ mod tests {
     #[test]
     fn layers_matrices_are_read_as_fp8_and_all_else_as_it_is() {
         let plain = || Synthetic::parse("qwen3-0.6b,layers=1:bf16").expect("a shape");
-        let (before, narrowed) = (plain(), Narrowed::new(Box::new(plain())));
+        let before = plain();
+        let narrowed: Box<dyn Checkpoint> = Box::new(Narrowed::new(Box::new(plain())));
         let mut count = 0;
         for (old, new) in before.tensors().iter().zip(narrowed.tensors()) {
             assert_eq!(narrowed.tensor(&old.name), Some(new));

@@ -1,11 +1,11 @@
 //! Opens checkpoints by content.
 
 use crate::gguf::{Gguf, MAGIC};
-use crate::{Checkpoint, Error, hf, mapped};
+use crate::{Checkpoint, Error, ggml, hf, mapped};
 use std::io::Read;
 use std::path::Path;
 
-/// Opens a GGUF file (any part of a split one) or a directory in Hugging Face layout.
+/// Opens a GGUF file (any part of a split one), a directory in Hugging Face layout, or a Whisper model of whisper.cpp.
 pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, Error> {
     if path.is_dir() {
         return Ok(Box::new(hf::Directory::open(path)?));
@@ -13,6 +13,9 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, Error> {
     let start = first_bytes(path)?;
     if start.starts_with(&MAGIC) {
         return Ok(Box::new(Gguf::open(path)?));
+    }
+    if start.starts_with(&ggml::MAGIC) {
+        return Ok(Box::new(ggml::GgmlWhisper::open(path)?));
     }
     Err(Error::unsupported(path, what_else(path, &start)))
 }

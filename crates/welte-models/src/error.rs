@@ -13,6 +13,14 @@ pub enum Error {
         /// The supported architectures.
         supported: String,
     },
+    /// It writes down speech, so it has no language model of its own.
+    #[error(
+        "{origin}: is a model of speech; use it with `welte transcribe -m {origin} FILE` or `welte serve --speech {origin}`"
+    )]
+    Speech {
+        /// The checkpoint.
+        origin: String,
+    },
     /// A metadata key is missing, has the wrong type or is out of bounds.
     #[error("{origin}: {key}: {problem}")]
     Key {
@@ -51,7 +59,10 @@ impl Error {
     pub fn is_of_contents(&self) -> bool {
         matches!(
             self,
-            Error::Architecture { .. } | Error::Key { .. } | Error::Tensor { .. }
+            Error::Architecture { .. }
+                | Error::Speech { .. }
+                | Error::Key { .. }
+                | Error::Tensor { .. }
         )
     }
 }

@@ -17,6 +17,7 @@ mod options;
 mod read;
 mod rope;
 mod spec;
+mod speech;
 mod survey;
 mod vectors;
 mod vision;
@@ -33,6 +34,7 @@ pub use spec::{
     LayerShape, Mamba, ModelSpec, NormKind, PositionScale, Positions, QkNorm, Rope, Scaling,
     Scoring, SharedExpert,
 };
+pub use speech::{SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};
 pub use vision::{

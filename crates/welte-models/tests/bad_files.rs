@@ -1,7 +1,7 @@
 //! Every golden model with something missing or wrong: each reader refuses it, and none panics.
 
 use std::borrow::Cow;
-use welte_formats::checkpoint::{self, Checkpoint, Dialect, Metadata, TensorInfo, Value};
+use welte_formats::checkpoint::{self, Checkpoint, Metadata, Overlay, TensorInfo, Value};
 use welte_goldens::Golden;
 use welte_models::{CompileOptions, Error, compile, compile_vision, spec, vision_spec};
 use welte_table::{Program, Source};
@@ -65,13 +65,13 @@ fn reads(program: &Program, name: &str) -> bool {
     })
 }
 
-impl Checkpoint for Changed<'_> {
-    fn origin(&self) -> &str {
-        "changed"
+impl Overlay for Changed<'_> {
+    fn base(&self) -> &dyn Checkpoint {
+        self.file
     }
 
-    fn dialect(&self) -> Dialect {
-        self.file.dialect()
+    fn origin(&self) -> &str {
+        "changed"
     }
 
     fn metadata(&self) -> &Metadata {

@@ -45,7 +45,7 @@ impl<'a> Execution<'a> {
             Op::SelectRows => self.select_rows(),
             Op::Pool => self.pool(),
             Op::Sample => {}
-            Op::Attention => self.attention(live),
+            Op::Attention | Op::CrossAttention => self.attention(live),
             _ => (0..live).for_each(|row| self.run_row(row)),
         }
     }
@@ -317,7 +317,7 @@ impl<'a> Execution<'a> {
                 }
                 self.write(c, p.y_stride, row, &y);
             }
-            Op::SelectRows | Op::Pool | Op::Sample | Op::Attention => {}
+            Op::SelectRows | Op::Pool | Op::Sample | Op::Attention | Op::CrossAttention => {}
         }
     }
 
@@ -429,7 +429,24 @@ impl<'a> Execution<'a> {
 
     fn attention(&mut self, live: usize) {
         let [a, _, c, _] = self.command.buffers;
-        let p = params::Attention::of(&self.command.params);
+        let p = match self.command.op {
+            Op::CrossAttention => {
+                let c = params::CrossAttention::of(&self.command.params);
+                params::Attention {
+                    layer: c.layer,
+                    heads: c.heads,
+                    kv_heads: c.kv_heads,
+                    head_dim: c.head_dim,
+                    scale: c.scale,
+                    window: 0,
+                    softcap: 0.0,
+                    q_stride: c.q_stride,
+                    y_stride: c.y_stride,
+                    causal: 0,
+                }
+            }
+            _ => params::Attention::of(&self.command.params),
+        };
         let mut cached = Cached::default();
         for row in 0..live {
             let q = self.read(a, p.q_stride, row, p.heads * p.head_dim);
@@ -476,13 +493,14 @@ impl<'a> Execution<'a> {
         cached: &mut Cached,
     ) -> Vec<f32> {
         let kv_head = head / (p.heads / p.kv_heads) as usize;
-        let row_at = &self.rows[row];
-        let last = if p.causal > 0 {
-            row_at.position
-        } else {
-            row_at.reach
+        let at = &self.rows[row];
+        let end = match self.command.op {
+            Op::CrossAttention => {
+                params::CrossAttention::of(&self.command.params).positions as usize
+            }
+            _ if p.causal > 0 => at.position as usize + 1,
+            _ => at.reach as usize + 1,
         };
-        let end = last as usize + 1;
         let first = match p.window {
             0 => 0,
             window => (self.rows[row].position as usize + 1).saturating_sub(window as usize),

@@ -440,26 +440,22 @@ impl Ask {
         }
         let is_wanted = || {
             let is_late = self.deadline.is_some_and(|at| at <= Instant::now());
-            if is_late || !wanted.load(Ordering::Relaxed) {
-                return Err(Failure::from(welte::Error::Deadline));
-            }
-            Ok(())
+            !is_late && wanted.load(Ordering::Relaxed)
         };
         let mut looked = Vec::new();
         for (prompt, images) in self.prompts.iter().zip(&all) {
             let mut own = Vec::new();
             for &image in images {
-                is_wanted()?;
+                if !is_wanted() {
+                    return Err(welte::Error::Deadline.into());
+                }
                 own.push(images::look(&self.served, &self.image_rules, image)?);
             }
             // A prompt that does not fit needs no features.
             let chat = self.check_length(prompt, own.iter().map(Looked::tokens).sum())?;
             looked.push((own, chat));
         }
-        let see = |image: Looked<'_>| {
-            is_wanted()?;
-            image.see()
-        };
+        let see = |image: Looked<'_>| image.see(&is_wanted);
         let viewed = looked.into_iter().map(|(own, chat)| {
             let images = own.into_iter().map(see).collect::<Result<_, Failure>>()?;
             Ok(Viewed { images, chat })

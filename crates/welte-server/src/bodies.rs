@@ -24,8 +24,10 @@ const MOST_VALUES: usize = 1_000_000;
 /// Memory of a parsed object or list, and of each value in it, at most. Lists grow to twice their size.
 const CONTAINER_BYTES: usize = 700;
 const VALUE_BYTES: usize = 160;
-/// Requests whose images are looked at. One image is decoded and encoded at a time, while others are fetched.
+/// Requests whose images are fetched, decoded and encoded at a time. One tile is encoded at a time.
 const LOOKING: usize = 4;
+/// Requests whose sound is written down. They take turns by windows of sound.
+const LISTENING: usize = 4;
 /// Smaller bodies are parsed at once.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
@@ -37,6 +39,8 @@ pub(crate) struct Bodies {
     places: Arc<Semaphore>,
     /// Places for looking at images. What waits there holds up no text.
     looking: Arc<Semaphore>,
+    /// Places for listening to sound.
+    listening: Arc<Semaphore>,
 }
 
 impl Bodies {
@@ -46,6 +50,7 @@ impl Bodies {
             held: AtomicUsize::new(0),
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
             looking: Arc::new(Semaphore::new(LOOKING)),
+            listening: Arc::new(Semaphore::new(LISTENING)),
         }
     }
 
@@ -63,6 +68,21 @@ impl Bodies {
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         in_place(&self.looking, work).await
+    }
+}
+
+impl Bodies {
+    /// The same for listening to sound.
+    pub(crate) async fn listening<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        in_place(&self.listening, work).await
+    }
+
+    /// The most that all bodies may take.
+    pub(crate) fn most(&self) -> usize {
+        self.max_bytes
     }
 }
 
@@ -98,7 +118,7 @@ impl Bodies {
 }
 
 impl Held {
-    fn add(&mut self, bytes: usize) -> Result<(), Failure> {
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), Failure> {
         let bodies = &self.bodies;
         if self.bytes.saturating_add(bytes) > bodies.max_bytes {
             let message = format!(
@@ -135,17 +155,7 @@ pub(crate) async fn fields(
     options: &ServerOptions,
     request: Request,
 ) -> Result<(Fields, Held), Failure> {
-    let mut held = bodies.hold(0)?;
-    let ignored = request.extensions().get::<Ignored>().cloned();
-    let ignored = ignored.unwrap_or_default();
-    let body = tokio::time::timeout(
-        options.body_timeout,
-        read(options.largest_body, request.into_body(), &mut held),
-    );
-    let body = body.await.unwrap_or_else(|_| {
-        let message = "the body did not arrive in time";
-        Err(Failure::new(StatusCode::REQUEST_TIMEOUT, message))
-    })?;
+    let (body, ignored, mut held) = bytes(bodies, options, request).await?;
     let small = body.len() <= PARSED_AT_ONCE;
     let parse = move || {
         let weight = Weight::of(&body);
@@ -157,6 +167,26 @@ pub(crate) async fn fields(
         return parse();
     }
     bodies.aside(parse).await
+}
+
+/// The bytes of a request's body, what notes its unknown fields, and the memory that it takes.
+pub(crate) async fn bytes(
+    bodies: &Arc<Bodies>,
+    options: &ServerOptions,
+    request: Request,
+) -> Result<(Vec<u8>, Ignored, Held), Failure> {
+    let mut held = bodies.hold(0)?;
+    let ignored = request.extensions().get::<Ignored>().cloned();
+    let ignored = ignored.unwrap_or_default();
+    let body = tokio::time::timeout(
+        options.body_timeout,
+        read(options.largest_body, request.into_body(), &mut held),
+    );
+    let body = body.await.unwrap_or_else(|_| {
+        let message = "the body did not arrive in time";
+        Err(Failure::new(StatusCode::REQUEST_TIMEOUT, message))
+    })?;
+    Ok((body, ignored, held))
 }
 
 /// Reads a body of at most `max_len` bytes.

@@ -226,7 +226,9 @@ impl From<welte::Error> for Failure {
             E::NoEmbeddings { .. } | E::NoScores { .. } | E::NoText { .. } => {
                 StatusCode::BAD_REQUEST
             }
-            E::EmptyStopString
+            E::Audio(_)
+            | E::Speech { .. }
+            | E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }
             | E::NoSuchPrompt { .. }

@@ -142,10 +142,10 @@ impl Looked<'_> {
         self.glimpse.tokens()
     }
 
-    /// Encodes it. Takes a while.
-    pub(crate) fn see(self) -> Result<Arc<Seen>, Failure> {
-        self.glimpse.see().map_err(|error| match error {
-            welte::Error::ManyImages { .. } => error.into(),
+    /// Encodes it, as long as it is wanted. Takes a while.
+    pub(crate) fn see(self, wanted: &dyn Fn() -> bool) -> Result<Arc<Seen>, Failure> {
+        self.glimpse.see_while(wanted).map_err(|error| match error {
+            welte::Error::ManyImages { .. } | welte::Error::Deadline => error.into(),
             error => Failure::field(self.name, error),
         })
     }

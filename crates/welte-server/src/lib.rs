@@ -7,6 +7,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod ask;
+mod audio;
 mod bodies;
 mod browser;
 mod client;
@@ -31,6 +32,7 @@ mod mcp;
 mod metrics;
 mod middleware;
 mod models;
+mod multipart;
 mod ollama;
 mod openai;
 mod openapi;
@@ -47,6 +49,7 @@ mod times;
 mod turns;
 mod volatile_lines;
 
+pub use audio::SpeechService;
 pub use browser::BrowserPage;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
@@ -128,6 +131,8 @@ pub struct ServerOptions {
     /// Lets clients download and delete models; `None`: they may not.
     #[cfg(feature = "hub")]
     pub hub: Option<HubAccess>,
+    /// A model that writes down speech; `None`: there is none.
+    pub speech: Option<SpeechService>,
     /// Servers whose tools models may call through `/v1/responses`; `None`: there are none.
     pub mcp: Option<McpServers>,
     /// Tells routers which prompts are cached; `None`: nobody is told.
@@ -174,6 +179,7 @@ impl Default for ServerOptions {
             body_timeout: Duration::from_secs(60),
             #[cfg(feature = "hub")]
             hub: None,
+            speech: None,
             mcp: None,
             kv_events: None,
             browser: None,

@@ -8,8 +8,8 @@ use crate::hub;
 use crate::ignored;
 use crate::models::Catalog;
 use crate::{
-    ServerOptions, anthropic, bodies, embeddings, engine, health, llama, mcp, middleware, ollama,
-    openai, openapi, page, rerank,
+    ServerOptions, anthropic, audio, bodies, embeddings, engine, health, llama, mcp, middleware,
+    ollama, openai, openapi, page, rerank,
 };
 use axum::Router;
 use axum::extract::{Request, State};
@@ -34,7 +34,7 @@ struct Endpoint {
     handler: MethodRouter<Arc<App>>,
     /// No key is needed.
     open: bool,
-    /// It reads a JSON object of at most [`ServerOptions::largest_body`]. Others ignore the body.
+    /// It reads a body of at most [`ServerOptions::largest_body`]. Others ignore the body.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test walks the table"))]
     reads: bool,
 }
@@ -63,6 +63,14 @@ fn post<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> Endpoint {
 
 fn delete<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> Endpoint {
     Endpoint::new(routing::delete(handler))
+}
+
+/// An endpoint that takes a form.
+fn form<H: Handler<T, Arc<App>>, T: 'static>(handler: H) -> Endpoint {
+    Endpoint {
+        reads: true,
+        ..post(handler)
+    }
 }
 
 /// All endpoints of the APIs. `openapi/` describes each of them.
@@ -107,6 +115,12 @@ fn routes() -> Vec<Route> {
             get(openai::input_items),
         ),
         ("post", "/v1/embeddings", json(embeddings::openai)),
+        (
+            "post",
+            "/v1/audio/transcriptions",
+            form(audio::transcriptions),
+        ),
+        ("post", "/v1/audio/translations", form(audio::translations)),
         ("post", "/embedding", json(embeddings::llama)),
         ("post", "/embeddings", json(embeddings::llama)),
         ("post", "/v1/rerank", json(rerank::rerank)),

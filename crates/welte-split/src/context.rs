@@ -220,11 +220,11 @@ impl SplitContext {
 
         let Some(ran) = &mut self.ran else {
             return context
-                .step(step, StepOptions::stage(Stage::Run(here)))
+                .step(step, StepOptions::stage(Stage::run(here)))
                 .map(drop);
         };
         for (index, command) in (first as u32..).zip(here) {
-            context.step(step, StepOptions::stage(Stage::Run(command..command + 1)))?;
+            context.step(step, StepOptions::stage(Stage::run(command..command + 1)))?;
             let begin = ran.last().map_or(0, |ran| ran.3);
             let timeline = context.last_step();
             if !timeline.is_empty() {

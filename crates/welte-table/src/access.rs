@@ -116,6 +116,15 @@ pub fn accesses(c: &Command) -> Vec<Access> {
                 rows(width, q.y_stride),
             ]
         }
+        Op::CrossAttention => {
+            let q = p::CrossAttention::of(words);
+            let width = heads(q.heads, q.head_dim);
+            vec![
+                rows(width, q.q_stride),
+                Extent::Cache,
+                rows(width, q.y_stride),
+            ]
+        }
         Op::EncodeAttention => {
             let q = p::EncodeAttention::of(words);
             let y = heads(q.heads, q.head_dim);

@@ -174,7 +174,11 @@ fn flops(c: &Command) -> u64 {
         Op::Pool => p::Pool::of(words).n.into(),
         Op::AddFeature => p::AddFeature::of(words).n.into(),
         Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
-        Op::KvAppend | Op::Attention | Op::EncodeAttention | Op::SelectRows => 0,
+        Op::KvAppend
+        | Op::Attention
+        | Op::CrossAttention
+        | Op::EncodeAttention
+        | Op::SelectRows => 0,
     }
 }
 
@@ -188,8 +192,11 @@ pub fn fill(program: &mut Program) {
     }
 }
 
-/// What a command costs on top for the cached positions that these rows read; nothing for ops without a cache.
+/// What a command costs on top for the positions that these rows attend to, cached ones and those of their own text.
 pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
+    if c.op == Op::EncodeAttention {
+        return of_texts(&p::EncodeAttention::of(&c.params), rows);
+    }
     let Some(cache) = program.cache_of(c) else {
         return Cost::default();
     };
@@ -211,6 +218,16 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
                     .saturating_mul(q.head_dim.into()),
             }
         }
+        (Op::CrossAttention, CacheKind::Attention { .. }) => {
+            let q = p::CrossAttention::of(&c.params);
+            let positions = u64::from(q.positions) * rows.len() as u64;
+            Cost {
+                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
+                flops: positions
+                    .saturating_mul(4 * u64::from(q.heads))
+                    .saturating_mul(q.head_dim.into()),
+            }
+        }
         (Op::ShortConv | Op::GatedDelta | Op::Mamba2, CacheKind::Recurrent { floats, .. }) => {
             Cost {
                 // The state is read and written once for each row.
@@ -219,5 +236,26 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
             }
         }
         _ => Cost::default(),
+    }
+}
+
+/// What attention within texts costs. Neighbours of one slot are a text, or those of one window.
+fn of_texts(q: &p::EncodeAttention, rows: &[Row]) -> Cost {
+    let together =
+        |a: &Row, b: &Row| a.slot == b.slot && (q.by_axis == 0 || a.axes[0] == b.axes[0]);
+    let seen = |text: &[Row]| {
+        let all = text.len() as u64;
+        let most = match q.window {
+            0 => all,
+            window => all.min(2 * u64::from(window) + 1),
+        };
+        all.saturating_mul(most)
+    };
+    let positions: u64 = rows.chunk_by(together).map(seen).sum();
+    Cost {
+        bytes: 0,
+        flops: positions
+            .saturating_mul(4 * u64::from(q.heads))
+            .saturating_mul(q.head_dim.into()),
     }
 }

@@ -137,6 +137,9 @@ ops! {
     /// own if `window` is not 0. `causal` 1: a row attends to nothing after itself, whatever its reach. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
     /// that has no value.
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
+    /// Attention of each row over the first `positions` positions of its slot, whatever its own position: what an encoder made of
+    /// speech, whose keys and values an `embed` pass stored. `layer` counts within the cache.
+    CrossAttention "cross_attention": weights [] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, positions: u32, q_stride: u32, y_stride: u32 }
     /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
     /// 0. A run is neighbouring rows of one slot, and of one first axis if `by_axis` is 1. No row sees the last `unseen` rows of a run
     /// that has more of them. `qkv` rows hold q (heads), k (kv_heads), v
@@ -258,6 +261,7 @@ impl Op {
                 | Op::LayerNorm
                 | Op::Matmul
                 | Op::Attention
+                | Op::CrossAttention
                 | Op::EncodeAttention
                 | Op::ActMul
                 | Op::Multiply
@@ -278,6 +282,7 @@ impl Op {
                 | Op::PositionScale
                 | Op::KvAppend
                 | Op::Attention
+                | Op::CrossAttention
                 | Op::EncodeAttention
                 | Op::AddPosition
                 | Op::AddFeature

@@ -541,6 +541,18 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 format!("a window of {}, the cache keeps {window}", q.window)
             })
         }
+        Op::CrossAttention => {
+            let q = p::CrossAttention::of(words);
+            finite(&[q.scale])?;
+            let window = attention_cache(program, c, q.layer, q.heads, q.kv_heads, q.head_dim)?;
+            ensure(window == 0, || format!("a cache with a window of {window}"))?;
+            ensure((1..=program.context).contains(&q.positions), || {
+                format!(
+                    "{} positions, the context is {}",
+                    q.positions, program.context
+                )
+            })
+        }
         Op::EncodeAttention => {
             let q = p::EncodeAttention::of(words);
             ensure(q.kv_heads > 0 && q.heads.is_multiple_of(q.kv_heads), || {

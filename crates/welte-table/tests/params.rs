@@ -15,6 +15,7 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::LayerNorm => p::LayerNorm::of(w).words(),
         Op::HeadsMatmul => p::HeadsMatmul::of(w).words(),
         Op::PositionScale => p::PositionScale::of(w).words(),
+        Op::CrossAttention => p::CrossAttention::of(w).words(),
         Op::EncodeAttention => p::EncodeAttention::of(w).words(),
         Op::AddPosition => p::AddPosition::of(w).words(),
         Op::AddFeature => p::AddFeature::of(w).words(),

@@ -373,6 +373,7 @@ fn parameters_at_their_limits() {
         (Op::Norm, "eps"),
         (Op::LayerNorm, "eps"),
         (Op::PositionScale, "beta"),
+        (Op::CrossAttention, "scale"),
         (Op::EncodeAttention, "scale"),
         (Op::Act, "a"),
         (Op::Act, "d"),

@@ -1,8 +1,12 @@
 //! Decodes files of pictures within limits.
 
+use crate::tiff;
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageError, ImageReader};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader};
 use std::io::Cursor;
+
+/// The most characters of a decoder's message: some quote what the file says.
+const MESSAGE: usize = 300;
 
 /// Pixels of three bytes: red, green, blue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +96,10 @@ pub enum Error {
 pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|e| Error::Damaged(e.to_string()))?;
-    if reader.format().is_none() {
-        return Err(Error::Unknown);
+    match reader.format() {
+        None => return Err(Error::Unknown),
+        Some(ImageFormat::Tiff) => tiff::check(bytes)?,
+        Some(_) => {}
     }
     let mut most = image::Limits::default();
     most.max_alloc = Some(limits.bytes);
@@ -135,7 +141,11 @@ pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
 fn failed(error: ImageError, limits: Limits) -> Error {
     match error {
         ImageError::Limits(_) => Error::Memory { most: limits.bytes },
-        ImageError::Unsupported(e) => Error::Damaged(format!("{e} is not supported")),
-        other => Error::Damaged(other.to_string()),
+        ImageError::Unsupported(e) => damaged(&format!("not supported: {e}")),
+        other => damaged(&other.to_string()),
     }
+}
+
+fn damaged(message: &str) -> Error {
+    Error::Damaged(message.chars().take(MESSAGE).collect())
 }

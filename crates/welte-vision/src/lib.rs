@@ -9,6 +9,7 @@ mod marks;
 mod processor;
 mod resize;
 mod rows;
+mod tiff;
 
 pub use decode::{Error, Limits, Pixels, decode};
 pub use layout::Piece;

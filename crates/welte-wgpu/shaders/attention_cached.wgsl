@@ -1,17 +1,5 @@
 struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
 
-fn element(at: u32, i: u32) -> f32 {
-    return cached(at, i);
-}
-
-fn key_place(row: u32, kv_head: u32, position: u32) -> u32 {
-    return head_place(0u, kv_head, command.p.kv_heads, slot_of(row), position, HEAD_DIM);
-}
-
-fn value_place(row: u32, kv_head: u32, position: u32) -> u32 {
-    return head_place(1u, kv_head, command.p.kv_heads, slot_of(row), position, HEAD_DIM);
-}
-
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let p = command.p;

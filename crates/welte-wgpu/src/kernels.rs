@@ -512,13 +512,28 @@ pub(crate) fn rope_append(format: Format) -> Kernel {
 }
 
 pub(crate) fn attention(format: Format, head_dim: u32) -> Kernel {
+    attention_over("attention", shader!("attention_cached"), format, head_dim)
+}
+
+/// Attention over the same positions for every row.
+pub(crate) fn cross_attention(format: Format, head_dim: u32) -> Kernel {
+    attention_over(
+        "cross_attention",
+        shader!("attention_cross"),
+        format,
+        head_dim,
+    )
+}
+
+fn attention_over(name: &str, main: &'static str, format: Format, head_dim: u32) -> Kernel {
     let pieces = [
         shader!("reduce"),
         shader!("cache_read"),
         shader!("attention"),
-        shader!("attention_cached"),
+        shader!("attention_places"),
+        main,
     ];
-    let kernel = Kernel::new("attention", &pieces).caching(format);
+    let kernel = Kernel::new(name, &pieces).caching(format);
     kernel.with("HEAD_DIM", &format!("{head_dim}u"))
 }
 

@@ -679,6 +679,13 @@ impl Lowering<'_> {
                 let p = params::EncodeAttention::of(words);
                 (kernels::encode_attention(p.head_dim), [p.heads, 1])
             }
+            Op::CrossAttention => {
+                let p = params::CrossAttention::of(words);
+                (
+                    kernels::cross_attention(kv_format, p.head_dim),
+                    [p.heads, 1],
+                )
+            }
             Op::AddPosition => each(name, source::ADD_POSITION, params::AddPosition::of(words).k),
             Op::AddFeature => {
                 self.place_features(place);

@@ -20,6 +20,17 @@ pub enum Error {
     /// A picture of a request.
     #[error(transparent)]
     Picture(#[from] welte_vision::Error),
+    /// The sound of a request.
+    #[error(transparent)]
+    Audio(#[from] welte_audio::Error),
+    /// What was asked of a model of speech.
+    #[error("{field}: {problem}")]
+    Speech {
+        /// The option.
+        field: &'static str,
+        /// What is wrong, and what is taken.
+        problem: String,
+    },
     /// The device.
     #[error(transparent)]
     Device(#[from] welte_device::Error),

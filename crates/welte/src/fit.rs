@@ -167,8 +167,12 @@ pub(crate) fn fitted_context(
         Ok(pairs.all(|(base, demand)| {
             let have = base.have.into_iter().chain(options.fit_within).min();
             let have = have.unwrap_or(u64::MAX);
+            let others = match base.device == device.info().id {
+                true => options.encoder,
+                false => 0,
+            };
             let caches = demand.need.saturating_sub(base.need);
-            let room = have.saturating_sub(base.need) as f64;
+            let room = have.saturating_sub(base.need.saturating_add(others)) as f64;
             caches == 0 || caches as f64 <= room * share(base.device, options)
         }))
     };

@@ -35,6 +35,7 @@ mod model;
 mod perplexity;
 mod pictures;
 mod rerank;
+mod speech;
 mod stepper;
 mod text;
 mod vision;
@@ -48,6 +49,7 @@ pub use devices::{devices, open_device, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
+pub use engine::Turns;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot, Request,
     Session, SlotSnapshot, Snapshot, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
@@ -62,8 +64,12 @@ pub use model::{Inspection, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordSight;
-pub use pictures::{Decoded, Eyes, Glimpse, Prompt, Seen, Sight};
+pub use pictures::{Decoded, Encode, Eyes, Glimpse, Prompt, Seen, Sight};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
+pub use speech::{
+    Segment, Speech, SpeechOptions, Task, TranscribeOptions, Transcript, TranscriptFormat, Update,
+    Word,
+};
 pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};

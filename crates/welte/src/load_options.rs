@@ -58,6 +58,8 @@ pub struct LoadOptions {
     /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`](crate::EngineOptions::prefix_store)). The load then samples the weights,
     /// so that stored pages are never used with other weights.
     pub prefix_store: bool,
+    /// Bytes on the device that the encoder of images takes besides: a context that is chosen leaves room for it.
+    pub(crate) encoder: u64,
     /// Vectors that rows may read in place of tokens ([`Program::features`](welte_table::Program::features)); 0: none. Not for encoders.
     pub features: u32,
     /// Whether the model takes images, and where their encoder is.
@@ -104,6 +106,7 @@ impl Default for LoadOptions {
             score_tokens: None,
             page: CompileOptions::default().page,
             prefix_store: false,
+            encoder: 0,
             features: 0,
             images: Images::Off,
             max_chain: 256,

@@ -10,6 +10,7 @@ pub use inspection::Inspection;
 
 use crate::cache::fingerprint;
 use crate::constraint::Grammars;
+use crate::engine::Neighbour;
 use crate::fit::FittedContext;
 use crate::pictures::Eyes;
 use crate::text::TextSide;
@@ -67,6 +68,8 @@ pub(crate) struct Inner {
     /// Made for the first constraint.
     grammars: OnceLock<Result<Grammars, String>>,
     pub(crate) eyes: OnceLock<Eyes>,
+    /// The engine that encoders on the same device leave steps to.
+    pub(crate) neighbour: Neighbour,
     no_images: Option<String>,
     template: Option<String>,
     end_tokens: Vec<u32>,
@@ -240,6 +243,8 @@ impl Model {
         let tokenizer = side.tokenizer.map(Arc::new);
         let place = (device.info().id, &**loaded.program(), &spec);
         let eyes = found.open(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
+        let neighbour = Neighbour::default();
+        let eyes = eyes.map(|eyes| eyes.beside(device.info().id, &neighbour));
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -258,6 +263,7 @@ impl Model {
                 vectors,
                 tokenizer,
                 eyes: eyes.map_or_else(OnceLock::new, OnceLock::from),
+                neighbour,
                 no_images: found.missing,
                 grammars: OnceLock::new(),
                 template: side.template,

@@ -1,16 +1,21 @@
 //! Pictures in prompts: a model's eyes, what they have seen, and prompts with pictures in the places of placeholders.
 
+use crate::engine::{Neighbour, Turns};
 use crate::vision::{Piece, Vision};
 use crate::{Error, Medium, MediumAt};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use web_time::Duration;
+use welte_device::DeviceId;
 use welte_text::Tokenizer;
 
 /// Bytes of features that are kept of the pictures seen last.
 const KEPT: usize = 512 << 20;
 /// Bytes of features that are kept or in requests, beyond which no further picture is encoded.
 const HELD: usize = 2 << 30;
+/// How often somebody who waits for a picture looks whether it is still wanted.
+const LOOKS: Duration = Duration::from_millis(20);
 
 /// Control tokens that stand for a picture where the vocabulary lacks the placeholder. Prompts have none of them otherwise.
 const STAND_INS: [&str; 4] = ["<pad>", "[PAD]", "<|endoftext|>", "<unk>"];
@@ -28,6 +33,11 @@ pub trait Sight: Send + Sync {
         None
     }
 
+    /// Where pictures are encoded, if a device does that.
+    fn device(&self) -> Option<DeviceId> {
+        None
+    }
+
     /// Decodes a picture.
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error>;
 }
@@ -36,9 +46,12 @@ pub trait Sight: Send + Sync {
 pub struct Decoded<'a> {
     /// What stands in the prompt for it.
     pub layout: Vec<Piece>,
-    /// Computes its features, row after row.
-    pub encode: Box<dyn FnOnce() -> Result<Vec<f32>, Error> + 'a>,
+    /// Computes its features.
+    pub encode: Encode<'a>,
 }
+
+/// Computes the features of a picture, row after row, in turns with others that use the device.
+pub type Encode<'a> = Box<dyn FnOnce(&Turns<'_>) -> Result<Vec<f32>, Error> + 'a>;
 
 impl Sight for Vision {
     fn placeholder(&self) -> &str {
@@ -53,11 +66,15 @@ impl Sight for Vision {
         Vision::number(self, number)
     }
 
+    fn device(&self) -> Option<DeviceId> {
+        Some(Vision::device(self))
+    }
+
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
         let picture = self.read(bytes)?;
         Ok(Decoded {
             layout: self.layout(&picture),
-            encode: Box::new(move || Ok(self.encode(&picture)?.rows.to_vec())),
+            encode: Box::new(move |turns| Ok(self.encode_in(&picture, turns)?.rows.to_vec())),
         })
     }
 }
@@ -110,9 +127,14 @@ impl Glimpse<'_> {
 
     /// Encodes the picture. Takes a while, unless it was seen before.
     pub fn see(self) -> Result<Arc<Seen>, Error> {
+        self.see_while(&|| true)
+    }
+
+    /// As [`Glimpse::see`], but gives up with [`Error::Deadline`] once `wanted` is false.
+    pub fn see_while(self, wanted: &dyn Fn() -> bool) -> Result<Arc<Seen>, Error> {
         match self.found {
             Ok(seen) => Ok(seen),
-            Err(decoded) => self.eyes.encode(self.hash, decoded),
+            Err(decoded) => self.eyes.encode(self.hash, decoded, wanted),
         }
     }
 }
@@ -126,8 +148,11 @@ pub struct Eyes {
     placeholder: u32,
     /// By the hash of their bytes, the last one in use at the end.
     seen: Mutex<VecDeque<([u8; 32], Arc<Seen>)>>,
-    /// Held while a picture is encoded: the same picture in two requests is encoded once.
-    busy: Mutex<()>,
+    /// The engine whose streams have steps between the pieces of an encoder's work, if they share a device.
+    neighbour: Option<Neighbour>,
+    /// Pictures that are being encoded: the same picture in two requests is encoded once.
+    busy: Mutex<Vec<[u8; 32]>>,
+    free: Condvar,
     most_bytes: usize,
     /// All media that were made and may still be in use.
     made: Mutex<Vec<Weak<Medium>>>,
@@ -181,11 +206,20 @@ impl Eyes {
             mark,
             placeholder,
             seen: Mutex::default(),
+            neighbour: None,
             busy: Mutex::default(),
+            free: Condvar::new(),
             most_bytes: KEPT,
             made: Mutex::default(),
             most_held: HELD,
         })
+    }
+
+    /// Eyes that share the device `near` with an engine.
+    pub(crate) fn beside(mut self, near: DeviceId, engine: &Neighbour) -> Eyes {
+        let shares = self.sight.device() == Some(near);
+        self.neighbour = shares.then(|| engine.clone());
+        self
     }
 
     /// The text that stands for a picture in a prompt.
@@ -221,8 +255,13 @@ impl Eyes {
         self.look(bytes)?.see()
     }
 
-    fn encode(&self, hash: [u8; 32], decoded: Decoded<'_>) -> Result<Arc<Seen>, Error> {
-        let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+    fn encode(
+        &self,
+        hash: [u8; 32],
+        decoded: Decoded<'_>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Arc<Seen>, Error> {
+        let _encoding = self.begin(hash, wanted)?;
         if let Some(seen) = self.remember(&hash) {
             return Ok(seen);
         }
@@ -232,7 +271,7 @@ impl Eyes {
                 bytes: bytes_held as u64,
             });
         }
-        let features = (decoded.encode)()?;
+        let features = (decoded.encode)(&Turns::beside(self.neighbour.as_ref(), wanted))?;
         let layout = decoded.layout.into_iter();
         let parts = layout.map(|piece| self.part(piece, &features));
         let seen = Arc::new(Seen {
@@ -241,6 +280,25 @@ impl Eyes {
         self.note(&seen);
         self.keep(hash, &seen);
         Ok(seen)
+    }
+
+    fn busy(&self) -> MutexGuard<'_, Vec<[u8; 32]>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else encodes the same picture.
+    fn begin(&self, hash: [u8; 32], wanted: &dyn Fn() -> bool) -> Result<Encoding<'_>, Error> {
+        let mut busy = self.busy();
+        while busy.contains(&hash) {
+            let waited = self.free.wait_timeout(busy, LOOKS);
+            (busy, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if !wanted() {
+                return Err(Error::Deadline);
+            }
+        }
+        busy.push(hash);
+        drop(busy);
+        Ok(Encoding { eyes: self, hash })
     }
 
     fn made(&self) -> MutexGuard<'_, Vec<Weak<Medium>>> {
@@ -356,6 +414,19 @@ impl Eyes {
     }
 }
 
+/// A picture that is being encoded.
+struct Encoding<'a> {
+    eyes: &'a Eyes,
+    hash: [u8; 32],
+}
+
+impl Drop for Encoding<'_> {
+    fn drop(&mut self) {
+        self.eyes.busy().retain(|hash| *hash != self.hash);
+        self.eyes.free.notify_all();
+    }
+}
+
 /// A prompt with media: what [`Request`](crate::Request) takes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompt {
@@ -439,7 +510,7 @@ impl Sight for WordSight {
         let mark = || Piece::Text(self.placeholder.clone());
         Ok(Decoded {
             layout: vec![mark(), row, mark()],
-            encode: Box::new(|| {
+            encode: Box::new(|_| {
                 self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 Ok(features)
             }),
@@ -501,6 +572,24 @@ mod tests {
         let seen = eyes.see(b"word").unwrap();
         let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen]).unwrap();
         assert_eq!(prompt.tokens, [3, 0, 4, 2, 2, 2, 0, 3, 1, 4, 2, 2, 2]);
+    }
+
+    #[test]
+    fn pictures_stand_in_the_order_of_their_placeholders() {
+        let tokenizer = tokenizer(&["a"], &["<image>"]);
+        let eyes = Eyes::new(Box::new(words()), tokenizer, 4, "m").unwrap();
+        let seen = [b"one", b"two"].map(|word| eyes.see(word).unwrap());
+        let prompt = eyes.place(&[1, 0, 1], &seen).unwrap();
+        assert_eq!(prompt.media.len(), 2);
+        for (placed, seen) in prompt.media.iter().zip(&seen) {
+            let mut parts = seen.parts.iter();
+            assert!(
+                parts.any(
+                    |part| matches!(part, Part::Medium(own) if Arc::ptr_eq(own, &placed.medium))
+                )
+            );
+        }
+        assert!(prompt.media[0].at < prompt.media[1].at);
     }
 
     /// Features that requests hold are bounded; what was given back makes room.

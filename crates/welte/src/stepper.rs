@@ -2,7 +2,8 @@
 
 use crate::{Error, Model};
 use welte_device::{
-    ChainStart, Choice, Context, Control, Pick, Role, SlotState, Stage, Step, StepOptions, Want,
+    ChainStart, Choice, Context, Control, Pick, Place, Role, SlotState, Stage, Step, StepOptions,
+    Want,
 };
 use welte_table::{BufferId, CacheKind, Command, Format, Row, Sampling};
 
@@ -140,7 +141,8 @@ impl Stepper {
         device.step(step, StepOptions::stage(Stage::Begin))?;
         for (at, command) in prompt.commands.iter().enumerate() {
             see(command, device)?;
-            device.step(step, StepOptions::stage(Stage::Run(at..at + 1)))?;
+            let this = Place::before(at)..Place::before(at + 1);
+            device.step(step, StepOptions::stage(Stage::Run(this)))?;
         }
         device.step(step, StepOptions::stage(Stage::End))?;
         self.tokens.extend_from_slice(tokens);

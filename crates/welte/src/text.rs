@@ -22,6 +22,10 @@ impl TextSide {
     pub(crate) fn of(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
         let mut side = match checkpoint.dialect() {
             Dialect::Gguf => from_metadata(checkpoint)?,
+            // whisper.cpp's files have the vocabulary in their metadata, too.
+            Dialect::HuggingFace if checkpoint.metadata().contains_key("tokenizer.ggml.model") => {
+                from_metadata(checkpoint)?
+            }
             Dialect::HuggingFace => from_files(checkpoint)?,
         };
         if let Some(tokenizer) = &mut side.tokenizer {

@@ -8,13 +8,14 @@ mod places;
 mod processor;
 
 use crate::devices::{KINDS, open_device};
+use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
 use crate::{DeviceChoice, Error};
 use places::Places;
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use welte_device::{Context, Device, DeviceId, DeviceOptions, Plan, Role, Step, StepOptions};
+use std::sync::Arc;
+use welte_device::{Device, DeviceId, DeviceOptions, Plan, Role, Step};
 use welte_formats::Checkpoint;
 use welte_models::VisionSpec;
 use welte_table::{Input, Row};
@@ -70,7 +71,7 @@ pub struct Vision {
     line_end: Option<Vec<f32>>,
     scale: f32,
     device: DeviceId,
-    context: Mutex<Box<dyn Context>>,
+    encoder: Encoder,
 }
 
 /// A picture that is decoded and cut up, but not encoded.
@@ -124,18 +125,43 @@ impl Vision {
         options: &VisionOptions,
     ) -> Result<Option<Vision>, Error> {
         let path = mmproj.unwrap_or(Path::new(source));
-        if mmproj.is_none() && !path.is_dir() {
+        match Vision::spec(path, mmproj.is_none())? {
+            Some((spec, checkpoint)) => Vision::of(spec, &*checkpoint, path, options).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What a file says of an encoder, or a directory, which may have none.
+    fn spec(
+        path: &Path,
+        of_model: bool,
+    ) -> Result<Option<(VisionSpec, Box<dyn Checkpoint>)>, Error> {
+        if of_model && !path.is_dir() {
             return Ok(None);
         }
         let checkpoint = welte_formats::open(path)?;
         match welte_models::vision_spec(&*checkpoint)? {
-            Some(spec) => Vision::of(spec, &*checkpoint, path, options).map(Some),
-            None if mmproj.is_none() => Ok(None),
+            Some(spec) => Ok(Some((spec, checkpoint))),
+            None if of_model => Ok(None),
             None => Err(Error::File {
                 path: path.display().to_string(),
                 problem: unknown(&*checkpoint),
             }),
         }
+    }
+
+    /// Bytes that the encoder takes on a device. `None`: it is not there, or does not run there.
+    pub(crate) fn bytes(
+        source: &str,
+        mmproj: Option<&Path>,
+        options: &VisionOptions,
+        device: &dyn Device,
+    ) -> Option<u64> {
+        let path = mmproj.unwrap_or(Path::new(source));
+        let (spec, checkpoint) = Vision::spec(path, mmproj.is_none()).ok()??;
+        let processor = processor_of(&spec, &*checkpoint, path, options).ok()?;
+        let plan = plan(&spec, &*checkpoint, processor.most_patches(), device);
+        Some(plan.ok()?.memory.total())
     }
 
     fn of(
@@ -144,21 +170,15 @@ impl Vision {
         path: &Path,
         options: &VisionOptions,
     ) -> Result<Vision, Error> {
-        let processor = processor::read(
-            &spec,
-            checkpoint,
-            path,
-            (options.most_features, options.both_ways),
-        )?;
+        let processor = processor_of(&spec, checkpoint, path, options)?;
         let rows = processor.most_patches();
         let load = |device: Arc<dyn Device>| {
-            let program = welte_models::compile_vision(&spec, checkpoint, rows)?;
-            let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
+            let plan = plan(&spec, checkpoint, rows, &*device)?;
             fits(&plan, &*device, checkpoint)?;
             let loaded = device.load(plan, checkpoint, &mut |_| ())?;
-            Ok((device.info().id, loaded.context()?))
+            Ok((device.info().id, Encoder::new(loaded)?))
         };
-        let (device, context) = place(options, load)?;
+        let (device, encoder) = place(options, load)?;
         Ok(Vision {
             limits: Limits::of_pixels(options.most_pixels),
             places: Places::of(&spec, checkpoint)?,
@@ -166,7 +186,7 @@ impl Vision {
             line_end: welte_models::line_end(&spec, checkpoint)?,
             scale: options.scale,
             device,
-            context: Mutex::new(context),
+            encoder,
             processor,
             spec,
         })
@@ -207,8 +227,13 @@ impl Vision {
         picture.prepared.layout()
     }
 
-    /// Computes the features of a picture. One call runs at a time; others wait.
+    /// Computes the features of a picture. One tile is encoded at a time; others wait.
     pub fn encode(&self, picture: &Picture) -> Result<Features, Error> {
+        self.encode_in(picture, &Turns::at_once())
+    }
+
+    /// As [`Vision::encode`], in turns with others that use the device.
+    pub fn encode_in(&self, picture: &Picture, turns: &Turns<'_>) -> Result<Features, Error> {
         let width = self.width();
         let prepared = &picture.prepared;
         let each = prepared
@@ -219,7 +244,7 @@ impl Vision {
         let mut rest = &mut all[..];
         for (tile, [lines, columns]) in prepared.parts() {
             let (own, others) = rest.split_at_mut((lines * columns) as usize * width);
-            self.tile(tile, own)?;
+            self.tile(tile, own, turns)?;
             rest = others;
         }
         if !prepared.lines.is_empty() {
@@ -247,7 +272,7 @@ impl Vision {
     }
 
     /// Computes the features of a tile, line by line.
-    fn tile(&self, tile: &Tile, features: &mut [f32]) -> Result<(), Error> {
+    fn tile(&self, tile: &Tile, features: &mut [f32], turns: &Turns<'_>) -> Result<(), Error> {
         let rows = self.processor.rows(tile);
         let width = self.processor.width() as usize;
         let patches = rows.values.chunks_exact(width);
@@ -291,16 +316,33 @@ impl Vision {
             }
         };
         let step = Step::of(Role::Text, &all, &ends);
-        let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        let buffer = context.program().features;
-        context.write_bytes(buffer, 0, &bytes)?;
-        let found = context.step(&step, StepOptions::default())?;
+        let found = self.encoder.run(&bytes, step, turns)?;
         let width = self.width();
         for (number, feature) in numbers.iter().zip(found.chunks_exact(width)) {
             features[*number as usize * width..][..width].copy_from_slice(feature);
         }
         Ok(())
     }
+}
+
+fn processor_of(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    path: &Path,
+    options: &VisionOptions,
+) -> Result<Processor, Error> {
+    let of_model = (options.most_features, options.both_ways);
+    processor::read(spec, checkpoint, path, of_model)
+}
+
+fn plan(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    rows: u32,
+    device: &dyn Device,
+) -> Result<Plan, Error> {
+    let program = welte_models::compile_vision(spec, checkpoint, rows)?;
+    plan_program(device, checkpoint, program, device.patterns())
 }
 
 /// Why a model without a known encoder takes no images.
@@ -315,7 +357,7 @@ pub(crate) fn unknown(checkpoint: &dyn Checkpoint) -> String {
 }
 
 /// Loads on the device that is asked for, or on the first one that can.
-fn place<T>(
+pub(crate) fn place<T>(
     options: &VisionOptions,
     load: impl Fn(Arc<dyn Device>) -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -339,7 +381,11 @@ fn place<T>(
 }
 
 /// Refuses a plan that exceeds the available memory.
-fn fits(plan: &Plan, device: &dyn Device, checkpoint: &dyn Checkpoint) -> Result<(), Error> {
+pub(crate) fn fits(
+    plan: &Plan,
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+) -> Result<(), Error> {
     let need = plan.memory.total();
     match device.available_memory().filter(|have| *have < need) {
         None => Ok(()),

@@ -12,7 +12,7 @@ use welte::{
     Constraint, DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Outcome, Request,
     Sampling, Speculation, StopReason, Stream, SyntheticDraft,
 };
-use welte_formats::{Checkpoint, Dialect, Metadata, TensorInfo};
+use welte_formats::{Checkpoint, Overlay, TensorInfo};
 use welte_table::Format;
 
 fn demo_path() -> String {
@@ -73,25 +73,13 @@ fn every_finished_answer_satisfies_its_schema(device: DeviceChoice) {
 /// The bundled model with random weights: it keeps its vocabulary, and the scales of its blocks.
 struct RandomWeights(Box<dyn Checkpoint>);
 
-impl Checkpoint for RandomWeights {
+impl Overlay for RandomWeights {
+    fn base(&self) -> &dyn Checkpoint {
+        &*self.0
+    }
+
     fn origin(&self) -> &str {
         "random weights"
-    }
-
-    fn dialect(&self) -> Dialect {
-        self.0.dialect()
-    }
-
-    fn metadata(&self) -> &Metadata {
-        self.0.metadata()
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.0.tensors()
-    }
-
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.0.tensor(name)
     }
 
     fn rows(

@@ -390,6 +390,61 @@ fn seeing(folder: &std::path::Path) -> String {
     path.to_str().unwrap().to_string()
 }
 
+fn picture(name: &str) -> Vec<u8> {
+    let folder = welte_goldens::folder().join("../../../welte-vision/tests/data/pictures");
+    std::fs::read(folder.join(name)).unwrap()
+}
+
+/// An encoder that leaves steps to a stream gives the features that it gives alone, and so does the stream. What nobody wants any more
+/// ends.
+#[test]
+fn an_encoder_runs_in_pieces_beside_a_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = seeing(folder.path());
+    for device in [DeviceChoice::CPU, "reference".parse().unwrap()] {
+        let options = with(options(device), |o| {
+            (o.images, o.slots) = (Images::Beside, 2);
+        });
+        let [alone, beside] = [(); 2].map(|()| load(&source, &options));
+        let see = |model: &Model, name: &str| {
+            let eyes = model.eyes().unwrap();
+            let mut prompt = welte::Prompt::default();
+            eyes.push(&mut prompt, &eyes.see(&picture(name)).unwrap());
+            prompt
+        };
+        let asked = with(request(vec![1, 2, 3], &[]), |r| {
+            (r.options.max_tokens, r.options.ignore_end) = (100, true);
+        });
+        let pictures = ["square.png", "tall.png", "wide.png"];
+        let want = pictures.map(|name| see(&alone, name));
+        let text = read(alone.engine().unwrap().submit(asked.clone()).unwrap());
+        let engine = beside.engine().unwrap();
+        let before = engine.turns();
+        let got = std::thread::scope(|scope| {
+            let streams = [(); 3].map(|()| engine.submit(asked.clone()).unwrap());
+            let seen = scope.spawn(|| pictures.map(|name| see(&beside, name)));
+            for stream in streams {
+                assert_eq!(read(stream).0, text.0);
+            }
+            seen.join().unwrap()
+        });
+        assert!(got == want, "other features on {}", beside.device().id);
+        // A piece of every kind of command at least, each in a turn of its own.
+        assert!(engine.turns() - before > 12, "{}", engine.turns() - before);
+        let fresh = load(&source, &options);
+        let _engine = fresh.engine().unwrap();
+        for model in [&fresh, &load(&source, &options)] {
+            let glimpse = model.eyes().unwrap().look(&picture("wide.png")).unwrap();
+            let error = glimpse.see_while(&|| false).unwrap_err();
+            assert!(matches!(error, welte::Error::Deadline), "{error}");
+            assert!(
+                see(model, "wide.png") == want[2],
+                "after one that was given up"
+            );
+        }
+    }
+}
+
 /// From the bytes of a picture to an answer.
 #[test]
 fn a_model_with_eyes_answers_about_pictures() {
@@ -399,15 +454,12 @@ fn a_model_with_eyes_answers_about_pictures() {
     let facts = Model::inspect(&source, &options).unwrap().facts();
     let images = facts.iter().find(|(name, _)| name == "images").unwrap();
     assert!(images.1.contains("room for"), "{images:?}");
+    assert!(images.1.contains("besides the plan"), "{images:?}");
     let model = load(&source, &options);
     let why = model.no_images().map(str::to_string);
     let eyes = model.eyes().unwrap_or_else(|| panic!("{why:?}"));
     assert_eq!(eyes.placeholder(), "<|image_pad|>");
     let template = model.chat_template().unwrap();
-    let picture = |name: &str| {
-        let folder = welte_goldens::folder().join("../../../welte-vision/tests/data/pictures");
-        std::fs::read(folder.join(name)).unwrap()
-    };
     let ask = |name: &str| {
         let message = Message {
             images: vec![Image {

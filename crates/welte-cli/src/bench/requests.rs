@@ -48,7 +48,7 @@ pub(super) fn check(args: &BenchArgs) -> anyhow::Result<()> {
     ] {
         anyhow::ensure!(
             !set,
-            "{flag} cannot be used with --batched, --embed, --serve or --speculative"
+            "{flag} cannot be used with --batched, --embed, --images, --serve or --speculative"
         );
     }
     Ok(())

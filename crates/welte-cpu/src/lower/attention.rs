@@ -77,7 +77,7 @@ impl Lowering<'_> {
     }
 
     pub(super) fn attention(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
-        let p = params::Attention::of(&l.command.params);
+        let (p, positions) = attention::params_of(l.command);
         let (heads, kv_heads, head_dim) =
             (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
         let cache = self.kv_cache(l.command, p.layer, p.kv_heads, p.head_dim)?;
@@ -108,6 +108,7 @@ impl Lowering<'_> {
             head_dim,
             scale: p.scale,
             window: p.window as usize,
+            positions,
             causal: p.causal != 0,
             softcap: p.softcap,
             sinks: self.floats(l.command.weights[0], heads)?,

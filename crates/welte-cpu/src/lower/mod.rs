@@ -126,7 +126,7 @@ impl Lowering<'_> {
             Op::Rope => self.rope(l),
             Op::KvAppend => self.kv_append(l),
             Op::RopeAppend => self.rope_append(l),
-            Op::Attention => self.attention(l),
+            Op::Attention | Op::CrossAttention => self.attention(l),
             Op::EncodeAttention => self.encode_attention(l),
             Op::AddPosition => self.add_position(l),
             Op::AddFeature => self.add_feature(l),

@@ -4,7 +4,7 @@
 use super::cache::KvCache;
 use super::{FloatRows, Floats, State};
 use std::ops::Range;
-use welte_table::Row;
+use welte_table::{Command, Op, Row, params};
 
 /// Positions of one split.
 pub(crate) const SPLIT: usize = 256;
@@ -22,6 +22,8 @@ pub(crate) struct Attention {
     pub(crate) head_dim: usize,
     pub(crate) scale: f32,
     pub(crate) window: usize,
+    /// Positions that every row sees, whatever its own; 0: those up to its reach.
+    pub(crate) positions: usize,
     /// Rows see nothing after themselves, whatever their reach.
     pub(crate) causal: bool,
     pub(crate) softcap: f32,
@@ -76,6 +78,27 @@ pub(crate) fn splits_of(context: usize) -> usize {
     context.div_ceil(SPLIT)
 }
 
+/// The parameters of attention, and the positions that every row sees; 0: those up to its reach.
+pub(crate) fn params_of(command: &Command) -> (params::Attention, usize) {
+    if command.op == Op::Attention {
+        return (params::Attention::of(&command.params), 0);
+    }
+    let p = params::CrossAttention::of(&command.params);
+    let like = params::Attention {
+        layer: p.layer,
+        heads: p.heads,
+        kv_heads: p.kv_heads,
+        head_dim: p.head_dim,
+        scale: p.scale,
+        window: 0,
+        softcap: 0.0,
+        q_stride: p.q_stride,
+        y_stride: p.y_stride,
+        causal: 0,
+    };
+    (like, p.positions as usize)
+}
+
 impl Attention {
     /// The first position that the row at `position` sees.
     pub(super) fn first(&self, position: usize) -> usize {
@@ -88,7 +111,11 @@ impl Attention {
 
     /// The last position that a row sees.
     pub(super) fn last(&self, row: &Row) -> usize {
-        (if self.causal { row.position } else { row.reach }) as usize
+        match self.positions {
+            0 if self.causal => row.position as usize,
+            0 => row.reach as usize,
+            positions => positions - 1,
+        }
     }
 
     /// The sink of a head.

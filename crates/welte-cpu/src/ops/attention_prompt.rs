@@ -214,10 +214,10 @@ impl Strip {
             state.rows[rows.start].position as usize..a.end_of(&state.rows[rows.clone()]);
         self.from = a.first(positions.start);
         self.to = positions.end;
-        self.full_to = if a.window == 0 {
-            positions.start + 1
-        } else {
-            0
+        self.full_to = match (a.window, a.positions) {
+            (0, 0) => positions.start + 1,
+            (0, all) => all,
+            _ => 0,
         };
         // SAFETY: the strip is ours; the rows of q hold every head.
         unsafe {

@@ -62,7 +62,8 @@ impl CudaContext {
                 self.last = (pass, 0);
                 return self.upload_step(pass, rows, chosen, 0).map(|()| 0);
             }
-            Stage::Run(commands) => {
+            Stage::Run(_) => {
+                let commands = options.stage.commands().unwrap_or_default();
                 let ran = self.replay(pass, commands, false, rows, count);
                 return ran.map(|()| 0);
             }

@@ -9,7 +9,7 @@ use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, Program, params};
+use welte_table::{Command, Format, NO_WEIGHT, Program, params};
 
 /// Positions per tile of flash decoding.
 const TILE: u32 = 16;
@@ -73,6 +73,8 @@ mirrored! {
         first: u32,
         most: u32,
         causal: u32,
+        positions: u32,
+        pad: u32,
     }
 }
 
@@ -213,6 +215,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         first: 0,
         most: rows,
         causal: p.causal,
+        positions: 0,
+        pad: 0,
     };
     let launch = |least, most, launch| Node::ForRows {
         least,
@@ -236,9 +240,44 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 list
             }
             Kind::Wide(wide) => vec![Node::Kernel(wide_prefill(&kv, &p, wide, rows, &a))],
-            Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, &p, rows, &a))],
+            Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, p.heads, rows, &a))],
         },
     )
+}
+
+/// The kernel of a command whose rows all see the same positions.
+pub(crate) fn lower_cross(
+    cx: &Lowering<'_>,
+    command: &Command,
+    rows: u32,
+) -> Result<Vec<Node>, Error> {
+    let p = params::CrossAttention::of(&command.params);
+    let kv = shape(cx.program, command)?;
+    let [q, _, y, _] = command.buffers;
+    let a = Args {
+        step: cx.step,
+        q: cx.buffer(q),
+        y: cx.buffer(y),
+        kv: Kv::of_command(cx, command, p.layer),
+        partials: 0,
+        counters: 0,
+        sinks: cx.vector(NO_WEIGHT),
+        heads: p.heads,
+        q_stride: p.q_stride,
+        y_stride: p.y_stride,
+        scale: p.scale,
+        window: 0,
+        softcap: 0.0,
+        single: u32::from(rows == 1),
+        splits: 0,
+        rows,
+        first: 0,
+        most: rows,
+        causal: 0,
+        positions: p.positions,
+        pad: 0,
+    };
+    Ok(vec![Node::Kernel(plain(&kv, p.heads, rows, &a))])
 }
 
 fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
@@ -307,11 +346,11 @@ fn prefill(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args, gpu: &GpuIn
     }
 }
 
-fn plain(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+fn plain(kv: &KvShape, heads: u32, rows: u32, a: &Args) -> Launch {
     Launch {
         unit: plain_unit(kv),
         function: "attention_plain",
-        grid: [rows, p.heads, 1],
+        grid: [rows, heads, 1],
         by_rows: ByRows::Axis { axis: 0, per: 1 },
         block: PLAIN_THREADS,
         shared: 0,

@@ -127,6 +127,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         }
         Op::Rope | Op::KvAppend | Op::RopeAppend => rope::lower(cx, command, rows),
         Op::Attention => attention::lower(cx, command, rows),
+        Op::CrossAttention => attention::lower_cross(cx, command, rows),
         Op::Route | Op::ExpertsActMul | Op::ExpertsAdd => experts::lower(cx, command, rows),
         Op::Sample => sample::lower(cx, command, rows),
     }

@@ -152,6 +152,11 @@ fn minicpm_v(keys: &Keys<'_>) -> Result<&'static str, Error> {
 }
 
 pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {
+    if name == crate::speech::ARCHITECTURE {
+        return Error::Speech {
+            origin: checkpoint.origin().into(),
+        };
+    }
     // A hostile name must not fill the terminal.
     let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
     Error::Architecture {

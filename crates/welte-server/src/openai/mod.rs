@@ -16,6 +16,7 @@ pub(crate) use responses::{
 use crate::answer::{End, Reason};
 use crate::app::App;
 use crate::ask::Ask;
+use crate::audio::SpeechService;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::llama::Extras;
@@ -33,6 +34,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
         .all()
         .iter()
         .map(|entry| describe(&app, entry))
+        .chain(app.options.speech.iter().map(describe_speech))
         .collect();
     ok(&json!({ "object": "list", "data": all }))
 }
@@ -41,6 +43,19 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
 pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     match app.models.find(Some(&id)) {
         Ok(entry) => ok(&describe(&app, &entry)),
+        Err(_)
+            if app
+                .options
+                .speech
+                .as_ref()
+                .is_some_and(|speech| speech.name == id) =>
+        {
+            ok(&app
+                .options
+                .speech
+                .as_ref()
+                .map_or(Value::Null, describe_speech))
+        }
         Err(failure) => failure.response(Api::OpenAi),
     }
 }
@@ -54,6 +69,13 @@ fn describe(app: &App, entry: &Entry) -> Value {
         "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
         "aliases": names, "tags": app.options.tags,
         "welte": { "loaded": loaded.is_some(), "context": context, "vision": vision },
+    })
+}
+
+fn describe_speech(speech: &SpeechService) -> Value {
+    json!({
+        "id": speech.name, "object": "model", "created": 0, "owned_by": "welte",
+        "welte": { "loaded": true, "speech": true },
     })
 }
 

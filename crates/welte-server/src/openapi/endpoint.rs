@@ -160,6 +160,9 @@ fn one(kind: &str) -> Value {
     if kind.starts_with(|c: char| c.is_ascii_uppercase()) {
         return json!({ "$ref": format!("#/components/schemas/{kind}") });
     }
+    if kind == "binary" {
+        return json!({ "type": "string", "format": "binary" });
+    }
     if let Some(kind) = kind.strip_suffix('+') {
         return json!({ "type": kind, "minLength": 1 });
     }

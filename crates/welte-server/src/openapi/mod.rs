@@ -65,6 +65,7 @@ fn is_offered(app: &App, path: &str) -> bool {
     let any = |can: fn(&Served) -> bool| any(app, can);
     match path {
         "/metrics" => app.options.metrics,
+        path if path.starts_with("/v1/audio/") => app.options.speech.is_some(),
         path if path.starts_with("/welte/tools") => app.options.mcp.is_some(),
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
         path if path.contains("/rerank") => any(|served| served.model.scores_pairs()),
@@ -131,8 +132,12 @@ fn operation(endpoint: &Endpoint, strict: bool) -> Value {
         },
     });
     if !endpoint.body.is_empty() {
+        let kind = match endpoint.path.starts_with("/v1/audio/") {
+            true => "multipart/form-data",
+            false => "application/json",
+        };
         operation["requestBody"] = json!({
-            "required": true, "content": { "application/json": { "schema": body(endpoint, strict) } },
+            "required": true, "content": { kind: { "schema": body(endpoint, strict) } },
         });
     }
     operation

@@ -190,6 +190,54 @@ const RESPONSES: &[Field] = &[
     ("prompt_cache_options", "any", "changes nothing"),
 ];
 
+const SPEECH: &[Field] = &[
+    ("file", "!binary", "WAV, FLAC, MP3, Ogg Vorbis, AAC or ALAC"),
+    ("model", "string", "the model of speech, or whisper-1"),
+    (
+        "prompt",
+        "string",
+        "names, spellings and style that come before the text",
+    ),
+    (
+        "response_format",
+        "=json text srt verbose_json vtt",
+        "what the answer looks like",
+    ),
+    (
+        "temperature",
+        "number[0,1]",
+        "0: rises until the text is good enough",
+    ),
+];
+
+const SPEECH_MORE: &[Field] = &[
+    (
+        "language",
+        "string",
+        "the language: a code or an English name",
+    ),
+    (
+        "timestamp_granularities[]",
+        "=segment word[]",
+        "segments or words in verbose_json",
+    ),
+    (
+        "include[]",
+        "=logprobs[]",
+        "the probabilities of tokens, in json",
+    ),
+    (
+        "chunking_strategy",
+        "=auto",
+        "windows are cut where it is quiet, and written together",
+    ),
+    (
+        "stream",
+        "boolean",
+        "the text in events, segment by segment",
+    ),
+];
+
 const EMBEDDINGS: &[Field] = &[
     (
         "model",
@@ -360,6 +408,25 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             "OpenAI",
             "Vectors of texts and images",
             &[EMBEDDINGS, ENDING],
+        )
+    },
+    Endpoint {
+        answer: &[("text", "string", "")],
+        stream: EVENTS,
+        ..post(
+            "/v1/audio/transcriptions",
+            "OpenAI",
+            "The text of what is said in a file",
+            &[SPEECH, SPEECH_MORE],
+        )
+    },
+    Endpoint {
+        answer: &[("text", "string", "")],
+        ..post(
+            "/v1/audio/translations",
+            "OpenAI",
+            "The English text of what is said in a file in any language",
+            &[SPEECH],
         )
     },
     Endpoint {

@@ -164,7 +164,10 @@ impl Context for WgpuContext {
         }
         match options.stage {
             Stage::Begin => return Ok(&[]),
-            Stage::Run(commands) => return self.run(commands).map(|()| &[][..]),
+            Stage::Run(_) => {
+                let commands = options.stage.commands().unwrap_or_default();
+                return self.run(commands).map(|()| &[][..]);
+            }
             Stage::Whole => self.replay(false)?,
             Stage::End => self.read_outputs(self.encoder())?,
         }

@@ -6,6 +6,7 @@ mod clock;
 mod disk;
 mod draft;
 mod embedding;
+mod encoder;
 mod features;
 mod guide;
 mod logprobs;
@@ -14,6 +15,7 @@ mod medium;
 mod options;
 mod pace;
 mod pages;
+mod pieces;
 mod pooling;
 mod request;
 mod restore;
@@ -31,6 +33,8 @@ mod thread;
 #[doc(hidden)]
 pub use clock::Clock;
 pub use embedding::{Embedding, TextToEmbed};
+pub use encoder::Turns;
+pub(crate) use encoder::{Encoder, Neighbour};
 pub use medium::{Medium, MediumAt};
 pub use options::{EngineOptions, Speculation};
 pub use request::Request;
@@ -103,6 +107,7 @@ impl Handle {
         make: MakeContext,
     ) -> Result<Arc<Handle>, Error> {
         let (handle, driver) = Handle::without_thread(model, options, make)?;
+        model.inner.neighbour.set(&handle.shared);
         let thread = std::thread::Builder::new().name("welte-engine".into());
         let thread = thread.spawn(move || driver.run());
         let thread = thread.map_err(|error| Error::EngineStopped {

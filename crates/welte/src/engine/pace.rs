@@ -1,4 +1,4 @@
-//! How many rows of prompts go into a step while others decode.
+//! How much work of prompts and encoders comes between two tokens of those who decode.
 
 use crate::average::moving_average;
 use std::time::Duration;
@@ -13,6 +13,10 @@ const LEAST_MIXED: usize = 4;
 const SHARE: f64 = 0.5;
 /// The most requests that wait for each one that decodes, as far as they lengthen the pieces.
 const MOST_WAITING: f64 = 8.0;
+/// The time of a piece of an encoder's pass as a share of a decode step's: the slowest tokens stay below twice their time.
+const ENCODING: f64 = 0.6;
+/// The time of such a piece while nobody decodes: a request that comes does not wait longer.
+const ALONE: Duration = Duration::from_millis(50);
 /// After this many mixed steps the time of a decode step is measured again.
 const MEASURED_FOR: usize = 32;
 
@@ -47,6 +51,15 @@ impl Pace {
     /// Rows of the next piece, if somebody decodes.
     pub(crate) fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// The time that a piece of an encoder's pass may take. While others decode, that is none until the time of a decode step is known.
+    pub(crate) fn encoding(&self, decodes: bool) -> Duration {
+        if decodes {
+            Duration::from_secs_f64(ENCODING * self.decode)
+        } else {
+            ALONE
+        }
     }
 
     /// A decode step of `sequences` sequences took `each`.

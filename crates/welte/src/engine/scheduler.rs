@@ -1,7 +1,7 @@
 //! The scheduler: which rows the next step has. It owns no device; each turn gets the context.
 //!
-//! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
-//! a chain. Each kind of work is planned ([`plan`]), then run and settled ([`run`]). What a turn decides by timing
+//! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts or of an encoder's
+//! pass, and decodes a chain. Each kind of work is planned ([`plan`]), then run and settled ([`run`]). What a turn decides by timing
 //! changes when a token appears and never which one.
 
 mod admit;
@@ -9,6 +9,7 @@ mod admit;
 mod audit;
 mod chain;
 mod drafts;
+mod encode;
 mod guided;
 mod measure;
 mod plan;
@@ -29,6 +30,7 @@ use super::shared::Shared;
 use crate::PrefixChange;
 #[cfg(test)]
 pub(crate) use audit::{Audit, Audited};
+use encode::Encoding;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -69,6 +71,8 @@ pub(crate) struct Scheduler {
     whole_texts: bool,
     pages: Pages,
     pace: Pace,
+    /// Passes of encoders.
+    encoding: Encoding,
     /// `None`: nothing is guessed.
     speculator: Option<Speculator>,
     /// Requests without a slot, in no order.
@@ -117,6 +121,7 @@ impl Scheduler {
             whole_texts: embed.is_some_and(|embed| pools_several(&program.passes[embed])),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
+            encoding: Encoding::default(),
             speculator,
             waiting: Vec::with_capacity(shared.max_requests),
             running: Vec::with_capacity(slots),
@@ -138,9 +143,9 @@ impl Scheduler {
         self.pages.watch(watcher);
     }
 
-    /// True if no request is left.
+    /// True if no request and no pass is left.
     pub(crate) fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty() && !self.encoding.waits()
     }
 
     /// One round. After an error the context must be replaced and [`Scheduler::start_over`] called.
@@ -150,14 +155,19 @@ impl Scheduler {
         // The first prompt and its chain may take long.
         self.publish_status();
         self.restore(context)?;
-        let mixed = self.mixes(context);
-        if !mixed {
+        let encodes = self.encodes();
+        let mixed = !encodes && self.mixes(context);
+        if !encodes && !mixed {
             self.work(context, Work::Prompts)?;
         }
         self.work(context, Work::Texts)?;
         self.follow_guides(context)?;
         self.work(context, Work::Known)?;
         self.work(context, Work::Next { mixed })?;
+        if encodes {
+            // Last: a request that comes meanwhile ends the chain at hand, and must not end the next one before its first step.
+            self.encode();
+        }
         self.publish();
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -1,6 +1,7 @@
 //! What the handles of an engine and its thread share.
 
 use super::clock::Clock;
+use super::encoder::Job;
 use super::sequence::Sequence;
 use super::snapshot::Snapshot;
 use crate::Error;
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) arrivals: Vec<Sequence>,
+    /// Passes of encoders.
+    pub(crate) passes: Vec<Job>,
     /// Somebody asks to forget all prefixes.
     pub(crate) forget: bool,
     /// Somebody asks for a turn, even if there is nothing to do.
@@ -64,6 +67,13 @@ pub(crate) struct Inbox {
     pub(super) count: u64,
     /// The numbers of the media of all requests.
     pub(super) media: MediaNumbers,
+}
+
+impl Inbox {
+    /// True if nothing has arrived.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.arrivals.is_empty() && self.passes.is_empty()
+    }
 }
 
 impl Shared {
@@ -89,6 +99,18 @@ impl Shared {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Hands a pass of an encoder to the thread, or back if that has ended.
+    pub(crate) fn push_pass(&self, job: Job) -> Result<(), Job> {
+        let mut inbox = self.inbox();
+        if inbox.closing || inbox.closed.is_some() {
+            return Err(job);
+        }
+        inbox.passes.push(job);
+        drop(inbox);
+        self.wake();
+        Ok(())
+    }
+
     /// Ends the chain at hand, so that the thread looks at its inbox and at what was cancelled.
     pub(crate) fn wake(&self) {
         self.control.stop();
@@ -108,7 +130,7 @@ impl Shared {
     /// Sleeps until there is something to do. Returns false if the thread shall end.
     pub(crate) fn wait(&self) -> bool {
         let mut inbox = self.inbox();
-        while !inbox.closing && inbox.arrivals.is_empty() && !inbox.forget && !inbox.ping {
+        while !inbox.closing && inbox.is_empty() && !inbox.forget && !inbox.ping {
             let waited = self.changed.wait(inbox);
             inbox = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -120,6 +142,7 @@ impl Shared {
         let mut late = {
             let mut inbox = self.inbox();
             inbox.closed = Some(why.clone());
+            inbox.passes.clear();
             std::mem::take(&mut inbox.arrivals)
         };
         for sequence in &mut late {

@@ -91,7 +91,7 @@ impl Driver {
 
     /// True if no request is left.
     pub fn is_idle(&self) -> bool {
-        self.scheduler.is_idle() && self.shared.inbox().arrivals.is_empty()
+        self.scheduler.is_idle() && self.shared.inbox().is_empty()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use welte_device::Progress;
 use welte_formats::checkpoint::Checkpoint;
-use welte_formats::{Dialect, Metadata, TensorInfo, TextFiles};
+use welte_formats::{Overlay, TensorInfo};
 
 impl Model {
     /// As [`Model::load`], but `progress` may end the load, which then returns [`Error::LoadEnded`].
@@ -47,25 +47,9 @@ struct Endable {
     ended: Arc<AtomicBool>,
 }
 
-impl Checkpoint for Endable {
-    fn origin(&self) -> &str {
-        self.inner.origin()
-    }
-
-    fn dialect(&self) -> Dialect {
-        self.inner.dialect()
-    }
-
-    fn metadata(&self) -> &Metadata {
-        self.inner.metadata()
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        self.inner.tensors()
-    }
-
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.inner.tensor(name)
+impl Overlay for Endable {
+    fn base(&self) -> &dyn Checkpoint {
+        &*self.inner
     }
 
     fn rows(
@@ -76,18 +60,10 @@ impl Checkpoint for Endable {
     ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
         if self.ended.load(Ordering::Relaxed) {
             return Err(welte_formats::Error::Io {
-                path: self.origin().into(),
+                path: self.inner.origin().into(),
                 source: std::io::Error::other("the load was ended"),
             });
         }
         self.inner.rows(tensor, first, rows)
-    }
-
-    fn release(&self) {
-        self.inner.release();
-    }
-
-    fn text_files(&self) -> TextFiles {
-        self.inner.text_files()
     }
 }

@@ -5,7 +5,7 @@ use crate::vision::{Vision, VisionOptions};
 use crate::{DeviceChoice, Error, Images, LoadOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use welte_device::DeviceId;
+use welte_device::{Device, DeviceId};
 use welte_formats::checkpoint::Checkpoint;
 use welte_models::ModelSpec;
 use welte_table::{Program, human};
@@ -74,7 +74,12 @@ impl Found {
     }
 
     /// What an inspection says of it; nothing if images are off.
-    pub(super) fn in_words(&self, program: &Program, options: &LoadOptions) -> Option<String> {
+    pub(super) fn in_words(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+        encoder: u64,
+    ) -> Option<String> {
         if options.images == Images::Off {
             return None;
         }
@@ -84,10 +89,29 @@ impl Found {
         let (rows, width) = (program.feature_count(), program.feature_width());
         let bytes = 4 * u64::from(rows) * width;
         let path = path.display();
+        let besides = match encoder {
+            0 => String::new(),
+            bytes => format!(" ({} besides the plan)", human(bytes)),
+        };
         Some(format!(
-            "encoder {path}; room for {rows} rows ({})",
+            "encoder {path}{besides}; room for {rows} rows ({})",
             human(bytes)
         ))
+    }
+
+    /// Bytes that the encoder takes on the model's device, if it runs there.
+    pub(super) fn bytes(
+        &self,
+        origin: &str,
+        options: &LoadOptions,
+        spec: &ModelSpec,
+        device: &dyn Device,
+    ) -> u64 {
+        let bytes = self.path.as_deref().and_then(|path| {
+            let options = of_vision(options, spec, device.info().id);
+            Vision::bytes(origin, beside_directory(path, origin), &options, device)
+        });
+        bytes.unwrap_or(0)
     }
 
     /// Gives up: the device takes no images. Only a file that was asked for is an error.
@@ -113,21 +137,6 @@ impl Found {
             return Ok(None);
         };
         let width = program.feature_width() as usize;
-        let of_vision = VisionOptions {
-            device: match options.device {
-                DeviceChoice::Named(id) if matches!(id.kind, "cpu" | "reference") => options.device,
-                _ => DeviceChoice::Auto,
-            },
-            near: Some(near).filter(|id| !matches!(id.kind, "cpu" | "reference")),
-            scale: spec.feature_scale(),
-            both_ways: spec.reach_within_windows,
-            threads: options.threads,
-            cpus: options.cpus.clone(),
-            most_features: most_features(options, spec),
-            ..VisionOptions::default()
-        };
-        let own = Path::new(origin) == path;
-        let file = Some(path.as_path()).filter(|_| !own);
         let eyes = |vision: Vision| {
             let origin = origin.to_string();
             let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
@@ -138,7 +147,8 @@ impl Found {
                 path.to_string_lossy().as_ref(),
             )
         };
-        let opened = Vision::open(origin, file, &of_vision);
+        let file = beside_directory(path, origin);
+        let opened = Vision::open(origin, file, &of_vision(options, spec, near));
         match opened.and_then(|vision| vision.map(eyes).transpose()) {
             Ok(Some(eyes)) => Ok(Some(eyes)),
             Ok(None) => {
@@ -147,6 +157,28 @@ impl Found {
             }
             Err(why) => self.give_up(&options.images, why).map(|()| None),
         }
+    }
+}
+
+/// The encoder's file, unless it is the model's own directory.
+fn beside_directory<'a>(path: &'a Path, origin: &str) -> Option<&'a Path> {
+    (Path::new(origin) != path).then_some(path)
+}
+
+/// How to open the encoder of a model that runs on `near`.
+fn of_vision(options: &LoadOptions, spec: &ModelSpec, near: DeviceId) -> VisionOptions {
+    VisionOptions {
+        device: match options.device {
+            DeviceChoice::Named(id) if matches!(id.kind, "cpu" | "reference") => options.device,
+            _ => DeviceChoice::Auto,
+        },
+        near: Some(near).filter(|id| !matches!(id.kind, "cpu" | "reference")),
+        scale: spec.feature_scale(),
+        both_ways: spec.reach_within_windows,
+        threads: options.threads,
+        cpus: options.cpus.clone(),
+        most_features: most_features(options, spec),
+        ..VisionOptions::default()
     }
 }
 

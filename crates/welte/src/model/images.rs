@@ -23,7 +23,8 @@ impl Model {
         let origin = self.origin().to_string();
         let tokenizer = self.inner.tokenizer.clone();
         let tokenizer: Arc<_> = tokenizer.ok_or(Error::NoTokenizer { origin })?;
-        let eyes = Eyes::new(sight, tokenizer, self.feature_width(), self.origin())?;
+        let eyes = Eyes::new(sight, tokenizer, self.feature_width(), self.origin())?
+            .beside(self.device().id, &self.inner.neighbour);
         let _ = self.inner.eyes.set(eyes);
         Ok(())
     }

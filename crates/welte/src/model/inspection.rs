@@ -134,9 +134,18 @@ pub(super) fn inspect_with_eyes(
     *found = options.images.find(checkpoint.origin());
     found.forget_directory_without_encoder(&options.images, checkpoint.as_ref());
     let wanted = found.with_room(options);
-    let with = |checkpoint, found: &Found| {
-        let inspection = inspect(checkpoint, &wanted)?;
-        let images = found.in_words(&inspection.plan.program, options);
+    let with = |checkpoint: Arc<dyn Checkpoint>, found: &Found| {
+        let mut inspection = inspect(checkpoint.clone(), &wanted)?;
+        let (spec, device) = (&inspection.spec, inspection.device.as_ref());
+        let encoder = found.bytes(checkpoint.origin(), &wanted, spec, device);
+        if encoder > 0 && inspection.fitted.is_some() {
+            let room = LoadOptions {
+                encoder,
+                ..wanted.clone()
+            };
+            inspection = inspect(checkpoint, &room)?;
+        }
+        let images = found.in_words(&inspection.plan.program, options, encoder);
         Ok(Inspection {
             images,
             ..inspection
@@ -174,7 +183,7 @@ pub(super) fn inspect_with_eyes(
         }
     };
     found.give_up(&options.images, why)?;
-    let images = found.in_words(&without.plan.program, options);
+    let images = found.in_words(&without.plan.program, options, 0);
     Ok(Inspection { images, ..without })
 }
 

@@ -236,6 +236,10 @@ fn the_context_is_the_models_own_as_far_as_memory_allows() {
     assert_eq!(fitted(None, short), (40000, 81920, false));
     let within = |o: &mut LoadOptions| o.fit_within = room(20480, 20480);
     assert_eq!(fitted(None, within), (20480, 20480, true));
+    // An encoder beside the model takes what caches would have had.
+    let all = room(40000, 40000).unwrap() - room(20480, 20480).unwrap();
+    let sees = |o: &mut LoadOptions| o.encoder = all;
+    assert_eq!(fitted(room(40000, 40000), sees), (20480, 20480, true));
     let others = |o: &mut LoadOptions| o.fit_with_others = true;
     let (context, ..) = fitted(room(40000, 40000), others);
     assert!((20000..24000).contains(&context), "{context}");

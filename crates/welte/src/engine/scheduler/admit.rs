@@ -15,6 +15,7 @@ impl Scheduler {
             let mut inbox = self.shared.inbox();
             let arrived = !inbox.arrivals.is_empty();
             self.waiting.append(&mut inbox.arrivals);
+            self.encoding.take(&mut inbox.passes);
             inbox.ping = false;
             (arrived, std::mem::take(&mut inbox.forget))
         };

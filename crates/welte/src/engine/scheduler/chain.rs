@@ -19,7 +19,7 @@ impl Scheduler {
         self.starts.clear();
         let drafts = !one && self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
-        let single = one || filling || !self.guides_keep_up();
+        let single = one || filling || self.encoding.waits() || !self.guides_keep_up();
         let speculator = self.speculator.as_ref();
         let mut common = if drafts {
             usize::MAX

@@ -64,5 +64,6 @@ impl Scheduler {
         }
         self.waiting.clear();
         self.running.clear();
+        self.encoding.clear();
     }
 }

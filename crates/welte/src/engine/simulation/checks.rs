@@ -3,6 +3,7 @@
 use super::world::World;
 use crate::engine::scheduler::{Audit, Audited, Scheduler};
 use std::cmp::Reverse;
+use web_time::Duration;
 
 /// What the last turns have shown.
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(super) struct Checks {
     preempted: Vec<u64>,
     /// Calls that had failed when the turn began.
     faults: usize,
+    /// The last turn had a piece of an encoder's pass.
+    encoded: bool,
 }
 
 /// Small is urgent.
@@ -72,6 +75,7 @@ impl Checks {
         self.unwanted(&after)?;
         self.deadlines(world, &after)?;
         self.pieces(world, &after)?;
+        self.encoding(world, &after)?;
         self.starvation(&after)
     }
 
@@ -174,9 +178,8 @@ impl Checks {
         }
     }
 
-    /// A piece of a prompt beside a stream is as large as the pace allows, and takes no longer than a few decode steps.
-    fn pieces(&self, world: &World, after: &Audit) -> Result<(), String> {
-        let (rows, took) = world.inner().piece;
+    /// Sequences that decoded during the whole turn.
+    fn decoding(&self, after: &Audit) -> usize {
         let decoded = self.before.running.iter().filter(|one| {
             let still = after
                 .running
@@ -184,7 +187,59 @@ impl Checks {
                 .find(|other| other.number == one.number);
             !one.is_filling && still.is_some_and(|still| !still.is_filling)
         });
-        let decoding = decoded.count();
+        decoded.count()
+    }
+
+    /// A piece of an encoder's pass shares its turn with a step of those who decode, and takes no longer than that, unless the device
+    /// cannot cut it. Prompts that wait have every other turn.
+    fn encoding(&mut self, world: &World, after: &Audit) -> Result<(), String> {
+        let inner = world.inner();
+        let had = std::mem::replace(&mut self.encoded, !inner.encoded.is_empty());
+        let Some(piece) = inner.encoded.first() else {
+            return Ok(());
+        };
+        if inner.encoded.len() > 1 {
+            return Err("an encoder has two pieces in a turn".into());
+        }
+        let fills = |one: &&Audited| one.is_filling && !one.restores;
+        let mut filling = self.before.running.iter().filter(fills);
+        let still = |one: &Audited| {
+            let mut after = after.running.iter().filter(fills);
+            after.any(|other| other.number == one.number)
+        };
+        if let Some(one) = filling.find(|one| still(one)).filter(|_| had) {
+            return Err(format!(
+                "two pieces of an encoder before a prompt of {one:?}"
+            ));
+        }
+        let rows = world.shape.slots.max(world.shape.decode_rows) as usize;
+        let most = if self.decoding(after) > 0 {
+            world.times(rows, 0)[0]
+        } else {
+            Duration::from_millis(51)
+        };
+        let most = if piece.first {
+            piece.least
+        } else {
+            most.max(piece.least)
+        };
+        if piece.took > most {
+            return Err(format!("{piece:?} may take {most:?}"));
+        }
+        if inner.chained > 1 {
+            let steps = inner.chained;
+            return Err(format!("a pass waits for a chain of {steps} steps"));
+        }
+        if self.decoding(after) > 0 && inner.decoded == 0 && inner.faults == self.faults {
+            return Err("nobody decodes between two pieces of encoders' passes".into());
+        }
+        Ok(())
+    }
+
+    /// A piece of a prompt beside a stream is as large as the pace allows, and takes no longer than a few decode steps.
+    fn pieces(&self, world: &World, after: &Audit) -> Result<(), String> {
+        let (rows, took) = world.inner().piece;
+        let decoding = self.decoding(after);
         if decoding == 0 {
             return Ok(());
         }

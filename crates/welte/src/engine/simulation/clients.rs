@@ -192,6 +192,7 @@ pub(super) struct Counts {
     pub(super) cut: usize,
     pub(super) failed: usize,
     pub(super) inexact: usize,
+    pub(super) encoded: usize,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -204,6 +205,7 @@ impl std::ops::AddAssign for Counts {
         self.cut += other.cut;
         self.failed += other.failed;
         self.inexact += other.inexact;
+        self.encoded += other.encoded;
     }
 }
 

@@ -279,6 +279,8 @@ impl StepChain for SimulatedContext {
         self.steps += 1;
         let rows: Vec<Row> = self.live.iter().map(ChainStart::row).collect();
         self.world.step(rows.len(), true);
+        self.world.decoded();
+        self.world.inner().chained += 1;
         // Others do not wait for the end of the chain.
         self.world.others_act();
         self.chained = self.compute(&rows, true);
@@ -358,6 +360,9 @@ impl Context for SimulatedContext {
         self.world.step(step.rows.len(), kind == PassKind::Decode);
         if kind == PassKind::Prompt {
             self.world.piece(others.len());
+        }
+        if !generated.is_empty() {
+            self.world.decoded();
         }
         if step.is_mixed() && !self.world.shape.mixes {
             self.world.wrong("a mixed step".to_string());

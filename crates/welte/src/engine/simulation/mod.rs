@@ -9,6 +9,7 @@
 mod checks;
 mod clients;
 mod device;
+mod encoders;
 mod world;
 
 use super::disk::Disk;
@@ -21,14 +22,12 @@ use crate::{LoadOptions, Model, PrefixStoreOptions};
 use checks::Checks;
 use clients::{Clients, Counts};
 use device::SimulatedContext;
-use std::borrow::Cow;
+use encoders::Encoders;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use web_time::{Duration, Instant};
 use welte_device::Context;
-use welte_formats::checkpoint::{
-    Checkpoint, Dialect, Error as FormatError, Metadata, TensorInfo, Value,
-};
+use welte_formats::checkpoint::{Checkpoint, Metadata, Overlay, Value};
 use welte_formats::synthetic::Synthetic;
 use world::{END, Random, WORD, WORDS, World};
 
@@ -133,29 +132,12 @@ impl WithVocabulary {
     }
 }
 
-impl Checkpoint for WithVocabulary {
-    fn origin(&self) -> &str {
-        self.inner.origin()
-    }
-    fn dialect(&self) -> Dialect {
-        self.inner.dialect()
+impl Overlay for WithVocabulary {
+    fn base(&self) -> &dyn Checkpoint {
+        &self.inner
     }
     fn metadata(&self) -> &Metadata {
         &self.metadata
-    }
-    fn tensors(&self) -> &[TensorInfo] {
-        self.inner.tensors()
-    }
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.inner.tensor(name)
-    }
-    fn rows(
-        &self,
-        tensor: &TensorInfo,
-        first: usize,
-        rows: usize,
-    ) -> Result<Cow<'_, [u8]>, FormatError> {
-        self.inner.rows(tensor, first, rows)
     }
 }
 
@@ -306,14 +288,20 @@ fn schedule(seed: u64) -> Result<Counts, String> {
         let start = clock.now();
         let first = 1 + 1000 * life;
         let clients = Clients::new(&shape, &mut random, first, start, &mut earlier);
-        let world = Arc::new(World::new(shape, &mut random, clients, clock.clone()));
+        let encoders = Encoders::new(&mut random, start);
+        let world = World::new(shape, &mut random, clients, encoders, clock.clone());
+        let world = Arc::new(world);
         let disk = folder.as_ref().map(|folder| (folder.path(), &mut random));
         let (engine, mut driver) = engine(model, &world, speculates, disk);
         world.clients.lock().unwrap().meet(&engine);
+        let shared = &engine.handle.shared;
+        world.encoders.lock().unwrap().meet(shared, &world);
         let lived = live(&world, &engine, &mut driver);
         world.clients.lock().unwrap().judge(&world, &mut counts);
         let clients = world.clients.lock().unwrap().describe();
         world.clients.lock().unwrap().leave();
+        counts.encoded += world.encoders.lock().unwrap().ended;
+        world.encoders.lock().unwrap().leave();
         let wrong = world.inner().wrong.first().cloned();
         if let Some(wrong) = lived.err().or(wrong) {
             return Err(format!("{wrong}\n{shape:?}\nlife {life}\n{clients}"));
@@ -331,13 +319,16 @@ fn live(world: &Arc<World>, engine: &Engine, driver: &mut Driver) -> Result<(), 
     let clock = &world.clock;
     let mut checks = Checks::default();
     let clients = || world.clients.lock().unwrap();
+    let encoders = || world.encoders.lock().unwrap();
     for turn in 0.. {
         clients().act(world);
+        encoders().act();
         if driver.is_idle() {
             clients().look(world, true);
             let next = clients().next_event();
+            let next = next.into_iter().chain(encoders().next_event()).min();
             match next {
-                _ if clients().is_over() => break,
+                _ if clients().is_over() && encoders().is_over() => break,
                 Some(next) => clock.advance(next.saturating_duration_since(clock.now())),
                 None => return Err("a client waits although the engine is idle".into()),
             }
@@ -408,9 +399,10 @@ fn schedules_keep_the_invariants() {
             cut,
             failed,
             inexact,
+            encoded,
         } = counts;
         let often = [
-            complete, stopped, cached, accepted, preempted, cut, failed, inexact,
+            complete, stopped, cached, accepted, preempted, cut, failed, inexact, encoded,
         ];
         assert!(often.iter().all(|count| *count > 50), "{counts:?}");
     }

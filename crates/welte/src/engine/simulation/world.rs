@@ -2,8 +2,9 @@
 
 use super::Shape;
 use super::clients::Clients;
+use super::encoders::{Encoders, Piece};
 use crate::engine::Clock;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 use web_time::{Duration, Instant};
 
@@ -144,6 +145,12 @@ pub(super) struct Inner {
     pub(super) late_steps: usize,
     /// Rows of prompts in the largest step of the turn, and the time of that step.
     pub(super) piece: (usize, Duration),
+    /// Pieces of encoders' passes in the turn, steps of those who decode, and those of them in chains.
+    pub(super) encoded: Vec<Piece>,
+    pub(super) decoded: usize,
+    pub(super) chained: usize,
+    /// Kinds of commands that encoders have run.
+    pub(super) kinds: HashSet<u64>,
     /// Rows of prompts, and tokens chosen, in all.
     pub(super) computed: u64,
     pub(super) chosen: u64,
@@ -158,14 +165,25 @@ pub(super) struct World {
     pub(super) clock: Clock,
     pub(super) start: Instant,
     costs: [Duration; 3],
+    /// What a unit of encoders' commands costs, by its kind.
+    pub(super) encoding: [Duration; 5],
     /// A call fails once in this many; 0: never.
     faults: usize,
     inner: Mutex<Inner>,
     pub(super) clients: Mutex<Clients>,
+    pub(super) encoders: Mutex<Encoders>,
 }
 
 impl World {
-    pub(super) fn new(shape: Shape, random: &mut Random, clients: Clients, clock: Clock) -> World {
+    pub(super) fn new(
+        shape: Shape,
+        random: &mut Random,
+        clients: Clients,
+        encoders: Encoders,
+        clock: Clock,
+    ) -> World {
+        let mut nanos = || Duration::from_nanos(random.from(10, 400) as u64);
+        let encoding = std::array::from_fn(|_| nanos());
         let micros = |random: &mut Random, least, most| {
             Duration::from_micros(random.from(least, most) as u64)
         };
@@ -175,6 +193,7 @@ impl World {
                 micros(random, 1, 500),
                 micros(random, 5, 1_000),
             ],
+            encoding,
             faults: match random.below(4) {
                 0 => random.from(10, 60),
                 _ => 0,
@@ -193,12 +212,17 @@ impl World {
                 left: false,
                 late_steps: 0,
                 piece: (0, Duration::ZERO),
+                encoded: Vec::new(),
+                decoded: 0,
+                chained: 0,
+                kinds: HashSet::new(),
                 computed: 0,
                 chosen: 0,
                 faults: 0,
                 last_step: Duration::ZERO,
             }),
             clients: Mutex::new(clients),
+            encoders: Mutex::new(encoders),
         }
     }
 
@@ -213,6 +237,8 @@ impl World {
         inner.missed.clear();
         (inner.arrived, inner.left, inner.late_steps) = (false, false, 0);
         inner.piece = (0, Duration::ZERO);
+        inner.encoded.clear();
+        (inner.decoded, inner.chained) = (0, 0);
     }
 
     /// A request is about to arrive.
@@ -265,6 +291,16 @@ impl World {
         let cost = self.cost(rows, generated);
         self.clock.advance(cost);
         self.inner().last_step = cost;
+    }
+
+    /// The step was one of those who decode, perhaps with rows of prompts.
+    pub(super) fn decoded(&self) {
+        self.inner().decoded += 1;
+    }
+
+    /// A piece of an encoder's pass runs.
+    pub(super) fn encoded(&self, piece: Piece) {
+        self.inner().encoded.push(piece);
     }
 
     /// The rows of prompts that the step had.
@@ -360,6 +396,9 @@ impl World {
     pub(super) fn others_act(&self) {
         if let Ok(mut clients) = self.clients.try_lock() {
             clients.act(self);
+        }
+        if let Ok(mut encoders) = self.encoders.try_lock() {
+            encoders.act();
         }
     }
 }

@@ -1,0 +1,28 @@
+//! Sound: from the bytes of a file to what a model of speech reads.
+//!
+//! [`decode`] makes samples of one channel at 16 kHz from a file, within [`Limits`]. [`Mel`] makes the spectrogram of Whisper of
+//! them, and [`speech`] finds the spans that are not silent.
+//!
+//! ```
+//! use welte_audio::{Mel, RATE, speech};
+//!
+//! let second: Vec<f32> = (0..RATE).map(|i| (i as f32 * 0.2).sin()).collect();
+//! let spectrogram = Mel::new(80).spectrogram(&second, 0);
+//! assert_eq!((spectrogram.bins, spectrogram.frames()), (80, 100));
+//! assert_eq!(speech(&second).len(), 1);
+//! ```
+
+mod decode;
+mod error;
+mod mel;
+mod resample;
+mod voice;
+
+pub use decode::{Audio, Limits, decode};
+pub use error::Error;
+pub use mel::{HOP, Mel, Spectrogram};
+pub use resample::Resampler;
+pub use voice::speech;
+
+/// Samples per second that models of speech read.
+pub const RATE: u32 = 16_000;

@@ -1,0 +1,46 @@
+//! Spectrograms against transformers (`tools/goldens/speech.py`).
+
+use welte_audio::{Mel, RATE};
+
+/// Tones that rise and fall over noise, as the script makes them.
+fn sound(count: usize) -> Vec<f32> {
+    let sample = |n: usize| {
+        let hash = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        let noise = hash as f64 / f64::from(1 << 24) - 0.5;
+        let t = n as f64 / f64::from(RATE);
+        let turn = 2.0 * std::f64::consts::PI;
+        let tones = (turn * (200.0 * t + 300.0 * t * t)).sin() * 0.4
+            + (turn * 1700.0 * t).sin() * 0.2 * (turn * 3.0 * t).sin();
+        (tones + 0.02 * noise) as f32
+    };
+    (0..count).map(sample).collect()
+}
+
+#[test]
+fn spectrograms_agree_with_transformers() {
+    for bins in [80, 128] {
+        let path = format!("{}/tests/data/mel{bins}.f32", env!("CARGO_MANIFEST_DIR"));
+        let bytes = std::fs::read(&path).expect("the features");
+        let want: Vec<f32> = bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
+        let found = Mel::new(bins).spectrogram(&sound(RATE as usize + 10), 0);
+        assert_eq!(found.frames(), 100);
+        // Every third frame is kept, the first and the last among them.
+        let frames = (0..100).step_by(3).flat_map(|number| found.frame(number));
+        let frames: Vec<f32> = frames.copied().collect();
+        assert_eq!(frames.len(), want.len());
+        let worst = frames
+            .iter()
+            .zip(&want)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
+        assert!(worst < 1e-4, "{bins} bins: {worst}");
+        // Silence need not be there to be heard.
+        let mut longer = sound(RATE as usize + 10);
+        let short = Mel::new(bins).spectrogram(&longer, 500);
+        longer.extend([0.0; 500]);
+        assert_eq!(short, Mel::new(bins).spectrogram(&longer, 0));
+    }
+}

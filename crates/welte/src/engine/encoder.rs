@@ -1,0 +1,462 @@
+//! Encoders beside a language model: their passes run piece by piece between the steps of the streams.
+//!
+//! The caller's thread writes what rows read, and hands the pass to the engine's thread, which runs its commands and gives it
+//! back ([`Turns`]). How long a piece is: [`pieces`](super::pieces).
+
+use super::pieces::Task;
+use super::shared::Shared;
+use crate::Error;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use web_time::Duration;
+use welte_device::{Context, Error as DeviceError, Loaded, Place, Stage, Step, StepOptions};
+use welte_table::{Command, Program, cost};
+
+/// How often a caller that waits looks whether its request is still wanted.
+const LOOKS: Duration = Duration::from_millis(20);
+/// Commands between two looks of a caller that runs its pass itself.
+const COMMANDS: usize = 8;
+
+/// A pass that is run piece by piece.
+pub(crate) trait Pass: Any + Send {
+    /// Its commands, in order.
+    fn tasks(&self) -> &[Task];
+
+    /// Runs what lies between two places. The work is over when the call returns.
+    fn run(&mut self, places: Range<Place>) -> Result<(), DeviceError>;
+}
+
+/// A pass in the hands of the engine.
+pub(crate) struct Job {
+    pub(crate) pass: Box<dyn Pass>,
+    /// How far it has come.
+    pub(crate) at: Place,
+    /// Nobody wants it any more.
+    pub(crate) cancelled: Arc<AtomicBool>,
+    /// Where it goes when it has ended. If the engine ends, nothing comes.
+    pub(crate) done: SyncSender<Ended>,
+}
+
+/// A pass that comes back: all its commands have run, or one has failed, or nobody wanted it.
+pub(crate) type Ended = (Box<dyn Pass>, Result<(), DeviceError>);
+
+impl Job {
+    /// Gives the pass back.
+    pub(crate) fn end(self, result: Result<(), DeviceError>) {
+        // The channel has room for it. A caller that has gone does not miss it.
+        let _ = self.done.try_send((self.pass, result));
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// The engine whose streams an encoder shares a device with, once there is one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Neighbour(Arc<Mutex<Weak<Shared>>>);
+
+impl Neighbour {
+    /// An engine with a thread has started. The last one counts.
+    pub(crate) fn set(&self, shared: &Arc<Shared>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(shared);
+    }
+
+    fn get(&self) -> Option<Arc<Shared>> {
+        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade()
+    }
+}
+
+/// When the passes of an encoder run: between the steps of an engine's streams, or at once; and as long as somebody wants what
+/// they yield.
+pub struct Turns<'a> {
+    engine: Option<Arc<Shared>>,
+    wanted: &'a dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for Turns<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shares = self.engine.is_some();
+        f.debug_struct("Turns").field("shares", &shares).finish()
+    }
+}
+
+impl<'a> Turns<'a> {
+    /// At once: nobody else uses the device.
+    pub fn at_once() -> Turns<'static> {
+        Turns {
+            engine: None,
+            wanted: &|| true,
+        }
+    }
+
+    /// Between the steps of the engine, as long as `wanted` is true. Without an engine at once.
+    pub(crate) fn beside(neighbour: Option<&Neighbour>, wanted: &'a dyn Fn() -> bool) -> Turns<'a> {
+        Turns {
+            engine: neighbour.and_then(Neighbour::get),
+            wanted,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if (self.wanted)() {
+            Ok(())
+        } else {
+            Err(Error::Deadline)
+        }
+    }
+
+    /// Runs all commands of a pass, and gives it back, unless it was lost with its engine.
+    pub(crate) fn run<P: Pass>(&self, pass: P) -> (Option<P>, Result<(), Error>) {
+        let pass: Box<dyn Pass> = Box::new(pass);
+        let (pass, result) = match (&self.engine, self.check()) {
+            (_, Err(unwanted)) => (Some(pass), Err(unwanted)),
+            (Some(engine), Ok(())) => self.hand_over(engine, pass),
+            (None, Ok(())) => self.run_here(pass),
+        };
+        let pass = pass.and_then(|pass| {
+            let pass: Box<dyn Any> = pass;
+            pass.downcast().ok().map(|pass| *pass)
+        });
+        (pass, result)
+    }
+
+    fn run_here(&self, mut pass: Box<dyn Pass>) -> (Option<Box<dyn Pass>>, Result<(), Error>) {
+        let all = pass.tasks().len();
+        let mut run = |first: usize| {
+            self.check()?;
+            let end = (first + COMMANDS).min(all);
+            Ok(pass.run(Place::before(first)..Place::before(end))?)
+        };
+        let result = (0..all).step_by(COMMANDS).try_for_each(&mut run);
+        (Some(pass), result)
+    }
+
+    fn hand_over(
+        &self,
+        engine: &Arc<Shared>,
+        pass: Box<dyn Pass>,
+    ) -> (Option<Box<dyn Pass>>, Result<(), Error>) {
+        let (done, back) = sync_channel(1);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let job = Job {
+            pass,
+            at: Place::START,
+            cancelled: cancelled.clone(),
+            done,
+        };
+        if let Err(job) = engine.push_pass(job) {
+            return self.run_here(job.pass);
+        }
+        loop {
+            match back.recv_timeout(LOOKS) {
+                Ok((pass, Ok(()))) if cancelled.load(Ordering::Relaxed) => {
+                    return (Some(pass), Err(Error::Deadline));
+                }
+                Ok((pass, result)) => return (Some(pass), result.map_err(Error::Device)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return (None, Err(Error::EngineStopped { why: None }));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if !cancelled.load(Ordering::Relaxed) && self.check().is_err() {
+                        cancelled.store(true, Ordering::Relaxed);
+                        engine.wake();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An encoder on a device. One pass runs at a time; others wait in the order in which they came.
+pub(crate) struct Encoder {
+    loaded: Arc<dyn Loaded>,
+    place: Mutex<EncoderPlace>,
+    free: Condvar,
+}
+
+/// The context, and who waits for it.
+struct EncoderPlace {
+    /// `None`: a pass has it, or it was lost.
+    context: Option<Box<dyn Context>>,
+    taken: bool,
+    waiting: VecDeque<u64>,
+    count: u64,
+}
+
+impl Encoder {
+    pub(crate) fn new(loaded: Arc<dyn Loaded>) -> Result<Encoder, DeviceError> {
+        let context = loaded.context()?;
+        Ok(Encoder {
+            loaded,
+            place: Mutex::new(EncoderPlace {
+                context: Some(context),
+                taken: false,
+                waiting: VecDeque::new(),
+                count: 0,
+            }),
+            free: Condvar::new(),
+        })
+    }
+
+    /// Runs a step of the embed pass whose rows read `features`, and returns its output rows.
+    pub(crate) fn run(
+        &self,
+        features: &[u8],
+        step: Step,
+        turns: &Turns<'_>,
+    ) -> Result<Vec<f32>, Error> {
+        let (mut taken, context) = self.take(turns)?;
+        let pass = EncoderPass::begin(context, features, step)?;
+        let (pass, result) = turns.run(pass);
+        let Some(mut pass) = pass else {
+            return result.map(|()| Vec::new());
+        };
+        let values = result.and_then(|()| Ok(pass.end()?));
+        // After a fault of the device the next pass has a new context.
+        if !matches!(values, Err(Error::Device(_))) {
+            taken.context = Some(pass.context);
+        }
+        values
+    }
+
+    fn place(&self) -> MutexGuard<'_, EncoderPlace> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the context.
+    fn take(&self, turns: &Turns<'_>) -> Result<(Taken<'_>, Box<dyn Context>), Error> {
+        let mut place = self.place();
+        let own = place.count;
+        place.count += 1;
+        place.waiting.push_back(own);
+        while place.taken || place.waiting.front() != Some(&own) {
+            let waited = self.free.wait_timeout(place, LOOKS);
+            (place, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = turns.check() {
+                place.waiting.retain(|number| *number != own);
+                self.free.notify_all();
+                return Err(error);
+            }
+        }
+        place.waiting.pop_front();
+        place.taken = true;
+        let context = place.context.take();
+        drop(place);
+        let taken = Taken {
+            encoder: self,
+            context: None,
+        };
+        let context = match context {
+            Some(context) => context,
+            None => self.loaded.context()?,
+        };
+        Ok((taken, context))
+    }
+}
+
+/// Keeps the place of an encoder, and gives back the context, if there still is one.
+struct Taken<'a> {
+    encoder: &'a Encoder,
+    context: Option<Box<dyn Context>>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut place = self.encoder.place();
+        place.context = self.context.take();
+        place.taken = false;
+        self.encoder.free.notify_all();
+    }
+}
+
+/// A step of an encoder that was begun.
+struct EncoderPass {
+    context: Box<dyn Context>,
+    step: Step,
+    tasks: Vec<Task>,
+}
+
+impl EncoderPass {
+    fn begin(
+        mut context: Box<dyn Context>,
+        features: &[u8],
+        step: Step,
+    ) -> Result<EncoderPass, DeviceError> {
+        let program = context.program().clone();
+        context.write_bytes(program.features, 0, features)?;
+        context.step(&step, StepOptions::stage(Stage::Begin))?;
+        let tasks = tasks(&program, &step, context.as_ref());
+        Ok(EncoderPass {
+            context,
+            step,
+            tasks,
+        })
+    }
+
+    fn end(&mut self) -> Result<Vec<f32>, DeviceError> {
+        let end = StepOptions::stage(Stage::End);
+        Ok(self.context.step(&self.step, end)?.to_vec())
+    }
+}
+
+impl Pass for EncoderPass {
+    fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    fn run(&mut self, places: Range<Place>) -> Result<(), DeviceError> {
+        let part = StepOptions::stage(Stage::Run(places));
+        self.context.step(&self.step, part)?;
+        // A device may still be at work. Reading waits for it.
+        let tokens = self.context.program().tokens;
+        self.context.read_bytes(tokens, 0, &mut [0; 4])
+    }
+}
+
+/// What the commands of a step come to.
+fn tasks(program: &Program, step: &Step, context: &dyn Context) -> Vec<Task> {
+    let Some(pass) = program.pass(step.pass()) else {
+        return Vec::new();
+    };
+    let pass = &program.passes[pass];
+    let outputs_from = pass.outputs_from().unwrap_or(usize::MAX);
+    let task = |(index, command): (usize, &Command)| {
+        let rows = if index >= outputs_from {
+            step.chosen().count()
+        } else {
+            step.rows.len()
+        };
+        let of_rows = command.flops.max(1).saturating_mul(rows as u64);
+        let of_context = cost::of_context(command, program, &step.rows).flops;
+        Task {
+            kind: kind(command),
+            units: of_rows.saturating_add(of_context),
+            parts: context.parts(index).max(1),
+        }
+    };
+    pass.commands.iter().enumerate().map(task).collect()
+}
+
+/// The same for commands that differ in weights and buffers only.
+fn kind(command: &Command) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (command.op, command.format, command.params).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Clock;
+
+    const COUNT: usize = 3 * COMMANDS;
+
+    /// Notes what runs, and is not wanted any more once some commands have run.
+    struct Noting {
+        tasks: Vec<Task>,
+        ran: Vec<Range<Place>>,
+        wanted: Arc<AtomicBool>,
+    }
+
+    impl Noting {
+        fn new() -> Noting {
+            let task = Task {
+                kind: 0,
+                units: 1,
+                parts: 1,
+            };
+            Noting {
+                tasks: vec![task; COUNT],
+                ran: Vec::new(),
+                wanted: Arc::new(AtomicBool::new(true)),
+            }
+        }
+    }
+
+    impl Pass for Noting {
+        fn tasks(&self) -> &[Task] {
+            &self.tasks
+        }
+
+        fn run(&mut self, places: Range<Place>) -> Result<(), DeviceError> {
+            self.ran.push(places);
+            self.wanted.store(self.ran.len() < 2, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_pass_without_an_engine_runs_as_long_as_it_is_wanted() {
+        let pass = Noting::new();
+        let (all, done) = Turns::at_once().run(pass);
+        done.expect("a pass");
+        let ran = all.expect("a pass that comes back").ran;
+        assert_eq!(ran.first().map(|piece| piece.start), Some(Place::START));
+        assert_eq!(
+            ran.last().map(|piece| piece.end),
+            Some(Place::before(COUNT))
+        );
+        assert!(ran.windows(2).all(|pair| pair[0].end == pair[1].start));
+
+        let pass = Noting::new();
+        let wanted = pass.wanted.clone();
+        let still = || wanted.load(Ordering::Relaxed);
+        let (pass, done) = Turns::beside(None, &still).run(pass);
+        assert!(matches!(done, Err(Error::Deadline)), "{done:?}");
+        assert_eq!(pass.map(|pass| pass.ran.len()), Some(2));
+    }
+
+    /// The engine, in place of its thread.
+    fn next(shared: &Shared) -> Job {
+        loop {
+            if let Some(job) = shared.inbox().passes.pop() {
+                return job;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_engine_learns_that_nobody_wants_a_pass() {
+        let shared = Arc::new(Shared::new(1, 1, Clock::default()));
+        let neighbour = Neighbour::default();
+        neighbour.set(&shared);
+        let wanted = AtomicBool::new(true);
+        let is_wanted = || wanted.load(Ordering::Relaxed);
+        let run = || Turns::beside(Some(&neighbour), &is_wanted).run(Noting::new());
+        std::thread::scope(|scope| {
+            let complete = scope.spawn(run);
+            next(&shared).end(Ok(()));
+            assert!(matches!(complete.join(), Ok((Some(_), Ok(())))));
+
+            let lost = scope.spawn(run);
+            drop(next(&shared));
+            let lost = lost.join();
+            assert!(matches!(lost, Ok((None, Err(Error::EngineStopped { .. })))));
+
+            let unwanted = scope.spawn(run);
+            let job = next(&shared);
+            assert!(!job.is_cancelled());
+            wanted.store(false, Ordering::Relaxed);
+            let begun = std::time::Instant::now();
+            while !job.is_cancelled() {
+                assert!(!unwanted.is_finished(), "it leaves its pass behind");
+                assert!(begun.elapsed() < 1_000 * LOOKS, "it goes on in vain");
+                std::thread::yield_now();
+            }
+            job.end(Ok(()));
+            let unwanted = unwanted.join();
+            assert!(matches!(unwanted, Ok((Some(_), Err(Error::Deadline)))));
+            let (_, never) = run();
+            assert!(matches!(never, Err(Error::Deadline)));
+            assert!(shared.inbox().passes.is_empty(), "nobody asked for it");
+        });
+    }
+}
