@@ -27,6 +27,7 @@ mod devices;
 mod divergence;
 mod engine;
 mod error;
+mod fair_lock;
 mod fit;
 mod generate;
 mod importance;

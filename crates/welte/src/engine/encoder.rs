@@ -6,13 +6,13 @@
 use super::pieces::Task;
 use super::shared::Shared;
 use crate::Error;
+use crate::fair_lock::FairLock;
 use std::any::Any;
-use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use web_time::Duration;
 use welte_device::{Context, Error as DeviceError, Loaded, Place, Stage, Step, StepOptions};
 use welte_table::{Command, Program, cost};
@@ -177,17 +177,8 @@ impl<'a> Turns<'a> {
 /// An encoder on a device. One pass runs at a time; others wait in the order in which they came.
 pub(crate) struct Encoder {
     loaded: Arc<dyn Loaded>,
-    place: Mutex<EncoderPlace>,
-    free: Condvar,
-}
-
-/// The context, and who waits for it.
-struct EncoderPlace {
-    /// `None`: a pass has it, or it was lost.
-    context: Option<Box<dyn Context>>,
-    taken: bool,
-    waiting: VecDeque<u64>,
-    count: u64,
+    /// `None`: it was lost.
+    context: FairLock<Option<Box<dyn Context>>>,
 }
 
 impl Encoder {
@@ -195,13 +186,7 @@ impl Encoder {
         let context = loaded.context()?;
         Ok(Encoder {
             loaded,
-            place: Mutex::new(EncoderPlace {
-                context: Some(context),
-                taken: false,
-                waiting: VecDeque::new(),
-                count: 0,
-            }),
-            free: Condvar::new(),
+            context: FairLock::new(Some(context)),
         })
     }
 
@@ -212,7 +197,14 @@ impl Encoder {
         step: Step,
         turns: &Turns<'_>,
     ) -> Result<Vec<f32>, Error> {
-        let (mut taken, context) = self.take(turns)?;
+        let mut place = self
+            .context
+            .take(&mut || turns.check().is_ok())
+            .ok_or(Error::Deadline)?;
+        let context = match place.take() {
+            Some(context) => context,
+            None => self.loaded.context()?,
+        };
         let pass = EncoderPass::begin(context, features, step)?;
         let (pass, result) = turns.run(pass);
         let Some(mut pass) = pass else {
@@ -221,58 +213,9 @@ impl Encoder {
         let values = result.and_then(|()| Ok(pass.end()?));
         // After a fault of the device the next pass has a new context.
         if !matches!(values, Err(Error::Device(_))) {
-            taken.context = Some(pass.context);
+            *place = Some(pass.context);
         }
         values
-    }
-
-    fn place(&self) -> MutexGuard<'_, EncoderPlace> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the context.
-    fn take(&self, turns: &Turns<'_>) -> Result<(Taken<'_>, Box<dyn Context>), Error> {
-        let mut place = self.place();
-        let own = place.count;
-        place.count += 1;
-        place.waiting.push_back(own);
-        while place.taken || place.waiting.front() != Some(&own) {
-            let waited = self.free.wait_timeout(place, LOOKS);
-            (place, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = turns.check() {
-                place.waiting.retain(|number| *number != own);
-                self.free.notify_all();
-                return Err(error);
-            }
-        }
-        place.waiting.pop_front();
-        place.taken = true;
-        let context = place.context.take();
-        drop(place);
-        let taken = Taken {
-            encoder: self,
-            context: None,
-        };
-        let context = match context {
-            Some(context) => context,
-            None => self.loaded.context()?,
-        };
-        Ok((taken, context))
-    }
-}
-
-/// Keeps the place of an encoder, and gives back the context, if there still is one.
-struct Taken<'a> {
-    encoder: &'a Encoder,
-    context: Option<Box<dyn Context>>,
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        let mut place = self.encoder.place();
-        place.context = self.context.take();
-        place.taken = false;
-        self.encoder.free.notify_all();
     }
 }
 

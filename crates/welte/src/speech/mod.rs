@@ -3,7 +3,6 @@
 //! [`Speech::transcribe`] reads sound in windows of 30 s. Each is heard once, by the encoder; then the decoder writes its text,
 //! with timestamps that say where the next window begins.
 
-mod lock;
 mod machine;
 mod options;
 mod parts;
@@ -13,10 +12,10 @@ mod transcript;
 mod window;
 mod words;
 
+use crate::fair_lock::FairLock;
 use crate::model::plan_program;
 use crate::vision::{fits, place};
 use crate::{Error, VisionOptions};
-use lock::FairLock;
 use machine::Machine;
 pub use options::{SpeechOptions, TranscribeOptions, Update};
 use parts::Parts;

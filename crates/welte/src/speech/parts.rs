@@ -1,9 +1,9 @@
 //! What the work on a sound shares: the model on its device, its spectrogram and its vocabulary.
 
-use super::lock::{FairGuard, FairLock};
 use super::machine::Machine;
 use super::tokens::{Tokens, language_code};
 use crate::Error;
+use crate::fair_lock::{FairGuard, FairLock};
 use std::sync::Arc;
 use welte_audio::Mel;
 use welte_models::SpeechSpec;

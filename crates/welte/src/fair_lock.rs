@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use web_time::Duration;
 
 /// How often a caller who waits may think better of it.
-const RETHINK: Duration = Duration::from_millis(100);
+const RETHINK: Duration = Duration::from_millis(20);
 
 /// A value that one caller has at a time. Unlike a mutex it is never given to the caller who had it last while others wait.
-pub(super) struct FairLock<T> {
+pub(crate) struct FairLock<T> {
     line: Mutex<Line>,
     moved: Condvar,
     value: Mutex<T>,
@@ -23,7 +23,7 @@ struct Line {
 }
 
 /// The value, until it is dropped.
-pub(super) struct FairGuard<'a, T> {
+pub(crate) struct FairGuard<'a, T> {
     value: MutexGuard<'a, T>,
     _place: Place<'a, T>,
 }
@@ -35,7 +35,7 @@ struct Place<'a, T> {
 }
 
 impl<T> FairLock<T> {
-    pub(super) fn new(value: T) -> FairLock<T> {
+    pub(crate) fn new(value: T) -> FairLock<T> {
         FairLock {
             line: Mutex::default(),
             moved: Condvar::new(),
@@ -48,7 +48,7 @@ impl<T> FairLock<T> {
     }
 
     /// Waits for the value; `None` if `waits` says that the caller no longer does.
-    pub(super) fn take(&self, waits: &mut dyn FnMut() -> bool) -> Option<FairGuard<'_, T>> {
+    pub(crate) fn take(&self, waits: &mut dyn FnMut() -> bool) -> Option<FairGuard<'_, T>> {
         let mut line = self.line();
         let number = line.next;
         line.next += 1;
@@ -104,7 +104,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn lock_come_in_order_and_waiters_may_leave() {
+    fn callers_come_in_order_and_waiters_may_leave() {
         let lock = Arc::new(FairLock::new(Vec::new()));
         let first = lock.take(&mut || true).unwrap();
         let waiting = |count| {
