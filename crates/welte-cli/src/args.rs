@@ -3,7 +3,7 @@
 use crate::address::AddressArgs;
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
-use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes};
+use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes, size};
 use crate::fleet::FleetArgs;
 use crate::images::EyeArgs;
 use crate::launch::LaunchArgs;
@@ -342,7 +342,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 16, value_name = "N", requires = "embed", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) texts: u32,
     /// Encode pictures of these sizes, comma-separated, alone and beside a stream
-    #[arg(long, value_name = "WIDTHxHEIGHT", value_delimiter = ',', value_parser = crate::bench::images::size, conflicts_with_all = ["ladder", "random_depth", "serve", "batched", "speculative", "embed"])]
+    #[arg(long, value_name = "WIDTHxHEIGHT", value_delimiter = ',', value_parser = size, conflicts_with_all = ["ladder", "random_depth", "serve", "batched", "speculative", "embed"])]
     pub(crate) images: Vec<[u32; 2]>,
     /// File with the encoder of --images [default: mmproj*.gguf beside the model]
     #[arg(long, value_name = "FILE", requires = "images")]

@@ -2,7 +2,7 @@
 
 mod batched;
 mod embeddings;
-pub(crate) mod images;
+mod images;
 pub(crate) mod measure;
 mod requests;
 mod serving;

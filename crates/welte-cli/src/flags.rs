@@ -262,6 +262,15 @@ impl SpecArgs {
     }
 }
 
+/// Reads WIDTHxHEIGHT.
+pub(crate) fn size(text: &str) -> Result<[u32; 2], String> {
+    let sides = text.split_once('x');
+    let sides = sides.and_then(|(width, height)| Some([width.parse().ok()?, height.parse().ok()?]));
+    let most = 1..=20_000;
+    let sides = sides.filter(|sides: &[u32; 2]| sides.iter().all(|side| most.contains(side)));
+    sides.ok_or_else(|| "use WIDTHxHEIGHT, such as 1024x768".to_string())
+}
+
 /// Reads a number of bytes, as powers of 1024 if a letter follows.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -286,4 +295,17 @@ pub(crate) fn pooling(name: &str) -> Result<Pooling, String> {
         "rank" => "use `welte rerank` or `welte serve --reranking` for scores of pairs".to_owned(),
         _ => format!("use one of {names}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(size("1024x768"), Ok([1024, 768]));
+        for wrong in ["", "1024", "0x5", "5x", "5x5x5", "99999x1"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 }

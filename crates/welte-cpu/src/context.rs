@@ -191,9 +191,9 @@ impl CpuContext {
         let (input_rows, output_rows) = (self.state.live, self.output_rows());
         let phases = self.passes[self.last_pass].phases.iter().enumerate();
         let own = phases.filter(|(_, phase)| phase.command as usize == command);
-        let chunks =
+        let mut chunks =
             own.map(|(at, phase)| (at, phase.chunks(&self.state, input_rows, output_rows)));
-        let last = chunks.filter(|(_, chunks)| *chunks > 0).next_back();
+        let last = chunks.rfind(|(_, chunks)| *chunks > 0);
         last.map(|(at, chunks)| (at, chunks as u32))
     }
 

@@ -98,7 +98,7 @@ pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
     let mut reader = reader.map_err(|e| Error::Damaged(e.to_string()))?;
     match reader.format() {
         None => return Err(Error::Unknown),
-        Some(ImageFormat::Tiff) => tiff::check(bytes)?,
+        Some(ImageFormat::Tiff) => tiff::check(bytes).map_err(damaged)?,
         Some(_) => {}
     }
     let mut most = image::Limits::default();

@@ -1,7 +1,6 @@
 //! Damaged and unusual files of pictures: an error or some picture, and never a panic. `WELTE_FUZZ=1000000` sets the number of
 //! damaged files.
 
-#[allow(dead_code)]
 mod common;
 
 use common::{LIMITS, count, files, mutants, rgb, turned, written};

@@ -1,7 +1,6 @@
 //! Decoding takes no more memory than its limits say, whatever is in the file.
 #![allow(unsafe_code)]
 
-#[allow(dead_code)]
 mod common;
 
 use common::{LIMITS, count, mutants};

@@ -74,6 +74,9 @@ pub struct Vision {
     encoder: Encoder,
 }
 
+/// An encoder as its file describes it.
+type Described = (VisionSpec, Box<dyn Checkpoint>);
+
 /// A picture that is decoded and cut up, but not encoded.
 #[derive(Clone, Debug)]
 pub struct Picture {
@@ -132,10 +135,7 @@ impl Vision {
     }
 
     /// What a file says of an encoder, or a directory, which may have none.
-    fn spec(
-        path: &Path,
-        of_model: bool,
-    ) -> Result<Option<(VisionSpec, Box<dyn Checkpoint>)>, Error> {
+    fn spec(path: &Path, of_model: bool) -> Result<Option<Described>, Error> {
         if of_model && !path.is_dir() {
             return Ok(None);
         }

@@ -33,15 +33,6 @@ const WARM_UP: usize = 4;
 /// Tokens of the stream alone.
 const ALONE: usize = 100;
 
-/// Reads WIDTHxHEIGHT.
-pub(crate) fn size(text: &str) -> Result<[u32; 2], String> {
-    let sides = text.split_once('x');
-    let sides = sides.and_then(|(width, height)| Some([width.parse().ok()?, height.parse().ok()?]));
-    let most = 1..=20_000;
-    let sides = sides.filter(|sides: &[u32; 2]| sides.iter().all(|side| most.contains(side)));
-    sides.ok_or_else(|| "use WIDTHxHEIGHT, such as 1024x768".to_string())
-}
-
 pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
     requests::check(args)?;
     let threads = args.threads.first().copied();
@@ -177,17 +168,4 @@ fn picture([width, height]: [u32; 2], number: u32) -> Vec<u8> {
     let value = |x: usize, y: usize| (x * (3 + number as usize) + y * 5 + (x * y) / 64) as u8;
     file.extend((0..height as usize).flat_map(|y| (0..line).map(move |x| value(x, y))));
     file
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(size("1024x768"), Ok([1024, 768]));
-        for wrong in ["", "1024", "0x5", "5x", "5x5x5", "99999x1"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-    }
 }

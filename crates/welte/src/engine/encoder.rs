@@ -4,7 +4,6 @@
 //! back ([`Turns`]). How long a piece is: [`pieces`](super::pieces).
 
 use super::pieces::Task;
-use super::shared::Shared;
 use crate::Error;
 use crate::fair_lock::FairLock;
 use std::any::Any;
@@ -57,26 +56,36 @@ impl Job {
     }
 }
 
+/// An engine with a thread, which runs passes.
+pub(crate) trait RunsPasses: Send + Sync {
+    /// Hands a pass to the thread, or back if that has ended.
+    fn push_pass(&self, job: Job) -> Result<(), Job>;
+
+    /// Lets the thread look at what was cancelled.
+    fn wake(&self);
+}
+
 /// The engine whose streams an encoder shares a device with, once there is one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Neighbour(Arc<Mutex<Weak<Shared>>>);
+#[derive(Clone, Default)]
+pub(crate) struct Neighbour(Arc<Mutex<Option<Weak<dyn RunsPasses>>>>);
 
 impl Neighbour {
     /// An engine with a thread has started. The last one counts.
-    pub(crate) fn set(&self, shared: &Arc<Shared>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(shared);
+    pub(crate) fn set(&self, engine: &Arc<impl RunsPasses + 'static>) {
+        let engine: Arc<dyn RunsPasses> = engine.clone();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(&engine));
     }
 
-    fn get(&self) -> Option<Arc<Shared>> {
-        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.upgrade()
+    fn get(&self) -> Option<Arc<dyn RunsPasses>> {
+        let engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref()?.upgrade()
     }
 }
 
 /// When the passes of an encoder run: between the steps of an engine's streams, or at once; and as long as somebody wants what
 /// they yield.
 pub struct Turns<'a> {
-    engine: Option<Arc<Shared>>,
+    engine: Option<Arc<dyn RunsPasses>>,
     wanted: &'a dyn Fn() -> bool,
 }
 
@@ -140,7 +149,7 @@ impl<'a> Turns<'a> {
 
     fn hand_over(
         &self,
-        engine: &Arc<Shared>,
+        engine: &Arc<dyn RunsPasses>,
         pass: Box<dyn Pass>,
     ) -> (Option<Box<dyn Pass>>, Result<(), Error>) {
         let (done, back) = sync_channel(1);
@@ -297,7 +306,6 @@ fn kind(command: &Command) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Clock;
 
     const COUNT: usize = 3 * COMMANDS;
 
@@ -356,10 +364,22 @@ mod tests {
         assert_eq!(pass.map(|pass| pass.ran.len()), Some(2));
     }
 
-    /// The engine, in place of its thread.
-    fn next(shared: &Shared) -> Job {
+    #[derive(Default)]
+    struct Inbox(Mutex<Vec<Job>>);
+
+    impl RunsPasses for Inbox {
+        fn push_pass(&self, job: Job) -> Result<(), Job> {
+            self.0.lock().unwrap().push(job);
+            Ok(())
+        }
+
+        fn wake(&self) {}
+    }
+
+    /// The engine's thread takes a pass.
+    fn next(engine: &Inbox) -> Job {
         loop {
-            if let Some(job) = shared.inbox().passes.pop() {
+            if let Some(job) = engine.0.lock().unwrap().pop() {
                 return job;
             }
             std::thread::yield_now();
@@ -368,24 +388,24 @@ mod tests {
 
     #[test]
     fn an_engine_learns_that_nobody_wants_a_pass() {
-        let shared = Arc::new(Shared::new(1, 1, Clock::default()));
+        let engine = Arc::new(Inbox::default());
         let neighbour = Neighbour::default();
-        neighbour.set(&shared);
+        neighbour.set(&engine);
         let wanted = AtomicBool::new(true);
         let is_wanted = || wanted.load(Ordering::Relaxed);
         let run = || Turns::beside(Some(&neighbour), &is_wanted).run(Noting::new());
         std::thread::scope(|scope| {
             let complete = scope.spawn(run);
-            next(&shared).end(Ok(()));
+            next(&engine).end(Ok(()));
             assert!(matches!(complete.join(), Ok((Some(_), Ok(())))));
 
             let lost = scope.spawn(run);
-            drop(next(&shared));
+            drop(next(&engine));
             let lost = lost.join();
             assert!(matches!(lost, Ok((None, Err(Error::EngineStopped { .. })))));
 
             let unwanted = scope.spawn(run);
-            let job = next(&shared);
+            let job = next(&engine);
             assert!(!job.is_cancelled());
             wanted.store(false, Ordering::Relaxed);
             let begun = std::time::Instant::now();
@@ -399,7 +419,7 @@ mod tests {
             assert!(matches!(unwanted, Ok((Some(_), Err(Error::Deadline)))));
             let (_, never) = run();
             assert!(matches!(never, Err(Error::Deadline)));
-            assert!(shared.inbox().passes.is_empty(), "nobody asked for it");
+            assert!(engine.0.lock().unwrap().is_empty(), "nobody asked for it");
         });
     }
 }

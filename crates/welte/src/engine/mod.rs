@@ -7,6 +7,7 @@ mod disk;
 mod draft;
 mod embedding;
 mod encoder;
+mod encoding;
 mod features;
 mod guide;
 mod logprobs;

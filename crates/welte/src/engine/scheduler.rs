@@ -21,6 +21,7 @@ mod work;
 
 use super::disk::Disk;
 use super::draft::Speculator;
+use super::encoding::Encoding;
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
@@ -30,7 +31,6 @@ use super::shared::Shared;
 use crate::PrefixChange;
 #[cfg(test)]
 pub(crate) use audit::{Audit, Audited};
-use encode::Encoding;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;

@@ -1,7 +1,7 @@
 //! What the handles of an engine and its thread share.
 
 use super::clock::Clock;
-use super::encoder::Job;
+use super::encoder::{Job, RunsPasses};
 use super::sequence::Sequence;
 use super::snapshot::Snapshot;
 use crate::Error;
@@ -76,6 +76,23 @@ impl Inbox {
     }
 }
 
+impl RunsPasses for Shared {
+    fn push_pass(&self, job: Job) -> Result<(), Job> {
+        let mut inbox = self.inbox();
+        if inbox.closing || inbox.closed.is_some() {
+            return Err(job);
+        }
+        inbox.passes.push(job);
+        drop(inbox);
+        self.wake();
+        Ok(())
+    }
+
+    fn wake(&self) {
+        Shared::wake(self);
+    }
+}
+
 impl Shared {
     pub(crate) fn new(slots: usize, queue: usize, clock: Clock) -> Shared {
         let max_requests = slots + queue;
@@ -97,18 +114,6 @@ impl Shared {
 
     pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands a pass of an encoder to the thread, or back if that has ended.
-    pub(crate) fn push_pass(&self, job: Job) -> Result<(), Job> {
-        let mut inbox = self.inbox();
-        if inbox.closing || inbox.closed.is_some() {
-            return Err(job);
-        }
-        inbox.passes.push(job);
-        drop(inbox);
-        self.wake();
-        Ok(())
     }
 
     /// Ends the chain at hand, so that the thread looks at its inbox and at what was cancelled.

@@ -1,43 +1,6 @@
 //! Passes of encoders beside the streams: between two pieces, every sequence that decodes has a step.
 
 use super::Scheduler;
-use crate::engine::encoder::Job;
-use crate::engine::pieces::Pieces;
-use std::collections::VecDeque;
-
-/// The passes at hand.
-#[derive(Default)]
-pub(super) struct Encoding {
-    /// The next one to have a piece comes first.
-    jobs: VecDeque<Job>,
-    pieces: Pieces,
-    /// The last turn had a piece.
-    had_turn: bool,
-}
-
-impl Encoding {
-    /// True if there is something to encode.
-    pub(super) fn waits(&self) -> bool {
-        !self.jobs.is_empty()
-    }
-
-    /// Takes new passes, and gives back those that nobody wants any more.
-    pub(super) fn take(&mut self, arrived: &mut Vec<Job>) {
-        self.jobs.extend(arrived.drain(..));
-        for _ in 0..self.jobs.len() {
-            match self.jobs.pop_front() {
-                Some(job) if job.is_cancelled() => job.end(Ok(())),
-                Some(job) => self.jobs.push_back(job),
-                None => {}
-            }
-        }
-    }
-
-    /// Ends all passes.
-    pub(super) fn clear(&mut self) {
-        self.jobs.clear();
-    }
-}
 
 impl Scheduler {
     /// True if this turn has a piece of an encoder's pass. If prompts wait, too, they have every other turn.

@@ -1,7 +1,7 @@
 //! Encoders beside the streams of a simulation: their passes come at any time, take time, fail, and are cancelled.
 
 use super::world::{Random, World};
-use crate::engine::encoder::{Ended, Job, Pass};
+use crate::engine::encoder::{Ended, Job, Pass, RunsPasses};
 use crate::engine::pieces::Task;
 use crate::engine::shared::Shared;
 use std::any::Any;
