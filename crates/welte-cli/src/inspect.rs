@@ -13,8 +13,10 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
     let mut options = args.load.options()?;
     options.slots = args.parallel;
-    // The kernels of `serve` too.
-    options.embeddings |= args.kernels.is_some();
+    if args.kernels.is_some() {
+        // As `run` and `serve` load.
+        (options.fit_context, options.embeddings) = (true, true);
+    }
     args.eyes.set(&mut options);
     let inspection = match Model::inspect(&source, &options) {
         Err(welte::Error::Model(error)) if error.is_of_contents() => {

@@ -282,6 +282,7 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
         (3, 1, 264, Format::F16, 7, 0, 5.0, false),
         (16, 2, 128, Format::F16, 16, 0, 0.0, true),
         (30, 1, 24, Format::F16, 7, 30, 0.0, false),
+        (6, 2, 24, Format::F16, 16, 40, 0.0, false),
     ];
     for (seed, shape) in shapes.into_iter().enumerate() {
         let (heads, kv_heads, head_dim, kv_format, page, window, softcap, sinks) = shape;

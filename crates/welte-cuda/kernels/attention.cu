@@ -55,8 +55,9 @@ struct Ring {
                 }
             } else {
 #pragma unroll
-                for (u32 i = 0; i < TILE * CHUNKS / 32; ++i) {
+                for (u32 i = 0; i < (TILE * CHUNKS + 31) / 32; ++i) {
                     u32 c = lane + i * 32, row = c / CHUNKS, index = c % CHUNKS;
+                    if (TILE * CHUNKS % 32 && row >= TILE) break;
                     bool wanted = at + row >= first && at + row <= last;
                     copy_async<16>(to + part * PART_BYTES + (row * (WIDE / 8) + (index ^ swizzle(row))) * 16, from + c * 16, wanted);
                 }

@@ -79,8 +79,8 @@ fn images_from(
             (Ok(compiler), _) => compiler,
             (Err(_), Some(refused)) => return Err(refused),
             (Err(why), None) => {
-                let unit = title(unit);
-                return Err(Error::NoCompiler(format!("{why}. {unit} is not ready")));
+                let missing = format!("{why}; {} is not ready", unit.file);
+                return Err(Error::NoCompiler(missing));
             }
         };
         let compiled = phases.time(format!("compiling {}", title(unit)), || {

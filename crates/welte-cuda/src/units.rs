@@ -7,7 +7,6 @@ use crate::lower::{LoweredPass, Lowering, Placed, Places};
 use crate::ops::logprobs::logprobs_unit;
 use crate::ops::sample::sample_unit;
 use crate::plan::Planned;
-use crate::sources::title;
 use crate::{Error, GpuInfo, compile, floor, layout};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -102,10 +101,10 @@ impl Planned {
         };
         let arch = compile::arch_name(self.gpu.arch);
         match compile::first_missing(&self.needed()?, &arch) {
-            Some(unit) => Err(Error::NoCompiler(format!(
-                "{why}. {} is not ready",
-                title(unit)
-            ))),
+            Some(unit) => {
+                let missing = format!("{why}; {} is not ready", unit.file);
+                Err(Error::NoCompiler(missing))
+            }
             None => Ok(()),
         }
     }

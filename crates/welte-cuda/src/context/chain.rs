@@ -221,6 +221,9 @@ impl CudaContext {
                             "not the persistent kernel: it did not compile, which is a bug in Welte: {why}"
                         ));
                     }
+                    Err(Error::NoCompiler(why)) => {
+                        return self.fall_back(format!("not the persistent kernel: {why}"));
+                    }
                     other => other?,
                 }
             }
