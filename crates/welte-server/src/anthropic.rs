@@ -269,7 +269,10 @@ impl Content {
                 }
                 self.results.push((id, text, images));
             }
-            _ => return Err(block.wrong("type", format!("{kind:?} is not supported"))),
+            _ => {
+                let known = "\"text\", \"image\", \"thinking\", \"tool_use\" or \"tool_result\"";
+                return Err(block.wrong("type", images::unsupported(&kind, known)));
+            }
         }
         block.finish()
     }

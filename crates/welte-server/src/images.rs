@@ -35,6 +35,16 @@ impl Default for ImageRules {
     }
 }
 
+/// Why a part of a message is refused.
+pub(crate) fn unsupported(kind: &str, supported: &str) -> String {
+    match kind {
+        "file" | "input_file" | "document" => {
+            format!("{kind:?} is not supported; send a document's text, or its pages as images")
+        }
+        _ => format!("{kind:?} is not supported; use {supported}"),
+    }
+}
+
 /// An image by an address: `data:` with its bytes, or a place on the web.
 pub(crate) fn of_url(fields: &Fields, name: &str, url: &str) -> Result<ImageSource, Failure> {
     match url

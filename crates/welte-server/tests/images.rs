@@ -287,6 +287,20 @@ async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
     }
 }
 
+#[tokio::test]
+async fn documents_are_refused_with_what_to_send_in_their_place() {
+    let (server, _) = seeing(|_| {});
+    let pages = "its pages as images";
+    let file =
+        |kind: &str| json!([{ "type": kind, "file_data": "data:application/pdf;base64,AA" }]);
+    refused(&server, "/v1/chat/completions", chat(file("file")), pages).await;
+    let input = json!({ "input": [{ "role": "user", "content": file("input_file") }] });
+    refused(&server, "/v1/responses", input, pages).await;
+    let mut message = chat(json!([{ "type": "document", "source": {} }]));
+    message["max_tokens"] = json!(1);
+    refused(&server, "/v1/messages", message, pages).await;
+}
+
 /// Nothing is encoded for a request that is given up.
 #[tokio::test]
 async fn late_requests_are_not_looked_at() {

@@ -45,6 +45,9 @@ pub enum Error {
     /// The bytes are of no known kind.
     #[error("the image is of no known kind; supported are PNG, JPEG, WebP, GIF, BMP and TIFF")]
     Unknown,
+    /// A document.
+    #[error("the file is a PDF: send its text, or its pages as images")]
+    Pdf,
     /// The bytes are damaged, or use something unusual.
     #[error("the image cannot be decoded: {0}")]
     Damaged(String),
@@ -97,6 +100,7 @@ pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|e| Error::Damaged(e.to_string()))?;
     match reader.format() {
+        None if bytes.starts_with(b"%PDF-") => return Err(Error::Pdf),
         None => return Err(Error::Unknown),
         Some(ImageFormat::Tiff) => tiff::check(bytes).map_err(damaged)?,
         Some(_) => {}

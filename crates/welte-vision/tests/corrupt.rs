@@ -102,6 +102,7 @@ fn large_pictures_are_refused_before_they_are_decoded() {
     };
     let error = decode(&bytes, limits).expect_err("too large");
     assert!(matches!(error, Error::Memory { most: 1000 }), "{error}");
+    assert!(matches!(decode(b"%PDF-1.7\n", LIMITS), Err(Error::Pdf)));
     for bytes in [&b""[..], b"hello", b"<svg></svg>"] {
         assert!(matches!(decode(bytes, LIMITS), Err(Error::Unknown)));
     }

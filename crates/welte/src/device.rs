@@ -98,6 +98,7 @@ mod tests {
                 "reference",
                 DeviceChoice::Named(DeviceId::only("reference")),
             ),
+            ("h200", DeviceChoice::Assumed("h200")),
         ] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap(), device);
         }
@@ -131,7 +132,9 @@ mod tests {
             ];
             let portable = portable.into_iter().filter(|_| cfg!(feature = "gpu"));
             let first = ["auto", "cuda", "cuda:N"].into_iter();
-            let wanted: Vec<&str> = first.chain(portable).chain(["cpu", "reference"]).collect();
+            let planned = KINDS.iter().flat_map(|kind| kind.models).copied();
+            let first = first.chain(planned).chain(portable);
+            let wanted: Vec<&str> = first.chain(["cpu", "reference"]).collect();
             assert_eq!(known, wanted);
         }
     }

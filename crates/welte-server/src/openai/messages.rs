@@ -86,7 +86,7 @@ fn content_of(fields: &Fields, content: Value) -> Result<(String, Vec<Image>), F
             "refusal" => text.push_str(&part.need::<String>("refusal")?),
             "image_url" => images.push(images::of_part(&mut part, text.len())?),
             _ => {
-                let problem = format!("{kind:?} is not supported; use \"text\" or \"image_url\"");
+                let problem = images::unsupported(&kind, "\"text\" or \"image_url\"");
                 return Err(part.wrong("type", problem));
             }
         }

@@ -141,7 +141,7 @@ fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> 
                 json!({ "type": "input_image", "image_url": url, "detail": detail })
             }
             _ => {
-                let problem = format!("{kind:?} is not supported; use {text_kind:?}");
+                let problem = images::unsupported(&kind, &format!("{text_kind:?}"));
                 return Err(fields.wrong("type", problem));
             }
         });
