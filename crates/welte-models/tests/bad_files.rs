@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use welte_formats::checkpoint::{self, Checkpoint, Metadata, Overlay, TensorInfo, Value};
 use welte_goldens::Golden;
-use welte_models::{CompileOptions, Error, compile, compile_vision, spec, vision_spec};
+use welte_models::{
+    CompileOptions, Error, compile, compile_speech, compile_vision, spec, speech_spec, vision_spec,
+};
 use welte_table::{Program, Source};
 
 /// Tensors that a model may lack: the table of tokens is then the output too; biases of all layers; values of Gemma 4, which
@@ -26,39 +28,49 @@ struct Changed<'a> {
     tensors: Vec<TensorInfo>,
     /// Its encoder of pictures is compiled.
     eyes: bool,
+    /// It is a model of speech.
+    speech: bool,
 }
 
 impl Changed<'_> {
     fn of<'a>(name: &str, file: &'a dyn Checkpoint) -> Changed<'a> {
         Changed {
             eyes: name.ends_with(EYES) || name.ends_with("mmproj.gguf"),
+            speech: name.starts_with("speech/"),
             file,
             metadata: file.metadata().clone(),
             tensors: file.tensors().to_vec(),
         }
     }
 
-    /// Compiles it for few positions: some encoders know no more.
-    fn program(&self) -> Result<Program, Error> {
+    /// Compiles it for few positions: some encoders know no more. Models of speech are two programs.
+    fn programs(&self) -> Result<Vec<Program>, Error> {
+        let unknown = || Error::Key {
+            origin: "changed".into(),
+            key: "encoder".into(),
+            problem: "is of no known family".into(),
+        };
         if self.eyes {
-            let spec = vision_spec(self)?.ok_or_else(|| Error::Key {
-                origin: "changed".into(),
-                key: "encoder".into(),
-                problem: "is of no known family".into(),
-            })?;
-            return compile_vision(&spec, self, 4 * spec.group());
+            let spec = vision_spec(self)?.ok_or_else(unknown)?;
+            return Ok(vec![compile_vision(&spec, self, 4 * spec.group())?]);
+        }
+        if self.speech {
+            let spec = speech_spec(self)?.ok_or_else(unknown)?;
+            let programs = compile_speech(&spec, self, 1, 1)?;
+            return Ok(vec![programs.encoder, programs.decoder]);
         }
         let options = CompileOptions {
             context: 32,
             ..CompileOptions::default()
         };
-        compile(&spec(self)?, self, &options)
+        Ok(vec![compile(&spec(self)?, self, &options)?])
     }
 }
 
 /// Whether a program reads a tensor.
-fn reads(program: &Program, name: &str) -> bool {
-    let mut sources = program.weights.iter().map(|w| &w.source);
+fn reads(programs: &[Program], name: &str) -> bool {
+    let weights = programs.iter().flat_map(|program| &program.weights);
+    let mut sources = weights.map(|w| &w.source);
     sources.any(|source| match source {
         Source::Parts(parts) | Source::Transposed(parts) => parts.iter().any(|p| p.tensor == name),
         Source::Constant(_) => false,
@@ -123,12 +135,12 @@ fn a_missing_tensor_is_refused() {
     let mut silent = Vec::new();
     for (name, file, _golden) in goldens() {
         let all = Changed::of(&name, &*file);
-        let program = all.program().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let programs = all.programs().unwrap_or_else(|e| panic!("{name}: {e}"));
         for i in 0..all.tensors.len() {
             let mut changed = Changed::of(&name, &*file);
             let gone = changed.tensors.remove(i).name;
-            match changed.program() {
-                Ok(_) if !reads(&program, &gone) || is_optional(&name, &gone) => {}
+            match changed.programs() {
+                Ok(_) if !reads(&programs, &gone) || is_optional(&name, &gone) => {}
                 // Another one may be missing then: one matrix in place of two.
                 Err(Error::Tensor { .. }) => {}
                 Err(e) if e.to_string().contains(&gone) => {}
@@ -165,8 +177,8 @@ fn a_tensor_of_a_wrong_shape_is_refused() {
                 let counts = info.n > own.n && info.name.contains("emb")
                     || last.contains(&info.name.as_str());
                 changed.tensors[i] = info.clone();
-                match changed.program() {
-                    Ok(program) if counts || !reads(&program, &info.name) => {}
+                match changed.programs() {
+                    Ok(programs) if counts || !reads(&programs, &info.name) => {}
                     Ok(_) => silent.push(format!("{name}: {info:?}")),
                     Err(Error::Tensor { .. }) => {}
                     Err(e) if e.to_string().contains(&info.name) => {}
@@ -202,7 +214,7 @@ fn a_wrong_key_is_an_error_of_the_contents() {
                     Some(value) => changed.metadata.insert(key.clone(), value),
                     None => changed.metadata.remove(key),
                 };
-                match changed.program() {
+                match changed.programs() {
                     Ok(_) => {}
                     Err(e) if e.is_of_contents() => {}
                     Err(e) => silent.push(format!("{name}: {key} = {value:?}: {e}")),

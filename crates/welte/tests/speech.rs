@@ -267,6 +267,15 @@ fn windows_that_are_written_together_have_the_texts_that_they_have_alone() {
         let last = alone.last().expect("segments");
         assert!(last.seek > 500, "all windows are written");
         assert!(alone.iter().any(|segment| !segment.words.is_empty()));
+        for segment in &alone {
+            let window = segment.seek as f64 / 100.0;
+            let within = |time: f64| (window - 1e-6..=window + 1.0 + 1e-6).contains(&time);
+            let mut words = segment.words.iter();
+            assert!(
+                words.all(|word| within(word.start) && within(word.end)),
+                "{segment:?}"
+            );
+        }
         let ids = |all: &[Segment]| all.iter().map(|s| (s.id, s.seek)).collect::<Vec<_>>();
         assert_eq!(ids(&together), ids(&alone));
         assert!(alone.is_sorted_by(|a, b| a.seek <= b.seek));
@@ -282,6 +291,12 @@ fn windows_begin_where_the_text_before_them_ends_and_know_it() {
     let options = greedy();
     let segments = transcribe(&speech, &audio, &options);
     let seconds = |token: u32| f64::from(token - FIRST_TIME) * 0.02;
+    // Times count from the beginning of the sound, and a window has a second.
+    for segment in &segments {
+        let own = segment.start - segment.seek as f64 / 100.0;
+        assert!((-1e-6..1.0).contains(&own), "{segment:?}");
+    }
+    assert!(segments.iter().any(|segment| segment.seek > 100));
     let mut cut_early = 0;
     for pair in segments.windows(2) {
         let [before, after] = pair else { continue };

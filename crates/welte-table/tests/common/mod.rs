@@ -276,6 +276,16 @@ fn decode() -> Vec<Command> {
         y_stride: 8,
         causal: 0,
     };
+    let cross_attention = p::CrossAttention {
+        layer: 0,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        scale: 0.5,
+        positions: 4,
+        q_stride: 16,
+        y_stride: 8,
+    };
     let matmul_add = p::MatmulAdd {
         n: 8,
         k: 8,
@@ -448,6 +458,12 @@ fn decode() -> Vec<Command> {
             &[SINKS],
             &[qkv, kv, at(ATTN, 0)],
             attention.words(),
+        ),
+        command(
+            Op::CrossAttention,
+            &[],
+            &[qkv, kv, at(ATTN, 0)],
+            cross_attention.words(),
         ),
         command(Op::MatmulAdd, &[OUT], &[at(ATTN, 0), x], matmul_add.words()),
         command(
