@@ -12,6 +12,8 @@ use symphonia::core::meta::MetadataOptions;
 
 /// The most damaged packets in a row that are left out.
 const MOST_DAMAGED: usize = 64;
+/// The most frames of a packet that a header may promise.
+const MOST_FRAMES: u64 = 1 << 16;
 /// The most packets in a row that have no samples: those of other tracks among them.
 const MOST_EMPTY: usize = 1 << 20;
 
@@ -89,8 +91,13 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
     if let Some(rate) = params.sample_rate {
         check_rate(rate, limits)?;
     }
+    // Decoders make room for what a header says of its packets.
+    let mut params = params.clone();
+    params.max_frames_per_packet = params
+        .max_frames_per_packet
+        .filter(|frames| *frames <= MOST_FRAMES);
     let mut decoder = symphonia::default::get_codecs()
-        .make_audio_decoder(params, &AudioDecoderOptions::default())
+        .make_audio_decoder(&params, &AudioDecoderOptions::default())
         .map_err(|fault| Error::Codec(fault.to_string()))?;
     let mut found: Option<Found> = None;
     let mut interleaved: Vec<f32> = Vec::new();
@@ -107,7 +114,10 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
             // The file was cut off: what came before it counts.
             Err(Fault::IoError(error)) if found.is_some() && is_end(&error) => break,
             // The next part of a chain has parameters of its own.
-            Err(Fault::ResetRequired) => break,
+            Err(Fault::ResetRequired) => {
+                let problem = "it has several parts one after the other; send them one by one";
+                return Err(Error::Damaged(problem.to_string()));
+            }
             Err(fault) => return Err(Error::Damaged(fault.to_string())),
         };
         if packet.track_id != id {

@@ -46,7 +46,7 @@ pub(crate) struct TranscribeArgs {
     /// The language: a code or an English name [default: detected]
     #[arg(short, long, value_name = "NAME")]
     language: Option<String>,
-    /// Give every word a beginning and an end (with --json; --srt and --vtt have a line for each word)
+    /// Give every word a beginning and an end (with --json)
     #[arg(long)]
     word_timestamps: bool,
     /// Names, spellings and style that come before the text
@@ -81,7 +81,7 @@ pub(crate) struct TranscribeArgs {
     /// Do not use the text so far as the prompt of the next window
     #[arg(long)]
     no_context: bool,
-    /// Hear windows in which nothing is to be heard, too
+    /// Transcribe silent windows, too
     #[arg(long)]
     keep_silence: bool,
     /// Seed of texts at temperatures above 0

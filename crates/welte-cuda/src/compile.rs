@@ -154,7 +154,7 @@ pub(crate) fn make_ready(
 
 /// What a thread that compiled left behind.
 pub(crate) fn panicked() -> Error {
-    Error::NoCompiler("a compiling thread panicked".to_string())
+    Error::Kernel("a compiling thread panicked".to_string())
 }
 
 /// The first of the units that can be had neither ready nor from the cache.
@@ -211,7 +211,8 @@ static SOURCES_SUM: LazyLock<String> = LazyLock::new(|| hashed(&SOURCES));
 
 /// Of a ready kernel, whichever compiler made it.
 fn ready_name(unit: &Unit, arch: &str) -> String {
-    format!("{}.cubin", hashed(&(unit, arch, &*SOURCES_SUM)))
+    let options = compiler::options(unit, arch, false);
+    format!("{}.cubin", hashed(&(unit, options, &*SOURCES_SUM)))
 }
 
 /// The file for the algorithms that were chosen on a GPU for the products of `key`, by comparison with our kernels.

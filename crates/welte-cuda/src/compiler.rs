@@ -254,7 +254,7 @@ fn refused(unit: &Unit, arch: &str, log: String) -> Error {
 }
 
 /// What the compiler is told, apart from where CUDA's headers are.
-fn options(unit: &Unit, arch: &str, verbose: bool) -> Vec<String> {
+pub(crate) fn options(unit: &Unit, arch: &str, verbose: bool) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={arch}"),
         "--std=c++17".to_string(),

@@ -151,7 +151,11 @@ impl Device for CudaDevice {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        gpu::free_memory(self.gpu.device).ok()
+        if self.present {
+            gpu::free_memory(self.gpu.device).ok()
+        } else {
+            Some(self.gpu.memory)
+        }
     }
 
     fn load(

@@ -17,11 +17,11 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
     Some(base.join("welte").join("kernels"))
 }
 
-/// Folders that may have ready kernels, the most explicit first: those of `WELTE_KERNELS`, then `lib/welte/kernels` of the prefix that the
+/// Folders that may have ready kernels, the most explicit first: those of `WELTE_CUDA_KERNELS`, then `lib/welte/kernels` of the prefix that the
 /// program is installed in.
 pub(crate) fn ready_folders() -> &'static [PathBuf] {
     static FOLDERS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
-        let named = std::env::var_os("WELTE_KERNELS").unwrap_or_default();
+        let named = std::env::var_os("WELTE_CUDA_KERNELS").unwrap_or_default();
         let named: Vec<PathBuf> = std::env::split_paths(&named).collect();
         let program = std::env::current_exe().and_then(|path| path.canonicalize());
         let installed = program.ok().and_then(|program| {

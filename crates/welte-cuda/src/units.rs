@@ -63,7 +63,7 @@ impl Needs<'_> {
 }
 
 impl Planned {
-    /// The units without which a load fails.
+    /// Every unit that a load compiles and cannot do without.
     fn needed(&self) -> Result<Vec<Unit>, Error> {
         let needs = Needs {
             program: &self.program,

@@ -110,6 +110,7 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (bodies, logprobs) = (app.bodies.clone(), wanted.answer.logprobs);
     let (events, ended) = (sender.clone(), gone.clone());
+    let app = app.clone();
     let work = async move {
         let work = bodies.listening(move || {
             let model = work.model.clone();
@@ -139,9 +140,10 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
         });
         let last = in_time(deadline, work).await;
         ended.store(true, Ordering::Relaxed);
-        let last = last.unwrap_or_else(
-            |failure| json!({"type": "error", "error": {"message": failure.message}}),
-        );
+        let last = last.unwrap_or_else(|failure| {
+            let failure = app.without_folders(failure);
+            json!({"type": "error", "error": {"message": failure.message}})
+        });
         // Nobody may listen any more.
         let _ = sender.send(line(&last));
     };
@@ -192,6 +194,9 @@ impl Work {
             welte::Error::Speech { field, problem } => Failure::field(field, problem),
             other => other.into(),
         };
+        if see(Update::Working).is_break() {
+            return Err(Failure::request("nobody waits for the answer any more"));
+        }
         self.body.truncate(self.file.end);
         self.body.drain(..self.file.start);
         let most = u32::try_from(self.most).unwrap_or(u32::MAX).min(LONGEST);

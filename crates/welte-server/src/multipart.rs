@@ -44,10 +44,8 @@ pub(crate) fn parts(content_type: &str, body: &[u8]) -> Result<Vec<Part>, Failur
                 (&body[line..end], end + 4)
             }
         };
-        let end = match find(body, delimiter.as_bytes(), content.saturating_sub(2)) {
-            Some(end) => end.max(content),
-            None => return Err(ends()),
-        };
+        // An empty part shares the end of its head with the boundary.
+        let end = find(body, delimiter.as_bytes(), content - 2).ok_or_else(ends)?;
         if parts.len() == MOST_PARTS {
             return Err(Failure::request(format!(
                 "the form has more than {MOST_PARTS} parts"
@@ -58,7 +56,7 @@ pub(crate) fn parts(content_type: &str, body: &[u8]) -> Result<Vec<Part>, Failur
         parts.push(Part {
             name,
             is_file,
-            content: content..end,
+            content: content..end.max(content),
         });
         at = end + delimiter.len();
     }
@@ -161,6 +159,8 @@ mod tests {
         ];
         assert_eq!(read(body), Ok(expected));
         assert_eq!(read("--a b--"), Ok(Vec::new()));
+        let short = "--a b\r\nContent-Disposition: form-data; name=x\r\n\r\n--a b--";
+        assert_eq!(read(short), Ok(vec![part("x", false, "")]));
     }
 
     #[test]
@@ -169,6 +169,10 @@ mod tests {
             ("", "ends early"),
             (
                 "--a b\r\nContent-Disposition: form-data; name=x\r\n\r\ny",
+                "ends early",
+            ),
+            (
+                "--a b\r\nContent-Disposition: form-data; name=x\r\n\r\n--a b",
                 "ends early",
             ),
             ("--a b\r\nContent-Disposition: form-data; name=x", "no head"),

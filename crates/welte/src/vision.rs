@@ -364,8 +364,10 @@ pub(crate) fn place<T>(
     let mut device = DeviceOptions::default();
     device.threads = options.threads;
     device.cpus = options.cpus.clone();
-    if let DeviceChoice::Named(id) = options.device {
-        return load(open_device(id, &device)?);
+    match options.device {
+        DeviceChoice::Named(id) => return load(open_device(id, &device)?),
+        DeviceChoice::Assumed(name) => return Err(Error::NotHere { name }),
+        DeviceChoice::Auto => {}
     }
     let near = options.near.map(|id| open_device(id, &device));
     let kinds = KINDS.iter().filter(|kind| kind.is_automatic());

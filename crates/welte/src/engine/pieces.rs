@@ -87,8 +87,8 @@ impl Pieces {
                     let share = (*rate * own / all.max(1e-12)).min(1.0);
                     *rate *= 1.0 + TRUST * share * (ratio - 1.0);
                 }
-                // It was alone.
-                None => self.rates.push((kind, took / own)),
+                // It was alone. A coarse clock may not have moved.
+                None => self.rates.push((kind, (took / own).max(1e-15))),
             }
         }
     }

@@ -673,7 +673,7 @@ mod tests {
         assert!((230..240).contains(&quiet), "{found:?}");
         let windows = [10..95, 96..140, 150..quiet, quiet..330];
         assert_eq!(
-            found.iter().cloned().take(3).collect::<Vec<_>>(),
+            found.iter().take(3).cloned().collect::<Vec<_>>(),
             windows[..3]
         );
         assert!(found.iter().all(|window| (1..=100).contains(&window.len())));
