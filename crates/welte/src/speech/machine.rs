@@ -1,7 +1,8 @@
 //! The two programs of a model on a device, and what they are fed.
 
 use crate::Error;
-use welte_device::{Context, Pick, Role, Stage, Step, StepOptions, Want};
+use std::sync::Arc;
+use welte_device::{Context, Loaded, Pick, Role, Stage, Step, StepOptions, Want};
 use welte_models::SpeechSpec;
 use welte_table::{Format, Input, Op, PassKind, Row, params};
 
@@ -11,6 +12,10 @@ const CROSS: usize = 1;
 /// An encoder and a decoder with the windows that were heard last.
 pub(super) struct Machine {
     spec: SpeechSpec,
+    /// The programs of the encoder and the decoder.
+    loaded: [Arc<dyn Loaded>; 2],
+    /// After a fault of the device.
+    pub(super) lost: bool,
     encoder: Box<dyn Context>,
     decoder: Box<dyn Context>,
     /// The window whose keys and values each slot reads.
@@ -22,11 +27,8 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Every slot has pages of its own for its text.
-    pub(super) fn new(
-        spec: SpeechSpec,
-        encoder: Box<dyn Context>,
-        mut decoder: Box<dyn Context>,
-    ) -> Result<Machine, Error> {
+    pub(super) fn new(spec: SpeechSpec, loaded: [Arc<dyn Loaded>; 2]) -> Result<Machine, Error> {
+        let (encoder, mut decoder) = (loaded[0].context()?, loaded[1].context()?);
         let program = decoder.program().clone();
         let slots = program.slots;
         for (number, cache) in program.caches.iter().enumerate() {
@@ -41,12 +43,22 @@ impl Machine {
             windows: program.caches[CROSS].pages / spec.window_pages(),
             of_slots: vec![u32::MAX; slots as usize],
             spec,
+            loaded,
+            lost: false,
             encoder,
             decoder,
             bytes: Vec::new(),
         };
         (0..slots).try_for_each(|slot| machine.attend(slot, 0))?;
         Ok(machine)
+    }
+
+    /// Takes new contexts after a fault of the device.
+    pub(super) fn renew(&mut self) -> Result<(), Error> {
+        if self.lost {
+            *self = Machine::new(self.spec.clone(), self.loaded.clone())?;
+        }
+        Ok(())
     }
 
     /// A slot's text is of this window from now on.
@@ -263,5 +275,46 @@ fn picked(row: u32) -> Pick {
     Pick {
         row,
         want: Want::Values,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceChoice, Speech, SpeechOptions, TranscribeOptions, Update};
+    use std::ops::ControlFlow;
+    use welte_audio::{Audio, RATE};
+
+    /// As after a fault of the device, or a panic in the middle of a step.
+    #[test]
+    fn a_lost_machine_is_made_anew() {
+        let golden = welte_goldens::Golden::new("speech/f32");
+        let options = SpeechOptions {
+            device: DeviceChoice::CPU,
+            ..SpeechOptions::default()
+        };
+        let path = golden.path().to_str().expect("a path");
+        let speech = Speech::open(path, &options).expect("a model");
+        let audio = Audio {
+            samples: (0..RATE).map(|i| (i as f32 * 0.1).sin()).collect(),
+            rate: RATE,
+            channels: 1,
+        };
+        let options = TranscribeOptions::default();
+        let mut see = |_: Update<'_>| ControlFlow::Continue(());
+        let mut text = || {
+            speech
+                .transcribe(&audio, &options, &mut see)
+                .expect("a text")
+        };
+        let before = text();
+        let own = |machine: &Machine| std::ptr::from_ref(&*machine.decoder).cast::<u8>();
+        let mut machine = speech.parts.machine();
+        let first = own(&machine);
+        machine.lost = true;
+        drop(machine);
+        assert_eq!(text().segments, before.segments);
+        let machine = speech.parts.machine();
+        assert!(!machine.lost && own(&machine) != first);
     }
 }

@@ -85,10 +85,10 @@ impl Speech {
             let load = |program| {
                 let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
                 fits(&plan, &*device, checkpoint)?;
-                Ok::<_, Error>(device.load(plan, checkpoint, &mut |_| ())?.context()?)
+                Ok::<_, Error>(device.load(plan, checkpoint, &mut |_| ())?)
             };
-            let (encoder, decoder) = (load(programs.encoder)?, load(programs.decoder)?);
-            let machine = Machine::new(spec.clone(), encoder, decoder)?;
+            let loaded = [load(programs.encoder)?, load(programs.decoder)?];
+            let machine = Machine::new(spec.clone(), loaded)?;
             Ok((device.info().id, machine))
         })?;
         let parts = Parts {

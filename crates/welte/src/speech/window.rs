@@ -268,6 +268,21 @@ impl<'a> Work<'a> {
         let Some(mut machine) = turn else {
             return Ok(Vec::new());
         };
+        machine.renew()?;
+        // It stays so if this panics.
+        machine.lost = true;
+        let written = self.windows_by(&mut machine, spectrogram, ranges, see);
+        machine.lost = matches!(written, Err(Error::Device(_)));
+        written
+    }
+
+    fn windows_by(
+        &mut self,
+        machine: &mut Machine,
+        spectrogram: &Spectrogram,
+        ranges: &[Range<usize>],
+        see: &mut See<'_>,
+    ) -> Result<Vec<Written>, Error> {
         let bins = spectrogram.bins;
         for (window, range) in (0..).zip(ranges) {
             machine.hear(
@@ -280,19 +295,19 @@ impl<'a> Work<'a> {
         }
         if self.language.is_none() {
             machine.attend(0, 0)?;
-            let (code, probability) = self.detect(&mut machine)?;
+            let (code, probability) = self.detect(machine)?;
             (self.language, self.language_probability) = (Some(code), probability);
             self.tell(Update::Language(code, probability), see);
         }
         let mut firsts = VecDeque::new();
         if ranges.len() > 1 && self.options.temperatures[0] == 0.0 {
             let windows: Vec<u32> = (0..ranges.len() as u32).collect();
-            let lines = self.lines(&mut machine, &windows, 0.0, see)?;
+            let lines = self.lines(machine, &windows, 0.0, see)?;
             firsts.extend(lines.into_iter().map(|line| self.draft_of(line, 0.0)));
         }
         let mut all = Vec::new();
         for (window, range) in (0..).zip(ranges) {
-            let draft = self.write(&mut machine, window, firsts.pop_front(), see)?;
+            let draft = self.write(machine, window, firsts.pop_front(), see)?;
             if self.ended {
                 return Ok(Vec::new());
             }
@@ -305,7 +320,7 @@ impl<'a> Work<'a> {
                 let (mut segments, frames) = self.segments(&draft, range);
                 if self.options.word_timestamps {
                     machine.attend(0, window)?;
-                    self.add_words(&mut machine, &mut segments, range)?;
+                    self.add_words(machine, &mut segments, range)?;
                 }
                 (written.segments, written.frames) = (segments, frames);
             }
