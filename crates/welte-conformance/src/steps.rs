@@ -9,8 +9,8 @@ use super::model::{ATTENTION, Attention, DENSE, Dense, EXPERTS, Experts, Layer, 
 use welte_device::{Choice, Context, Device, Place, Role, Stage, Step, StepOptions};
 use welte_table::{Format, Op, PassKind, Row};
 
-/// A step that is run part by part gives the bits of one that is run at once, however it is cut, between commands or within
-/// them, and tokens may be chosen from it. Without a step that was begun, there is nothing to run or to end.
+/// A step gives the same bits in parts as at once, wherever it is cut: between commands or within them. Tokens may be chosen from
+/// it. Without a step that was begun, there is nothing to run or to end.
 pub fn parts(device: &dyn Device, oracle: &dyn Device) {
     let small = Model::small(25);
     let model = Model {
