@@ -34,14 +34,6 @@ pub(crate) fn ready_folders() -> &'static [PathBuf] {
     &FOLDERS
 }
 
-/// How many kernels a folder has.
-pub(crate) fn kernels_in(folder: &Path) -> usize {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_kernel =
-        |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "cubin");
-    entries.filter(is_kernel).count()
-}
-
 /// A file name for a key.
 pub(crate) fn hashed(key: &impl Hash) -> String {
     let hash = |salt: u64| {

@@ -89,7 +89,10 @@ fn libraries_and_cache() -> Vec<(String, String)> {
 }
 
 fn kernels_in(folder: &Path) -> String {
-    let kernels = disk::kernels_in(folder);
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_kernel =
+        |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "cubin");
+    let kernels = entries.filter(is_kernel).count();
     format!("{kernels} kernels in {}", folder.display())
 }
 

@@ -69,9 +69,7 @@ impl Bodies {
     ) -> Result<T, Failure> {
         in_place(&self.looking, work).await
     }
-}
 
-impl Bodies {
     /// The same for listening to sound.
     pub(crate) async fn listening<T: Send + 'static>(
         &self,

@@ -9,7 +9,7 @@ use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, NO_WEIGHT, Program, params};
+use welte_table::{Command, Format, Program, params};
 
 /// Positions per tile of flash decoding.
 const TILE: u32 = 16;
@@ -194,30 +194,7 @@ fn least_tiles(slots: u32) -> u32 {
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::Attention::of(&command.params);
     let kv = shape(cx.program, command)?;
-    let [q, _, y, _] = command.buffers;
-    let a = Args {
-        step: cx.step,
-        q: cx.buffer(q),
-        y: cx.buffer(y),
-        kv: Kv::of_command(cx, command, p.layer),
-        partials: cx.places.scratch,
-        counters: cx.places.counters,
-        sinks: cx.vector(command.weights[0]),
-        heads: p.heads,
-        q_stride: p.q_stride,
-        y_stride: p.y_stride,
-        scale: p.scale,
-        window: p.window,
-        softcap: p.softcap,
-        single: u32::from(rows == 1),
-        splits: 0,
-        rows,
-        first: 0,
-        most: rows,
-        causal: p.causal,
-        positions: 0,
-        pad: 0,
-    };
+    let a = arguments(cx, command, &p, rows);
     let launch = |least, most, launch| Node::ForRows {
         least,
         most,
@@ -240,7 +217,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 list
             }
             Kind::Wide(wide) => vec![Node::Kernel(wide_prefill(&kv, &p, wide, rows, &a))],
-            Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, p.heads, rows, &a))],
+            Kind::Decode | Kind::Plain => vec![Node::Kernel(plain(&kv, &a))],
         },
     )
 }
@@ -252,32 +229,52 @@ pub(crate) fn lower_cross(
     rows: u32,
 ) -> Result<Vec<Node>, Error> {
     let p = params::CrossAttention::of(&command.params);
-    let kv = shape(cx.program, command)?;
-    let [q, _, y, _] = command.buffers;
+    let alike = params::Attention {
+        layer: p.layer,
+        heads: p.heads,
+        kv_heads: p.kv_heads,
+        head_dim: p.head_dim,
+        scale: p.scale,
+        window: 0,
+        softcap: 0.0,
+        q_stride: p.q_stride,
+        y_stride: p.y_stride,
+        causal: 0,
+    };
     let a = Args {
+        positions: p.positions,
+        ..arguments(cx, command, &alike, rows)
+    };
+    let kv = shape(cx.program, command)?;
+    Ok(vec![Node::Kernel(plain(&kv, &a))])
+}
+
+/// What every kernel of attention is told.
+fn arguments(cx: &Lowering<'_>, command: &Command, p: &params::Attention, rows: u32) -> Args {
+    let [q, _, y, _] = command.buffers;
+    Args {
         step: cx.step,
         q: cx.buffer(q),
         y: cx.buffer(y),
         kv: Kv::of_command(cx, command, p.layer),
-        partials: 0,
-        counters: 0,
-        sinks: cx.vector(NO_WEIGHT),
+        partials: cx.places.scratch,
+        counters: cx.places.counters,
+        sinks: cx.vector(command.weights[0]),
         heads: p.heads,
         q_stride: p.q_stride,
         y_stride: p.y_stride,
         scale: p.scale,
-        window: 0,
-        softcap: 0.0,
+        window: p.window,
+        softcap: p.softcap,
         single: u32::from(rows == 1),
         splits: 0,
         rows,
         first: 0,
         most: rows,
-        causal: 0,
-        positions: p.positions,
+        causal: p.causal,
+        positions: 0,
         pad: 0,
-    };
-    Ok(vec![Node::Kernel(plain(&kv, p.heads, rows, &a))])
+    }
 }
 
 fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
@@ -346,11 +343,11 @@ fn prefill(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args, gpu: &GpuIn
     }
 }
 
-fn plain(kv: &KvShape, heads: u32, rows: u32, a: &Args) -> Launch {
+fn plain(kv: &KvShape, a: &Args) -> Launch {
     Launch {
         unit: plain_unit(kv),
         function: "attention_plain",
-        grid: [rows, heads, 1],
+        grid: [a.rows, a.heads, 1],
         by_rows: ByRows::Axis { axis: 0, per: 1 },
         block: PLAIN_THREADS,
         shared: 0,
