@@ -35,16 +35,110 @@ const VERSION_FACTOR: u32 = 1000;
 /// Bounds of what is allocated before the file's size is known to hold it.
 const MOST_VOCAB: u32 = 1 << 20;
 const MOST_NAME: u32 = 256;
-/// The vocabulary of models of English; larger ones know several languages.
-const ENGLISH: u32 = 51_864;
-const LANGUAGES: [&str; 100] = [
-    "en", "zh", "de", "es", "ru", "ko", "fr", "ja", "pt", "tr", "pl", "ca", "nl", "ar", "sv", "it",
-    "id", "hi", "fi", "vi", "he", "uk", "el", "ms", "cs", "ro", "da", "hu", "ta", "no", "th", "ur",
-    "hr", "bg", "lt", "la", "mi", "ml", "cy", "sk", "te", "fa", "lv", "bn", "sr", "az", "sl", "kn",
-    "et", "mk", "br", "eu", "is", "hy", "ne", "mn", "bs", "kk", "sq", "sw", "gl", "mr", "pa", "si",
-    "km", "sn", "yo", "so", "af", "oc", "ka", "be", "tg", "sd", "gu", "am", "yi", "lo", "uz", "fo",
-    "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "tl", "mg", "as", "tt", "haw", "ln",
-    "ha", "ba", "jw", "su", "yue",
+/// The vocabulary of Whisper's models of English; larger ones know several languages.
+pub const WHISPER_ENGLISH: u32 = 51_864;
+/// Whisper's languages by the codes of their tokens, with English names. The order is that of the tokens.
+pub const WHISPER_LANGUAGES: [(&str, &str); 100] = [
+    ("en", "english"),
+    ("zh", "chinese"),
+    ("de", "german"),
+    ("es", "spanish"),
+    ("ru", "russian"),
+    ("ko", "korean"),
+    ("fr", "french"),
+    ("ja", "japanese"),
+    ("pt", "portuguese"),
+    ("tr", "turkish"),
+    ("pl", "polish"),
+    ("ca", "catalan"),
+    ("nl", "dutch"),
+    ("ar", "arabic"),
+    ("sv", "swedish"),
+    ("it", "italian"),
+    ("id", "indonesian"),
+    ("hi", "hindi"),
+    ("fi", "finnish"),
+    ("vi", "vietnamese"),
+    ("he", "hebrew"),
+    ("uk", "ukrainian"),
+    ("el", "greek"),
+    ("ms", "malay"),
+    ("cs", "czech"),
+    ("ro", "romanian"),
+    ("da", "danish"),
+    ("hu", "hungarian"),
+    ("ta", "tamil"),
+    ("no", "norwegian"),
+    ("th", "thai"),
+    ("ur", "urdu"),
+    ("hr", "croatian"),
+    ("bg", "bulgarian"),
+    ("lt", "lithuanian"),
+    ("la", "latin"),
+    ("mi", "maori"),
+    ("ml", "malayalam"),
+    ("cy", "welsh"),
+    ("sk", "slovak"),
+    ("te", "telugu"),
+    ("fa", "persian"),
+    ("lv", "latvian"),
+    ("bn", "bengali"),
+    ("sr", "serbian"),
+    ("az", "azerbaijani"),
+    ("sl", "slovenian"),
+    ("kn", "kannada"),
+    ("et", "estonian"),
+    ("mk", "macedonian"),
+    ("br", "breton"),
+    ("eu", "basque"),
+    ("is", "icelandic"),
+    ("hy", "armenian"),
+    ("ne", "nepali"),
+    ("mn", "mongolian"),
+    ("bs", "bosnian"),
+    ("kk", "kazakh"),
+    ("sq", "albanian"),
+    ("sw", "swahili"),
+    ("gl", "galician"),
+    ("mr", "marathi"),
+    ("pa", "punjabi"),
+    ("si", "sinhala"),
+    ("km", "khmer"),
+    ("sn", "shona"),
+    ("yo", "yoruba"),
+    ("so", "somali"),
+    ("af", "afrikaans"),
+    ("oc", "occitan"),
+    ("ka", "georgian"),
+    ("be", "belarusian"),
+    ("tg", "tajik"),
+    ("sd", "sindhi"),
+    ("gu", "gujarati"),
+    ("am", "amharic"),
+    ("yi", "yiddish"),
+    ("lo", "lao"),
+    ("uz", "uzbek"),
+    ("fo", "faroese"),
+    ("ht", "haitian creole"),
+    ("ps", "pashto"),
+    ("tk", "turkmen"),
+    ("nn", "nynorsk"),
+    ("mt", "maltese"),
+    ("sa", "sanskrit"),
+    ("lb", "luxembourgish"),
+    ("my", "myanmar"),
+    ("bo", "tibetan"),
+    ("tl", "tagalog"),
+    ("mg", "malagasy"),
+    ("as", "assamese"),
+    ("tt", "tatar"),
+    ("haw", "hawaiian"),
+    ("ln", "lingala"),
+    ("ha", "hausa"),
+    ("ba", "bashkir"),
+    ("jw", "javanese"),
+    ("su", "sundanese"),
+    ("yue", "cantonese"),
 ];
 
 /// A model of whisper.cpp.
@@ -319,7 +413,7 @@ fn module_of(module: &str) -> String {
 
 /// The vocabulary with GGUF's keys. Files have the words only; the tokens after them follow from their number.
 fn vocabulary(words: &[&[u8]], vocab: u32, metadata: &mut Metadata) -> Result<(), String> {
-    let multilingual = vocab > ENGLISH;
+    let multilingual = vocab > WHISPER_ENGLISH;
     let end = 50_256 + usize::from(multilingual);
     if words.len() < end || (vocab as usize) < end + 108 {
         return Err(format!(
@@ -329,7 +423,7 @@ fn vocabulary(words: &[&[u8]], vocab: u32, metadata: &mut Metadata) -> Result<()
     }
     let words = &words[..end];
     let languages = (vocab as usize).saturating_sub(51_765 + usize::from(multilingual));
-    let languages = languages.clamp(99, LANGUAGES.len());
+    let languages = languages.clamp(99, WHISPER_LANGUAGES.len());
     let mut tokens: Vec<String> = words.iter().map(|word| letters(word)).collect();
     let mut types = vec![1; end];
     let marks = [
@@ -342,7 +436,7 @@ fn vocabulary(words: &[&[u8]], vocab: u32, metadata: &mut Metadata) -> Result<()
     ];
     let special = ["endoftext", "startoftranscript"].into_iter();
     let special = special
-        .chain(LANGUAGES[..languages].iter().copied())
+        .chain(WHISPER_LANGUAGES[..languages].iter().map(|(code, _)| *code))
         .chain(marks);
     tokens.extend(special.map(|name| format!("<|{name}|>")));
     // Control tokens are 3, unused ones 5.
@@ -455,7 +549,7 @@ mod tests {
     fn file() -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let mut put = |number: u32| bytes.extend(number.to_le_bytes());
-        [ENGLISH, 10, 4, 2, 1, 8, 4, 2, 1, 80, 1]
+        [WHISPER_ENGLISH, 10, 4, 2, 1, 8, 4, 2, 1, 80, 1]
             .into_iter()
             .for_each(&mut put);
         [1, 2, 0, 0, 50_256].into_iter().for_each(&mut put);
@@ -489,7 +583,7 @@ mod tests {
         let Some(Value::Array(tokens)) = model.metadata().get("tokenizer.ggml.tokens") else {
             panic!("no tokens");
         };
-        assert_eq!(tokens.len() as u32, ENGLISH);
+        assert_eq!(tokens.len() as u32, WHISPER_ENGLISH);
         for (at, text) in [
             (50_256, "<|endoftext|>"),
             (50_257, "<|startoftranscript|>"),

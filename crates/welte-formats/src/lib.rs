@@ -17,7 +17,7 @@ mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, Overlay, TensorInfo, TextFiles, Value};
-pub use ggml::GgmlWhisper;
+pub use ggml::{GgmlWhisper, WHISPER_ENGLISH, WHISPER_LANGUAGES};
 pub use narrowed::Narrowed;
 pub use open::open;
 pub use source::Source;

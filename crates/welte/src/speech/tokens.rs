@@ -1,111 +1,8 @@
 //! The tokens with a meaning of their own, and the languages.
 
 use crate::Error;
+use welte_formats::{WHISPER_ENGLISH, WHISPER_LANGUAGES};
 use welte_text::Tokenizer;
-
-/// Languages by the codes of their tokens, with English names. The order is that of the tokens.
-pub(crate) const LANGUAGES: [(&str, &str); 100] = [
-    ("en", "english"),
-    ("zh", "chinese"),
-    ("de", "german"),
-    ("es", "spanish"),
-    ("ru", "russian"),
-    ("ko", "korean"),
-    ("fr", "french"),
-    ("ja", "japanese"),
-    ("pt", "portuguese"),
-    ("tr", "turkish"),
-    ("pl", "polish"),
-    ("ca", "catalan"),
-    ("nl", "dutch"),
-    ("ar", "arabic"),
-    ("sv", "swedish"),
-    ("it", "italian"),
-    ("id", "indonesian"),
-    ("hi", "hindi"),
-    ("fi", "finnish"),
-    ("vi", "vietnamese"),
-    ("he", "hebrew"),
-    ("uk", "ukrainian"),
-    ("el", "greek"),
-    ("ms", "malay"),
-    ("cs", "czech"),
-    ("ro", "romanian"),
-    ("da", "danish"),
-    ("hu", "hungarian"),
-    ("ta", "tamil"),
-    ("no", "norwegian"),
-    ("th", "thai"),
-    ("ur", "urdu"),
-    ("hr", "croatian"),
-    ("bg", "bulgarian"),
-    ("lt", "lithuanian"),
-    ("la", "latin"),
-    ("mi", "maori"),
-    ("ml", "malayalam"),
-    ("cy", "welsh"),
-    ("sk", "slovak"),
-    ("te", "telugu"),
-    ("fa", "persian"),
-    ("lv", "latvian"),
-    ("bn", "bengali"),
-    ("sr", "serbian"),
-    ("az", "azerbaijani"),
-    ("sl", "slovenian"),
-    ("kn", "kannada"),
-    ("et", "estonian"),
-    ("mk", "macedonian"),
-    ("br", "breton"),
-    ("eu", "basque"),
-    ("is", "icelandic"),
-    ("hy", "armenian"),
-    ("ne", "nepali"),
-    ("mn", "mongolian"),
-    ("bs", "bosnian"),
-    ("kk", "kazakh"),
-    ("sq", "albanian"),
-    ("sw", "swahili"),
-    ("gl", "galician"),
-    ("mr", "marathi"),
-    ("pa", "punjabi"),
-    ("si", "sinhala"),
-    ("km", "khmer"),
-    ("sn", "shona"),
-    ("yo", "yoruba"),
-    ("so", "somali"),
-    ("af", "afrikaans"),
-    ("oc", "occitan"),
-    ("ka", "georgian"),
-    ("be", "belarusian"),
-    ("tg", "tajik"),
-    ("sd", "sindhi"),
-    ("gu", "gujarati"),
-    ("am", "amharic"),
-    ("yi", "yiddish"),
-    ("lo", "lao"),
-    ("uz", "uzbek"),
-    ("fo", "faroese"),
-    ("ht", "haitian creole"),
-    ("ps", "pashto"),
-    ("tk", "turkmen"),
-    ("nn", "nynorsk"),
-    ("mt", "maltese"),
-    ("sa", "sanskrit"),
-    ("lb", "luxembourgish"),
-    ("my", "myanmar"),
-    ("bo", "tibetan"),
-    ("tl", "tagalog"),
-    ("mg", "malagasy"),
-    ("as", "assamese"),
-    ("tt", "tatar"),
-    ("haw", "hawaiian"),
-    ("ln", "lingala"),
-    ("ha", "hausa"),
-    ("ba", "bashkir"),
-    ("jw", "javanese"),
-    ("su", "sundanese"),
-    ("yue", "cantonese"),
-];
 
 /// The code of a language that is given by its code or its English name.
 pub(crate) fn language_code(text: &str) -> Option<&'static str> {
@@ -120,15 +17,15 @@ pub(crate) fn language_code(text: &str) -> Option<&'static str> {
         first => first,
     };
     let short = |(code, _): &&(&str, &str)| *code == text;
-    let found = LANGUAGES.iter().find(known);
+    let found = WHISPER_LANGUAGES.iter().find(known);
     found
-        .or_else(|| LANGUAGES.iter().find(short))
+        .or_else(|| WHISPER_LANGUAGES.iter().find(short))
         .map(|(code, _)| *code)
 }
 
 /// The English name of a language.
 pub(crate) fn language_name(code: &str) -> &'static str {
-    let found = LANGUAGES.iter().find(|(known, _)| *known == code);
+    let found = WHISPER_LANGUAGES.iter().find(|(known, _)| *known == code);
     found.map_or("unknown", |(_, name)| name)
 }
 
@@ -166,7 +63,7 @@ impl Tokens {
             })
         };
         let no_timestamps = need("<|notimestamps|>")?;
-        let languages = LANGUAGES.iter();
+        let languages = WHISPER_LANGUAGES.iter();
         let languages =
             languages.filter_map(|(code, _)| Some((*code, find(&format!("<|{code}|>"))?)));
         let mut tokens = Tokens {
@@ -184,7 +81,7 @@ impl Tokens {
             vocab,
         };
         // The vocabularies of models of English have the tokens of languages, too, but these models were not trained with them.
-        if vocab == 51_864 {
+        if vocab == WHISPER_ENGLISH {
             tokens.languages.clear();
         }
         let own = [
