@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares images on a CPU: Welte's `bench --images` and llama.cpp's llama-mtmd-cli, on the same files of random weights.
+"""Compares images: Welte's `bench --images` and llama.cpp's llama-mtmd-cli, on the same files of random weights.
 
     tools/compare-vision.py --welte target/release/welte --llama-mtmd-cli PATH --threads 2 --output result.json
 
@@ -159,7 +159,8 @@ TILE = {"smolvlm2-500m": 64, "smolvlm2-500m-tile": 64, "gemma-3": 256}
 def llama(a, folder, image):
     """Milliseconds of all tiles' encoding and of the rows' prompt."""
     command = [a.llama_mtmd_cli, "-m", folder / "text.gguf", "--mmproj", folder / "mmproj.gguf", "--image", image, "-p", "th", "-n", "1",
-               "-t", str(a.threads), "--temp", "0", "-c", "8192", "--no-warmup", "-lv", "4"]
+               "-t", str(a.threads), "--temp", "0", "-c", "8192", "-lv", "4"]
+    command += ["-ngl", "0", "--no-mmproj-offload", "--no-warmup"] if a.device == "cpu" else ["-ngl", "99"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     said = done.stdout + done.stderr
     encoded = [int(ms) for ms in re.findall(r"(?:slice encoded|batch encoding done) in (\d+) ms", said)]
@@ -171,7 +172,7 @@ def llama(a, folder, image):
 
 def welte(a, folder, size):
     command = [a.welte, "bench", folder / "text.gguf", "--mmproj", folder / "mmproj.gguf", "--images", size, "-t", str(a.threads),
-               "-r", "1", "-o", "jsonl", "--device", "cpu"]
+               "-r", "1", "-o", "jsonl", "--device", a.device]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{command}: {done.stdout}{done.stderr}")
@@ -185,6 +186,7 @@ def main():
     p.add_argument("--families", default=",".join(FAMILIES))
     p.add_argument("--format", default="f16", choices=["f16", "bf16", "q8_0"], help="of the encoder; the text model is Q8_0")
     p.add_argument("--sizes", default="512x512,3840x2160")
+    p.add_argument("--device", default="cpu", help="Welte's; llama.cpp has all layers on a GPU unless it is cpu")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--folder", type=pathlib.Path, help="keep the files here")
@@ -208,7 +210,7 @@ def main():
                 row = {"model": family, "image": size, "tokens": of(0, "tokens"), "tiles": tiles, "llama_tiles": of(1, "tiles")}
                 for what in ["encode", "prompt"]:
                     ours, theirs = of(0, f"{what}_ms") / tiles, of(1, what) / of(1, "tiles")
-                    row |= {what: round(ours), f"llama_{what}": round(theirs), f"{what}_ratio": round(theirs / ours, 2)}
+                    row |= {what: round(ours, 1), f"llama_{what}": round(theirs, 1), f"{what}_ratio": round(theirs / ours, 2)}
                 row |= {key: round(of(0, key), 2) for key in ["encode_beside_ms", "token_ms", "token_p99_ms", "beside_ms", "beside_p99_ms"]}
                 rows.append(row)
                 print(json.dumps(row), flush=True)
