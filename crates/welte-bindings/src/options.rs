@@ -14,6 +14,7 @@ use welte_server::ServerOptions;
 /// Every option, for the message that refuses an unknown one.
 const NAMES: [&str; 23] = [
     "activations",
+    "cache_host",
     "cache_positions",
     "chat_template",
     "checkpoints",
@@ -114,6 +115,7 @@ impl Loading {
                 .map_err(|_| wrong("cpu_experts", "use a number of layers, or \"all\""))?,
         };
         serve.chat_template = fields.take("chat_template")?;
+        serve.engine.prefix_host_bytes = fields.take("cache_host")?.unwrap_or(0);
         let bytes = fields.take("prefix_cache_bytes")?;
         if let Some(dir) = fields.take::<PathBuf>("prefix_cache")? {
             load.prefix_store = true;

@@ -60,6 +60,7 @@ fn load_options(args: &RunArgs) -> anyhow::Result<LoadOptions> {
 pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> {
     let mut options = EngineOptions::default();
     options.prefix_store = args.prefix.options();
+    options.prefix_host_bytes = args.prefix.cache_host;
     args.spec.set(&mut options, |draft| {
         let mut options = load_options(args)?;
         options.context = model.context() as u32;

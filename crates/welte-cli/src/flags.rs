@@ -192,9 +192,12 @@ fn kv_format(name: &str) -> Result<Format, String> {
     }
 }
 
-/// Prefixes on disk.
+/// Prefixes in host memory and on disk.
 #[derive(Args)]
 pub(crate) struct PrefixArgs {
+    /// Host memory that keeps computed prompts for which the device's memory has no room: a number, also with K, M, G or T
+    #[arg(long, value_name = "N", default_value = "0", value_parser = bytes)]
+    pub(crate) cache_host: u64,
     /// Folder that keeps computed prompts, so that later runs need not compute them again
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix_cache: Option<PathBuf>,

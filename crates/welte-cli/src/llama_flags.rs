@@ -69,8 +69,9 @@ const PLACEMENT: Becomes = Note("whole models are placed; see --device and --cpu
 const DRAFT: Becomes = Note("the draft model has the settings of the model");
 const SPECULATION: Becomes = Note("when to guess is measured; see --spec and --draft-max");
 const THREADS: Becomes = Note("-t and --cpus count for prompts and for answers");
-const CACHE: Becomes =
-    Note("all requests share one prefix cache; see --cache-positions and --prefix-cache");
+const CACHE: Becomes = Note(
+    "all requests share one prefix cache; see --cache-positions, --cache-host and --prefix-cache",
+);
 const TLS: Becomes = Error("there is no TLS; put a proxy in front of the server");
 const OWN_TOOLS: Becomes =
     Error("the server runs no tools; the client runs those that the model calls");

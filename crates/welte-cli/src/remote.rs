@@ -94,6 +94,7 @@ fn settings(args: &RunArgs, model: &str) -> anyhow::Result<Value> {
         (place.on.device != DeviceChoice::Auto, "--device"),
         (args.spec.model_draft.is_some(), "-md"),
         (args.prefix.prefix_cache.is_some(), "--prefix-cache"),
+        (args.prefix.cache_host > 0, "--cache-host"),
         (args.chat_template_file.is_some(), "--chat-template-file"),
     ] {
         anyhow::ensure!(

@@ -186,5 +186,6 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     }
     options.engine.queue = args.queue as usize;
     options.engine.prefix_store = args.prefix.options();
+    options.engine.prefix_host_bytes = args.prefix.cache_host;
     Ok(options)
 }

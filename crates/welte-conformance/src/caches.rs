@@ -6,8 +6,8 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, CONV, Conv, DELTA, DENSE, Delta, Layer, Model};
-use welte_device::{Checks, Context, Control, Device, Emitted, SlotState};
-use welte_table::{CacheKind, Format, PassKind, Row};
+use welte_device::{Checks, Context, Control, Device, Emitted, Shelf, SlotState};
+use welte_table::{CacheKind, CacheSpec, Format, PassKind, Row};
 
 /// A layer over the whole context, and one with a window and a cache of its own.
 fn two_caches(seed: u64, window: u32) -> Model {
@@ -183,6 +183,7 @@ fn transfer(device: &dyn Device, model: &Model) {
             assert!(before == after, "{}: a page beside others", spec.name);
         }
     }
+    through_a_shelf(&case, first.as_mut());
     let goes_on = |context: &mut dyn Context, slot: u32| {
         let mut n = Numbers(19);
         let rest = rows(&mut n, model.vocab, slot, 10, 7);
@@ -192,6 +193,47 @@ fn transfer(device: &dyn Device, model: &Model) {
     let own = goes_on(first.as_mut(), 0);
     assert!(goes_on(first.as_mut(), 1) == own, "copied pages");
     assert!(goes_on(second.as_mut(), 2) == own, "written pages");
+}
+
+/// Slot 1's pages go to a shelf, are overwritten, and come back from it.
+fn through_a_shelf(case: &Case, context: &mut dyn Context) {
+    let program = case.program.clone();
+    let pages = |slot: usize, entry: usize| -> Vec<u32> {
+        let page = |(cache, spec): (usize, &CacheSpec)| {
+            Checks::first_pages(&program, cache)[slot * spec.entries(&program) as usize + entry]
+        };
+        program.caches.iter().enumerate().map(page).collect()
+    };
+    let entries = |spec: &CacheSpec| spec.entries(&program) as usize;
+    let count = program.caches.iter().map(entries).min().unwrap_or(0).min(3);
+    let mut shelf = Shelf::new(context, 2 + count as u32).expect("a shelf");
+    for entry in 0..count {
+        let place = (count - entry) as u32;
+        let own = pages(1, entry);
+        shelf.put(context, place, &own).expect("a place");
+        for (cache, page) in own.iter().enumerate() {
+            let mut bytes = vec![0; case.page_bytes(cache)];
+            context.read_page(cache, *page, &mut bytes).expect("a page");
+            let mut kept = vec![0; bytes.len()];
+            shelf
+                .read(context, place, cache, &mut kept)
+                .expect("a page");
+            assert!(kept == bytes, "a page on the shelf");
+            bytes.fill(0xee);
+            context.write_page(cache, *page, &bytes).expect("a page");
+        }
+    }
+    for entry in 0..count {
+        let place = (count - entry) as u32;
+        shelf
+            .fetch(context, place, &pages(1, entry))
+            .expect("a place");
+        // A place may be written as soon as it was asked for.
+        shelf
+            .put(context, place, &pages(2, entry))
+            .expect("a place");
+    }
+    assert!(shelf.has_fetched(context, true).expect("copies end"));
 }
 
 /// A pool of 7 pages for 3 slots of 16: the default lists wrap around, and other lists share it out.

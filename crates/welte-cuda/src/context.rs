@@ -15,6 +15,7 @@ mod ready;
 mod recall;
 mod rows;
 mod rows_kernel;
+mod shelf;
 mod slots;
 mod states;
 mod tune;
@@ -34,6 +35,7 @@ use persistent_kernel::Persistent;
 use ready::{DECODE, Ready, ReadyPass, ready_passes};
 use recall::Recall;
 use rows_kernel::Rows;
+use shelf::PinnedShelf;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -107,6 +109,8 @@ pub struct CudaContext {
     last_step: Timeline,
     events: Vec<Event>,
     allocated: BTreeMap<Class, u64>,
+    /// Pages in pinned memory, if the engine wants them.
+    shelf: Option<PinnedShelf>,
     gpu: Arc<Gpu>,
 }
 
@@ -268,6 +272,7 @@ impl CudaContext {
             profile: None,
             last_step: Timeline::default(),
             events: Vec::new(),
+            shelf: None,
             allocated,
             page_tables: places.page_tables.clone(),
             gpu: gpu.clone(),

@@ -121,6 +121,15 @@ impl Gpu {
         }
     }
 
+    /// Later work on this stream waits until that of the event's has passed it.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Error> {
+        // SAFETY: both handles are valid.
+        check(
+            unsafe { sys::cuStreamWaitEvent(self.stream, event.event, 0) },
+            "letting a stream wait",
+        )
+    }
+
     /// Enqueues a copy to the device. The caller may change pageable bytes when this returns, but pinned bytes only
     /// after the copy is complete.
     ///

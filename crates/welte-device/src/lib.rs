@@ -23,6 +23,7 @@ mod phases;
 mod plan;
 mod profile;
 mod report;
+mod shelf;
 mod slot;
 mod step;
 pub mod timeline;
@@ -41,10 +42,12 @@ pub use phases::{Phase, Phases};
 pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;
 pub use report::DeviceReport;
+pub use shelf::Shelf;
 pub use slot::{ChainStart, Control, Emitted, SlotState};
 pub use step::{Choice, Pick, Place, Role, Span, Stage, Step, StepOptions, Want, same_commands};
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use timeline::Timeline;
@@ -162,6 +165,33 @@ pub trait Context: Send {
     /// Overwrites one page of a cache with bytes that [`Context::read_page`] returned, of this context or of another one
     /// with the same [`Loaded::arithmetic`] and the same caches.
     fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Allocates host memory in which the context itself keeps pages, in place of earlier one: `places` of a page of every cache.
+    /// False: it does not, and the [`Shelf`] has them copied. The four methods below are for contexts that do.
+    fn make_shelf(&mut self, places: u32) -> Result<bool, Error> {
+        let _ = places;
+        Ok(false)
+    }
+
+    /// See [`Shelf::put`]. Need not wait.
+    fn shelve(&mut self, _place: u32, _pages: &[u32]) -> Result<(), Error> {
+        Err(Error::request("a context without a shelf"))
+    }
+
+    /// See [`Shelf::fetch`]. Need not wait, and other work goes on meanwhile.
+    fn fetch(&mut self, _place: u32, _pages: &[u32]) -> Result<(), Error> {
+        Err(Error::request("a context without a shelf"))
+    }
+
+    /// See [`Shelf::has_fetched`].
+    fn has_fetched(&mut self, _wait: bool) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    /// Copies bytes of the shelf, after what was put there has come.
+    fn read_shelf(&mut self, _range: Range<usize>, _bytes: &mut [u8]) -> Result<(), Error> {
+        Err(Error::request("a context without a shelf"))
+    }
 
     /// Runs a step, or a part of one. Returns its output rows: those of all generated rows, then those of the other rows
     /// that are picked. What is returned is empty if tokens were asked for or the step has not ended.

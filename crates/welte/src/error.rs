@@ -316,11 +316,22 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
-    /// The model's caches cannot be kept on disk.
-    #[error("{origin}: the prefix store cannot keep recurrent state")]
+    /// The model's caches cannot be kept in host memory or on disk.
+    #[error("{origin}: host memory for prefixes and the prefix store cannot keep recurrent state")]
     PrefixStore {
         /// Which model.
         origin: String,
+    },
+    /// Host memory for prefixes that holds no page.
+    #[error(
+        "the host memory for prefixes holds no page: it has {}, and a page takes {}",
+        welte_table::human(*bytes), welte_table::human(*page)
+    )]
+    HostCache {
+        /// Bytes of host memory.
+        bytes: u64,
+        /// Bytes of a page.
+        page: u64,
     },
     /// The engine shall have a prefix store, and the model was loaded without preparing one.
     #[error(

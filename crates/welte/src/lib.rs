@@ -52,8 +52,9 @@ pub use divergence::{Divergence, divergence};
 pub use engine::Driver;
 pub use engine::Turns;
 pub use engine::{
-    CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot, Request,
-    Session, SlotSnapshot, Snapshot, Speculation, Status, Stream, TextToEmbed, WaitingSnapshot,
+    CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot,
+    PrefixHostStatus, Request, Session, SlotSnapshot, Snapshot, Speculation, Status, Stream,
+    TextToEmbed, WaitingSnapshot,
 };
 #[doc(hidden)]
 pub use engine::{Clock, SyntheticDraft};

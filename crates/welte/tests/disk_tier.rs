@@ -1,4 +1,4 @@
-//! Prefixes on disk: they outlive eviction and the engine, they change no token, and damage to them is harmless.
+//! Prefixes in host memory and on disk: they outlive eviction, those on disk the engine, too. They change no token, and damage is harmless.
 
 mod common;
 
@@ -311,4 +311,66 @@ fn many_requests_with_a_store_get_the_tokens_of_a_request_alone() {
         read += status.pages_read;
     }
     assert!(read > 0);
+}
+
+/// An engine with host memory for so many pages.
+fn with_host(model: &Model, options: EngineOptions, pages: u64) -> Result<Engine, Error> {
+    let caches = &model.program().caches;
+    let page: u64 = caches
+        .iter()
+        .map(|c| c.page_bytes(PAGE as u32).unwrap())
+        .sum();
+    let options = with(options, |o| o.prefix_host_bytes = pages * page + page / 2);
+    Engine::new(model, &options)
+}
+
+/// Two conversations take turns in a pool that has room for one.
+#[test]
+fn host_memory_keeps_what_the_pool_has_no_room_for() {
+    let model = with_pool(1, 5 * PAGE as u32);
+    let [one, two] = [text(1, 200, &model), text(2, 230, &model)];
+    let expected = [alone(&model, &one), alone(&model, &two)];
+    let turns = |engine: &Engine| -> Vec<usize> {
+        let turn = |nth: usize| {
+            let answered = answer(engine, [&one, &two][nth % 2]);
+            assert_eq!(answered.tokens, expected[nth % 2], "turn {nth}");
+            answered.cached_tokens
+        };
+        (0..6).map(turn).collect()
+    };
+    let without = Engine::new(&model, &EngineOptions::default()).unwrap();
+    let known = turns(&without);
+    assert!(
+        known[2..].iter().all(|cached| *cached < 2 * PAGE),
+        "{known:?}"
+    );
+
+    let engine = with_host(&model, EngineOptions::default(), 8).unwrap();
+    let whole = 3 * PAGE;
+    assert_eq!(turns(&engine), [0, 0, whole, whole, whole, whole]);
+    let status = engine.prefix_host().unwrap();
+    assert!(status.pages_fetched >= 8 && status.pages <= 8, "{status:?}");
+    engine.forget_prefixes();
+    assert_eq!(answer(&engine, &one).cached_tokens, 0);
+
+    // What has no room on the shelf goes to disk, and at the end everything.
+    let folder = tempfile::tempdir().unwrap();
+    let engine = with_host(&model, store(folder.path()), 2).unwrap();
+    turns(&engine);
+    engine.shutdown();
+    assert!(engine.prefix_host().unwrap().pages_fetched > 0);
+    let (later, _) = answers(&model, folder.path(), &[&one, &two]);
+    for (later, expected) in later.iter().zip(&expected) {
+        assert_eq!((later.cached_tokens, &later.tokens), (whole, expected));
+    }
+}
+
+#[test]
+fn host_memory_without_room_for_a_page_is_refused() {
+    let model = with_pool(1, 0);
+    let refused = |options| Engine::new(&model, &options).err().unwrap().to_string();
+    let small = with(EngineOptions::default(), |o| o.prefix_host_bytes = 100);
+    assert!(refused(small).contains("100 B, and a page takes"));
+    let large = with(EngineOptions::default(), |o| o.prefix_host_bytes = u64::MAX);
+    assert!(refused(large).contains("no memory for"));
 }

@@ -1,6 +1,7 @@
 //! The context as the device contract has it: requests are checked here, once, and errors name the device.
 #![allow(unsafe_code)]
 
+use super::shelf::PinnedShelf;
 use super::{CudaContext, DECODE};
 use crate::Error;
 use crate::lower::MAILBOX_SLOTS;
@@ -169,6 +170,29 @@ impl Context for CudaContext {
             // SAFETY: as in `read_page`.
             unsafe { self.gpu.upload(at, &bytes[run]) }
         })
+    }
+
+    fn make_shelf(&mut self, places: u32) -> Result<bool, DeviceError> {
+        self.shelf = None;
+        let made = PinnedShelf::new(&self.gpu, &self.loaded.program, places);
+        self.shelf = Some(self.done(made)?);
+        Ok(true)
+    }
+
+    fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), DeviceError> {
+        self.put_on_shelf(place, pages)
+    }
+
+    fn fetch(&mut self, place: u32, pages: &[u32]) -> Result<(), DeviceError> {
+        self.fetch_from_shelf(place, pages)
+    }
+
+    fn has_fetched(&mut self, wait: bool) -> Result<bool, DeviceError> {
+        self.shelf_has_fetched(wait)
+    }
+
+    fn read_shelf(&mut self, range: Range<usize>, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.read_from_shelf(range, bytes)
     }
 
     fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], DeviceError> {

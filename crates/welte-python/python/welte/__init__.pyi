@@ -44,6 +44,7 @@ class Model:
         *,
         progress: Callable[[int, int], object] | None = None,
         activations: Literal["wide", "fp8"] | None = None,
+        cache_host: int | None = None,
         cache_positions: int | None = None,
         chat_template: str | None = None,
         checkpoints: int | None = None,

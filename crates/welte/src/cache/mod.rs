@@ -11,6 +11,7 @@ mod changes;
 mod fingerprint;
 mod lru;
 mod media;
+mod places;
 mod pool;
 mod store;
 mod tree;
@@ -18,11 +19,12 @@ mod tree;
 pub use changes::PrefixChange;
 pub(crate) use fingerprint::fingerprint;
 pub(crate) use media::MediaNumbers;
+pub(crate) use places::Places;
 pub(crate) use pool::PagePool;
 #[cfg(test)]
 pub(crate) use store::SimulatedDisk;
 pub(crate) use store::{
-    Layout, Place, PrefixStore, Rates, Sha256, Staging, StoreMonitor, Stored, sha256,
+    FileId, Fill, Layout, Place, PrefixStore, Rates, Sha256, Staging, StoreMonitor, Stored, sha256,
 };
 pub use store::{PrefixStoreOptions, PrefixStoreStatus};
 pub(crate) use tree::PrefixTree;

@@ -5,8 +5,8 @@ use super::sequence::{Part, Sequence};
 use crate::Error;
 use crate::average::moving_average;
 use crate::cache::{
-    Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Staging, StoreMonitor, matches,
-    token_key,
+    Fill, Key, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Staging, StoreMonitor,
+    matches, token_key,
 };
 use std::time::Duration;
 use welte_device::{Context, Error as DeviceError};
@@ -47,24 +47,11 @@ impl Disk {
 
     /// Looks for stored pages that continue what a sequence has found in the tree, up to `limit` tokens. `settled`: it has
     /// run before, so it takes only the roles that it had.
-    pub(crate) fn begin(
-        &mut self,
-        sequence: &mut Sequence,
-        page: usize,
-        limit: usize,
-        settled: bool,
-    ) {
-        let from = sequence.computed / page * page;
-        let mut place = self.store.layout().start();
-        // Features have numbers that another process does not know, so the store has nothing after one.
-        let texts = sequence.keys[..limit].iter();
-        let limit = texts.take_while(|key| token_key(**key).is_some()).count();
-        if limit <= from {
+    pub(crate) fn begin(&mut self, sequence: &mut Sequence, limit: usize, settled: bool) {
+        let Some(prefix) = Prefix::of(sequence, self.store.layout(), limit) else {
             return;
-        }
-        for keys in sequence.keys[..from].chunks(page) {
-            place = place.after(keys);
-        }
+        };
+        let Prefix { from, limit, place } = prefix;
         let exact = sequence.exact || settled;
         let mut chain = Vec::new();
         self.store
@@ -219,26 +206,74 @@ impl Disk {
         if pages.contains(&NO_PAGE) {
             return;
         }
-        let is_text = |node: u32| tree.keys(node).iter().all(|key| token_key(*key).is_some());
-        self.path.clear();
-        let mut before = tree.parent(node);
-        while let Some(node) = before {
-            self.path.push(node);
-            before = tree.parent(node);
-        }
-        if !is_text(node) || !self.path.iter().all(|node| is_text(*node)) {
-            return;
-        }
         let start = self.store.layout().start();
-        let nodes = self.path.iter().rev();
-        let parent = nodes.fold(start, |place: Place, node| place.after(tree.keys(*node)));
-        // A page that the device does not give is lost. If the device is broken, the next step says so.
-        let _ = self
-            .store
-            .write(&parent, tree.keys(node), wait, &mut |cache, bytes| {
+        if let Some(parent) = parent_of(tree, node, start, &mut self.path) {
+            self.write_page(&parent, tree.keys(node), wait, &mut |cache, bytes| {
                 context.read_page(cache, pages[cache], bytes)
             });
+        }
     }
+
+    /// Writes a page that `fill` copies, unless it is stored already.
+    pub(crate) fn write_page(
+        &mut self,
+        parent: &Place,
+        keys: &[Key],
+        wait: bool,
+        fill: &mut Fill<'_, DeviceError>,
+    ) {
+        // A page that the device does not give is lost. If the device is broken, the next step says so.
+        let _ = self.store.write(parent, keys, wait, fill);
+    }
+
+    /// The layout of its pages.
+    pub(crate) fn layout(&self) -> &Layout {
+        self.store.layout()
+    }
+}
+
+/// What a sequence has found in the tree, as the tiers below name it.
+pub(super) struct Prefix {
+    /// Tokens up to the page at which further ones continue.
+    pub(super) from: usize,
+    /// The most tokens that may be found.
+    pub(super) limit: usize,
+    /// Where the text stands there.
+    pub(super) place: Place,
+}
+
+impl Prefix {
+    /// `None`: no further token can be found.
+    pub(super) fn of(sequence: &Sequence, layout: &Layout, limit: usize) -> Option<Prefix> {
+        let from = sequence.computed / layout.page * layout.page;
+        // Features have numbers that another process does not know, so the tiers have nothing after one.
+        let texts = sequence.keys[..limit].iter();
+        let limit = texts.take_while(|key| token_key(**key).is_some()).count();
+        let pages = || sequence.keys[..from].chunks(layout.page);
+        let place = || pages().fold(layout.start(), |place, keys| place.after(keys));
+        (limit > from).then(|| Prefix {
+            from,
+            limit,
+            place: place(),
+        })
+    }
+}
+
+/// Where a node's text stands before it; `None` if it is not all text. `path` is scratch.
+pub(super) fn parent_of(
+    tree: &PrefixTree,
+    node: u32,
+    start: Place,
+    path: &mut Vec<u32>,
+) -> Option<Place> {
+    let is_text = |node: u32| tree.keys(node).iter().all(|key| token_key(*key).is_some());
+    path.clear();
+    path.extend(std::iter::successors(tree.parent(node), |node| {
+        tree.parent(*node)
+    }));
+    let all = is_text(node) && path.iter().all(|node| is_text(*node));
+    let before = path.iter().rev();
+    all.then(|| before.fold(start, |place, node| place.after(tree.keys(*node))))
 }
 
 /// The rest of the chain is computed.

@@ -10,6 +10,7 @@ mod encoder;
 mod encoding;
 mod features;
 mod guide;
+mod host;
 mod logprobs;
 mod media;
 mod medium;
@@ -51,6 +52,8 @@ use crate::cache::StoreMonitor;
 use crate::{Error, Model, PrefixStoreStatus};
 use disk::Disk;
 use draft::Speculator;
+pub use host::PrefixHostStatus;
+use host::{Host, HostMonitor};
 use scheduler::Scheduler;
 use shared::Shared;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,6 +88,7 @@ pub(crate) struct Handle {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     replaying: Option<Replaying>,
+    host: Option<HostMonitor>,
     store: Option<StoreMonitor>,
     speculation: Speculation,
 }
@@ -136,7 +140,17 @@ impl Handle {
         let disk = disk
             .map(|store| disk::open(store, model, nodes))
             .transpose()?;
+        let host = match options.prefix_host_bytes {
+            0 => None,
+            bytes => {
+                let layout = disk.as_ref().map(Disk::layout);
+                let origin = || model.origin().to_string();
+                let host = Host::new(context.as_mut(), bytes, layout, nodes, origin)?;
+                Some(host)
+            }
+        };
         let handle = Handle {
+            host: host.as_ref().map(Host::monitor),
             store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
@@ -152,6 +166,7 @@ impl Handle {
             decode,
             prompt,
             embed,
+            host,
             disk,
             speculator,
         );
@@ -244,6 +259,11 @@ impl Engine {
     /// What the prefix store has done, if there is one. It is complete after [`Engine::shutdown`].
     pub fn prefix_store(&self) -> Option<PrefixStoreStatus> {
         self.handle.store.as_ref().map(StoreMonitor::status)
+    }
+
+    /// What the host tier has done, if there is one.
+    pub fn prefix_host(&self) -> Option<PrefixHostStatus> {
+        self.handle.host.as_ref().map(HostMonitor::status)
     }
 
     /// Forgets all prefixes that no running request uses.

@@ -17,6 +17,8 @@ pub struct EngineOptions {
     /// Guess even where it does not pay: for tests.
     #[doc(hidden)]
     pub speculate_always: bool,
+    /// Bytes of host memory for prefixes that the device's memory has no room for; 0: none. All of it is taken at once.
+    pub prefix_host_bytes: u64,
     /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
     /// Who is told of the prefixes that come into memory and leave it; `None`: nobody.
@@ -33,6 +35,7 @@ impl Default for EngineOptions {
             speculation: Speculation::default(),
             draft_max: 16,
             speculate_always: false,
+            prefix_host_bytes: 0,
             prefix_store: None,
             prefix_changes: None,
             clock: Clock::default(),

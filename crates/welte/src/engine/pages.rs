@@ -2,6 +2,7 @@
 
 use super::disk::Disk;
 use super::features::Features;
+use super::host::Host;
 use super::sequence::Sequence;
 use crate::cache::{NO_PAGE, PagePool, PrefixChange, PrefixTree};
 use std::sync::mpsc::Sender;
@@ -29,8 +30,12 @@ pub(crate) struct Pages {
     tree: PrefixTree,
     /// The media that sequences compute.
     pub(crate) features: Features,
-    /// Where prefixes outlive their pages.
+    /// Where evicted pages go first.
+    host: Option<Host>,
+    /// Where prefixes outlive their pages and the process.
     pub(crate) disk: Option<Disk>,
+    /// Pages were given back that the host tier may still be writing.
+    unsettled: bool,
     /// One entry per cache: the page that a hit ends in.
     copies: Vec<u32>,
     /// Running sequences have dropped pages before their windows since somebody asked.
@@ -39,7 +44,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// All pages free, and an empty tree.
-    pub(crate) fn new(program: &Program, disk: Option<Disk>) -> Pages {
+    pub(crate) fn new(program: &Program, host: Option<Host>, disk: Option<Disk>) -> Pages {
         let kind = |cache: &welte_table::CacheSpec| match cache.kind {
             CacheKind::Attention { window, .. } => Kind::Attention {
                 window: window as usize,
@@ -53,7 +58,9 @@ impl Pages {
             pools: program.caches.iter().map(pool).collect(),
             tree: PrefixTree::new(program),
             features: Features::new(program),
+            host,
             disk,
+            unsettled: false,
             copies: vec![NO_PAGE; program.caches.len()],
             dropped: false,
         }
@@ -86,6 +93,9 @@ impl Pages {
     /// Forgets all prefixes.
     pub(crate) fn clear(&mut self) {
         self.tree.clear(&mut self.pools);
+        if let Some(host) = &mut self.host {
+            host.clear();
+        }
     }
 
     /// Finds what is cached of a sequence's tokens, and takes pages for the other tokens and, unless it is a text to embed, one
@@ -97,25 +107,30 @@ impl Pages {
     ) -> Result<bool, Error> {
         let target = sequence.target();
         let positions = target + usize::from(!sequence.embeds);
-        // The logits of the last token of a prompt are needed, so it is always computed.
-        let most = match sequence.generated() {
-            0 => target - 1,
-            _ => target,
-        };
+        let most = sequence.most_cached();
         // A hit that ends within a page costs a further page for the copy. If there is none, fewer tokens are reused.
         for limit in [most, most / self.page * self.page, 0] {
-            if self.take_over(context, sequence, limit)?
-                && self.reserve(context, sequence, positions, true)? == positions
-            {
+            let taken = self.take_over(context, sequence, limit)?;
+            if let Some(host) = self.host.as_mut().filter(|_| taken && sequence.shared) {
+                // What makes room for the sequence must not drive out what it needs.
+                host.look(sequence, most, sequence.begun);
+            }
+            if taken && self.reserve(context, sequence, positions, true)? == positions {
                 let settled = std::mem::replace(&mut sequence.begun, true);
                 if !settled {
                     let cached = sequence.computed;
                     sequence.out.report(|report| report.cached = cached);
                 }
-                if let Some(disk) = self.disk.as_mut().filter(|_| sequence.shared) {
-                    disk.begin(sequence, self.page, most, settled);
+                if let Some(host) = &mut self.host {
+                    host.fetch(context, sequence, settled)?;
+                }
+                if sequence.fetching.is_none() {
+                    self.begin_restore(sequence, settled);
                 }
                 return Ok(true);
+            }
+            if let Some(host) = &mut self.host {
+                host.let_go();
             }
             self.release(sequence);
             if !sequence.begun {
@@ -123,6 +138,50 @@ impl Pages {
             }
         }
         Ok(false)
+    }
+
+    /// Looks on disk for what continues a sequence.
+    fn begin_restore(&mut self, sequence: &mut Sequence, settled: bool) {
+        let most = sequence.most_cached();
+        if let Some(disk) = self.disk.as_mut().filter(|_| sequence.shared) {
+            disk.begin(sequence, most, settled);
+        }
+    }
+
+    /// Hands kept pages that have come to the sequences that wait for them. `all`: every sequence waits.
+    pub(crate) fn bring(
+        &mut self,
+        context: &mut dyn Context,
+        sequences: &mut [Sequence],
+        all: bool,
+    ) -> Result<(), Error> {
+        if sequences.iter().any(|s| s.fetching.is_some())
+            && let Some(host) = &mut self.host
+            && host.has_fetched(context, all)?
+        {
+            for sequence in &mut *sequences {
+                if let Some(fetched) = sequence.fetching.take() {
+                    sequence.fetched(fetched);
+                    self.begin_restore(sequence, !fetched.first);
+                }
+            }
+        }
+        let Some(disk) = &mut self.disk else {
+            return Ok(());
+        };
+        if all && sequences.iter().all(|s| s.restore.is_some()) {
+            disk.wait();
+        }
+        disk.advance(context, sequences)
+    }
+
+    /// The context is new, and its caches hold nothing.
+    pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), Error> {
+        self.unsettled = false;
+        match &mut self.host {
+            Some(host) => host.renew(context),
+            None => Ok(()),
+        }
     }
 
     /// True if a sequence would find further pages in the tree, once another one has computed its prompt: both prompts
@@ -259,15 +318,21 @@ impl Pages {
     }
 
     fn take(&mut self, context: &mut dyn Context, cache: usize, evict: bool) -> Option<u32> {
+        if std::mem::take(&mut self.unsettled)
+            && let Some(host) = &mut self.host
+        {
+            // If the device is broken, the next step says so.
+            let _ = host.has_fetched(context, true);
+        }
         loop {
             if let Some(page) = self.pools[cache].take() {
                 return Some(page);
             }
-            let disk = &mut self.disk;
-            let mut save = |tree: &PrefixTree, node| {
-                if let Some(disk) = disk.as_mut() {
-                    disk.save(context, tree, node);
-                }
+            let (host, disk) = (&mut self.host, &mut self.disk);
+            let mut save = |tree: &PrefixTree, node| match (host.as_mut(), disk.as_mut()) {
+                (Some(host), disk) => host.save(context, tree, node, disk),
+                (None, Some(disk)) => disk.save(context, tree, node),
+                (None, None) => (),
             };
             if !evict || !self.tree.evict(cache, &mut self.pools, &mut save) {
                 return None;
@@ -412,6 +477,9 @@ impl Pages {
     /// Writes all prefixes to the disk tier.
     pub(crate) fn save(&mut self, context: &mut dyn Context) {
         if let Some(disk) = &mut self.disk {
+            if let Some(host) = &mut self.host {
+                host.save_all(context, disk);
+            }
             disk.save_all(context, &self.tree);
         }
     }
@@ -426,6 +494,7 @@ impl Pages {
         self.features.release(sequence);
         (sequence.computed, sequence.inserted) = (0, 0);
         sequence.restore = None;
+        self.unsettled |= sequence.fetching.take().is_some();
     }
 
     /// Runs a device call that writes the first page of a free slot. `None`: a cache has no page to lend.

@@ -17,3 +17,12 @@ pub(crate) struct Restore {
     /// They count as cached tokens of the prompt.
     pub(super) first: bool,
 }
+
+/// Pages that are on their way from host memory, all at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Fetching {
+    /// Their tokens.
+    pub(super) tokens: usize,
+    /// They count as cached tokens of the prompt.
+    pub(super) first: bool,
+}

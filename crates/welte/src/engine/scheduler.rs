@@ -22,6 +22,7 @@ mod work;
 use super::disk::Disk;
 use super::draft::Speculator;
 use super::encoding::Encoding;
+use super::host::Host;
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
@@ -34,7 +35,7 @@ pub(crate) use audit::{Audit, Audited};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use welte_device::{ChainStart, Context, Role, Step};
+use welte_device::{ChainStart, Context, Error as DeviceError, Role, Step};
 use welte_table::Program;
 use work::{Drafting, Owner, Work};
 
@@ -103,6 +104,7 @@ impl Scheduler {
         decode: usize,
         prompt: usize,
         embed: Option<usize>,
+        host: Option<Host>,
         disk: Option<Disk>,
         speculator: Option<Speculator>,
     ) -> Scheduler {
@@ -119,7 +121,7 @@ impl Scheduler {
             rows_for_all: slots <= prompt.outputs && slots < prompt.rows,
             embed: embed.map(pass),
             whole_texts: embed.is_some_and(|embed| pools_several(&program.passes[embed])),
-            pages: Pages::new(program, disk),
+            pages: Pages::new(program, host, disk),
             pace: Pace::new(prompt.rows),
             encoding: Encoding::default(),
             speculator,
@@ -173,19 +175,19 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Hands stored pages to the sequences that wait for them. If all do, nothing else can be done meanwhile.
+    /// Hands kept pages to the sequences that wait for them. If all do, nothing else can be done meanwhile.
     fn restore(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
-        let Some(disk) = &mut self.pages.disk else {
-            return Ok(());
-        };
-        let waits = |s: &Sequence| s.restore.is_some();
-        if !self.running.is_empty() && self.running.iter().all(waits) {
-            disk.wait();
-        }
-        match disk.advance(context, &mut self.running) {
+        let all = !self.running.is_empty() && self.running.iter().all(Sequence::waits_for_pages);
+        match self.pages.bring(context, &mut self.running, all) {
             Ok(()) => Ok(()),
             Err(error) => self.fault(context, error),
         }
+    }
+
+    /// The context is new.
+    pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
+        self.pages.renew(context)?;
+        self.works(context)
     }
 
     /// Writes the cached prefixes to the disk tier.
@@ -201,7 +203,7 @@ impl Scheduler {
     /// True if this turn computes prompts together with the sequences that decode.
     pub(super) fn mixes(&self, context: &dyn Context) -> bool {
         let begins = |s: &Sequence| {
-            let computes = s.is_filling() && s.restore.is_none() && !s.embeds;
+            let computes = s.is_filling() && !s.waits_for_pages() && !s.embeds;
             computes && s.next_run().0 == Role::Prompt
         };
         self.can_mix(context)

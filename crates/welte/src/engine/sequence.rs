@@ -4,7 +4,7 @@ use super::channel::{Channel, Finish, Room};
 use super::draft::Draft;
 use super::guide::Guide;
 use super::media::{self, Placed};
-use super::restore::Restore;
+use super::restore::{Fetching, Restore};
 use super::spelling::Stops;
 use crate::cache::{GENERATED, Key, MediaNumbers, feature_key};
 use crate::generate::check_options;
@@ -99,6 +99,8 @@ pub(crate) struct Sequence {
     pub(crate) part: Part,
     /// Stored pages that are on their way to it. It computes nothing until they have come.
     pub(crate) restore: Option<Box<Restore>>,
+    /// The same for pages in host memory.
+    pub(crate) fetching: Option<Fetching>,
     /// It gave its pages to others, and comes back when one of them ends. Otherwise it would give them back at once.
     pub(crate) set_back: bool,
     /// It has run before, so the roles of its tokens are settled.
@@ -229,6 +231,7 @@ impl Sequence {
             slot: 0,
             part: Part::Idle,
             restore: None,
+            fetching: None,
             set_back: false,
             begun: false,
             draft: None,
@@ -275,6 +278,24 @@ impl Sequence {
     /// True if its complete prompt yields a token by choice.
     pub(crate) fn begins_by_choice(&self) -> bool {
         self.remaining() > 0 && self.guide.as_ref().is_none_or(|guide| guide.forced() == 0)
+    }
+
+    /// Computes nothing before pages have come.
+    pub(crate) fn waits_for_pages(&self) -> bool {
+        self.restore.is_some() || self.fetching.is_some()
+    }
+
+    /// The pages that it waited for have come.
+    pub(crate) fn fetched(&mut self, fetched: Fetching) {
+        self.computed += fetched.tokens;
+        if fetched.first {
+            self.out.report(|report| report.cached = self.computed);
+        }
+    }
+
+    /// The most tokens that may be cached. The logits of the last token of a prompt are needed, so it is always computed.
+    pub(crate) fn most_cached(&self) -> usize {
+        self.target() - usize::from(self.generated() == 0)
     }
 
     /// The tokens to compute next: all those of one role.

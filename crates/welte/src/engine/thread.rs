@@ -68,7 +68,7 @@ impl Driver {
         self.context = None;
         self.scheduler.start_over();
         let mut context = (self.make)()?;
-        self.scheduler.works(context.as_mut())?;
+        self.scheduler.renew(context.as_mut())?;
         self.context = Some(context);
         Ok(())
     }

@@ -15,8 +15,10 @@
 //! All numbers are little-endian. A page's name is the SHA-256 over the name before it and its keys. It therefore stands
 //! for the identity and for all keys from the start of the text.
 
+use super::Stored;
 use crate::cache::{Key, token_key, without_role};
 use sha2::{Digest, Sha256 as Hasher};
+use std::collections::BTreeMap;
 use welte_table::{CacheKind, Program};
 
 /// Copies the page of a cache.
@@ -82,7 +84,7 @@ pub(crate) struct FileId {
 
 impl FileId {
     /// The page that leads from one place to another.
-    pub(super) fn new(parent: &Place, place: &Place) -> FileId {
+    pub(crate) fn new(parent: &Place, place: &Place) -> FileId {
         let mut start = [0; 8];
         start.copy_from_slice(&parent.name[..8]);
         FileId {
@@ -98,6 +100,19 @@ impl FileId {
             name: self.name,
             trail: self.trail,
         }
+    }
+
+    /// This page among entries, or else one with the same tokens after the same page, in whatever roles, unless `exact`.
+    pub(crate) fn find<T>(&self, entries: &BTreeMap<FileId, T>, exact: bool) -> Option<FileId> {
+        if entries.contains_key(self) {
+            return Some(*self);
+        }
+        let [from, to] = [0, 255].map(|byte| FileId {
+            name: [byte; 32],
+            ..*self
+        });
+        let mut variants = entries.range(from..=to).filter(|_| !exact);
+        variants.next().map(|(id, _)| *id)
     }
 
     pub(super) fn file_name(&self) -> String {
@@ -174,6 +189,32 @@ impl Layout {
             name: self.identity,
             trail,
         }
+    }
+
+    /// The pages that continue a text at `place` with these keys, as far as `find` knows them; appended to `chain`.
+    pub(crate) fn chain(
+        &self,
+        mut place: Place,
+        mut keys: &[Key],
+        find: impl Fn(&FileId) -> Option<FileId>,
+        chain: &mut Vec<Stored>,
+    ) {
+        let find = |place: &Place, keys: &[Key]| find(&FileId::new(place, &place.after(keys)));
+        while keys.len() >= self.page
+            && let Some(id) = find(&place, &keys[..self.page])
+        {
+            let tokens = self.page;
+            chain.push(Stored { id, tokens });
+            place = id.place();
+            keys = &keys[tokens..];
+        }
+        // A text may end with a part of a page.
+        let longest = keys.len().min(self.page - 1);
+        let part = (1..=longest).rev().find_map(|tokens| {
+            let id = find(&place, &keys[..tokens])?;
+            Some(Stored { id, tokens })
+        });
+        chain.extend(part);
     }
 
     /// Bytes of a file with a full page of keys and all pages.

@@ -92,17 +92,9 @@ impl Folder {
         self.entries.contains_key(id)
     }
 
-    /// Pages with these tokens after this page, in whatever roles.
-    pub(super) fn variants(&self, id: &FileId) -> impl Iterator<Item = &FileId> {
-        let from = FileId {
-            name: [0; 32],
-            ..*id
-        };
-        let to = FileId {
-            name: [255; 32],
-            ..*id
-        };
-        self.entries.range(from..=to).map(|(id, _)| id)
+    /// See [`FileId::find`].
+    pub(super) fn find(&self, id: &FileId, exact: bool) -> Option<FileId> {
+        id.find(&self.entries, exact)
     }
 
     /// Bytes of all files.

@@ -12,7 +12,7 @@ mod shared;
 #[cfg(test)]
 mod simulated;
 
-pub(crate) use file::{FileId, Layout, Place, Sha256, Staging, sha256};
+pub(crate) use file::{FileId, Fill, Layout, Place, Sha256, Staging, sha256};
 pub(crate) use rates::Rates;
 pub(crate) use shared::Stored;
 pub use shared::{PrefixStoreOptions, PrefixStoreStatus};
@@ -200,39 +200,12 @@ impl PrefixStore {
 
     /// Finds the stored pages that continue a text at `place` with these keys, and appends them to `chain`. A key with
     /// the role "prompt" matches both roles unless `exact`.
-    pub(crate) fn chain(
-        &self,
-        mut place: Place,
-        mut keys: &[Key],
-        exact: bool,
-        chain: &mut Vec<Stored>,
-    ) {
-        if self.jobs.is_none() {
-            return;
+    pub(crate) fn chain(&self, place: Place, keys: &[Key], exact: bool, chain: &mut Vec<Stored>) {
+        if self.jobs.is_some() {
+            let folder = self.shared.folder();
+            let find = |id: &FileId| folder.find(id, exact);
+            self.layout.chain(place, keys, find, chain);
         }
-        let folder = self.shared.folder();
-        let find = |place: &Place, keys: &[Key]| {
-            let id = FileId::new(place, &place.after(keys));
-            if folder.contains(&id) {
-                return Some(id);
-            }
-            folder.variants(&id).next().copied().filter(|_| !exact)
-        };
-        let page = self.layout.page;
-        while keys.len() >= page
-            && let Some(id) = find(&place, &keys[..page])
-        {
-            chain.push(Stored { id, tokens: page });
-            place = id.place();
-            keys = &keys[page..];
-        }
-        // A text may end with a part of a page.
-        let longest = keys.len().min(page - 1);
-        let part = (1..=longest).rev().find_map(|tokens| {
-            let id = find(&place, &keys[..tokens])?;
-            Some(Stored { id, tokens })
-        });
-        chain.extend(part);
     }
 
     /// Asks for a page. False if no staging buffer is free: ask again after an answer. The I/O thread answers in order.
@@ -316,7 +289,7 @@ impl PrefixStore {
         parent: &Place,
         keys: &[Key],
         wait: bool,
-        fill: &mut file::Fill<'_, E>,
+        fill: &mut Fill<'_, E>,
     ) -> Result<(), E> {
         let id = FileId::new(parent, &parent.after(keys));
         if self.jobs.is_none() || self.shared.folder().contains(&id) {

@@ -47,7 +47,7 @@ impl Scheduler {
             first: sequence.tokens[0],
             is_filling: sequence.is_filling(),
             set_back: sequence.set_back,
-            restores: sequence.restore.is_some(),
+            restores: sequence.waits_for_pages(),
             is_late: sequence.is_late(),
             pages: self.pages.demand(sequence),
         };

@@ -8,7 +8,7 @@ impl Scheduler {
         let filling = self
             .running
             .iter()
-            .any(|s| s.is_filling() && s.restore.is_none());
+            .any(|s| s.is_filling() && !s.waits_for_pages());
         let encodes = self.encoding.waits() && !(filling && self.encoding.had_turn);
         self.encoding.had_turn = encodes;
         encodes

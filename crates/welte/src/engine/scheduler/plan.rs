@@ -47,7 +47,7 @@ impl Scheduler {
         for (at, sequence) in self.running.iter_mut().enumerate() {
             later -= usize::from(sequence.is_filling());
             let mut left = budget.saturating_sub(self.step.rows.len());
-            let computes = sequence.is_filling() && sequence.restore.is_none() && !sequence.embeds;
+            let computes = sequence.is_filling() && !sequence.waits_for_pages() && !sequence.embeds;
             if !computes || left == 0 {
                 continue;
             }

@@ -193,6 +193,8 @@ pub(super) struct Counts {
     pub(super) failed: usize,
     pub(super) inexact: usize,
     pub(super) encoded: usize,
+    /// Pages that came back from host memory.
+    pub(super) fetched: usize,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -206,6 +208,7 @@ impl std::ops::AddAssign for Counts {
         self.failed += other.failed;
         self.inexact += other.inexact;
         self.encoded += other.encoded;
+        self.fetched += other.fetched;
     }
 }
 

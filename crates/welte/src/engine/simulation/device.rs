@@ -3,7 +3,9 @@
 
 use super::world::{Marks, World, choice, mix};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
+use web_time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Choice, Context, Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, Made,
@@ -136,6 +138,9 @@ pub(super) struct SimulatedContext {
     masks: Arc<MaskBoard>,
     /// Every call fails.
     broken: bool,
+    /// Pages of its own shelf, by place and cache, and what is on its way to which pages, and from when on it is there.
+    shelf: Vec<Vec<Vec<Cell>>>,
+    fetched: Vec<(Instant, u32, Vec<u32>)>,
     /// Nothing was called. The first call of a new context finds out whether it works, and never fails.
     fresh: bool,
 }
@@ -172,9 +177,28 @@ impl SimulatedContext {
                 program.vocab as usize,
             )),
             broken: false,
+            shelf: Vec::new(),
+            fetched: Vec::new(),
             fresh: true,
             program: program.clone(),
             world: world.clone(),
+        }
+    }
+
+    /// The cells of a page.
+    fn page(&mut self, cache: usize, page: u32) -> &mut [Cell] {
+        let cache = &mut self.caches[cache];
+        &mut cache.cells[page as usize * cache.page..][..cache.page]
+    }
+
+    /// Does the copies from the shelf that have ended by now. They overwrite whatever is in the pages.
+    fn land(&mut self, now: Instant) {
+        while self.fetched.first().is_some_and(|(ends, ..)| *ends <= now) {
+            let (_, place, pages) = self.fetched.remove(0);
+            for (cache, page) in pages.into_iter().enumerate() {
+                let cells = self.shelf[place as usize][cache].clone();
+                self.page(cache, page).copy_from_slice(&cells);
+            }
         }
     }
 
@@ -333,8 +357,7 @@ impl Context for SimulatedContext {
     }
 
     fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
-        let cache = &self.caches[cache];
-        let cells = &cache.cells[page as usize * cache.page..][..cache.page];
+        let cells = self.page(cache, page);
         for (cell, bytes) in cells.iter().zip(bytes.chunks_exact_mut(Cell::BYTES)) {
             cell.write(bytes);
         }
@@ -342,11 +365,68 @@ impl Context for SimulatedContext {
     }
 
     fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let cache = &mut self.caches[cache];
-        let cells = &mut cache.cells[page as usize * cache.page..][..cache.page];
+        let cells = self.page(cache, page);
         for (cell, bytes) in cells.iter_mut().zip(bytes.chunks_exact(Cell::BYTES)) {
             *cell = Cell::read(bytes);
         }
+        Ok(())
+    }
+
+    fn make_shelf(&mut self, places: u32) -> Result<bool, Error> {
+        let page = |cache: &Cache| vec![Cell::NOISE; cache.page];
+        let place = || self.caches.iter().map(page).collect();
+        self.shelf = (0..places).map(|_| place()).collect();
+        Ok(self.world.fetching.is_some())
+    }
+
+    fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
+        // A place is written after it was read.
+        if let Some(last) = self.fetched.iter().rfind(|(_, from, _)| *from == place) {
+            self.land(last.0);
+        }
+        for (cache, page) in pages.iter().enumerate() {
+            self.shelf[place as usize][cache] = self.page(cache, *page).to_vec();
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
+        for (cache, page) in pages.iter().enumerate() {
+            self.page(cache, *page).fill(Cell::NOISE);
+        }
+        let took = self.world.fetching.unwrap_or_default();
+        let after = self.fetched.last().map(|(ends, ..)| *ends);
+        let begins = after
+            .unwrap_or(self.world.clock.now())
+            .max(self.world.clock.now());
+        self.fetched.push((begins + took, place, pages.to_vec()));
+        Ok(())
+    }
+
+    fn has_fetched(&mut self, wait: bool) -> Result<bool, Error> {
+        let clock = &self.world.clock;
+        if let Some((ends, ..)) = self.fetched.last().filter(|_| wait) {
+            clock.advance(ends.saturating_duration_since(clock.now()));
+        }
+        self.land(self.world.clock.now());
+        Ok(self.fetched.is_empty())
+    }
+
+    fn read_shelf(&mut self, range: Range<usize>, bytes: &mut [u8]) -> Result<(), Error> {
+        let ends = self.program.caches.iter().scan(0, |end, cache| {
+            let start = *end;
+            *end += cache.page_bytes(self.program.page).unwrap() as usize;
+            Some(start..*end)
+        });
+        let ranges: Vec<Range<usize>> = ends.collect();
+        let each = ranges.last().unwrap().end;
+        let (place, start) = (range.start / each, range.start % each);
+        let cache = ranges.iter().position(|one| one.start == start).unwrap();
+        assert_eq!(range.len(), ranges[cache].len());
+        let cells = self.shelf[place][cache].iter();
+        cells
+            .zip(bytes.chunks_exact_mut(Cell::BYTES))
+            .for_each(|(cell, bytes)| cell.write(bytes));
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod world;
 
 use super::disk::Disk;
 use super::draft::Speculator;
+use super::host::Host;
 use super::shared::Shared;
 use super::thread::Driver;
 use super::{Clock, Engine, EngineOptions, Handle, Scheduler, Speculation};
@@ -182,25 +183,29 @@ fn engine(
         speculate_always: speculates,
         ..EngineOptions::default()
     };
+    let (own, other) = (program.clone(), world.clone());
+    let mut make: super::thread::MakeContext =
+        Box::new(move || Ok(Box::new(SimulatedContext::new(&own, &other)) as Box<dyn Context>));
+    let mut context = make().unwrap();
+    let host = host(world, context.as_mut(), disk.as_ref());
+    let monitor = host.as_ref().map(Host::monitor);
     let scheduler = Scheduler::new(
         shared.clone(),
         program,
         model.inner.decode,
         model.inner.prompt,
         model.inner.embed,
+        host,
         disk,
         Speculator::of(model, &options)
             .unwrap()
             .filter(|_| speculates),
     );
-    let (own, other) = (program.clone(), world.clone());
-    let mut make: super::thread::MakeContext =
-        Box::new(move || Ok(Box::new(SimulatedContext::new(&own, &other)) as Box<dyn Context>));
-    let context = make().unwrap();
     let handle = Handle {
         shared: shared.clone(),
         thread: Mutex::default(),
         replaying: None,
+        host: monitor,
         store: None,
         speculation: if speculates {
             Speculation::Ngram
@@ -210,6 +215,15 @@ fn engine(
     };
     let driver = Driver::new(shared, scheduler, context, make);
     (Engine::of(model, Arc::new(handle)), driver)
+}
+
+/// A host tier, if the world has one and the caches can be kept.
+fn host(world: &World, context: &mut dyn Context, disk: Option<&Disk>) -> Option<Host> {
+    let program = context.program().clone();
+    Layout::new(&program, &[0; 32], "").filter(|_| world.host_places > 0)?;
+    let bytes = world.host_places * welte_device::Shelf::place_bytes(&program).unwrap();
+    let made = Host::new(context, bytes, disk.map(Disk::layout), 64, String::new);
+    Some(made.unwrap())
 }
 
 /// A store on a disk that may be slow or full. `None`: the caches cannot be stored.
@@ -306,6 +320,9 @@ fn schedule(seed: u64) -> Result<Counts, String> {
         if let Some(wrong) = lived.err().or(wrong) {
             return Err(format!("{wrong}\n{shape:?}\nlife {life}\n{clients}"));
         }
+        if let Some(host) = engine.prefix_host() {
+            counts.fetched += host.pages_fetched as usize;
+        }
         driver.finish();
         if let Some(folder) = &folder {
             tear(folder.path(), &mut random);
@@ -400,9 +417,10 @@ fn schedules_keep_the_invariants() {
             failed,
             inexact,
             encoded,
+            fetched,
         } = counts;
         let often = [
-            complete, stopped, cached, accepted, preempted, cut, failed, inexact, encoded,
+            complete, stopped, cached, accepted, preempted, cut, failed, inexact, encoded, fetched,
         ];
         assert!(often.iter().all(|count| *count > 50), "{counts:?}");
     }

@@ -169,6 +169,10 @@ pub(super) struct World {
     pub(super) encoding: [Duration; 5],
     /// A call fails once in this many; 0: never.
     faults: usize,
+    /// Places of the host tier; 0: there is none.
+    pub(super) host_places: u64,
+    /// How long a context takes to bring pages from its own shelf. `None`: it has none.
+    pub(super) fetching: Option<Duration>,
     inner: Mutex<Inner>,
     pub(super) clients: Mutex<Clients>,
     pub(super) encoders: Mutex<Encoders>,
@@ -198,6 +202,8 @@ impl World {
                 0 => random.from(10, 60),
                 _ => 0,
             },
+            host_places: [0, 0, random.from(1, 60) as u64][random.below(3)],
+            fetching: [None, Some(micros(random, 1, 20_000))][random.below(2)],
             shape,
             start: clock.now(),
             clock,
