@@ -12,7 +12,7 @@ use welte::{
 use welte_server::ServerOptions;
 
 /// Every option, for the message that refuses an unknown one.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "activations",
     "cache_host",
     "cache_positions",
