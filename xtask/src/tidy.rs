@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 24] = [
+const IMPORTS: [(&str, &[&str]); 25] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -15,6 +15,7 @@ const IMPORTS: [(&str, &[&str]); 24] = [
     ("welte-cuda", DEVICE),
     ("welte-wgpu", DEVICE),
     ("welte-split", DEVICE),
+    ("welte-ranks", DEVICE),
     ("welte-report", &["welte-table", "welte-device"]),
     ("welte-text", &[]),
     ("welte-hub", &[]),
@@ -34,6 +35,7 @@ const IMPORTS: [(&str, &[&str]); 24] = [
             "welte-cuda",
             "welte-wgpu",
             "welte-split",
+            "welte-ranks",
             "welte-text",
             "welte-hub",
             "welte-vision",

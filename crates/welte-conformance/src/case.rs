@@ -205,12 +205,17 @@ impl Pair<'_> {
                 Some(CacheKind::Attention { format, .. }) => format,
                 _ => Format::F32,
             };
-            let values = |context: &mut dyn Context| {
-                let bytes = context.read_buffer(id as u32).expect("a known buffer");
+            let values = |bytes: Vec<u8>| {
                 assert_eq!(bytes.len() as u64, spec.bytes, "{}", spec.name);
                 decoded(format, &bytes)
             };
-            let (got, want) = (values(self.device.as_mut()), values(self.oracle.as_mut()));
+            let want = self.oracle.read_buffer(id as u32).expect("a known buffer");
+            let got = match self.device.read_buffer(id as u32) {
+                // Ranks have parts of intermediates.
+                Err(welte_device::Error::Request(_)) if is_scratch(spec.class) => continue,
+                got => got.expect("a known buffer"),
+            };
+            let (got, want) = (values(got), values(want));
             if let Some(problem) = unlike(&got, &want, tolerance, spec.name == "choice") {
                 return Some(format!("{}{problem}", spec.name));
             }
@@ -232,6 +237,10 @@ impl Pair<'_> {
             panic!("{what}: {problem}: {}", self.case.what);
         }
     }
+}
+
+fn is_scratch(class: Class) -> bool {
+    matches!(class, Class::ScratchDecode | Class::ScratchPrompt)
 }
 
 fn decoded(format: Format, bytes: &[u8]) -> Vec<f32> {

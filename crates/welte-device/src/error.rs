@@ -37,6 +37,16 @@ pub enum Error {
         /// What it cannot do.
         why: String,
     },
+    /// A rank failed, so the others could not go on.
+    #[error("rank {rank} of {ranks}: {why}")]
+    Rank {
+        /// Which one.
+        rank: u32,
+        /// How many there are.
+        ranks: u32,
+        /// What happened to it.
+        why: String,
+    },
     /// A request that breaks the contract: rows, pages or slots out of range.
     #[error("invalid request: {0}")]
     Request(String),

@@ -17,6 +17,7 @@ mod host;
 mod id;
 mod logprobs;
 mod mask;
+mod meeting;
 mod noise;
 mod options;
 mod phases;
@@ -36,6 +37,7 @@ pub use host::{HostScratch, HostSlot};
 pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
+pub use meeting::{Meeting, Seat};
 pub use noise::{chance, noise};
 pub use options::{Activations, DeviceOptions, Replay, Replaying, Steps, cpu_list};
 pub use phases::{Phase, Phases};
@@ -126,6 +128,14 @@ pub trait Loaded: Send + Sync {
 
     /// Allocates everything that replay changes.
     fn context(&self) -> Result<Box<dyn Context>, Error>;
+
+    /// The same for a rank's part of a program ([`welte_table::shard`]), whose [`Op::Exchange`](welte_table::Op::Exchange)
+    /// commands meet those of the other ranks. The ranks call it at the same time, each on a thread of its own, so they may
+    /// wait for each other. A device without it refuses such programs ([`Device::missing`]).
+    fn rank_context(&self, seat: Seat) -> Result<Box<dyn Context>, Error> {
+        let _ = seat;
+        Err(Error::request("ranks are not supported by this device"))
+    }
 
     /// What loading and contexts have spent their time on so far, for a person. Devices that do not note it return nothing.
     fn phases(&self) -> Vec<Phase> {

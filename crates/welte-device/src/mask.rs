@@ -1,6 +1,6 @@
 //! Masks: which tokens a slot may choose next. Another thread writes them while the device computes.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use web_time::{Duration, Instant};
 
 /// In place of a token: the mask allows no token that could be chosen.
@@ -29,6 +29,33 @@ pub struct MaskBoard {
     memory: MaskMemory,
     slots: usize,
     vocab: usize,
+    agreed: Option<Agreed>,
+}
+
+/// Whether masks came in time, as all ranks that choose by them see it. A mask may come while the patience of one of them
+/// ends and that of another does not.
+struct Agreed {
+    round: AtomicU32,
+    /// By slot and mask: round, position, and whether it came.
+    verdicts: Box<[AtomicU64]>,
+}
+
+impl Agreed {
+    /// Whether the mask of a position came: as the first rank that asks has seen it.
+    fn settle(&self, place: usize, position: u32, came: bool) -> bool {
+        let round = u64::from(self.round.load(Ordering::Acquire));
+        let key = round << 33 | u64::from(position) << 1;
+        let word = &self.verdicts[place];
+        let mut seen = word.load(Ordering::Acquire);
+        while seen & !1 != key {
+            let own = key | u64::from(came);
+            match word.compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return came,
+                Err(other) => seen = other,
+            }
+        }
+        seen & 1 == 1
+    }
 }
 
 impl std::fmt::Debug for MaskBoard {
@@ -72,9 +99,29 @@ impl MaskBoard {
             memory,
             slots,
             vocab,
+            agreed: None,
         };
         (0..slots as u32).for_each(|slot| board.clear(slot));
         board
+    }
+
+    /// For several ranks, which choose the same tokens by the same masks.
+    pub fn agreeing(self) -> MaskBoard {
+        // No verdict is of round 0.
+        let verdicts = (0..self.slots * MaskBoard::DEPTH).map(|_| AtomicU64::new(0));
+        let agreed = Some(Agreed {
+            round: AtomicU32::new(1),
+            verdicts: verdicts.collect(),
+        });
+        MaskBoard { agreed, ..self }
+    }
+
+    /// Forgets which masks came in time. No rank may be at work.
+    pub fn begin_round(&self) {
+        if let Some(agreed) = &self.agreed {
+            let next = agreed.round.load(Ordering::Relaxed) % ((1 << 31) - 1) + 1;
+            agreed.round.store(next, Ordering::Release);
+        }
     }
 
     /// Words of a mask.
@@ -131,14 +178,21 @@ impl MaskBoard {
     pub fn wait(&self, slot: u32, position: u32) -> Option<&[AtomicU32]> {
         let words = self.place(slot, position);
         let mut begun = None;
-        while words[0].load(Ordering::Acquire) != position {
+        let has_come = || words[0].load(Ordering::Acquire) == position;
+        let mut came = has_come();
+        while !came {
             let now = Instant::now();
             if now - *begun.get_or_insert(now) > MaskBoard::PATIENCE {
-                return None;
+                break;
             }
             std::thread::yield_now();
+            came = has_come();
         }
-        Some(&words[MaskBoard::HEAD..])
+        if let Some(agreed) = &self.agreed {
+            let place = slot as usize * MaskBoard::DEPTH + position as usize % MaskBoard::DEPTH;
+            came = agreed.settle(place, position, came);
+        }
+        came.then_some(&words[MaskBoard::HEAD..])
     }
 
     /// Gives all tokens that a mask does not allow the logit minus infinity. For devices.
@@ -154,5 +208,24 @@ impl MaskBoard {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_agree_on_what_came_in_time() {
+        let board = MaskBoard::new(2, 8).agreeing();
+        assert!(board.wait(1, 5).is_none());
+        board.allow_only(1, 5, 3);
+        // It has come by now, but a rank has gone on without it.
+        assert!(board.wait(1, 5).is_none());
+        board.begin_round();
+        assert!(board.wait(1, 5).is_some());
+        // The place of position 5 holds another mask, and verdicts of both stand apart.
+        board.allow_only(1, 13, 3);
+        assert!(board.wait(1, 13).is_some() && board.wait(0, 13).is_none());
     }
 }

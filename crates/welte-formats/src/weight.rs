@@ -2,7 +2,8 @@
 
 use crate::{Checkpoint, Error, TensorInfo, quant};
 use std::borrow::Cow;
-use welte_table::{Format, Part, Source, WeightSpec};
+use std::ops::Range;
+use welte_table::{Format, Part, Source, Usage, WeightSpec};
 
 /// The rows of a weight in the spec's format.
 pub struct WeightRows<'a> {
@@ -30,10 +31,43 @@ impl WeightRows<'_> {
             .format
             .bytes(k)
             .ok_or_else(|| self.wrong("its rows are not whole blocks"))?;
-        let parts = match &self.spec.source {
+        self.encoded_of(
+            &self.spec.source,
+            self.spec.n as usize,
+            row_bytes,
+            first..first + count,
+        )
+    }
+
+    /// Rows of a source that has `n` rows.
+    fn encoded_of(
+        &self,
+        source: &Source,
+        n: usize,
+        row_bytes: usize,
+        rows: Range<usize>,
+    ) -> Result<Vec<Cow<'_, [u8]>>, Error> {
+        let k = self.spec.k as usize;
+        let (first, count) = (rows.start, rows.len());
+        let parts = match source {
             Source::Parts(parts) => parts,
+            Source::Chosen(chosen) => {
+                let mut found = Vec::new();
+                let mut at = 0;
+                for range in &chosen.ranges {
+                    let start = range.start as usize;
+                    let end = at + range.len();
+                    let (from, to) = (first.max(at), (first + count).min(end));
+                    if from < to {
+                        let (n, rows) = (chosen.rows as usize, start + from - at..start + to - at);
+                        found.extend(self.encoded_of(&chosen.of, n, row_bytes, rows)?);
+                    }
+                    at = end;
+                }
+                return Ok(found);
+            }
             Source::Transposed(parts) => {
-                let values = self.transposed(parts, first, count)?;
+                let values = self.transposed(parts, n, rows)?;
                 return Ok(vec![Cow::Owned(self.encode(values, count * row_bytes))]);
             }
             Source::Constant(values) => {
@@ -85,11 +119,19 @@ impl WeightRows<'_> {
     /// All values as floats, in the order of the parts.
     pub fn values(&self) -> Result<Vec<f32>, Error> {
         let spec = self.spec;
-        let wanted = spec.n as usize * spec.k as usize;
+        let mut all = self.values_of(&spec.source, spec.n as usize, spec.k as usize)?;
+        for value in &mut all {
+            *value += spec.add;
+        }
+        Ok(all)
+    }
+
+    /// All values of a source that has `n` rows of `k`.
+    fn values_of(&self, source: &Source, n: usize, k: usize) -> Result<Vec<f32>, Error> {
         let mut all = Vec::new();
-        match &spec.source {
+        match source {
             Source::Constant(values) => all.extend_from_slice(values),
-            Source::Transposed(parts) => all = self.transposed(parts, 0, spec.n as usize)?,
+            Source::Transposed(parts) => all = self.transposed(parts, n, 0..n)?,
             Source::Parts(parts) => {
                 for part in parts {
                     let info =
@@ -98,22 +140,34 @@ impl WeightRows<'_> {
                     all.extend(decode(info.format, &bytes, info.k * part.rows as usize));
                 }
             }
+            Source::Chosen(chosen) => {
+                let rows = chosen.rows as usize;
+                let (whole, row) = match self.spec.usage {
+                    Usage::Vector => (self.values_of(&chosen.of, 1, rows)?, 1),
+                    _ => (self.values_of(&chosen.of, rows, k)?, k),
+                };
+                for range in &chosen.ranges {
+                    let values = whole.get(range.start as usize * row..range.end as usize * row);
+                    all.extend(
+                        values.ok_or_else(|| self.wrong("it has fewer rows than its parts"))?,
+                    );
+                }
+            }
         }
-        if all.len() != wanted {
+        if all.len() != n * k {
+            let wanted = n * k;
             return Err(self.wrong(format!(
                 "it has {} values, its shape needs {wanted}",
                 all.len()
             )));
         }
-        for value in &mut all {
-            *value += spec.add;
-        }
         Ok(all)
     }
 
     /// Rows of matrices that are stored transposed: columns of the parts.
-    fn transposed(&self, parts: &[Part], first: usize, count: usize) -> Result<Vec<f32>, Error> {
-        let (n, k) = (self.spec.n as usize, self.spec.k as usize);
+    fn transposed(&self, parts: &[Part], n: usize, rows: Range<usize>) -> Result<Vec<f32>, Error> {
+        let k = self.spec.k as usize;
+        let (first, count) = (rows.start, rows.len());
         let each = n / parts.len().max(1);
         let mut all = vec![0.0; count * k];
         for (part, start) in parts.iter().zip((0..n).step_by(each.max(1))) {

@@ -73,6 +73,7 @@ fn reads(programs: &[Program], name: &str) -> bool {
     let mut sources = weights.map(|w| &w.source);
     sources.any(|source| match source {
         Source::Parts(parts) | Source::Transposed(parts) => parts.iter().any(|p| p.tensor == name),
+        Source::Chosen(_) => false,
         Source::Constant(_) => false,
     })
 }

@@ -9,8 +9,8 @@ use web_time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs, Made,
-    MaskBoard, Profile, SKIPPED, SlotState, Step, StepChain, StepOptions, chain_by_steps, is_token,
-    same_commands,
+    MaskBoard, Profile, SKIPPED, Seat, SlotState, Step, StepChain, StepOptions, chain_by_steps,
+    is_token, same_commands,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -26,6 +26,8 @@ pub(crate) struct ReferenceContext {
     /// The slots of the chain at hand that have not stopped.
     live: Vec<ChainStart>,
     profile: Option<Vec<Profile>>,
+    /// Among the ranks of its program.
+    seat: Option<Seat>,
 }
 
 /// What the last step ran, and what it yielded.
@@ -44,27 +46,36 @@ struct LastStep {
 }
 
 impl ReferenceContext {
-    pub(crate) fn new(program: Arc<Program>, weights: Arc<Vec<Vec<f32>>>) -> ReferenceContext {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        weights: Arc<Vec<Vec<f32>>>,
+        seat: Option<Seat>,
+    ) -> ReferenceContext {
         let buffers = program.buffers.iter().map(|b| vec![0; b.bytes as usize]);
         let caches = 0..program.caches.len();
         let memory = Memory {
             buffers: buffers.collect(),
             pages: caches.map(|c| Checks::first_pages(&program, c)).collect(),
         };
+        let masks = || MaskBoard::new(program.slots as usize, program.vocab as usize);
+        if let Some(seat) = &seat {
+            seat.reserve(&program);
+        }
         ReferenceContext {
             weights,
             memory,
             slots: vec![Slot::default(); program.slots as usize],
-            masks: Arc::new(MaskBoard::new(
-                program.slots as usize,
-                program.vocab as usize,
-            )),
+            masks: match &seat {
+                Some(seat) => seat.masks(masks),
+                None => Arc::new(masks()),
+            },
             checks: Checks::new(&program)
                 .mixing(same_commands(&program))
                 .taking_features(),
             last: LastStep::default(),
             live: Vec::new(),
             profile: None,
+            seat,
             program,
         }
     }
@@ -83,7 +94,7 @@ impl ReferenceContext {
     }
 
     /// Runs commands of the last step. If `sample`, the caller chooses tokens after the command has had its turn.
-    fn replay(&mut self, commands: Range<usize>, sample: bool) {
+    fn replay(&mut self, commands: Range<usize>, sample: bool) -> Result<(), Error> {
         let program = self.program.clone();
         let spec = &program.passes[self.last.pass];
         let outputs_from = spec.outputs_from().unwrap_or(usize::MAX);
@@ -100,15 +111,18 @@ impl ReferenceContext {
                 rows.len()
             };
             let begin = begun.elapsed().as_nanos() as u64;
-            Execution {
+            let mut execution = Execution {
                 program: &program,
                 weights: &self.weights,
                 memory: &mut self.memory,
                 command,
                 rows,
                 outputs,
+            };
+            match command.op {
+                Op::Exchange => execution.exchange(self.seat.as_ref(), live)?,
+                _ => execution.run(live),
             }
-            .run(live);
             if let Some(profile) = &mut self.profile {
                 let end = begun.elapsed().as_nanos() as u64;
                 profile[command.op as usize].count(&program, command, rows, live);
@@ -116,6 +130,7 @@ impl ReferenceContext {
                 self.last.ran.push((index as u32, begin, end));
             }
         }
+        Ok(())
     }
 
     /// Keeps the output rows of the last step, whose commands have run.
@@ -148,7 +163,7 @@ impl StepChain for ReferenceContext {
     fn step_live(&mut self) -> Result<(), Error> {
         let rows: Vec<Row> = self.live.iter().map(ChainStart::row).collect();
         self.begin(0, &rows, (0..rows.len() as u32).collect());
-        self.replay(0..usize::MAX, true);
+        self.replay(0..usize::MAX, true)?;
         self.end();
         Ok(())
     }
@@ -187,8 +202,14 @@ impl Context for ReferenceContext {
         let weights = self.weights.iter().map(|w| 4 * w.len() as u64).sum();
         let buffers = self.program.buffers.iter().zip(&self.memory.buffers);
         let entries = buffers.map(|(spec, buffer)| (spec.class, buffer.len() as u64));
-        let pages = self.memory.pages.iter().map(|p| 4 * p.len() as u64).sum();
-        let fixed = [(Class::Weights, weights), (Class::Tables, pages)];
+        let pages = self
+            .memory
+            .pages
+            .iter()
+            .map(|p| 4 * p.len() as u64)
+            .sum::<u64>();
+        let exchange = self.seat.as_ref().map_or(0, |_| Seat::bytes(&self.program));
+        let fixed = [(Class::Weights, weights), (Class::Tables, pages + exchange)];
         for (class, size) in entries.chain(fixed) {
             *bytes.entry(class).or_default() += size;
         }
@@ -250,7 +271,7 @@ impl Context for ReferenceContext {
             self.begin(plan.pass, &step.rows, outputs);
         }
         if let Some(commands) = options.stage.commands() {
-            self.replay(commands, false);
+            self.replay(commands, false)?;
         }
         if !options.stage.ends() {
             return Ok(&[]);

@@ -2,7 +2,7 @@
 
 use crate::context::ReferenceContext;
 use std::sync::Arc;
-use welte_device::{Context, Device, DeviceId, DeviceInfo, Error, Loaded, Plan, Progress};
+use welte_device::{Context, Device, DeviceId, DeviceInfo, Error, Loaded, Plan, Progress, Seat};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Class, MemoryPlan, PATTERNS, Pattern, Program, WeightSpec, verify};
 
@@ -48,6 +48,7 @@ impl Device for Reference {
         verify(&program).map_err(|why| Error::Program { device: ID, why })?;
         let mut memory = MemoryPlan::of(&program, &float_bytes);
         memory.add("page lists", Class::Tables, page_list_bytes(&program));
+        memory.add("exchange", Class::Tables, Seat::bytes(&program));
         Ok(Plan {
             program,
             memory,
@@ -117,7 +118,17 @@ impl Loaded for LoadedReference {
     }
 
     fn context(&self) -> Result<Box<dyn Context>, Error> {
+        self.make(None)
+    }
+
+    fn rank_context(&self, seat: Seat) -> Result<Box<dyn Context>, Error> {
+        self.make(Some(seat))
+    }
+}
+
+impl LoadedReference {
+    fn make(&self, seat: Option<Seat>) -> Result<Box<dyn Context>, Error> {
         let (program, weights) = (self.program.clone(), self.weights.clone());
-        Ok(Box::new(ReferenceContext::new(program, weights)))
+        Ok(Box::new(ReferenceContext::new(program, weights, seat)))
     }
 }

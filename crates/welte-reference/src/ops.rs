@@ -6,6 +6,8 @@ use crate::math::{
 };
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
+use welte_device::{Error, Seat};
 use welte_formats::quant;
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Program, Row, Sections, params,
@@ -44,10 +46,53 @@ impl<'a> Execution<'a> {
         match self.command.op {
             Op::SelectRows => self.select_rows(),
             Op::Pool => self.pool(),
-            Op::Sample => {}
+            Op::Sample | Op::Exchange => {}
             Op::Attention | Op::CrossAttention => self.attention(live),
             _ => (0..live).for_each(|row| self.run_row(row)),
         }
+    }
+
+    /// Gives the other ranks this rank's parts, and takes theirs.
+    pub(crate) fn exchange(&mut self, seat: Option<&Seat>, live: usize) -> Result<(), Error> {
+        let p = params::Exchange::of(&self.command.params);
+        let seat = seat.filter(|seat| (seat.rank(), seat.ranks()) == (p.rank, p.ranks));
+        let seat =
+            seat.ok_or_else(|| Error::request("the context is not of the program's rank"))?;
+        let [part, whole, ..] = self.command.buffers;
+        let width = p.deal().width() as usize;
+        let own = p.part(p.rank).len() * p.vectors as usize;
+        let rows = (0..live).map(|row| self.read(part, p.part_stride, row, own as u32));
+        let given: Vec<f32> = rows.flatten().collect();
+        let mut all = vec![0.0; live * p.vectors as usize * width];
+        let mut put = |rank: u32, values: &mut dyn Iterator<Item = f32>| {
+            let part = p.part(rank);
+            for vector in all.chunks_mut(width) {
+                let place = &mut vector[part.start as usize..part.end as usize];
+                place
+                    .iter_mut()
+                    .zip(&mut *values)
+                    .for_each(|(place, value)| *place = value);
+            }
+        };
+        put(p.rank, &mut given.iter().copied());
+        seat.exchange(
+            |outbox| {
+                let words = outbox.iter().zip(&given);
+                words.for_each(|(word, value)| word.store(value.to_bits(), Ordering::Relaxed));
+            },
+            |rank, inbox| {
+                put(
+                    rank,
+                    &mut inbox
+                        .iter()
+                        .map(|word| f32::from_bits(word.load(Ordering::Relaxed))),
+                )
+            },
+        )?;
+        for (row, values) in all.chunks(p.vectors as usize * width).enumerate() {
+            self.write(whole, p.y_stride, row, values);
+        }
+        Ok(())
     }
 
     fn run_row(&mut self, row: usize) {
@@ -317,7 +362,12 @@ impl<'a> Execution<'a> {
                 }
                 self.write(c, p.y_stride, row, &y);
             }
-            Op::SelectRows | Op::Pool | Op::Sample | Op::Attention | Op::CrossAttention => {}
+            Op::SelectRows
+            | Op::Pool
+            | Op::Sample
+            | Op::Exchange
+            | Op::Attention
+            | Op::CrossAttention => {}
         }
     }
 

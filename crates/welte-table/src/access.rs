@@ -241,6 +241,14 @@ pub fn accesses(c: &Command) -> Vec<Access> {
                 rows(w(q.n), q.y_stride),
             ]
         }
+        Op::Exchange => {
+            let q = p::Exchange::of(words);
+            let part = q.part(q.rank);
+            vec![
+                rows(heads(q.vectors, part.end - part.start), q.part_stride),
+                rows(heads(q.vectors, q.deal().width()), q.y_stride),
+            ]
+        }
         Op::NormMatmul => {
             let q = p::NormMatmul::of(words);
             vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]

@@ -178,6 +178,7 @@ fn flops(c: &Command) -> u64 {
         | Op::Attention
         | Op::CrossAttention
         | Op::EncodeAttention
+        | Op::Exchange
         | Op::SelectRows => 0,
     }
 }

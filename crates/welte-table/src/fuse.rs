@@ -346,12 +346,30 @@ impl Pattern {
     }
 }
 
+/// A fused program, and what has become of the one before.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    /// The program.
+    pub program: Program,
+    /// By pass and command: the number of the last command that it replaces.
+    pub ends: Vec<Vec<usize>>,
+    /// By buffer of the program before: its number now, or [`NO_BUFFER`].
+    pub buffers: Vec<BufferId>,
+}
+
 /// Replaces runs of commands by the ops of the patterns, the first that fits, and drops intermediate buffers that no command
 /// uses any more. Without patterns every op stays as it is.
-pub fn fuse(mut program: Program, patterns: &[Pattern]) -> Program {
+pub fn fuse(program: Program, patterns: &[Pattern]) -> Program {
+    fuse_tracked(program, patterns).program
+}
+
+/// As [`fuse`], with the old numbers of commands and buffers.
+pub fn fuse_tracked(mut program: Program, patterns: &[Pattern]) -> Fused {
+    let mut all_ends = Vec::new();
     for pass in &mut program.passes {
         let mut commands = Vec::new();
         let mut labels = Vec::new();
+        let mut ends = Vec::new();
         let mut at = 0;
         while at < pass.commands.len() {
             let mut tried = patterns.iter().map(|p| (p, p.fused(pass, at)));
@@ -359,6 +377,7 @@ pub fn fuse(mut program: Program, patterns: &[Pattern]) -> Program {
             let Some((pattern, (command, found))) = fused else {
                 commands.push(pass.commands[at]);
                 labels.push(pass.labels[at].clone());
+                ends.push(at);
                 at += 1;
                 continue;
             };
@@ -366,13 +385,19 @@ pub fn fuse(mut program: Program, patterns: &[Pattern]) -> Program {
             let label = pattern.label.unwrap_or(&pass.labels[main]);
             labels.push(label.to_string());
             commands.push(command);
+            ends.push(found.end - 1);
             at = found.end;
         }
         (pass.commands, pass.labels) = (commands, labels);
+        all_ends.push(ends);
     }
-    trim(&mut program);
+    let buffers = trim(&mut program);
     cost::fill(&mut program);
-    program
+    Fused {
+        program,
+        ends: all_ends,
+        buffers,
+    }
 }
 
 /// Whether nothing after a run reads what the run wrote to a place. Later writes to the place are other values.
@@ -436,8 +461,9 @@ fn skipped(access: &Access) -> u64 {
     }
 }
 
-/// Drops intermediate buffers that no command uses, and makes the others as small as their rows allow.
-fn trim(program: &mut Program) {
+/// Drops intermediate buffers that no command uses, and makes the others as small as their rows allow. Returns the buffers' new
+/// numbers.
+fn trim(program: &mut Program) -> Vec<BufferId> {
     let mut needed: Vec<Option<u64>> = vec![None; program.buffers.len()];
     for pass in &program.passes {
         for (i, command) in pass.commands.iter().enumerate() {
@@ -497,4 +523,5 @@ fn trim(program: &mut Program) {
             renumber(&mut place.buffer);
         }
     }
+    numbers
 }

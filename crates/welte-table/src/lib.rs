@@ -7,6 +7,7 @@
 mod access;
 mod affine;
 pub mod cost;
+mod deal;
 mod format;
 mod fuse;
 mod integers;
@@ -16,16 +17,18 @@ mod plan;
 mod range;
 mod row;
 mod sampling;
+mod shard;
 mod split;
 mod table;
 mod verify;
 
 pub use access::{Access, Extent, accesses};
 pub use affine::Affine;
+pub use deal::Deal;
 pub use format::Format;
 pub use fuse::{
-    Bound, Found, MATMUL_ADD, NORM_MATMUL, NORM_MATMUL_ACT_MUL, PATTERNS, Pattern, ROPE_APPEND,
-    Run, Step, Value, Want, fuse,
+    Bound, Found, Fused, MATMUL_ADD, NORM_MATMUL, NORM_MATMUL_ACT_MUL, PATTERNS, Pattern,
+    ROPE_APPEND, Run, Step, Value, Want, fuse, fuse_tracked,
 };
 pub use integers::{GroupScale, Integers};
 pub use lines::{from_lines, to_lines};
@@ -34,6 +37,7 @@ pub use plan::{MemoryPlan, PlanEntry, human};
 pub use range::Range;
 pub use row::{Input, Row, Sections};
 pub use sampling::{Sampling, SamplingOption};
+pub use shard::{Kept, Shard, Shards, shard};
 pub use split::{Half, Region, Segment, Side, Split};
 pub use table::*;
 pub use verify::verify;

@@ -4,8 +4,8 @@
 //! as `%hex;`. Floats are their bits in hex, so that nothing is lost.
 
 use crate::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, ModelPart, NO_BUFFER, Op,
-    Part, Pass, PassKind, Program, Source, Usage, WeightSpec,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Chosen, Class, Command, Format, ModelPart,
+    NO_BUFFER, Op, Part, Pass, PassKind, Program, Source, Usage, WeightSpec,
 };
 use std::fmt::Write;
 use std::str::SplitAsciiWhitespace;
@@ -26,6 +26,28 @@ pub fn to_lines(program: &Program) -> String {
     // Writing to a string cannot fail.
     let _ = write_program(&mut out, program);
     out
+}
+
+fn write_source(out: &mut String, source: &Source) -> std::fmt::Result {
+    match source {
+        Source::Parts(parts) => write_parts(out, "part", parts),
+        Source::Transposed(parts) => write_parts(out, "transposed", parts),
+        Source::Constant(values) => {
+            write!(out, "constant")?;
+            for v in values {
+                write!(out, " {:08x}", v.to_bits())?;
+            }
+            writeln!(out)
+        }
+        Source::Chosen(chosen) => {
+            write_source(out, &chosen.of)?;
+            write!(out, "chosen {}", chosen.rows)?;
+            for range in &chosen.ranges {
+                write!(out, " {} {}", range.start, range.end)?;
+            }
+            writeln!(out)
+        }
+    }
 }
 
 fn write_parts(out: &mut String, keyword: &str, parts: &[Part]) -> std::fmt::Result {
@@ -69,17 +91,7 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
             w.k,
             w.add.to_bits()
         )?;
-        match &w.source {
-            Source::Parts(parts) => write_parts(out, "part", parts)?,
-            Source::Transposed(parts) => write_parts(out, "transposed", parts)?,
-            Source::Constant(values) => {
-                write!(out, "constant")?;
-                for v in values {
-                    write!(out, " {:08x}", v.to_bits())?;
-                }
-                writeln!(out)?;
-            }
-        }
+        write_source(out, &w.source)?;
     }
     for cache in &program.caches {
         let (name, buffer, pages) = (escape(&cache.name), cache.buffer, cache.pages);
@@ -265,6 +277,18 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
                     .map(|w| u32::from_str_radix(w, 16).ok().map(f32::from_bits))
                     .collect();
             program.weights.last_mut()?.source = Source::Constant(values?);
+        }
+        "chosen" => {
+            let weight = program.weights.last_mut()?;
+            let rows = f.number()?;
+            let ends: Option<Vec<u32>> = f.0.by_ref().map(|word| word.parse().ok()).collect();
+            let ends = ends?;
+            let (pairs, []) = ends.as_chunks::<2>() else {
+                return None;
+            };
+            let ranges = pairs.iter().map(|[start, end]| *start..*end).collect();
+            let of = std::mem::replace(&mut weight.source, Source::Parts(Vec::new()));
+            weight.source = Source::Chosen(Box::new(Chosen { of, rows, ranges }));
         }
         "pass" => {
             let name = f.word()?;

@@ -217,6 +217,10 @@ ops! {
     /// `y[r] += sum over i of weight_i * (W_i x[r][i] + bias_i)` for the `used` experts that `choice` names; the matrix
     /// holds `n` rows for each expert, `bias` (optional) as many values.
     ExpertsAdd "experts_add": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
+    /// Ranks give each other their parts of a row: each of `vectors` vectors is dealt to `ranks` ranks as
+    /// [`Deal`](crate::Deal) says (`groups`, `per`, `unit`). `part` holds the part of rank `rank` of each vector, one after the
+    /// other; `y` gets the whole vectors, one after the other. A single vector's `part` may lie at its own place in `y`.
+    Exchange "exchange": weights [] reads ["part"] writes ["y"] { rank: u32, ranks: u32, groups: u32, per: u32, unit: u32, vectors: u32, part_stride: u32, y_stride: u32 }
     /// Fused: `norm` (one group of k) into a private buffer, then `matmul`.
     NormMatmul "norm_matmul": weights ["matrix", "weight"] reads ["x"] writes ["y"] { n: u32, k: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// Fused: `y[r] += W x[r]`
@@ -266,6 +270,7 @@ impl Op {
                 | Op::ActMul
                 | Op::Multiply
                 | Op::Route
+                | Op::Exchange
                 | Op::ExpertsActMul
                 | Op::NormMatmul
                 | Op::NormMatmulActMul

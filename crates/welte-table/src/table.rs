@@ -196,6 +196,19 @@ pub enum Source {
     Transposed(Vec<Part>),
     /// Values known at compile time (rope frequencies), as F32.
     Constant(Vec<f32>),
+    /// What a rank has of a weight.
+    Chosen(Box<Chosen>),
+}
+
+/// Some rows of a weight that has `rows` rows; of a vector, some of its `rows` values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// The whole weight.
+    pub of: Source,
+    /// How many rows that has.
+    pub rows: u32,
+    /// The rows that are taken, in order.
+    pub ranges: Vec<Range<u32>>,
 }
 
 /// How a weight is used, so that a device can choose its layout.

@@ -6,6 +6,9 @@ use crate::{
     Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec, accesses, cost, params as p,
 };
 
+/// The most ranks of a program.
+pub(crate) const MOST_RANKS: u32 = 64;
+
 /// The most parts of a feature after the first one.
 const MOST_PARTS: u32 = 64;
 
@@ -143,6 +146,35 @@ fn check_weight(w: &WeightSpec) -> Result<(), String> {
     )?;
     ensure(w.add.is_finite(), || "what is added is not finite".into())?;
     match &w.source {
+        Source::Chosen(chosen) => {
+            ensure(!matches!(chosen.of, Source::Chosen(_)), || {
+                "a part of a part".into()
+            })?;
+            let known = chosen
+                .ranges
+                .iter()
+                .all(|r| r.start < r.end && r.end <= chosen.rows);
+            let rows = chosen
+                .ranges
+                .iter()
+                .map(|r| u64::from(r.end) - u64::from(r.start));
+            let vector = w.usage == Usage::Vector;
+            let own = if vector { w.k } else { w.n };
+            ensure(known && rows.sum::<u64>() == u64::from(own), || {
+                format!("its parts of {} rows do not make {own}", chosen.rows)
+            })?;
+            let (n, k) = if vector {
+                (1, chosen.rows)
+            } else {
+                (chosen.rows, w.k)
+            };
+            check_weight(&WeightSpec {
+                source: chosen.of.clone(),
+                n,
+                k,
+                ..w.clone()
+            })
+        }
         Source::Parts(parts) => {
             ensure(
                 !parts.is_empty() && parts.iter().all(|p| p.rows > 0),
@@ -301,6 +333,21 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     check_overlap(c, &list)
 }
 
+fn exchange(q: &p::Exchange) -> Result<(), String> {
+    ensure(q.ranks > 1 && q.rank < q.ranks, || {
+        format!("rank {} of {}", q.rank, q.ranks)
+    })?;
+    ensure(q.ranks <= MOST_RANKS, || {
+        format!("{} ranks; there may be {MOST_RANKS}", q.ranks)
+    })?;
+    let width = [q.groups, q.per, q.unit, q.vectors]
+        .into_iter()
+        .try_fold(1u32, u32::checked_mul);
+    ensure(width.is_some_and(|width| width > 0), || {
+        "nothing or too much is exchanged".into()
+    })
+}
+
 /// What is read must not be what is written, but for norms and factors in place. Different columns of the same rows may be.
 pub(crate) fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     for r in list.iter().filter(|a| !a.writes) {
@@ -310,12 +357,19 @@ pub(crate) fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> 
         {
             let free = matches!(c.op, Op::Norm | Op::LayerNorm | Op::Multiply);
             let in_place = free && r.at == w.at && r.extent == w.extent;
-            ensure(in_place || apart(r, w), || {
+            let own_part = c.op == Op::Exchange && is_own_part(&p::Exchange::of(&c.params), r, w);
+            ensure(in_place || own_part || apart(r, w), || {
                 format!("'{}' and '{}' are in the same buffer", r.role, w.role)
             })?;
         }
     }
     Ok(())
+}
+
+/// Whether the part that an exchange reads lies at its own place in what it writes.
+fn is_own_part(q: &p::Exchange, part: &Access, whole: &Access) -> bool {
+    let at = u64::from(whole.at.offset) + 4 * u64::from(q.part(q.rank).start);
+    q.vectors == 1 && q.part_stride == q.y_stride && u64::from(part.at.offset) == at
 }
 
 fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Result<(), String> {
@@ -669,6 +723,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             let floats = keys.checked_mul(q.value_dim.into());
             recurrent_cache(program, c, q.layer, floats)
         }
+        Op::Exchange => exchange(&p::Exchange::of(words)),
         Op::Add | Op::SelectRows => Ok(()),
     }
 }

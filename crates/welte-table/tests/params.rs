@@ -43,6 +43,7 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::ExpertsActMul => p::ExpertsActMul::of(w).words(),
         Op::ExpertsAdd => p::ExpertsAdd::of(w).words(),
         Op::Sample => p::Sample::of(w).words(),
+        Op::Exchange => p::Exchange::of(w).words(),
         Op::NormMatmul => p::NormMatmul::of(w).words(),
         Op::MatmulAdd => p::MatmulAdd::of(w).words(),
         Op::NormMatmulActMul => p::NormMatmulActMul::of(w).words(),

@@ -735,6 +735,7 @@ impl Lowering<'_> {
             | Op::NormMatmulActMul
             | Op::Attention
             | Op::Sample => unreachable!("{name}: `runs` lowers it"),
+            Op::Exchange => unreachable!("{name}: a program with ranks was refused"),
         }
     }
 

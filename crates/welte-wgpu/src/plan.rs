@@ -155,6 +155,10 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     if program.passes.iter().any(Pass::is_middle) {
         return Some("the middle of a pass by itself".to_string());
     }
+    let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
+    if commands.any(|c| c.op == Op::Exchange) {
+        return Some("ranks".to_string());
+    }
     let sizes = Sizes::of(program, gpu.binding);
     if sizes.arena > gpu.binding {
         return Some(format!(

@@ -133,6 +133,7 @@ impl Lowering<'_> {
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
             Op::Mamba2 => self.mamba2(l),
+            Op::Exchange => Err(unsupported("ranks are not supported here")),
         }
     }
 

@@ -116,6 +116,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::Multiply | Op::Cutoff | Op::MatchSquares | Op::AltUpPredict | Op::AltUpCorrect => {
             altup::lower(cx, command, rows)
         }
+        Op::Exchange => Err(Error::Program("ranks are not supported here".to_string())),
         Op::HeadsMatmul => heads::lower(cx, command, rows),
         Op::GatedDelta => gated_delta::lower(cx, command, rows),
         Op::Mamba2 => mamba2::lower(cx, command, rows),

@@ -73,11 +73,18 @@ fn buffer_value(buffer: &BufferSpec) -> Value {
 
 fn weight_value(weight: &WeightSpec) -> Value {
     let part = |part: &Part| json!({"tensor": part.tensor, "first_row": part.first_row, "rows": part.rows});
-    let source = match &weight.source {
-        Source::Parts(parts) => list(parts, part),
-        Source::Transposed(parts) => json!({"transposed": list(parts, part)}),
-        Source::Constant(_) => "constant".into(),
-    };
+    fn value(source: &Source, part: impl Fn(&Part) -> Value) -> Value {
+        match source {
+            Source::Parts(parts) => list(parts, part),
+            Source::Transposed(parts) => json!({"transposed": list(parts, part)}),
+            Source::Constant(_) => "constant".into(),
+            Source::Chosen(chosen) => {
+                let ranges = chosen.ranges.iter().map(|r| json!([r.start, r.end]));
+                json!({"of": value(&chosen.of, part), "rows": ranges.collect::<Value>()})
+            }
+        }
+    }
+    let source = value(&weight.source, part);
     json!({
         "name": weight.name, "format": weight.format.name(), "n": weight.n, "k": weight.k,
         "usage": format!("{:?}", weight.usage).to_lowercase(), "source": source,

@@ -201,6 +201,16 @@ fn decode() -> Vec<Command> {
         x_stride: 4,
         y_stride: 16,
     };
+    let exchange = p::Exchange {
+        rank: 0,
+        ranks: 2,
+        groups: 1,
+        per: 2,
+        unit: 4,
+        vectors: 1,
+        part_stride: 8,
+        y_stride: 8,
+    };
     let position_scale = p::PositionScale {
         n: 8,
         beta: 0.5,
@@ -546,6 +556,7 @@ fn decode() -> Vec<Command> {
             &[qkv, kv],
             rope_append.words(),
         ),
+        command(Op::Exchange, &[], &[x, x], exchange.words()),
         head(X),
         command(
             Op::Sample,

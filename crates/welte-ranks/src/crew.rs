@@ -1,0 +1,245 @@
+//! The threads of all ranks but the first. Each holds its context at a desk; the caller leaves a job there and goes on with
+//! rank 0. Between jobs the caller may use the contexts itself.
+
+use crate::chain::Follower;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use web_time::{Duration, Instant};
+use welte_device::{ChainStart, Choice, Context, Control, Error, Seat, Stage, Step, StepOptions};
+
+/// How often a thread polls before it yields, and how often it yields before it sleeps.
+const SPINS: u32 = 2_000;
+const YIELDS: u32 = 2_000;
+const NAP: Duration = Duration::from_micros(50);
+
+/// What a rank shall do.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Job {
+    /// Run a stage of the step at the desk, and choose tokens.
+    Step { stage: Stage, tokens: bool },
+    /// Choose tokens from the last step.
+    Sample,
+    /// Decode.
+    Chain,
+}
+
+/// A rank's place: its context, and room for what a job needs.
+pub(crate) struct Desk {
+    pub(crate) context: Box<dyn Context>,
+    pub(crate) step: Step,
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) starts: Vec<ChainStart>,
+    pub(crate) tokens: Vec<u32>,
+    job: Option<Job>,
+    stop: bool,
+}
+
+struct Member {
+    seat: Seat,
+    desk: Mutex<Desk>,
+    wake: Condvar,
+    /// Jobs that were left, and jobs that were done.
+    left: AtomicU32,
+    done: AtomicU32,
+}
+
+/// The threads of ranks 1 and up.
+pub(crate) struct Crew {
+    members: Vec<Arc<Member>>,
+    threads: Vec<Option<JoinHandle<()>>>,
+    patience: Duration,
+    /// A rank that has not come back from a job, and never may.
+    lost: Option<u32>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Crew {
+    pub(crate) fn new(
+        ranks: Vec<(Seat, Box<dyn Context>)>,
+        rows: usize,
+        slots: usize,
+        follower: &Follower,
+        patience: Duration,
+    ) -> Result<Crew, Error> {
+        let mut crew = Crew {
+            members: Vec::new(),
+            threads: Vec::new(),
+            patience,
+            lost: None,
+        };
+        for (seat, context) in ranks {
+            let rank = seat.rank();
+            let member = Arc::new(Member {
+                seat,
+                desk: Mutex::new(Desk {
+                    context,
+                    step: Step::with_room(rows),
+                    choices: Vec::with_capacity(rows),
+                    starts: Vec::with_capacity(slots),
+                    tokens: Vec::with_capacity(rows),
+                    job: None,
+                    stop: false,
+                }),
+                wake: Condvar::new(),
+                left: AtomicU32::new(0),
+                done: AtomicU32::new(0),
+            });
+            let (own, follower) = (member.clone(), follower.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("welte-rank-{rank}"))
+                .spawn(move || own.work(&follower));
+            let thread = thread.map_err(|error| Error::Rank {
+                rank,
+                ranks: own_ranks(&member),
+                why: format!("its thread did not start: {error}"),
+            })?;
+            crew.members.push(member);
+            crew.threads.push(Some(thread));
+        }
+        Ok(crew)
+    }
+
+    /// Refuses work if a rank is lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.lost {
+            Some(rank) => Err(Error::Rank {
+                rank,
+                ranks: self.members.len() as u32 + 1,
+                why: "it is lost: it has not come back from its last step".to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The desks of all ranks but the first. No rank may be at work.
+    pub(crate) fn desks(&self) -> impl Iterator<Item = MutexGuard<'_, Desk>> {
+        self.members.iter().map(|member| lock(&member.desk))
+    }
+
+    /// The desk of a rank from 1 on.
+    pub(crate) fn desk(&self, rank: u32) -> MutexGuard<'_, Desk> {
+        lock(&self.members[rank as usize - 1].desk)
+    }
+
+    /// Leaves a job at every desk, where `prepare` puts what it needs. It is given the rank.
+    pub(crate) fn begin(&self, prepare: impl Fn(u32, &mut Desk) -> Job) {
+        for member in &self.members {
+            let mut desk = lock(&member.desk);
+            let job = prepare(member.seat.rank(), &mut desk);
+            desk.job = Some(job);
+            member.left.fetch_add(1, Release);
+            drop(desk);
+            member.wake.notify_one();
+        }
+    }
+
+    /// Waits until all have done their job.
+    pub(crate) fn finish(&mut self) {
+        for member in &self.members {
+            let (mut tries, mut since) = (0u32, None);
+            while member.done.load(Acquire) != member.left.load(Acquire) {
+                tries = tries.saturating_add(1);
+                let now = Instant::now();
+                if tries < SPINS {
+                    std::hint::spin_loop();
+                } else if now - *since.get_or_insert(now) > self.patience {
+                    member.seat.fail("it has not come back from its last step");
+                    self.lost = Some(member.seat.rank());
+                    break;
+                } else if tries < SPINS + YIELDS {
+                    std::thread::yield_now();
+                } else {
+                    std::thread::sleep(NAP);
+                }
+            }
+        }
+    }
+}
+
+fn own_ranks(member: &Member) -> u32 {
+    member.seat.ranks()
+}
+
+impl Member {
+    fn work(&self, follower: &Follower) {
+        loop {
+            let Some((mut desk, job)) = self.next() else {
+                return;
+            };
+            let done = catch_unwind(AssertUnwindSafe(|| desk.run(&job, follower, &self.seat)));
+            match done {
+                Ok(Ok(())) => {}
+                // It has heard of another one's failure.
+                Ok(Err(Error::Rank { .. })) => {}
+                Ok(Err(error)) => self.seat.fail(error.to_string()),
+                Err(_) => self.seat.fail("it panicked"),
+            }
+            drop(desk);
+            self.done.fetch_add(1, Release);
+        }
+    }
+
+    /// The next job; `None` if there will be none.
+    fn next(&self) -> Option<(MutexGuard<'_, Desk>, Job)> {
+        let done = self.done.load(Acquire);
+        for _ in 0..SPINS {
+            if self.left.load(Acquire) != done {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let mut desk = lock(&self.desk);
+        loop {
+            if desk.stop {
+                return None;
+            }
+            if let Some(job) = desk.job.take() {
+                return Some((desk, job));
+            }
+            desk = self.wake.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Desk {
+    fn run(&mut self, job: &Job, follower: &Follower, seat: &Seat) -> Result<(), Error> {
+        match job {
+            Job::Step { stage, tokens } => {
+                let options = StepOptions {
+                    stage: stage.clone(),
+                    tokens: tokens.then_some(&mut self.tokens[..]),
+                };
+                self.context.step(&self.step, options).map(drop)
+            }
+            Job::Sample => self.context.sample(&self.choices, &mut self.tokens),
+            Job::Chain => {
+                let mut events = follower.of(seat, self.starts.len());
+                // Rank 0 hears of the caller's wishes, and the others of rank 0's decisions.
+                let control = Control::default();
+                let emit = &mut |emitted| events.next(emitted);
+                self.context.chain(&self.starts, &control, emit)
+            }
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for (member, thread) in self.members.iter().zip(&mut self.threads) {
+            if self.lost == Some(member.seat.rank()) {
+                // It may hold its desk for ever.
+                continue;
+            }
+            lock(&member.desk).stop = true;
+            member.wake.notify_one();
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

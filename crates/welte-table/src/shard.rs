@@ -1,0 +1,87 @@
+//! A program as several, one for each rank: rows of every matrix are dealt, and heads with their keys and values. Every
+//! dot product stays whole, so a rank computes the very bits that a single device would. Where a command needs what other
+//! ranks have computed, an exchange stands before it.
+//!
+//! A value is dealt only as far as it is known how. Everything else is computed whole, by every rank.
+
+mod forms;
+mod layout;
+mod rank;
+mod webs;
+
+use crate::verify::MOST_RANKS;
+use crate::{CacheKind, Deal, Op, Program};
+use layout::Layout;
+
+/// A program for each rank.
+#[derive(Clone, Debug)]
+pub struct Shards {
+    /// By rank.
+    pub ranks: Vec<Shard>,
+    /// By cache: how its heads are dealt; `None`: every rank has all of it.
+    pub caches: Vec<Option<Deal>>,
+}
+
+/// The program of a rank, of fine ops.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// The program. Its buffers have the numbers of the whole program's; further ones follow them.
+    pub program: Program,
+    /// By pass and command: the command of the whole program that it is a part of, or that it stands before.
+    pub origins: Vec<Vec<usize>>,
+    /// By buffer: what the rank keeps of it.
+    pub kept: Vec<Kept>,
+}
+
+/// What a rank keeps of a buffer of the whole program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// All of it, whenever a step has ended.
+    Whole,
+    /// Its rows lie as in the whole program, and some values are those of a rank alone.
+    Partly,
+    /// A part, whose rows lie in another way.
+    Part,
+}
+
+impl Shard {
+    /// Exchanges of a pass.
+    pub fn exchanges(&self, pass: usize) -> usize {
+        let commands = self
+            .program
+            .passes
+            .get(pass)
+            .map_or(&[][..], |pass| &pass.commands);
+        commands.iter().filter(|c| c.op == Op::Exchange).count()
+    }
+}
+
+/// Deals a program of fine ops to ranks. Matrices of less than `least` bytes are left whole where dealing them costs an
+/// exchange. The error says what cannot be dealt.
+pub fn shard(program: &Program, ranks: u32, least: u64) -> Result<Shards, String> {
+    if !(2..=MOST_RANKS).contains(&ranks) {
+        return Err(format!(
+            "{ranks} ranks; from 2 to {MOST_RANKS} are possible"
+        ));
+    }
+    let commands = || program.passes.iter().flat_map(|pass| &pass.commands);
+    if commands().any(|c| c.op == Op::Exchange) {
+        return Err("it is the program of a rank already".to_string());
+    }
+    let layout = Layout::of(program, ranks);
+    let all: Result<Vec<Shard>, String> = (0..ranks)
+        .map(|rank| rank::shard(program, &layout, rank, least))
+        .collect();
+    Ok(Shards {
+        ranks: all?,
+        caches: layout.caches,
+    })
+}
+
+/// Heads of keys and values of a cache.
+fn kv_heads(kind: CacheKind) -> Option<u32> {
+    match kind {
+        CacheKind::Attention { kv_heads, .. } => Some(kv_heads),
+        CacheKind::Recurrent { .. } => None,
+    }
+}

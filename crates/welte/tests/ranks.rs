@@ -1,0 +1,209 @@
+//! Ranks have the logits of a single device, bit for bit: small models of every family, in every format, dealt to two ranks and
+//! more. The rest of the suite compares the single device with other implementations.
+
+use std::sync::Arc;
+use std::time::Duration;
+use welte::{DeviceId, DeviceOptions};
+use welte_device::{ChainStart, Context, Control, Device};
+use welte_formats::Checkpoint;
+use welte_models::CompileOptions;
+use welte_table::{Format, Op, PassKind, Program, Row};
+
+/// The device with one rank and with several. Ranks deal every matrix, however small.
+struct Devices {
+    one: Arc<dyn Device>,
+    ranks: Vec<(usize, Arc<dyn Device>)>,
+}
+
+impl Devices {
+    fn new(open: impl Fn() -> Arc<dyn Device>, counts: &[usize]) -> Devices {
+        let ranks = |count: &usize| {
+            let devices = (0..*count).map(|_| open()).collect();
+            (
+                *count,
+                welte_ranks::device_by(devices, 0, Duration::from_secs(60)),
+            )
+        };
+        Devices {
+            one: open(),
+            ranks: counts.iter().map(ranks).collect(),
+        }
+    }
+}
+
+fn reference() -> Arc<dyn Device> {
+    open(DeviceId::only("reference"), DeviceOptions::default())
+}
+
+fn open(id: DeviceId, options: DeviceOptions) -> Arc<dyn Device> {
+    welte::open_device(id, &options).expect("a device")
+}
+
+/// The files of the goldens of a kind, as their indices name them.
+fn paths(wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let folder = welte_goldens::folder();
+    let mut all = Vec::new();
+    for index in [
+        "index.json",
+        "formats.json",
+        "packed.json",
+        "mlx.json",
+        "gpt-oss.json",
+        "gemma4.json",
+        "gemma3n.json",
+        "hybrid.json",
+        "plain.json",
+    ] {
+        let text = std::fs::read_to_string(folder.join(index)).expect("the index");
+        let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
+        all.extend(
+            list.iter()
+                .filter_map(|entry| Some(entry["path"].as_str()?.to_string())),
+        );
+    }
+    all.retain(|path| wanted(path));
+    all.sort();
+    all.dedup();
+    assert!(!all.is_empty());
+    all
+}
+
+fn compile(checkpoint: &dyn Checkpoint) -> Program {
+    let options = CompileOptions {
+        context: 64,
+        page: 16,
+        kv_format: Format::F16,
+        prompt_rows: 24,
+        prompt_outputs: 4,
+        decode_rows: 4,
+        slots: 4,
+        ..CompileOptions::default()
+    };
+    let spec = welte_models::spec(checkpoint).expect("a known model");
+    welte_models::compile(&spec, checkpoint, &options).expect("a program")
+}
+
+fn context(
+    device: &dyn Device,
+    program: &Program,
+    checkpoint: &dyn Checkpoint,
+) -> Box<dyn Context> {
+    assert_eq!(device.missing(program), None);
+    let program = welte_table::fuse(program.clone(), device.patterns());
+    let plan = device.plan(Arc::new(program)).expect("a plan");
+    let loaded = device.load(plan, checkpoint, &mut |_| {}).expect("weights");
+    loaded.context().expect("a context")
+}
+
+/// All that a context yields for a prompt, steps of several rows, and a chain.
+fn bits(context: &mut dyn Context) -> Vec<u32> {
+    let program = context.program().clone();
+    let pass = |kind| program.pass(kind).expect("a pass");
+    let row = |position: u32, slot| {
+        Row::new(
+            (7 + 13 * position + 5 * slot) % program.vocab,
+            position,
+            slot,
+        )
+    };
+    let mut all = Vec::new();
+    for slot in 0..2 {
+        let rows: Vec<Row> = (0..9 + slot).map(|position| row(position, slot)).collect();
+        let outputs = [1, rows.len() as u32 - 1];
+        let values = context.step_rows(pass(PassKind::Prompt), &rows, &outputs);
+        all.extend(values.expect("a prompt").iter().map(|v| v.to_bits()));
+    }
+    let rows = [row(9, 0), row(10, 1)];
+    let values = context.step_rows(pass(PassKind::Decode), &rows, &[0, 1]);
+    all.extend(values.expect("a step").iter().map(|v| v.to_bits()));
+    let start = |slot: u32, position| ChainStart {
+        slot,
+        token: 3 + slot,
+        position,
+        steps: 4 + slot,
+        shift: 0,
+    };
+    let starts = [start(0, 10), start(1, 11), start(2, 0)];
+    let mut emit = |emitted: welte_device::Emitted| {
+        all.push(emitted.token);
+        true
+    };
+    context
+        .chain(&starts, &Control::default(), &mut emit)
+        .expect("a chain");
+    all
+}
+
+fn compare(devices: &Devices, paths: &[String]) {
+    let mut problems = Vec::new();
+    for (nth, path) in paths.iter().enumerate() {
+        let model = welte_goldens::Golden::new(path);
+        let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
+        let program = compile(&*checkpoint);
+        let want = bits(&mut *context(&*devices.one, &program, &*checkpoint));
+        // Files of one family take turns.
+        let (count, ranks) = &devices.ranks[nth % devices.ranks.len()];
+        let got = bits(&mut *context(&**ranks, &program, &*checkpoint));
+        let differing = got
+            .iter()
+            .zip(&want)
+            .filter(|(got, want)| got != want)
+            .count();
+        if differing > 0 || got.len() != want.len() {
+            problems.push(format!(
+                "{path}: {count} ranks: {differing} of {} values differ",
+                want.len()
+            ));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// One part of all goldens of architectures, on the reference devices.
+fn reference_part(part: usize, parts: usize) {
+    let paths = paths(|_| true);
+    let own: Vec<String> = paths.into_iter().skip(part).step_by(parts).collect();
+    compare(&Devices::new(reference, &[2, 3, 4, 8]), &own);
+}
+
+#[test]
+fn families_on_the_reference_0() {
+    reference_part(0, 4);
+}
+
+#[test]
+fn families_on_the_reference_1() {
+    reference_part(1, 4);
+}
+
+#[test]
+fn families_on_the_reference_2() {
+    reference_part(2, 4);
+}
+
+#[test]
+fn families_on_the_reference_3() {
+    reference_part(3, 4);
+}
+
+/// A dense model has four exchanges in a layer and one for its logits; queries, keys and values take none.
+#[test]
+fn exchanges_are_few() {
+    for (path, per_layer) in [("qwen3/hf", 4), ("qwen3moe/hf", 4)] {
+        let model = welte_goldens::Golden::new(path);
+        let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
+        let program = compile(&*checkpoint);
+        let spec = welte_models::spec(&*checkpoint).expect("a known model");
+        let shards = welte_table::shard(&program, 2, 0).expect("two programs");
+        for shard in &shards.ranks {
+            let decode = program.pass(PassKind::Decode).expect("a pass");
+            let router = shard.program.passes[decode]
+                .commands
+                .iter()
+                .filter(|c| c.op == Op::Route)
+                .count();
+            let all = shard.exchanges(decode) - router;
+            assert_eq!(all, per_layer * spec.layers as usize + 1, "{path}");
+        }
+    }
+}
