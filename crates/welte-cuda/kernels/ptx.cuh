@@ -129,6 +129,14 @@ __device__ __forceinline__ u32 load_system(const u32 *from) {
     return v;
 }
 
+__device__ __forceinline__ u32 load_acquire_system(const u32 *from) {
+    u32 v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_release_system(u32 *to, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
+
 __device__ __forceinline__ void store_system(u64 *to, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory"); }
 
 // Nanoseconds of a clock that all multiprocessors share.

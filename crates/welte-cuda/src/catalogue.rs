@@ -6,8 +6,8 @@ use crate::disk::{read_cached, write_cached};
 use crate::launch::{Listed, Unit};
 use crate::mirror::Layout;
 use crate::ops::{
-    altup, attention, basic, batched_matmul, conv, eighths, embed, encode, experts, gated_delta,
-    gemm, heads, logprobs, mamba2, matmul, rope, sample, tile,
+    altup, attention, basic, batched_matmul, conv, eighths, embed, encode, exchange, experts,
+    gated_delta, gemm, heads, logprobs, mamba2, matmul, rope, sample, tile,
 };
 use crate::sources::{source, title};
 use crate::{Error, floor, layout, persistent};
@@ -76,7 +76,7 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
 }
 
 /// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
-const MIRRORS: [&[Layout]; 18] = [
+const MIRRORS: [&[Layout]; 19] = [
     altup::MIRRORS,
     attention::MIRRORS,
     basic::MIRRORS,
@@ -85,6 +85,7 @@ const MIRRORS: [&[Layout]; 18] = [
     eighths::MIRRORS,
     embed::MIRRORS,
     encode::MIRRORS,
+    exchange::MIRRORS,
     experts::MIRRORS,
     floor::MIRRORS,
     gated_delta::MIRRORS,
@@ -192,6 +193,7 @@ fn catalogue() -> Vec<Listed> {
         attention::catalogue(),
         sample::catalogue(),
         logprobs::catalogue(),
+        exchange::catalogue(),
         experts::catalogue(),
         floor::catalogue(),
         persistent::catalogue(),

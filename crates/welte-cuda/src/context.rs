@@ -11,6 +11,7 @@ mod persistent;
 mod persistent_kernel;
 mod picks;
 mod profile;
+mod ranks;
 mod ready;
 mod recall;
 mod rows;
@@ -27,11 +28,13 @@ use crate::launch::{bytes_of, bytes_of_all};
 use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::encode::TileLists;
+use crate::ops::exchange::Inbox;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
 use logprob_kernels::LogprobKernels;
 use persistent_kernel::Persistent;
+use ranks::Seated;
 use ready::{DECODE, Ready, ReadyPass, ready_passes};
 use recall::Recall;
 use rows_kernel::Rows;
@@ -40,7 +43,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{ChainStart, Checks, Choice, HostScratch, MaskBoard, Profile, Replay};
+use welte_device::{ChainStart, Checks, Choice, HostScratch, MaskBoard, Profile, Replay, Seat};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, PassKind, Row};
 
 /// In place of a feature's number: `NO_FEATURE` of `common.cuh`.
@@ -66,8 +69,10 @@ pub struct CudaContext {
     /// Tiles of an encoder's texts.
     text_tiles: DeviceBlock,
     samplers: DeviceBlock,
+    /// Its place among the ranks.
+    seated: Option<Seated>,
     // Held for as long as kernels may use them.
-    _others: [DeviceBlock; 3],
+    _others: [DeviceBlock; 4],
     /// Address of each cache's page table.
     page_tables: Vec<u64>,
     slots: Vec<Sampler>,
@@ -139,17 +144,24 @@ impl SampleKernel {
 
 impl CudaContext {
     /// Allocates everything that replay needs.
-    pub(crate) fn new(loaded: &Arc<LoadedProgram>) -> Result<CudaContext, Error> {
-        CudaContext::with_replay(loaded, loaded.replay)
+    pub(crate) fn new(
+        loaded: &Arc<LoadedProgram>,
+        seat: Option<Seat>,
+    ) -> Result<CudaContext, Error> {
+        CudaContext::with_replay(loaded, loaded.replay, seat)
     }
 
     /// A context that needs no persistent kernel, so it can be made while these are being compiled. Making it times the algorithms of
     /// cuBLASLt, if nobody did.
     pub(crate) fn without_persistent(loaded: &Arc<LoadedProgram>) -> Result<CudaContext, Error> {
-        CudaContext::with_replay(loaded, Replay::Launches)
+        CudaContext::with_replay(loaded, Replay::Launches, None)
     }
 
-    fn with_replay(loaded: &Arc<LoadedProgram>, replay: Replay) -> Result<CudaContext, Error> {
+    fn with_replay(
+        loaded: &Arc<LoadedProgram>,
+        replay: Replay,
+        seat: Option<Seat>,
+    ) -> Result<CudaContext, Error> {
         let program = &*loaded.program;
         let phases = &loaded.phases;
         let gpu = Arc::new(loaded.gpu.with_own_stream()?);
@@ -177,9 +189,10 @@ impl CudaContext {
             text_tiles,
             page_tables,
             samplers,
+            exchange,
             recording,
             rows,
-        ] = <[DeviceBlock; 8]>::try_from(extra)
+        ] = <[DeviceBlock; 9]>::try_from(extra)
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);
         let pinned = |bytes: usize, what: &str| HostBlock::new(&gpu, bytes, what);
@@ -191,6 +204,15 @@ impl CudaContext {
                 pinned(sizes.outputs as usize + FAULT_BYTES, "outputs on the host")?,
             ])
         })?;
+        let board = |masks| MaskBoard::in_memory(slots, vocab, masks);
+        let (seated, masks_at, board) = match seat {
+            None => (None, masks.device(), Arc::new(board(Box::new(masks)))),
+            Some(seat) => {
+                let seated = Seated::new(&gpu, seat, program, &exchange, masks)?;
+                let (at, board) = (seated.masks, seated.board.clone());
+                (Some(seated), at, board)
+            }
+        };
         let mut table = page_tables.start();
         let tables = program.caches.iter().map(|cache| {
             let bytes = 4 * u64::from(cache.entries(program)) * u64::from(program.slots);
@@ -210,7 +232,8 @@ impl CudaContext {
             samplers: samplers.start(),
             mailbox: mailbox.device(),
             cancel: cancel_word.device(),
-            masks: masks.device(),
+            masks: masks_at,
+            seats: exchange.start() + Inbox::of(program).layout()[1],
         };
         let one_scale = loaded.one_scale();
         let cx = Lowering::new(
@@ -244,7 +267,8 @@ impl CudaContext {
             step_state,
             text_tiles,
             samplers,
-            _others: [scratch, counters, page_tables],
+            _others: [scratch, counters, page_tables, exchange],
+            seated,
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program).taking_features(),
             sample: sample.transpose()?,
@@ -253,7 +277,7 @@ impl CudaContext {
             chosen: Vec::with_capacity(decode_rows),
             mailbox,
             cancel_word,
-            masks: Arc::new(MaskBoard::in_memory(slots, vocab, Box::new(masks))),
+            masks: board,
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),

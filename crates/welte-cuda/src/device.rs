@@ -1,6 +1,7 @@
 //! A GPU as a device of the contract.
 
 use crate::load::CudaProgram;
+use crate::ops::exchange::{Inbox, MOST_RANKS};
 use crate::plan::Planned;
 use crate::upload::Staging;
 use crate::{Error, GpuInfo, compile, floor, gpu, info};
@@ -10,7 +11,7 @@ use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
 };
 use welte_formats::Checkpoint;
-use welte_table::{Op, PATTERNS, Pass, Pattern, Program};
+use welte_table::{PATTERNS, Pass, Pattern, Program};
 
 /// Rows of a prompt that keep a GPU's tensor cores busy.
 const PROMPT_ROWS: u32 = 2048;
@@ -122,9 +123,8 @@ impl Device for CudaDevice {
 
     fn missing(&self, program: &Program) -> Option<String> {
         let middle = program.passes.iter().any(Pass::is_middle);
-        let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
-        if commands.any(|c| c.op == Op::Exchange) {
-            return Some("ranks".to_string());
+        if Inbox::of(program).ranks > MOST_RANKS as u64 {
+            return Some(format!("more than {MOST_RANKS} ranks"));
         }
         middle.then(|| "the middle of a pass by itself".to_string())
     }

@@ -60,6 +60,9 @@ pub enum Error {
     /// The program needs something that this device cannot do.
     #[error("{0}")]
     Program(String),
+    /// Another rank has failed, or did not come.
+    #[error(transparent)]
+    Rank(Box<welte_device::Error>),
     /// A kernel broke its protocol: it ended without a result, or gave up.
     #[error("{0}")]
     Kernel(String),
@@ -91,6 +94,7 @@ impl Error {
             },
             Error::Checkpoint(error) => Contract::Checkpoint(error),
             Error::Program(why) => Contract::Program { device, why },
+            Error::Rank(error) => *error,
             other => Contract::Failed {
                 device,
                 source: Box::new(other),

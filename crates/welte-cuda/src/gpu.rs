@@ -83,6 +83,36 @@ impl Gpu {
         )
     }
 
+    /// Lets kernels here use the memory of another GPU, which stays open with what is returned; `None`: it is this one.
+    pub(crate) fn reach(&self, device: u32) -> Result<Option<Gpu>, Error> {
+        if device == self.info.device {
+            return Ok(None);
+        }
+        let other = Gpu::open(device)?;
+        self.current()?;
+        let what = format!(
+            "reaching the memory of GPU {device} from GPU {}",
+            self.info.device
+        );
+        let mut can = 0;
+        // SAFETY: both devices exist, and the driver writes a number.
+        check(
+            unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.handle, other.handle) },
+            &what,
+        )?;
+        if can == 0 {
+            return Err(Error::Unavailable(format!(
+                "{what} is not possible: there is neither NVLink nor a shared PCI Express switch between them"
+            )));
+        }
+        // SAFETY: this context is current, and the other one is retained until drop.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
+            result => check(result, &what)?,
+        }
+        Ok(Some(other))
+    }
+
     /// The driver's context handle.
     pub(crate) fn context(&self) -> sys::CUcontext {
         self.context

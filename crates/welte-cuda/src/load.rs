@@ -12,7 +12,7 @@ use crate::upload::Staging;
 use crate::{Error, compile, info};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
-use welte_device::{Context, Error as DeviceError, Loaded, Phase, Phases, Progress, Replay};
+use welte_device::{Context, Error as DeviceError, Loaded, Phase, Phases, Progress, Replay, Seat};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::Program;
 
@@ -140,7 +140,7 @@ impl CudaProgram {
 
     /// As [`Loaded::context`]. The result has the methods of this device too.
     pub fn cuda_context(&self) -> Result<CudaContext, DeviceError> {
-        let made = CudaContext::new(&self.0);
+        let made = CudaContext::new(&self.0, None);
         made.map_err(|error| error.on(self.0.device_id()))
     }
 }
@@ -177,6 +177,13 @@ impl Loaded for CudaProgram {
 
     fn context(&self) -> Result<Box<dyn Context>, DeviceError> {
         Ok(Box::new(self.cuda_context()?))
+    }
+
+    fn rank_context(&self, seat: Seat) -> Result<Box<dyn Context>, DeviceError> {
+        let made = CudaContext::new(&self.0, Some(seat));
+        Ok(Box::new(
+            made.map_err(|error| error.on(self.0.device_id()))?,
+        ))
     }
 
     fn phases(&self) -> Vec<Phase> {

@@ -39,6 +39,8 @@ pub(crate) struct Places {
     /// Ring of `(serial << 32) | token` in host memory.
     pub(crate) masks: u64,
     pub(crate) mailbox: u64,
+    /// The `Seats` of a rank (`exchange.cu`).
+    pub(crate) seats: u64,
     /// A word in host memory. A value other than 0 ends the chain.
     pub(crate) cancel: u64,
 }

@@ -2,6 +2,7 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::ops::encode::TileLists;
+use crate::ops::exchange::Inbox;
 use crate::ops::need::MemoryNeed;
 use crate::{GpuInfo, ops};
 use welte_table::{CacheSpec, Class, Pass, PassKind, Program};
@@ -29,6 +30,8 @@ pub(crate) struct Sizes {
     text_tiles: u64,
     page_tables: u64,
     samplers: u64,
+    /// Of a rank: its inbox and what belongs to it.
+    exchange: u64,
     persistent: [u64; 2],
     /// The most bytes of a step's output.
     pub(crate) outputs: u64,
@@ -77,6 +80,7 @@ impl Sizes {
             text_tiles: 4 * TileLists::of(program).words() as u64,
             page_tables: 4 * entries * u64::from(program.slots),
             samplers: ops::sample::region_bytes(program) * u64::from(program.slots),
+            exchange: Inbox::of(program).layout()[2],
             persistent,
             outputs: 4 * most(|pass| u64::from(pass.outputs) * u64::from(pass.width)).unwrap_or(0),
         }
@@ -90,7 +94,7 @@ impl Sizes {
     }
 
     /// Name, class and bytes of each block.
-    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 8] {
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 9] {
         let [one, several] = self.persistent;
         [
             ("scratch of one command", Class::ScratchPrompt, self.scratch),
@@ -99,6 +103,7 @@ impl Sizes {
             ("tiles of texts", Class::Tables, self.text_tiles),
             ("page tables", Class::Tables, self.page_tables),
             ("sampling state", Class::Tables, self.samplers),
+            ("exchange between ranks", Class::Tables, self.exchange),
             ("persistent replay", Class::Tables, one),
             ("persistent replay of rows", Class::Tables, several),
         ]

@@ -32,6 +32,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "encode.cu",
     "encode.cuh",
     "encode_tiles.cu",
+    "exchange.cu",
     "experts.cu",
     "flash.cuh",
     "format/affine.cuh",

@@ -114,7 +114,7 @@ fn bits(context: &mut dyn Context) -> Vec<u32> {
         all.extend(values.expect("a prompt").iter().map(|v| v.to_bits()));
     }
     let rows = [row(9, 0), row(10, 1)];
-    let values = context.step_rows(pass(PassKind::Decode), &rows, &[0, 1]);
+    let values = context.step_rows(pass(PassKind::Decode), &rows, &[]);
     all.extend(values.expect("a step").iter().map(|v| v.to_bits()));
     let start = |slot: u32, position| ChainStart {
         slot,
@@ -204,6 +204,40 @@ fn exchanges_are_few() {
                 .count();
             let all = shard.exchanges(decode) - router;
             assert_eq!(all, per_layer * spec.layers as usize + 1, "{path}");
+        }
+    }
+}
+
+/// Ranks on the first GPUs, or together on the first one.
+fn gpus(count: usize) -> Vec<Arc<dyn Device>> {
+    let gpu = |number: u32| {
+        welte::open_device(
+            DeviceId::numbered("cuda", number),
+            &DeviceOptions::default(),
+        )
+    };
+    let first = gpu(0).expect("a GPU");
+    let others = (1..count as u32).map(|number| gpu(number).unwrap_or_else(|_| first.clone()));
+    std::iter::once(first.clone()).chain(others).collect()
+}
+
+/// `WELTE_TEST_FAMILIES` names other ones.
+#[test]
+#[ignore = "needs a GPU"]
+fn families_on_cuda() {
+    let named = std::env::var("WELTE_TEST_FAMILIES");
+    let named =
+        named.unwrap_or_else(|_| "qwen3/hf qwen3moe/hf llama/q4_k gemma3/hf deepseek".to_string());
+    let wanted = |path: &str| named.split(' ').any(|name| path.contains(name));
+    for count in [2, 3] {
+        let ranks = welte_ranks::device_by(gpus(count), 0, Duration::from_secs(60));
+        let devices = Devices {
+            one: gpus(1).remove(0),
+            ranks: vec![(count, ranks)],
+        };
+        for path in paths(wanted) {
+            eprintln!("{count} ranks: {path}");
+            compare(&devices, &[path]);
         }
     }
 }

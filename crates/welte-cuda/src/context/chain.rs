@@ -69,14 +69,19 @@ impl CudaContext {
         let slot = row.slot as usize;
         let states = self.has_states();
         let mode = match self.mode() {
-            Replay::Loop if states || self.slots[slot].reports_logprobs() => Replay::Graph,
+            Replay::Loop
+                if states || self.seated.is_some() || self.slots[slot].reports_logprobs() =>
+            {
+                Replay::Graph
+            }
             mode => mode,
         };
         self.cancel_word.set_flag(0);
         self.upload_step(DECODE, &[row], &[], n as u32)?;
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(n as u32);
-        let ahead = if self.profile.is_some() || states {
+        // Ranks end a chain at the same step.
+        let ahead = if self.profile.is_some() || states || self.seated.is_some() {
             1
         } else {
             AHEAD
@@ -280,6 +285,9 @@ impl CudaContext {
 
     /// The token of that number, if the device has made it.
     pub(super) fn token(&self, serial: u32) -> Option<u32> {
+        if self.exchange_failed() {
+            return None;
+        }
         let word = self.mailbox.word((serial & (MAILBOX_SLOTS - 1)) as usize);
         ((word >> 32) as u32 == serial).then_some(word as u32)
     }

@@ -101,7 +101,10 @@ impl CudaContext {
 
     /// The result of a request that was checked.
     pub(super) fn done<T>(&self, result: Result<T, Error>) -> Result<T, DeviceError> {
-        result.map_err(|error| error.on(self.id()))
+        match self.exchange_fault() {
+            Some(fault) => Err(fault),
+            None => result.map_err(|error| error.on(self.id())),
+        }
     }
 }
 

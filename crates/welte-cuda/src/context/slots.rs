@@ -75,7 +75,11 @@ impl CudaContext {
         let first = self.serial.wrapping_add(1);
         // A state cannot go back, so every step that is enqueued must count.
         let states = self.has_states();
-        let ahead = if states { 1 } else { AHEAD };
+        let ahead = if states || self.seated.is_some() {
+            1
+        } else {
+            AHEAD
+        };
         let (mut launched, mut seen) = (0, 0);
         let mut going_on = true;
         // Once a slot has stopped, the steps that are enqueued already are awaited. They repeat its last step without effect.

@@ -39,7 +39,7 @@ impl CudaProgram {
         if !loaded.can_be_tuned() {
             return Ok(());
         }
-        let context = CudaContext::new(loaded)?;
+        let context = CudaContext::new(loaded, None)?;
         let mut trials = Trials::new(context, &recording.in_flight, progress);
         let Some(tuning) = trials.fastest()? else {
             return Ok(());

@@ -9,6 +9,7 @@ mod cublas;
 pub(crate) mod eighths;
 pub(crate) mod embed;
 pub(crate) mod encode;
+pub(crate) mod exchange;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod gemm;
@@ -116,7 +117,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::Multiply | Op::Cutoff | Op::MatchSquares | Op::AltUpPredict | Op::AltUpCorrect => {
             altup::lower(cx, command, rows)
         }
-        Op::Exchange => Err(Error::Program("ranks are not supported here".to_string())),
+        Op::Exchange => exchange::lower(cx, command, rows),
         Op::HeadsMatmul => heads::lower(cx, command, rows),
         Op::GatedDelta => gated_delta::lower(cx, command, rows),
         Op::Mamba2 => mamba2::lower(cx, command, rows),

@@ -1,0 +1,106 @@
+// Ranks give each other their parts of rows: exchange. A chunk of a rank's part lies in the inbox of every other rank, with a flag that
+// counts how often the chunk was exchanged. There are two places for it, in turn: who gives a chunk once more has taken everything
+// of the last time, so all others have read what lies in the place of the time before that.
+#include "common.cuh"
+
+#define RANKS 8         // the most
+#define CHUNK 2048      // floats that a block hands over at a time
+#define PATIENCE 10ull  // seconds that a rank waits for another one
+
+// What the exchanges of a context share.
+struct Seats {
+    u64 inboxes[RANKS]; // of each rank: floats of [turn][rank][capacity], then flags of [turn][rank][chunks]
+    u64 capacity;
+    u64 chunks;
+    u32 *counts; // by chunk: how often it was exchanged
+    u32 *fault;  // in host memory: 1 + the rank that was waited for in vain
+    u64 failed;
+};
+
+struct ExchangeArgs {
+    const Step *step;
+    Seats *seats;
+    const float *part;
+    float *y;
+    u32 starts[RANKS]; // the part of each rank in a vector
+    u32 counts[RANKS];
+    u32 rank;
+    u32 ranks;
+    u32 vectors;
+    u32 width; // floats of a vector
+    u32 part_stride;
+    u32 y_stride;
+    u32 single; // not 0: only one row is live
+    u32 most;   // the largest of the counts
+};
+
+__device__ __forceinline__ float *place_of(const Seats &s, u32 ranks, u32 inbox, u32 turn, u32 from) {
+    return (float *)s.inboxes[inbox] + (turn * ranks + from) * s.capacity;
+}
+
+__device__ __forceinline__ u32 *flag_of(const Seats &s, u32 ranks, u32 inbox, u32 turn, u32 from, u32 chunk) {
+    u32 *flags = (u32 *)((float *)s.inboxes[inbox] + 2 * ranks * s.capacity);
+    return flags + (turn * ranks + from) * s.chunks + chunk;
+}
+
+// Waits until rank `from` has given the chunk.
+__device__ __forceinline__ void await(Seats &s, const u32 *flag, u32 serial, u32 from) {
+    u64 begun = 0;
+    for (u32 polls = 1; load_acquire_system(flag) != serial; ++polls) {
+        if (polls % 1024 != 0) continue;
+        u64 now = now_ns();
+        if (begun == 0) begun = now;
+        if (now - begun > PATIENCE * 1000000000ull) {
+            *(volatile u32 *)s.fault = 1 + from;
+            *(volatile u64 *)&s.failed = 1;
+        }
+        if (*(volatile u64 *)&s.failed) return;
+    }
+}
+
+// For each value of rank r's part in the chunk that begins at `first`: f(its number, its place in the part, its place in y).
+template <typename F> __device__ __forceinline__ void each(const ExchangeArgs &a, u64 vectors, u64 first, u32 r, F f) {
+    u32 count = a.counts[r];
+    u64 end = vectors * count;
+    if (first + CHUNK < end) end = first + CHUNK;
+    for (u64 i = first + threadIdx.x; i < end; i += 256) {
+        u64 vector = i / count;
+        u64 row = vector / a.vectors;
+        u32 in_row = (u32)(vector - row * a.vectors), at = (u32)(i - vector * count);
+        f(i, a.part + row * a.part_stride + in_row * count + at, a.y + row * a.y_stride + (u64)in_row * a.width + a.starts[r] + at);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) exchange(const __grid_constant__ ExchangeArgs a) {
+    grid_wait();
+    Seats &s = *a.seats;
+    // All ranks' chains end at the same step.
+    if (a.step->ended || s.failed) return;
+    u64 vectors = (u64)(a.single ? 1 : a.step->live) * a.vectors;
+    for (u64 chunk = blockIdx.x, first = chunk * CHUNK; first < vectors * a.most; chunk += gridDim.x, first = chunk * CHUNK) {
+        u32 serial = s.counts[chunk] + 1, turn = serial & 1;
+        each(a, vectors, first, a.rank, [&](u64 i, const float *part, float *y) {
+            float v = *part;
+            *y = v;
+            for (u32 r = 0; r < a.ranks; ++r)
+                if (r != a.rank) place_of(s, a.ranks, r, turn, a.rank)[i] = v;
+        });
+        __threadfence_system();
+        __syncthreads();
+        u32 r = threadIdx.x;
+        if (r < a.ranks && r != a.rank) {
+            store_release_system(flag_of(s, a.ranks, r, turn, a.rank, chunk), serial);
+            await(s, flag_of(s, a.ranks, a.rank, turn, r, chunk), serial, r);
+        }
+        __syncthreads();
+        for (u32 r = 0; r < a.ranks; ++r) {
+            if (r == a.rank) continue;
+            const float *from = place_of(s, a.ranks, a.rank, turn, r);
+            each(a, vectors, first, r, [&](u64 i, const float *, float *y) { *y = __ldcg(from + i); });
+        }
+        if (threadIdx.x == 0) s.counts[chunk] = serial;
+        __syncthreads();
+    }
+    // Only now: blocks of the next kernel would take the place of those that another rank on this GPU waits for.
+    grid_release();
+}

@@ -1,0 +1,157 @@
+//! Exchanges between ranks: a kernel that writes a rank's parts into the memory of all others and waits for theirs.
+
+use super::rows_of;
+use crate::Error;
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
+use welte_table::{Command, Op, Program, params};
+
+/// The most ranks: `RANKS` of `exchange.cu`.
+pub(crate) const MOST_RANKS: usize = 8;
+/// Floats that a block hands over at a time: `CHUNK`.
+const CHUNK: u64 = 2048;
+/// Blocks of a launch. All must run at the same time as those of the other ranks, which may be on the same GPU.
+const BLOCKS: u64 = 32;
+
+mirrored! {
+    /// `Seats` of `exchange.cu`.
+    pub(crate) struct Seats = "Seats" {
+        pub(crate) inboxes: [u64; MOST_RANKS],
+        pub(crate) capacity: u64,
+        pub(crate) chunks: u64,
+        pub(crate) counts: u64,
+        pub(crate) fault: u64,
+        pub(crate) failed: u64,
+    }
+}
+
+mirrored! {
+    /// `ExchangeArgs` of `exchange.cu`.
+    struct ExchangeArgs = "ExchangeArgs" {
+        step: u64,
+        seats: u64,
+        part: u64,
+        y: u64,
+        starts: [u32; MOST_RANKS],
+        counts: [u32; MOST_RANKS],
+        rank: u32,
+        ranks: u32,
+        vectors: u32,
+        width: u32,
+        part_stride: u32,
+        y_stride: u32,
+        single: u32,
+        most: u32,
+    }
+}
+
+/// The structs that the kernel checks.
+pub(crate) const MIRRORS: &[Layout] = &[Seats::LAYOUT, ExchangeArgs::LAYOUT];
+
+/// The memory of a program's exchanges on one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inbox {
+    pub(crate) ranks: u64,
+    /// Floats of a rank's largest part in all rows.
+    pub(crate) capacity: u64,
+}
+
+impl Inbox {
+    pub(crate) fn of(program: &Program) -> Inbox {
+        let mut inbox = Inbox::default();
+        for pass in &program.passes {
+            for (index, command) in pass.commands.iter().enumerate() {
+                if command.op == Op::Exchange {
+                    let p = params::Exchange::of(&command.params);
+                    let floats = u64::from(rows_of(pass, index))
+                        * u64::from(p.vectors)
+                        * u64::from(most(&p));
+                    inbox.ranks = p.ranks.into();
+                    inbox.capacity = inbox.capacity.max(floats.next_multiple_of(CHUNK));
+                }
+            }
+        }
+        inbox
+    }
+
+    pub(crate) fn chunks(self) -> u64 {
+        self.capacity / CHUNK
+    }
+
+    /// Bytes of the inbox alone: places and flags of every rank, twice.
+    fn places(self) -> u64 {
+        2 * self.ranks * (4 * self.capacity + 4 * self.chunks())
+    }
+
+    /// Offsets of the counts and of the [`Seats`], and the bytes of everything.
+    pub(crate) fn layout(self) -> [u64; 3] {
+        let counts = self.places().next_multiple_of(16);
+        let seats = (counts + 4 * self.chunks()).next_multiple_of(16);
+        let end = seats + size_of::<Seats>() as u64;
+        [counts, seats, if self.ranks == 0 { 0 } else { end }]
+    }
+}
+
+/// The floats of the largest part of a vector.
+fn most(p: &params::Exchange) -> u32 {
+    (0..p.ranks)
+        .map(|rank| p.part(rank).len() as u32)
+        .max()
+        .unwrap_or(0)
+}
+
+fn unit() -> Unit {
+    Unit {
+        file: "exchange.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    }
+}
+
+/// The kernel of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::Exchange::of(&command.params);
+    let [part, y, ..] = command.buffers;
+    let (mut starts, mut counts) = ([0; MOST_RANKS], [0; MOST_RANKS]);
+    let places = starts.iter_mut().zip(&mut counts);
+    for (rank, (start, count)) in (0..p.ranks).zip(places) {
+        let part = p.part(rank);
+        (*start, *count) = (part.start, part.len() as u32);
+    }
+    let most = most(&p);
+    let floats = u64::from(rows) * u64::from(p.vectors) * u64::from(most);
+    let a = ExchangeArgs {
+        step: cx.step,
+        seats: cx.places.seats,
+        part: cx.buffer(part),
+        y: cx.buffer(y),
+        starts,
+        counts,
+        rank: p.rank,
+        ranks: p.ranks,
+        vectors: p.vectors,
+        width: p.deal().width(),
+        part_stride: p.part_stride,
+        y_stride: p.y_stride,
+        single: u32::from(rows == 1),
+        most,
+    };
+    Ok(vec![Node::Kernel(Launch {
+        unit: unit(),
+        function: "exchange",
+        grid: [floats.div_ceil(CHUNK).clamp(1, BLOCKS) as u32, 1, 1],
+        by_rows: ByRows::Fixed,
+        block: 256,
+        shared: 0,
+        args: args(&a),
+    })])
+}
+
+/// For tests that compile every kernel.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    vec![Listed {
+        unit: unit(),
+        hot: false,
+    }]
+}
