@@ -2,13 +2,15 @@
 
 #[cfg(feature = "hub")]
 mod remote;
+mod video;
 
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::models::Served;
 use serde_json::Value;
 use std::sync::Arc;
-use welte::{Glimpse, Image, ImageSource, Seen};
+use std::time::Duration;
+use welte::{Glimpse, Image, ImageSource, Message, Seen};
 
 /// What is between the type and the bytes of a data address.
 const BASE64: &str = ";base64,";
@@ -23,6 +25,8 @@ pub struct ImageRules {
     pub largest: usize,
     /// Hosts from which images are fetched, or `*` for all; `None`: requests bring their images along.
     pub remote: Option<Vec<String>>,
+    /// Files of videos are given to ffmpeg.
+    pub videos: bool,
 }
 
 impl Default for ImageRules {
@@ -31,6 +35,7 @@ impl Default for ImageRules {
             max_images: 16,
             largest: 20 << 20,
             remote: None,
+            videos: false,
         }
     }
 }
@@ -140,6 +145,68 @@ pub(crate) fn of_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
     })
 }
 
+/// The video of a part: an address, several of frames, or an object with one.
+pub(crate) fn of_video_part(part: &mut Fields, name: &str, at: usize) -> Result<Image, Failure> {
+    let rate = |fields: &mut Fields| match fields.take::<f64>("fps")? {
+        Some(rate) if !(0.01..=1000.0).contains(&rate) => {
+            Err(fields.wrong("fps", "must be from 0.01 to 1000"))
+        }
+        rate => Ok(rate),
+    };
+    let mut own = rate(part)?;
+    let urls = match part.need::<Value>(name)? {
+        Value::String(url) => vec![url],
+        Value::Array(urls) => {
+            let texts = urls.into_iter().map(|url| match url {
+                Value::String(url) => Some(url),
+                _ => None,
+            });
+            let texts: Option<Vec<String>> = texts.collect();
+            let texts = texts.filter(|texts| !texts.is_empty());
+            texts.ok_or_else(|| part.wrong(name, "must be an address or a list of some"))?
+        }
+        value => {
+            let mut inner = part.inner(value, name)?;
+            let url = inner.need("url")?;
+            own = rate(&mut inner)?.or(own);
+            inner.ignore(&["detail"]);
+            inner.finish()?;
+            vec![url]
+        }
+    };
+    for url in &urls {
+        of_url(part, name, url)?;
+    }
+    Ok(Image {
+        at,
+        source: ImageSource::VideoUrls {
+            urls,
+            step: own.map(|rate| Duration::from_secs_f64(1.0 / rate)),
+        },
+        name: part.name(name),
+    })
+}
+
+/// Fetches the videos of a conversation, and makes text and pictures of them.
+pub(crate) fn play(
+    served: &Served,
+    rules: &ImageRules,
+    messages: &mut [Message],
+) -> Result<(), Failure> {
+    let Some(eyes) = served.model.eyes() else {
+        return Ok(());
+    };
+    for image in messages.iter_mut().flat_map(|message| &mut message.images) {
+        if let ImageSource::VideoUrls { urls, step } = &image.source {
+            let video = video::frames(rules, urls, *step, &eyes.film());
+            let video = video.map_err(|problem| Failure::field(image.name.as_str(), problem))?;
+            image.source = ImageSource::Video(Arc::new(video));
+        }
+    }
+    eyes.play(messages);
+    Ok(())
+}
+
 /// An image that is decoded, with its name for errors.
 pub(crate) struct Looked<'a> {
     name: &'a str,
@@ -173,17 +240,26 @@ pub(crate) fn look<'a>(
         let why = served.model.no_images().unwrap_or("it has no eyes");
         return Err(wrong(format!("the model takes no images: {why}")));
     };
+    let refused = |error| match error {
+        welte::Error::ManyImages { .. } => Failure::from(error),
+        error => wrong(error.to_string()),
+    };
     let bytes = match &image.source {
         ImageSource::Bytes(bytes) => bytes.clone(),
         ImageSource::Url(url) => bytes_at(rules, url).map_err(wrong)?,
+        ImageSource::Clip(clip) => {
+            let glimpse = eyes.look_at_frames(clip).map_err(refused)?;
+            return Ok(Looked { name, glimpse });
+        }
+        ImageSource::Video(_) | ImageSource::VideoUrls { .. } => {
+            return Err(wrong("a video can only stand in a conversation".into()));
+        }
     };
     if bytes.len() > rules.largest {
         let (own, most) = (bytes.len() >> 10, rules.largest >> 10);
         return Err(wrong(format!("has {own} KiB; an image may have {most}")));
     }
-    let glimpse = eyes
-        .look(&bytes)
-        .map_err(|error| wrong(error.to_string()))?;
+    let glimpse = eyes.look(&bytes).map_err(refused)?;
     Ok(Looked { name, glimpse })
 }
 
