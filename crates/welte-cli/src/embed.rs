@@ -2,7 +2,7 @@
 
 use crate::flags::{LoadArgs, pooling};
 use crate::texts::{self, Text, TextArgs};
-use crate::{conversation, images, source};
+use crate::{images, source};
 use anyhow::Context;
 use serde_json::json;
 use std::collections::VecDeque;
@@ -103,7 +103,7 @@ enum Item<'a> {
 fn encode_image(model: &Model, path: &Path) -> anyhow::Result<TextToEmbed> {
     let message = Message {
         images: vec![images::read(path)?],
-        ..conversation::message("user", String::new())
+        ..Message::new("user", String::new())
     };
     let template = model.chat_template().context("--image")?;
     Ok(model.encode_conversation(&template, &[message])?.into())

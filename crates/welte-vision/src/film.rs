@@ -76,17 +76,12 @@ impl Film {
         };
         let mut scenes = Vec::new();
         let say = |scenes: &mut Vec<Scene>, text: String| scenes.push(Scene::Text(text));
-        match self.words {
-            Words::Series => {
-                let [frames, clock] = [in_words(count), hours(seconds)];
-                say(
-                    &mut scenes,
-                    format!(
-                        "You are provided the following series of {frames} frames from a {clock} [H:MM:SS] video.\n"
-                    ),
-                );
-            }
-            _ => {}
+        if self.words == Words::Series {
+            let [frames, clock] = [in_words(count), hours(seconds)];
+            let text = format!(
+                "You are provided the following series of {frames} frames from a {clock} [H:MM:SS] video.\n"
+            );
+            say(&mut scenes, text);
         }
         for first in (0..count).step_by(together) {
             let last = (first + together).min(count);
@@ -113,9 +108,8 @@ impl Film {
                 _ => {}
             }
         }
-        match self.words {
-            Words::Series => say(&mut scenes, "\n\n".into()),
-            _ => {}
+        if self.words == Words::Series {
+            say(&mut scenes, "\n\n".into());
         }
         scenes
     }

@@ -256,7 +256,7 @@ impl Processor {
                     .iter()
                     .map(|part| resize(part, side, side, self.filter));
                 let pixels = [to([side, side])].into_iter().chain(parts);
-                (pixels.map(|pixels| Tile::still(pixels)).collect(), [0, 0])
+                (pixels.map(Tile::still).collect(), [0, 0])
             }
             Method::Middle { side } => {
                 let shorter = u64::from(image.width.min(image.height));

@@ -61,6 +61,8 @@ pub struct Decoded<'a> {
     pub layout: Vec<Piece>,
     /// Bytes that it takes until it is encoded.
     pub bytes: usize,
+    /// Its number may stand before it ([`Sight::number`]).
+    pub numbered: bool,
     /// Computes its features.
     pub encode: Encode<'a>,
 }
@@ -86,7 +88,7 @@ impl Sight for Vision {
     }
 
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
-        Ok(decoded(self, self.read(bytes)?))
+        Ok(decoded(self, self.read(bytes)?, true))
     }
 
     fn film(&self) -> Film {
@@ -94,12 +96,13 @@ impl Sight for Vision {
     }
 
     fn look_at_frames(&self, clip: &Clip) -> Result<Decoded<'_>, Error> {
-        Ok(decoded(self, self.read_frames(clip)?))
+        Ok(decoded(self, self.read_frames(clip)?, false))
     }
 }
 
-fn decoded(vision: &Vision, picture: Picture) -> Decoded<'_> {
+fn decoded(vision: &Vision, picture: Picture, numbered: bool) -> Decoded<'_> {
     Decoded {
+        numbered,
         layout: vision.layout(&picture),
         bytes: picture.bytes(),
         encode: Box::new(move |turns| Ok(vision.encode_in(&picture, turns)?.rows.to_vec())),
@@ -110,6 +113,8 @@ fn decoded(vision: &Vision, picture: Picture) -> Decoded<'_> {
 #[derive(Debug)]
 pub struct Seen {
     parts: Vec<Part>,
+    /// Its number may stand before it. Frames of a video have none.
+    numbered: bool,
 }
 
 #[derive(Debug)]
@@ -406,10 +411,11 @@ impl Eyes {
             return Ok(seen);
         }
         let features = (decoded.encode)(&Turns::beside(self.neighbour.as_ref(), wanted))?;
-        let layout = decoded.layout.into_iter();
+        let (layout, numbered) = (decoded.layout.into_iter(), decoded.numbered);
         let parts = layout.map(|piece| self.part(piece, &features));
         let seen = Arc::new(Seen {
             parts: parts.collect::<Result<_, _>>()?,
+            numbered,
         });
         self.note(&seen);
         self.keep(hash, &seen);
@@ -538,11 +544,13 @@ impl Eyes {
 
     /// Adds a picture to a prompt.
     pub fn push(&self, prompt: &mut Prompt, picture: &Seen) {
-        let number = self.sight.number(prompt.pictures);
-        // A vocabulary without these tokens cannot say it.
-        let number = number.and_then(|text| self.tokenizer.encode(&text, false, true).ok());
-        prompt.tokens.extend(number.unwrap_or_default());
-        prompt.pictures += 1;
+        if picture.numbered {
+            let number = self.sight.number(prompt.pictures);
+            // A vocabulary without these tokens cannot say it.
+            let number = number.and_then(|text| self.tokenizer.encode(&text, false, true).ok());
+            prompt.tokens.extend(number.unwrap_or_default());
+            prompt.pictures += 1;
+        }
         for part in &picture.parts {
             match part {
                 Part::Tokens(own) => prompt.tokens.extend_from_slice(own),
@@ -654,6 +662,7 @@ impl Sight for WordSight {
         Ok(Decoded {
             layout: vec![mark(), row, mark()],
             bytes: bytes.len(),
+            numbered: true,
             encode: Box::new(|_| {
                 self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 Ok(features)
@@ -714,12 +723,28 @@ mod tests {
             fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
                 self.0.look(bytes)
             }
+            fn look_at_frames(&self, clip: &Clip) -> Result<Decoded<'_>, Error> {
+                Ok(Decoded {
+                    numbered: false,
+                    ..self.0.look(&clip.frames[0])?
+                })
+            }
         }
         let tokenizer = tokenizer(&["0", "1"], &["<image>", "<image_id>", "</image_id>"]);
         let eyes = Eyes::new(Box::new(Numbered(words())), tokenizer, 4, "m").unwrap();
         let seen = eyes.see(b"word").unwrap();
-        let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen]).unwrap();
+        let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen.clone()]);
+        let prompt = prompt.unwrap();
         assert_eq!(prompt.tokens, [3, 0, 4, 2, 2, 2, 0, 3, 1, 4, 2, 2, 2]);
+        // Those of a video are not.
+        let clip = Clip {
+            frames: vec![b"word"[..].into()],
+            length: Duration::from_secs(1),
+            most_features: 16,
+        };
+        let frame = eyes.look_at_frames(&clip).unwrap().see().unwrap();
+        let prompt = eyes.place(&[2, 2], &[frame, seen]).unwrap();
+        assert_eq!(prompt.tokens, [2, 2, 2, 3, 0, 4, 2, 2, 2]);
     }
 
     #[test]

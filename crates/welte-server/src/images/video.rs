@@ -1,6 +1,6 @@
 //! Videos in requests: a file, whose frames ffmpeg finds, or a list of frames.
 
-use super::{ImageRules, bytes_at, decoded};
+use super::source::{ImageRules, bytes_at, decoded};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
