@@ -326,16 +326,24 @@ MODELS |= {
     "minicpmv4": (lambda: minicpmv(4.0), lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
     "minicpmv4_5": (lambda: minicpmv(4.5), lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
 }
-MINICPM = ("minicpmv4", "minicpmv4_5", "minicpmv4_6")
-MODELS |= {
-    "minicpmv4_6": (lambda: transformers.MiniCPMV4_6ForConditionalGeneration(transformers.MiniCPMV4_6Config(
+MINICPM_MERGED = {"minicpmv4_6": 16, "minicpmv4_6_4x": 4}
+MINICPM = ("minicpmv4", "minicpmv4_5", *MINICPM_MERGED)
+
+
+def minicpmv4_6(mode):
+    return (lambda: transformers.MiniCPMV4_6ForConditionalGeneration(transformers.MiniCPMV4_6Config(
         vision_config=SIGLIP | dict(num_hidden_layers=3, image_size=40, patch_size=4), insert_layer_id=1, image_token_id=IMAGE,
-        text_config=QWEN3_5_TEXT | dict(model_type="qwen3_5_text"))),
-        lambda: MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
+        downsample_mode=mode, text_config=QWEN3_5_TEXT | dict(model_type="qwen3_5_text"))),
+        lambda: MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32, max_slice_nums=SLICES, downsample_mode=mode))
+
+
+MODELS |= {
+    "minicpmv4_6": minicpmv4_6("16x"),
     "kimi_k25": MODELS["kimi"],
 }
 KIMI = ("kimi", "kimi_k25")
 MODELS |= {
+    "minicpmv4_6_4x": minicpmv4_6("4x"),
     "lighton_ocr": (lambda: transformers.LightOnOcrForConditionalGeneration(transformers.LightOnOcrConfig(
         vision_config=PIXTRAL, text_config=dict(model_type="qwen3", **TEXT), spatial_merge_size=2, image_token_id=IMAGE)),
         MODELS["mistral3"][1]),
@@ -422,11 +430,11 @@ def layout(name, processor, inputs):
     if name in GEMMA4:
         return "<|image>" + "<|image|>" * int(inputs["num_soft_tokens_per_image"][0]) + "<image|>"
     if name in MINICPM:
-        merges = name == "minicpmv4_6"
+        merges = name in MINICPM_MERGED
         own = SimpleNamespace(image_start_token="<image>", image_end_token="</image>", image_token="<|image_pad|>" if merges else "<unk>",
                               slice_start_token="<slice>", slice_end_token="</slice>", slice_mode=True)
         if merges:
-            return MiniCPMV4_6Processor.replace_image_token(own, inputs, 0, image_token_divisor=16)
+            return MiniCPMV4_6Processor.replace_image_token(own, inputs, 0, image_token_divisor=MINICPM_MERGED[name])
         sizes = np.array([[1, QUERIES]] * inputs["num_patches_per_image"][0])
         return MiniCPMV4_6Processor.replace_image_token(own, inputs | dict(target_sizes=sizes), 0, image_token_divisor=1)
     if name == "llava":
@@ -762,11 +770,11 @@ def conversation(name, files, inputs, counts, random):
             for _ in range(height):
                 show(width)
                 mark()
-        elif name == "minicpmv4_6":
+        elif name in MINICPM_MERGED:
             ends = np.cumsum(inputs["num_patches_per_image"])
             for h, w in inputs["target_sizes"][ends[number] - inputs["num_patches_per_image"][number] : ends[number]]:
                 mark()
-                show(int(h * w) // 16)
+                show(int(h * w) // MINICPM_MERGED[name])
             mark()
         elif name in MINICPM:
             for _ in range(count // QUERIES):

@@ -56,13 +56,14 @@ fn processor(model: &str) -> (Processor, &'static str) {
                 "<unk>",
             )
         }
-        "minicpmv4_6" => {
+        "minicpmv4_6" | "minicpmv4_6_4x" => {
             let method = Method::Slices { side: 32, most: 4 };
             let marks = Marks::Slices {
                 numbered: true,
                 placeholder: "<|image_pad|>",
             };
-            (method, Filter::Bicubic, 4, 4, marks, "<|image_pad|>")
+            let merge = if model.ends_with("4x") { 2 } else { 4 };
+            (method, Filter::Bicubic, 4, merge, marks, "<|image_pad|>")
         }
         "llava" => {
             let method = Method::Middle { side: 32 };
@@ -161,7 +162,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 69);
+    assert_eq!(list.len(), 72);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));
