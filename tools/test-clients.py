@@ -189,7 +189,14 @@ def see_openai(url):
         whole = client.responses.create(**ask, input=[message], max_output_tokens=16)
         return whole.output_text, whole.usage.input_tokens
 
+    def watch(*pictures):
+        part = {"type": "video", "video": [image(data) for data in pictures], "fps": 1}
+        message = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, *[part][: len(pictures)]]}
+        whole = client.chat.completions.create(**ask, messages=[message], max_tokens=16)
+        return whole.choices[0].message.content, whole.usage.prompt_tokens
+
     first, second = PICTURES_64
+    seen("openai, watch", watch(), watch(first, second), watch(first, second), watch(second, first))
     for what in (chat, respond):
         seen(f"openai, {what.__name__}", what(), what(first), what(first), what(second))
 

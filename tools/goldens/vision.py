@@ -44,7 +44,7 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-VOCAB, IMAGE = 251, 7
+VOCAB, IMAGE, VIDEO = 251, 7, 8
 TEXT = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             head_dim=16, max_position_embeddings=512, bos_token_id=0, eos_token_id=1, pad_token_id=None)
 SIGLIP = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3, image_size=32, patch_size=8)
@@ -162,16 +162,16 @@ def qwen3_processor():
                                     image_std=[0.5] * 3)
 
 
+QWEN3_5_TEXT = TEXT | dict(rope_parameters=INTERLEAVED | {"partial_rotary_factor": 1.0}, layer_types=["linear_attention", "full_attention"],
+                           linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+                           linear_conv_kernel_dim=4)
 MODELS |= {
     "qwen3_vl_moe": (lambda: transformers.Qwen3VLMoeForConditionalGeneration(transformers.Qwen3VLMoeConfig(
         vision_config=QWEN3_TOWER | dict(deepstack_visual_indexes=[1]),
         text_config=TEXT | dict(rope_parameters=INTERLEAVED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48,
                                 experts_implementation="eager"), image_token_id=IMAGE)), qwen3_processor),
     "qwen3_5": (lambda: transformers.Qwen3_5ForConditionalGeneration(transformers.Qwen3_5Config(
-        vision_config=QWEN3_TOWER,
-        text_config=TEXT | dict(rope_parameters=INTERLEAVED | {"partial_rotary_factor": 1.0}, layer_types=["linear_attention", "full_attention"],
-                                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
-                                linear_conv_kernel_dim=4), image_token_id=IMAGE)), qwen3_processor),
+        vision_config=QWEN3_TOWER, text_config=QWEN3_5_TEXT, image_token_id=IMAGE)), qwen3_processor),
     "paddleocr_vl": (lambda: transformers.PaddleOCRVLForConditionalGeneration(transformers.PaddleOCRVLConfig(
         vision_config=SIGLIP | dict(image_size=24, patch_size=4), text_config=TEXT | dict(rope_parameters=MROPE), image_token_id=IMAGE)),
         lambda: PaddleOCRVLImageProcessorPil(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 1600})),
@@ -326,11 +326,34 @@ MODELS |= {
     "minicpmv4": (lambda: minicpmv(4.0), lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
     "minicpmv4_5": (lambda: minicpmv(4.5), lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32, max_slice_nums=SLICES)),
 }
-MINICPM = ("minicpmv4", "minicpmv4_5")
+MINICPM_MERGED = {"minicpmv4_6": 16, "minicpmv4_6_4x": 4}
+MINICPM = ("minicpmv4", "minicpmv4_5", *MINICPM_MERGED)
+
+
+def minicpmv4_6(mode):
+    return (lambda: transformers.MiniCPMV4_6ForConditionalGeneration(transformers.MiniCPMV4_6Config(
+        vision_config=SIGLIP | dict(num_hidden_layers=3, image_size=40, patch_size=4), insert_layer_id=1, image_token_id=IMAGE,
+        downsample_mode=mode, text_config=QWEN3_5_TEXT | dict(model_type="qwen3_5_text"))),
+        lambda: MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32, max_slice_nums=SLICES, downsample_mode=mode))
+
+
+MODELS |= {
+    "minicpmv4_6": minicpmv4_6("16x"),
+    "kimi_k25": MODELS["kimi"],
+}
+KIMI = ("kimi", "kimi_k25")
+MODELS |= {
+    "minicpmv4_6_4x": minicpmv4_6("4x"),
+    "lighton_ocr": (lambda: transformers.LightOnOcrForConditionalGeneration(transformers.LightOnOcrConfig(
+        vision_config=PIXTRAL, text_config=dict(model_type="qwen3", **TEXT), spatial_merge_size=2, image_token_id=IMAGE)),
+        MODELS["mistral3"][1]),
+}
+# These read videos, too.
+FILMS = ("qwen2_5_vl", "qwen3_vl")
 # Models of embeddings have the last state of a conversation.
 EMBEDS = ("qwen3_vl",)
 # Their processors are those of others.
-SAME_PROCESSOR = ("gemma4_31b", "gemma4_26b", "minicpmv4_5")
+SAME_PROCESSOR = ("gemma4_31b", "gemma4_26b", "minicpmv4_5", "kimi_k25", "lighton_ocr")
 GEMMA3, GEMMA4 = ("gemma3", "gemma3_scan"), ("gemma4", "gemma4_31b", "gemma4_26b")
 # Transformers writes these names of Kimi otherwise than the files on the hub have them.
 KIMI_HUB = {"language_model.model.blocks.": "language_model.model.layers.", ".self_wqkv.": ".self_attn.q_proj.",
@@ -407,8 +430,11 @@ def layout(name, processor, inputs):
     if name in GEMMA4:
         return "<|image>" + "<|image|>" * int(inputs["num_soft_tokens_per_image"][0]) + "<image|>"
     if name in MINICPM:
-        own = SimpleNamespace(image_start_token="<image>", image_end_token="</image>", image_token="<unk>", slice_start_token="<slice>",
-                              slice_end_token="</slice>", slice_mode=True)
+        merges = name in MINICPM_MERGED
+        own = SimpleNamespace(image_start_token="<image>", image_end_token="</image>", image_token="<|image_pad|>" if merges else "<unk>",
+                              slice_start_token="<slice>", slice_end_token="</slice>", slice_mode=True)
+        if merges:
+            return MiniCPMV4_6Processor.replace_image_token(own, inputs, 0, image_token_divisor=MINICPM_MERGED[name])
         sizes = np.array([[1, QUERIES]] * inputs["num_patches_per_image"][0])
         return MiniCPMV4_6Processor.replace_image_token(own, inputs | dict(target_sizes=sizes), 0, image_token_divisor=1)
     if name == "llava":
@@ -420,7 +446,7 @@ def layout(name, processor, inputs):
         return Gemma3Processor.replace_image_token(own, inputs, 0)
     if name == "gemma3":
         return "\n\n<start_of_image>" + "<image_soft_token>" * 4 + "<end_of_image>\n\n"
-    pad = {"kimi": "<|media_pad|>", "paddleocr_vl": "<|IMAGE_PLACEHOLDER|>"}.get(name, "<|image|>" if name in GLM else "<|image_pad|>")
+    pad = {"kimi": "<|media_pad|>", "kimi_k25": "<|media_pad|>", "paddleocr_vl": "<|IMAGE_PLACEHOLDER|>"}.get(name, "<|image|>" if name in GLM else "<|image_pad|>")
     return pad * int(inputs["image_grid_thw"][0].prod() // 4)
 
 
@@ -433,7 +459,7 @@ def tiles(name, processor, inputs):
         columns, rows = (int(n) + 1 for n in places.max(0))
         flat = np.asarray(values)[0][: rows * columns].reshape(rows, columns, 4, 4, 3)
         found = [flat.transpose(4, 0, 2, 1, 3).reshape(3, rows * 4, columns * 4)]
-    elif name in ("paddleocr_vl", "kimi"):
+    elif name in ("paddleocr_vl", *KIMI):
         _, rows, columns = (int(n) for n in inputs["image_grid_thw"][0])
         found = [np.asarray(values).reshape(rows, columns, 3, 4, 4).transpose(2, 0, 3, 1, 4).reshape(3, rows * 4, columns * 4)]
     elif "image_grid_thw" in inputs:
@@ -473,7 +499,7 @@ def encoder_inputs(name, inputs):
         tensors["image_position_ids"] = torch.as_tensor(np.asarray(inputs["image_position_ids"]))
     if name == "lfm2_vl":
         tensors |= {key: torch.as_tensor(np.asarray(inputs[key])) for key in ("spatial_shapes", "pixel_attention_mask")}
-    if name in ("pixtral", "mistral3", *LLAVA_NEXT):
+    if name in ("pixtral", "mistral3", "lighton_ocr", *LLAVA_NEXT):
         tensors["image_sizes"] = torch.as_tensor(np.asarray(inputs["image_sizes"]))
     return tensors
 
@@ -535,17 +561,26 @@ KIMI_NAMES = {"patch_embed.proj": "v.patch_embd", "pos_emb.position_embeddings":
 MINICPM_NAMES = SIGLIP_NAMES | {"resampler.query": "resampler.query", "resampler.kv_proj": "resampler.kv", "attn.out_proj": "resampler.attn.out",
                                 "resampler.ln_q": "resampler.ln_q", "resampler.ln_kv": "resampler.ln_kv", "resampler.ln_post": "resampler.ln_post",
                                 "resampler.proj": "resampler.proj.weight"}
+MINICPM_V46_NAMES = {"vit_merger.layer_norm1": "v.vit_merger.ln1", "vit_merger.self_attn.q_proj": "v.vit_merger.attn_q",
+                     "vit_merger.self_attn.k_proj": "v.vit_merger.attn_k", "vit_merger.self_attn.v_proj": "v.vit_merger.attn_v",
+                     "vit_merger.self_attn.out_proj": "v.vit_merger.attn_out", "vit_merger.pre_norm": "v.vit_merger.ds_ln",
+                     "vit_merger.linear_1": "v.vit_merger.ds_ffn_up", "vit_merger.linear_2": "v.vit_merger.ds_ffn_down",
+                     "merger.mlp.0.pre_norm": "mm.input_norm", "merger.mlp.0.linear_1": "mm.up", "merger.mlp.0.linear_2": "mm.down"} | SIGLIP_NAMES
+LIGHT_ON_OCR_NAMES = PIXTRAL_NAMES | {"vision_projection.norm": "mm.input_norm", "vision_projection.linear_1": "mm.1",
+                                      "vision_projection.linear_2": "mm.2"}
 PADDLE_OCR_NAMES = SIGLIP_NAMES | {"projector.pre_norm": "mm.input_norm", "projector.linear_1": "mm.1", "projector.linear_2": "mm.2"}
 # Files of these families do not say how pictures are cut.
 DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return_row_col_info=True),
             "kimi": lambda: KimiImageProcessor(patch_size=4, max_patches=4096),
+            "minicpmv4_6": lambda: MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32),
             "minicpmv4_5": lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32),
             "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
           "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES), "gemma4": ("gemma4v", GEMMA4_NAMES),
           "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
           "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES), "glm4v": ("glm4v", GLM_NAMES), "glm_ocr": ("glm4v", GLM_NAMES),
-          "granite_vision": ("mlp", LLAVA_NEXT_NAMES), "llava": ("mlp", LLAVA_NEXT_NAMES), "minicpmv4_5": ("resampler", MINICPM_NAMES), "kimi": ("kimivl", KIMI_NAMES)}
+          "granite_vision": ("mlp", LLAVA_NEXT_NAMES), "llava": ("mlp", LLAVA_NEXT_NAMES), "minicpmv4_5": ("resampler", MINICPM_NAMES), "kimi": ("kimivl", KIMI_NAMES),
+          "lighton_ocr": ("lightonocr", LIGHT_ON_OCR_NAMES), "minicpmv4_6": ("minicpmv4_6", MINICPM_V46_NAMES), "kimi_k25": ("kimik25", KIMI_NAMES)}
 
 
 def mmproj(name, model, processor, path, seed):
@@ -558,14 +593,19 @@ def mmproj(name, model, processor, path, seed):
     heads = config.num_heads if qwen else config.num_attention_heads
     numbers = {"block_count": config.depth if qwen else config.num_hidden_layers, "embedding_length": config.hidden_size,
                "feed_forward_length": config.intermediate_size, "attention.head_count": heads, "patch_size": config.patch_size,
-               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "glm4v": 24, "kimi": 24, "mistral3": PIXTRAL["image_size"]}.get(name, 32),
+               "image_size": {"qwen2_5_vl": 560, "qwen3_vl": 24, "glm4v": 24, "kimi": 24, "kimi_k25": 24, "mistral3": PIXTRAL["image_size"], "lighton_ocr": PIXTRAL["image_size"]}.get(name, 32),
                "projection_dim": 64}
     if name == "gemma4":
         numbers |= {"projector.scale_factor": 3, "image_max_pixels": 70 * 12**2}
     if name == "smolvlm":
         numbers |= {"projector.scale_factor": 2, "preproc_image_size": 96}
-    if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl", "kimi"):
+    if name in ("gemma3", "lfm2_vl", "internvl", "paddleocr_vl", *KIMI):
         numbers |= {"projector.scale_factor": 2}
+    if name == "kimi_k25":
+        numbers |= {"image_min_pixels": 8 * 16, "image_max_pixels": 100 * 16}
+    if name == "minicpmv4_6":
+        numbers |= {"projector.scale_factor": 4}
+        file.keys.add_array("clip.vision.wa_layer_indexes", [1])
     if name == "internvl":
         numbers["patch_size"] = SIGLIP["patch_size"]
     if name == "qwen2_5_vl":
@@ -579,7 +619,7 @@ def mmproj(name, model, processor, path, seed):
         numbers |= {"spatial_merge_size": 2, "image_min_pixels": 64, "image_max_pixels": 1600}
         deep = config.deepstack_visual_indexes
         file.keys.add_array("clip.vision.is_deepstack_layers", [layer in deep for layer in range(config.depth)])
-    if name == "mistral3":
+    if name in ("mistral3", "lighton_ocr"):
         numbers |= {"spatial_merge_size": 2}
     if name in LLAVA_NEXT:
         file.keys.add_array("clip.vision.image_grid_pinpoints", sum(PINPOINTS, []))
@@ -587,15 +627,15 @@ def mmproj(name, model, processor, path, seed):
         file.keys.add_bool("clip.has_llava_projector", True)
     if name == "granite_vision":
         file.keys.add_array("clip.vision.feature_layer", [1, 3])
-    if name in MINICPM:
+    if name == "minicpmv4_5":
         file.keys.add_uint32("clip.minicpmv_query_num", QUERIES)
         file.keys.add_int32("clip.minicpmv_version", 6)
     file.keys.add_bool("clip.has_vision_encoder", True)
     file.keys.add_string("clip.projector_type", kind)
-    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3", *GLM) else "clip.use_gelu", name not in ("llava", "llava_next"))
+    file.keys.add_bool("clip.use_silu" if name in ("qwen2_5_vl", "mistral3", "lighton_ocr", *GLM) else "clip.use_gelu", name not in ("llava", "llava_next"))
     for key, value in numbers.items():
         file.keys.add_uint32(f"clip.vision.{key}", value)
-    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "llava", "llava_next", "kimi", *GLM) else 1e-6)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5 if name in ("mistral3", "lighton_ocr", "llava", "llava_next", *KIMI, *GLM) else 1e-6)
     file.keys.add_array("clip.vision.image_mean", list(map(float, processor.image_mean)))
     file.keys.add_array("clip.vision.image_std", list(map(float, processor.image_std)))
 
@@ -603,6 +643,24 @@ def mmproj(name, model, processor, path, seed):
         value = np.asarray(value, np.float32)
         put = file.put(own, change(value), "F32" if value.ndim <= 1 or "position" in own else "F16")
         return torch.from_numpy(np.ascontiguousarray(back(put)))
+
+    swap = lambda v, a, b: v.reshape(heads, a, b, -1).swapaxes(1, 2).reshape(v.shape)
+    fused = {}
+
+    def fuse(own, part, p):
+        """Kimi K2.5: the pairs of queries and keys that turn by the column come first, and all three are one tensor."""
+        parts = fused.setdefault(own, {})
+        parts[part] = p
+        if len(parts) < 3:
+            return
+        half = len(p) // heads // 2
+        sort = lambda v, a, b: v.reshape(heads, a, b, 2, -1).swapaxes(1, 2).reshape(v.shape)
+        change = lambda v: sort(swap(v, 2, half), half // 2, 2)
+        back = lambda v: swap(sort(v, 2, half // 2), half, 2)
+        all_of = lambda change, q, k, v: np.concatenate([change(q), change(k), v])
+        put = stored(own, all_of(change, *(parts[part].float().numpy() for part in "qkv")), back=lambda v: all_of(back, *np.split(v, 3)))
+        for part, value in zip("qkv", put.split(len(put) // 3)):
+            parts[part].copy_(value)
 
     with torch.no_grad():
         of_tower = [(key, b) for key, b in model.named_buffers() if key.endswith(("_min", "_max")) or ".std_" in key]
@@ -627,11 +685,17 @@ def mmproj(name, model, processor, path, seed):
                 number, part, end = key.split("deepstack_merger_list.")[1].replace("linear_", "").split(".")
                 p.copy_(stored(f"v.deepstack.{deep[int(number)]}.{part}.{end}", value))
                 continue
+            found = re.search(r"attn\.([qkv])_proj\.(.*)", key)
+            if name == "kimi_k25" and found:
+                fuse(f"{layer}attn_qkv.{found[2]}", found[1], p)
+                continue
             old, new = next((old, new) for old, new in names.items() if old in key)
             own = layer + new + key[key.index(old) + len(old) :]
-            if "patch_embed.proj.weight" in key and name != "kimi":
+            if "patch_embed.proj.weight" in key and name not in KIMI:
                 frames = [stored(own + end, value[:, :, i]) for i, end in enumerate(("", ".1"))]
                 p.copy_(torch.stack(frames, 2))
+            elif name == "kimi_k25" and "position_embeddings" in key:
+                p.copy_(stored(own, value, lambda v: v.reshape(6, 6, -1)).reshape(p.shape))
             elif name == "kimi" and "position_embeddings" in key:
                 p.copy_(stored(own, value, lambda v: v.reshape(-1, v.shape[-1])).reshape(p.shape))
             elif "position_embeddings" in key:
@@ -646,9 +710,8 @@ def mmproj(name, model, processor, path, seed):
                 p.copy_(stored(own, value, np.transpose, np.transpose))
             elif "soft_emb_norm" in key:
                 p.copy_(stored(own, value, lambda v: v + 1, lambda v: v - 1))
-            elif name in ("mistral3", "kimi") and ("q_proj" in key or "k_proj" in key):
+            elif name in ("mistral3", "lighton_ocr", "kimi") and ("q_proj" in key or "k_proj" in key):
                 # Rotated pairs become neighbours.
-                swap = lambda v, a, b: v.reshape(heads, a, b, -1).swapaxes(1, 2).reshape(v.shape)
                 half = value.shape[0] // heads // 2
                 p.copy_(stored(own, value, lambda v: swap(v, 2, half), lambda v: swap(v, half, 2)))
             else:
@@ -707,6 +770,12 @@ def conversation(name, files, inputs, counts, random):
             for _ in range(height):
                 show(width)
                 mark()
+        elif name in MINICPM_MERGED:
+            ends = np.cumsum(inputs["num_patches_per_image"])
+            for h, w in inputs["target_sizes"][ends[number] - inputs["num_patches_per_image"][number] : ends[number]]:
+                mark()
+                show(int(h * w) // MINICPM_MERGED[name])
+            mark()
         elif name in MINICPM:
             for _ in range(count // QUERIES):
                 mark()
@@ -750,6 +819,42 @@ def logits_of(name, model, processor, files, counts, random):
     return parts, found, vector
 
 
+def video(name, model, processor, data, random):
+    """A conversation with a video of three frames, of which two become a picture: its parts, its features and the logits. Frames are resized
+    as pictures are, since pillow and torchvision differ by a byte at times."""
+    moved = data / "pictures/video/moved.png"
+    if not moved.exists():
+        moved.parent.mkdir(exist_ok=True)
+        frame = np.asarray(Image.open(data / "pictures/wide.png"))
+        Image.fromarray(np.roll(frame, 5, 1)).save(moved, optimize=True)
+    names = ["wide.png", "video/moved.png", "wide.png"]
+    inputs = [processor(Image.open(data / "pictures" / one), return_tensors="np") for one in names]
+    frames = [np.asarray(one["pixel_values"]).reshape(-1, 3, 2, 16)[:, :, 0] for one in inputs]
+    pairs = [np.stack(pair, 2) for pair in ((frames[0], frames[1]), (frames[2], frames[2]))]
+    values = torch.from_numpy(np.concatenate(pairs)).reshape(2 * len(frames[0]), -1).float()
+    grid = torch.tensor([[2, *(int(n) for n in inputs[0]["image_grid_thw"][0][1:])]])
+    output = model.get_video_features(values, video_grid_thw=grid, return_dict=True)
+    deep = getattr(output, "deepstack_features", None) or []
+    features = torch.cat([torch.cat(list(part)) if not torch.is_tensor(part) else part for part in (output.pooler_output, *deep)], -1)
+    words = lambda n: [int(token) for token in random.integers(10, VOCAB, n)]
+    # Qwen3-VL tells the time before each picture; Qwen2.5-VL has one for all frames, with steps of time.
+    seconds, count = 0.25, len(features) // 2
+    clips = [names[:2], names[2:]] if name == "qwen3_vl" else [names]
+    parts, tokens, kinds = [], [], []
+    for clip in clips:
+        parts += [{"tokens": words(6)}, {"clip": clip, "seconds": seconds}]
+        own = count * 2 // len(clips)
+        tokens += parts[-2]["tokens"] + [VIDEO] * own
+        kinds += [0] * 6 + [2] * own
+    parts.append({"tokens": words(9)})
+    tokens, kinds = tokens + parts[-1]["tokens"], kinds + [0] * 9
+    more = {} if name == "qwen3_vl" else {"second_per_grid_ts": torch.tensor([seconds])}
+    model.config.video_token_id = VIDEO
+    logits = model(input_ids=torch.tensor([tokens]), pixel_values_videos=values, video_grid_thw=grid,
+                   mm_token_type_ids=torch.tensor([kinds]), **more).logits[0, -KEPT:].float().numpy()
+    return parts, features.numpy(), logits
+
+
 def main():
     torch.set_num_threads(1)
     out, data = map(Path, sys.argv[1:3])
@@ -767,7 +872,7 @@ def main():
 
         def settings(folder):
             processor.save_pretrained(folder)
-            if name == "kimi":
+            if name in KIMI:
                 file, kept = folder / "model.safetensors", {}
                 for key, tensor in load_file(file).items():
                     for old, new in KIMI_HUB.items():
@@ -807,6 +912,13 @@ def main():
         np.ascontiguousarray(found, "<f4").tofile(out / f"vision/{name}/logits.f32")
         print(name, "logits", found.shape, f"std {found.std():.2f}")
         entry |= {"parts": parts, "logits": f"vision/{name}/logits.f32"}
+        if name in FILMS:
+            with torch.no_grad():
+                parts, features, found = video(name, model, processor, data, np.random.default_rng(90 + number))
+            for kind, values in (("video", features), ("video-logits", found)):
+                np.ascontiguousarray(values, "<f4").tofile(out / f"vision/{name}/{kind}.f32")
+            print(name, "video", features.shape, f"std {features.std():.2f}, of the logits {found.std():.2f}")
+            entry["video"] = {"parts": parts, "features": f"vision/{name}/video.f32", "logits": f"vision/{name}/video-logits.f32"}
         if vector is not None:
             np.ascontiguousarray(vector / vector.norm(), "<f4").tofile(out / f"vision/{name}/vector.f32")
             entry |= {"vector": f"vision/{name}/vector.f32"}
@@ -823,6 +935,11 @@ def main():
             print(name, "mmproj", features.shape, f"std {features.std():.2f}")
             one = {"picture": files[2].name, "features": features_file, "count": len(features)}
             entry["mmproj"] = {"path": f"vision/{name}/mmproj.gguf", "pictures": [one]}
+            if name in FILMS:
+                with torch.no_grad():
+                    features = video(name, model, processor, data, np.random.default_rng(0))[1]
+                np.ascontiguousarray(features, "<f4").tofile(out / f"vision/{name}/mmproj-video.f32")
+                entry["mmproj"]["video"] = {"parts": entry["video"]["parts"], "features": f"vision/{name}/mmproj-video.f32"}
         models.append(entry)
     lines = lambda entries: "[\n" + ",\n".join(json.dumps(e) for e in entries) + "\n]\n"
     for path, key, made in ((data / "processors.json", "model", processed), (out / "vision.json", "name", models)):

@@ -150,7 +150,7 @@ impl Chat {
             let why = model.no_images().unwrap_or("it has no eyes");
             anyhow::bail!("the model takes no images: {why}");
         }
-        self.images.extend(images::read(path)?);
+        self.images.push(images::read(path)?);
         eprintln!("{}: goes with the next message", path.display());
         Ok(())
     }
@@ -247,9 +247,7 @@ impl Chat {
             .messages
             .iter()
             .map(|m| {
-                let mut images: Vec<&str> = m.images.iter().map(|i| i.name.as_str()).collect();
-                // The frames of a video have its name.
-                images.dedup_by(|a, b| a == b && images::is_video(a.as_ref()));
+                let images: Vec<&str> = m.images.iter().map(|i| i.name.as_str()).collect();
                 serde_json::json!({ "role": m.role, "content": m.content, "images": images })
             })
             .collect();

@@ -2,11 +2,11 @@
 
 use crate::args::{DoctorArgs, Plain};
 use crate::bench::measure;
-use crate::{floor, source, video};
+use crate::{floor, source};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::ExitCode;
-use welte::{DeviceChoice, DeviceOptions, DeviceReport, Error};
+use welte::{DeviceChoice, DeviceOptions, DeviceReport, Error, VideoTools};
 use welte_report::human;
 
 /// A device with its measured memory speed, in bytes per second.
@@ -86,7 +86,7 @@ fn text(devices: &[Examined], bundled: Option<&str>) -> String {
 
 /// Whether frames of videos can be read.
 fn videos() -> String {
-    match video::Tools::find() {
+    match VideoTools::find() {
         Ok(_) => "by ffmpeg".into(),
         Err(missing) => format!("none: {missing} is not found"),
     }
@@ -114,7 +114,7 @@ fn report(devices: &[Examined], bundled: Option<&str>) -> Value {
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"), "devices": devices.iter().map(device).collect::<Value>(),
-        "bundled_model": bundled, "videos": video::Tools::find().is_ok(),
+        "bundled_model": bundled, "videos": VideoTools::find().is_ok(),
     })
 }
 

@@ -1,14 +1,15 @@
 //! `welte embed`: vectors of texts, as JSON lines.
 
 use crate::flags::{LoadArgs, pooling};
-use crate::source;
-use crate::texts::{self, TextArgs};
+use crate::texts::{self, Text, TextArgs};
+use crate::{images, source};
 use anyhow::Context;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use welte::{Embedding, Error, Model, Pooling, TextToEmbed};
+use welte::{Embedding, Error, Message, Model, Pooling, TextToEmbed};
 
 #[derive(clap::Args)]
 pub(crate) struct EmbedArgs {
@@ -19,6 +20,9 @@ pub(crate) struct EmbedArgs {
     pub(crate) load: LoadArgs,
     #[command(flatten)]
     texts: TextArgs,
+    /// An image that gets a vector, as the message of a user, after the texts (repeatable)
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
     /// Rows that make the vector: last, mean or cls [default: as the model says, else last]
     #[arg(long, value_name = "KIND", value_parser = pooling)]
     pooling: Option<Pooling>,
@@ -44,7 +48,11 @@ pub(crate) struct EmbedArgs {
 
 pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     let (source, words) = texts::split_words(args.load.model.as_deref(), &args.words)?;
-    let texts = args.texts.read(words)?;
+    let texts = if args.image.is_empty() || !words.is_empty() || !args.texts.file.is_empty() {
+        args.texts.read(words)?
+    } else {
+        Vec::new()
+    };
     let mut options = args.load.options()?;
     (options.embeddings, options.pooling) = (true, args.pooling);
     options.slots = args.texts.batch;
@@ -54,15 +62,23 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     let mut out = std::io::BufWriter::new(crate::terminal::stdout());
     // As many as the engine computes together, and as many that wait.
     let mut begun = VecDeque::new();
-    let (mut texts, mut index) = (texts.iter(), 0);
+    let images = args.image.iter().map(|path| Item::Image(path));
+    let mut items = texts.iter().map(Item::Text).chain(images);
+    let mut index = 0;
     loop {
         while begun.len() < 2 * args.texts.batch as usize
-            && let Some(text) = texts.next()
+            && let Some(item) = items.next()
         {
-            let mut encoded = encode(&model, args, &text.text)?;
-            encoded.tokens = texts::fit(&model, encoded.tokens, args.truncate)?;
+            let (encoded, id) = match item {
+                Item::Text(text) => {
+                    let mut encoded = encode(&model, args, &text.text)?;
+                    encoded.tokens = texts::fit(&model, encoded.tokens, args.truncate)?;
+                    (encoded, &text.id)
+                }
+                Item::Image(path) => (encode_image(&model, path)?, &None),
+            };
             let count = encoded.tokens.len();
-            begun.push_back((shape.apply(engine.embed(encoded, None)?), count, &text.id));
+            begun.push_back((shape.apply(engine.embed(encoded, None)?), count, id));
         }
         let Some((embedding, tokens, id)) = begun.pop_front() else {
             break;
@@ -76,6 +92,21 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+enum Item<'a> {
+    Text(&'a Text),
+    Image(&'a Path),
+}
+
+/// A message with an image, and the beginning of an answer.
+fn encode_image(model: &Model, path: &Path) -> anyhow::Result<TextToEmbed> {
+    let message = Message {
+        images: vec![images::read(path)?],
+        ..Message::new("user", String::new())
+    };
+    let template = model.chat_template().context("--image")?;
+    Ok(model.encode_conversation(&template, &[message])?.into())
 }
 
 /// What is done to every vector.

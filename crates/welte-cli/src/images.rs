@@ -1,10 +1,10 @@
 //! Images on the command line: where the model's eyes are, and which files a question is about.
 
-use crate::video;
 use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
-use welte::{Image, ImageSource, Images, LoadOptions};
+use std::sync::Arc;
+use welte::{Image, ImageSource, Images, LoadOptions, VideoTools};
 
 /// The largest file of an image, in bytes.
 const LARGEST: u64 = 100 << 20;
@@ -13,6 +13,10 @@ const LARGEST: u64 = 100 << 20;
 const ENDINGS: [&str; 9] = [
     "png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "jfif",
 ];
+/// Endings of files that are taken for videos.
+const VIDEOS: [&str; 6] = ["mp4", "m4v", "mov", "mkv", "webm", "avi"];
+/// Frames of a video.
+const FRAMES: u32 = 8;
 
 /// Where the model's eyes are.
 #[derive(Args)]
@@ -42,25 +46,25 @@ impl EyeArgs {
 
 /// Reads all of these files.
 pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Image>> {
-    let each = paths.iter().map(|path| read(path));
-    Ok(each.collect::<anyhow::Result<Vec<_>>>()?.concat())
+    paths.iter().map(|path| read(path)).collect()
 }
 
-/// Reads an image's file, or frames of a video, to stand at the beginning of a text.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Image>> {
+/// Reads an image's file, or a video, to stand at the beginning of a text.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Image> {
     if !is_video(path) {
-        return Ok(vec![picture(path)?]);
+        return picture(path);
     }
     let name = path.display().to_string();
-    let tools = video::Tools::find().map_err(|missing| {
+    let tools = VideoTools::find().map_err(|missing| {
         anyhow::anyhow!("{name}: videos need {missing}, which was not found; pass frames as images")
     })?;
-    let image = |frame: Vec<u8>| Image {
+    let video = tools.frames(path, |_| FRAMES);
+    let video = video.map_err(|problem| anyhow::anyhow!("{name}: {problem}"))?;
+    Ok(Image {
         at: 0,
-        source: ImageSource::Bytes(frame.into()),
-        name: name.clone(),
-    };
-    Ok(tools.frames(path)?.into_iter().map(image).collect())
+        source: ImageSource::Video(Arc::new(video)),
+        name,
+    })
 }
 
 fn picture(path: &Path) -> anyhow::Result<Image> {
@@ -109,8 +113,8 @@ fn is_image(path: &Path) -> bool {
 }
 
 /// A file that is taken for a video.
-pub(crate) fn is_video(path: &Path) -> bool {
-    has_ending(path, &video::ENDINGS)
+fn is_video(path: &Path) -> bool {
+    has_ending(path, &VIDEOS)
 }
 
 fn has_ending(path: &Path, endings: &[&str]) -> bool {

@@ -56,7 +56,6 @@ mod texts;
 mod tokenize;
 mod transcribe;
 mod tune;
-mod video;
 mod wrap;
 
 pub use own::started_by;

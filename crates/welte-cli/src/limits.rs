@@ -36,6 +36,9 @@ pub(crate) struct LimitArgs {
     /// Fetch images from this host when requests give their address, or from all public hosts with * (repeatable)
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_remote_images: Vec<String>,
+    /// Give files of videos in requests to ffmpeg; lists of frames need none
+    #[arg(long)]
+    pub(crate) allow_videos: bool,
     /// Seconds that answers may take after the server was asked to end
     #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) drain: u32,
@@ -52,6 +55,7 @@ impl LimitArgs {
         options.images.max_images = self.max_images as usize;
         options.images.largest = usize::try_from(self.max_image)?;
         let hosts = &self.allow_remote_images;
+        options.images.videos = self.allow_videos;
         options.images.remote = (!hosts.is_empty()).then(|| hosts.clone());
         if let Some(bytes) = self.bodies_memory {
             options.bodies_memory = usize::try_from(bytes)?;

@@ -393,6 +393,9 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "mlp_AR.",
         "vpm.",
         "resampler.",
+        "merger.",
+        "vision_encoder.",
+        "vision_projection.",
     ]
     .iter()
     .any(|s| name.starts_with(s))

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use welte_formats::checkpoint::{self, Checkpoint, Metadata, Overlay, TensorInfo, Value};
 use welte_goldens::Golden;
 use welte_models::{
-    CompileOptions, Error, compile, compile_speech, compile_vision, spec, speech_spec, vision_spec,
+    CompileOptions, Error, VisionSpec, compile, compile_speech, compile_vision, spec, speech_spec,
+    vision_spec,
 };
 use welte_table::{Program, Source};
 
@@ -52,7 +53,9 @@ impl Changed<'_> {
         };
         if self.eyes {
             let spec = vision_spec(self)?.ok_or_else(unknown)?;
-            return Ok(vec![compile_vision(&spec, self, 4 * spec.group())?]);
+            let parts = spec.first.as_deref().into_iter().chain([&spec]);
+            let program = |part: &VisionSpec| compile_vision(part, self, 4 * part.group());
+            return parts.map(program).collect();
         }
         if self.speech {
             let spec = speech_spec(self)?.ok_or_else(unknown)?;
@@ -125,7 +128,7 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
         .iter()
         .filter(|name| name.starts_with("vision/") && name.ends_with("hf"));
     let eyes: Vec<String> = eyes.map(|name| format!("{name}{EYES}")).collect();
-    assert_eq!(eyes.len(), 25, "models with eyes");
+    assert_eq!(eyes.len(), 29, "models with eyes");
     let found: Vec<_> = names.into_iter().chain(eyes).map(open).collect();
     assert!(found.len() > 100, "{} goldens", found.len());
     found

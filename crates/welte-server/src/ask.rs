@@ -429,6 +429,11 @@ impl Ask {
 
     /// Fetches and encodes the images of all prompts, as long as somebody waits for the answer. Takes a while.
     fn look(&mut self, wanted: &AtomicBool) -> Result<(), Failure> {
+        for prompt in &mut self.prompts {
+            if let Prompt::Chat { messages, .. } = prompt {
+                images::play(&self.served, &self.image_rules, messages)?;
+            }
+        }
         let all = self.prompts.iter().map(Prompt::images);
         let all: Vec<Vec<&Image>> = all.collect();
         let count = all.iter().map(Vec::len).sum::<usize>();

@@ -37,7 +37,10 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
                     fields.pass_over(field, "has no effect without messages")?;
                 }
             }
-            Texts::new(prompts::several(&fields, "input", input)?.0)
+            let mut texts = Texts::new(prompts::to_embed(&fields, "input", input)?);
+            // Models that see take the vector where an answer would begin.
+            texts.ending = Ending::Begin;
+            texts
         }
         None => Texts::conversation(&mut fields)?,
     };

@@ -2,38 +2,19 @@
 
 #[cfg(feature = "hub")]
 mod remote;
+mod source;
+mod video;
+
+pub use source::ImageRules;
 
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::models::Served;
 use serde_json::Value;
+use source::{BASE64, bytes_at};
 use std::sync::Arc;
-use welte::{Glimpse, Image, ImageSource, Seen};
-
-/// What is between the type and the bytes of a data address.
-const BASE64: &str = ";base64,";
-
-/// What images a request may have.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ImageRules {
-    /// Images of a request.
-    pub max_images: usize,
-    /// Bytes of an image's file.
-    pub largest: usize,
-    /// Hosts from which images are fetched, or `*` for all; `None`: requests bring their images along.
-    pub remote: Option<Vec<String>>,
-}
-
-impl Default for ImageRules {
-    fn default() -> Self {
-        ImageRules {
-            max_images: 16,
-            largest: 20 << 20,
-            remote: None,
-        }
-    }
-}
+use std::time::Duration;
+use welte::{Glimpse, Image, ImageSource, Message, Seen};
 
 /// Why a part of a message is refused.
 pub(crate) fn unsupported(kind: &str, supported: &str) -> String {
@@ -72,31 +53,6 @@ pub(crate) fn known(url: &str, at: usize) -> Image {
         source: ImageSource::Url(url.to_string()),
         name: "input".into(),
     }
-}
-
-/// The bytes of base64, with or without padding, in either alphabet, in one line or several.
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end().trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
-    let (mut bits, mut count) = (0u32, 0);
-    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    // A single letter at the end is not a byte.
-    (count < 6).then_some(bytes)
 }
 
 /// A list of images as base64.
@@ -140,6 +96,68 @@ pub(crate) fn of_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
     })
 }
 
+/// The video of a part: an address, several of frames, or an object with one.
+pub(crate) fn of_video_part(part: &mut Fields, name: &str, at: usize) -> Result<Image, Failure> {
+    let rate = |fields: &mut Fields| match fields.take::<f64>("fps")? {
+        Some(rate) if !(0.01..=1000.0).contains(&rate) => {
+            Err(fields.wrong("fps", "must be from 0.01 to 1000"))
+        }
+        rate => Ok(rate),
+    };
+    let mut own = rate(part)?;
+    let urls = match part.need::<Value>(name)? {
+        Value::String(url) => vec![url],
+        Value::Array(urls) => {
+            let texts = urls.into_iter().map(|url| match url {
+                Value::String(url) => Some(url),
+                _ => None,
+            });
+            let texts: Option<Vec<String>> = texts.collect();
+            let texts = texts.filter(|texts| !texts.is_empty());
+            texts.ok_or_else(|| part.wrong(name, "must be an address or a list of some"))?
+        }
+        value => {
+            let mut inner = part.inner(value, name)?;
+            let url = inner.need("url")?;
+            own = rate(&mut inner)?.or(own);
+            inner.ignore(&["detail"]);
+            inner.finish()?;
+            vec![url]
+        }
+    };
+    for url in &urls {
+        of_url(part, name, url)?;
+    }
+    Ok(Image {
+        at,
+        source: ImageSource::VideoUrls {
+            urls,
+            step: own.map(|rate| Duration::from_secs_f64(1.0 / rate)),
+        },
+        name: part.name(name),
+    })
+}
+
+/// Fetches the videos of a conversation, and makes text and pictures of them.
+pub(crate) fn play(
+    served: &Served,
+    rules: &ImageRules,
+    messages: &mut [Message],
+) -> Result<(), Failure> {
+    let Some(eyes) = served.model.eyes() else {
+        return Ok(());
+    };
+    for image in messages.iter_mut().flat_map(|message| &mut message.images) {
+        if let ImageSource::VideoUrls { urls, step } = &image.source {
+            let video = video::frames(rules, urls, *step, &eyes.film());
+            let video = video.map_err(|problem| Failure::field(image.name.as_str(), problem))?;
+            image.source = ImageSource::Video(Arc::new(video));
+        }
+    }
+    eyes.play(messages);
+    Ok(())
+}
+
 /// An image that is decoded, with its name for errors.
 pub(crate) struct Looked<'a> {
     name: &'a str,
@@ -173,64 +191,25 @@ pub(crate) fn look<'a>(
         let why = served.model.no_images().unwrap_or("it has no eyes");
         return Err(wrong(format!("the model takes no images: {why}")));
     };
+    let refused = |error| match error {
+        welte::Error::ManyImages { .. } => Failure::from(error),
+        error => wrong(error.to_string()),
+    };
     let bytes = match &image.source {
         ImageSource::Bytes(bytes) => bytes.clone(),
         ImageSource::Url(url) => bytes_at(rules, url).map_err(wrong)?,
+        ImageSource::Clip(clip) => {
+            let glimpse = eyes.look_at_frames(clip).map_err(refused)?;
+            return Ok(Looked { name, glimpse });
+        }
+        ImageSource::Video(_) | ImageSource::VideoUrls { .. } => {
+            return Err(wrong("a video can only stand in a conversation".into()));
+        }
     };
     if bytes.len() > rules.largest {
         let (own, most) = (bytes.len() >> 10, rules.largest >> 10);
         return Err(wrong(format!("has {own} KiB; an image may have {most}")));
     }
-    let glimpse = eyes
-        .look(&bytes)
-        .map_err(|error| wrong(error.to_string()))?;
+    let glimpse = eyes.look(&bytes).map_err(refused)?;
     Ok(Looked { name, glimpse })
-}
-
-/// The file at an address, if the rules allow that.
-fn bytes_at(rules: &ImageRules, url: &str) -> Result<Arc<[u8]>, String> {
-    if let Some((_, text)) = url
-        .strip_prefix("data:")
-        .and_then(|data| data.split_once(BASE64))
-    {
-        return decoded(text).map(Arc::from).ok_or("is not base64".into());
-    }
-    let Some(hosts) = &rules.remote else {
-        let problem = "images are not fetched from other servers; send them as a data address, or see --allow-remote-images";
-        return Err(problem.into());
-    };
-    #[cfg(feature = "hub")]
-    return remote::fetch(hosts, rules.largest, url).map(Arc::from);
-    #[cfg(not(feature = "hub"))]
-    {
-        let _ = (hosts, url);
-        Err("this build cannot fetch images".into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_read_in_its_common_forms() {
-        for (text, want) in [
-            ("", Some("")),
-            ("Zg==", Some("f")),
-            ("Zg", Some("f")),
-            ("Zm8=", Some("fo")),
-            ("Zm9v", Some("foo")),
-            ("Zm9v\nYmFy\n", Some("foobar")),
-            ("Z", None),
-            ("Zm9v!", None),
-            ("Zm=v", None),
-        ] {
-            assert_eq!(
-                decoded(text).as_deref(),
-                want.map(str::as_bytes),
-                "{text:?}"
-            );
-        }
-        assert_eq!(decoded("-_+/"), Some(vec![0xfb, 0xff, 0xbf]));
-    }
 }

@@ -3,7 +3,8 @@
 use crate::ask::{Part, Prompt};
 use crate::error::Failure;
 use crate::fields::Fields;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use welte::{Image, Message};
 
 /// Where an image stands in a prompt's text.
 pub(crate) const MEDIUM: &str = "<__media__>";
@@ -26,6 +27,54 @@ pub(crate) fn several(
         }
         value => Ok((vec![one(fields, name, value)?], false)),
     }
+}
+
+/// What to embed: texts and tokens, or Jina's objects with a text or an image, each of which is a message of a user.
+pub(crate) fn to_embed(fields: &Fields, name: &str, value: Value) -> Result<Vec<Prompt>, Failure> {
+    let is_message = |value: &Value| value.get("text").or(value.get("image")).is_some();
+    match value {
+        Value::Array(all) if all.iter().any(is_message) => {
+            let each = all.into_iter().enumerate().map(|(i, value)| {
+                let name = format!("{name}[{i}]");
+                if is_message(&value) {
+                    message(fields.inner(value, &name)?)
+                } else {
+                    one(fields, &name, value)
+                }
+            });
+            each.collect()
+        }
+        value if is_message(&value) => Ok(vec![message(fields.inner(value, name)?)?]),
+        value => Ok(several(fields, name, value)?.0),
+    }
+}
+
+/// A user's message of a text, an image or both.
+fn message(mut fields: Fields) -> Result<Prompt, Failure> {
+    let content: Option<String> = fields.take("text")?;
+    let source = match fields.take::<String>("image")? {
+        Some(url) if url.contains(':') => Some(crate::images::of_url(&fields, "image", &url)?),
+        // Jina takes plain base64, too.
+        Some(text) => Some(crate::images::of_base64(&fields, "image", &text)?),
+        None => None,
+    };
+    let name = fields.name("image");
+    fields.finish()?;
+    let image = source.map(|source| Image {
+        at: 0,
+        source,
+        name,
+    });
+    let message = Message {
+        role: "user".into(),
+        content: content.unwrap_or_default(),
+        images: image.into_iter().collect(),
+        ..Message::default()
+    };
+    Ok(Prompt::Chat {
+        messages: vec![message],
+        variables: Map::new(),
+    })
 }
 
 fn one(fields: &Fields, name: &str, value: Value) -> Result<Prompt, Failure> {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
-use welte::{LoadOptions, Model, WordSight};
+use welte::{Clip, Decoded, Error, Film, LoadOptions, Model, Sight, WordSight, Words};
 use welte_server::{ServerOptions, router};
 
 /// "a red fox" and "blue", as base64.
@@ -215,6 +215,127 @@ async fn all_apis_take_images() {
     assert_eq!(count.load(SeqCst), 1, "one picture is encoded once");
 }
 
+/// Eyes that have the words of two frames in one picture, and tell the time before each.
+struct Watching(WordSight);
+
+impl Sight for Watching {
+    fn placeholder(&self) -> &str {
+        self.0.placeholder()
+    }
+
+    fn width(&self) -> usize {
+        self.0.width()
+    }
+
+    fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
+        self.0.look(bytes)
+    }
+
+    fn film(&self) -> Film {
+        Film {
+            rate: Some(2.0),
+            most: 64,
+            together: 2,
+            words: Words::Seconds,
+        }
+    }
+
+    fn look_at_frames(&self, clip: &Clip) -> Result<Decoded<'_>, Error> {
+        let frames: Vec<&[u8]> = clip.frames.iter().map(|frame| &frame[..]).collect();
+        self.0.look(&frames.join(&b' '))
+    }
+}
+
+/// A list of frames becomes pictures with times between them, whose features depend on all frames.
+#[tokio::test]
+async fn videos_become_pictures_and_times() {
+    let model = scripted_with("I see it.", 64);
+    let count = Arc::<AtomicUsize>::default();
+    let sight = WordSight {
+        placeholder: "<|image|>".into(),
+        width: model.feature_width(),
+        count: count.clone(),
+    };
+    model.set_eyes(Box::new(Watching(sight))).unwrap();
+    let mut options = ServerOptions::default();
+    options.images.max_images = 3;
+    let server = router(model, options).unwrap();
+    let plain = counted(&server, json!("What?")).await.0;
+    let asked = |video: Value| json!([video, text("What?")]);
+    let url = |url: &str| json!({ "type": "video_url", "video_url": { "url": url } });
+    let list = format!("data:video/jpeg;base64,{FOX},{BLUE},{FOX}");
+    // Four words and three, each between two marks, with the times of both.
+    let own = plain + 6 + 5 + "<0.2 seconds><1.0 seconds>".len() as u64;
+    assert_eq!(counted(&server, asked(url(&list))).await.0, own);
+    assert_eq!(count.load(SeqCst), 2);
+    let (_, cached) = counted(&server, asked(url(&list))).await;
+    assert!(cached > own - 8, "{cached}");
+    // Qwen's form, and a slower video of the same frames.
+    let frames = json!([data(FOX), data(BLUE), data(FOX)]);
+    let video = json!({ "type": "video", "video": frames, "fps": 2 });
+    assert_eq!(counted(&server, asked(video)).await, (own, cached));
+    let video = json!({ "type": "video", "video": frames, "fps": 0.01 });
+    let slower = own + "<50.0 seconds><200.0 seconds>".len() as u64 - 26;
+    assert_eq!(counted(&server, asked(video)).await.0, slower);
+    // Of many frames as many are taken as make the pictures that a request may have.
+    let many = format!("data:video/jpeg;base64,{}", vec![BLUE; 40].join(","));
+    let times = "<1.5 seconds><8.0 seconds><14.8 seconds>";
+    let most = plain + 3 * 4 + times.len() as u64;
+    assert_eq!(counted(&server, asked(url(&many))).await.0, most);
+    let slow = json!({ "type": "video_url", "video_url": { "url": list, "fps": 0 } });
+    let field = "messages[0].content[0].video_url";
+    for (part, word) in [
+        (url("data:video/mp4;base64,AAAA"), "--allow-videos"),
+        (url("data:video/jpeg;base64,AAAA,!"), "frames as base64"),
+        (url("https://example.org/a.mp4"), "--allow-videos"),
+        (slow, "fps"),
+    ] {
+        let body = chat(json!([part]));
+        refused(&server, "/v1/chat/completions", body.clone(), word).await;
+        refused(&server, "/v1/chat/completions", body, field).await;
+    }
+    for (video, word) in [
+        (json!([]), "list"),
+        (json!([1]), "list"),
+        (json!(["a"]), "data:"),
+    ] {
+        let body = chat(json!([{ "type": "video", "video": video }]));
+        refused(&server, "/v1/chat/completions", body, word).await;
+    }
+    let remote = chat(json!([{ "type": "video", "video": ["https://example.org/a.png"] }]));
+    refused(&server, "/v1/chat/completions", remote, "--allow-").await;
+}
+
+/// The bodies that Open WebUI 0.12 sends: an image pasted into a chat, the next turn, and an image that a tool has found.
+#[tokio::test]
+async fn open_webui_sends_images() {
+    let (server, count) = seeing(|_| ());
+    let body = |messages: Value| {
+        json!({
+            "stream": true, "stream_options": { "include_usage": true }, "model": "", "max_tokens": 4,
+            "messages": messages,
+        })
+    };
+    let content =
+        json!([text("What?"), { "type": "image_url", "image_url": { "url": data(FOX) } }]);
+    let first = json!({ "role": "user", "content": content });
+    let call =
+        json!({ "id": "c", "type": "function", "function": { "name": "find", "arguments": "{}" } });
+    let tool = json!({ "role": "tool", "tool_call_id": "c", "content": [
+        { "type": "input_text", "text": "found" }, { "type": "input_image", "image_url": data(BLUE) },
+    ] });
+    for messages in [
+        json!([first]),
+        json!([first, { "role": "assistant", "content": "A fox." }, { "role": "user", "content": "And?" }]),
+        json!([first, { "role": "assistant", "content": "", "tool_calls": [call] }, tool]),
+    ] {
+        let reply = post(&server, "/v1/chat/completions", body(messages)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(reply.text.contains("[DONE]"), "{}", reply.text);
+    }
+    assert_eq!(count.load(SeqCst), 2);
+}
+
 /// A text that spells the placeholder is not an image.
 #[tokio::test]
 async fn texts_cannot_make_images() {
@@ -391,10 +512,35 @@ async fn images_have_vectors() {
     let other = vector("/embedding", json!({ "content": object })).await;
     assert_eq!(other[0]["embedding"][0], mixed["data"][1]["embedding"]);
     assert_eq!(count.load(SeqCst), 2);
+    // Jina's form: each is a message, and its vector that of the answer's beginning.
+    let items = json!([{ "image": data(FOX) }, { "text": "a fox" }, { "image": FOX, "text": "What is it?" }, "a fox"]);
+    let jina = vector("/v1/embeddings", json!({ "input": items })).await;
+    assert_eq!(
+        jina["data"][2]["embedding"],
+        own(&vector("/v1/embeddings", {
+            let mut begun = asked(FOX);
+            begun["add_generation_prompt"] = json!(true);
+            begun
+        })
+        .await)
+    );
+    let message = json!({ "messages": [{ "role": "user", "content": "a fox" }], "add_generation_prompt": true });
+    assert_eq!(
+        jina["data"][1]["embedding"],
+        own(&vector("/v1/embeddings", message).await)
+    );
+    assert_eq!(jina["data"][3]["embedding"], own(&plain));
+    assert_ne!(jina["data"][0]["embedding"], jina["data"][1]["embedding"]);
+    assert_eq!(count.load(SeqCst), 2);
     for (server, body, word) in [
         (&server, json!({}), "messages"),
         (&server, json!({ "input": "a", "messages": [] }), "messages"),
         (&server, json!({ "messages": [] }), "at least one message"),
+        (
+            &server,
+            json!({ "input": [{ "image": "!" }] }),
+            "input[0].image",
+        ),
         (&blind, asked(FOX), "takes no images"),
     ] {
         refused(server, "/v1/embeddings", body, word).await;

@@ -6,6 +6,7 @@
 use serde_json::{Map, Value as Json, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An image in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,46 @@ pub enum ImageSource {
     Bytes(Arc<[u8]>),
     /// An address: a place on the web, or `data:` with the bytes as base64.
     Url(String),
+    /// The address of a video, or those of its frames.
+    VideoUrls {
+        /// One of a video, or several of images.
+        urls: Vec<String>,
+        /// How long each frame lasts.
+        step: Option<Duration>,
+    },
+    /// A video, which becomes text and pictures as the model's family wants it.
+    Video(Arc<Video>),
+    /// Frames that become one picture.
+    Clip(Arc<Clip>),
+}
+
+/// Frames of a video.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Video {
+    /// The frames, in order.
+    pub frames: Vec<Frame>,
+    /// How long the video is.
+    pub length: Duration,
+}
+
+/// A frame of a video.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The bytes of an image's file.
+    pub bytes: Arc<[u8]>,
+    /// When it is shown.
+    pub at: Duration,
+}
+
+/// Frames that become one picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clip {
+    /// The bytes of images' files.
+    pub frames: Vec<Arc<[u8]>>,
+    /// How long as many frames as the encoder reads at once last.
+    pub length: Duration,
+    /// The most features that they become at once, if the family scales pictures.
+    pub most_features: u32,
 }
 
 /// One message of a chat.

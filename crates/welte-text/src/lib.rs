@@ -34,7 +34,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use channels::{Channels, FINAL, Said};
-pub use conversation::{Image, ImageSource, Message, ToolCall};
+pub use conversation::{Clip, Frame, Image, ImageSource, Message, ToolCall, Video};
 pub use error::Error;
 pub use splitter::{Split, Splitter};
 pub use stops::StopMatcher;

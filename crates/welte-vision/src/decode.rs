@@ -81,6 +81,9 @@ pub enum Error {
         /// The most features of a tile.
         most: u32,
     },
+    /// Frames of a video do not fit together.
+    #[error("the frames of a video must have the same size")]
+    Frames,
     /// The picture is too thin.
     #[error(
         "the image has {width} x {height} pixels; its longer side may be {most} times the other"
@@ -95,8 +98,15 @@ pub enum Error {
     },
 }
 
-/// Decodes the first picture of a file, turned as its metadata says. Transparency is dropped.
-pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
+/// Bytes that decoding a picture may take, by its header.
+pub fn decoding_memory(bytes: &[u8], limits: Limits) -> Result<u64, Error> {
+    let (width, height) = begin(bytes, limits)?.dimensions();
+    let own = Limits::of_pixels(u64::from(width) * u64::from(height));
+    Ok(own.bytes.min(limits.bytes))
+}
+
+/// Reads a header.
+fn begin(bytes: &[u8], limits: Limits) -> Result<impl ImageDecoder, Error> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|e| Error::Damaged(e.to_string()))?;
     match reader.format() {
@@ -105,11 +115,8 @@ pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
         Some(ImageFormat::Tiff) => tiff::check(bytes).map_err(damaged)?,
         Some(_) => {}
     }
-    let mut most = image::Limits::default();
-    most.max_alloc = Some(limits.bytes);
-    reader.limits(most.clone());
-    let failed = |e| failed(e, limits);
-    let mut decoder = reader.into_decoder().map_err(failed)?;
+    reader.limits(allocations(limits));
+    let decoder = reader.into_decoder().map_err(|e| failed(e, limits))?;
     let (width, height) = decoder.dimensions();
     if u64::from(width) * u64::from(height) > limits.pixels {
         let most = limits.pixels;
@@ -127,7 +134,20 @@ pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
         let most = limits.bytes;
         return Err(Error::Memory { most });
     }
-    decoder.set_limits(most).map_err(failed)?;
+    Ok(decoder)
+}
+
+fn allocations(limits: Limits) -> image::Limits {
+    let mut most = image::Limits::default();
+    most.max_alloc = Some(limits.bytes);
+    most
+}
+
+/// Decodes the first picture of a file, turned as its metadata says. Transparency is dropped.
+pub fn decode(bytes: &[u8], limits: Limits) -> Result<Pixels, Error> {
+    let failed = |e| failed(e, limits);
+    let mut decoder = begin(bytes, limits)?;
+    decoder.set_limits(allocations(limits)).map_err(failed)?;
     // Damaged metadata does not make a picture unreadable.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let image = DynamicImage::from_decoder(decoder).map_err(failed)?;

@@ -55,14 +55,7 @@ impl Prepared {
             Marks::Between {
                 around, both_ways, ..
             } => self.between(around, both_ways),
-            Marks::Axes(_) => vec![Piece::Features {
-                first: 0,
-                axes: (0..rows * columns)
-                    .map(|i| [0, i / columns, i % columns])
-                    .collect(),
-                advance: rows.max(columns),
-                both_ways: false,
-            }],
+            Marks::Axes(_) => vec![self.in_axes()],
             Marks::Lines => (0..rows)
                 .flat_map(|row| {
                     let end = if row + 1 == rows {
@@ -73,6 +66,23 @@ impl Prepared {
                     [plain((row * columns) as usize, columns), text(end)]
                 })
                 .collect(),
+        }
+    }
+
+    /// All features in one piece, with times, lines and columns.
+    fn in_axes(&self) -> Piece {
+        let times = self.times.iter().copied().chain(std::iter::repeat(0));
+        let tiles = self.features.iter().zip(times);
+        let tile = |(&[rows, columns], time): (&[u32; 2], u32)| {
+            (0..rows * columns).map(move |i| [time, i / columns, i % columns])
+        };
+        let axes: Vec<[u32; 3]> = tiles.flat_map(tile).collect();
+        let last = axes.iter().flatten().max();
+        Piece::Features {
+            first: 0,
+            advance: last.map_or(0, |last| last + 1),
+            axes,
+            both_ways: false,
         }
     }
 

@@ -4,6 +4,7 @@
 //! [`Processor::rows`] turns a tile into rows. [`Prepared::layout`] says what takes the place of the picture in the prompt.
 
 mod decode;
+mod film;
 mod layout;
 mod marks;
 mod processor;
@@ -11,7 +12,8 @@ mod resize;
 mod rows;
 mod tiff;
 
-pub use decode::{Error, Limits, Pixels, decode};
+pub use decode::{Error, Limits, Pixels, decode, decoding_memory};
+pub use film::{Film, Scene, Words};
 pub use layout::Piece;
 pub use marks::Marks;
 pub use processor::{Growth, Method, Prepared, Processor, Tile, Values};

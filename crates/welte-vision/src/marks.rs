@@ -26,6 +26,8 @@ pub enum Marks {
     Slices {
         /// The picture's number among those of the prompt stands before it.
         numbered: bool,
+        /// What the template writes for a picture.
+        placeholder: &'static str,
     },
     /// LLaVA and LLaVA-NeXT: features alone, the whole picture's first.
     Lined,
@@ -41,7 +43,7 @@ impl Marks {
 
     /// What stands before the picture of this number in a prompt, from 0 on.
     pub fn number(self, number: usize) -> Option<String> {
-        let numbered = matches!(self, Marks::Slices { numbered: true });
+        let numbered = matches!(self, Marks::Slices { numbered: true, .. });
         numbered.then(|| format!("<image_id>{number}</image_id>"))
     }
 
@@ -50,8 +52,9 @@ impl Marks {
         match self {
             Marks::Tiles | Marks::Grid | Marks::Lined => "<image>",
             Marks::Canvas => "<IMG_CONTEXT>",
-            Marks::Slices { .. } => "(<image>./</image>)",
-            Marks::Between { placeholder, .. } | Marks::Axes(placeholder) => placeholder,
+            Marks::Slices { placeholder, .. }
+            | Marks::Between { placeholder, .. }
+            | Marks::Axes(placeholder) => placeholder,
             Marks::Lines => "[IMG]",
         }
     }

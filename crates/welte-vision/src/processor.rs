@@ -117,8 +117,23 @@ pub enum Values {
         /// Frames of a patch.
         frames: u32,
     },
+    /// All values of the first frame, then those of the second one, each as in `Planes`.
+    Frames {
+        /// Frames of a patch.
+        frames: u32,
+    },
     /// Pixel by pixel.
     Pixels,
+}
+
+impl Values {
+    /// Frames of a patch.
+    pub fn frames(self) -> u32 {
+        match self {
+            Values::Planes { frames } | Values::Frames { frames } => frames,
+            Values::Pixels => 1,
+        }
+    }
 }
 
 /// Makes tiles of pictures.
@@ -132,6 +147,8 @@ pub struct Processor {
     pub patch: u32,
     /// Patches along a feature's side.
     pub merge: u32,
+    /// Patches along the side of a part of a feature, for encoders that make parts first. Parts have the numbers of windows.
+    pub part: Option<u32>,
     /// Features along the side of a window, for encoders whose rows attend within windows.
     pub window: Option<u32>,
     /// A patch's values.
@@ -146,6 +163,8 @@ pub struct Processor {
     pub sizes: Vec<[u32; 2]>,
     /// The most features of a picture.
     pub most_features: u32,
+    /// Steps of the time axis in a second of a video; `None`: every picture of it is a step.
+    pub ticks: Option<f64>,
     /// What stands around features in the prompt.
     pub marks: Marks,
 }
@@ -155,6 +174,24 @@ pub struct Processor {
 pub struct Tile {
     /// Its pixels: whole patches.
     pub pixels: Pixels,
+    /// The same of later frames, for encoders whose patches have several; the last one stays.
+    pub later: Vec<Pixels>,
+}
+
+impl Tile {
+    /// A tile that stands still.
+    pub fn still(pixels: Pixels) -> Tile {
+        Tile {
+            pixels,
+            later: Vec::new(),
+        }
+    }
+
+    /// The pixels of a frame.
+    pub fn frame(&self, number: usize) -> &Pixels {
+        let later = self.later.get(..number).unwrap_or(&self.later);
+        later.last().unwrap_or(&self.pixels)
+    }
 }
 
 /// A picture that is resized and cut.
@@ -169,6 +206,8 @@ pub struct Prepared {
     /// Lines of features that stand in the prompt in place of all of them, if some do not: numbers of features, and nothing for the
     /// learned one that ends a line.
     pub lines: Vec<Vec<Option<u32>>>,
+    /// The time of each tile on its axis; nothing if all have the same.
+    pub times: Vec<u32>,
     pub(crate) marks: Marks,
 }
 
@@ -200,7 +239,7 @@ impl Processor {
     /// Resizes and cuts a picture.
     pub fn prepare(&self, image: &Pixels) -> Result<Prepared, Error> {
         check_ratio(image)?;
-        let whole = |pixels| (vec![Tile { pixels }], [0, 0]);
+        let whole = |pixels| (vec![Tile::still(pixels)], [0, 0]);
         let to = |[width, height]: [u32; 2]| resize(image, width, height, self.filter);
         let mut lines = Vec::new();
         let (tiles, grid) = match self.method {
@@ -217,7 +256,7 @@ impl Processor {
                     .iter()
                     .map(|part| resize(part, side, side, self.filter));
                 let pixels = [to([side, side])].into_iter().chain(parts);
-                (pixels.map(|pixels| Tile { pixels }).collect(), [0, 0])
+                (pixels.map(Tile::still).collect(), [0, 0])
             }
             Method::Middle { side } => {
                 let shorter = u64::from(image.width.min(image.height));
@@ -240,7 +279,7 @@ impl Processor {
                     (tiles, [0, 0])
                 } else {
                     let pixels = to([tile, tile]);
-                    tiles.push(Tile { pixels });
+                    tiles.push(Tile::still(pixels));
                     (tiles, grid)
                 }
             }
@@ -259,7 +298,7 @@ impl Processor {
                     let (mut tiles, grid) = self.canvas(image, tile, count);
                     if has_whole && tiles.len() > 1 {
                         let pixels = to(size);
-                        tiles.push(Tile { pixels });
+                        tiles.push(Tile::still(pixels));
                     }
                     (tiles, grid)
                 }
@@ -307,8 +346,78 @@ impl Processor {
             tiles,
             grid,
             lines,
+            times: Vec::new(),
             marks: self.marks,
         })
+    }
+
+    /// The processor for frames of a video: none is cut, and each becomes at most this many features if its family scales pictures.
+    pub fn of_video(&self, most_features: u32) -> Processor {
+        let most_features = self.most_features.min(most_features.max(1));
+        let one = [1, 1];
+        let method = match self.method {
+            Method::Tiles { longest, tile, .. } => Method::Tiles {
+                longest,
+                tile,
+                split: false,
+            },
+            Method::Canvas { tile, .. } | Method::Padded { tile } => Method::Square { side: tile },
+            Method::Grid {
+                tile,
+                features,
+                whole,
+                ..
+            } => Method::Grid {
+                tile,
+                count: one,
+                features,
+                whole,
+            },
+            Method::Slices { side, .. } => Method::Slices { side, most: 1 },
+            Method::Scan { side, .. } => Method::Square { side },
+            // Gemma 4.
+            Method::Fill { most } => Method::Fill { most: most.min(70) },
+            other => other,
+        };
+        Processor {
+            method,
+            most_features,
+            ..self.clone()
+        }
+    }
+
+    /// Resizes frames of a video, of which every picture lasts this many seconds.
+    pub fn prepare_frames(&self, frames: &[Pixels], seconds: f64) -> Result<Prepared, Error> {
+        let together = self.values.frames() as usize;
+        let mut all: Option<Prepared> = None;
+        for (number, frames) in frames.chunks(together).enumerate() {
+            let mut prepared = self.prepare(&frames[0])?;
+            for later in &frames[1..] {
+                let later = self.prepare(later)?.tiles;
+                for (tile, later) in prepared.tiles.iter_mut().zip(later) {
+                    if [later.pixels.width, later.pixels.height]
+                        != [tile.pixels.width, tile.pixels.height]
+                    {
+                        return Err(Error::Frames);
+                    }
+                    tile.later.push(later.pixels);
+                }
+            }
+            let time = number as f64 * self.ticks.map_or(1.0, |ticks| ticks * seconds);
+            match &mut all {
+                None => {
+                    prepared.times = vec![0; prepared.tiles.len()];
+                    all = Some(prepared);
+                }
+                Some(all) => {
+                    all.times
+                        .extend(vec![time.clamp(0.0, 1e6) as u32; prepared.tiles.len()]);
+                    all.tiles.extend(prepared.tiles);
+                    all.features.extend(prepared.features);
+                }
+            }
+        }
+        all.ok_or(Error::Frames)
     }
 
     /// The side of a feature in pixels.
@@ -331,8 +440,9 @@ impl Processor {
             }
             // Rounded sides of long slices make them larger.
             Method::Slices { side, .. } => {
-                let side = side.div_ceil(self.patch);
-                side * side + 8 * side + 1
+                let (side, merge) = (side.div_ceil(self.patch), self.merge);
+                let most = side * side + 8 * merge * side + merge * merge;
+                most.next_multiple_of(merge * merge)
             }
             Method::Fill { most } => most.min(self.most_features) * self.merge * self.merge,
             Method::Pixels { .. } | Method::Longest { .. } | Method::Bordered { .. } => {
@@ -423,9 +533,8 @@ impl Processor {
         let [columns, rows] = best;
         let all = resize(image, columns * tile, rows * tile, self.filter);
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
-        let tiles = places.map(|(column, row)| Tile {
-            pixels: cut(&all, column * tile, row * tile, tile),
-        });
+        let tiles =
+            places.map(|(column, row)| Tile::still(cut(&all, column * tile, row * tile, tile)));
         (tiles.collect(), [rows, columns])
     }
 
@@ -435,7 +544,7 @@ impl Processor {
         let to = |[width, height]: [u32; 2]| resize(image, width, height, self.filter);
         let grid = slice_grid(sides, side, most);
         let pixels = to(self.near(sides, side, grid.is_none()));
-        let mut tiles = vec![Tile { pixels }];
+        let mut tiles = vec![Tile::still(pixels)];
         let Some([columns, rows]) = grid else {
             return (tiles, [0, 0]);
         };
@@ -449,15 +558,15 @@ impl Processor {
         for row in 0..rows {
             for column in 0..columns {
                 let pixels = rectangle(&all, [column * width, row * height], [width, height]);
-                tiles.push(Tile { pixels });
+                tiles.push(Tile::still(pixels));
             }
         }
         (tiles, [rows, columns])
     }
 
-    /// Sides of whole patches with about as many pixels as a square, if there are more or they may grow.
+    /// Sides of whole features with about as many pixels as a square, if there are more or they may grow.
     fn near(&self, [width, height]: [f64; 2], side: u32, grows: bool) -> [u32; 2] {
-        let (side, patch) = (f64::from(side), f64::from(self.patch));
+        let (side, own_side) = (f64::from(side), f64::from(self.side()));
         let sides = if grows || width * height > side * side {
             let ratio = width / height;
             let height = (side / ratio.sqrt()).trunc();
@@ -465,7 +574,7 @@ impl Processor {
         } else {
             [width, height]
         };
-        sides.map(|own| ((own / patch).round_ties_even() * patch).max(patch) as u32)
+        sides.map(|own| ((own / own_side).round_ties_even() * own_side).max(own_side) as u32)
     }
 
     /// The size that keeps most of the picture and, of several, has the least of borders.
@@ -507,11 +616,11 @@ impl Processor {
         let all = bordered(&inner, [width, height], [left, top]);
         let grid = [height / tile, width / tile];
         let pixels = resize(image, tile, tile, self.filter);
-        let mut tiles = vec![Tile { pixels }];
+        let mut tiles = vec![Tile::still(pixels)];
         for row in 0..grid[0] {
             for column in 0..grid[1] {
                 let pixels = cut(&all, column * tile, row * tile, tile);
-                tiles.push(Tile { pixels });
+                tiles.push(Tile::still(pixels));
             }
         }
         (tiles, grid)
@@ -617,17 +726,17 @@ impl Processor {
         let [rows, columns] = [height / tile, width / tile];
         if rows * columns == 1 {
             let pixels = second;
-            return (vec![Tile { pixels }], [0, 0]);
+            return (vec![Tile::still(pixels)], [0, 0]);
         }
         let mut tiles = Vec::new();
         for row in 0..rows {
             for column in 0..columns {
                 let pixels = cut(&second, column * tile, row * tile, tile);
-                tiles.push(Tile { pixels });
+                tiles.push(Tile::still(pixels));
             }
         }
         let pixels = resize(&second, tile, tile, self.filter);
-        tiles.push(Tile { pixels });
+        tiles.push(Tile::still(pixels));
         (tiles, [rows, columns])
     }
 }

@@ -1,7 +1,7 @@
 //! The rows that an encoder reads: the patches of a tile, in the encoder's order.
 //!
 //! The patches of one feature are neighbours, line by line, so that merging them needs no search. Features of one window are
-//! neighbours, too.
+//! neighbours, too, and so are those of a part of a feature.
 
 use crate::{Processor, Tile, Values};
 
@@ -19,11 +19,7 @@ pub struct Rows {
 impl Processor {
     /// Values of a patch.
     pub fn width(&self) -> u32 {
-        let frames = match self.values {
-            Values::Planes { frames } => frames,
-            Values::Pixels => 1,
-        };
-        3 * frames * self.patch * self.patch
+        3 * self.values.frames() * self.patch * self.patch
     }
 
     /// The rows of a tile.
@@ -48,12 +44,20 @@ impl Processor {
         };
         for [window, line, column] in order {
             rows.features.push(line * columns + column);
-            for y in 0..self.merge {
-                for x in 0..self.merge {
-                    let place = [line * self.merge + y, column * self.merge + x];
-                    rows.places.push([window, place[0], place[1]]);
-                    self.patch(tile, place, &mut rows.values);
-                }
+            let part = self.part.unwrap_or(self.merge);
+            let (parts, own) = ((self.merge / part).pow(2), part * part);
+            for number in 0..parts * own {
+                let (nth, inner) = (number / own, number % own);
+                let of_part = [nth / (self.merge / part), nth % (self.merge / part)];
+                let inner = [inner / part, inner % part];
+                let [y, x] = [0, 1].map(|axis| of_part[axis] * part + inner[axis]);
+                let place = [line * self.merge + y, column * self.merge + x];
+                let window = match self.part {
+                    Some(_) => (line * columns + column) * parts + nth,
+                    None => window,
+                };
+                rows.places.push([window, place[0], place[1]]);
+                self.patch(tile, place, &mut rows.values);
             }
         }
         rows
@@ -63,25 +67,27 @@ impl Processor {
     fn patch(&self, tile: &Tile, [line, column]: [u32; 2], values: &mut Vec<f32>) {
         let (patch, width) = (self.patch as usize, tile.pixels.width as usize);
         let (top, left) = (line as usize * patch, column as usize * patch);
-        let bytes = &tile.pixels.bytes;
-        let value = |y: usize, x: usize, colour: usize| {
-            let byte = bytes[3 * ((top + y) * width + left + x) + colour];
+        let value = |frame: usize, y: usize, x: usize, colour: usize| {
+            let byte = tile.frame(frame).bytes[3 * ((top + y) * width + left + x) + colour];
             (f32::from(byte) / 255.0 - self.mean[colour]) / self.deviation[colour]
         };
+        let mut plane = |frame: usize, colour: usize| {
+            for y in 0..patch {
+                values.extend((0..patch).map(|x| value(frame, y, x, colour)));
+            }
+        };
+        let frames = self.values.frames() as usize;
         match self.values {
-            Values::Planes { frames } => {
-                for colour in 0..3 {
-                    for _ in 0..frames {
-                        for y in 0..patch {
-                            values.extend((0..patch).map(|x| value(y, x, colour)));
-                        }
-                    }
-                }
+            Values::Planes { .. } => {
+                (0..3).for_each(|colour| (0..frames).for_each(|frame| plane(frame, colour)));
+            }
+            Values::Frames { .. } => {
+                (0..frames).for_each(|frame| (0..3).for_each(|colour| plane(frame, colour)));
             }
             Values::Pixels => {
                 for y in 0..patch {
                     for x in 0..patch {
-                        values.extend((0..3).map(|colour| value(y, x, colour)));
+                        values.extend((0..3).map(|colour| value(0, y, x, colour)));
                     }
                 }
             }

@@ -3,7 +3,8 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use welte_vision::{
-    Error, Filter, Growth, Limits, Marks, Method, Piece, Pixels, Processor, Values, decode, resize,
+    Error, Filter, Growth, Limits, Marks, Method, Piece, Pixels, Processor, Tile, Values, decode,
+    resize,
 };
 
 fn data() -> PathBuf {
@@ -48,9 +49,21 @@ fn processor(model: &str) -> (Processor, &'static str) {
                 Filter::Bicubic,
                 4,
                 1,
-                Marks::Slices { numbered: true },
+                Marks::Slices {
+                    numbered: true,
+                    placeholder: "(<image>./</image>)",
+                },
                 "<unk>",
             )
+        }
+        "minicpmv4_6" | "minicpmv4_6_4x" => {
+            let method = Method::Slices { side: 32, most: 4 };
+            let marks = Marks::Slices {
+                numbered: true,
+                placeholder: "<|image_pad|>",
+            };
+            let merge = if model.ends_with("4x") { 2 } else { 4 };
+            (method, Filter::Bicubic, 4, merge, marks, "<|image_pad|>")
         }
         "llava" => {
             let method = Method::Middle { side: 32 };
@@ -131,8 +144,10 @@ fn processor(model: &str) -> (Processor, &'static str) {
         mean: [0.5; 3],
         deviation: [0.5; 3],
         sizes: vec![[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
-        queries: if model.starts_with("minicpmv") { 4 } else { 0 },
+        part: (model == "minicpmv4_6").then_some(2),
+        queries: if model == "minicpmv4" { 4 } else { 0 },
         most_features: 1280,
+        ticks: None,
         marks,
     };
     (processor, token)
@@ -147,7 +162,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 66);
+    assert_eq!(list.len(), 72);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));
@@ -192,7 +207,7 @@ fn patches_lie_in_the_encoders_order() {
         height: 4,
         bytes,
     };
-    let rows = processor.rows(&welte_vision::Tile { pixels });
+    let rows = processor.rows(&Tile::still(pixels.clone()));
     // Features of 2 x 2 pixels: two windows, the second one half as wide.
     assert_eq!(rows.features, [0, 1, 3, 4, 2, 5]);
     let value = |byte: u8| (f32::from(byte) / 255.0 - 0.5) / 0.5;
@@ -204,16 +219,27 @@ fn patches_lie_in_the_encoders_order() {
     assert_eq!(firsts.collect::<Vec<_>>(), order.map(value));
     let [first, second] = [0, 100].map(value);
     assert_eq!(rows.values[..3], [first, first, second]);
+    // A second frame of other pixels; a third one would be like it.
+    let mut tile = Tile::still(pixels.clone());
+    tile.later.push(Pixels {
+        bytes: pixels.bytes.iter().map(|byte| byte + 1).collect(),
+        ..pixels
+    });
+    let [first, second, red] = [0, 1, 101].map(value);
+    let rows = processor.rows(&tile);
+    assert_eq!(rows.values[..3], [first, second, value(100)]);
+    processor.values = Values::Frames { frames: 2 };
+    let rows = processor.rows(&tile);
+    assert_eq!(rows.values[3..5], [second, red]);
+    assert_eq!(tile.frame(2), tile.frame(1));
     assert_eq!(rows.places[5], [0, 0, 3]);
     assert_eq!(rows.places[16], [1, 0, 4]);
     processor.values = Values::Pixels;
-    let rows = processor.rows(&welte_vision::Tile {
-        pixels: Pixels {
-            width: 2,
-            height: 2,
-            bytes: (0..12).collect(),
-        },
-    });
+    let rows = processor.rows(&Tile::still(Pixels {
+        width: 2,
+        height: 2,
+        bytes: (0..12).collect(),
+    }));
     assert_eq!(rows.values[..6], [0, 1, 2, 3, 4, 5].map(value));
 }
 

@@ -39,6 +39,7 @@ mod rerank;
 mod speech;
 mod stepper;
 mod text;
+mod video;
 mod vision;
 
 pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
@@ -74,6 +75,7 @@ pub use speech::{
 };
 pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};
+pub use video::VideoTools;
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs,
@@ -82,5 +84,7 @@ pub use welte_device::{
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Range, Sampling, SamplingOption};
 pub use welte_text::{
-    Channels, ChatTemplate, FINAL, Image, ImageSource, Message, Rendered, Said, Tokenizer,
+    Channels, ChatTemplate, Clip, FINAL, Frame, Image, ImageSource, Message, Rendered, Said,
+    Tokenizer, Video,
 };
+pub use welte_vision::{Film, Scene, Words};

@@ -1,19 +1,22 @@
 //! Pictures in prompts: a model's eyes, what they have seen, and prompts with pictures in the places of placeholders.
 
 use crate::engine::{Neighbour, Turns};
-use crate::vision::{Piece, Vision};
+use crate::vision::{Picture, Piece, Vision};
 use crate::{Error, Medium, MediumAt};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use web_time::Duration;
 use welte_device::DeviceId;
-use welte_text::Tokenizer;
+use welte_text::{Clip, Image, ImageSource, Message, Tokenizer, Video};
+use welte_vision::{Film, Scene};
 
 /// Bytes of features that are kept of the pictures seen last.
 const KEPT: usize = 512 << 20;
-/// Bytes of features that are kept or in requests, beyond which no further picture is encoded.
+/// Bytes of features that are kept or in requests, and of pictures that are not encoded yet.
 const HELD: usize = 2 << 30;
+/// The most features of all pictures of a video, if the family scales pictures.
+const OF_VIDEO: u32 = 2048;
 /// How often somebody who waits for a picture looks whether it is still wanted.
 const LOOKS: Duration = Duration::from_millis(20);
 
@@ -40,12 +43,26 @@ pub trait Sight: Send + Sync {
 
     /// Decodes a picture.
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error>;
+
+    /// How videos are shown.
+    fn film(&self) -> Film {
+        Film::PLAIN
+    }
+
+    /// Decodes frames that become one picture.
+    fn look_at_frames(&self, clip: &Clip) -> Result<Decoded<'_>, Error> {
+        self.look(clip.frames.first().map_or(&[], |frame| &frame[..]))
+    }
 }
 
 /// A picture that is decoded, but not encoded.
 pub struct Decoded<'a> {
     /// What stands in the prompt for it.
     pub layout: Vec<Piece>,
+    /// Bytes that it takes until it is encoded.
+    pub bytes: usize,
+    /// Its number may stand before it ([`Sight::number`]).
+    pub numbered: bool,
     /// Computes its features.
     pub encode: Encode<'a>,
 }
@@ -71,11 +88,24 @@ impl Sight for Vision {
     }
 
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
-        let picture = self.read(bytes)?;
-        Ok(Decoded {
-            layout: self.layout(&picture),
-            encode: Box::new(move |turns| Ok(self.encode_in(&picture, turns)?.rows.to_vec())),
-        })
+        Ok(decoded(self, self.read(bytes)?, true))
+    }
+
+    fn film(&self) -> Film {
+        Vision::film(self)
+    }
+
+    fn look_at_frames(&self, clip: &Clip) -> Result<Decoded<'_>, Error> {
+        Ok(decoded(self, self.read_frames(clip)?, false))
+    }
+}
+
+fn decoded(vision: &Vision, picture: Picture, numbered: bool) -> Decoded<'_> {
+    Decoded {
+        numbered,
+        layout: vision.layout(&picture),
+        bytes: picture.bytes(),
+        encode: Box::new(move |turns| Ok(vision.encode_in(&picture, turns)?.rows.to_vec())),
     }
 }
 
@@ -83,6 +113,8 @@ impl Sight for Vision {
 #[derive(Debug)]
 pub struct Seen {
     parts: Vec<Part>,
+    /// Its number may stand before it. Frames of a video have none.
+    numbered: bool,
 }
 
 #[derive(Debug)]
@@ -115,8 +147,8 @@ pub struct Glimpse<'a> {
     eyes: &'a Eyes,
     hash: [u8; 32],
     tokens: usize,
-    /// What to encode; nothing if the picture was seen before.
-    found: Result<Arc<Seen>, Decoded<'a>>,
+    /// What to encode, with memory for it; nothing if the picture was seen before.
+    found: Result<Arc<Seen>, (Decoded<'a>, Reserved<'a>)>,
 }
 
 impl Glimpse<'_> {
@@ -134,7 +166,7 @@ impl Glimpse<'_> {
     pub fn see_while(self, wanted: &dyn Fn() -> bool) -> Result<Arc<Seen>, Error> {
         match self.found {
             Ok(seen) => Ok(seen),
-            Err(decoded) => self.eyes.encode(self.hash, decoded, wanted),
+            Err((decoded, _reserved)) => self.eyes.encode(self.hash, decoded, wanted),
         }
     }
 }
@@ -154,9 +186,37 @@ pub struct Eyes {
     busy: Mutex<Vec<[u8; 32]>>,
     free: Condvar,
     most_bytes: usize,
-    /// All media that were made and may still be in use.
-    made: Mutex<Vec<Weak<Medium>>>,
+    made: Mutex<Made>,
     most_held: usize,
+}
+
+#[derive(Default)]
+struct Made {
+    /// All media that were made and may still be in use.
+    media: Vec<Weak<Medium>>,
+    /// Bytes of pictures that were looked at, and that their features will take.
+    reserved: usize,
+}
+
+impl Made {
+    /// Bytes of the media that are remembered or in requests, and what is reserved.
+    fn held(&mut self) -> usize {
+        self.media.retain(|medium| medium.strong_count() > 0);
+        let media = self.media.iter().filter_map(Weak::upgrade);
+        self.reserved + media.map(|medium| medium.bytes()).sum::<usize>()
+    }
+}
+
+/// Memory for a picture, until it is encoded or given up.
+struct Reserved<'a> {
+    eyes: &'a Eyes,
+    bytes: usize,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.eyes.made().reserved -= self.bytes;
+    }
 }
 
 impl std::fmt::Debug for Eyes {
@@ -229,17 +289,38 @@ impl Eyes {
 
     /// Decodes a picture, a file's bytes, unless it was seen before.
     pub fn look(&self, bytes: &[u8]) -> Result<Glimpse<'_>, Error> {
-        let hash: [u8; 32] = Sha256::digest(bytes).into();
+        let hash = Sha256::digest(bytes).into();
+        self.glimpse(hash, || self.sight.look(bytes))
+    }
+
+    /// Decodes frames that become one picture, unless they were seen before.
+    pub fn look_at_frames(&self, clip: &Clip) -> Result<Glimpse<'_>, Error> {
+        let mut hash = Sha256::new();
+        for frame in &clip.frames {
+            hash.update(Sha256::digest(frame));
+        }
+        hash.update(clip.length.as_nanos().to_le_bytes());
+        hash.update(clip.most_features.to_le_bytes());
+        self.glimpse(hash.finalize().into(), || self.sight.look_at_frames(clip))
+    }
+
+    fn glimpse<'a>(
+        &'a self,
+        hash: [u8; 32],
+        look: impl FnOnce() -> Result<Decoded<'a>, Error>,
+    ) -> Result<Glimpse<'a>, Error> {
         let (tokens, found) = match self.remember(&hash) {
             Some(seen) => (seen.tokens(), Ok(seen)),
             None => {
-                let decoded = self.sight.look(bytes)?;
+                let decoded = look()?;
                 let rows = |piece: &Piece| match piece {
                     Piece::Text(text) => Ok(self.tokenizer.encode(text, false, true)?.len()),
                     Piece::Features { axes, .. } => Ok(axes.len()),
                 };
                 let each = decoded.layout.iter().map(rows);
-                (each.sum::<Result<usize, Error>>()?, Err(decoded))
+                let tokens = each.sum::<Result<usize, Error>>()?;
+                let reserved = self.reserve(&decoded)?;
+                (tokens, Err((decoded, reserved)))
             }
         };
         Ok(Glimpse {
@@ -248,6 +329,70 @@ impl Eyes {
             tokens,
             found,
         })
+    }
+
+    /// How videos are shown.
+    pub fn film(&self) -> Film {
+        self.sight.film()
+    }
+
+    /// Makes text and pictures of the videos in messages.
+    pub fn play(&self, messages: &mut [Message]) {
+        let videos = |message: &&mut Message| {
+            let mut sources = message.images.iter().map(|image| &image.source);
+            sources.any(|source| matches!(source, ImageSource::Video(_)))
+        };
+        for message in messages.iter_mut().filter(videos) {
+            let (text, images) = (
+                std::mem::take(&mut message.content),
+                std::mem::take(&mut message.images),
+            );
+            let mut done = 0;
+            for image in images {
+                message.content.push_str(&text[done..image.at]);
+                done = image.at;
+                match &image.source {
+                    ImageSource::Video(video) => self.play_one(video, &image.name, message),
+                    _ => message.images.push(Image {
+                        at: message.content.len(),
+                        ..image
+                    }),
+                }
+            }
+            message.content.push_str(&text[done..]);
+        }
+    }
+
+    fn play_one(&self, video: &Video, name: &str, message: &mut Message) {
+        let times = video.frames.iter().map(|frame| frame.at.as_secs_f64());
+        let times: Vec<f64> = times.collect();
+        let scenes = self.film().scenes(&times, video.length.as_secs_f64());
+        let of_frames = |scene: &&Scene| matches!(scene, Scene::Frames(_));
+        let pictures = match self.film().together {
+            // The encoder reads two at a time.
+            0 => times.len().div_ceil(2),
+            _ => scenes.iter().filter(of_frames).count(),
+        };
+        let each = video.length / times.len().max(1) as u32;
+        for scene in scenes {
+            let own = match scene {
+                Scene::Text(text) => {
+                    message.content.push_str(&text);
+                    continue;
+                }
+                Scene::Frames(own) => &video.frames[own],
+            };
+            let clip = Clip {
+                frames: own.iter().map(|frame| frame.bytes.clone()).collect(),
+                length: 2 * each,
+                most_features: OF_VIDEO / pictures.max(1) as u32,
+            };
+            message.images.push(Image {
+                at: message.content.len(),
+                source: ImageSource::Clip(Arc::new(clip)),
+                name: name.to_string(),
+            });
+        }
     }
 
     /// Looks at a picture and encodes it.
@@ -265,17 +410,12 @@ impl Eyes {
         if let Some(seen) = self.remember(&hash) {
             return Ok(seen);
         }
-        let bytes_held = self.held();
-        if bytes_held >= self.most_held {
-            return Err(Error::ManyImages {
-                bytes: bytes_held as u64,
-            });
-        }
         let features = (decoded.encode)(&Turns::beside(self.neighbour.as_ref(), wanted))?;
-        let layout = decoded.layout.into_iter();
+        let (layout, numbered) = (decoded.layout.into_iter(), decoded.numbered);
         let parts = layout.map(|piece| self.part(piece, &features));
         let seen = Arc::new(Seen {
             parts: parts.collect::<Result<_, _>>()?,
+            numbered,
         });
         self.note(&seen);
         self.keep(hash, &seen);
@@ -301,7 +441,7 @@ impl Eyes {
         Ok(Encoding { eyes: self, hash })
     }
 
-    fn made(&self) -> MutexGuard<'_, Vec<Weak<Medium>>> {
+    fn made(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,15 +450,24 @@ impl Eyes {
             Part::Medium(medium) => Some(Arc::downgrade(medium)),
             Part::Tokens(_) => None,
         });
-        self.made().extend(media);
+        self.made().media.extend(media);
     }
 
-    /// Bytes of the media that are remembered or in requests.
-    fn held(&self) -> usize {
+    /// Memory for a picture and its features, if there is enough of it.
+    fn reserve(&self, decoded: &Decoded<'_>) -> Result<Reserved<'_>, Error> {
+        let row = 4 * self.sight.width() + size_of::<[u32; 3]>();
+        let features = |piece: &Piece| match piece {
+            Piece::Text(_) => 0,
+            Piece::Features { axes, .. } => axes.len() * row,
+        };
+        let bytes = decoded.bytes + decoded.layout.iter().map(features).sum::<usize>();
         let mut made = self.made();
-        made.retain(|medium| medium.strong_count() > 0);
-        let made = made.iter().filter_map(Weak::upgrade);
-        made.map(|medium| medium.bytes()).sum()
+        let held = made.held();
+        if held + bytes > self.most_held {
+            return Err(Error::ManyImages { bytes: held as u64 });
+        }
+        made.reserved += bytes;
+        Ok(Reserved { eyes: self, bytes })
     }
 
     fn part(&self, piece: Piece, features: &[f32]) -> Result<Part, Error> {
@@ -395,11 +544,13 @@ impl Eyes {
 
     /// Adds a picture to a prompt.
     pub fn push(&self, prompt: &mut Prompt, picture: &Seen) {
-        let number = self.sight.number(prompt.pictures);
-        // A vocabulary without these tokens cannot say it.
-        let number = number.and_then(|text| self.tokenizer.encode(&text, false, true).ok());
-        prompt.tokens.extend(number.unwrap_or_default());
-        prompt.pictures += 1;
+        if picture.numbered {
+            let number = self.sight.number(prompt.pictures);
+            // A vocabulary without these tokens cannot say it.
+            let number = number.and_then(|text| self.tokenizer.encode(&text, false, true).ok());
+            prompt.tokens.extend(number.unwrap_or_default());
+            prompt.pictures += 1;
+        }
         for part in &picture.parts {
             match part {
                 Part::Tokens(own) => prompt.tokens.extend_from_slice(own),
@@ -510,6 +661,8 @@ impl Sight for WordSight {
         let mark = || Piece::Text(self.placeholder.clone());
         Ok(Decoded {
             layout: vec![mark(), row, mark()],
+            bytes: bytes.len(),
+            numbered: true,
             encode: Box::new(|_| {
                 self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 Ok(features)
@@ -561,17 +714,37 @@ mod tests {
                 self.0.width()
             }
             fn number(&self, number: usize) -> Option<String> {
-                welte_vision::Marks::Slices { numbered: true }.number(number)
+                let marks = welte_vision::Marks::Slices {
+                    numbered: true,
+                    placeholder: "",
+                };
+                marks.number(number)
             }
             fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
                 self.0.look(bytes)
+            }
+            fn look_at_frames(&self, clip: &Clip) -> Result<Decoded<'_>, Error> {
+                Ok(Decoded {
+                    numbered: false,
+                    ..self.0.look(&clip.frames[0])?
+                })
             }
         }
         let tokenizer = tokenizer(&["0", "1"], &["<image>", "<image_id>", "</image_id>"]);
         let eyes = Eyes::new(Box::new(Numbered(words())), tokenizer, 4, "m").unwrap();
         let seen = eyes.see(b"word").unwrap();
-        let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen]).unwrap();
+        let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen.clone()]);
+        let prompt = prompt.unwrap();
         assert_eq!(prompt.tokens, [3, 0, 4, 2, 2, 2, 0, 3, 1, 4, 2, 2, 2]);
+        // Those of a video are not.
+        let clip = Clip {
+            frames: vec![b"word"[..].into()],
+            length: Duration::from_secs(1),
+            most_features: 16,
+        };
+        let frame = eyes.look_at_frames(&clip).unwrap().see().unwrap();
+        let prompt = eyes.place(&[2, 2], &[frame, seen]).unwrap();
+        assert_eq!(prompt.tokens, [2, 2, 2, 3, 0, 4, 2, 2, 2]);
     }
 
     #[test]
@@ -597,7 +770,8 @@ mod tests {
     fn no_more_is_encoded_than_there_is_memory_for() {
         let tokenizer = tokenizer(&["a"], &["<image>"]);
         let mut eyes = Eyes::new(Box::new(words()), tokenizer, 4, "m").unwrap();
-        (eyes.most_held, eyes.most_bytes) = (50, 0);
+        // Two features of four values with their axes, and nine letters; one with five.
+        (eyes.most_held, eyes.most_bytes) = (70, 0);
         let held = eyes.see(b"two words").unwrap();
         let refused = eyes.see(b"third").unwrap_err();
         assert!(
@@ -605,7 +779,19 @@ mod tests {
             "{refused}"
         );
         drop(held);
-        let _held = eyes.see(b"third").unwrap();
+        let held = eyes.see(b"third").unwrap();
         eyes.see(b"fourth").unwrap();
+        // Pictures that wait to be encoded count, too.
+        drop(held);
+        let waiting = eyes.look(b"two words").unwrap();
+        let refused = eyes.look(b"third").map(|_| ()).unwrap_err();
+        assert!(
+            matches!(refused, Error::ManyImages { bytes: 65 }),
+            "{refused}"
+        );
+        waiting.see().unwrap();
+        assert_eq!(eyes.made().held(), 0);
+        eyes.look(b"third").unwrap();
+        assert_eq!(eyes.made().held(), 0);
     }
 }

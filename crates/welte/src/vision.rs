@@ -4,6 +4,7 @@
 //! prompt for the picture, and [`Vision::encode`] computes the features. The prompt's placeholder ([`Vision::placeholder`]) is what
 //! the chat template writes for a picture; the layout takes its place.
 
+mod budget;
 mod places;
 mod processor;
 
@@ -11,6 +12,7 @@ use crate::devices::{KINDS, open_device};
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
 use crate::{DeviceChoice, Error};
+use budget::Budget;
 use places::Places;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -19,8 +21,9 @@ use welte_device::{Device, DeviceId, DeviceOptions, Plan, Role, Step};
 use welte_formats::Checkpoint;
 use welte_models::VisionSpec;
 use welte_table::{Input, Row};
+use welte_text::Clip;
 pub use welte_vision::Piece;
-use welte_vision::{Limits, Prepared, Processor, Tile, decode};
+use welte_vision::{Film, Limits, Pixels, Prepared, Processor, Tile, decode, decoding_memory};
 
 /// How to open a model's eyes.
 #[derive(Clone, Debug)]
@@ -63,7 +66,10 @@ impl Default for VisionOptions {
 pub struct Vision {
     spec: VisionSpec,
     processor: Processor,
+    film: Film,
     limits: Limits,
+    /// What pictures that are being decoded take together: as much as the largest one may take.
+    decoding: Budget,
     places: Places,
     /// The queries that become features, if the family has some.
     queries: Vec<f32>,
@@ -71,6 +77,8 @@ pub struct Vision {
     line_end: Option<Vec<f32>>,
     scale: f32,
     device: DeviceId,
+    /// The encoder whose features the other one reads, if there is one.
+    first: Option<Encoder>,
     encoder: Encoder,
 }
 
@@ -110,6 +118,13 @@ impl Picture {
     /// How many features it becomes.
     pub fn features(&self) -> usize {
         self.prepared.count()
+    }
+
+    /// Bytes that it takes until it is encoded.
+    pub fn bytes(&self) -> usize {
+        let tiles = self.prepared.tiles.iter();
+        let all = tiles.flat_map(|tile| [&tile.pixels].into_iter().chain(&tile.later));
+        all.map(|pixels| pixels.bytes.len()).sum()
     }
 }
 
@@ -160,8 +175,8 @@ impl Vision {
         let path = mmproj.unwrap_or(Path::new(source));
         let (spec, checkpoint) = Vision::spec(path, mmproj.is_none()).ok()??;
         let processor = processor_of(&spec, &*checkpoint, path, options).ok()?;
-        let plan = plan(&spec, &*checkpoint, processor.most_patches(), device);
-        Some(plan.ok()?.memory.total())
+        let plans = plans(&spec, &*checkpoint, processor.most_patches(), device).ok()?;
+        Some(plans.iter().map(|plan| plan.memory.total()).sum())
     }
 
     fn of(
@@ -173,19 +188,31 @@ impl Vision {
         let processor = processor_of(&spec, checkpoint, path, options)?;
         let rows = processor.most_patches();
         let load = |device: Arc<dyn Device>| {
-            let plan = plan(&spec, checkpoint, rows, &*device)?;
-            fits(&plan, &*device, checkpoint)?;
-            let loaded = device.load(plan, checkpoint, &mut |_| ())?;
-            Ok((device.info().id, Encoder::new(loaded)?))
+            let plans = plans(&spec, checkpoint, rows, &*device)?;
+            let need = plans.iter().map(|plan| plan.memory.total()).sum();
+            fits(need, &*device, checkpoint)?;
+            let load = |plan: Plan| {
+                let loaded = device.load(plan, checkpoint, &mut |_| ())?;
+                Ok(Encoder::new(loaded)?)
+            };
+            let all = plans.into_iter().map(load);
+            Ok((device.info().id, all.collect::<Result<Vec<_>, Error>>()?))
         };
-        let (device, encoder) = place(options, load)?;
+        let (device, mut encoders) = place(options, load)?;
+        let (Some(encoder), first) = (encoders.pop(), encoders.pop()) else {
+            unreachable!("a plan for each encoder");
+        };
+        let limits = Limits::of_pixels(options.most_pixels);
         Ok(Vision {
-            limits: Limits::of_pixels(options.most_pixels),
-            places: Places::of(&spec, checkpoint)?,
+            decoding: Budget::new(limits.bytes),
+            limits,
+            places: Places::of(spec.of_patches(), checkpoint)?,
             queries: welte_models::learned_queries(&spec, checkpoint)?,
             line_end: welte_models::line_end(&spec, checkpoint)?,
             scale: options.scale,
+            film: processor::film(&spec, checkpoint, path)?,
             device,
+            first,
             encoder,
             processor,
             spec,
@@ -214,11 +241,39 @@ impl Vision {
 
     /// Decodes a picture and cuts it up. Needs no device.
     pub fn read(&self, bytes: &[u8]) -> Result<Picture, Error> {
+        let _share = self.decoding.take(decoding_memory(bytes, self.limits)?);
         let pixels = decode(bytes, self.limits)?;
         Ok(Picture {
             hash: Sha256::digest(bytes).into(),
             size: [pixels.width, pixels.height],
             prepared: Arc::new(self.processor.prepare(&pixels)?),
+        })
+    }
+
+    /// How videos are shown.
+    pub fn film(&self) -> Film {
+        self.film
+    }
+
+    /// Decodes frames that become one picture. Needs no device.
+    pub fn read_frames(&self, clip: &Clip) -> Result<Picture, Error> {
+        let mut hash = Sha256::new();
+        let mut frames: Vec<Pixels> = Vec::new();
+        for bytes in &clip.frames {
+            hash.update(bytes);
+            let _share = self.decoding.take(decoding_memory(bytes, self.limits)?);
+            let pixels = decode(bytes, self.limits)?;
+            frames.push(pixels);
+        }
+        let processor = self.processor.of_video(clip.most_features);
+        let size = frames
+            .first()
+            .map_or([0; 2], |frame| [frame.width, frame.height]);
+        let prepared = processor.prepare_frames(&frames, clip.length.as_secs_f64())?;
+        Ok(Picture {
+            hash: hash.finalize().into(),
+            size,
+            prepared: Arc::new(prepared),
         })
     }
 
@@ -276,8 +331,10 @@ impl Vision {
         let rows = self.processor.rows(tile);
         let width = self.processor.width() as usize;
         let patches = rows.values.chunks_exact(width);
-        let count = rows.places.len() + self.spec.class_rows() as usize;
-        let mut bytes = Vec::with_capacity(4 * count * self.spec.row_values() as usize);
+        // The encoder that reads patches.
+        let spec = self.spec.of_patches();
+        let count = rows.places.len() + spec.class_rows() as usize;
+        let mut bytes = Vec::with_capacity(4 * count * spec.row_values() as usize);
         let mut add = |values: &[f32]| bytes.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
         let place = self.places.on(&rows.places);
         let mut own = Vec::new();
@@ -287,42 +344,55 @@ impl Vision {
             add(&own);
             add(self.places.of_key(*line, *column, &mut own));
         }
-        if self.spec.class {
+        if spec.class {
             add(&vec![0.0; width]);
             add(self.places.class());
         }
         for query in self.queries.chunks_exact(self.width()) {
-            add(&vec![0.0; self.spec.row_values() as usize - query.len()]);
+            add(&vec![0.0; spec.row_values() as usize - query.len()]);
             add(query);
         }
-        let none = vec![[0; 3]; self.spec.class_rows() as usize];
-        let all = rows.places.iter().chain(&none);
-        let all = (0..).zip(all).map(|(number, place)| Row {
-            input: Input::Feature(number),
-            axes: *place,
-            ..Row::new(0, number, 0)
-        });
-        let all: Vec<Row> = all.collect();
-        let (numbers, ends) = match self.spec.queries {
-            0 => {
-                let each = 1..=rows.features.len() as u32;
-                let ends = each.map(|i| i * self.spec.group() - 1).collect();
-                (rows.features, ends)
-            }
-            queries => {
-                let first = rows.places.len() as u32;
-                let ends: Vec<u32> = (first..first + queries).collect();
-                ((0..queries).collect(), ends)
+        let none = vec![[0; 3]; spec.class_rows() as usize];
+        let all: Vec<[u32; 3]> = rows.places.iter().chain(&none).copied().collect();
+        let patches = rows.places.len() as u32;
+        let numbers = match spec.queries {
+            0 => rows.features,
+            queries => (0..queries).collect(),
+        };
+        let found = match &self.first {
+            None => self.encoder.run(&bytes, step(spec, &all, patches), turns)?,
+            Some(first) => {
+                let found = first.run(&bytes, step(spec, &all, patches), turns)?;
+                let bytes: Vec<u8> = found.iter().flat_map(|v| v.to_ne_bytes()).collect();
+                let count = patches / spec.group();
+                let all = vec![[0; 3]; count as usize];
+                self.encoder
+                    .run(&bytes, step(&self.spec, &all, count), turns)?
             }
         };
-        let step = Step::of(Role::Text, &all, &ends);
-        let found = self.encoder.run(&bytes, step, turns)?;
         let width = self.width();
         for (number, feature) in numbers.iter().zip(found.chunks_exact(width)) {
             features[*number as usize * width..][..width].copy_from_slice(feature);
         }
         Ok(())
     }
+}
+
+/// The step of an encoder whose rows have these axes. The first `patches` of them are patches.
+fn step(spec: &VisionSpec, axes: &[[u32; 3]], patches: u32) -> Step {
+    let all = (0..).zip(axes).map(|(number, axes)| Row {
+        input: Input::Feature(number),
+        axes: *axes,
+        ..Row::new(0, number, 0)
+    });
+    let all: Vec<Row> = all.collect();
+    let ends: Vec<u32> = match spec.queries {
+        0 => (1..=patches / spec.group())
+            .map(|i| i * spec.group() - 1)
+            .collect(),
+        queries => (patches..patches + queries).collect(),
+    };
+    Step::of(Role::Text, &all, &ends)
 }
 
 fn processor_of(
@@ -335,14 +405,21 @@ fn processor_of(
     processor::read(spec, checkpoint, path, of_model)
 }
 
-fn plan(
+/// The plans of an encoder, and of the one before it first, for tiles of this many patches.
+fn plans(
     spec: &VisionSpec,
     checkpoint: &dyn Checkpoint,
-    rows: u32,
+    patches: u32,
     device: &dyn Device,
-) -> Result<Plan, Error> {
-    let program = welte_models::compile_vision(spec, checkpoint, rows)?;
-    plan_program(device, checkpoint, program, device.patterns())
+) -> Result<Vec<Plan>, Error> {
+    let mut rows = patches;
+    let plan = |part: &VisionSpec| {
+        let program = welte_models::compile_vision(part, checkpoint, rows)?;
+        rows /= part.group();
+        plan_program(device, checkpoint, program, device.patterns())
+    };
+    let parts = spec.first.as_deref().into_iter().chain([spec]);
+    parts.map(plan).collect()
 }
 
 /// Why a model without a known encoder takes no images.
@@ -382,13 +459,12 @@ pub(crate) fn place<T>(
     Err(why)
 }
 
-/// Refuses a plan that exceeds the available memory.
+/// Refuses plans of this many bytes that exceed the available memory.
 pub(crate) fn fits(
-    plan: &Plan,
+    need: u64,
     device: &dyn Device,
     checkpoint: &dyn Checkpoint,
 ) -> Result<(), Error> {
-    let need = plan.memory.total();
     match device.available_memory().filter(|have| *have < need) {
         None => Ok(()),
         Some(have) => Err(Error::Memory {

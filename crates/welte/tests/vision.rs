@@ -4,7 +4,8 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use welte::{DeviceChoice, DeviceId, DeviceOptions, Piece, Replay, Vision, VisionOptions};
+use std::time::Duration;
+use welte::{Clip, DeviceChoice, DeviceId, DeviceOptions, Piece, Replay, Vision, VisionOptions};
 use welte_models::CompileOptions;
 use welte_table::{Input, PassKind, Row};
 
@@ -90,20 +91,44 @@ fn check_features(name: &str, entry: &Value, devices: &[Tolerance]) {
             let got = vision
                 .encode(&picture)
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
-            assert_eq!(got.rows.len(), want.len(), "{what}");
             assert_eq!(
                 (got.width, &got.hash),
                 (vision.width(), picture.hash()),
                 "{what}"
             );
-            let off = got.rows.iter().zip(&want).map(|(a, b)| (a - b).abs());
-            let worst = off.fold(0.0, f32::max) / spread(&want);
-            println!("{what}: {worst:.1e} of the spread");
-            assert!(worst <= tolerance, "{what}: off by {worst} of the spread");
+            near(&what, &got.rows, &want, tolerance);
             let again = vision.encode(&picture).expect("features");
             assert!(again.rows == got.rows, "{what}: other bits");
         }
+        if let Some(video) = entry.get("video") {
+            let features = video["features"].as_str().expect("a path");
+            let want = floats(&welte_goldens::folder().join(features));
+            let parts = video["parts"].as_array().expect("parts");
+            let (_, got) = conversation(&vision, parts);
+            let what = format!("{name}, a video, {device}");
+            near(&what, &got, &want, tolerance);
+        }
     }
+}
+
+/// Compares values by their spread.
+fn near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let off = got.iter().zip(want).map(|(a, b)| (a - b).abs());
+    let worst = off.fold(0.0, f32::max) / spread(want);
+    println!("{what}: {worst:.1e} of the spread");
+    assert!(worst <= tolerance, "{what}: off by {worst} of the spread");
+}
+
+/// Frames of a video that become one picture.
+fn clip(part: &Value) -> Option<Clip> {
+    let frames = part["clip"].as_array()?.iter();
+    let frames = frames.map(|name| picture(name.as_str().expect("a name")).into());
+    Some(Clip {
+        frames: frames.collect(),
+        length: Duration::from_secs_f64(part["seconds"].as_f64().expect("seconds")),
+        most_features: 1280,
+    })
 }
 
 /// The rows of a conversation with pictures, and the features that they read.
@@ -121,14 +146,18 @@ fn conversation(vision: &Vision, parts: &[Value]) -> (Vec<Row>, Vec<f32>) {
         }
     };
     for part in parts {
-        let Some(name) = part["picture"].as_str() else {
-            tokens(&mut rows, &mut axis, &part["tokens"]);
-            continue;
+        let picture = match (part["picture"].as_str(), clip(part)) {
+            (Some(name), _) => vision.read(&picture(name)),
+            (None, Some(clip)) => vision.read_frames(&clip),
+            (None, None) => {
+                tokens(&mut rows, &mut axis, &part["tokens"]);
+                continue;
+            }
         };
-        let picture = vision.read(&picture(name)).expect("a picture");
+        let picture = picture.expect("a picture");
         let before = (features.len() / vision.width()) as u32;
         features.extend_from_slice(&vision.encode(&picture).expect("features").rows);
-        let mut marks = part["marks"].as_array().expect("marks").iter();
+        let mut marks = part["marks"].as_array().into_iter().flatten();
         for piece in vision.layout(&picture) {
             match piece {
                 Piece::Text(_) => tokens(&mut rows, &mut axis, marks.next().expect("a mark")),
@@ -153,7 +182,7 @@ fn conversation(vision: &Vision, parts: &[Value]) -> (Vec<Row>, Vec<f32>) {
                 }
             }
         }
-        assert!(marks.next().is_none(), "{name}: a mark is left");
+        assert!(marks.next().is_none(), "{part}: a mark is left");
     }
     (rows, features)
 }
@@ -165,9 +194,16 @@ fn check_logits(name: &str, devices: &[Tolerance]) {
         .iter()
         .find(|entry| entry["name"] == name)
         .expect("the golden");
-    let text = |key: &str| entry[key].as_str().expect("text");
-    let golden = welte_goldens::Golden::new(text("path"));
-    let want = floats(&welte_goldens::folder().join(text("logits")));
+    logits_of(name, entry, &entry["path"], devices);
+    if let Some(video) = entry.get("video") {
+        logits_of(&format!("{name}, a video"), video, &entry["path"], devices);
+    }
+}
+
+fn logits_of(name: &str, entry: &Value, path: &Value, devices: &[Tolerance]) {
+    let golden = welte_goldens::Golden::new(path.as_str().expect("a path"));
+    let logits = entry["logits"].as_str().expect("a path");
+    let want = floats(&welte_goldens::folder().join(logits));
     let vector = entry["vector"].as_str();
     let vector = vector.map(|path| floats(&welte_goldens::folder().join(path)));
     let checkpoint = welte_formats::open(golden.path()).expect("a checkpoint");
@@ -209,14 +245,7 @@ fn check_logits(name: &str, devices: &[Tolerance]) {
         let outputs: Vec<u32> = (all - 8..all).collect();
         let pass = program.pass(PassKind::Prompt).expect("a prompt pass");
         let got = context.step_rows(pass, &rows, &outputs).expect("logits");
-        assert_eq!(got.len(), want.len(), "{name}, {kind}");
-        let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
-        let worst = off.fold(0.0, f32::max) / spread(&want);
-        println!("{name}, {kind}, logits: {worst:.1e} of the spread");
-        assert!(
-            worst <= tolerance,
-            "{name}, {kind}: off by {worst} of the spread"
-        );
+        near(&format!("{name}, {kind}, logits"), got, &want, tolerance);
         let Some(want) = &vector else { continue };
         let pass = program.pass(PassKind::Embed).expect("an embed pass");
         let got = context
@@ -252,7 +281,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi llava gemma3_scan gemma4_31b gemma4_26b minicpmv4 minicpmv4_5);
+goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi kimi_k25 llava gemma3_scan gemma4_31b gemma4_26b minicpmv4 minicpmv4_5 minicpmv4_6 minicpmv4_6_4x lighton_ocr);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {

@@ -21,7 +21,13 @@ pub(super) const QWEN3_NEXT: Architecture = Architecture {
 pub(super) const QWEN3_5: Architecture = Architecture {
     name: "qwen35",
     gguf: &["qwen35", "qwen35moe"],
-    hugging_face: &["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
+    hugging_face: &[
+        "qwen3_5",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "minicpmv4_6",
+    ],
     finish: |spec, keys| finish(spec, keys, keys.is_gguf()),
     ..QWEN3_NEXT
 };

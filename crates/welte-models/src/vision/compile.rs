@@ -1,7 +1,7 @@
 //! Compiles an encoder of pictures: one pass without caches, whose rows are the patches of a tile.
 
 use super::family::{Family, Pool, ProjectorNorm};
-use super::weights::{Layer, Limits, Linear, Queries, Weights, taker};
+use super::weights::{Attention, Layer, Limits, Linear, Queries, Weights, taker};
 use super::{VisionAct, VisionFamily, VisionSpec};
 use crate::Error;
 use crate::buffers::Buffers;
@@ -13,7 +13,8 @@ use welte_table::{
     params as p,
 };
 
-/// The program of an encoder whose tiles have at most `patches` patches. Its rows read features of [`VisionSpec::row_values`] values.
+/// The program of an encoder whose tiles have at most `patches` patches, or features of the encoder before it. Its rows read features of
+/// [`VisionSpec::row_values`] values.
 pub fn compile_vision(
     spec: &VisionSpec,
     checkpoint: &dyn Checkpoint,
@@ -76,9 +77,10 @@ pub fn compile_vision(
             1 => BufferRef::NONE,
             states => add("prompt.states", rows, states * dim),
         },
-        pooled: match spec.deep.len() {
-            0 => BufferRef::NONE,
-            _ => add("prompt.pooled", outputs, states * joined),
+        pooled: if spec.deep.is_empty() && !Family::of(spec.family).merger {
+            BufferRef::NONE
+        } else {
+            add("prompt.pooled", outputs, states * joined)
         },
         kv: of_queries(&mut add, "prompt.kv", 1),
         asked: of_queries(&mut add, "prompt.asked", 1),
@@ -169,9 +171,13 @@ impl Emitter<'_> {
             &buffers,
             embed.words(),
         );
-        self.linear("patch", &weights.patch, (set.read, read), (set.x, dim));
+        match &weights.patch {
+            Some(patch) => self.linear("patch", patch, (set.read, read), (set.x, dim)),
+            None => self.copy("states", (set.read, read), (set.x, dim), dim),
+        }
         if let Some(second) = &weights.patch2 {
-            self.linear("second patch", second, (set.read, read), (set.norm, dim));
+            let later = (at(set.read, second.k), read);
+            self.linear("second patch", second, later, (set.norm, dim));
             self.add("sum of patches", (set.norm, dim));
         }
         let positions = (at(set.read, spec.patch_values()), read);
@@ -185,22 +191,26 @@ impl Emitter<'_> {
         if norm_first {
             self.add("positions", positions);
         }
-        for (index, layer) in weights.layers.iter().enumerate() {
-            self.out.layer = Some(index as u32);
+        for (index, layer) in (spec.first_layer..).zip(&weights.layers) {
+            self.out.layer = Some(index);
             self.out.part = ModelPart::Attention;
-            self.attention(index as u32, layer);
+            let windowed = spec.window.is_some() && !spec.whole.contains(&index);
+            self.attention(&layer.attention, windowed);
             self.out.part = ModelPart::FeedForward;
             self.feed_forward(layer);
-            let deep = weights.deep.iter().position(|d| d.layer == index as u32);
+            let deep = weights.deep.iter().position(|d| d.layer == index);
             if let Some(number) = deep {
                 self.keep_state(1 + number as u32);
             }
-            let tap = spec.taps.iter().position(|tap| *tap == index as u32 + 1);
+            let tap = spec.taps.iter().position(|tap| *tap == index + 1);
             if let Some(number) = tap {
                 self.keep_state(number as u32);
             }
         }
         self.out.layer = None;
+        if let Some(window) = &weights.window {
+            self.attention(window, true);
+        }
         self.out.part = ModelPart::Head;
         if let Some(norm) = weights.last_norm {
             self.norm("last norm", norm, spec.eps, set.x, set.x);
@@ -217,12 +227,12 @@ impl Emitter<'_> {
         self.out.pass(PassKind::Embed, (rows, outputs), result)
     }
 
-    fn attention(&mut self, index: u32, layer: &Layer) {
+    fn attention(&mut self, own: &Attention, windowed: bool) {
         let (spec, set, weights) = (self.spec, self.set, self.weights);
         let (dim, heads) = (spec.dim, spec.heads);
-        self.norm("attention norm", layer.norm1, spec.eps, set.x, set.norm);
-        self.linear("qkv", &layer.qkv, (set.norm, dim), (set.qkv, 3 * dim));
-        if let Some([q, k]) = layer.head_norms {
+        self.norm("attention norm", own.norm, spec.eps, set.x, set.norm);
+        self.linear("qkv", &own.qkv, (set.norm, dim), (set.qkv, 3 * dim));
+        if let Some([q, k]) = own.head_norms {
             self.head_norm("query norm", q, 0);
             self.head_norm("key norm", k, dim);
             if spec.family == VisionFamily::Gemma4 {
@@ -247,7 +257,6 @@ impl Emitter<'_> {
             self.out
                 .push("rope", Op::Rope, &[turn.freqs], &buffers, params.words());
         }
-        let windowed = spec.window.is_some() && !spec.whole.contains(&index);
         let params = p::EncodeAttention {
             heads,
             kv_heads: heads,
@@ -272,14 +281,9 @@ impl Emitter<'_> {
             params.words(),
         );
         // The queries are not read again.
-        self.linear(
-            "attention output",
-            &layer.o,
-            (set.norm, dim),
-            (set.qkv, dim),
-        );
-        self.scale("attention scale", layer.scales.map(|s| s[0]), set.qkv);
-        if let Some([norm, _]) = layer.post_norms {
+        self.linear("attention output", &own.o, (set.norm, dim), (set.qkv, dim));
+        self.scale("attention scale", own.scale, set.qkv);
+        if let Some(norm) = own.post_norm {
             self.norm("norm after attention", norm, spec.eps, set.qkv, set.qkv);
         }
         self.add("attention sum", (set.qkv, dim));
@@ -302,7 +306,7 @@ impl Emitter<'_> {
     fn feed_forward(&mut self, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let (dim, ffn) = (spec.dim, spec.ffn);
-        self.norm("feed-forward norm", layer.norm2, spec.eps, set.x, set.norm);
+        self.norm("feed-forward norm", layer.norm, spec.eps, set.x, set.norm);
         let wide = layer.up.n;
         self.linear("up", &layer.up, (set.norm, dim), (set.wide, wide));
         let h = if spec.gated {
@@ -313,8 +317,8 @@ impl Emitter<'_> {
             set.wide
         };
         self.linear("down", &layer.down, (h, ffn), (set.norm, dim));
-        self.scale("feed-forward scale", layer.scales.map(|s| s[1]), set.norm);
-        if let Some([_, norm]) = layer.post_norms {
+        self.scale("feed-forward scale", layer.scale, set.norm);
+        if let Some(norm) = layer.post_norm {
             self.norm(
                 "norm after feed-forward",
                 norm,
@@ -474,6 +478,14 @@ impl Emitter<'_> {
             self.out
                 .push("projector norm", Op::Norm, &[weight], &buffers, words);
         }
+        if own.merger {
+            self.copy(
+                "patches",
+                (set.joined, joined),
+                (set.pooled, joined),
+                joined,
+            );
+        }
         if let (true, Some(norm)) = (spec.joined_norm, weights.projector_norm) {
             self.projector_norm(norm, joined);
         }
@@ -503,6 +515,37 @@ impl Emitter<'_> {
                 self.act("projector activation", spec.projector_act, to, n);
                 self.linear("second projection", second, (to, n), (set.result, width));
             }
+        }
+        if own.merger {
+            self.add_mean(joined);
+        }
+    }
+
+    /// Adds the mean of their patches to features.
+    fn add_mean(&mut self, joined: u32) {
+        let (dim, set) = (self.spec.dim, self.set);
+        let scale = p::Scale {
+            n: joined,
+            scale: 1.0 / self.spec.group() as f32,
+            cap: 0.0,
+            y_stride: joined,
+        };
+        self.out.push(
+            "part of the mean",
+            Op::Scale,
+            &[],
+            &[set.pooled],
+            scale.words(),
+        );
+        let params = p::Add {
+            n: dim,
+            x_stride: joined,
+            y_stride: dim,
+        };
+        for patch in 0..self.spec.group() {
+            let buffers = [at(set.pooled, patch * dim), set.result];
+            self.out
+                .push("sum of patches", Op::Add, &[], &buffers, params.words());
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Family {
     pub(super) names: &'static VisionNames,
     /// Those in GGUF files.
     pub(super) gguf_names: &'static VisionNames,
+    /// Neighbours attend to each other after the layers, and features are added to the mean of their patches.
+    pub(super) merger: bool,
     /// What configurations leave out.
     pub(super) tower: Tower,
     /// Where the number of patches along a feature's side is, and what it is without it.
@@ -206,6 +208,7 @@ const IDEFICS3: Family = Family {
     gguf: &["idefics3"],
     names: &names::SIGLIP,
     gguf_names: &names::GGUF_IDEFICS3,
+    merger: false,
     tower: Tower {
         patch: 32,
         ..SIGLIP
@@ -267,6 +270,19 @@ const PIXTRAL: Family = Family {
     ..IDEFICS3
 };
 
+const MISTRAL3: Family = Family {
+    family: VisionFamily::Mistral3,
+    title: "Mistral 3",
+    hugging_face: &["mistral3"],
+    names: &names::MISTRAL3,
+    merge: Merge::Model("spatial_merge_size", 2),
+    gguf_merge: Merge::Encoder("spatial_merge_size", 2),
+    pool: Pool::ByValue,
+    projector_norm: ProjectorNorm::Patches,
+    merging: true,
+    ..PIXTRAL
+};
+
 const GLM4V: Family = Family {
     family: VisionFamily::Glm4V,
     title: "GLM-4V",
@@ -291,6 +307,22 @@ const GLM4V: Family = Family {
     merging: true,
     projector: Projector::Gated("intermediate_size", 13696),
     ..QWEN2
+};
+
+const MINICPM_V46: Family = Family {
+    family: VisionFamily::MiniCpmV46,
+    title: "MiniCPM-V 4.6",
+    hugging_face: &["minicpmv4_6"],
+    gguf: &["minicpmv4_6"],
+    names: &names::MINICPM_V46,
+    gguf_names: &names::GGUF_MINICPM_V46,
+    merge: Merge::Fixed(4),
+    gguf_merge: Merge::Encoder("projector.scale_factor", 4),
+    places: Places::Buckets,
+    projector_norm: ProjectorNorm::Joined,
+    projector: Projector::Two,
+    tower: SIGLIP,
+    ..IDEFICS3
 };
 
 /// In the order in which a person reads them.
@@ -365,18 +397,14 @@ static ALL: &[Family] = &[
         ..QWEN2
     },
     PIXTRAL,
+    MISTRAL3,
     Family {
-        family: VisionFamily::Mistral3,
-        title: "Mistral 3",
-        hugging_face: &["mistral3"],
-        gguf: &["pixtral"],
-        names: &names::MISTRAL3,
-        merge: Merge::Model("spatial_merge_size", 2),
-        gguf_merge: Merge::Encoder("spatial_merge_size", 2),
-        pool: Pool::ByValue,
-        projector_norm: ProjectorNorm::Patches,
-        merging: true,
-        ..PIXTRAL
+        family: VisionFamily::LightOnOcr,
+        title: "LightOnOCR",
+        hugging_face: &["lighton_ocr"],
+        gguf: &["lightonocr"],
+        names: &names::LIGHT_ON_OCR,
+        ..MISTRAL3
     },
     Family {
         family: VisionFamily::Lfm2,
@@ -453,6 +481,18 @@ static ALL: &[Family] = &[
         projector: Projector::Queries,
         ..IDEFICS3
     },
+    MINICPM_V46,
+    Family {
+        family: VisionFamily::MiniCpmMerger,
+        // Only a part of an encoder.
+        title: "",
+        hugging_face: &[],
+        gguf: &[],
+        names: &names::MINICPM_MERGER,
+        gguf_names: &names::GGUF_MINICPM_MERGER,
+        merger: true,
+        ..MINICPM_V46
+    },
     Family {
         family: VisionFamily::PaddleOcr,
         title: "PaddleOCR-VL",
@@ -493,7 +533,7 @@ static ALL: &[Family] = &[
         family: VisionFamily::Kimi,
         title: "Kimi-VL and Kimi K2.5",
         hugging_face: &["kimi_vl", "kimi_k25"],
-        gguf: &["kimivl"],
+        gguf: &["kimivl", "kimik25"],
         names: &names::KIMI,
         gguf_names: &names::GGUF_LFM2,
         tower: Tower {
@@ -570,7 +610,8 @@ impl Family {
 impl VisionSpec {
     /// The families, for a person.
     pub fn families() -> String {
-        let titles: Vec<&str> = ALL.iter().map(|one| one.title).collect();
+        let titles = ALL.iter().map(|one| one.title);
+        let titles: Vec<&str> = titles.filter(|title| !title.is_empty()).collect();
         titles.join(", ")
     }
 

@@ -41,6 +41,8 @@ pub enum VisionFamily {
     Pixtral,
     /// Mistral 3: Pixtral whose features consist of several patches.
     Mistral3,
+    /// LightOnOCR: Mistral 3 whose features stand in one line.
+    LightOnOcr,
     /// LFM2-VL: SigLIP 2, whose positions are resized to the picture; the vectors side by side, a norm, two matrices.
     Lfm2,
     /// InternVL: a row of its own for the class, scaled layers; the vectors side by side, a norm, two matrices.
@@ -50,6 +52,10 @@ pub enum VisionFamily {
     Llava,
     /// MiniCPM-V 2.6 to 4.5: SigLIP; learned queries, as many for every tile, attend to its patches, then a norm and a matrix.
     MiniCpmV,
+    /// MiniCPM-V 4.6: SigLIP, in the middle of which four patches become one; a norm of the vectors side by side, two matrices.
+    MiniCpmV46,
+    /// What MiniCPM-V 4.6 has up to that place: at last neighbours attend to each other, and two matrices add to their mean.
+    MiniCpmMerger,
     /// PaddleOCR-VL: SigLIP with positions that are learned and rotary; a norm of each patch, the vectors side by side, two matrices.
     PaddleOcr,
 }
@@ -116,8 +122,10 @@ pub struct VisionSpec {
     pub projector_act: VisionAct,
     /// The side of a patch in pixels.
     pub patch: u32,
-    /// Frames that a patch's values repeat.
+    /// Frames of a patch.
     pub frames: u32,
+    /// Steps of the time axis in a second of a video; `None`: every picture of it is a step.
+    pub ticks: Option<f64>,
     /// The side of a picture that the encoder was trained with.
     pub image: u32,
     /// Patches along a feature's side.
@@ -128,6 +136,8 @@ pub struct VisionSpec {
     pub theta: f32,
     /// Rotated pairs are neighbours.
     pub interleaved: bool,
+    /// Each half of a head turns by itself.
+    pub by_halves: bool,
     /// Features along a window's side.
     pub window: Option<u32>,
     /// With windows: the layers whose rows see the whole picture.
@@ -150,12 +160,29 @@ pub struct VisionSpec {
     pub by_pixel: bool,
     /// Queries that attend to the patches of a tile and become its features; 0: patches become features.
     pub queries: u32,
+    /// The encoder whose features this one reads in place of patches.
+    pub first: Option<Box<VisionSpec>>,
+    /// The first of its layers; those before it belong to the encoder before it.
+    pub first_layer: u32,
 }
 
 impl VisionSpec {
-    /// Values of a patch.
+    /// Values of a patch, or of a feature of the encoder before this one.
     pub fn patch_values(&self) -> u32 {
-        3 * self.frames * self.patch * self.patch
+        match &self.first {
+            Some(first) => first.feature_values(),
+            None => 3 * self.frames * self.patch * self.patch,
+        }
+    }
+
+    /// The encoder that reads patches: this one or the one before it.
+    pub fn of_patches(&self) -> &VisionSpec {
+        self.first.as_deref().unwrap_or(self)
+    }
+
+    /// Patches along a feature's side, of both encoders together.
+    pub fn whole_merge(&self) -> u32 {
+        self.merge * self.first.as_ref().map_or(1, |first| first.merge)
     }
 
     /// Values that a row reads: a patch, the vector of its place, and what its keys add or queries are.

@@ -26,6 +26,8 @@ pub(super) struct VisionNames {
     /// Factors of what attention and feed-forward parts add; full names.
     pub(super) scales: [&'static str; 2],
     pub(super) last_norm: &'static str,
+    /// Those of the attention of neighbours: a norm, queries, keys, values and the output.
+    pub(super) window: [&'static str; 5],
     /// What is subtracted from features before the projector, and what they are multiplied by then; full names.
     pub(super) standard: [&'static str; 2],
     /// Those of the projector have prefixes of their own.
@@ -83,6 +85,7 @@ pub(super) const SIGLIP: VisionNames = VisionNames {
     down: "encoder.layers.{}.mlp.fc2",
     scales: ["", ""],
     last_norm: "post_layernorm",
+    window: [""; 5],
     standard: ["", ""],
     projector_norm: "",
     merging: "",
@@ -225,6 +228,14 @@ pub(super) const MISTRAL3: VisionNames = VisionNames {
     ..PIXTRAL
 };
 
+pub(super) const LIGHT_ON_OCR: VisionNames = VisionNames {
+    projector_norm: "vision_projection.norm",
+    merging: "vision_projection.patch_merger.merging_layer",
+    linear1: "vision_projection.linear_1",
+    linear2: "vision_projection.linear_2",
+    ..PIXTRAL
+};
+
 pub(super) const LFM2: VisionNames = VisionNames {
     projector_norm: "multi_modal_projector.layer_norm",
     linear1: "multi_modal_projector.linear_1",
@@ -291,6 +302,50 @@ pub(super) const GGUF_MINICPM_V: VisionNames = VisionNames {
     ..GGUF
 };
 
+pub(super) const MINICPM_V46: VisionNames = VisionNames {
+    projector_norm: "merger.mlp.0.pre_norm",
+    linear1: "merger.mlp.0.linear_1",
+    linear2: "merger.mlp.0.linear_2",
+    ..SIGLIP
+};
+
+pub(super) const MINICPM_MERGER: VisionNames = VisionNames {
+    last_norm: "",
+    window: [
+        "vit_merger.layer_norm1",
+        "vit_merger.self_attn.q_proj",
+        "vit_merger.self_attn.k_proj",
+        "vit_merger.self_attn.v_proj",
+        "vit_merger.self_attn.out_proj",
+    ],
+    projector_norm: "vit_merger.pre_norm",
+    linear1: "vit_merger.linear_1",
+    linear2: "vit_merger.linear_2",
+    ..SIGLIP
+};
+
+pub(super) const GGUF_MINICPM_V46: VisionNames = VisionNames {
+    projector_norm: "mm.input_norm",
+    linear1: "mm.up",
+    linear2: "mm.down",
+    ..GGUF
+};
+
+pub(super) const GGUF_MINICPM_MERGER: VisionNames = VisionNames {
+    last_norm: "",
+    window: [
+        "v.vit_merger.ln1",
+        "v.vit_merger.attn_q",
+        "v.vit_merger.attn_k",
+        "v.vit_merger.attn_v",
+        "v.vit_merger.attn_out",
+    ],
+    projector_norm: "v.vit_merger.ds_ln",
+    linear1: "v.vit_merger.ds_ffn_up",
+    linear2: "v.vit_merger.ds_ffn_down",
+    ..GGUF
+};
+
 pub(super) const PADDLE_OCR: VisionNames = VisionNames {
     projector_norm: "mlp_AR.pre_norm",
     linear1: "mlp_AR.linear_1",
@@ -317,6 +372,7 @@ pub(super) const GGUF: VisionNames = VisionNames {
     down: "v.blk.{}.ffn_down",
     scales: ["v.blk.{}.ls1.weight", "v.blk.{}.ls2.weight"],
     last_norm: "v.post_ln",
+    window: [""; 5],
     standard: ["v.std_bias", "v.std_scale"],
     projector_norm: "",
     merging: "",

@@ -25,8 +25,58 @@ pub fn vision_spec(checkpoint: &dyn Checkpoint) -> Result<Option<VisionSpec>, Er
     let Some(spec) = spec else {
         return Ok(None);
     };
-    check(&keys, &spec)?;
+    let spec = match spec.family {
+        VisionFamily::MiniCpmV46 => merged(&keys, spec)?,
+        _ => spec,
+    };
+    for part in spec.first.iter().map(|first| &**first).chain([&spec]) {
+        check(&keys, part)?;
+    }
     Ok(Some(spec))
+}
+
+/// Cuts MiniCPM-V 4.6 in two where four patches become one.
+fn merged(keys: &Keys<'_>, mut spec: VisionSpec) -> Result<VisionSpec, Error> {
+    let whole = std::mem::replace(&mut spec.merge, 2);
+    (spec.hidden, spec.projector_eps) = (4 * spec.dim, 1e-6);
+    match whole {
+        2 => return Ok(spec),
+        4 => {}
+        _ => {
+            let problem = format!("{whole} patches to a feature's side; must be 2 or 4");
+            return Err(keys.error("vision encoder", problem));
+        }
+    }
+    let key = match keys.checkpoint.dialect() {
+        Dialect::Gguf => "clip.vision.wa_layer_indexes",
+        Dialect::HuggingFace => "insert_layer_id",
+    };
+    let after = match keys.checkpoint.dialect() {
+        Dialect::Gguf => numbers(keys, key)?.first().copied(),
+        Dialect::HuggingFace => keys.u32(key)?,
+    };
+    let after = after.unwrap_or(6);
+    if after >= spec.layers {
+        let problem = format!("is {after}; there are {} layers", spec.layers);
+        return Err(keys.error(key, problem));
+    }
+    let first = VisionSpec {
+        family: VisionFamily::MiniCpmMerger,
+        layers: after + 1,
+        whole: (0..=after).collect(),
+        window: Some(1),
+        hidden: 4 * spec.ffn,
+        width: spec.dim,
+        projector_eps: spec.eps,
+        projector_act: VisionAct::GeluTanh,
+        ..spec.clone()
+    };
+    Ok(VisionSpec {
+        first_layer: after + 1,
+        positions: 0,
+        first: Some(Box::new(first)),
+        ..spec
+    })
 }
 
 /// The name of an encoder of a family that is not supported; `None` if there is no encoder.
@@ -210,6 +260,13 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     if family == VisionFamily::Gemma4 {
         plain_gemma4(keys, dim, heads)?;
     }
+    let merge = match keys.text("downsample_mode")? {
+        Some("4x") if family == VisionFamily::MiniCpmV46 => 2,
+        _ => merge,
+    };
+    if family == VisionFamily::MiniCpmV46 && keys.u32("merger_times")?.is_some_and(|n| n != 1) {
+        return Err(keys.error("merger_times", "is not supported; it must be 1"));
+    }
     let window = match family {
         VisionFamily::Qwen2_5 => {
             let pixels = size(("window_size", 112), MOST_SIDE)?;
@@ -222,7 +279,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         (key, default) => keys.positive(&format!("vision_config.{key}"), Some(default))?,
     };
     let projector_eps = match family {
-        VisionFamily::Mistral3 => keys.positive("rms_norm_eps", Some(1e-6))?,
+        VisionFamily::Mistral3 | VisionFamily::LightOnOcr => {
+            keys.positive("rms_norm_eps", Some(1e-6))?
+        }
         _ => eps,
     };
     let whole = match (window, has("fullatt_block_indexes")) {
@@ -241,7 +300,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     };
     only_last_layer(keys, family)?;
     let dropped = "drop_vision_last_layer";
-    if family == VisionFamily::MiniCpmV && keys.bool(dropped)? == Some(true) {
+    let minicpm = matches!(family, VisionFamily::MiniCpmV | VisionFamily::MiniCpmV46);
+    if minicpm && keys.bool(dropped)? == Some(true) {
         return Err(keys.error(dropped, "is not supported; it must be false"));
     }
     let taps = match family {
@@ -277,11 +337,19 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         } else {
             1
         },
+        ticks: match family {
+            VisionFamily::Qwen2_5 => {
+                let key = "vision_config.tokens_per_second";
+                Some(keys.positive(key, Some(4.0))?)
+            }
+            _ => None,
+        },
         image,
         merge,
         positions: own.positions(side),
         theta: keys.positive(theta, Some(own.theta().into()))? as f32,
         interleaved: own.rotation == Rotation::Turns,
+        by_halves: false,
         window,
         whole,
         deep,
@@ -303,6 +371,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             Projector::Queries => keys.size("query_num", Some(64), MOST_QUERIES)?,
             _ => 0,
         },
+        first: None,
+        first_layer: 0,
     }))
 }
 
@@ -551,12 +621,16 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         projector_act: VisionAct::Gelu,
         patch,
         // The kernels of both frames are tensors of their own.
-        frames: 1,
+        frames: if own.video { 2 } else { 1 },
+        // All published models have this.
+        ticks: (family == VisionFamily::Qwen2_5).then_some(2.0),
         image,
         merge,
         positions: own.positions(side),
         theta: own.theta(),
         interleaved: matches!(own.rotation, Rotation::Alternating | Rotation::Turns),
+        // Its converter has moved the pairs that turn by columns to the front.
+        by_halves: said == Some("kimik25"),
         window,
         whole,
         deep,
@@ -577,5 +651,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             Projector::Queries => keys.size("clip.minicpmv_query_num", Some(64), MOST_QUERIES)?,
             _ => 0,
         },
+        first: None,
+        first_layer: 0,
     }))
 }

@@ -26,17 +26,24 @@ pub(super) struct Linear {
 }
 
 pub(super) struct Layer {
-    pub(super) norm1: NormWeights,
-    pub(super) norm2: NormWeights,
-    pub(super) qkv: Linear,
-    pub(super) o: Linear,
+    pub(super) attention: Attention,
+    pub(super) norm: NormWeights,
     pub(super) up: Linear,
     pub(super) down: Linear,
-    pub(super) scales: Option<[WeightId; 2]>,
+    /// The factor of what it adds, and its norm.
+    pub(super) scale: Option<WeightId>,
+    pub(super) post_norm: Option<NormWeights>,
+}
+
+pub(super) struct Attention {
+    pub(super) norm: NormWeights,
+    pub(super) qkv: Linear,
+    pub(super) o: Linear,
     /// Norms of a head's queries and keys.
     pub(super) head_norms: Option<[WeightId; 2]>,
-    /// Norms of what attention and feed-forward parts add.
-    pub(super) post_norms: Option<[NormWeights; 2]>,
+    /// The factor of what it adds, and its norm.
+    pub(super) scale: Option<WeightId>,
+    pub(super) post_norm: Option<NormWeights>,
 }
 
 impl Linear {
@@ -50,7 +57,7 @@ impl Layer {
     /// Some of its matrices have parts that differ in the limits of what they read.
     pub(super) fn has_own_limits(&self) -> bool {
         let differ = |linear: &Linear| linear.own_limits().is_some();
-        differ(&self.qkv) || differ(&self.up)
+        differ(&self.attention.qkv) || differ(&self.up)
     }
 }
 
@@ -85,13 +92,16 @@ pub(super) struct Queries {
 
 pub(super) struct Weights {
     pub(super) nothing: WeightId,
-    pub(super) patch: Linear,
+    /// The product of patches. Without it rows read states.
+    pub(super) patch: Option<Linear>,
     /// The kernel of a second frame.
     pub(super) patch2: Option<Linear>,
     pub(super) first_norm: Option<NormWeights>,
     pub(super) turns: Vec<Turn>,
     pub(super) layers: Vec<Layer>,
     pub(super) deep: Vec<Deep>,
+    /// Attention of neighbours after the layers.
+    pub(super) window: Option<Attention>,
     pub(super) last_norm: Option<NormWeights>,
     /// Factors of features before the projector, and what is added then.
     pub(super) standard: Option<[WeightId; 2]>,
@@ -240,18 +250,15 @@ impl Taker<'_> {
         if dim != ffn && self.collector.is_gguf() && swapped(&up) {
             std::mem::swap(&mut up, &mut down);
         }
-        let scales = match self.spec.family {
-            VisionFamily::InternVl => {
-                let [first, second] = of_scales;
-                let mut scale = |what: &str, name: String| {
-                    self.collector.vector(&label(what), &[(name, dim)], 0.0)
-                };
-                let first = scale("attention scale", first)?;
-                Some([first, scale("feed-forward scale", second)?])
+        let mut scale = [None; 2];
+        if self.spec.family == VisionFamily::InternVl {
+            let whats = ["attention scale", "feed-forward scale"];
+            for ((scale, what), name) in scale.iter_mut().zip(whats).zip(of_scales) {
+                let vector = self.collector.vector(&label(what), &[(name, dim)], 0.0)?;
+                *scale = Some(vector);
             }
-            _ => None,
-        };
-        let (mut head_norms, mut post_norms) = (None, None);
+        }
+        let (mut head_norms, mut post_norm) = (None, [None; 2]);
         if Family::of(self.spec.family).head_norms {
             let head = dim / self.spec.heads;
             let [q, k] = of_heads;
@@ -265,7 +272,7 @@ impl Taker<'_> {
             let [first, second] = of_posts;
             let first = self.norm(&label("norm after attention"), &first, 0.0)?;
             let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
-            post_norms = Some([first, second]);
+            post_norm = [Some(first), Some(second)];
         }
         let up = if self.spec.gated {
             vec![(gate, ffn), (up, ffn)]
@@ -273,15 +280,34 @@ impl Taker<'_> {
             vec![(up, ffn)]
         };
         Ok(Layer {
-            norm1: self.norm(&label("attention norm"), &norm1, 0.0)?,
-            norm2: self.norm(&label("feed-forward norm"), &norm2, 0.0)?,
-            qkv: self.linear(&label("qkv"), &qkv, dim)?,
-            o: self.linear(&label("attention output"), &[(o, dim)], dim)?,
+            attention: Attention {
+                norm: self.norm(&label("attention norm"), &norm1, 0.0)?,
+                qkv: self.linear(&label("qkv"), &qkv, dim)?,
+                o: self.linear(&label("attention output"), &[(o, dim)], dim)?,
+                head_norms,
+                scale: scale[0],
+                post_norm: post_norm[0],
+            },
+            norm: self.norm(&label("feed-forward norm"), &norm2, 0.0)?,
             up: self.linear(&label("up"), &up, dim)?,
             down: self.linear(&label("down"), &[(down, dim)], ffn)?,
-            scales,
-            head_norms,
-            post_norms,
+            scale: scale[1],
+            post_norm: post_norm[1],
+        })
+    }
+
+    /// Attention of neighbours.
+    fn window(&mut self) -> Result<Attention, Error> {
+        let dim = self.spec.dim;
+        let [norm, q, k, v, o] = self.names.window.map(|name| self.tower(name));
+        let qkv = [q, k, v].map(|name| (name, dim));
+        Ok(Attention {
+            norm: self.norm("norm of neighbours", &norm, 0.0)?,
+            qkv: self.linear("qkv of neighbours", &qkv, dim)?,
+            o: self.linear("output of neighbours", &[(o, dim)], dim)?,
+            head_norms: None,
+            scale: None,
+            post_norm: None,
         })
     }
 
@@ -339,7 +365,7 @@ impl Taker<'_> {
             rot,
             pairs,
         };
-        let rotation = Family::of(spec.family).rotation;
+        let rotation = rotation(spec);
         if rotation == Rotation::Turns {
             // Even pairs turn by the column, odd ones by the line. Nothing turns where the frequency is 0.
             let shifted = frequencies(spec);
@@ -510,14 +536,16 @@ impl Taker<'_> {
 
     pub(super) fn all(&mut self) -> Result<Weights, Error> {
         let (spec, names) = (self.spec, self.names);
-        let (dim, values) = (spec.dim, spec.patch_values());
+        let dim = spec.dim;
         let gguf = self.collector.is_gguf();
         let nothing = vec![0.0; spec.row_values() as usize];
         let nothing = self.constant("nothing", nothing, Usage::Lookup);
         let patch = self.tower(names.patch);
         let second = format!("{patch}.weight.1");
         let own = Family::of(spec.family);
-        let patch2 = if own.video && gguf {
+        let frames_apart = own.video && gguf;
+        let values = spec.patch_values() / if frames_apart { spec.frames } else { 1 };
+        let patch2 = if frames_apart {
             let label = "patch of a second frame";
             let pieces = self.collector.joined(label, &[(second, dim)], values)?;
             Some(Linear {
@@ -546,19 +574,27 @@ impl Taker<'_> {
         } else {
             None
         };
-        let patch = self.linear("patch", &[(patch, dim)], values)?;
+        let patch = match spec.first {
+            Some(_) => None,
+            None => Some(self.linear("patch", &[(patch, dim)], values)?),
+        };
         let turns = if spec.is_rotary() {
             self.turns()
         } else {
             Vec::new()
         };
         let mut layers = Vec::new();
-        for index in 0..spec.layers {
+        for index in spec.first_layer..spec.layers {
             layers.push(self.layer(index)?);
         }
         let deep = (0..).zip(&spec.deep);
         let deep = deep.map(|(number, layer)| self.deep(number, *layer));
         let deep = deep.collect::<Result<_, Error>>()?;
+        let window = if own.merger {
+            Some(self.window()?)
+        } else {
+            None
+        };
         let last_norm = self.tower(names.last_norm);
         let last_norm = if names.last_norm.is_empty() {
             None
@@ -630,6 +666,7 @@ impl Taker<'_> {
             turns,
             layers,
             deep,
+            window,
             last_norm,
             standard: self.standard()?,
             queries,
@@ -644,6 +681,15 @@ impl Taker<'_> {
 
 const NO_LIMITS: Limits = [f32::MIN, f32::MAX];
 
+/// How queries and keys turn.
+fn rotation(spec: &VisionSpec) -> Rotation {
+    if spec.by_halves {
+        Rotation::Halves
+    } else {
+        Family::of(spec.family).rotation
+    }
+}
+
 /// The inverse frequencies of a head's pairs: the first half turns by the line, the second by the column.
 fn frequencies(spec: &VisionSpec) -> Vec<f32> {
     let head = spec.dim / spec.heads;
@@ -652,7 +698,7 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
         (1.0 / f64::from(spec.theta).powf(exponent)) as f32
     };
     let quarter = 0..head / 4;
-    match Family::of(spec.family).rotation {
+    match rotation(spec) {
         // Lines have the even powers, columns the odd ones.
         Rotation::Alternating => {
             let lines = quarter.clone().map(|i| power(4 * i, head));

@@ -82,11 +82,17 @@ fn content_of(fields: &Fields, content: Value) -> Result<(String, Vec<Image>), F
         let mut part = fields.inner(part, &format!("content[{i}]"))?;
         let kind: String = part.need("type")?;
         match kind.as_str() {
-            "text" => text.push_str(&part.need::<String>("text")?),
+            // Open WebUI has names of the Responses API in results of tools.
+            "text" | "input_text" => text.push_str(&part.need::<String>("text")?),
             "refusal" => text.push_str(&part.need::<String>("refusal")?),
-            "image_url" => images.push(images::of_part(&mut part, text.len())?),
+            "image_url" | "input_image" => images.push(images::of_part(&mut part, text.len())?),
+            // "video" is Qwen's, with a list of frames.
+            "video_url" | "video" => {
+                images.push(images::of_video_part(&mut part, &kind, text.len())?);
+            }
             _ => {
-                let problem = images::unsupported(&kind, "\"text\" or \"image_url\"");
+                let supported = "\"text\", \"image_url\" or \"video_url\"";
+                let problem = images::unsupported(&kind, supported);
                 return Err(part.wrong("type", problem));
             }
         }

@@ -21,7 +21,7 @@ pub(super) fn schemas(images: bool) -> Value {
         }
         json!({ "type": "object", "properties": fields, "required": required })
     };
-    let content = |parts: [Value; 2]| {
+    let content = |parts: &[Value]| {
         let parts = json!({ "type": "array", "minItems": 1, "items": { "anyOf": parts } });
         if images {
             json!({ "anyOf": [text, parts] })
@@ -37,25 +37,31 @@ pub(super) fn schemas(images: bool) -> Value {
     };
     let base64 = json!({ "type": "string", "minLength": 1, "contentEncoding": "base64" });
     let address = json!({ "type": "string", "pattern": "^(data:|https?://)" });
+    let rate = json!({ "type": "number", "minimum": 0.01, "maximum": 1000 });
     let list = if images {
         json!({ "type": "array", "items": base64 })
     } else {
         json!({ "enum": [[]] })
     };
-    let of_chat = content([
+    let of_chat = content(&[
         part("text", "text", &text),
         part(
             "image_url",
             "image_url",
             &object(json!({ "url": address }), &["url"]),
         ),
+        part(
+            "video_url",
+            "video_url",
+            &object(json!({ "url": address, "fps": rate }), &["url"]),
+        ),
     ]);
-    let of_responses = content([
+    let of_responses = content(&[
         part("input_text", "text", &text),
         part("input_image", "image_url", &address),
     ]);
     let source = json!({ "type": { "const": "base64" }, "media_type": text, "data": base64 });
-    let of_anthropic = content([
+    let of_anthropic = content(&[
         part("text", "text", &text),
         part(
             "image",

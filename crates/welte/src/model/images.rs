@@ -36,6 +36,15 @@ impl Model {
         template: &ChatTemplate,
         messages: &[Message],
     ) -> Result<Prompt, Error> {
+        let mut played;
+        let messages = match self.eyes() {
+            Some(eyes) => {
+                played = messages.to_vec();
+                eyes.play(&mut played);
+                &played
+            }
+            None => messages,
+        };
         let tokens = self.encode_chat(template, messages)?;
         let mut images = messages.iter().flat_map(|m| &m.images).peekable();
         if images.peek().is_none() {
@@ -51,7 +60,10 @@ impl Model {
         })?;
         let look = |image: &Image| match &image.source {
             ImageSource::Bytes(bytes) => eyes.look(bytes),
-            ImageSource::Url(_) => Err(wrong("an image is an address, not a file".into())),
+            ImageSource::Clip(clip) => eyes.look_at_frames(clip),
+            ImageSource::Url(_) | ImageSource::VideoUrls { .. } | ImageSource::Video(_) => {
+                Err(wrong("an image is an address, not a file".into()))
+            }
         };
         let looks = images.map(look).collect::<Result<Vec<_>, _>>()?;
         // A prompt that does not fit needs no features.

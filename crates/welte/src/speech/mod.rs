@@ -84,7 +84,7 @@ impl Speech {
             let programs = welte_models::compile_speech(&spec, checkpoint, texts, options.windows)?;
             let load = |program| {
                 let plan = plan_program(&*device, checkpoint, program, device.patterns())?;
-                fits(&plan, &*device, checkpoint)?;
+                fits(plan.memory.total(), &*device, checkpoint)?;
                 Ok::<_, Error>(device.load(plan, checkpoint, &mut |_| ())?)
             };
             let loaded = [load(programs.encoder)?, load(programs.decoder)?];

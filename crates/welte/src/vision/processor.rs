@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 use welte_models::{VisionFamily, VisionSpec};
-use welte_vision::{Filter, Growth, Marks, Method, Processor, Values};
+use welte_vision::{Film, Filter, Growth, Marks, Method, Processor, Values, Words};
 
 const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// The largest of these files that is read, in bytes.
@@ -216,7 +216,13 @@ pub(super) fn read(
                 "max_patches",
                 "media_proc_cfg.in_patch_limit",
             ];
-            let most = settings.number(&own, 1 << 20)?.unwrap_or(4096) as u32;
+            let pixels = settings.number(&["image_max_pixels"], MOST_PIXELS)?;
+            let most = match (settings.number(&own, 1 << 20)?, pixels) {
+                (Some(own), _) => own as u32,
+                (None, pixels) => pixels.map_or(4096, |all| {
+                    (all / u64::from(spec.patch).pow(2)).clamp(1, 1 << 20) as u32
+                }),
+            };
             let side = ["size.max_height", "media_proc_cfg.patch_limit_on_one_side"];
             let side = settings.number(&side, 512)?.unwrap_or(512) as u32;
             let marks = Marks::Between {
@@ -287,7 +293,7 @@ pub(super) fn read(
             };
             (method, Filter::Bicubic, Marks::Lined)
         }
-        VisionFamily::MiniCpmV => {
+        VisionFamily::MiniCpmV | VisionFamily::MiniCpmV46 | VisionFamily::MiniCpmMerger => {
             // An `mmproj` file calls it otherwise.
             let side = settings.number(&["scale_resolution", "image_size"], 1 << 12)?;
             let most = settings.number(&["max_slice_nums"], MOST_TILES.into())?;
@@ -300,12 +306,26 @@ pub(super) fn read(
                     1
                 },
             };
-            let numbered = flag("use_image_id");
-            (method, Filter::Bicubic, Marks::Slices { numbered })
+            let marks = Marks::Slices {
+                numbered: flag("use_image_id"),
+                placeholder: match spec.family {
+                    VisionFamily::MiniCpmV => "(<image>./</image>)",
+                    _ => "<|image_pad|>",
+                },
+            };
+            (method, Filter::Bicubic, marks)
         }
-        VisionFamily::Pixtral | VisionFamily::Mistral3 => {
+        VisionFamily::Pixtral | VisionFamily::Mistral3 | VisionFamily::LightOnOcr => {
+            let marks = match spec.family {
+                VisionFamily::LightOnOcr => Marks::Between {
+                    placeholder: "<|image_pad|>",
+                    around: ["", ""],
+                    both_ways: false,
+                },
+                _ => Marks::Lines,
+            };
             let longest = longest(side)?;
-            (Method::Longest { longest }, Filter::Bicubic, Marks::Lines)
+            (Method::Longest { longest }, Filter::Bicubic, marks)
         }
     };
     let filter = match settings.number(&["resample"], 5)? {
@@ -325,6 +345,7 @@ pub(super) fn read(
         | VisionFamily::Qwen3
         | VisionFamily::Kimi
         | VisionFamily::MiniCpmV
+        | VisionFamily::MiniCpmV46
         | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
         VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         _ => (
@@ -347,14 +368,16 @@ pub(super) fn read(
         method,
         filter,
         patch: spec.patch,
-        merge: spec.merge,
+        merge: spec.whole_merge(),
+        part: spec.first.as_ref().map(|first| first.merge),
         window: spec.window,
-        values: if spec.by_pixel {
-            Values::Pixels
-        } else {
-            Values::Planes {
-                frames: spec.frames,
+        values: match (spec.by_pixel, spec.frames) {
+            (true, _) => Values::Pixels,
+            // The kernels of frames are tensors of their own there.
+            (false, frames @ 2..) if checkpoint.dialect() == Dialect::Gguf => {
+                Values::Frames { frames }
             }
+            (false, frames) => Values::Planes { frames },
         },
         sizes: match spec.family {
             VisionFamily::Llava if spec.line_end => sizes(&settings, spec.image)?,
@@ -364,7 +387,41 @@ pub(super) fn read(
         deviation,
         queries: spec.queries,
         most_features: most_features.max(1),
+        ticks: spec.ticks,
         marks,
+    })
+}
+
+/// How a family shows videos.
+pub(super) fn film(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    path: &Path,
+) -> Result<Film, Error> {
+    let film = |rate: Option<f64>, most: u32, together: u32, words: Words| Film {
+        rate,
+        most,
+        together,
+        words,
+    };
+    Ok(match spec.family {
+        VisionFamily::Idefics3 => film(Some(1.0), 64, 1, Words::Series),
+        VisionFamily::Gemma4 => film(None, 32, 1, Words::Clock),
+        VisionFamily::Qwen2 | VisionFamily::Qwen2_5 => film(Some(2.0), 64, 0, Words::None),
+        VisionFamily::Qwen3 => film(Some(2.0), 64, 2, Words::Seconds),
+        VisionFamily::InternVl => film(None, 8, 1, Words::Numbers),
+        VisionFamily::MiniCpmV | VisionFamily::MiniCpmV46 => film(Some(1.0), 64, 1, Words::None),
+        VisionFamily::Glm4V | VisionFamily::GlmOcr => {
+            let settings = settings(checkpoint, path)?;
+            let own = settings.json.get("processor_class").and_then(Json::as_str);
+            let words = if own.is_some_and(|own| own.starts_with("Glm46V")) {
+                Words::AfterInTenths
+            } else {
+                Words::After
+            };
+            film(Some(2.0), 64, 2, words)
+        }
+        _ => Film::PLAIN,
     })
 }
 
