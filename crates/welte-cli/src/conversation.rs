@@ -51,6 +51,7 @@ fn load_options(args: &RunArgs) -> anyhow::Result<LoadOptions> {
     let mut options = args.load.options()?;
     options.fit_context = true;
     options.fit_with_others = args.spec.model_draft.is_some();
+    options.draft_layer = args.spec.draft_layer();
     options.prefix_store = args.prefix.prefix_cache.is_some();
     args.eyes.set(&mut options);
     Ok(options)

@@ -216,8 +216,12 @@ impl PrefixArgs {
 /// Where guesses of the next tokens come from.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Spec {
+    /// The draft model if there is one, else the model's own draft layer, else earlier text
+    Auto,
     /// Earlier text of prompt and answer
     Ngram,
+    /// The model's own draft layer
+    Mtp,
     /// The draft model
     Draft,
     /// Nowhere
@@ -227,10 +231,10 @@ pub(crate) enum Spec {
 /// Speculation.
 #[derive(Args)]
 pub(crate) struct SpecArgs {
-    /// Guess tokens ahead where it pays, from: ngram (earlier text), draft (the model of -md) or off [default: draft with
-    /// -md, else ngram]. It never changes the text
-    #[arg(long, value_enum, value_name = "FROM")]
-    pub(crate) spec: Option<Spec>,
+    /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer), ngram (earlier text), draft (the model of
+    /// -md), off, or auto (draft with -md, else mtp, else ngram). It never changes the text
+    #[arg(long, value_enum, value_name = "FROM", default_value = "auto")]
+    pub(crate) spec: Spec,
     /// A smaller model with the same vocabulary, which guesses tokens (also -md)
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_draft: Option<String>,
@@ -240,6 +244,11 @@ pub(crate) struct SpecArgs {
 }
 
 impl SpecArgs {
+    /// Whether the model's own draft layer may be used.
+    pub(crate) fn draft_layer(&self) -> bool {
+        matches!(self.spec, Spec::Auto | Spec::Mtp) && self.model_draft.is_none()
+    }
+
     /// Sets the engine's options. `load` loads the draft model.
     pub(crate) fn set(
         &self,
@@ -248,15 +257,17 @@ impl SpecArgs {
     ) -> anyhow::Result<()> {
         options.draft_max = self.draft_max.into();
         options.speculation = match (self.spec, &self.model_draft) {
-            (None | Some(Spec::Draft), Some(draft)) => Speculation::Model(load(draft)?),
-            (Some(Spec::Ngram | Spec::Off), Some(_)) => {
+            (Spec::Auto | Spec::Draft, Some(draft)) => Speculation::Model(load(draft)?),
+            (Spec::Ngram | Spec::Mtp | Spec::Off, Some(_)) => {
                 anyhow::bail!("-md is used with --spec draft only; leave one of both out")
             }
-            (Some(Spec::Draft), None) => {
+            (Spec::Draft, None) => {
                 anyhow::bail!("--spec draft needs a draft model; name it with -md")
             }
-            (None | Some(Spec::Ngram), None) => Speculation::Ngram,
-            (Some(Spec::Off), None) => Speculation::Off,
+            (Spec::Auto, None) => Speculation::Auto,
+            (Spec::Ngram, None) => Speculation::Ngram,
+            (Spec::Mtp, None) => Speculation::Own,
+            (Spec::Off, None) => Speculation::Off,
         };
         Ok(())
     }

@@ -30,6 +30,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     load.slots = args.parallel;
     load.fit_context = true;
     load.fit_within = args.models_memory;
+    load.draft_layer = args.spec.draft_layer();
     load.fit_with_others = args.spec.model_draft.is_some() || catalog::has_several(args);
     (load.embeddings, load.scores) = (!args.reranking, args.reranking);
     load.pooling = args.offer.pooling;

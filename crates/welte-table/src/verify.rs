@@ -198,7 +198,7 @@ fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
     let wanted = match pass.kind {
         _ if pass.is_middle() => (0, 0, 0),
         PassKind::Decode => (1, 0, 0),
-        PassKind::Prompt => (0, 1, 0),
+        PassKind::Prompt | PassKind::Draft => (0, 1, 0),
         PassKind::Embed => (0, 0, 1),
     };
     ensure((samples, selects, pools) == wanted, || {

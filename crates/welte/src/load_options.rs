@@ -62,6 +62,9 @@ pub struct LoadOptions {
     pub(crate) encoder: u64,
     /// Vectors that rows may read in place of tokens ([`Program::features`](welte_table::Program::features)); 0: none. Not for encoders.
     pub features: u32,
+    /// Load the model's own draft layer, if its checkpoint has one and the device can guess with it
+    /// ([`Speculation::Own`](crate::Speculation::Own)).
+    pub draft_layer: bool,
     /// Whether the model takes images, and where their encoder is.
     pub images: Images,
     /// The longest chain of tokens decoded in one submission.
@@ -108,6 +111,7 @@ impl Default for LoadOptions {
             prefix_store: false,
             encoder: 0,
             features: 0,
+            draft_layer: true,
             images: Images::Off,
             max_chain: 256,
             replay: None,

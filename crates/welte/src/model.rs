@@ -237,7 +237,17 @@ impl Model {
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
-        let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
+        let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
+        if spec.has_draft_layer(checkpoint.as_ref()) {
+            let said = match plan.program.pass(PassKind::Draft) {
+                Some(_) => "loaded: it can guess tokens ahead".to_string(),
+                None if !device.drafts() => {
+                    format!("not used: {} cannot guess with it", device.info().id)
+                }
+                None => "not loaded".to_string(),
+            };
+            facts.push(("draft layer".to_string(), said));
+        }
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
@@ -321,6 +331,11 @@ impl Model {
     /// True if it was loaded to score pairs of texts.
     pub fn scores_pairs(&self) -> bool {
         self.inner.scores && self.inner.embed.is_some()
+    }
+
+    /// True if it can guess tokens with a draft layer of its own.
+    pub fn has_draft_layer(&self) -> bool {
+        self.program().pass(PassKind::Draft).is_some()
     }
 
     /// True if it computes vectors or scores only, and no text.

@@ -123,6 +123,7 @@ impl Handle {
         options: &EngineOptions,
         mut make: MakeContext,
     ) -> Result<(Arc<Handle>, Driver), Error> {
+        let speculation = options.speculation.resolved(model)?;
         let mut context = make()?;
         let program = model.inner.loaded.program();
         let shared = Arc::new(Shared::new(
@@ -140,11 +141,11 @@ impl Handle {
             store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
-            speculation: options.speculation.clone(),
+            speculation: speculation.clone(),
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
-        let speculator = Speculator::of(model, options)?;
+        let speculator = Speculator::of(model, &speculation, options)?;
         let embed = model.inner.embed;
         let mut scheduler = Scheduler::new(
             shared.clone(),

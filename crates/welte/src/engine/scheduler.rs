@@ -12,6 +12,7 @@ mod drafts;
 mod encode;
 mod guided;
 mod measure;
+mod own;
 mod plan;
 mod publish;
 mod recovery;
@@ -31,11 +32,12 @@ use super::shared::Shared;
 use crate::PrefixChange;
 #[cfg(test)]
 pub(crate) use audit::{Audit, Audited};
+use own::Own;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use welte_device::{ChainStart, Context, Role, Step};
-use welte_table::Program;
+use welte_table::{PassKind, Program};
 use work::{Drafting, Owner, Work};
 
 /// The context does not work any more.
@@ -75,6 +77,8 @@ pub(crate) struct Scheduler {
     encoding: Encoding,
     /// `None`: nothing is guessed.
     speculator: Option<Speculator>,
+    /// Of the model's own draft layer. `None` without one.
+    own: Option<Own>,
     /// Requests without a slot, in no order.
     waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
@@ -122,6 +126,7 @@ impl Scheduler {
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             encoding: Encoding::default(),
+            own: program.pass(PassKind::Draft).map(|_| Own::new(program)),
             speculator,
             waiting: Vec::with_capacity(shared.max_requests),
             running: Vec::with_capacity(slots),

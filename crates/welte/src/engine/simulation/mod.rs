@@ -189,7 +189,7 @@ fn engine(
         model.inner.prompt,
         model.inner.embed,
         disk,
-        Speculator::of(model, &options)
+        Speculator::of(model, &options.speculation, &options)
             .unwrap()
             .filter(|_| speculates),
     );
