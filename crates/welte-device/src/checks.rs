@@ -119,6 +119,11 @@ impl Checks {
                 outputs: 0,
             });
         }
+        if spec.width != program.vocab && kind == PassKind::Draft && step.tokens() > 0 {
+            return Err(Error::request(
+                "tokens of a draft pass that knows a part of the vocabulary; ask for its output rows",
+            ));
+        }
         let outputs = picked(spec, step, generated)?;
         Ok(StepPlan {
             pass,

@@ -34,7 +34,7 @@ pub fn compile(
     }
     let tokens = 4 * u64::from(options.decode_rows.max(shared_rows));
     let tokens = buffers.add("tokens", Class::Tables, tokens);
-    let draft = spec.draft(checkpoint).filter(|_| weights.draft.is_some());
+    let draft = spec.draft(checkpoint)?.filter(|_| weights.draft.is_some());
     let draft_shape = draft.as_ref().map(|draft| draft.spec.shape(0));
     let (caches, layer_caches) = caches(spec, draft_shape, options, &mut buffers)?;
     let logits = 4 * u64::from(options.decode_rows.max(outputs)) * u64::from(spec.vocab);
@@ -74,6 +74,12 @@ pub fn compile(
             let bytes = 4 * rows * u64::from(draft.spec.dim);
             buffers.add("taps", Class::ScratchPrompt, bytes)
         }),
+        captured: draft.as_ref().and_then(|draft| {
+            let count = draft.eagle.as_ref()?.taps.len() as u64;
+            let rows = u64::from(options.decode_rows.max(options.prompt_rows));
+            let bytes = 4 * rows * count * u64::from(spec.dim);
+            Some(buffers.add("captured", Class::ScratchPrompt, bytes))
+        }),
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -107,7 +113,13 @@ pub fn compile(
             caches: &layer_caches[spec.layers as usize..],
             ..places
         };
-        let emitter = Emitter::new(&draft.spec, &weights.model, &list, &shared, &places);
+        // Another shape needs a set of its own.
+        let set = draft
+            .eagle
+            .as_ref()
+            .map(|_| buffers.set("draft", Class::ScratchPrompt, rows, &draft.spec));
+        let set = set.as_ref().unwrap_or(&shared);
+        let emitter = Emitter::new(&draft.spec, &weights.model, &list, set, &places);
         passes.push(emitter.draft_pass(weights, spec, own, (rows, outputs)));
     }
     let mut program = Program {

@@ -1,15 +1,20 @@
 //! What a model's own draft layer is: the layers after the last one of a checkpoint, which guess tokens ahead.
 
+mod eagle;
+
 use crate::names::resolve;
-use crate::{LayerKind, LayerRope, ModelSpec};
+use crate::{Error, LayerKind, LayerRope, ModelSpec};
+pub(crate) use eagle::Eagle;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
 /// A draft layer. It reads the embedding of a token and the hidden state before it.
 pub(crate) struct DraftSpec {
-    /// The layer as a model of one layer.
+    /// The layer as a model of one layer. Its vocabulary is that of its guesses.
     pub(crate) spec: ModelSpec,
     /// Its tensors.
     pub(crate) names: DraftNames,
+    /// What EAGLE-3 has and a layer of the model has not.
+    pub(crate) eagle: Option<Eagle>,
 }
 
 /// Names of tensors, without `.weight`.
@@ -81,11 +86,19 @@ impl DraftNames {
 impl ModelSpec {
     /// True if the checkpoint has a draft layer that can guess for the model.
     pub fn has_draft_layer(&self, checkpoint: &dyn Checkpoint) -> bool {
-        self.draft(checkpoint).is_some()
+        matches!(self.draft(checkpoint), Ok(Some(_)))
+    }
+
+    /// The tokens that a draft head knows, by their numbers in its guesses; `None`: all.
+    pub fn draft_tokens(&self, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<u32>>, Error> {
+        match (checkpoint.draft(), self.draft(checkpoint)?) {
+            (Some(head), Some(draft)) => eagle::tokens(head, draft.spec.vocab, self.vocab),
+            _ => Ok(None),
+        }
     }
 
     /// The first of the checkpoint's draft layers. It has the shape of the layers with attention and, if there are any, experts.
-    pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Option<DraftSpec> {
+    pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Result<Option<DraftSpec>, Error> {
         // These parts follow the layer's number, which the draft layer has not.
         let plain = self.layer_shapes.is_empty()
             && self.kv_sources.is_empty()
@@ -96,10 +109,12 @@ impl ModelSpec {
                 .layer_kinds
                 .iter()
                 .all(|kind| *kind == LayerKind::Attention);
-        if !plain {
-            return None;
+        if let Some(head) = checkpoint.draft() {
+            return eagle::read_eagle(self, head, plain).map(Some);
         }
-        let names = DraftNames::of(checkpoint, self.layers)?;
+        let Some(names) = DraftNames::of(checkpoint, self.layers).filter(|_| plain) else {
+            return Ok(None);
+        };
         let spec = ModelSpec {
             layers: 1,
             draft_layers: 0,
@@ -112,6 +127,10 @@ impl ModelSpec {
             expert_layers: vec![self.experts.is_some()],
             ..self.clone()
         };
-        Some(DraftSpec { spec, names })
+        Ok(Some(DraftSpec {
+            spec,
+            names,
+            eagle: None,
+        }))
     }
 }

@@ -111,6 +111,8 @@ pub(crate) struct Places<'a> {
     pub(crate) context: u32,
     /// Hidden states that the draft pass reads, in programs that have one.
     pub(crate) taps: Option<BufferRef>,
+    /// What an EAGLE-3 head joins to make them.
+    pub(crate) captured: Option<BufferRef>,
 }
 
 /// Emits one pass.
@@ -206,6 +208,7 @@ impl<'a> Emitter<'a> {
             self.out.layer = Some(i as u32);
             self.out.part = ModelPart::Streams;
             self.predict_streams(layer);
+            self.capture(kind, i as u32);
             self.layer(i, layer);
             self.out.part = ModelPart::Streams;
             self.correct_streams(layer);
@@ -223,6 +226,7 @@ impl<'a> Emitter<'a> {
             }
         }
         self.out.layer = None;
+        self.capture(kind, spec.layers);
         self.out.part = ModelPart::Streams;
         self.join_streams();
     }

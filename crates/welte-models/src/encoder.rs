@@ -61,6 +61,7 @@ pub(crate) fn compile(
         scores: None,
         results: &results,
         taps: None,
+        captured: None,
         context: options.period(spec),
     };
     let pass = Emitter::new(spec, &weights, &list, &set, &places);

@@ -146,8 +146,15 @@ pub(crate) fn collect(
         head,
         final_norm,
         ropes: [rope_constants, local_rope_constants],
+        dim: spec.dim,
+        context,
     };
-    let draft = match spec.draft(checkpoint).filter(|_| options.drafts) {
+    let draft = if options.drafts {
+        spec.draft(checkpoint)?
+    } else {
+        None
+    };
+    let draft = match draft {
         Some(draft) => Some(draft::collect(&mut c, &draft, names, shared)?.into()),
         None => None,
     };

@@ -65,6 +65,8 @@ pub struct LoadOptions {
     /// Load the model's own draft layer, if its checkpoint has one and the device can guess with it
     /// ([`Speculation::Own`](crate::Speculation::Own)).
     pub draft_layer: bool,
+    /// A head that drafts for the model, trained for it: an EAGLE-3 head as GGUF file or directory.
+    pub draft_head: Option<String>,
     /// Whether the model takes images, and where their encoder is.
     pub images: Images,
     /// The longest chain of tokens decoded in one submission.
@@ -112,6 +114,7 @@ impl Default for LoadOptions {
             encoder: 0,
             features: 0,
             draft_layer: true,
+            draft_head: None,
             images: Images::Off,
             max_chain: 256,
             replay: None,

@@ -112,7 +112,18 @@ impl Collector<'_> {
         rope: &Rope,
         context: u32,
     ) -> Result<RopeConstants, Error> {
-        let (values, magnitude) = rope::frequencies(rope, self.checkpoint, context)?;
+        self.rope_constants_of(name, rope, self.checkpoint, context)
+    }
+
+    /// The same for a rope whose factors are in another checkpoint.
+    pub(crate) fn rope_constants_of(
+        &mut self,
+        name: &str,
+        rope: &Rope,
+        checkpoint: &dyn Checkpoint,
+        context: u32,
+    ) -> Result<RopeConstants, Error> {
+        let (values, magnitude) = rope::frequencies(rope, checkpoint, context)?;
         let freqs = self.push(WeightSpec {
             name: name.into(),
             format: Format::F32,

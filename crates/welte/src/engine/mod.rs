@@ -156,6 +156,9 @@ impl Handle {
             disk,
             speculator,
         );
+        if matches!(speculation, Speculation::Own) {
+            scheduler.guess_with_own(program, model.inner.draft_tokens.as_deref());
+        }
         if let Some(watcher) = &options.prefix_changes {
             scheduler.watch(watcher.clone());
         }

@@ -126,7 +126,7 @@ impl Scheduler {
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             encoding: Encoding::default(),
-            own: program.pass(PassKind::Draft).map(|_| Own::new(program)),
+            own: None,
             speculator,
             waiting: Vec::with_capacity(shared.max_requests),
             running: Vec::with_capacity(slots),
@@ -141,6 +141,13 @@ impl Scheduler {
             totals: Totals::default(),
             shared,
         }
+    }
+
+    /// Guesses with the program's draft pass. `tokens` are those that it knows, if it does not know all.
+    pub(crate) fn guess_with_own(&mut self, program: &Program, tokens: Option<&[u32]>) {
+        self.own = program
+            .pass(PassKind::Draft)
+            .map(|_| Own::new(program, tokens));
     }
 
     /// Tells of the prefixes that come and go.

@@ -3,10 +3,12 @@
 use super::{Golden, Target, compare, cpu, reference};
 use std::sync::Arc;
 use welte_device::{Context, Error, Role, Step, StepOptions};
-use welte_formats::Checkpoint;
+use welte_formats::{Checkpoint, WithDraft};
 use welte_models::CompileOptions;
 use welte_table::{PassKind, Program, Row};
 
+/// The rounding of activations passes through the draft layer again with every guess.
+const MORE: f32 = 1.5;
 /// Guesses after the first one at the end of each golden's prompt.
 const GUESSES: usize = 2;
 
@@ -83,7 +85,14 @@ fn logits(
 
 fn check(golden: &Golden, target: &Target) -> f32 {
     let file = welte_goldens::Golden::new(&golden.path);
-    let checkpoint = welte_formats::open(file.path()).expect("a checkpoint");
+    let mut checkpoint = welte_formats::open(file.path()).expect("a checkpoint");
+    // A golden of another model's name is a head that drafts for it.
+    let head =
+        (!golden.path.starts_with(&golden.name)).then(|| welte_goldens::Golden::new(&golden.name));
+    if let Some(head) = &head {
+        let head = welte_formats::open(head.path()).expect("a head");
+        checkpoint = Box::new(WithDraft::new(checkpoint.into(), head.into()));
+    }
     let program = program(checkpoint.as_ref(), target);
     let plan = target.device.plan(program).expect("a plan");
     let loaded = target.device.load(plan, checkpoint.as_ref(), &mut |_| ());
@@ -98,7 +107,7 @@ fn check(golden: &Golden, target: &Target) -> f32 {
             .chunks(golden.vocabulary)
             .zip(golden.logits.chunks(golden.vocabulary));
         for (row, (got, want)) in pairs.enumerate() {
-            let error = compare(got, want, (target.tolerance)(golden.format));
+            let error = compare(got, want, MORE * (target.tolerance)(golden.format));
             let error = error.unwrap_or_else(|problem| {
                 let (name, device) = (&golden.name, &target.name);
                 panic!("{name} on {device}, {decoded} decoded, row {row}: {problem}")
@@ -111,7 +120,7 @@ fn check(golden: &Golden, target: &Target) -> f32 {
 
 fn all(targets: &[Target]) {
     let goldens = super::goldens_in(&["drafts.json"], |_, _| true);
-    assert!(goldens.len() >= 4);
+    assert!(goldens.len() >= 5);
     for golden in &goldens {
         for target in targets {
             let worst = check(golden, target);

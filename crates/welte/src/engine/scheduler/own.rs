@@ -5,8 +5,13 @@ use super::Scheduler;
 use super::work::{Work, pick};
 use crate::engine::sequence::Sequence;
 use std::time::Duration;
-use welte_device::{Context, Error, Role, Step, StepOptions, Want};
+use welte_device::{
+    Context, Error, HostScratch, HostSlot, Role, SlotState, Step, StepOptions, Want, argmax,
+};
 use welte_table::{Input, Program, Row};
+
+/// Tokens of a sequence that penalties of guesses see.
+const HISTORY: usize = 1024;
 
 /// What the draft layer needs.
 pub(super) struct Own {
@@ -17,6 +22,19 @@ pub(super) struct Own {
     pub(super) took: Duration,
     /// They followed a step of generated rows.
     pub(super) only_guesses: bool,
+    /// Of a head that knows a part of the tokens.
+    partial: Option<Partial>,
+}
+
+/// Chooses guesses on the host.
+struct Partial {
+    /// The tokens by their numbers in the head's guesses.
+    tokens: Vec<u32>,
+    /// Logits of all tokens.
+    logits: Vec<f32>,
+    scratch: HostScratch,
+    /// By open sequence.
+    slots: Vec<HostSlot>,
 }
 
 /// A sequence that is guessed for.
@@ -29,9 +47,19 @@ struct Open {
 }
 
 impl Own {
-    pub(super) fn new(program: &Program) -> Own {
+    pub(super) fn new(program: &Program, tokens: Option<&[u32]>) -> Own {
         let rows = program.most_rows() as usize;
+        let vocab = program.vocab as usize;
+        let partial = tokens.map(|tokens| Partial {
+            tokens: tokens.to_vec(),
+            logits: vec![f32::NEG_INFINITY; vocab],
+            scratch: HostScratch::new(vocab, HISTORY),
+            slots: (0..program.passes[0].rows)
+                .map(|_| HostSlot::new(vocab, HISTORY))
+                .collect(),
+        });
         Own {
+            partial,
             step: Step::with_room(rows),
             open: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
@@ -43,9 +71,53 @@ impl Own {
     /// Computes the step at hand. Its tokens are the next guesses.
     fn guess(&mut self, context: &mut dyn Context) -> Result<(), Error> {
         self.tokens.clear();
-        self.tokens.resize(self.open.len(), 0);
-        let options = StepOptions::tokens(&mut self.tokens);
-        context.step(&self.step, options).map(drop)
+        let Some(partial) = &mut self.partial else {
+            self.tokens.resize(self.open.len(), 0);
+            let options = StepOptions::tokens(&mut self.tokens);
+            return context.step(&self.step, options).map(drop);
+        };
+        let values = context.step(&self.step, StepOptions::default())?;
+        let rows = values.chunks(partial.tokens.len().max(1));
+        for (number, (row, pick)) in rows.zip(&self.step.picks).enumerate() {
+            // The row has read the token before the guess.
+            let position = self.step.rows[pick.row as usize].position + 2;
+            self.tokens.push(partial.choose(number, row, position));
+        }
+        Ok(())
+    }
+
+    /// What a row of the step yields.
+    fn want(&self) -> Want {
+        match self.partial {
+            Some(_) => Want::Values,
+            None => Want::Token { draft: None },
+        }
+    }
+}
+
+impl Partial {
+    /// Takes note of how a sequence's tokens are chosen.
+    fn set(&mut self, number: usize, sequence: &Sequence) {
+        let state = sequence.slot_state();
+        let history = &state.history[state.history.len().saturating_sub(HISTORY)..];
+        self.slots[number].set(&SlotState {
+            history,
+            masked: false,
+            logprobs: None,
+            ..state
+        });
+    }
+
+    fn choose(&mut self, number: usize, row: &[f32], position: u32) -> u32 {
+        let slot = &self.slots[number];
+        if slot.is_plain_argmax() {
+            let (_, best) = argmax(row);
+            return self.tokens[best as usize];
+        }
+        for (token, value) in self.tokens.iter().zip(row) {
+            self.logits[*token as usize] = *value;
+        }
+        self.scratch.guess(slot, &self.logits, position)
     }
 }
 
@@ -107,10 +179,12 @@ impl Scheduler {
             let room = self.pages.reserve(context, sequence, end, false);
             let wanted = wanted.min(room.unwrap_or(0).saturating_sub(sequence.computed));
             if wanted > 0 {
+                if let Some(partial) = &mut own.partial {
+                    partial.set(own.open.len(), sequence);
+                }
                 let number = first + at as u32;
-                own.step
-                    .picks
-                    .push(pick(number, Want::Token { draft: None }));
+                let want = own.want();
+                own.step.picks.push(pick(number, want));
                 let row = own.step.rows[number as usize];
                 own.open.push(Open {
                     at: owner.at,
@@ -127,6 +201,7 @@ impl Scheduler {
         own.guess(context)?;
         let most = own.open.iter().map(|open| open.wanted).max().unwrap_or(0);
         for nth in 1..=most {
+            let want = own.want();
             let (step, running) = (&mut own.step, &mut self.running);
             step.clear();
             for (open, token) in own.open.iter_mut().zip(&own.tokens) {
@@ -135,11 +210,11 @@ impl Scheduler {
                 {
                     draft.take(*token);
                 }
-                if nth < open.wanted {
+                if nth <= open.wanted {
                     open.row = open.row.later(*token, 1);
                 }
                 let row = step.add(Role::Draft, [open.row]).start;
-                step.picks.push(pick(row, Want::Token { draft: None }));
+                step.picks.push(pick(row, want));
             }
             if nth < most {
                 own.guess(context)?;
