@@ -300,7 +300,7 @@ def parts_of(key, value, c):
     return [(f"{block}.ffn_down_exps.weight", value)]
 
 
-def write_gguf(path, name, model, seed, kind="Q8_0"):
+def write_gguf(path, name, model, seed, kind="Q8_0", more=lambda made: None):
     """Stores the model with matrices in a format and weights from a seed, and puts what was stored back into the model."""
     _, arch, paired = MODELS[name]
     arch, c = gguf.MODEL_ARCH[arch], model.config
@@ -325,6 +325,7 @@ def write_gguf(path, name, model, seed, kind="Q8_0"):
                 value = swap(value, heads, back=True)
         with torch.no_grad():
             p.copy_(torch.from_numpy(value))
+    more(made)
     made.finish()
 
 

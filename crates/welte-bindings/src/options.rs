@@ -103,9 +103,11 @@ impl Loading {
             Some(_) => return Err(wrong("mmproj", "use the path of a file, or false")),
         };
         let speculation = fields.named("speculation", |name| match name {
-            "ngram" => Ok(Speculation::default()),
+            "auto" => Ok(Speculation::Auto),
+            "ngram" => Ok(Speculation::Ngram),
+            "mtp" => Ok(Speculation::Own),
             "off" => Ok(Speculation::Off),
-            _ => Err("use ngram or off".to_string()),
+            _ => Err("use auto, ngram, mtp or off".to_string()),
         })?;
         serve.engine.speculation = speculation.unwrap_or_default();
         load.cpu_experts = match fields.take::<Value>("cpu_experts")? {

@@ -50,7 +50,8 @@ pub(crate) fn load(source: &str, args: &RunArgs) -> anyhow::Result<Model> {
 fn load_options(args: &RunArgs) -> anyhow::Result<LoadOptions> {
     let mut options = args.load.options()?;
     options.fit_context = true;
-    options.fit_with_others = args.spec.model_draft.is_some();
+    args.spec.set_load(&mut options)?;
+    options.fit_with_others = args.spec.has_draft_model(&options);
     options.prefix_store = args.prefix.prefix_cache.is_some();
     args.eyes.set(&mut options);
     Ok(options)
@@ -61,8 +62,9 @@ pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> 
     let mut options = EngineOptions::default();
     options.prefix_store = args.prefix.options();
     options.prefix_host_bytes = args.prefix.cache_host;
-    args.spec.set(&mut options, |draft| {
+    args.spec.set(&mut options, Some(model), |draft| {
         let mut options = load_options(args)?;
+        options.draft_layer = false;
         options.context = model.context() as u32;
         options.activations = Activations::Wide;
         options.images = Images::Off;

@@ -219,8 +219,14 @@ impl PrefixArgs {
 /// Where guesses of the next tokens come from.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Spec {
+    /// The draft model if there is one, else the model's own draft layer, else earlier text
+    Auto,
     /// Earlier text of prompt and answer
     Ngram,
+    /// The model's own draft layer
+    Mtp,
+    /// The EAGLE-3 head of -md
+    Eagle3,
     /// The draft model
     Draft,
     /// Nowhere
@@ -230,11 +236,11 @@ pub(crate) enum Spec {
 /// Speculation.
 #[derive(Args)]
 pub(crate) struct SpecArgs {
-    /// Guess tokens ahead where it pays, from: ngram (earlier text), draft (the model of -md) or off [default: draft with
-    /// -md, else ngram]. It never changes the text
-    #[arg(long, value_enum, value_name = "FROM")]
-    pub(crate) spec: Option<Spec>,
-    /// A smaller model with the same vocabulary, which guesses tokens (also -md)
+    /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer), eagle3 (the head of -md), draft (the model
+    /// of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
+    #[arg(long, value_enum, value_name = "FROM", default_value = "auto")]
+    pub(crate) spec: Spec,
+    /// What guesses tokens: an EAGLE-3 head for the model, or a smaller model with the same vocabulary (also -md)
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_draft: Option<String>,
     /// The most tokens to guess at a time
@@ -243,23 +249,68 @@ pub(crate) struct SpecArgs {
 }
 
 impl SpecArgs {
+    /// Sets how the model is loaded: with its own draft layer, or with a head.
+    pub(crate) fn set_load(&self, options: &mut LoadOptions) -> anyhow::Result<()> {
+        let head = match &self.model_draft {
+            Some(draft) => welte::is_draft_head(draft)?,
+            None => false,
+        };
+        match (self.spec, head) {
+            (Spec::Eagle3, false) => {
+                anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
+            }
+            (Spec::Draft, true) => anyhow::bail!("-md is an EAGLE-3 head; use --spec eagle3"),
+            _ => {}
+        }
+        options.draft_layer = match self.spec {
+            Spec::Auto => head || self.model_draft.is_none(),
+            Spec::Mtp | Spec::Eagle3 => true,
+            Spec::Ngram | Spec::Draft | Spec::Off => false,
+        };
+        if head {
+            options.draft_head = self.model_draft.clone();
+        }
+        Ok(())
+    }
+
+    /// True if -md names a model that runs beside the other one.
+    pub(crate) fn has_draft_model(&self, options: &LoadOptions) -> bool {
+        self.model_draft.is_some() && options.draft_head.is_none()
+    }
+
     /// Sets the engine's options. `load` loads the draft model.
     pub(crate) fn set(
         &self,
         options: &mut EngineOptions,
+        model: Option<&Model>,
         load: impl FnOnce(&str) -> anyhow::Result<Model>,
     ) -> anyhow::Result<()> {
         options.draft_max = self.draft_max.into();
+        let head = model.is_some_and(Model::has_draft_head);
+        let usable = model.is_some_and(Model::has_draft_layer);
         options.speculation = match (self.spec, &self.model_draft) {
-            (None | Some(Spec::Draft), Some(draft)) => Speculation::Model(load(draft)?),
-            (Some(Spec::Ngram | Spec::Off), Some(_)) => {
-                anyhow::bail!("-md is used with --spec draft only; leave one of both out")
+            (Spec::Auto | Spec::Eagle3, Some(_)) if head && usable => Speculation::Own,
+            (Spec::Auto, Some(draft)) if head => {
+                eprintln!("note: {draft} is not used: the device runs no draft heads yet");
+                Speculation::Ngram
             }
-            (Some(Spec::Draft), None) => {
+            (Spec::Auto | Spec::Draft, Some(draft)) => Speculation::Model(load(draft)?),
+            (Spec::Eagle3, Some(_)) => {
+                anyhow::bail!("this device runs no draft heads; try --spec auto without -md")
+            }
+            (Spec::Ngram | Spec::Mtp | Spec::Off, Some(_)) => {
+                anyhow::bail!("-md is used with --spec draft or eagle3 only; leave one of both out")
+            }
+            (Spec::Eagle3, None) => {
+                anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
+            }
+            (Spec::Draft, None) => {
                 anyhow::bail!("--spec draft needs a draft model; name it with -md")
             }
-            (None | Some(Spec::Ngram), None) => Speculation::Ngram,
-            (Some(Spec::Off), None) => Speculation::Off,
+            (Spec::Auto, None) => Speculation::Auto,
+            (Spec::Ngram, None) => Speculation::Ngram,
+            (Spec::Mtp, None) => Speculation::Own,
+            (Spec::Off, None) => Speculation::Off,
         };
         Ok(())
     }

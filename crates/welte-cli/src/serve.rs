@@ -30,7 +30,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     load.slots = args.parallel;
     load.fit_context = true;
     load.fit_within = args.models_memory;
-    load.fit_with_others = args.spec.model_draft.is_some() || catalog::has_several(args);
+    args.spec.set_load(&mut load)?;
+    load.fit_with_others = args.spec.has_draft_model(&load) || catalog::has_several(args);
     (load.embeddings, load.scores) = (!args.reranking, args.reranking);
     load.pooling = args.offer.pooling;
     load.cache_positions = args.cache_positions;
@@ -53,12 +54,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         planned.len()
     );
     load.context = first.as_ref().map_or(load.context, |m| m.context() as u32);
-    args.spec.set(&mut options.engine, |draft| {
-        let mut of_draft = load.clone();
-        of_draft.activations = Activations::Wide;
-        of_draft.images = Images::Off;
-        source::load_with(draft, &of_draft)
-    })?;
+    args.spec
+        .set(&mut options.engine, first.as_ref(), |draft| {
+            let mut of_draft = load.clone();
+            of_draft.draft_layer = false;
+            of_draft.activations = Activations::Wide;
+            of_draft.images = Images::Off;
+            source::load_with(draft, &of_draft)
+        })?;
     if planned.len() > 1 {
         catalog::print_plan(&planned, args.models_memory, args.verbose);
     }

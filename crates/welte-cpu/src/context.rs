@@ -122,7 +122,7 @@ impl CpuContext {
         // All rows of the decode pass are output rows: they are not chosen.
         let generated = match kind {
             PassKind::Decode => 0,
-            PassKind::Prompt | PassKind::Embed => plan.generated,
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => plan.generated,
         };
         self.state.generated = generated;
         self.state.outputs.clear();
@@ -150,7 +150,7 @@ impl CpuContext {
         match pass.kind {
             PassKind::Decode if pass.is_middle() => 0,
             PassKind::Decode => self.state.live,
-            PassKind::Prompt | PassKind::Embed => self.state.outputs.len(),
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => self.state.outputs.len(),
         }
     }
 
@@ -442,6 +442,7 @@ impl Context for CpuContext {
         let program = &self.inner.program;
         self.checks.choices(program, choices, tokens, self.logits)?;
         let vocab = program.vocab as usize;
+        let guesses = program.passes[self.last_pass].kind == PassKind::Draft;
         for (nth, choice) in choices.iter().enumerate() {
             if Choice::is_skipped(choices, tokens, nth) {
                 tokens[nth] = SKIPPED;
@@ -449,6 +450,10 @@ impl Context for CpuContext {
             }
             let (row, slot) = (choice.output as usize, choice.slot);
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
+            if guesses {
+                tokens[nth] = self.state.guess(slot, logits, choice.position);
+                continue;
+            }
             tokens[nth] = self.state.choose(0, slot, logits, choice.position);
             if is_token(tokens[nth]) {
                 self.state.slots[slot as usize].remember(tokens[nth]);

@@ -141,6 +141,10 @@ impl Device for Cpu {
         true
     }
 
+    fn drafts(&self) -> bool {
+        true
+    }
+
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         self.check(&program)?;
         let mut memory = MemoryPlan::of(&program, &|weight| weight_bytes(weight, self.isa));

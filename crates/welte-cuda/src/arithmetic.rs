@@ -18,7 +18,7 @@ impl Arithmetic {
     pub(crate) fn of(pass: PassKind, decode: Arithmetic) -> Arithmetic {
         match pass {
             PassKind::Decode => decode,
-            PassKind::Prompt | PassKind::Embed => Arithmetic::Prompt,
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => Arithmetic::Prompt,
         }
     }
 }

@@ -119,6 +119,11 @@ impl Checks {
                 outputs: 0,
             });
         }
+        if spec.width != program.vocab && kind == PassKind::Draft && step.tokens() > 0 {
+            return Err(Error::request(
+                "tokens of a draft pass that knows a part of the vocabulary; ask for its output rows",
+            ));
+        }
         let outputs = picked(spec, step, generated)?;
         Ok(StepPlan {
             pass,
@@ -141,8 +146,12 @@ impl Checks {
             ));
         }
         let roles = |role| step.spans.iter().any(|span| span.role == role);
-        if roles(Role::Text) && (roles(Role::Generated) || roles(Role::Prompt)) {
-            return Err(Error::request("a step of texts and of other rows"));
+        for (role, what) in [(Role::Text, "texts"), (Role::Draft, "guesses")] {
+            if roles(role) && step.spans.iter().any(|span| span.role != role) {
+                return Err(Error::request(format!(
+                    "a step of {what} and of other rows"
+                )));
+            }
         }
         if roles(Role::Generated) && roles(Role::Prompt) && !self.mixes {
             return Err(Error::request(
@@ -194,7 +203,7 @@ impl Checks {
         // Only prompts add the later parts of features.
         let parts = match spec.kind {
             PassKind::Decode => self.feature_parts,
-            PassKind::Prompt | PassKind::Embed => 1,
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => 1,
         };
         for row in rows {
             self.row(program, row)?;

@@ -74,6 +74,11 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Whether it runs draft passes ([`PassKind::Draft`](welte_table::PassKind::Draft)).
+    fn drafts(&self) -> bool {
+        false
+    }
+
     /// Everything that loading the program and making one context will allocate.
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error>;
 

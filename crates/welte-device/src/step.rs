@@ -12,6 +12,9 @@ pub enum Role {
     Prompt,
     /// Texts whose vectors are wanted, as the embed pass computes them.
     Text,
+    /// Positions after which the model's own draft layer guesses, as the draft pass computes them. A row reads the token at
+    /// the next position. Tokens that are chosen leave no trace in their slots, and masks do not count.
+    Draft,
 }
 
 impl Role {
@@ -21,6 +24,7 @@ impl Role {
             Role::Generated => PassKind::Decode,
             Role::Prompt => PassKind::Prompt,
             Role::Text => PassKind::Embed,
+            Role::Draft => PassKind::Draft,
         }
     }
 
@@ -30,6 +34,7 @@ impl Role {
             PassKind::Decode => Role::Generated,
             PassKind::Prompt => Role::Prompt,
             PassKind::Embed => Role::Text,
+            PassKind::Draft => Role::Draft,
         }
     }
 }
@@ -166,6 +171,8 @@ impl Step {
     /// The tokens that are wanted, as [`Context::sample`](crate::Context::sample) chooses them.
     pub fn choices(&self) -> impl Iterator<Item = Choice> {
         let generated = self.generated() as u32;
+        // A row that guesses has read the next token.
+        let ahead = if self.pass() == PassKind::Draft { 2 } else { 1 };
         let mut prompts = 0;
         self.picks.iter().filter_map(move |pick| {
             let output = if pick.row < generated {
@@ -181,7 +188,7 @@ impl Step {
             Some(Choice {
                 output,
                 slot: row.slot,
-                position: row.position + 1,
+                position: row.position + ahead,
                 draft,
             })
         })

@@ -96,7 +96,14 @@ pub trait Checkpoint: Send + Sync {
     fn text_files(&self) -> TextFiles {
         TextFiles::default()
     }
+    /// The checkpoint of a head that drafts for the model, if it comes with one ([`WithDraft`](crate::WithDraft)).
+    fn draft(&self) -> Option<&dyn Checkpoint> {
+        None
+    }
 }
+
+/// The tensor of a draft head that says which tokens it knows: integers of 64 bits, described as floats, twice as many.
+pub const TOKEN_MAP: &str = "d2t";
 
 /// A checkpoint over another one, which answers whatever it does not answer itself.
 pub trait Overlay: Send + Sync {

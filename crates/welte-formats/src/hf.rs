@@ -10,6 +10,7 @@ mod nvfp4;
 mod packed;
 mod sentence;
 
+use crate::checkpoint::TOKEN_MAP;
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
 use files::{Files, Place, Stored, read_json};
@@ -18,6 +19,7 @@ use memmap2::Mmap;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use welte_table::Format;
 
 const CONFIG: &str = "config.json";
 /// An open directory.
@@ -122,8 +124,15 @@ impl Directory {
         if tensor.name.ends_with("embeddings.position_ids") {
             return Ok(Vec::new());
         }
-        let format = files.float(tensor)?;
+        // Which tokens a draft head knows is said twice.
+        if tensor.name == "t2d" {
+            return Ok(Vec::new());
+        }
         let (n, k) = tensor.matrix().map_err(|p| files.wrong(tensor, p))?;
+        let (format, k) = match tensor.dtype {
+            Dtype::I64 if tensor.name == TOKEN_MAP => (Format::F32, 2 * k),
+            _ => (files.float(tensor)?, k),
+        };
         let name = tensor.name.clone();
         let stack = tensor.stack();
         let info = TensorInfo {

@@ -1,6 +1,7 @@
 //! Checkpoints: GGUF files, Hugging Face directories and synthetic models behind one trait.
 
 pub mod checkpoint;
+mod draft;
 pub mod files;
 mod ggml;
 pub mod gguf;
@@ -17,6 +18,7 @@ mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, Overlay, TensorInfo, TextFiles, Value};
+pub use draft::{DRAFT, WithDraft};
 pub use ggml::{GgmlWhisper, WHISPER_ENGLISH, WHISPER_LANGUAGES};
 pub use narrowed::Narrowed;
 pub use open::open;

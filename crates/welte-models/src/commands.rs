@@ -56,13 +56,25 @@ impl<'a> Commands<'a> {
         (dim, eps): (u32, f32),
         buffers: [BufferRef; 2],
     ) {
+        self.norm_strided(what, (norm, rms), (dim, eps), buffers, [dim; 2]);
+    }
+
+    /// The same for rows that lie so far apart.
+    pub(crate) fn norm_strided(
+        &mut self,
+        what: &str,
+        (norm, rms): (NormWeights, bool),
+        (dim, eps): (u32, f32),
+        buffers: [BufferRef; 2],
+        [x_stride, y_stride]: [u32; 2],
+    ) {
         if rms {
             let params = p::Norm {
                 dim,
                 groups: 1,
                 eps,
-                x_stride: dim,
-                y_stride: dim,
+                x_stride,
+                y_stride,
             };
             self.push(what, Op::Norm, &[norm.weight], &buffers, params.words());
         } else {
@@ -70,8 +82,8 @@ impl<'a> Commands<'a> {
                 dim,
                 groups: 1,
                 eps,
-                x_stride: dim,
-                y_stride: dim,
+                x_stride,
+                y_stride,
             };
             let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
             self.push(what, Op::LayerNorm, &weights, &buffers, params.words());

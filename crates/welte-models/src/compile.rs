@@ -2,7 +2,7 @@
 
 use crate::arch::{Architecture, unsupported};
 use crate::buffers::Buffers;
-use crate::emit::{Emitter, LayerCache, Places};
+use crate::emit::{DraftPlaces, Emitter, LayerCache, Places};
 use crate::encoder;
 use crate::weights::collect;
 use crate::{CompileOptions, Error, LayerKind, LayerShape, ModelSpec};
@@ -28,10 +28,15 @@ pub fn compile(
     let (weights, list) = collect(spec, checkpoint, names, options)?;
     let mut buffers = Buffers::default();
     let outputs = options.prompt_outputs.clamp(1, options.prompt_rows);
-    let shared_rows = options.prompt_rows.max(options.embed_rows);
+    let mut shared_rows = options.prompt_rows.max(options.embed_rows);
+    if weights.draft.is_some() {
+        shared_rows = shared_rows.max(options.decode_rows);
+    }
     let tokens = 4 * u64::from(options.decode_rows.max(shared_rows));
     let tokens = buffers.add("tokens", Class::Tables, tokens);
-    let (caches, layer_caches) = caches(spec, options, &mut buffers)?;
+    let draft = spec.draft(checkpoint)?.filter(|_| weights.draft.is_some());
+    let draft_shape = draft.as_ref().map(|draft| draft.spec.shape(0));
+    let (caches, layer_caches) = caches(spec, draft_shape, options, &mut buffers)?;
     let logits = 4 * u64::from(options.decode_rows.max(outputs)) * u64::from(spec.vocab);
     let logits = buffers.add("logits", Class::ScratchDecode, logits);
     let mut set = |kind: PassKind, rows: u32| {
@@ -64,6 +69,17 @@ pub fn compile(
         }),
         context: options.context,
         results: &[],
+        taps: draft.as_ref().map(|draft| {
+            let rows = u64::from(options.decode_rows.max(options.prompt_rows));
+            let bytes = 4 * rows * u64::from(draft.spec.dim);
+            buffers.add("taps", Class::ScratchPrompt, bytes)
+        }),
+        captured: draft.as_ref().and_then(|draft| {
+            let count = draft.eagle.as_ref()?.taps.len() as u64;
+            let rows = u64::from(options.decode_rows.max(options.prompt_rows));
+            let bytes = 4 * rows * count * u64::from(spec.dim);
+            Some(buffers.add("captured", Class::ScratchPrompt, bytes))
+        }),
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -76,6 +92,35 @@ pub fn compile(
     if options.embed_rows > 0 {
         let rows = options.embed_rows;
         passes.push(emit(PassKind::Embed, &shared, rows, rows));
+    }
+    if let (Some(draft), Some(weights)) = (&draft, &weights.draft) {
+        let rows = options.decode_rows.max(options.prompt_rows);
+        let outputs = options.decode_rows;
+        let width = 4 * u64::from(draft.spec.dim);
+        let own = DraftPlaces {
+            joined: buffers.add(
+                "draft.joined",
+                Class::ScratchPrompt,
+                2 * width * u64::from(rows),
+            ),
+            chosen: buffers.add(
+                "draft.chosen",
+                Class::ScratchPrompt,
+                width * u64::from(outputs),
+            ),
+        };
+        let places = Places {
+            caches: &layer_caches[spec.layers as usize..],
+            ..places
+        };
+        // Another shape needs a set of its own.
+        let set = draft
+            .eagle
+            .as_ref()
+            .map(|_| buffers.set("draft", Class::ScratchPrompt, rows, &draft.spec));
+        let set = set.as_ref().unwrap_or(&shared);
+        let emitter = Emitter::new(&draft.spec, &weights.model, &list, set, &places);
+        passes.push(emitter.draft_pass(weights, spec, own, (rows, outputs)));
     }
     let mut program = Program {
         weights: list,
@@ -133,16 +178,19 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
 
 /// One cache for all attention layers with the same head count, head size and window, one for the inputs of all
 /// convolutions, one for all states, and each layer's place in its caches. A layer without keys and values of its own has the
-/// place of the layer that it shares.
+/// place of the layer that it shares. A draft layer of this shape follows the others.
 fn caches(
     spec: &ModelSpec,
+    draft: Option<LayerShape>,
     options: &CompileOptions,
     buffers: &mut Buffers,
 ) -> Result<(Vec<CacheSpec>, Vec<LayerCache>), Error> {
     let mut shapes: Vec<(u32, u32, u32)> = Vec::new();
     let mut counts: Vec<u32> = Vec::new();
     let mut places: Vec<Option<(usize, u32)>> = Vec::with_capacity(spec.layers as usize);
-    for layer in 0..spec.layers as usize {
+    let layers = (0..spec.layers as usize).map(|layer| (layer, spec.shape(layer)));
+    let draft = draft.map(|shape| (spec.layers as usize, shape));
+    for (layer, shape) in layers.chain(draft) {
         if let Some(place) = places.get(spec.kv_source(layer)) {
             places.push(*place);
             continue;
@@ -154,7 +202,7 @@ fn caches(
         let window = spec.windows.get(layer).copied().unwrap_or(0);
         let LayerShape {
             kv_heads, head_dim, ..
-        } = spec.shape(layer);
+        } = shape;
         let shape = (kv_heads, head_dim, window);
         let cache = shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
             shapes.push(shape);

@@ -3,6 +3,7 @@
 mod altup;
 mod conv;
 mod delta;
+mod draft;
 mod encoder;
 mod experts;
 mod gemma4;
@@ -12,6 +13,7 @@ mod mamba;
 use crate::commands::{Commands, at};
 use crate::weights::{Layer, NormWeights, OutputPart, RopeConstants, Weights};
 use crate::{LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope};
+pub(crate) use draft::DraftPlaces;
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
     BufferRef, ModelPart, NO_WEIGHT, Op, Pass, PassKind, WeightId, WeightSpec, params as p,
@@ -107,6 +109,10 @@ pub(crate) struct Places<'a> {
     pub(crate) results: &'a [BufferRef],
     /// The most positions per sequence.
     pub(crate) context: u32,
+    /// Hidden states that the draft pass reads, in programs that have one.
+    pub(crate) taps: Option<BufferRef>,
+    /// What an EAGLE-3 head joins to make them.
+    pub(crate) captured: Option<BufferRef>,
 }
 
 /// Emits one pass.
@@ -139,8 +145,11 @@ impl<'a> Emitter<'a> {
     pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
         self.layers(kind);
         self.out.part = ModelPart::Head;
+        if kind != PassKind::Embed {
+            self.tap();
+        }
         let (width, result) = match kind {
-            PassKind::Decode => self.head(self.set.x),
+            PassKind::Decode | PassKind::Draft => self.head(self.set.x),
             PassKind::Prompt => {
                 let (dim, chosen) = (self.spec.dim, self.places.chosen);
                 let select = p::SelectRows {
@@ -199,29 +208,8 @@ impl<'a> Emitter<'a> {
             self.out.layer = Some(i as u32);
             self.out.part = ModelPart::Streams;
             self.predict_streams(layer);
-            self.out.part = match spec.kind(i as u32) {
-                LayerKind::Attention => ModelPart::Attention,
-                _ => ModelPart::Recurrent,
-            };
-            let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
-            if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
-                self.delta(i, layer, weights, delta);
-            } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
-                self.mamba(i, layer, weights, mamba);
-            } else if let Some(kernel) = layer.conv {
-                self.conv(i, layer, kernel);
-            } else if let Some(((weights, l), buffers)) = latent {
-                let cache = self.places.caches[i];
-                self.latent_attention(layer, weights, l, cache, buffers);
-            } else if spec.kind(i as u32) == LayerKind::Attention {
-                self.attention(i, layer);
-            }
-            self.out.part = ModelPart::FeedForward;
-            match (&layer.experts, spec.experts) {
-                _ if !spec.has_feed_forward(i as u32) => {}
-                (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
-                _ => self.feed_forward(i, layer),
-            }
+            self.capture(kind, i as u32);
+            self.layer(i, layer);
             self.out.part = ModelPart::Streams;
             self.correct_streams(layer);
             self.out.part = ModelPart::LayerInputs;
@@ -238,8 +226,37 @@ impl<'a> Emitter<'a> {
             }
         }
         self.out.layer = None;
+        self.capture(kind, spec.layers);
         self.out.part = ModelPart::Streams;
         self.join_streams();
+    }
+
+    /// What mixes positions, then the feed-forward part.
+    fn layer(&mut self, i: usize, layer: &Layer) {
+        let spec = self.spec;
+        self.out.part = match spec.kind(i as u32) {
+            LayerKind::Attention => ModelPart::Attention,
+            _ => ModelPart::Recurrent,
+        };
+        let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
+        if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
+            self.delta(i, layer, weights, delta);
+        } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
+            self.mamba(i, layer, weights, mamba);
+        } else if let Some(kernel) = layer.conv {
+            self.conv(i, layer, kernel);
+        } else if let Some(((weights, l), buffers)) = latent {
+            let cache = self.places.caches[i];
+            self.latent_attention(layer, weights, l, cache, buffers);
+        } else if spec.kind(i as u32) == LayerKind::Attention {
+            self.attention(i, layer);
+        }
+        self.out.part = ModelPart::FeedForward;
+        match (&layer.experts, spec.experts) {
+            _ if !spec.has_feed_forward(i as u32) => {}
+            (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
+            _ => self.feed_forward(i, layer),
+        }
     }
 
     /// logits = head(norm(x)). Returns the width of a row and the buffer.

@@ -60,6 +60,8 @@ pub(crate) fn compile(
         pooling: options.pooling,
         scores: None,
         results: &results,
+        taps: None,
+        captured: None,
         context: options.period(spec),
     };
     let pass = Emitter::new(spec, &weights, &list, &set, &places);

@@ -8,6 +8,7 @@ mod buffers;
 mod commands;
 mod compile;
 mod convert;
+mod draft;
 mod emit;
 mod encoder;
 mod error;

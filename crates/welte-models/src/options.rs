@@ -34,6 +34,8 @@ pub struct CompileOptions {
     pub scores: bool,
     /// Vectors that rows may read in place of tokens; 0: the program has no memory for any. Unused by encoders.
     pub features: u32,
+    /// The model's own draft layer is compiled as a pass, if the checkpoint has one.
+    pub drafts: bool,
 }
 
 impl Default for CompileOptions {
@@ -53,6 +55,7 @@ impl Default for CompileOptions {
             score_tokens: None,
             scores: false,
             features: 0,
+            drafts: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod altup;
 mod collector;
 mod delta;
+mod draft;
 mod encoder;
 mod experts;
 mod gemma4;
@@ -16,6 +17,7 @@ use crate::{CompileOptions, Error, LayerKind, ModelSpec, QkNorm};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
 pub(crate) use delta::DeltaWeights;
+pub(crate) use draft::DraftWeights;
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;
@@ -78,6 +80,8 @@ pub(crate) struct Weights {
     /// Empty for decoders.
     pub(crate) encoder: EncoderWeights,
     pub(crate) head_bias: Vec<OutputPart>,
+    /// The model's own draft layer, in programs that guess with it.
+    pub(crate) draft: Option<Box<DraftWeights>>,
 }
 
 /// Collects a model's weights.
@@ -137,6 +141,23 @@ pub(crate) fn collect(
     };
     let head_bias = [(spec.biases.head, bias(names.head, 0), spec.vocab)];
     let head_bias = c.biases("head bias", &head_bias)?;
+    let shared = draft::Shared {
+        embed,
+        head,
+        final_norm,
+        ropes: [rope_constants, local_rope_constants],
+        dim: spec.dim,
+        context,
+    };
+    let draft = if options.drafts {
+        spec.draft(checkpoint)?
+    } else {
+        None
+    };
+    let draft = match draft {
+        Some(draft) => Some(draft::collect(&mut c, &draft, names, shared)?.into()),
+        None => None,
+    };
     c.refuse_unused(spec, names)?;
     Ok((
         Weights {
@@ -151,6 +172,7 @@ pub(crate) fn collect(
             scores,
             head_bias,
             encoder,
+            draft,
         },
         c.list,
     ))

@@ -147,11 +147,15 @@ impl ReferenceContext {
         }
     }
 
-    /// Chooses a slot's token at `position` from an output row of the last step.
+    /// Chooses a slot's token at `position` from an output row of the last step. A guess leaves no trace.
     fn choose(&mut self, output: usize, slot: u32, position: u32) -> u32 {
         let vocab = self.program.vocab as usize;
         let logits = &self.last.values[output * vocab..][..vocab];
-        self.slots[slot as usize].next(logits, &self.masks, slot, position)
+        let own = &mut self.slots[slot as usize];
+        match self.program.passes[self.last.pass].kind {
+            PassKind::Draft => own.guess(logits, position),
+            _ => own.next(logits, &self.masks, slot, position),
+        }
     }
 }
 

@@ -65,6 +65,14 @@ impl Slot {
         token
     }
 
+    /// The token that it would choose if it had no mask.
+    pub(crate) fn guess(&self, logits: &[f32], position: u32) -> u32 {
+        match self.choose(logits.to_vec(), position) {
+            NO_TOKEN => 0,
+            token => token,
+        }
+    }
+
     fn choose(&self, mut values: Vec<f32>, position: u32) -> u32 {
         let s = &self.sampling;
         for &(token, bias) in &self.bias {

@@ -252,6 +252,10 @@ pub enum PassKind {
     Prompt,
     /// Yields one pooled hidden state for each chosen row's slot.
     Embed,
+    /// Yields the logits of chosen rows, as the model's own draft layer guesses them. Row `i` reads the token that follows
+    /// its position, and hidden state `i` that the last step has left behind: of a decode or prompt step those of its rows, of
+    /// a draft step those of its output rows.
+    Draft,
 }
 
 /// A compiled forward pass: one table of commands, with what it takes and what it yields.
@@ -331,7 +335,12 @@ impl Pass {
 
 impl PassKind {
     /// Every kind, in order.
-    pub const ALL: [PassKind; 3] = [PassKind::Decode, PassKind::Prompt, PassKind::Embed];
+    pub const ALL: [PassKind; 4] = [
+        PassKind::Decode,
+        PassKind::Prompt,
+        PassKind::Embed,
+        PassKind::Draft,
+    ];
 
     /// As a person reads it.
     pub fn name(self) -> &'static str {
@@ -339,6 +348,7 @@ impl PassKind {
             PassKind::Decode => "decode",
             PassKind::Prompt => "prompt",
             PassKind::Embed => "embed",
+            PassKind::Draft => "draft",
         }
     }
 
@@ -346,7 +356,9 @@ impl PassKind {
     pub fn scratch(self) -> (&'static str, Class) {
         match self {
             PassKind::Decode => ("decode", Class::ScratchDecode),
-            PassKind::Prompt | PassKind::Embed => ("prompt", Class::ScratchPrompt),
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => {
+                ("prompt", Class::ScratchPrompt)
+            }
         }
     }
 }

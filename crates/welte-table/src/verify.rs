@@ -230,7 +230,7 @@ fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
     let wanted = match pass.kind {
         _ if pass.is_middle() => (0, 0, 0),
         PassKind::Decode => (1, 0, 0),
-        PassKind::Prompt => (0, 1, 0),
+        PassKind::Prompt | PassKind::Draft => (0, 1, 0),
         PassKind::Embed => (0, 0, 1),
     };
     ensure((samples, selects, pools) == wanted, || {
@@ -251,7 +251,10 @@ fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
         })?;
     }
     if pass.kind != PassKind::Embed {
-        ensure(pass.width == program.vocab, || {
+        // A draft layer may know a part of the tokens.
+        let fits = pass.width == program.vocab
+            || pass.kind == PassKind::Draft && pass.width < program.vocab;
+        ensure(fits, || {
             format!(
                 "{} logits, the vocabulary has {}",
                 pass.width, program.vocab

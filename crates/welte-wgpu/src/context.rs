@@ -177,7 +177,7 @@ impl WgpuContext {
         step.rows.extend_from_slice(rows);
         step.outputs = match self.weights.program.passes[pass].kind {
             PassKind::Decode => rows.len(),
-            PassKind::Prompt | PassKind::Embed => outputs.len(),
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => outputs.len(),
         };
         step.logits = 0;
         step.values.clear();

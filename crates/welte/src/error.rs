@@ -237,6 +237,14 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
+    /// The model cannot guess with a draft layer of its own.
+    #[error(
+        "{origin}: --spec mtp needs a draft layer in the model and a device that can use it; try --spec auto"
+    )]
+    NoDraftLayer {
+        /// The model.
+        origin: String,
+    },
     /// There is nothing to continue.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

@@ -63,7 +63,7 @@ pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
 pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
-pub use model::{Inspection, Model, open};
+pub use model::{Inspection, Model, is_draft_head, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordSight;

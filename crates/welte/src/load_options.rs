@@ -62,6 +62,11 @@ pub struct LoadOptions {
     pub(crate) encoder: u64,
     /// Vectors that rows may read in place of tokens ([`Program::features`](welte_table::Program::features)); 0: none. Not for encoders.
     pub features: u32,
+    /// Load the model's own draft layer, if its checkpoint has one and the device can guess with it
+    /// ([`Speculation::Own`](crate::Speculation::Own)).
+    pub draft_layer: bool,
+    /// A head that drafts for the model, trained for it: an EAGLE-3 head as GGUF file or directory.
+    pub draft_head: Option<String>,
     /// Whether the model takes images, and where their encoder is.
     pub images: Images,
     /// The longest chain of tokens decoded in one submission.
@@ -108,6 +113,8 @@ impl Default for LoadOptions {
             prefix_store: false,
             encoder: 0,
             features: 0,
+            draft_layer: true,
+            draft_head: None,
             images: Images::Off,
             max_chain: 256,
             replay: None,

@@ -25,9 +25,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use web_time::{Duration, Instant};
 use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
-use welte_formats::Narrowed;
 use welte_formats::checkpoint::Checkpoint;
 use welte_formats::synthetic::Synthetic;
+use welte_formats::{Narrowed, WithDraft};
 use welte_models::{ModelSpec, Survey, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
@@ -71,6 +71,10 @@ pub(crate) struct Inner {
     /// The engine that encoders on the same device leave steps to.
     pub(crate) neighbour: Neighbour,
     no_images: Option<String>,
+    /// The tokens that the draft head knows, if it does not know all.
+    pub(crate) draft_tokens: Option<Vec<u32>>,
+    /// It was loaded with a draft head.
+    draft_head: bool,
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
@@ -100,11 +104,31 @@ fn as_asked(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Box<dyn C
     }
 }
 
+/// A checkpoint with the draft head asked for.
+fn with_draft(
+    checkpoint: Arc<dyn Checkpoint>,
+    options: &LoadOptions,
+) -> Result<Arc<dyn Checkpoint>, Error> {
+    match &options.draft_head {
+        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(head)?.into()))),
+        None => Ok(checkpoint),
+    }
+}
+
+/// True if a source is an EAGLE-3 head ([`LoadOptions::draft_head`]) and no model.
+pub fn is_draft_head(source: &str) -> Result<bool, Error> {
+    let checkpoint = open(source)?;
+    Ok(
+        checkpoint.tensor("fc.weight").is_some()
+            && checkpoint.tensor("model.norm.weight").is_none(),
+    )
+}
+
 impl Model {
     /// Compiles the model of a source and plans its memory, reading headers only.
     pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
-        let checkpoint = as_asked(open(source)?, options);
-        inspect_with_eyes(checkpoint.into(), options, &mut Found::default())
+        let checkpoint = with_draft(as_asked(open(source)?, options).into(), options)?;
+        inspect_with_eyes(checkpoint, options, &mut Found::default())
     }
 
     /// What a source contains, beside the tensors of the most similar architecture. It also works for models that cannot be
@@ -153,7 +177,7 @@ impl Model {
         if let DeviceChoice::Assumed(name) = options.device {
             return Err(Error::NotHere { name });
         }
-        let checkpoint: Arc<dyn Checkpoint> = as_asked(checkpoint, options).into();
+        let checkpoint = with_draft(as_asked(checkpoint, options).into(), options)?;
         let phases = Arc::new(phases);
         let read = || {
             phases.time("vocabulary and template", || {
@@ -237,7 +261,21 @@ impl Model {
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
-        let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
+        let draft_tokens = match plan.program.pass(PassKind::Draft) {
+            Some(_) => spec.draft_tokens(checkpoint.as_ref())?,
+            None => None,
+        };
+        let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
+        if spec.has_draft_layer(checkpoint.as_ref()) {
+            let said = match plan.program.pass(PassKind::Draft) {
+                Some(_) => "loaded: it can guess tokens ahead".to_string(),
+                None if !device.drafts() => {
+                    format!("not used: {} cannot guess with it", device.info().id)
+                }
+                None => "not loaded".to_string(),
+            };
+            facts.push(("draft layer".to_string(), said));
+        }
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
@@ -265,6 +303,8 @@ impl Model {
                 eyes: eyes.map_or_else(OnceLock::new, OnceLock::from),
                 neighbour,
                 no_images: found.missing,
+                draft_tokens,
+                draft_head: options.draft_head.is_some(),
                 grammars: OnceLock::new(),
                 template: side.template,
                 end_tokens: side.end_tokens,
@@ -321,6 +361,16 @@ impl Model {
     /// True if it was loaded to score pairs of texts.
     pub fn scores_pairs(&self) -> bool {
         self.inner.scores && self.inner.embed.is_some()
+    }
+
+    /// True if it can guess tokens with a draft layer of its own.
+    pub fn has_draft_layer(&self) -> bool {
+        self.program().pass(PassKind::Draft).is_some()
+    }
+
+    /// True if it was loaded with a head that drafts for it. [`Model::has_draft_layer`] says whether its device can use it.
+    pub fn has_draft_head(&self) -> bool {
+        self.inner.draft_head
     }
 
     /// True if it computes vectors or scores only, and no text.

@@ -94,6 +94,52 @@ fn a_draft_guesses_within_its_own_context() {
     assert!(run(request(&own, 30, 30, 1)) > 10);
 }
 
+/// The model's own draft layer guesses for many requests, alone and together. Now and then it is right even with random weights.
+#[test]
+fn guesses_of_an_own_draft_layer_are_verified() {
+    for name in ["drafts/glm4_moe/hf", "drafts/glm4_moe_lite/q8_0.gguf"] {
+        let file = welte_goldens::Golden::new(name);
+        let path = file.path().to_str().unwrap();
+        let own = model(path, |o| o.slots = 4);
+        assert!(own.has_draft_layer());
+        let how = with(EngineOptions::default(), |o| {
+            o.speculate_always = true;
+            o.draft_max = 3;
+        });
+        let engine = Engine::new(&own, &how).unwrap();
+        let plain = self::engine(&own, None).unwrap();
+        let requests: Vec<Request> = (0..24)
+            .map(|n| {
+                let mut request = request(&own, 5 + 3 * n, 40 + n % 7, n as u64);
+                request.prompt[0] = n as u32;
+                request
+            })
+            .collect();
+        let (outcomes, drafted, accepted) = together(&engine, &requests);
+        assert_eq!(tokens(&outcomes), tokens(&together(&plain, &requests).0));
+        assert!(
+            0 < accepted && accepted < drafted,
+            "{accepted} of {drafted}"
+        );
+        for request in &requests[..6] {
+            let alone = together(&engine, std::slice::from_ref(request)).0;
+            let wanted = together(&plain, std::slice::from_ref(request)).0;
+            assert_eq!(tokens(&alone), tokens(&wanted));
+        }
+    }
+}
+
+/// Whoever asks for a draft layer must have one.
+#[test]
+fn a_missing_draft_layer_is_named() {
+    let own = model(TINY, |_| ());
+    let how = with(EngineOptions::default(), |o| {
+        o.speculation = Speculation::Own
+    });
+    let error = Engine::new(&own, &how).map(drop).unwrap_err().to_string();
+    assert!(error.contains("draft layer"), "{error}");
+}
+
 /// A token must mean the same to both.
 #[test]
 fn a_draft_has_the_vocabulary_of_the_model() {

@@ -3,6 +3,8 @@
 //! `--include-ignored`).
 //! Teacher-forced; the scripts in `tools/goldens` wrote the logits, and `welte-goldens` makes the weights.
 
+#[path = "golden/drafts.rs"]
+mod drafts;
 #[path = "golden/rows.rs"]
 mod rows;
 
@@ -46,24 +48,32 @@ fn goldens(architecture: &str) -> Vec<Golden> {
 
 /// The goldens whose architecture and path are wanted.
 fn goldens_of(wanted: impl Fn(&str, &str) -> bool) -> Vec<Golden> {
+    goldens_in(
+        &[
+            "index.json",
+            "formats.json",
+            "packed.json",
+            "mlx.json",
+            "gpt-oss.json",
+            "gemma4.json",
+            "gemma3n.json",
+            "hybrid.json",
+            "plain.json",
+        ],
+        wanted,
+    )
+}
+
+/// The same of some lists.
+fn goldens_in(files: &[&str], wanted: impl Fn(&str, &str) -> bool) -> Vec<Golden> {
     let folder = welte_goldens::folder();
     let list = |file: &str| {
         let text = std::fs::read_to_string(folder.join(file)).expect("the index");
         let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
         list
     };
-    let files = [
-        "index.json",
-        "formats.json",
-        "packed.json",
-        "mlx.json",
-        "gpt-oss.json",
-        "gemma4.json",
-        "gemma3n.json",
-        "hybrid.json",
-        "plain.json",
-    ];
-    let index = files.map(list).concat();
+    let lists: Vec<_> = files.iter().map(|file| list(file)).collect();
+    let index = lists.concat();
     let text =
         |entry: &serde_json::Value, key: &str| entry[key].as_str().expect("a text").to_owned();
     let number =

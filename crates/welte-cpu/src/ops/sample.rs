@@ -102,6 +102,13 @@ impl State {
         let own = &self.slots[slot as usize];
         scratch.choose(own, &self.masks, slot, logits, position)
     }
+
+    /// The token that a slot would choose for `position` if it had no mask. Allocates nothing.
+    pub(crate) fn guess(&self, slot: u32, logits: &[f32], position: u32) -> u32 {
+        let scratch = self.lanes[0].lock();
+        let mut scratch = scratch.unwrap_or_else(PoisonError::into_inner);
+        scratch.guess(&self.slots[slot as usize], logits, position)
+    }
 }
 
 #[cfg(test)]

@@ -243,7 +243,7 @@ impl Context for CudaContext {
         let (pass, outputs) = self.last;
         let outputs = match self.passes[pass].kind {
             PassKind::Decode | PassKind::Prompt => outputs,
-            PassKind::Embed => 0,
+            PassKind::Embed | PassKind::Draft => 0,
         };
         let program = &self.loaded.program;
         self.checks.logprobs(program, queries, answers, outputs)?;

@@ -175,7 +175,7 @@ impl Lowering<'_> {
         experts::check_order(&pass.commands)?;
         let one_row = match pass.kind {
             PassKind::Decode => self.commands(pass, Some(1))?,
-            PassKind::Prompt | PassKind::Embed => Vec::new(),
+            PassKind::Prompt | PassKind::Embed | PassKind::Draft => Vec::new(),
         };
         let commands = if one_row.is_empty() || pass.rows > 1 {
             self.commands(pass, None)?

@@ -173,7 +173,6 @@ impl HostScratch {
         logits: &[f32],
         position: u32,
     ) -> u32 {
-        let s = &slot.settings;
         self.work.copy_from_slice(logits);
         if slot.masked {
             let Some(mask) = masks.wait(number, position) else {
@@ -181,6 +180,21 @@ impl HostScratch {
             };
             MaskBoard::apply(mask, &mut self.work);
         }
+        self.chosen(slot, position)
+    }
+
+    /// The token that a slot would choose if it had no mask.
+    pub fn guess(&mut self, slot: &HostSlot, logits: &[f32], position: u32) -> u32 {
+        self.work.copy_from_slice(logits);
+        match self.chosen(slot, position) {
+            NO_TOKEN => 0,
+            token => token,
+        }
+    }
+
+    /// Chooses from the logits at work.
+    fn chosen(&mut self, slot: &HostSlot, position: u32) -> u32 {
+        let s = &slot.settings;
         for (token, bias) in &slot.bias {
             self.work[*token as usize] += bias;
         }

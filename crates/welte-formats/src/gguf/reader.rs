@@ -4,6 +4,7 @@ use super::{
     ALIGNMENT, ALIGNMENT_KEY, ARRAY, Kind, Kinds, MAGIC, MAX_DEPTH, foreign_type, format_of,
     split_name, type_id,
 };
+use crate::checkpoint::TOKEN_MAP;
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, Source, TensorInfo, Value, mapped};
 use std::borrow::Cow;
@@ -19,6 +20,9 @@ const MAX_ELEMENTS: u64 = 1 << 24;
 /// Of a source that is not mapped: bytes of the first read for the head, and of the last.
 const FIRST_READ: u64 = 1 << 20;
 const MOST_HEAD: u64 = 256 << 20;
+
+/// The type id of integers of 64 bits.
+const I64: u32 = 27;
 
 /// An open GGUF file. A split file appears as one.
 #[derive(Debug)]
@@ -536,8 +540,13 @@ impl<'a> Cursor<'a> {
         }
         let id = self.u32(&field)?;
         let offset = self.u64(&field)?;
-        let Some(format) = format_of(id) else {
-            return Ok(Read::Foreign(name, id));
+        let format = match format_of(id) {
+            Some(format) => format,
+            None if id == I64 && name == TOKEN_MAP => {
+                size[0] = size[0].saturating_mul(2);
+                Format::F32
+            }
+            None => return Ok(Read::Foreign(name, id)),
         };
         // Stacked matrices (experts) become one matrix with the rows of all, the kernels of a convolution one row each.
         let [k, n, stack, kernels] = size;

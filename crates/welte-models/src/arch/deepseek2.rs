@@ -1,7 +1,7 @@
 //! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4: attention over latent keys and values, and experts in groups beside a shared
 //! one. The first layers have no experts.
 
-use super::architecture::{Architecture, has_choice_bias};
+use super::architecture::{Architecture, has_choice_bias, leave_out_drafts};
 use super::{llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names};
@@ -32,6 +32,11 @@ pub(super) const DEEPSEEK2: Architecture = Architecture {
         spec.rope.interleaved = keys.bool("rope_interleave")?.unwrap_or(true);
         spec.attention_scale = attention_scale(spec, keys, l)?;
         experts(spec, keys)?;
+        // Older GGUF files do not count the draft layer.
+        let last = format!("blk.{}.nextn.eh_proj.weight", spec.layers - 1);
+        if keys.checkpoint.tensor(&last).is_some() {
+            leave_out_drafts(spec, keys, "num_nextn_predict_layers")?;
+        }
         ministral3::position_scale(spec, keys)
     },
     ..llama::LLAMA

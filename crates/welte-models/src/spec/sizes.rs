@@ -265,8 +265,10 @@ impl ModelSpec {
             facts.push(fact("shared expert", shared.ffn.to_string()));
         }
         if self.draft_layers > 0 {
-            let text = format!("{} (not used)", self.draft_layers);
-            facts.push(fact("layers that guess ahead", text));
+            facts.push(fact(
+                "layers that guess ahead",
+                self.draft_layers.to_string(),
+            ));
         }
         if !self.pre_norm || self.post_norm {
             let norms = if self.pre_norm {

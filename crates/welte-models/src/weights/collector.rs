@@ -63,6 +63,8 @@ pub(crate) struct Collector<'a> {
     pub(crate) checkpoint: &'a dyn Checkpoint,
     pub(crate) list: Vec<WeightSpec>,
     used: HashSet<String>,
+    /// What the names of layer 0 begin with while the weights of a draft layer are collected.
+    pub(crate) draft: Option<String>,
 }
 
 impl Collector<'_> {
@@ -71,6 +73,7 @@ impl Collector<'_> {
             checkpoint,
             list: Vec::new(),
             used: HashSet::new(),
+            draft: None,
         }
     }
 
@@ -83,13 +86,23 @@ impl Collector<'_> {
         self.checkpoint.dialect() == Dialect::Gguf
     }
 
+    /// The name of a tensor in this checkpoint.
+    fn resolve(&self, name: &str) -> String {
+        let first = ["blk.0.", "model.layers.0."];
+        let rest = first.iter().find_map(|first| name.strip_prefix(first));
+        match (&self.draft, rest) {
+            (Some(draft), Some(rest)) => names::resolve(self.checkpoint, &format!("{draft}{rest}")),
+            _ => names::resolve(self.checkpoint, name),
+        }
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.columns(name).is_some()
     }
 
     /// The length of a tensor's rows, if there is one.
     pub(crate) fn columns(&self, name: &str) -> Option<usize> {
-        let name = names::resolve(self.checkpoint, name);
+        let name = self.resolve(name);
         Some(self.checkpoint.tensor(&name)?.k)
     }
 
@@ -99,7 +112,18 @@ impl Collector<'_> {
         rope: &Rope,
         context: u32,
     ) -> Result<RopeConstants, Error> {
-        let (values, magnitude) = rope::frequencies(rope, self.checkpoint, context)?;
+        self.rope_constants_of(name, rope, self.checkpoint, context)
+    }
+
+    /// The same for a rope whose factors are in another checkpoint.
+    pub(crate) fn rope_constants_of(
+        &mut self,
+        name: &str,
+        rope: &Rope,
+        checkpoint: &dyn Checkpoint,
+        context: u32,
+    ) -> Result<RopeConstants, Error> {
+        let (values, magnitude) = rope::frequencies(rope, checkpoint, context)?;
         let freqs = self.push(WeightSpec {
             name: name.into(),
             format: Format::F32,
@@ -143,7 +167,7 @@ impl Collector<'_> {
 
     /// The tensor of this name, which must have this shape.
     pub(crate) fn tensor(&mut self, name: &str, n: u32, k: u32) -> Result<TensorInfo, Error> {
-        let name = &names::resolve(self.checkpoint, name);
+        let name = &self.resolve(name);
         let info = self
             .checkpoint
             .tensor(name)

@@ -64,7 +64,7 @@ class Model:
         replay: str | None = None,
         reranking: bool | None = None,
         slots: int | None = None,
-        speculation: Literal["ngram", "off"] | None = None,
+        speculation: Literal["auto", "ngram", "mtp", "off"] | None = None,
         steps: Literal["alike", "fast"] | None = None,
         threads: int | None = None,
     ) -> None: ...

@@ -158,7 +158,7 @@ impl Context for WgpuContext {
         if options.stage.begins() {
             let outputs: Vec<u32> = match self.program().passes[plan.pass].kind {
                 PassKind::Decode => Vec::new(),
-                PassKind::Prompt | PassKind::Embed => step.chosen().collect(),
+                PassKind::Prompt | PassKind::Embed | PassKind::Draft => step.chosen().collect(),
             };
             self.begin(plan.pass, &step.rows, &outputs);
         }

@@ -127,6 +127,7 @@ impl Handle {
         options: &EngineOptions,
         mut make: MakeContext,
     ) -> Result<(Arc<Handle>, Driver), Error> {
+        let speculation = options.speculation.resolved(model)?;
         let mut context = make()?;
         let program = model.inner.loaded.program();
         let shared = Arc::new(Shared::new(
@@ -154,11 +155,11 @@ impl Handle {
             store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
-            speculation: options.speculation.clone(),
+            speculation: speculation.clone(),
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
-        let speculator = Speculator::of(model, options)?;
+        let speculator = Speculator::of(model, &speculation, options)?;
         let embed = model.inner.embed;
         let mut scheduler = Scheduler::new(
             shared.clone(),
@@ -170,6 +171,9 @@ impl Handle {
             disk,
             speculator,
         );
+        if matches!(speculation, Speculation::Own) {
+            scheduler.guess_with_own(program, model.inner.draft_tokens.as_deref());
+        }
         if let Some(watcher) = &options.prefix_changes {
             scheduler.watch(watcher.clone());
         }

@@ -1,7 +1,7 @@
 //! How an engine works.
 
 use super::clock::Clock;
-use crate::{Model, PrefixChange, PrefixStoreOptions};
+use crate::{Error, Model, PrefixChange, PrefixStoreOptions};
 use std::sync::mpsc::Sender;
 
 /// How an engine works.
@@ -47,11 +47,29 @@ impl Default for EngineOptions {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Speculation {
+    /// The model's own draft layer, if it has one; otherwise earlier text.
+    #[default]
+    Auto,
     /// There are none.
     Off,
     /// What followed the last tokens where they occurred before, in prompt and answer.
-    #[default]
     Ngram,
+    /// The model's own draft layer ([`Model::has_draft_layer`]).
+    Own,
     /// A smaller model with the same vocabulary, loaded with at least as many slots.
     Model(Model),
+}
+
+impl Speculation {
+    /// What it means for a model.
+    pub(crate) fn resolved(&self, model: &Model) -> Result<Speculation, Error> {
+        match self {
+            Speculation::Auto if model.has_draft_layer() => Ok(Speculation::Own),
+            Speculation::Auto => Ok(Speculation::Ngram),
+            Speculation::Own if !model.has_draft_layer() => Err(Error::NoDraftLayer {
+                origin: model.origin().to_string(),
+            }),
+            known => Ok(known.clone()),
+        }
+    }
 }

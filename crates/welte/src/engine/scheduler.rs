@@ -12,6 +12,7 @@ mod drafts;
 mod encode;
 mod guided;
 mod measure;
+mod own;
 mod plan;
 mod publish;
 mod recovery;
@@ -32,11 +33,12 @@ use super::shared::Shared;
 use crate::PrefixChange;
 #[cfg(test)]
 pub(crate) use audit::{Audit, Audited};
+use own::Own;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use welte_device::{ChainStart, Context, Error as DeviceError, Role, Step};
-use welte_table::Program;
+use welte_table::{PassKind, Program};
 use work::{Drafting, Owner, Work};
 
 /// The context does not work any more.
@@ -76,6 +78,8 @@ pub(crate) struct Scheduler {
     encoding: Encoding,
     /// `None`: nothing is guessed.
     speculator: Option<Speculator>,
+    /// Of the model's own draft layer. `None` without one.
+    own: Option<Own>,
     /// Requests without a slot, in no order.
     waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
@@ -124,6 +128,7 @@ impl Scheduler {
             pages: Pages::new(program, host, disk),
             pace: Pace::new(prompt.rows),
             encoding: Encoding::default(),
+            own: None,
             speculator,
             waiting: Vec::with_capacity(shared.max_requests),
             running: Vec::with_capacity(slots),
@@ -138,6 +143,13 @@ impl Scheduler {
             totals: Totals::default(),
             shared,
         }
+    }
+
+    /// Guesses with the program's draft pass. `tokens` are those that it knows, if it does not know all.
+    pub(crate) fn guess_with_own(&mut self, program: &Program, tokens: Option<&[u32]>) {
+        self.own = program
+            .pass(PassKind::Draft)
+            .map(|_| Own::new(program, tokens));
     }
 
     /// Tells of the prefixes that come and go.

@@ -112,6 +112,7 @@ pub(super) fn plan_on(
         pooling,
         score_tokens: options.score_tokens,
         features: options.features,
+        drafts: options.draft_layer && device.drafts(),
         // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
         prompt_outputs: options.decode_rows.max(slots),
         ..defaults

@@ -31,6 +31,8 @@ pub(super) enum Source {
     /// The draft model of the engine, and how often it is right.
     Model(Rate),
     Synthetic(Synthetic),
+    /// The model's own draft layer, and how often each of its guesses is right if those before it are.
+    Own(Vec<Rate>),
 }
 
 impl Draft {
@@ -45,7 +47,10 @@ impl Draft {
             _ if !request.speculate => return None,
             (Some(draft), _) => Source::Synthetic(Synthetic::new(draft, request)),
             (None, Speculation::Off) => return None,
-            (None, Speculation::Ngram) => Source::Ngram(Ngram::new(&request.prompt, max_len)),
+            (None, Speculation::Own) => Source::Own(vec![Rate::expected(HOPE); rows]),
+            (None, Speculation::Ngram | Speculation::Auto) => {
+                Source::Ngram(Ngram::new(&request.prompt, max_len))
+            }
             (None, Speculation::Model(_)) => Source::Model(Rate::expected(HOPE)),
         };
         Some(Box::new(Draft {
@@ -62,6 +67,8 @@ impl Draft {
     pub(crate) fn push(&mut self, tokens: &[u32]) {
         match &mut self.source {
             Source::Ngram(ngram) => ngram.push(tokens),
+            // They followed another token.
+            Source::Own(_) => self.tokens.clear(),
             Source::Model(_) | Source::Synthetic(_) => {}
         }
     }
@@ -71,14 +78,22 @@ impl Draft {
         match &self.source {
             Source::Ngram(ngram) => ngram.probability(nth).unwrap_or(0.0),
             Source::Model(rate) => rate.value(),
+            Source::Own(rates) => rates.get(nth).map_or(0.0, Rate::value),
             Source::Synthetic(synthetic) => synthetic.probability(),
         }
     }
 
-    /// Wants no guess.
+    /// Wants no guess. Those of the own draft layer have been made.
     pub(crate) fn forget(&mut self) {
-        self.tokens.clear();
+        if !matches!(self.source, Source::Own(_)) {
+            self.tokens.clear();
+        }
         (self.wanted, self.agree) = (0, 1.0);
+    }
+
+    /// True if the model's own draft layer guesses.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.source, Source::Own(_))
     }
 
     /// True if the draft model guesses.
@@ -97,9 +112,14 @@ impl Draft {
                 self.tokens.clear();
                 synthetic.guess(tokens, count, &mut self.tokens);
             }
-            Source::Model(_) => self.tokens.truncate(count),
+            Source::Model(_) | Source::Own(_) => self.tokens.truncate(count),
         }
         (self.own, self.refused) = (self.tokens.len(), false);
+    }
+
+    /// Takes a further guess of the model's own draft layer.
+    pub(crate) fn take(&mut self, guess: u32) {
+        self.tokens.push(guess);
     }
 
     /// The guesses of the last round.
@@ -114,10 +134,15 @@ impl Draft {
 
     /// Takes note of how many guesses of the last step were right.
     pub(crate) fn verified(&mut self, right: usize) {
-        if let Source::Model(rate) = &mut self.source {
-            let wrong = usize::from(right < self.own || self.refused);
-            let right = right.min(self.own);
-            (0..right + wrong).for_each(|nth| rate.count(nth < right));
+        let wrong = usize::from(right < self.own || self.refused);
+        let right = right.min(self.own);
+        match &mut self.source {
+            Source::Model(rate) => (0..right + wrong).for_each(|nth| rate.count(nth < right)),
+            Source::Own(rates) => {
+                let seen = rates.iter_mut().take(right + wrong).enumerate();
+                seen.for_each(|(nth, rate)| rate.count(nth < right));
+            }
+            Source::Ngram(_) | Source::Synthetic(_) => {}
         }
     }
 }

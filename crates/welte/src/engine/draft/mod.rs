@@ -53,6 +53,10 @@ pub(crate) struct Speculator {
     promised: Vec<u32>,
     /// The draft model, unless there is none or it has failed.
     model: Option<DraftModel>,
+    /// The model guesses with its own draft layer.
+    own: bool,
+    /// The most rows of a step.
+    rows: usize,
 }
 
 impl Speculator {
@@ -68,18 +72,25 @@ impl Speculator {
             patience: PATIENCE,
             promised: Vec::with_capacity(rows),
             model: None,
+            own: false,
+            rows,
         }
     }
 
     /// For an engine of a model. `None`: wrong guesses would do harm.
-    pub(crate) fn of(model: &Model, options: &EngineOptions) -> Result<Option<Speculator>, Error> {
+    pub(crate) fn of(
+        model: &Model,
+        speculation: &Speculation,
+        options: &EngineOptions,
+    ) -> Result<Option<Speculator>, Error> {
         if !can_roll_back(model.program()) {
             return Ok(None);
         }
         let rows = model.rows_of(model.inner.decode);
         let mut speculator = Speculator::new(options.draft_max, rows);
         speculator.always = options.speculate_always;
-        if let Speculation::Model(draft) = &options.speculation {
+        speculator.own = matches!(speculation, Speculation::Own);
+        if let Speculation::Model(draft) = speculation {
             model::check(model, draft)?;
             speculator.model = Some(DraftModel::new(draft, model, rows)?);
         }
@@ -147,6 +158,8 @@ impl Speculator {
         match &draft.source {
             Source::Model(_) if self.model.is_none() => 0.0,
             Source::Model(rate) if self.is_trial() => rate.value().max(HOPE),
+            Source::Own(_) if !self.own => 0.0,
+            Source::Own(_) if self.is_trial() => draft.probability(nth).max(HOPE),
             _ => draft.probability(nth),
         }
     }
@@ -189,6 +202,9 @@ impl Speculator {
 
     /// True if a sequence in a chain of `sequences` sequences should rather be guessed for.
     pub(crate) fn pays(&self, draft: &Draft, remaining: usize, sequences: usize) -> bool {
+        if draft.is_own() {
+            return self.depth(draft, remaining, sequences) > 0;
+        }
         let wanted = self.plain(sequences) * MARGIN;
         let (mut agree, mut expected) = (1.0, sequences as f64);
         for nth in 0..self.limit(remaining) {
@@ -204,9 +220,74 @@ impl Speculator {
         false
     }
 
+    /// True if the model's own draft layer guesses.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    /// The model's own draft layer has failed. Nobody depends on guesses.
+    pub(crate) fn give_up_own(&mut self) {
+        self.own = false;
+    }
+
+    /// How many guesses of a sequence pay, if each of `sequences` sequences has as many.
+    pub(crate) fn depth(&self, draft: &Draft, remaining: usize, sequences: usize) -> usize {
+        if self.chain.at(1) == 0.0 && !self.always {
+            return 0;
+        }
+        let (mut best, mut depth) = (self.plain(sequences) * MARGIN, 0);
+        let (mut agree, mut expected) = (1.0, 1.0);
+        for nth in 0..self.limit(remaining) {
+            let rows = sequences * (nth + 2);
+            agree *= self.chance(draft, nth);
+            if agree < LEAST || rows > self.rows {
+                break;
+            }
+            expected += agree;
+            let speed = self.speed(sequences as f64 * expected, rows, nth + 1);
+            if speed > best {
+                (best, depth) = (speed, nth + 1);
+            }
+        }
+        depth
+    }
+
+    /// The same for guesses of the model's own draft layer, which have been made. True also if some shall be made, which takes
+    /// a step.
+    fn plan_own(&self, running: &mut [Sequence], rows: usize) -> bool {
+        let decodes = |sequence: &&mut Sequence| sequence.is_decoding();
+        let sequences = running.iter_mut().filter(decodes).count();
+        let mut left = rows.saturating_sub(sequences);
+        let mut guesses = false;
+        for sequence in running.iter_mut().filter(decodes) {
+            let remaining = sequence.remaining();
+            let checked = match sequence.guide {
+                Some(_) => Guide::MOST_GUESSES,
+                None => usize::MAX,
+            };
+            let Some(draft) = &mut sequence.draft else {
+                continue;
+            };
+            draft.forget();
+            let depth = self.depth(draft, remaining, sequences);
+            let made = if draft.is_own() {
+                draft.tokens.len()
+            } else {
+                depth
+            };
+            draft.wanted = made.min(remaining.saturating_sub(1)).min(checked).min(left);
+            left -= draft.wanted;
+            guesses |= draft.wanted > 0 || depth > 0;
+        }
+        guesses
+    }
+
     /// Sets how many tokens are guessed for each sequence that decodes, in a step of at most `rows` rows. The most
     /// probable guesses come first. True if any is guessed.
     pub(crate) fn plan(&mut self, running: &mut [Sequence], rows: usize) -> bool {
+        if self.own {
+            return self.plan_own(running, rows);
+        }
         let decodes = |sequence: &&mut Sequence| sequence.is_decoding();
         let mut sequences = 0;
         for sequence in running.iter_mut().filter(decodes) {

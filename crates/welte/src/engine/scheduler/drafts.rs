@@ -25,7 +25,12 @@ impl Scheduler {
             }
         }
         self.check_guesses();
-        let took = self.shared.clock.since(begun);
+        let mut took = self.shared.clock.since(begun);
+        let mut only_guesses = only_guesses;
+        if let Some(own) = self.own.as_mut() {
+            took += std::mem::take(&mut own.took);
+            only_guesses &= own.only_guesses;
+        }
         self.drafting = Some(Drafting { took, only_guesses });
     }
 }

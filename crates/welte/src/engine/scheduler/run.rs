@@ -52,6 +52,7 @@ impl Scheduler {
         let took = self.shared.clock.since(begun);
         self.measure_rows(context, work, took);
         let tokens = self.settle(context, took)?;
+        self.follow(context, work);
         if let Work::Next { .. } = work
             && self.step.pass() == Role::Generated.pass()
         {

@@ -49,7 +49,7 @@ pub(super) fn shares<'a>(step: &'a Step, owners: &'a [Owner]) -> impl Iterator<I
     step.spans.iter().zip(owners).map(move |(span, owner)| {
         let first = match span.role {
             Role::Generated => rows,
-            Role::Prompt | Role::Text => output,
+            Role::Prompt | Role::Text | Role::Draft => output,
         };
         let share = Share {
             at: owner.at,

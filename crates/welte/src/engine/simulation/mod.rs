@@ -197,7 +197,7 @@ fn engine(
         model.inner.embed,
         host,
         disk,
-        Speculator::of(model, &options)
+        Speculator::of(model, &options.speculation, &options)
             .unwrap()
             .filter(|_| speculates),
     );

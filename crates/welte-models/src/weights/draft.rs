@@ -1,0 +1,213 @@
+//! The weights of a model's own draft layer.
+
+use super::{Collector, Layer, NormWeights, RopeConstants, Rows, Weights, layer};
+use crate::Error;
+use crate::draft::{DraftSpec, Eagle};
+use crate::names::{Names, weight};
+use crate::weights::EncoderWeights;
+use welte_formats::checkpoint::Checkpoint;
+use welte_table::{Usage, WeightId};
+
+/// The weights of the draft layer, and those around it.
+pub(crate) struct DraftWeights {
+    /// The layer, with the embedding that it reads, its last norm and its head.
+    pub(crate) model: Weights,
+    /// The norm of what the embedding yields.
+    pub(crate) embedding_norm: NormWeights,
+    /// The norm of the hidden state that it reads.
+    pub(crate) hidden_norm: NormWeights,
+    /// From both, one after the other, to the stream. Of EAGLE-3: from the taps to the hidden state.
+    pub(crate) join: WeightId,
+    pub(crate) eagle: Option<EagleWeights>,
+}
+
+/// What only EAGLE-3 has.
+pub(crate) struct EagleWeights {
+    /// Layers of the model whose inputs are joined.
+    pub(crate) taps: Vec<u32>,
+    /// Their norm.
+    pub(crate) tap_norm: Option<NormWeights>,
+    /// The layer adds to the normed hidden state.
+    pub(crate) adds_to_norm: bool,
+    /// Width of a hidden state.
+    pub(crate) dim: u32,
+    /// The epsilon of its norms.
+    pub(crate) eps: f32,
+    /// Tokens of the model.
+    pub(crate) vocab: u32,
+}
+
+/// What it shares with the model.
+pub(crate) struct Shared {
+    pub(crate) embed: WeightId,
+    pub(crate) head: WeightId,
+    pub(crate) final_norm: Option<NormWeights>,
+    /// Of all layers, and of windowed ones.
+    pub(crate) ropes: [RopeConstants; 2],
+    /// Width of the model's stream.
+    pub(crate) dim: u32,
+    /// The most positions.
+    pub(crate) context: u32,
+}
+
+/// Rows of a table that are compared with those of another one.
+const SAMPLES: usize = 16;
+
+/// Collects them. The layer is layer 0 of the draft's spec.
+pub(super) fn collect(
+    c: &mut Collector<'_>,
+    draft: &DraftSpec,
+    names: &Names,
+    shared: Shared,
+) -> Result<DraftWeights, Error> {
+    let (spec, own) = (&draft.spec, &draft.names);
+    let norm = |c: &mut Collector<'_>, what: &str, name: &str| {
+        c.norm(&format!("draft {what}"), name, 0, spec)
+    };
+    let embedding_norm = norm(c, "embedding norm", &own.embedding_norm)?;
+    let hidden_norm = norm(c, "hidden norm", &own.hidden_norm)?;
+    let joined = match &draft.eagle {
+        Some(eagle) => eagle.taps.len() as u32 * shared.dim,
+        None => 2 * spec.dim,
+    };
+    let join = c.matrix(
+        "draft join",
+        Usage::Matrix,
+        &format!("{}.weight", own.join),
+        spec.dim,
+        joined,
+    )?;
+    let first = c.list.len();
+    c.draft = Some(own.layer.clone());
+    let layer = match &draft.eagle {
+        Some(eagle) => eagle_layer(c, draft, eagle),
+        None => layer(c, spec, names, 0),
+    };
+    c.draft = None;
+    let layer: Layer = layer?;
+    for weight in &mut c.list[first..] {
+        weight.name = weight.name.replacen("layer 0", "draft", 1);
+    }
+    let final_norm = if c.has(&format!("{}.weight", own.head_norm)) {
+        Some(norm(c, "head norm", &own.head_norm)?)
+    } else {
+        shared.final_norm
+    };
+    let ropes = match (&draft.eagle, c.checkpoint.draft()) {
+        (Some(_), Some(head)) => {
+            let what = "draft rope frequencies";
+            [c.rope_constants_of(what, &spec.rope, head, shared.context)?; 2]
+        }
+        _ => shared.ropes,
+    };
+    let eagle = match &draft.eagle {
+        Some(eagle) => Some(EagleWeights {
+            taps: eagle.taps.clone(),
+            tap_norm: match &eagle.tap_norm {
+                Some(name) => {
+                    let tensor = [(format!("{name}.weight"), joined)];
+                    let weight = c.vector("draft tap norm", &tensor, 0.0)?;
+                    Some(NormWeights { weight, bias: None })
+                }
+                None => None,
+            },
+            adds_to_norm: eagle.adds_to_norm,
+            dim: spec.dim,
+            eps: spec.eps,
+            vocab: eagle.vocab,
+        }),
+        None => None,
+    };
+    let all = eagle.as_ref().map_or(spec.vocab, |eagle| eagle.vocab);
+    let mut table = |what: &str, name: &str, rows: u32, usage: Usage, model: WeightId| {
+        let name = format!("{name}.weight");
+        if !c.has(&name) {
+            return Ok(model);
+        }
+        let tensor = c.tensor(&name, rows, spec.dim)?;
+        // Files of several exporters repeat the model's own table.
+        if is_copy(c.checkpoint, &c.list[model as usize], &tensor.name) {
+            return Ok(model);
+        }
+        c.matrix(&format!("draft {what}"), usage, &name, rows, spec.dim)
+    };
+    let embed = table("embedding", &own.embed, all, Usage::Lookup, shared.embed)?;
+    let head = table("head", &own.head, spec.vocab, Usage::Matrix, shared.head)?;
+    Ok(DraftWeights {
+        embedding_norm,
+        hidden_norm,
+        join,
+        eagle,
+        model: Weights {
+            embed,
+            rope_constants: ropes[0],
+            local_rope_constants: ropes[1],
+            per_layer: None,
+            altup: None,
+            layers: vec![layer],
+            final_norm,
+            head,
+            scores: None,
+            encoder: EncoderWeights::default(),
+            head_bias: Vec::new(),
+            draft: None,
+        },
+    })
+}
+
+/// The layer of an EAGLE-3 head, whose queries, keys and values are made of an embedding and a hidden state side by side.
+fn eagle_layer(c: &mut Collector<'_>, draft: &DraftSpec, eagle: &Eagle) -> Result<Layer, Error> {
+    let spec = &draft.spec;
+    let names = eagle.arch.names(eagle.dialect);
+    let w = |template: &str| weight(template, 0);
+    let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let (dim, ffn) = (spec.dim, spec.ffn);
+    let qkv = [(names.q, q), (names.k, kv), (names.v, kv)];
+    let qkv = qkv.map(|(name, rows)| Rows::all(w(name), rows));
+    let gate_up = [(w(names.gate), ffn), (w(names.up), ffn)];
+    Ok(Layer {
+        attn_norm: None,
+        qkv: c.joined_rows("draft qkv", &qkv, 2 * dim)?,
+        qkv_bias: Vec::new(),
+        q_norm: None,
+        k_norm: None,
+        o: c.matrix("draft attention output", Usage::Matrix, &w(names.o), dim, q)?,
+        o_bias: Vec::new(),
+        sinks: None,
+        post_attn_norm: None,
+        ffn_norm: Some(c.norm("draft feed-forward norm", names.ffn_norm, 0, spec)?),
+        gate_up: c.joined("draft gate and up", &gate_up, dim)?,
+        gate_up_bias: Vec::new(),
+        down: Some(c.matrix("draft down", Usage::Matrix, &w(names.down), dim, ffn)?),
+        down_bias: Vec::new(),
+        post_ffn_norm: None,
+        latent: None,
+        experts: None,
+        per_layer: None,
+        altup: None,
+        cutoff: None,
+        scalar: 1.0,
+        delta: None,
+        mamba: None,
+        conv: None,
+    })
+}
+
+/// True if a tensor repeats a weight of the model, as far as a sample of its rows tells. A wrong answer costs right guesses only.
+fn is_copy(checkpoint: &dyn Checkpoint, weight: &welte_table::WeightSpec, name: &str) -> bool {
+    let welte_table::Source::Parts(parts) = &weight.source else {
+        return false;
+    };
+    let tensors = parts.first().map(|part| checkpoint.tensor(&part.tensor));
+    let (Some(Some(known)), Some(other)) = (tensors, checkpoint.tensor(name)) else {
+        return false;
+    };
+    if parts.len() != 1 || (known.format, known.n, known.k) != (other.format, other.n, other.k) {
+        return false;
+    }
+    let mut rows = (0..SAMPLES).map(|at| at * (known.n - 1) / (SAMPLES - 1));
+    rows.all(|row| {
+        let rows = [known, other].map(|tensor| checkpoint.rows(tensor, row, 1));
+        matches!(&rows, [Ok(one), Ok(two)] if one == two)
+    })
+}
