@@ -15,7 +15,7 @@ use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Choice, Context, Control, Emitted, Error, HostScratch, HostSlot,
-    LogprobQuery, Logprobs, Made, MaskBoard, Place, Profile, SKIPPED, SlotState, Step, StepChain,
+    LogprobQuery, Logprobs, Made, MaskBoard, Place, Profile, SKIPPED, Seat, SlotState, Step, StepChain,
     StepOptions, StepPlan, chain_by_steps, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
@@ -48,6 +48,8 @@ pub(crate) struct CpuContext {
     /// Number, begin and end of each command of the last step that was profiled.
     ran: Vec<(u32, u64, u64)>,
     allocated: BTreeMap<Class, u64>,
+    /// Among the ranks of its program.
+    seat: Option<Seat>,
 }
 
 // SAFETY: the raw pointers lead into blocks that the context owns, or into weights that nobody writes.
@@ -55,7 +57,7 @@ unsafe impl Send for CpuContext {}
 
 impl CpuContext {
     /// Allocates everything that replay needs.
-    pub(crate) fn new(inner: Arc<Inner>) -> Result<CpuContext, Error> {
+    pub(crate) fn new(inner: Arc<Inner>, seat: Option<Seat>) -> Result<CpuContext, Error> {
         let program = &*inner.program;
         let sizes = Sizes::of(program, inner.team.threads(), inner.isa);
         let mut allocated = BTreeMap::new();
@@ -69,11 +71,16 @@ impl CpuContext {
         for (_, class, bytes) in sizes.entries() {
             count(class, bytes);
         }
+        if let Some(seat) = &seat {
+            seat.reserve(program);
+            count(Class::Tables, Seat::bytes(program));
+        }
         let scratch = Scratch::new(&sizes)?;
         let lowering = Lowering {
             inner: &inner,
             buffers: &buffers,
             scratch: &scratch,
+            seat: seat.as_ref(),
         };
         let passes: Result<Vec<_>, _> = program.passes.iter().map(|p| lowering.pass(p)).collect();
         let passes = passes?;
@@ -94,7 +101,10 @@ impl CpuContext {
             plain_argmax: vec![false; sizes.rows],
             slots: (0..slots).map(|_| HostSlot::new(vocab, context)).collect(),
             lanes: lanes.collect(),
-            masks: Arc::new(MaskBoard::new(slots, vocab)),
+            masks: match &seat {
+                Some(seat) => seat.masks(|| MaskBoard::new(slots, vocab)),
+                None => Arc::new(MaskBoard::new(slots, vocab)),
+            },
         };
         Ok(CpuContext {
             chunks: Vec::with_capacity(most_phases(program)),
@@ -112,6 +122,7 @@ impl CpuContext {
             profile: None,
             ran: Vec::new(),
             allocated,
+            seat,
             inner,
         })
     }
@@ -267,7 +278,7 @@ impl CpuContext {
         };
         let Some(profile) = &mut self.profile else {
             let ran = inner.team.run(&self.chunks, &work(0));
-            return ran.map_err(|_| panicked());
+            return ran.map_err(|_| panicked()).and_then(|()| self.exchanged());
         };
         self.ran.clear();
         let begun = Instant::now();
@@ -295,7 +306,12 @@ impl CpuContext {
                 }
             }
         }
-        Ok(())
+        self.exchanged()
+    }
+
+    /// The error of a rank that has failed, if one has.
+    fn exchanged(&self) -> Result<(), Error> {
+        self.seat.as_ref().map_or(Ok(()), Seat::check)
     }
 }
 

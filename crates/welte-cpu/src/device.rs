@@ -9,10 +9,10 @@ use crate::scratch::{Sizes, experts_of};
 use crate::{ID, available, info, unsupported};
 use std::sync::Arc;
 use welte_device::{
-    Activations, Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress,
+    Activations, Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress, Seat,
 };
 use welte_formats::Checkpoint;
-use welte_table::{CacheKind, MemoryPlan, PATTERNS, Pattern, Program, verify};
+use welte_table::{CacheKind, Class, MemoryPlan, PATTERNS, Pattern, Program, verify};
 
 /// Raised with every change that gives other bits.
 const ARITHMETIC: u32 = 2;
@@ -25,6 +25,11 @@ const MOST_THREADS: usize = 1024;
 
 /// This machine's processor.
 pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    Ok(devices(options, 1)?.remove(0))
+}
+
+/// This machine's processor as several devices, which share its cores: one for each rank.
+pub fn devices(options: &DeviceOptions, ranks: u32) -> Result<Vec<Arc<dyn Device>>, Error> {
     if options.activations == Activations::Float8 {
         let why = Activations::ONLY_CUDA.to_string();
         return Err(Error::Unavailable { device: ID, why });
@@ -34,16 +39,22 @@ pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         Some(name) => isa(name)?,
     };
     let places = places(options)?;
-    Ok(Arc::new(Cpu {
-        info: DeviceInfo {
-            id: ID,
-            name: info::name().unwrap_or_else(|| std::env::consts::ARCH.to_string()),
-            prompt_rows: 512,
-            cache_bytes: info::cache_bytes(),
-        },
-        places,
-        isa,
-    }))
+    let device = |rank: usize| -> Arc<dyn Device> {
+        let cut = |nth: usize| places.len() * nth / ranks as usize;
+        // With more ranks than threads, several ranks share one.
+        let (first, end) = (cut(rank), cut(rank + 1));
+        Arc::new(Cpu {
+            info: DeviceInfo {
+                id: ID,
+                name: info::name().unwrap_or_else(|| std::env::consts::ARCH.to_string()),
+                prompt_rows: 512,
+                cache_bytes: info::cache_bytes(),
+            },
+            places: places[first..end.max(first + 1)].into(),
+            isa,
+        })
+    };
+    Ok((0..ranks as usize).map(device).collect())
 }
 
 /// Where the threads run.
@@ -151,6 +162,7 @@ impl Device for Cpu {
         for (name, class, bytes) in Sizes::of(&program, self.places.len(), self.isa).entries() {
             memory.add(name, class, bytes);
         }
+        memory.add("exchange", Class::Tables, Seat::bytes(&program));
         Ok(Plan {
             program,
             memory,
@@ -199,6 +211,10 @@ impl Loaded for LoadedCpu {
     }
 
     fn context(&self) -> Result<Box<dyn Context>, Error> {
-        Ok(Box::new(CpuContext::new(self.0.clone())?))
+        Ok(Box::new(CpuContext::new(self.0.clone(), None)?))
+    }
+
+    fn rank_context(&self, seat: Seat) -> Result<Box<dyn Context>, Error> {
+        Ok(Box::new(CpuContext::new(self.0.clone(), Some(seat))?))
     }
 }

@@ -7,6 +7,7 @@ use crate::ops::basic::{
     self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
 use crate::ops::encode_attention::EncodeAttention;
+use crate::ops::exchange::Exchange;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
 use crate::ops::heads::HeadsMatmul;
@@ -79,6 +80,7 @@ pub(crate) enum Phase {
     PrepareEntries(PrepareEntries),
     ExpertsMatmul(ExpertsMatmul),
     Combine(Combine),
+    Exchange(Exchange),
     Scan(Sample),
     Choose(Sample),
 }
@@ -140,7 +142,7 @@ impl Phase {
             Phase::GatedDelta(p) => p.chunks(),
             Phase::Mamba2(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
-            Phase::Group(..) => 1,
+            Phase::Group(..) | Phase::Exchange(_) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
             Phase::Choose(_) => state.lanes.len().min(rows),
             _ => rows.div_ceil(basic::rows_of_chunk(rows)),
@@ -211,6 +213,7 @@ impl Phase {
                         .step_by(chunks)
                         .for_each(|head| p.merge(state, head));
                 }
+                Phase::Exchange(p) => p.run(rows),
                 Phase::Scan(p) => p.scan(state, chunk),
                 Phase::Choose(p) => p.choose(state, rows, chunk),
             }

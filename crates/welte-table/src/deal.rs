@@ -19,18 +19,25 @@ pub struct Deal {
 
 /// The most floats of a unit of rows that are dealt without any structure.
 const MOST_ROWS: u32 = 64;
+/// The fewest: devices store rows in tiles of as many.
+const TILE_ROWS: u32 = 16;
 
 impl Deal {
     /// Deals `count` things of `size` floats that have no structure. Units are as large as an even deal allows, up to
-    /// 64 things, so that parts begin where devices read fast.
+    /// 64 things, so that parts begin where devices read fast; of single floats, they are 16 or more if that is possible.
     pub fn even(count: u32, size: u32, ranks: u32) -> Deal {
         let mut unit = MOST_ROWS;
+        // Parts of whole tiles, even if several ranks then have the same one.
+        let least = match size == 1 && count.is_multiple_of(TILE_ROWS) {
+            true => TILE_ROWS,
+            false => 1,
+        };
         let fits = |unit: u32| {
             let units = count / unit;
             let even = units.is_multiple_of(ranks) || units / 8 >= ranks;
             count.is_multiple_of(unit) && units >= ranks && even
         };
-        while unit > 1 && !fits(unit) {
+        while unit > least && !fits(unit) {
             unit /= 2;
         }
         Deal {

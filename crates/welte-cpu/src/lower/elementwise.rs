@@ -7,6 +7,7 @@ use crate::kernels::Kernel;
 use crate::ops::basic::{
     Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
+use crate::ops::exchange::Exchange;
 use crate::ops::heads::{self, HeadsMatmul};
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::positions::AddFeature;
@@ -226,6 +227,22 @@ impl Lowering<'_> {
             x: self.float_rows(x, p.x_stride, n, l.rows)?,
             y: self.float_rows(y, p.y_stride, n, l.rows)?,
             n,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn exchange(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Exchange::of(&l.command.params);
+        let seat = self.seat.filter(|seat| (seat.rank(), seat.ranks()) == (p.rank, p.ranks));
+        let seat = seat.ok_or_else(|| unsupported("the context is not of the program's rank"))?;
+        let vectors = p.vectors as usize;
+        let (own, all) = (vectors * p.part(p.rank).len(), vectors * p.deal().width() as usize);
+        let [part, whole, ..] = l.command.buffers;
+        l.phases.push(Phase::Exchange(Exchange {
+            seat: seat.clone(),
+            part: self.float_rows(part, p.part_stride, own, l.rows)?,
+            whole: self.float_rows(whole, p.y_stride, all, l.rows)?,
+            params: p,
         }));
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::ops::cache::{KvCache, StateCache};
 use crate::ops::{Bytes, FloatRows, Floats};
 use crate::scratch::{PHASES, RopeKind, Scratch, first_list, matrix_of};
 use crate::unsupported;
-use welte_device::{Error, same_commands};
+use welte_device::{Error, Seat, same_commands};
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId,
 };
@@ -24,6 +24,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) inner: &'a Inner,
     pub(crate) buffers: &'a [Block],
     pub(crate) scratch: &'a Scratch,
+    /// Among the ranks of the program.
+    pub(crate) seat: Option<&'a Seat>,
 }
 
 /// A command on its way to phases.
@@ -133,7 +135,7 @@ impl Lowering<'_> {
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
             Op::Mamba2 => self.mamba2(l),
-            Op::Exchange => Err(unsupported("ranks are not supported here")),
+            Op::Exchange => self.exchange(l),
         }
     }
 

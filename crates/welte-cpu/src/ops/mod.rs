@@ -16,6 +16,7 @@ mod attention_vectors;
 pub(crate) mod basic;
 pub(crate) mod cache;
 pub(crate) mod encode_attention;
+pub(crate) mod exchange;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod heads;

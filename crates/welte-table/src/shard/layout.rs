@@ -172,7 +172,10 @@ impl Sections<'_> {
             for (index, c) in commands.iter().enumerate().filter(|(_, c)| of_class(c.op)) {
                 let Some(form) = form(c) else { continue };
                 if self.known(index, c, &form).is_none() && self.are_free(index, c, &form) {
-                    self.deal_all(index, c, Deal::even(form.units, 1, self.ranks));
+                    let rows = form.strips.iter().all(|strip| strip.distance == 1);
+                    let size = if rows { 1 } else { 2 };
+                    let deal = Deal::even(form.units, size, self.ranks);
+                    self.deal_all(index, c, deal.with_unit(deal.unit / size));
                     self.spread();
                 }
             }
