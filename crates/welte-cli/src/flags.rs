@@ -59,6 +59,9 @@ pub(crate) struct DeviceArgs {
     /// Keep the experts of the first N layers, or of all, in the CPU's memory and run them there; the rest goes to the GPU (also --n-cpu-moe)
     #[arg(long, alias = "n-cpu-moe", default_value = "0", value_name = "N", value_parser = cpu_experts)]
     pub(crate) cpu_experts: u32,
+    /// Deal the model to N ranks: GPUs from the device's number on (or name them: --device cuda:0,1), or parts of the CPU's cores
+    #[arg(long, visible_alias = "gpus", default_value = "1", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) ranks: u32,
 }
 
 impl DeviceArgs {
@@ -80,6 +83,7 @@ impl DeviceArgs {
         options.steps = self.steps;
         options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.cpu_experts = self.cpu_experts;
+        options.ranks = self.ranks;
         Ok(())
     }
 }

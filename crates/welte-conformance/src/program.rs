@@ -176,7 +176,7 @@ pub fn make(m: &Model) -> (Program, Made) {
 }
 
 /// The model's program, in fine ops, and its checkpoint.
-pub(super) fn make_fine(m: &Model) -> (Program, Made) {
+pub fn make_fine(m: &Model) -> (Program, Made) {
     let mut b = Builder {
         numbers: Numbers(m.seed ^ 99),
         ..Builder::default()

@@ -15,8 +15,8 @@ use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Choice, Context, Control, Emitted, Error, HostScratch, HostSlot,
-    LogprobQuery, Logprobs, Made, MaskBoard, Place, Profile, SKIPPED, Seat, SlotState, Step, StepChain,
-    StepOptions, StepPlan, chain_by_steps, is_token,
+    LogprobQuery, Logprobs, Made, MaskBoard, Place, Profile, SKIPPED, Seat, SlotState, Step,
+    StepChain, StepOptions, StepPlan, chain_by_steps, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 

@@ -23,7 +23,7 @@ mod scratch;
 mod team;
 
 pub use available::{available, free_addresses, peak, spare_addresses, total};
-pub use device::device;
+pub use device::{device, devices};
 pub use info::{instruction_sets, reports};
 pub use kernels::{Isa, Kernel};
 

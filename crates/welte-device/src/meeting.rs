@@ -15,6 +15,8 @@ use welte_table::{Op, Program, params};
 pub struct Meeting {
     ranks: u32,
     patience: Duration,
+    /// How often a waiting rank polls before it yields.
+    spins: u32,
     /// By rank: how often it has come.
     arrived: Vec<Line>,
     /// By rank: what it gives, in turns.
@@ -47,9 +49,9 @@ struct Shared {
 
 /// How long a rank waits for another one if nothing else is said. Ranks do the same work, so they wait for moments.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a waiting rank polls before it yields, and how often it yields before it sleeps.
+/// How often a waiting rank polls before it yields if every rank has a core, and how often it yields before it sleeps.
 const SPINS: u32 = 2_000;
-const YIELDS: u32 = 2_000;
+const YIELDS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,9 +66,11 @@ impl Meeting {
 
     /// The same for ranks that wait at most this long for each other.
     pub fn patient(ranks: u32, patience: Duration) -> Vec<Seat> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let meeting = Arc::new(Meeting {
             ranks,
             patience,
+            spins: if cores < ranks as usize { 0 } else { SPINS },
             arrived: (0..ranks).map(|_| Line::default()).collect(),
             outboxes: (0..ranks).map(|_| OnceLock::new()).collect(),
             masks: OnceLock::new(),
@@ -107,29 +111,38 @@ impl Meeting {
 
     /// Waits until something is true. `late` names a rank that it waits for.
     fn wait(&self, is_true: impl Fn() -> bool, late: impl Fn() -> u32) -> Result<(), Error> {
+        let failed = || self.check().is_err();
+        if !self.poll(|| is_true() || failed(), self.patience) {
+            let patience = self.patience.as_secs_f32();
+            self.fail(
+                late(),
+                format!("the others waited {patience} s for it in vain"),
+            );
+        }
+        if is_true() { Ok(()) } else { self.check() }
+    }
+
+    /// Waits until something is true, at most so long.
+    fn poll(&self, is_true: impl Fn() -> bool, patience: Duration) -> bool {
         let mut tries = 0u32;
         let mut since = None;
         while !is_true() {
-            self.check()?;
             tries = tries.saturating_add(1);
-            if tries < SPINS {
+            if tries < self.spins {
                 std::hint::spin_loop();
                 continue;
             }
             let now = Instant::now();
-            if now - *since.get_or_insert(now) > self.patience {
-                let patience = self.patience.as_secs_f32();
-                self.fail(
-                    late(),
-                    format!("the others waited {patience} s for it in vain"),
-                );
-            } else if tries < SPINS + YIELDS {
+            if now - *since.get_or_insert(now) > patience {
+                return false;
+            }
+            if tries < self.spins + YIELDS {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(NAP);
             }
         }
-        Ok(())
+        true
     }
 }
 
@@ -270,6 +283,11 @@ impl Seat {
         lock(&meeting.shared).given.fill(None);
         *lock(&meeting.fault) = None;
         meeting.failed.store(false, Release);
+    }
+
+    /// Waits until something is true, whatever fails. `false`: it has not become true in this time.
+    pub fn wait_out(&self, is_true: impl Fn() -> bool, patience: Duration) -> bool {
+        self.meeting.poll(is_true, patience)
     }
 
     /// Waits until something is true that another rank makes true, or a rank fails. `late` names the rank it waits for.

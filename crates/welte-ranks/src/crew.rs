@@ -6,13 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use web_time::{Duration, Instant};
+use web_time::Duration;
 use welte_device::{ChainStart, Choice, Context, Control, Error, Seat, Stage, Step, StepOptions};
 
-/// How often a thread polls before it yields, and how often it yields before it sleeps.
+/// How often a thread looks for a job before it sleeps.
 const SPINS: u32 = 2_000;
-const YIELDS: u32 = 2_000;
-const NAP: Duration = Duration::from_micros(50);
 
 /// What a rank shall do.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,7 +93,7 @@ impl Crew {
                 .spawn(move || own.work(&follower));
             let thread = thread.map_err(|error| Error::Rank {
                 rank,
-                ranks: own_ranks(&member),
+                ranks: member.seat.ranks(),
                 why: format!("its thread did not start: {error}"),
             })?;
             crew.members.push(member);
@@ -141,28 +139,14 @@ impl Crew {
     /// Waits until all have done their job.
     pub(crate) fn finish(&mut self) {
         for member in &self.members {
-            let (mut tries, mut since) = (0u32, None);
-            while member.done.load(Acquire) != member.left.load(Acquire) {
-                tries = tries.saturating_add(1);
-                let now = Instant::now();
-                if tries < SPINS {
-                    std::hint::spin_loop();
-                } else if now - *since.get_or_insert(now) > self.patience {
-                    member.seat.fail("it has not come back from its last step");
-                    self.lost = Some(member.seat.rank());
-                    break;
-                } else if tries < SPINS + YIELDS {
-                    std::thread::yield_now();
-                } else {
-                    std::thread::sleep(NAP);
-                }
+            let is_done = || member.done.load(Acquire) == member.left.load(Acquire);
+            // Others may have failed, but this one may still be at work.
+            if !member.seat.wait_out(is_done, self.patience) {
+                member.seat.fail("it has not come back from its last step");
+                self.lost = Some(member.seat.rank());
             }
         }
     }
-}
-
-fn own_ranks(member: &Member) -> u32 {
-    member.seat.ranks()
 }
 
 impl Member {

@@ -208,6 +208,7 @@ impl From<welte::Error> for Failure {
         let status = match error {
             E::Busy { .. } | E::ManyImages { .. } => StatusCode::TOO_MANY_REQUESTS,
             E::Deadline | E::Memory { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            ref e if e.is_of_rank() => StatusCode::SERVICE_UNAVAILABLE,
             E::Sampling { field, .. } => {
                 return Failure {
                     field: Some(field.to_string()),

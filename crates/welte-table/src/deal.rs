@@ -153,7 +153,7 @@ mod tests {
             unit: 1,
         };
         assert_eq!(parts(heads, 2), [7, 7]);
-        assert_eq!(parts(heads, 3), [7, 3, 4]);
+        assert_eq!(parts(heads, 3), [3, 4, 7]);
         assert_eq!(parts(heads, 8), [1, 2, 2, 2, 1, 2, 2, 2]);
         // Fewer heads than ranks.
         let few = Deal {

@@ -40,4 +40,4 @@ pub use sampling::{Sampling, SamplingOption};
 pub use shard::{Kept, Shard, Shards, shard};
 pub use split::{Half, Region, Segment, Side, Split};
 pub use table::*;
-pub use verify::verify;
+pub use verify::{MOST_RANKS, verify};

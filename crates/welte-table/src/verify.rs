@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// The most ranks of a program.
-pub(crate) const MOST_RANKS: u32 = 64;
+pub const MOST_RANKS: u32 = 64;
 
 /// The most parts of a feature after the first one.
 const MOST_PARTS: u32 = 64;

@@ -222,7 +222,7 @@ fn parameters_at_their_limits() {
         ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
         ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
         ("5 of 4 experts", |p| set(p, Op::Route, "used", 5)),
-        ("rank 2 of 2", |p| set(p, Op::Exchange, "rank", 2)),
+        ("rank 0 of 0", |p| set(p, Op::Exchange, "ranks", 0)),
         ("rank 0 of 1", |p| set(p, Op::Exchange, "ranks", 1)),
         ("65 ranks; there may be 64", |p| {
             set(p, Op::Exchange, "ranks", 65)

@@ -14,6 +14,13 @@ pub enum DeviceChoice {
     Auto,
     /// This device, or an error.
     Named(DeviceId),
+    /// Several devices of a kind, which share the model as ranks: those whose bits are set.
+    Ranks {
+        /// The kind.
+        kind: &'static str,
+        /// Their numbers.
+        numbers: u64,
+    },
     /// A device of this name that may not be here: for planning alone.
     Assumed(&'static str),
 }
@@ -26,7 +33,7 @@ impl DeviceChoice {
 impl FromStr for DeviceChoice {
     type Err = Error;
 
-    /// Reads `auto`, the name of a kind of device, a name and a number (`cuda:1`), or the name of a device to plan for (`h200`).
+    /// Reads `auto`, the name of a kind of device, a name and a number (`cuda:1`) or numbers (`cuda:0,1`: ranks), or the name of a device to plan for (`h200`).
     fn from_str(name: &str) -> Result<Self, Error> {
         if name == "auto" {
             return Ok(DeviceChoice::Auto);
@@ -41,6 +48,20 @@ impl FromStr for DeviceChoice {
             None => (name, None),
         };
         let kind = KINDS.iter().find(|k| k.name == kind).ok_or_else(unknown)?;
+        if let Some(list) = number.filter(|list| list.contains(',') && kind.numbered) {
+            let mut numbers = 0;
+            for number in list.split(',') {
+                let digits = Some(number).filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+                let number: u32 = digits.and_then(|n| n.parse().ok()).ok_or_else(unknown)?;
+                let bit = 1u64.checked_shl(number).ok_or_else(unknown)?;
+                if numbers & bit != 0 {
+                    return Err(unknown());
+                }
+                numbers |= bit;
+            }
+            let kind = kind.name;
+            return Ok(DeviceChoice::Ranks { kind, numbers });
+        }
         let ordinal = match number {
             None => 0,
             // `parse` alone would also take a sign.
@@ -58,9 +79,18 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Named(id) => id.fmt(f),
+            DeviceChoice::Ranks { kind, numbers } => {
+                let numbers: Vec<String> = bits(*numbers).map(|n| n.to_string()).collect();
+                write!(f, "{kind}:{}", numbers.join(","))
+            }
             DeviceChoice::Assumed(model) => f.write_str(model),
         }
     }
+}
+
+/// The numbers of the bits that are set.
+pub(crate) fn bits(set: u64) -> impl Iterator<Item = u32> {
+    (0..u64::BITS).filter(move |bit| set >> bit & 1 == 1)
 }
 
 /// What starts the device of a choice while a model's description is read; `None` if no device of the choice takes long to start.
@@ -68,7 +98,7 @@ pub(crate) fn starter(choice: DeviceChoice) -> Option<impl FnOnce() + Send> {
     let (kind, ordinal) = match choice {
         DeviceChoice::Named(id) => (KINDS.iter().find(|kind| kind.name == id.kind)?, id.ordinal),
         DeviceChoice::Auto => (KINDS.iter().find(|kind| kind.is_automatic())?, 0),
-        DeviceChoice::Assumed(_) => return None,
+        DeviceChoice::Assumed(_) | DeviceChoice::Ranks { .. } => return None,
     };
     let start = kind.start?;
     Some(move || start(ordinal))
@@ -99,6 +129,13 @@ mod tests {
                 DeviceChoice::Named(DeviceId::only("reference")),
             ),
             ("h200", DeviceChoice::Assumed("h200")),
+            (
+                "cuda:0,3",
+                DeviceChoice::Ranks {
+                    kind: "cuda",
+                    numbers: 0b1001,
+                },
+            ),
         ] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap(), device);
         }
@@ -106,6 +143,8 @@ mod tests {
             "cuda".parse::<DeviceChoice>().unwrap().to_string(),
             "cuda:0"
         );
+        let ranks = "cuda:3,0".parse::<DeviceChoice>().unwrap();
+        assert_eq!(ranks.to_string(), "cuda:0,3");
         assert_eq!("cpu".parse::<DeviceChoice>().unwrap().to_string(), "cpu");
     }
 
@@ -119,6 +158,10 @@ mod tests {
             "cuda:-1",
             "cuda:+1",
             "cuda:x",
+            "cuda:1,",
+            "cuda:1,1",
+            "cuda:0,64",
+            "cpu:0,1",
             "cuda:99999999999",
             "CPU",
         ] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport};
 
 type Assume = fn(&str, &DeviceOptions) -> Option<Arc<dyn Device>>;
+type Deal = fn(&DeviceOptions, u32) -> Result<Vec<Arc<dyn Device>>, welte_device::Error>;
 type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
 
 /// A kind of device.
@@ -22,6 +23,8 @@ pub(crate) struct Kind {
     /// Devices of this kind that can be planned for on a machine without one, by name, the typical one first.
     pub(crate) models: &'static [&'static str],
     assumed: Option<Assume>,
+    /// Cuts the only device of its kind into one for each rank.
+    deal: Option<Deal>,
     /// Starts the device of this number, if that takes long. A load then need not wait for it.
     pub(crate) start: Option<fn(u32)>,
 }
@@ -37,6 +40,7 @@ pub(crate) const KINDS: &[Kind] = &[
         automatic: Some(welte_cuda::device),
         models: welte_cuda::GPUS,
         assumed: Some(welte_cuda::assumed_device),
+        deal: None,
         start: Some(welte_cuda::start),
     },
     #[cfg(feature = "gpu")]
@@ -68,6 +72,7 @@ pub(crate) const KINDS: &[Kind] = &[
         automatic: Some(|_, options| welte_cpu::device(options)),
         models: &[],
         assumed: None,
+        deal: Some(welte_cpu::devices),
         start: None,
     },
     Kind {
@@ -84,6 +89,7 @@ pub(crate) const KINDS: &[Kind] = &[
         automatic: None,
         models: &[],
         assumed: None,
+        deal: None,
         start: None,
     },
 ];
@@ -99,6 +105,7 @@ const fn portable(api: welte_wgpu::Api, open: Open) -> Kind {
         automatic: None,
         models: &[],
         assumed: None,
+        deal: None,
         start: None,
     }
 }
@@ -170,6 +177,24 @@ pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Devi
     let kind = KINDS.iter().find(|kind| kind.name == id.kind);
     let kind = kind.ok_or_else(|| Error::unknown_device(&id.to_string()))?;
     kind.open(id.ordinal, options)
+}
+
+/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one.
+pub(crate) fn open_ranks(
+    kind: &str,
+    numbers: &[u32],
+    options: &DeviceOptions,
+) -> Result<Arc<dyn Device>, Error> {
+    let kind = KINDS.iter().find(|known| known.name == kind);
+    let kind = kind.ok_or_else(|| Error::unknown_device("ranks"))?;
+    let devices = match kind.deal {
+        Some(deal) => deal(options, numbers.len() as u32)?,
+        None => {
+            let opened = numbers.iter().map(|number| kind.open(*number, options));
+            opened.collect::<Result<_, Error>>()?
+        }
+    };
+    Ok(welte_ranks::device(devices))
 }
 
 /// A device with the experts of the first `layers` layers on the CPU.

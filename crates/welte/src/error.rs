@@ -160,6 +160,12 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The model cannot be dealt to ranks in this way.
+    #[error("ranks: {why}")]
+    Ranks {
+        /// Why not.
+        why: String,
+    },
     /// Experts shall be on the CPU, and all else is there too.
     #[error("the experts are on the CPU already: the device is the CPU")]
     ExpertsOnCpu,
@@ -367,4 +373,16 @@ pub enum Error {
         /// Tokens that the model it is compared with knows.
         base: u32,
     },
+}
+
+impl Error {
+    /// True if a rank has failed, so that a model on several devices could not go on.
+    pub fn is_of_rank(&self) -> bool {
+        let device = match self {
+            Error::Device(error) => error,
+            Error::Fault(error) => error.as_ref(),
+            _ => return false,
+        };
+        matches!(device, welte_device::Error::Rank { .. })
+    }
 }

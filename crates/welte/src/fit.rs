@@ -1,9 +1,10 @@
 //! Whether a plan fits in memory, what would fit, and the longest context that does.
 
-use crate::devices::{open_device, with_experts_on_cpu};
+use crate::devices::{open_device, open_ranks, with_experts_on_cpu};
 use crate::{DEFAULT_CONTEXT, Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Demand, Device, DeviceId, Plan};
+use welte_table::MOST_RANKS;
 
 /// Refuses a plan that exceeds the available memory, and says how long a context would fit, and how many layers' experts
 /// on the CPU would make it fit. `plan_for` plans another context; `fewest_on_cpu` is as the function of that name.
@@ -223,15 +224,43 @@ fn longest(least: u32, most: u32, fits: impl Fn(u32) -> Result<bool, Error>) -> 
     Ok((low * POSITIONS).max(least))
 }
 
-/// The device as the options want it: with the experts of some layers on the CPU, or as it is.
+/// The device as the options want it: as the first of several ranks, with the experts of some layers on the CPU, or as it is.
 pub(crate) fn placed(
     device: Arc<dyn Device>,
     options: &LoadOptions,
 ) -> Result<Arc<dyn Device>, Error> {
+    if options.ranks > 1 {
+        let id = device.info().id;
+        drop(device);
+        let numbers: Vec<u32> = (id.ordinal..).take(options.ranks as usize).collect();
+        return ranks(id.kind, &numbers, options);
+    }
     match options.cpu_experts {
         0 => Ok(device),
         layers => with_experts_on_cpu(device, layers, &options.for_device()),
     }
+}
+
+/// The ranks of a model on devices of these numbers.
+pub(crate) fn ranks(
+    kind: &str,
+    numbers: &[u32],
+    options: &LoadOptions,
+) -> Result<Arc<dyn Device>, Error> {
+    let refuse = |why: String| Err(Error::Ranks { why });
+    if options.cpu_experts > 0 {
+        return refuse("experts on the CPU need a model on one device".to_string());
+    }
+    let (given, named) = (options.ranks.max(1), numbers.len() as u32);
+    if named > MOST_RANKS || given > MOST_RANKS {
+        return refuse(format!("there may be {MOST_RANKS}"));
+    }
+    if given > 1 && given != named {
+        return refuse(format!(
+            "{named} devices are named, and {given} ranks are asked for"
+        ));
+    }
+    open_ranks(kind, numbers, &options.for_device())
 }
 
 #[cfg(test)]

@@ -86,6 +86,9 @@ pub struct LoadOptions {
     /// The number of layers, from the first one on, whose experts run on the CPU, and all else on the device. 0: none;
     /// `u32::MAX`, or more than there are: all. Then a GPU runs kernel by kernel, whatever `replay` says.
     pub cpu_experts: u32,
+    /// How many ranks the model is dealt to: GPUs from the device's number on, or parts of the CPU's cores. 0 and 1: it is on
+    /// one device, unless `device` names several.
+    pub ranks: u32,
 }
 
 impl Default for LoadOptions {
@@ -124,6 +127,7 @@ impl Default for LoadOptions {
             fused: true,
             ignore_memory: false,
             cpu_experts: 0,
+            ranks: 1,
         }
     }
 }

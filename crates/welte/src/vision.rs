@@ -444,7 +444,7 @@ pub(crate) fn place<T>(
     match options.device {
         DeviceChoice::Named(id) => return load(open_device(id, &device)?),
         DeviceChoice::Assumed(name) => return Err(Error::NotHere { name }),
-        DeviceChoice::Auto => {}
+        DeviceChoice::Auto | DeviceChoice::Ranks { .. } => {}
     }
     let near = options.near.map(|id| open_device(id, &device));
     let kinds = KINDS.iter().filter(|kind| kind.is_automatic());

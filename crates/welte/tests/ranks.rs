@@ -1,9 +1,12 @@
 //! Ranks have the logits of a single device, bit for bit: small models of every family, in every format, dealt to two ranks and
 //! more. The rest of the suite compares the single device with other implementations.
 
+mod common;
+
+use common::{TINY, generate, options, prompt, with};
 use std::sync::Arc;
 use std::time::Duration;
-use welte::{DeviceId, DeviceOptions};
+use welte::{DeviceId, DeviceOptions, Error, GenerateOptions, LoadOptions, Model, Sampling};
 use welte_device::{ChainStart, Context, Control, Device};
 use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
@@ -184,6 +187,107 @@ fn families_on_the_reference_2() {
 #[test]
 fn families_on_the_reference_3() {
     reference_part(3, 4);
+}
+
+/// The CPU's kernels for parts of matrices give the bits of those for whole ones.
+#[test]
+fn families_on_the_cpu() {
+    let on_cpu = || {
+        let mut options = DeviceOptions::default();
+        options.threads = Some(1);
+        open(DeviceId::only("cpu"), options)
+    };
+    let dense = |path: &str| path.contains("qwen3/") || path.contains("llama/");
+    let others = [
+        "qwen3moe/",
+        "deepseek_v2/",
+        "qwen35/",
+        "gemma2/",
+        "gpt-oss/",
+        "gemma3n/",
+        "olmo2/",
+    ];
+    let own = paths(|path| dense(path) || others.iter().any(|family| path.contains(family)));
+    compare(&Devices::new(on_cpu, &[2, 3, 4, 8]), &own);
+}
+
+/// Options with so many ranks.
+fn dealt(device: &str, ranks: u32) -> LoadOptions {
+    with(options(device.parse().unwrap()), |o| {
+        o.ranks = ranks;
+        o.slots = 3;
+        o.fit_context = false;
+    })
+}
+
+/// From load to text: prompts, chains with sampling and penalties, the prefix cache, guesses, probabilities, requests beside each
+/// other. The engine notices no difference.
+#[test]
+fn texts_are_those_of_a_single_device() {
+    let texts = |ranks: u32| {
+        let model = common::load(TINY, &dealt("cpu", ranks));
+        let (mut all, tokens) = (Vec::new(), prompt(40, &model));
+        let sampled = with(Sampling::default(), |s| {
+            s.temperature = 0.9;
+            s.seed = 7;
+            s.presence_penalty = 0.4;
+        });
+        for (nth, sampling) in [Sampling::default(), sampled].into_iter().enumerate() {
+            for taken in [20, 40, 40] {
+                let generating = with(GenerateOptions::default(), |o| {
+                    o.max_tokens = 24;
+                    o.ignore_end = true;
+                    o.sampling = sampling;
+                    o.logprobs = (nth == 1).then_some(2);
+                });
+                let mut session = model.session().expect("a session");
+                all.push(
+                    generate(&mut session, &tokens[..taken], &generating)
+                        .0
+                        .tokens,
+                );
+            }
+        }
+        all
+    };
+    let one = texts(1);
+    assert!(one.iter().all(|tokens| tokens.len() == 24));
+    for ranks in [2, 3] {
+        assert_eq!(texts(ranks), one, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn the_plan_shows_every_rank() {
+    let inspection = Model::inspect(TINY, &dealt("cpu", 2)).expect("a plan");
+    let facts = inspection.facts();
+    let fact = |name: &str| {
+        let found = facts.iter().find(|fact| fact.0 == name);
+        found.map_or("", |fact| &fact.1)
+    };
+    for rank in ["rank 0", "rank 1"] {
+        assert!(fact(rank).starts_with("cpu, weights "), "{facts:?}");
+        assert!(fact(rank).contains(" heads of kv"), "{facts:?}");
+    }
+    assert!(fact("exchanges").contains("in a decode step"), "{facts:?}");
+    let model = common::load(TINY, &dealt("cpu", 2));
+    let mut stepper = model.stepper().expect("a context");
+    let allocated: u64 = stepper.context().allocated().values().sum();
+    assert_eq!(allocated, model.plan().total());
+}
+
+#[test]
+fn what_cannot_be_dealt_is_refused_with_a_reason() {
+    let refused = |options: LoadOptions| Model::inspect(TINY, &options).err().expect("an error");
+    let many = refused(dealt("cpu", 65));
+    assert!(matches!(many, Error::Ranks { .. }), "{many}");
+    assert_eq!(many.to_string(), "ranks: there may be 64");
+    let mixture = "synthetic:custom,arch=qwen3moe,layers=3:q8_0";
+    let split = with(dealt("reference", 2), |o| o.cpu_experts = 1);
+    let split = Model::inspect(mixture, &split).err().expect("an error");
+    assert!(split.to_string().contains("experts on the CPU"), "{split}");
+    let assumed = dealt("h200", 2);
+    assert!(matches!(refused(assumed), Error::Ranks { .. }));
 }
 
 /// A dense model has four exchanges in a layer and one for its logits; queries, keys and values take none.

@@ -233,10 +233,15 @@ impl Lowering<'_> {
 
     pub(super) fn exchange(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
         let p = params::Exchange::of(&l.command.params);
-        let seat = self.seat.filter(|seat| (seat.rank(), seat.ranks()) == (p.rank, p.ranks));
+        let seat = self
+            .seat
+            .filter(|seat| (seat.rank(), seat.ranks()) == (p.rank, p.ranks));
         let seat = seat.ok_or_else(|| unsupported("the context is not of the program's rank"))?;
         let vectors = p.vectors as usize;
-        let (own, all) = (vectors * p.part(p.rank).len(), vectors * p.deal().width() as usize);
+        let (own, all) = (
+            vectors * p.part(p.rank).len(),
+            vectors * p.deal().width() as usize,
+        );
         let [part, whole, ..] = l.command.buffers;
         l.phases.push(Phase::Exchange(Exchange {
             seat: seat.clone(),

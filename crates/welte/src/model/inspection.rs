@@ -2,6 +2,7 @@
 
 use super::eyes::Found;
 use super::plan::{check_fit, plan_fitted, plan_on};
+use crate::device::bits;
 use crate::devices::{KINDS, Kind, open_device};
 use crate::fit::{self, FittedContext};
 use crate::{DeviceChoice, Error, Images, LoadOptions, Skipped};
@@ -207,6 +208,16 @@ fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
             let device = fit::placed(open_device(id, &options.for_device())?, options)?;
             let planned = plan_on(device.as_ref())?;
             (device, planned)
+        }
+        DeviceChoice::Ranks { kind, numbers } => {
+            let numbers: Vec<u32> = bits(numbers).collect();
+            let device = fit::ranks(kind, &numbers, options)?;
+            let planned = plan_on(device.as_ref())?;
+            (device, planned)
+        }
+        DeviceChoice::Assumed(_) if options.ranks > 1 => {
+            let why = "they are planned only for devices that are here".to_string();
+            return Err(Error::Ranks { why });
         }
         DeviceChoice::Assumed(model) => {
             let of_kind = |kind: &Kind| kind.assumed(model, &options.for_device());
