@@ -29,7 +29,7 @@ pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
 }
 
 /// This machine's processor as several devices, which share its cores: one for each rank.
-pub(crate) fn devices(options: &DeviceOptions, ranks: u32) -> Result<Vec<Arc<dyn Device>>, Error> {
+pub fn devices(options: &DeviceOptions, ranks: u32) -> Result<Vec<Arc<dyn Device>>, Error> {
     if options.activations == Activations::Float8 {
         let why = Activations::ONLY_CUDA.to_string();
         return Err(Error::Unavailable { device: ID, why });
