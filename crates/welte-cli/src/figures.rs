@@ -99,6 +99,10 @@ pub(crate) fn phase_lines(model: &Model) {
 pub(crate) fn speculation_line(outcome: &Outcome) {
     let s = &outcome.speculated;
     if s.rounds > 0 {
+        let share = |right: &u32| format!(" {:.0}", 100.0 * f64::from(*right) / s.rounds as f64);
+        let at = s.by_position.iter().take_while(|right| **right > 0);
+        let shares: String = at.map(share).collect();
+        eprintln!("guesses right by position, % of rounds:{shares}");
         eprintln!(
             "speculation: {} of {} right in {} of {:.1} ms, {:.1} ms of these for guessing",
             s.accepted,

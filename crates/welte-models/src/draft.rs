@@ -105,10 +105,7 @@ impl ModelSpec {
             && self.encoder.is_none()
             && self.altup.is_none()
             && self.per_layer_width == 0
-            && self
-                .layer_kinds
-                .iter()
-                .all(|kind| *kind == LayerKind::Attention);
+            && !self.alone;
         if let Some(head) = checkpoint.draft() {
             return eagle::read_eagle(self, head, plain).map(Some);
         }

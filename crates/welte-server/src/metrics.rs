@@ -6,7 +6,7 @@ use crate::times::nanoseconds;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use welte::Outcome;
+use welte::{Outcome, Speculated};
 
 /// Upper bounds of the histograms, in seconds.
 const BOUNDS: [f64; 18] = [
@@ -84,6 +84,8 @@ pub(crate) struct Metrics {
     decoding: Nanoseconds,
     /// Tokens that were guessed, right guesses, and rounds of guessing.
     guessed: [AtomicU64; 3],
+    /// Right guesses by their position in a round.
+    right_at: [AtomicU64; Speculated::POSITIONS],
     /// The most tokens of a request.
     longest: AtomicU64,
     /// Requests that ended by an end token or stop string, by the limit, by cancellation, and by an error.
@@ -146,6 +148,9 @@ impl Metrics {
         let guesses = [guessed.drafted, guessed.accepted, guessed.rounds];
         for (counter, n) in self.guessed.iter().zip(guesses) {
             add(counter, n);
+        }
+        for (counter, n) in self.right_at.iter().zip(guessed.by_position) {
+            add(counter, n as usize);
         }
         let length = outcome.prompt_tokens + outcome.tokens.len();
         self.longest.fetch_max(length as u64, Ordering::Relaxed);

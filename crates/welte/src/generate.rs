@@ -123,10 +123,17 @@ pub struct Speculated {
     pub drafted: usize,
     /// Guesses that were right.
     pub accepted: usize,
+    /// How many of them were the first guess of their round, the second, and so on. Later ones are counted by `accepted` only.
+    pub by_position: [u32; Speculated::POSITIONS],
     /// Time in which these rounds guessed. Requests that run together share it.
     pub drafting: Duration,
     /// Time in which they verified.
     pub verifying: Duration,
+}
+
+impl Speculated {
+    /// Positions of guesses that are counted one by one.
+    pub const POSITIONS: usize = 8;
 }
 
 /// The result of a generation.

@@ -4,7 +4,8 @@ mod common;
 
 use common::*;
 use welte::{
-    DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome, Request, Speculation, Stream,
+    DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome, Request, Speculated,
+    Speculation, Stream,
 };
 
 /// A model with two slots.
@@ -97,7 +98,11 @@ fn a_draft_guesses_within_its_own_context() {
 /// The model's own draft layer guesses for many requests, alone and together. Now and then it is right even with random weights.
 #[test]
 fn guesses_of_an_own_draft_layer_are_verified() {
-    for name in ["drafts/glm4_moe/hf", "drafts/glm4_moe_lite/q8_0.gguf"] {
+    for name in [
+        "drafts/glm4_moe/hf",
+        "drafts/glm4_moe_lite/q8_0.gguf",
+        "drafts/qwen35/hf",
+    ] {
         let file = welte_goldens::Golden::new(name);
         let path = file.path().to_str().unwrap();
         let own = model(path, |o| o.slots = 4);
@@ -127,6 +132,80 @@ fn guesses_of_an_own_draft_layer_are_verified() {
             assert_eq!(tokens(&alone), tokens(&wanted));
         }
     }
+}
+
+/// Recurrent states go back after wrong guesses, alone and together, in small caches and after prefix hits.
+#[test]
+fn recurrent_models_take_wrong_guesses_back() {
+    for name in [
+        "qwen3next/hf",
+        "lfm2/hf",
+        "nemotronh/hf",
+        "granitehybrid/hf",
+    ] {
+        let file = welte_goldens::Golden::new(name);
+        let path = file.path().to_str().unwrap();
+        // Three sequences have room for copies of their states, and the fourth has not.
+        let own = model(path, |o| (o.slots, o.checkpoints) = (4, 3));
+        let how = with(EngineOptions::default(), |o| {
+            o.speculation = Speculation::Ngram;
+            o.speculate_always = true;
+        });
+        let engine = Engine::new(&own, &how).unwrap();
+        let plain = self::engine(&own, None).unwrap();
+        // Answers of three tokens repeat themselves, and often go on in another way.
+        let requests: Vec<Request> = (0..16)
+            .map(|n| {
+                let mut request = request(&own, 12 + n, 40, 2 * n as u64 + 1);
+                request.options.bias = vec![(5, 50.0), (6, 50.0), (7, 50.0)];
+                request
+            })
+            .collect();
+        for _ in 0..2 {
+            let (outcomes, drafted, accepted) = together(&engine, &requests);
+            let wanted = together(&plain, &requests).0;
+            assert_eq!(tokens(&outcomes), tokens(&wanted), "{name}");
+            assert!(
+                0 < accepted && accepted < drafted,
+                "{name}: {accepted} of {drafted}"
+            );
+        }
+    }
+}
+
+/// An EAGLE-3 head that knows a part of the tokens guesses for a model, and the texts stay.
+#[test]
+fn guesses_of_a_head_are_verified() {
+    let file = welte_goldens::Golden::new("llama/hf");
+    let head = welte_goldens::Golden::new("drafts/eagle3/hf");
+    let path = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();
+    assert!(welte::is_draft_head(&path(&head)).unwrap());
+    assert!(!welte::is_draft_head(&path(&file)).unwrap());
+    let own = model(&path(&file), |o| {
+        o.slots = 4;
+        o.draft_head = Some(path(&head));
+    });
+    assert!(own.has_draft_layer() && own.has_draft_head());
+    let how = with(EngineOptions::default(), |o| {
+        o.speculate_always = true;
+        o.draft_max = 4;
+    });
+    let engine = Engine::new(&own, &how).unwrap();
+    let requests: Vec<Request> = (0..16)
+        .map(|n| request(&own, 7 + 2 * n, 50, n as u64))
+        .collect();
+    let (outcomes, drafted, accepted) = together(&engine, &requests);
+    let plain = self::engine(&own, None).unwrap();
+    assert_eq!(tokens(&outcomes), tokens(&together(&plain, &requests).0));
+    assert!(
+        0 < accepted && accepted < drafted,
+        "{accepted} of {drafted}"
+    );
+    let by_position: Vec<u32> = (0..Speculated::POSITIONS)
+        .map(|at| outcomes.iter().map(|o| o.speculated.by_position[at]).sum())
+        .collect();
+    assert_eq!(by_position.iter().sum::<u32>() as usize, accepted);
+    assert!(by_position.is_sorted_by(|a, b| a >= b));
 }
 
 /// Whoever asks for a draft layer must have one.

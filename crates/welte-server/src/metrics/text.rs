@@ -50,6 +50,24 @@ const ONES: &[One] = &[
         |entry, _| count(&entry.metrics.generated_tokens),
     ),
     (
+        "vllm:spec_decode_num_drafts_total",
+        "counter",
+        "Rounds of guessing.",
+        |entry, _| count(&entry.metrics.guessed[2]),
+    ),
+    (
+        "vllm:spec_decode_num_draft_tokens_total",
+        "counter",
+        "Tokens that were guessed.",
+        |entry, _| count(&entry.metrics.guessed[0]),
+    ),
+    (
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "counter",
+        "Guesses that were right.",
+        |entry, _| count(&entry.metrics.guessed[1]),
+    ),
+    (
         "vllm:prefix_cache_queries_total",
         "counter",
         "Tokens of prompts that were looked up.",
@@ -143,6 +161,15 @@ pub(crate) fn of(models: &Models) -> String {
                 text,
                 "{name}{{{labels},finished_reason=\"{reason}\"}} {count}"
             );
+        }
+    }
+    let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    let help = "Guesses that were right, by their position in a round.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+    for (entry, _, labels) in &all {
+        for (position, counter) in entry.metrics.right_at.iter().enumerate() {
+            let count = counter.load(Ordering::Relaxed);
+            let _ = writeln!(text, "{name}{{{labels},position=\"{position}\"}} {count}");
         }
     }
     for (name, help, histogram) in HISTOGRAMS {

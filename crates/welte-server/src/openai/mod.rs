@@ -26,6 +26,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use welte::Speculated;
 
 /// `GET /v1/models`
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
@@ -157,10 +158,17 @@ fn usage(ends: &[&End], choices: usize) -> Value {
     let cached: usize = prompts().map(|end| end.outcome.cached_tokens).sum();
     let completion: usize = ends.iter().map(|end| end.outcome.tokens.len()).sum();
     let reasoning: usize = ends.iter().map(|end| end.reasoning_tokens).sum();
+    let sum = |of: fn(&Speculated) -> usize| -> usize {
+        ends.iter().map(|end| of(&end.outcome.speculated)).sum()
+    };
+    let (guessed, accepted) = (sum(|s| s.drafted), sum(|s| s.accepted));
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
-        "completion_tokens_details": { "reasoning_tokens": reasoning },
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning, "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": guessed - accepted,
+        },
     })
 }
 

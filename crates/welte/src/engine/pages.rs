@@ -398,11 +398,55 @@ impl Pages {
         }
     }
 
-    /// True if sequences have recurrent state, which cannot go back.
+    /// True if sequences have recurrent state, which cannot go back by itself.
     pub(crate) fn has_states(&self) -> bool {
         self.kinds
             .iter()
             .any(|kind| matches!(kind, Kind::Recurrent))
+    }
+
+    /// Copies a sequence's states, because guesses may be wrong and states cannot go back. False if there are no pages for the
+    /// copies.
+    pub(crate) fn keep_states(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+    ) -> Result<bool, Error> {
+        for cache in 0..self.kinds.len() {
+            if !matches!(self.kinds[cache], Kind::Recurrent) {
+                continue;
+            }
+            let own = sequence.lists[cache].first().copied();
+            let (Some(own), Some(copy)) = (own, self.take(context, cache, true)) else {
+                self.forget_states(sequence);
+                return Ok(false);
+            };
+            sequence.kept.push((cache, copy));
+            context.copy_page(cache, own, copy)?;
+        }
+        Ok(true)
+    }
+
+    /// Gives a sequence its copied states back.
+    pub(crate) fn restore_states(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+    ) -> Result<(), Error> {
+        for (cache, copy) in sequence.kept.drain(..) {
+            if let Some(own) = sequence.lists[cache].first_mut() {
+                self.pools[cache].release(std::mem::replace(own, copy));
+            }
+            context.set_pages(cache, sequence.slot, 0, &[copy])?;
+        }
+        Ok(())
+    }
+
+    /// Needs the copies of a sequence's states no more.
+    pub(crate) fn forget_states(&mut self, sequence: &mut Sequence) {
+        for (cache, copy) in sequence.kept.drain(..) {
+            self.pools[cache].release(copy);
+        }
     }
 
     /// After a step: leaves pages that have become full in the tree, and gives back those that are not needed.
@@ -491,6 +535,7 @@ impl Pages {
                 pool.release(page);
             }
         }
+        self.forget_states(sequence);
         self.features.release(sequence);
         (sequence.computed, sequence.inserted) = (0, 0);
         sequence.restore = None;

@@ -92,6 +92,8 @@ pub(crate) struct Scheduler {
     owners: Vec<Owner>,
     /// Where those who decode begin the next chain, or step.
     starts: Vec<ChainStart>,
+    /// Where sequences run whose states were copied before the step at hand, with their first positions and rows.
+    spans: Vec<(usize, usize, usize)>,
     /// The guesses in the step at hand.
     drafting: Option<Drafting>,
     /// The tokens that the step at hand has yielded.
@@ -137,6 +139,7 @@ impl Scheduler {
             step: Step::with_room(decode.rows.max(prompt.rows).max(embed_rows)),
             owners: Vec::with_capacity(slots),
             starts: Vec::with_capacity(slots),
+            spans: Vec::with_capacity(slots),
             drafting: None,
             chosen: Vec::with_capacity(slots.max(decode.rows)),
             logprobs: LogprobQueries::with_room(prompt.outputs + slots.max(decode.rows)),

@@ -93,6 +93,8 @@ pub(crate) struct Sequence {
     pub(crate) inserted: usize,
     /// The pages of each cache.
     pub(crate) lists: Vec<Vec<u32>>,
+    /// Copies of its recurrent states before the guesses that are being verified: caches and pages.
+    pub(crate) kept: Vec<(usize, u32)>,
     /// Its slot while it runs.
     pub(crate) slot: u32,
     /// Its part in the call at hand.
@@ -228,6 +230,7 @@ impl Sequence {
             computed: 0,
             inserted: 0,
             lists: lists.collect(),
+            kept: Vec::with_capacity(program.caches.len()),
             slot: 0,
             part: Part::Idle,
             restore: None,

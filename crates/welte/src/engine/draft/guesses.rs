@@ -117,6 +117,12 @@ impl Draft {
         (self.own, self.refused) = (self.tokens.len(), false);
     }
 
+    /// Has no guesses in this round.
+    pub(crate) fn drop_guesses(&mut self) {
+        self.tokens.clear();
+        (self.own, self.refused) = (0, false);
+    }
+
     /// Takes a further guess of the model's own draft layer.
     pub(crate) fn take(&mut self, guess: u32) {
         self.tokens.push(guess);

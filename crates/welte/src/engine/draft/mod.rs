@@ -57,6 +57,8 @@ pub(crate) struct Speculator {
     own: bool,
     /// The most rows of a step.
     rows: usize,
+    /// After a wrong guess, tokens are computed again: recurrent state cannot go back by itself.
+    replays: bool,
 }
 
 impl Speculator {
@@ -74,6 +76,7 @@ impl Speculator {
             model: None,
             own: false,
             rows,
+            replays: false,
         }
     }
 
@@ -83,12 +86,10 @@ impl Speculator {
         speculation: &Speculation,
         options: &EngineOptions,
     ) -> Result<Option<Speculator>, Error> {
-        if !can_roll_back(model.program()) {
-            return Ok(None);
-        }
         let rows = model.rows_of(model.inner.decode);
         let mut speculator = Speculator::new(options.draft_max, rows);
         speculator.always = options.speculate_always;
+        speculator.replays = !can_roll_back(model.program());
         speculator.own = matches!(speculation, Speculation::Own);
         if let Speculation::Model(draft) = speculation {
             model::check(model, draft)?;
@@ -179,16 +180,23 @@ impl Speculator {
         limit.min(remaining.saturating_sub(1))
     }
 
-    /// Tokens per second of a round with `rows` rows and `drafted` guesses in the longest draft.
-    fn speed(&self, expected: f64, rows: usize, drafted: usize) -> f64 {
-        let seconds = if self.always {
-            1.0
-        } else if self.is_trial() {
+    /// Tokens per second of a round with `rows` rows and `drafted` guesses in the longest draft, of which all are right with
+    /// the probability `all_right`.
+    fn speed(&self, expected: f64, rows: usize, drafted: usize, all_right: f64) -> f64 {
+        if self.always {
+            return expected;
+        }
+        let seconds = if self.is_trial() {
             self.round.hoped(rows)
         } else {
             self.round.at(rows) + self.guess * drafted as f64
         };
-        expected / seconds
+        let again = if self.replays {
+            (1.0 - all_right) * seconds
+        } else {
+            0.0
+        };
+        expected / (seconds + again)
     }
 
     /// Tokens per second of plain decoding.
@@ -213,7 +221,7 @@ impl Speculator {
                 break;
             }
             expected += agree;
-            if self.speed(expected, sequences + nth + 1, nth + 1) > wanted {
+            if self.speed(expected, sequences + nth + 1, nth + 1, agree) > wanted {
                 return true;
             }
         }
@@ -244,7 +252,8 @@ impl Speculator {
                 break;
             }
             expected += agree;
-            let speed = self.speed(sequences as f64 * expected, rows, nth + 1);
+            let all_right = agree.powi(sequences as i32);
+            let speed = self.speed(sequences as f64 * expected, rows, nth + 1, all_right);
             if speed > best {
                 (best, depth) = (speed, nth + 1);
             }
@@ -302,6 +311,7 @@ impl Speculator {
         self.promised.clear();
         let (mut best, mut kept) = (self.plain(sequences) * MARGIN, 0);
         let (mut expected, mut longest) = (sequences as f64, 0);
+        let mut all_right = 1.0;
         while sequences + self.promised.len() < rows {
             let candidates = running.iter_mut().enumerate();
             let candidates = candidates.filter_map(|(at, sequence)| {
@@ -313,18 +323,21 @@ impl Speculator {
                 let decodes = sequence.is_decoding();
                 let draft = sequence.draft.as_mut();
                 let draft = draft.filter(|draft| decodes && draft.wanted < limit)?;
-                Some((at, draft.agree * self.chance(draft, draft.wanted), draft))
+                let chance = self.chance(draft, draft.wanted);
+                Some((at, draft.agree * chance, chance, draft))
             });
             let next = candidates.max_by(|a, b| a.1.total_cmp(&b.1));
-            let Some((at, agree, draft)) = next.filter(|next| next.1 >= LEAST) else {
+            let Some((at, agree, chance, draft)) = next.filter(|next| next.1 >= LEAST) else {
                 break;
             };
             draft.agree = agree;
+            all_right *= chance;
             draft.wanted += 1;
             longest = longest.max(draft.wanted);
             expected += agree;
             self.promised.push(at as u32);
-            let speed = self.speed(expected, sequences + self.promised.len(), longest);
+            let rows = sequences + self.promised.len();
+            let speed = self.speed(expected, rows, longest, all_right);
             if speed > best {
                 (best, kept) = (speed, self.promised.len());
             }
@@ -402,6 +415,40 @@ mod tests {
         }
     }
 
+    /// The model's own draft layer guesses as far as that pays, for each sequence by what it has seen there.
+    #[test]
+    fn depth_follows_acceptance() {
+        let own = |speculator: &mut Speculator| speculator.own = true;
+        let of_layer = |right: usize| {
+            let source = Source::Own(vec![Rate::expected(HOPE); 16]);
+            let mut draft = Draft {
+                source,
+                ..of_model(4, false)
+            };
+            (0..300).for_each(|_| draft.verified(right));
+            draft
+        };
+        let mut cheap = speculator(0.1);
+        own(&mut cheap);
+        let depths = [0, 1, 2, 4].map(|right| cheap.depth(&of_layer(right), 100, 1));
+        assert!(depths.is_sorted() && depths[0] == 0, "{depths:?}");
+        assert!(depths[1] == 1 && depths[3] >= 4, "{depths:?}");
+        // The last token needs no guess, and one more has room for one.
+        assert_eq!(
+            [1, 2].map(|left| cheap.depth(&of_layer(4), left, 1)),
+            [0, 1]
+        );
+        // Where rows are worth more than guesses, there are none: with many sequences, or if every row costs its time.
+        assert!(cheap.depth(&of_layer(4), 100, 4) < depths[3]);
+        assert_eq!(cheap.depth(&of_layer(4), 100, 16), 0);
+        let mut dear = speculator(0.95);
+        own(&mut dear);
+        assert_eq!(dear.depth(&of_layer(2), 100, 1), 0);
+        // Without its layer a draft has no guesses.
+        cheap.give_up_own();
+        assert_eq!(cheap.depth(&of_layer(4), 100, 1), 0);
+    }
+
     /// The first wrong guess counts, and none after it. Forced tokens are nobody's guesses.
     #[test]
     fn a_model_is_rated_by_its_own_guesses() {
@@ -439,7 +486,10 @@ mod tests {
         speculator.verified(5, 4, Some(Duration::from_secs(2)), Duration::from_secs(1));
         assert!((speculator.guess - 0.5).abs() < 1e-9);
         // Three tokens in a second for the step and two for four guesses.
-        assert!((speculator.speed(3.0, 5, 4) - 1.0).abs() < 1e-9);
+        assert!((speculator.speed(3.0, 5, 4, 0.0) - 1.0).abs() < 1e-9);
+        // And as much again where tokens are computed again after a wrong guess.
+        speculator.replays = true;
+        assert!((speculator.speed(3.0, 5, 4, 0.5) - 1.0 / 1.5).abs() < 1e-9);
         speculator.verified(5, 0, Some(Duration::from_secs(9)), Duration::from_secs(1));
         assert!((speculator.guess - 0.5).abs() < 1e-9);
         assert!((speculator.plain(1) - 1.0).abs() < 1e-9);

@@ -1,9 +1,11 @@
 //! Guesses of the next tokens, which a step verifies: a row for the last token of each sequence and one for each guess.
 
-use super::Scheduler;
 use super::work::Drafting;
-use crate::engine::sequence::Sequence;
+use super::{ContextLost, Scheduler};
+use crate::Speculated;
+use crate::engine::sequence::{Part, Sequence};
 use std::time::Duration;
+use welte_device::{Context, Error as DeviceError};
 
 impl Scheduler {
     /// Plans guesses for the sequences that decode. True if there are any.
@@ -35,6 +37,60 @@ impl Scheduler {
     }
 }
 
+impl Scheduler {
+    /// Copies the recurrent states of sequences that have guesses. Without room for the copies there are no guesses.
+    pub(super) fn keep_states(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        if !self.pages.has_states() {
+            return Ok(());
+        }
+        for at in 0..self.running.len() {
+            let sequence = &mut self.running[at];
+            let Some(draft) = &mut sequence.draft else {
+                continue;
+            };
+            if sequence.part.count() == 0 || draft.guesses().is_empty() {
+                continue;
+            }
+            match self.pages.keep_states(context, sequence) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(draft) = &mut sequence.draft {
+                        draft.drop_guesses();
+                    }
+                }
+                Err(error) => {
+                    sequence.part = Part::Victim;
+                    return self.fault(context, error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After guesses were verified: if one was wrong, the states go back, and the tokens since then are computed again.
+    pub(super) fn settle_states(
+        &mut self,
+        context: &mut dyn Context,
+        at: usize,
+        (first, rows): (usize, usize),
+    ) -> Result<(), DeviceError> {
+        let sequence = &mut self.running[at];
+        if sequence.kept.is_empty() {
+            return Ok(());
+        }
+        if sequence.computed == first + rows {
+            self.pages.forget_states(sequence);
+            return Ok(());
+        }
+        sequence.computed = first;
+        let restored = self.pages.restore_states(context, sequence);
+        if restored.is_err() {
+            sequence.part = Part::Victim;
+        }
+        restored
+    }
+}
+
 impl Sequence {
     /// A step has verified guesses, and made `made` tokens.
     pub(super) fn verified(
@@ -53,6 +109,9 @@ impl Sequence {
             figures.rounds += 1;
             figures.drafted += guesses;
             figures.accepted += right;
+            figures.by_position[..right.min(Speculated::POSITIONS)]
+                .iter_mut()
+                .for_each(|count| *count += 1);
             figures.drafting += drafting;
             figures.verifying += verifying;
         });

@@ -107,6 +107,7 @@ impl Scheduler {
         let drafts = self.plan_chain(context, mixed)?;
         if drafts && !self.starts.is_empty() {
             self.guess();
+            self.keep_states(context)?;
         }
         let alone = !mixed || measures;
         if !drafts && alone && self.starts.len() <= context.chain_slots() {

@@ -107,6 +107,7 @@ impl Scheduler {
         if let Err(error) = self.logprobs.fetch(context) {
             return self.fault(context, error).map(|()| 0);
         }
+        let mut spans = std::mem::take(&mut self.spans);
         let mut answers = self.logprobs.answers();
         let mut chosen = &self.chosen[..];
         let mut tokens = 0;
@@ -116,14 +117,26 @@ impl Scheduler {
             (known, answers) = answers.split_at(share.queries(sequence, chosen));
             let own;
             (own, chosen) = chosen.split_at(share.tokens());
+            let first = sequence.computed;
             let made = sequence.settle(&share, own, known);
             tokens += made;
+            if !sequence.kept.is_empty() {
+                spans.push((share.at, first, share.span.rows as usize));
+            }
             if let Some(drafting) = self.drafting.as_ref().filter(|_| own.len() > 1) {
                 sequence.verified(own.len() - 1, made, drafting.took, took);
             }
         }
         self.totals.generated_tokens += tokens as u64;
-        Ok(tokens)
+        let mut settled = Ok(());
+        for (at, first, rows) in spans.drain(..) {
+            settled = settled.and(self.settle_states(context, at, (first, rows)));
+        }
+        self.spans = spans;
+        match settled {
+            Ok(()) => Ok(tokens),
+            Err(error) => self.fault(context, error).map(|()| tokens),
+        }
     }
 
     /// Asks for the probabilities that are wanted: of the prompts' tokens that output rows give, and of chosen tokens.
