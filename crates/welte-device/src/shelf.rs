@@ -57,7 +57,7 @@ impl Shelf {
             })
     }
 
-    /// Copies a place to a page of each cache. The pages are for nobody else, and for nobody before [`Shelf::has_fetched`].
+    /// Copies a place to a page of each cache. Nothing may read or write these pages until [`Shelf::has_fetched`] says so.
     pub fn fetch(
         &mut self,
         context: &mut dyn Context,

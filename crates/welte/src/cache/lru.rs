@@ -46,6 +46,11 @@ impl Lru {
         (oldest != self.end()).then_some(oldest)
     }
 
+    /// Whether a node is in the list.
+    pub(super) fn contains(&self, node: u32) -> bool {
+        self.links[node as usize].listed
+    }
+
     /// All nodes, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         let newer = |node: &u32| Some(self.links[*node as usize].newer);

@@ -21,7 +21,7 @@ pub(crate) struct Places {
     held: Vec<Shelved>,
     /// Places that hold nothing.
     free: Vec<u32>,
-    /// The others, without those that are being fetched.
+    /// The others, without those that are held for an admission.
     lru: Lru,
 }
 
@@ -81,12 +81,16 @@ impl Places {
         (place, &self.held[place as usize].keys)
     }
 
-    /// Whether a page is here.
-    pub(crate) fn contains(&self, id: &FileId) -> bool {
-        self.places.contains_key(id)
+    /// Whether a page is here. It counts as used now.
+    pub(crate) fn touch(&mut self, id: &FileId) -> bool {
+        let place = self.places.get(id);
+        if let Some(place) = place.filter(|place| self.lru.contains(**place)) {
+            self.lru.touch(*place);
+        }
+        place.is_some()
     }
 
-    /// A place for a further page, and what is to be given up for it. `None`: all are being fetched.
+    /// A place for a further page, and what is to be given up for it. `None`: all are held.
     pub(crate) fn next(&self) -> Option<(u32, Option<&Shelved>)> {
         if let Some(place) = self.free.last() {
             return Some((*place, None));

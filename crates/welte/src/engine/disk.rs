@@ -193,12 +193,17 @@ impl Disk {
     /// Writes all nodes, or the most recently used ones of as many bytes as the store may take, and the rates.
     pub(crate) fn save_all(&mut self, context: &mut dyn Context, tree: &PrefixTree) {
         self.store.keep_rates(self.rates);
-        let each = self.store.layout().page_bytes().max(1) as u64;
-        let most = usize::try_from(self.store.most_bytes() / each).unwrap_or(usize::MAX);
+        let most = self.most_pages();
         // Children come before their parents, which are then the newer files.
         for node in tree.nodes().skip(tree.len().saturating_sub(most)) {
             self.write(context, tree, node, true);
         }
+    }
+
+    /// Pages that the store may hold.
+    pub(crate) fn most_pages(&self) -> usize {
+        let each = self.store.layout().page_bytes().max(1) as u64;
+        usize::try_from(self.store.most_bytes() / each).unwrap_or(usize::MAX)
     }
 
     fn write(&mut self, context: &mut dyn Context, tree: &PrefixTree, node: u32, wait: bool) {

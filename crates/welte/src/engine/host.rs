@@ -78,14 +78,15 @@ impl Host {
     }
 
     /// Takes a new context, whose shelf is empty.
-    pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
+    pub(crate) fn renew(mut self, context: &mut dyn Context) -> Result<Host, DeviceError> {
         self.clear();
         self.shelf = Shelf::new(context, self.count)?;
-        Ok(())
+        Ok(self)
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
+        self.chain.clear();
         self.places.clear();
         self.count_kept();
     }
@@ -96,7 +97,7 @@ impl Host {
     }
 
     /// Looks for pages that continue what a sequence has found in the tree, up to `limit` tokens, and holds them until
-    /// [`Host::fetch`] or [`Host::let_go`].
+    /// [`Host::let_go`].
     pub(crate) fn look(&mut self, sequence: &Sequence, limit: usize, settled: bool) {
         self.let_go();
         let layout = self.places.layout();
@@ -107,7 +108,7 @@ impl Host {
         }
     }
 
-    /// The sequence was not admitted.
+    /// The admission has ended, in whatever way.
     pub(crate) fn let_go(&mut self) {
         self.places.used(&self.chain);
         self.chain.clear();
@@ -124,7 +125,6 @@ impl Host {
         let from = sequence.computed / page * page;
         let found: usize = self.chain.iter().map(|stored| stored.tokens).sum();
         if from + found <= sequence.computed {
-            self.let_go();
             return Ok(());
         }
         if !settled {
@@ -150,7 +150,6 @@ impl Host {
         }
         let fetched = self.chain.len() as u64;
         self.counts.fetched.fetch_add(fetched, Ordering::Relaxed);
-        self.let_go();
         let fetching = Fetching {
             tokens: found,
             first: !settled,
@@ -191,7 +190,7 @@ impl Host {
         let keys = tree.keys(node);
         if self
             .places
-            .contains(&FileId::new(&parent, &parent.after(keys)))
+            .touch(&FileId::new(&parent, &parent.after(keys)))
         {
             return;
         }
@@ -211,9 +210,10 @@ impl Host {
         self.count_kept();
     }
 
-    /// Writes all pages to disk.
-    pub(crate) fn save_all(&mut self, context: &mut dyn Context, disk: &mut Disk) {
-        for (place, kept) in self.places.iter() {
+    /// Writes the pages that were used last to disk, at most so many.
+    pub(crate) fn save_all(&mut self, context: &mut dyn Context, disk: &mut Disk, most: usize) {
+        let needless = self.places.len().saturating_sub(most);
+        for (place, kept) in self.places.iter().skip(needless) {
             let shelf = &self.shelf;
             disk.write_page(&kept.parent, &kept.keys, true, &mut |cache, bytes| {
                 shelf.read(context, place, cache, bytes)

@@ -105,6 +105,18 @@ impl Pages {
         context: &mut dyn Context,
         sequence: &mut Sequence,
     ) -> Result<bool, Error> {
+        let admitted = self.try_to_admit(context, sequence);
+        if let Some(host) = &mut self.host {
+            host.let_go();
+        }
+        admitted
+    }
+
+    fn try_to_admit(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+    ) -> Result<bool, Error> {
         let target = sequence.target();
         let positions = target + usize::from(!sequence.embeds);
         let most = sequence.most_cached();
@@ -128,9 +140,6 @@ impl Pages {
                     self.begin_restore(sequence, settled);
                 }
                 return Ok(true);
-            }
-            if let Some(host) = &mut self.host {
-                host.let_go();
             }
             self.release(sequence);
             if !sequence.begun {
@@ -175,13 +184,10 @@ impl Pages {
         disk.advance(context, sequences)
     }
 
-    /// The context is new, and its caches hold nothing.
-    pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), Error> {
+    /// The context is new, and its caches hold nothing. If there is no host memory any more, the engine does without.
+    pub(crate) fn renew(&mut self, context: &mut dyn Context) {
         self.unsettled = false;
-        match &mut self.host {
-            Some(host) => host.renew(context),
-            None => Ok(()),
-        }
+        self.host = self.host.take().and_then(|host| host.renew(context).ok());
     }
 
     /// True if a sequence would find further pages in the tree, once another one has computed its prompt: both prompts
@@ -522,7 +528,8 @@ impl Pages {
     pub(crate) fn save(&mut self, context: &mut dyn Context) {
         if let Some(disk) = &mut self.disk {
             if let Some(host) = &mut self.host {
-                host.save_all(context, disk);
+                let rest = disk.most_pages().saturating_sub(self.tree.len());
+                host.save_all(context, disk, rest);
             }
             disk.save_all(context, &self.tree);
         }

@@ -201,7 +201,7 @@ impl Scheduler {
 
     /// The context is new.
     pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
-        self.pages.renew(context)?;
+        self.pages.renew(context);
         self.works(context)
     }
 

@@ -391,6 +391,7 @@ impl Context for SimulatedContext {
     }
 
     fn fetch(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
+        self.fail(std::iter::empty())?;
         for (cache, page) in pages.iter().enumerate() {
             self.page(cache, *page).fill(Cell::NOISE);
         }
