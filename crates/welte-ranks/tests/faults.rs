@@ -268,10 +268,10 @@ fn a_rank_stopped_in_mid_chain_ends_it() {
     let want = chain(&mut *context, |_| {}).unwrap();
     let mut seats = plot.seats.lock().unwrap().clone();
     seats.sort_by_key(Seat::rank);
-    for rank in 0..3 {
+    for (rank, seat) in seats.iter().enumerate() {
         let error = chain(&mut *context, |token| {
             if token == 3 {
-                seats[rank].fail("the exchange failed");
+                seat.fail("the exchange failed");
             }
         });
         let error = error.unwrap_err().to_string();

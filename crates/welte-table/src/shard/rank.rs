@@ -95,11 +95,14 @@ pub(super) fn shard(
     })
 }
 
+/// The first row of ranges, and the one after the last.
+type Ends = Vec<(u32, u32)>;
+
 /// The weights of a rank, each part once.
 #[derive(Default)]
 struct Weights {
     list: Vec<WeightSpec>,
-    known: BTreeMap<(WeightId, Option<Vec<(u32, u32)>>), WeightId>,
+    known: BTreeMap<(WeightId, Option<Ends>), WeightId>,
 }
 
 impl Weights {
@@ -115,7 +118,8 @@ impl Weights {
         };
         let is_vector = spec.usage == Usage::Vector;
         let all = if is_vector { spec.k } else { spec.n };
-        let ranges = ranges.filter(|ranges| ranges[..] != [0..all]);
+        let is_all = |ranges: &Vec<Range<u32>>| matches!(&ranges[..], [one] if *one == (0..all));
+        let ranges = ranges.filter(|ranges| !is_all(ranges));
         let key = ranges
             .as_ref()
             .map(|ranges| ranges.iter().map(|r| (r.start, r.end)).collect());
