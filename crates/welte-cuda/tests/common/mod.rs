@@ -205,7 +205,7 @@ pub fn step(context: &mut dyn Context, kind: PassKind, rows: &[Row]) -> Vec<f32>
     let last = [rows.len() as u32 - 1];
     let outputs: &[u32] = match kind {
         PassKind::Decode => &[],
-        PassKind::Prompt | PassKind::Embed => &last,
+        PassKind::Prompt | PassKind::Embed | PassKind::Draft => &last,
     };
     context.step_rows(pass, rows, outputs).unwrap().to_vec()
 }
