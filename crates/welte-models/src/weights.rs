@@ -8,81 +8,23 @@ mod encoder;
 mod experts;
 mod gemma4;
 mod latent;
+mod layer;
 mod mamba;
 
 pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 
 use crate::names::{Names, bias, weight};
-use crate::{CompileOptions, Error, LayerKind, ModelSpec, QkNorm};
+use crate::{CompileOptions, Error, ModelSpec};
 pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use collector::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
 pub(crate) use delta::DeltaWeights;
-pub(crate) use draft::DraftWeights;
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;
+pub(crate) use layer::{DraftWeights, Layer, Weights};
 pub(crate) use mamba::MambaWeights;
 use welte_formats::checkpoint::Checkpoint;
-use welte_table::{NO_WEIGHT, Usage, WeightId, WeightSpec};
-
-/// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
-pub(crate) struct Layer {
-    pub(crate) attn_norm: Option<NormWeights>,
-    pub(crate) qkv: Vec<OutputPart>,
-    pub(crate) qkv_bias: Vec<OutputPart>,
-    pub(crate) q_norm: Option<WeightId>,
-    pub(crate) k_norm: Option<WeightId>,
-    /// [`NO_WEIGHT`] if the layer mixes nothing.
-    pub(crate) o: WeightId,
-    pub(crate) o_bias: Vec<OutputPart>,
-    pub(crate) sinks: Option<WeightId>,
-    pub(crate) post_attn_norm: Option<NormWeights>,
-    /// None if the layer has no such norm, or if both parts read the norm before attention.
-    pub(crate) ffn_norm: Option<NormWeights>,
-    pub(crate) gate_up: Vec<OutputPart>,
-    pub(crate) gate_up_bias: Vec<OutputPart>,
-    /// None in layers with experts.
-    pub(crate) down: Option<WeightId>,
-    pub(crate) down_bias: Vec<OutputPart>,
-    pub(crate) post_ffn_norm: Option<NormWeights>,
-    /// Of attention over latents. Their output is `o`.
-    pub(crate) latent: Option<LatentWeights>,
-    /// Replace gate, up and down, or run beside them.
-    pub(crate) experts: Option<ExpertWeights>,
-    pub(crate) per_layer: Option<PerLayerLayer>,
-    pub(crate) altup: Option<AltUpLayer>,
-    /// Gates are cut off this many standard deviations above their mean.
-    pub(crate) cutoff: Option<f32>,
-    /// Factor of the layer's output.
-    pub(crate) scalar: f32,
-    /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
-    pub(crate) delta: Option<DeltaWeights>,
-    /// Of layers with the state space model. Their projections are `qkv` and `o`.
-    pub(crate) mamba: Option<MambaWeights>,
-    /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
-    pub(crate) conv: Option<WeightId>,
-}
-
-/// All weights of a model.
-pub(crate) struct Weights {
-    pub(crate) embed: WeightId,
-    pub(crate) rope_constants: RopeConstants,
-    /// For layers with an attention window.
-    pub(crate) local_rope_constants: RopeConstants,
-    pub(crate) per_layer: Option<PerLayerWeights>,
-    pub(crate) altup: Option<AltUpWeights>,
-    pub(crate) layers: Vec<Layer>,
-    /// Encoders may have none.
-    pub(crate) final_norm: Option<NormWeights>,
-    pub(crate) head: WeightId,
-    /// The two rows that score a pair of texts, in programs that do.
-    pub(crate) scores: Option<WeightId>,
-    /// Empty for decoders.
-    pub(crate) encoder: EncoderWeights,
-    pub(crate) head_bias: Vec<OutputPart>,
-    /// The model's own draft layer, in programs that guess with it.
-    pub(crate) draft: Option<Box<DraftWeights>>,
-}
+use welte_table::{Usage, WeightSpec};
 
 /// Collects a model's weights.
 pub(crate) fn collect(
@@ -114,7 +56,7 @@ pub(crate) fn collect(
     let altup = c.altup(spec)?;
     let mut layers = Vec::new();
     for i in 0..spec.layers {
-        layers.push(layer(&mut c, spec, names, i)?);
+        layers.push(layer::layer(&mut c, spec, names, i)?);
     }
     let final_norm = match &spec.encoder {
         Some(encoder) if !encoder.final_norm => None,
@@ -176,191 +118,4 @@ pub(crate) fn collect(
         },
         c.list,
     ))
-}
-
-fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Result<Layer, Error> {
-    let shape = spec.shape(i as usize);
-    let (head_dim, ffn) = (shape.head_dim, shape.ffn);
-    let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
-    let (dim, b) = (spec.dim, spec.biases);
-    let own_kv = spec.kv_source(i as usize) == i as usize;
-    let label = |what: &str| format!("layer {i} {what}");
-    let w = |template: &str| weight(template, i);
-    let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
-    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str| {
-        if on {
-            c.norm(&label(what), template, i, spec).map(Some)
-        } else {
-            Ok(None)
-        }
-    };
-    let head_norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| {
-        if on {
-            let tensor = [(w(template), k)];
-            c.vector(&label(what), &tensor, spec.norm_add).map(Some)
-        } else {
-            Ok(None)
-        }
-    };
-    let (qk, q_width, k_width) = match spec.qk_norm {
-        QkNorm::None => (false, 0, 0),
-        QkNorm::Head => (true, head_dim, head_dim),
-        QkNorm::Row => (true, q, kv),
-    };
-    let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
-    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
-    let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
-    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
-    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint, spec.alone)));
-    let mixes = spec.kind(i) != LayerKind::None;
-    let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
-        (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
-        (_, Some((m, names)), ..) => {
-            let rows = vec![Rows::all(w(names.project), m.width())];
-            (rows, w(names.out), m.values())
-        }
-        (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
-        (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
-        _ if !mixes => (Vec::new(), String::new(), 0),
-        _ => (attention_rows(c, spec, names, i), w(names.o), q),
-    };
-    let qk = qk && spec.kind(i) == LayerKind::Attention;
-    let gate_up = if !spec.gated {
-        vec![(w(names.up), ffn)]
-    } else if !c.has(&w(names.gate)) && c.has(&w(names.gate_up)) {
-        vec![(w(names.gate_up), 2 * ffn)]
-    } else {
-        vec![(w(names.gate), ffn), (w(names.up), ffn)]
-    };
-    let (pre, post) = (spec.pre_norm, spec.post_norm);
-    let normed = i == 0 && spec.encoder.as_ref().is_some_and(|e| e.first_is_normed);
-    let qkv_bias = if b.qkv {
-        one(true, names.qkv, q + 2 * kv).to_vec()
-    } else {
-        vec![
-            (b.q, bias(names.q, i), q),
-            (b.k, bias(names.k, i), kv),
-            (b.v, bias(names.v, i), kv),
-        ]
-    };
-    let mixed = spec.expert_layers.get(i as usize).copied();
-    let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
-    let feeds = spec.has_feed_forward(i);
-    let plain = feeds && experts.is_none_or(|e| e.beside);
-    Ok(Layer {
-        attn_norm: norm(
-            c,
-            pre && mixes && !normed,
-            "attention norm",
-            names.attn_norm,
-        )?,
-        qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
-        qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
-        q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
-        k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
-        o: if mixes {
-            let what = label("attention output");
-            c.matrix(&what, Usage::Matrix, &o_name, dim, o_width)?
-        } else {
-            NO_WEIGHT
-        },
-        latent: match spec.latent {
-            Some(l) => Some(latent::collect(c, spec, l, i)?),
-            None => None,
-        },
-        o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
-        sinks: if spec.sinks {
-            let tensor = [(names.sinks.replace("{}", &i.to_string()), spec.heads)];
-            Some(c.vector(&label("attention sinks"), &tensor, 0.0)?)
-        } else {
-            None
-        },
-        post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
-        ffn_norm: norm(
-            c,
-            pre && feeds && !spec.parallel,
-            "feed-forward norm",
-            names.ffn_norm,
-        )?,
-        gate_up: if plain {
-            c.joined(&label("gate and up"), &gate_up, dim)?
-        } else {
-            Vec::new()
-        },
-        gate_up_bias: c.biases(
-            &label("gate and up bias"),
-            &[
-                (b.gate, bias(names.gate, i), ffn),
-                (b.up, bias(names.up, i), ffn),
-            ][usize::from(!spec.gated)..],
-        )?,
-        down: if plain {
-            let name = w(names.down);
-            Some(c.matrix(&label("down"), Usage::Matrix, &name, dim, ffn)?)
-        } else {
-            None
-        },
-        down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
-        post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm)?,
-        experts: match experts {
-            Some(e) => Some(c.experts(&label, names, i, spec, e)?),
-            None => None,
-        },
-        per_layer: c.per_layer_of(&label, i, spec)?,
-        altup: c.altup_of(&label, i, spec)?,
-        cutoff: spec.cutoffs.get(i as usize).copied().flatten(),
-        scalar: if spec.layer_scalars {
-            c.scalar(i)?
-        } else {
-            1.0
-        },
-        delta: match &delta {
-            Some((d, names)) => Some(delta::collect(c, names, i, d)?),
-            None => None,
-        },
-        mamba: match &mamba {
-            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
-            None => None,
-        },
-        conv: match conv {
-            Some([_, kernel, _]) => {
-                let what = label("convolution");
-                Some(c.kernel(&what, &w(kernel), dim, spec.conv_taps)?)
-            }
-            None => None,
-        },
-    })
-}
-
-/// The rows of queries, keys and values, and of the gates of the output. Each head's gate follows its query in the file.
-fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Vec<Rows> {
-    let shape = spec.shape(i as usize);
-    let head_dim = shape.head_dim;
-    let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
-    let w = |template: &str| weight(template, i);
-    if c.has(&w(names.qkv)) {
-        return vec![Rows::all(w(names.qkv), q + 2 * kv)];
-    }
-    let heads = |part: u32| {
-        (0..spec.heads).map(move |head| Rows {
-            tensor: w(names.q),
-            of: 2 * q,
-            first: (2 * head + part) * head_dim,
-            rows: head_dim,
-        })
-    };
-    let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
-    if spec.attention_gate {
-        heads(0).chain(keys_and_values).chain(heads(1)).collect()
-    } else {
-        let own = spec.kv_source(i as usize) == i as usize;
-        let stored = match (own, spec.values_are_keys.get(i as usize)) {
-            (false, _) => 0,
-            (true, Some(true)) => 1,
-            (true, _) => 2,
-        };
-        let queries = [Rows::all(w(names.q), q)];
-        let rest = keys_and_values.into_iter().take(stored);
-        queries.into_iter().chain(rest).collect()
-    }
 }

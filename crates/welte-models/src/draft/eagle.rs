@@ -1,6 +1,6 @@
 //! EAGLE-3 heads: directories of SGLang, vLLM and Speculators, and GGUF files of llama.cpp.
 
-use super::{DraftNames, DraftSpec};
+use super::{DraftNames, DraftSpec, Eagle};
 use crate::arch::Architecture;
 use crate::keys::Keys;
 use crate::names::weight;
@@ -11,21 +11,6 @@ use welte_formats::checkpoint::{
     Checkpoint, Dialect, Error as FormatError, Metadata, TOKEN_MAP, TensorInfo, Value,
 };
 use welte_formats::{DRAFT, Overlay};
-
-/// What is special about an EAGLE-3 head. Its layer reads an embedding and a hidden state side by side, and adds to the hidden state.
-pub(crate) struct Eagle {
-    /// Layers of the model whose inputs it reads; the number of layers stands for the output of the last.
-    pub(crate) taps: Vec<u32>,
-    /// The norm of these inputs, if they are normed before they are joined.
-    pub(crate) tap_norm: Option<String>,
-    /// The layer adds to the normed hidden state.
-    pub(crate) adds_to_norm: bool,
-    /// Tokens of the model.
-    pub(crate) vocab: u32,
-    /// How tensors of the layer are called in its dialect.
-    pub(crate) arch: &'static Architecture,
-    pub(crate) dialect: Dialect,
-}
 
 /// A head with a place for the model's embedding, without which no spec is read. Keys of Speculators lie in a section.
 struct Head<'a> {
@@ -93,16 +78,16 @@ pub(super) fn read_eagle(
     };
     let mut spec = read(&placed, arch, "eagle3")?;
     let gguf = head.dialect() == Dialect::Gguf;
-    let names = names_of(head);
+    let own = names_of(head);
     let known = |name: &str| {
         let name = format!("{name}.weight");
         head.tensor(name.strip_prefix(DRAFT).unwrap_or(&name))
     };
-    if known(&names.join).is_none() || spec.layers != 1 {
+    if known(&own.join).is_none() || spec.layers != 1 {
         let problem = "is not an EAGLE-3 head: it needs one layer and the tensor fc.weight";
         return refused("general.architecture", problem.to_string());
     }
-    if spec.dim != model.dim && known(&names.embed).is_none() {
+    if spec.dim != model.dim && known(&own.embed).is_none() {
         let problem = format!(
             "is {}, but the model whose embedding it shares has {}",
             spec.dim, model.dim
@@ -122,10 +107,9 @@ pub(super) fn read_eagle(
         adds_to_norm: flag("norm_before_residual")?,
         vocab: model.vocab,
         taps,
-        arch,
-        dialect: head.dialect(),
+        names,
     };
-    spec.vocab = match known(&names.head) {
+    spec.vocab = match known(&own.head) {
         Some(table) => table.n as u32,
         None => model.vocab,
     };
@@ -138,7 +122,7 @@ pub(super) fn read_eagle(
     }
     Ok(DraftSpec {
         spec,
-        names,
+        names: own,
         eagle: Some(eagle),
     })
 }

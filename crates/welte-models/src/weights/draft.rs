@@ -1,41 +1,13 @@
 //! The weights of a model's own draft layer.
 
-use super::{Collector, Layer, NormWeights, RopeConstants, Rows, Weights, layer};
+use super::layer::{DraftWeights, EagleWeights, Layer, Weights, layer};
+use super::{Collector, NormWeights, RopeConstants, Rows};
 use crate::Error;
 use crate::draft::{DraftSpec, Eagle};
 use crate::names::{Names, weight};
 use crate::weights::EncoderWeights;
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::{Usage, WeightId};
-
-/// The weights of the draft layer, and those around it.
-pub(crate) struct DraftWeights {
-    /// The layer, with the embedding that it reads, its last norm and its head.
-    pub(crate) model: Weights,
-    /// The norm of what the embedding yields.
-    pub(crate) embedding_norm: NormWeights,
-    /// The norm of the hidden state that it reads.
-    pub(crate) hidden_norm: NormWeights,
-    /// From both, one after the other, to the stream. Of EAGLE-3: from the taps to the hidden state.
-    pub(crate) join: WeightId,
-    pub(crate) eagle: Option<EagleWeights>,
-}
-
-/// What only EAGLE-3 has.
-pub(crate) struct EagleWeights {
-    /// Layers of the model whose inputs are joined.
-    pub(crate) taps: Vec<u32>,
-    /// Their norm.
-    pub(crate) tap_norm: Option<NormWeights>,
-    /// The layer adds to the normed hidden state.
-    pub(crate) adds_to_norm: bool,
-    /// Width of a hidden state.
-    pub(crate) dim: u32,
-    /// The epsilon of its norms.
-    pub(crate) eps: f32,
-    /// Tokens of the model.
-    pub(crate) vocab: u32,
-}
 
 /// What it shares with the model.
 pub(crate) struct Shared {
@@ -158,7 +130,7 @@ pub(super) fn collect(
 /// The layer of an EAGLE-3 head, whose queries, keys and values are made of an embedding and a hidden state side by side.
 fn eagle_layer(c: &mut Collector<'_>, draft: &DraftSpec, eagle: &Eagle) -> Result<Layer, Error> {
     let spec = &draft.spec;
-    let names = eagle.arch.names(eagle.dialect);
+    let names = eagle.names;
     let w = |template: &str| weight(template, 0);
     let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
     let (dim, ffn) = (spec.dim, spec.ffn);

@@ -10,6 +10,7 @@ mod audit;
 mod chain;
 mod drafts;
 mod encode;
+mod follow;
 mod guided;
 mod measure;
 mod own;

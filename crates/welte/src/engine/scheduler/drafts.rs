@@ -43,6 +43,7 @@ impl Scheduler {
         if !self.pages.has_states() {
             return Ok(());
         }
+        let begun = self.shared.clock.now();
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
             let Some(draft) = &mut sequence.draft else {
@@ -59,10 +60,19 @@ impl Scheduler {
                     }
                 }
                 Err(error) => {
-                    sequence.part = Part::Victim;
+                    // The others are planned again.
+                    for sequence in &mut self.running {
+                        sequence.part = Part::Idle;
+                        self.pages.forget_states(sequence);
+                    }
+                    self.running[at].part = Part::Victim;
+                    self.drafting = None;
                     return self.fault(context, error);
                 }
             }
+        }
+        if let Some(drafting) = &mut self.drafting {
+            drafting.took += self.shared.clock.since(begun);
         }
         Ok(())
     }

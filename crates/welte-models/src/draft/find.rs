@@ -1,0 +1,108 @@
+//! Finds the draft layer of a checkpoint.
+
+use super::{DraftNames, DraftSpec, eagle};
+use crate::names::resolve;
+use crate::{Error, LayerKind, LayerRope, ModelSpec};
+use welte_formats::checkpoint::{Checkpoint, Dialect};
+
+impl DraftNames {
+    /// Names with the layer's number.
+    fn numbered(layer: String, own: &str, norm: &str, head: &str) -> DraftNames {
+        let name = |name: &str| format!("{layer}{own}{name}");
+        DraftNames {
+            join: name("eh_proj"),
+            embedding_norm: name("enorm"),
+            hidden_norm: name("hnorm"),
+            head_norm: name(norm),
+            embed: name("embed_tokens"),
+            head: name(head),
+            layer,
+        }
+    }
+
+    /// Those of Qwen.
+    fn mtp() -> DraftNames {
+        let name = |name: &str| format!("mtp.{name}");
+        DraftNames {
+            layer: name("layers.0."),
+            join: name("fc"),
+            embedding_norm: name("pre_fc_norm_embedding"),
+            hidden_norm: name("pre_fc_norm_hidden"),
+            head_norm: name("norm"),
+            embed: name("embed_tokens"),
+            head: name("lm_head"),
+        }
+    }
+
+    /// Those of a checkpoint of a model with so many layers.
+    fn of(checkpoint: &dyn Checkpoint, layers: u32) -> Option<DraftNames> {
+        let known = |names: &DraftNames| {
+            let join = resolve(checkpoint, &format!("{}.weight", names.join));
+            checkpoint.tensor(&join).is_some()
+        };
+        let all = match checkpoint.dialect() {
+            Dialect::Gguf => vec![DraftNames::numbered(
+                format!("blk.{layers}."),
+                "nextn.",
+                "shared_head_norm",
+                "shared_head_head",
+            )],
+            Dialect::HuggingFace => {
+                let layer = format!("model.layers.{layers}.");
+                let numbered =
+                    DraftNames::numbered(layer, "", "shared_head.norm", "shared_head.head");
+                vec![numbered, DraftNames::mtp()]
+            }
+        };
+        all.into_iter().find(known)
+    }
+}
+
+impl ModelSpec {
+    /// True if the checkpoint has a draft layer that can guess for the model.
+    pub fn has_draft_layer(&self, checkpoint: &dyn Checkpoint) -> bool {
+        matches!(self.draft(checkpoint), Ok(Some(_)))
+    }
+
+    /// The tokens that a draft head knows, by their numbers in its guesses; `None`: all.
+    pub fn draft_tokens(&self, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<u32>>, Error> {
+        match (checkpoint.draft(), self.draft(checkpoint)?) {
+            (Some(head), Some(draft)) => eagle::tokens(head, draft.spec.vocab, self.vocab),
+            _ => Ok(None),
+        }
+    }
+
+    /// The first of the checkpoint's draft layers. It has the shape of the layers with attention and, if there are any, experts.
+    pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Result<Option<DraftSpec>, Error> {
+        // These parts follow the layer's number, which the draft layer has not.
+        let plain = self.layer_shapes.is_empty()
+            && self.kv_sources.is_empty()
+            && self.encoder.is_none()
+            && self.altup.is_none()
+            && self.per_layer_width == 0
+            && !self.alone;
+        if let Some(head) = checkpoint.draft() {
+            return eagle::read_eagle(self, head, plain).map(Some);
+        }
+        let Some(names) = DraftNames::of(checkpoint, self.layers).filter(|_| plain) else {
+            return Ok(None);
+        };
+        let spec = ModelSpec {
+            layers: 1,
+            draft_layers: 0,
+            layer_kinds: vec![LayerKind::Attention],
+            delta: None,
+            mamba: None,
+            conv_taps: 0,
+            windows: vec![0],
+            layer_ropes: vec![LayerRope::Main],
+            expert_layers: vec![self.experts.is_some()],
+            ..self.clone()
+        };
+        Ok(Some(DraftSpec {
+            spec,
+            names,
+            eagle: None,
+        }))
+    }
+}

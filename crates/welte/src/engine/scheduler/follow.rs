@@ -1,0 +1,126 @@
+//! The model's own draft layer follows every step: it reads the hidden states of the step's rows and the tokens after them, and goes on
+//! from its own hidden states.
+
+use super::Scheduler;
+use super::own::{Open, Own};
+use super::work::{Work, pick};
+use crate::engine::sequence::Sequence;
+use welte_device::{Context, Error, Role};
+use welte_table::{Input, Row};
+
+impl Scheduler {
+    /// Lets the draft layer follow the step at hand, whose tokens are known, and guess for those who decode next.
+    pub(super) fn follow(&mut self, context: &mut dyn Context, work: Work) {
+        if work == Work::Texts || !self.speculator.as_ref().is_some_and(|s| s.is_own()) {
+            return;
+        }
+        let Some(mut own) = self.own.take() else {
+            return;
+        };
+        let begun = self.shared.clock.now();
+        self.plan_own(context, &mut own);
+        if self.guess_ahead(context, &mut own).is_err()
+            && let Some(speculator) = &mut self.speculator
+        {
+            // What is wrong with the device shows in the next step.
+            speculator.give_up_own();
+        }
+        own.took = self.shared.clock.since(begun);
+        own.only_guesses = self.step.generated() == self.step.rows.len();
+        self.own = Some(own);
+    }
+
+    /// A row for each row of the step, and who is guessed for.
+    fn plan_own(&mut self, context: &mut dyn Context, own: &mut Own) {
+        own.step.clear();
+        own.open.clear();
+        let decodes = |s: &&Sequence| !s.is_filling() && s.end.is_none();
+        let sequences = self.running.iter().filter(decodes).count();
+        let guesses = !self.step.is_mixed();
+        let mut rest = &self.step.rows[..];
+        for (span, owner) in self.step.spans.iter().zip(&self.owners) {
+            let rows;
+            (rows, rest) = rest.split_at(span.rows as usize);
+            let sequence = &mut self.running[owner.at];
+            let follow = rows.iter().map(|row| Row {
+                input: sequence.input_after(row),
+                reach: row.position,
+                ..*row
+            });
+            let first = own.step.add(Role::Draft, follow).start;
+            let last = |row: &Row| row.position as usize + 2 == sequence.tokens.len();
+            let Some(at) = rows.iter().position(last).filter(|_| guesses) else {
+                continue;
+            };
+            let wanted = match (&self.speculator, &sequence.draft) {
+                (Some(speculator), Some(draft)) if decodes(&&*sequence) && draft.is_own() => {
+                    speculator.depth(draft, sequence.remaining(), sequences)
+                }
+                _ => 0,
+            };
+            if wanted == 0 {
+                continue;
+            }
+            // The draft layer writes keys and values of its guesses, too.
+            let end = sequence.computed + wanted;
+            let room = self.pages.reserve(context, sequence, end, false);
+            let wanted = wanted.min(room.unwrap_or(0).saturating_sub(sequence.computed));
+            if wanted > 0 {
+                if let Some(partial) = &mut own.partial {
+                    partial.set(own.open.len(), sequence);
+                }
+                let number = first + at as u32;
+                let want = own.want();
+                own.step.picks.push(pick(number, want));
+                let row = own.step.rows[number as usize];
+                own.open.push(Open {
+                    at: owner.at,
+                    wanted,
+                    row,
+                });
+            }
+        }
+    }
+
+    /// Runs the planned rows, and a row of each open sequence for every further guess. Those that want no more guesses repeat
+    /// their row, because hidden states have the order of the last step.
+    fn guess_ahead(&mut self, context: &mut dyn Context, own: &mut Own) -> Result<(), Error> {
+        own.guess(context)?;
+        let most = own.open.iter().map(|open| open.wanted).max().unwrap_or(0);
+        for nth in 1..=most {
+            let want = own.want();
+            let (step, running) = (&mut own.step, &mut self.running);
+            step.clear();
+            for (open, token) in own.open.iter_mut().zip(&own.tokens) {
+                if nth <= open.wanted
+                    && let Some(draft) = &mut running[open.at].draft
+                {
+                    draft.take(*token);
+                }
+                if nth <= open.wanted {
+                    open.row = open.row.later(*token, 1);
+                }
+                let row = step.add(Role::Draft, [open.row]).start;
+                step.picks.push(pick(row, want));
+            }
+            if nth < most {
+                own.guess(context)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sequence {
+    /// What the row after another one reads. Features that are not at hand count as token 0: a guess may be wrong.
+    fn input_after(&self, row: &Row) -> Input {
+        let next = row.position as usize + 1;
+        if next >= self.tokens.len() {
+            return Input::Token(0);
+        }
+        let input = self.rows(next..next + 1).next().map(|row| row.input);
+        input
+            .filter(|input| input.feature() != Some(u32::MAX))
+            .unwrap_or(Input::Token(0))
+    }
+}
