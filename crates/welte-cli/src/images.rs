@@ -58,7 +58,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Image> {
     let tools = VideoTools::find().map_err(|missing| {
         anyhow::anyhow!("{name}: videos need {missing}, which was not found; pass frames as images")
     })?;
-    let video = tools.frames(path, |_| FRAMES);
+    let video = tools.frames(path, 1 << 30, |_| FRAMES);
     let video = video.map_err(|problem| anyhow::anyhow!("{name}: {problem}"))?;
     Ok(Image {
         at: 0,

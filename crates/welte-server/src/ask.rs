@@ -429,24 +429,33 @@ impl Ask {
 
     /// Fetches and encodes the images of all prompts, as long as somebody waits for the answer. Takes a while.
     fn look(&mut self, wanted: &AtomicBool) -> Result<(), Failure> {
-        for prompt in &mut self.prompts {
-            if let Prompt::Chat { messages, .. } = prompt {
-                images::play(&self.served, &self.image_rules, messages)?;
-            }
-        }
-        let all = self.prompts.iter().map(Prompt::images);
-        let all: Vec<Vec<&Image>> = all.collect();
-        let count = all.iter().map(Vec::len).sum::<usize>();
-        if let Some(beyond) = all.iter().flatten().nth(self.image_rules.max_images) {
-            let max_images = self.image_rules.max_images;
+        let deadline = self.deadline;
+        let is_wanted = || {
+            let is_late = deadline.is_some_and(|at| at <= Instant::now());
+            !is_late && wanted.load(Ordering::Relaxed)
+        };
+        let all: Vec<&Image> = self.prompts.iter().flat_map(Prompt::images).collect();
+        let (count, max_images) = (all.len(), self.image_rules.max_images);
+        // A video becomes a picture at least.
+        if let Some(beyond) = all.get(max_images) {
             let problem =
                 format!("the request has {count} images; see --max-images ({max_images})");
             return Err(Failure::field(beyond.name.as_str(), problem));
         }
-        let is_wanted = || {
-            let is_late = self.deadline.is_some_and(|at| at <= Instant::now());
-            !is_late && wanted.load(Ordering::Relaxed)
-        };
+        let chats = self.prompts.iter_mut().filter_map(|prompt| match prompt {
+            Prompt::Chat { messages, .. } => Some(messages),
+            _ => None,
+        });
+        let mut chats: Vec<&mut Vec<Message>> = chats.collect();
+        images::play(
+            &self.served,
+            &self.image_rules,
+            count,
+            &mut chats,
+            &is_wanted,
+        )?;
+        let all = self.prompts.iter().map(Prompt::images);
+        let all: Vec<Vec<&Image>> = all.collect();
         let mut looked = Vec::new();
         for (prompt, images) in self.prompts.iter().zip(&all) {
             let mut own = Vec::new();

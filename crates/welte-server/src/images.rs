@@ -14,6 +14,7 @@ use serde_json::Value;
 use source::{BASE64, bytes_at};
 use std::sync::Arc;
 use std::time::Duration;
+use video::MOST_LISTED;
 use welte::{Glimpse, Image, ImageSource, Message, Seen};
 
 /// Why a part of a message is refused.
@@ -138,23 +139,52 @@ pub(crate) fn of_video_part(part: &mut Fields, name: &str, at: usize) -> Result<
     })
 }
 
-/// Fetches the videos of a conversation, and makes text and pictures of them.
+/// Fetches the videos of conversations as long as they are wanted, and makes text and pictures of them. They share the pictures
+/// that the request may have beside its `images`, of which there are not too many.
 pub(crate) fn play(
     served: &Served,
     rules: &ImageRules,
-    messages: &mut [Message],
+    images: usize,
+    chats: &mut [&mut Vec<Message>],
+    wanted: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
     let Some(eyes) = served.model.eyes() else {
         return Ok(());
     };
-    for image in messages.iter_mut().flat_map(|message| &mut message.images) {
-        if let ImageSource::VideoUrls { urls, step } = &image.source {
-            let video = video::frames(rules, urls, *step, &eyes.film());
-            let video = video.map_err(|problem| Failure::field(image.name.as_str(), problem))?;
-            image.source = ImageSource::Video(Arc::new(video));
+    let messages = chats.iter().flat_map(|messages| messages.iter());
+    let (mut videos, mut frames) = (0, 0);
+    for image in messages.flat_map(|message| &message.images) {
+        if let ImageSource::VideoUrls { urls, .. } = &image.source {
+            videos += 1;
+            frames += video::listed(urls);
+            if frames > MOST_LISTED {
+                let problem = format!("videos of a request may list {MOST_LISTED} frames together");
+                return Err(Failure::field(image.name.as_str(), problem));
+            }
         }
     }
-    eyes.play(messages);
+    if videos == 0 {
+        return Ok(());
+    }
+    let pictures = rules.max_images.saturating_sub(images - videos) / videos;
+    let pictures = u32::try_from(pictures).unwrap_or(u32::MAX);
+    let mut reader = video::Reader::new(rules, eyes.film(), pictures, wanted);
+    for messages in chats {
+        for image in messages.iter_mut().flat_map(|message| &mut message.images) {
+            if let ImageSource::VideoUrls { urls, step } = &image.source {
+                if !wanted() {
+                    return Err(welte::Error::Deadline.into());
+                }
+                let video = reader.frames(urls, *step);
+                let video = video.map_err(|problem| match wanted() {
+                    true => Failure::field(image.name.as_str(), problem),
+                    false => welte::Error::Deadline.into(),
+                })?;
+                image.source = ImageSource::Video(Arc::new(video));
+            }
+        }
+        eyes.play(messages);
+    }
     Ok(())
 }
 

@@ -282,6 +282,20 @@ async fn videos_become_pictures_and_times() {
     let times = "<1.5 seconds><8.0 seconds><14.8 seconds>";
     let most = plain + 3 * 4 + times.len() as u64;
     assert_eq!(counted(&server, asked(url(&many))).await.0, most);
+    // Two videos and an image share them, so each video is one picture.
+    let shared = json!([url(&many), picture(BLUE), url(&many), text("What?")]);
+    let times = 2 * "<5.0 seconds>".len() as u64;
+    assert_eq!(counted(&server, shared).await.0, plain + 2 * 4 + 3 + times);
+    // Too many are refused before one of them is read.
+    let unread = "data:video/mp4;base64,AAAA";
+    let four = chat(json!([url(unread), url(unread), url(unread), url(unread)]));
+    refused(&server, "/v1/chat/completions", four, "--max-images (3)").await;
+    let frames = vec!["https://example.org/a.png"; 4097];
+    let long = chat(json!([url(unread), { "type": "video", "video": frames }]));
+    refused(&server, "/v1/chat/completions", long, "4096 frames").await;
+    let (blind, _) = seeing(|options| options.images.max_images = 0);
+    let one = chat(asked(url(&list)));
+    refused(&blind, "/v1/chat/completions", one, "--max-images (0)").await;
     let slow = json!({ "type": "video_url", "video_url": { "url": list, "fps": 0 } });
     let field = "messages[0].content[0].video_url";
     for (part, word) in [

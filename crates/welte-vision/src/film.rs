@@ -58,13 +58,14 @@ impl Film {
             0 => self.most,
             together => self.most.min(most.saturating_mul(together)),
         };
+        let most = most.max(1);
         let wanted = match self.rate {
             Some(rate) => (seconds * rate).floor().clamp(1.0, f64::from(most)) as u32,
             None => most,
         };
         // Whole pictures.
         let together = if self.together == 0 { 2 } else { self.together };
-        wanted.next_multiple_of(together).min(most).max(1)
+        wanted.next_multiple_of(together).min(most)
     }
 
     /// What stands in the prompt for frames at these times, in seconds, of a video of this length.
@@ -247,6 +248,10 @@ mod tests {
         assert_eq!(found, [2, 2, 6, 32]);
         assert_eq!(Film::PLAIN.frames(500.0, 16), 8);
         assert_eq!(Film::PLAIN.frames(500.0, 3), 3);
+        assert_eq!(
+            [film, Film::PLAIN].map(|film| film.frames(500.0, 0)),
+            [1, 1]
+        );
         let whole = Film {
             together: 0,
             ..film

@@ -386,24 +386,29 @@ impl Processor {
         }
     }
 
-    /// Resizes frames of a video, of which every picture lasts this many seconds.
-    pub fn prepare_frames(&self, frames: &[Pixels], seconds: f64) -> Result<Prepared, Error> {
+    /// Makes one of the frames of a video, of which every picture lasts this many seconds. They come one after the other, resized
+    /// ([`Processor::prepare`]), so that only one need be there as it was decoded.
+    pub fn join_frames<E: From<Error>>(
+        &self,
+        mut frames: impl Iterator<Item = Result<Prepared, E>>,
+        seconds: f64,
+    ) -> Result<Prepared, E> {
         let together = self.values.frames() as usize;
         let mut all: Option<Prepared> = None;
-        for (number, frames) in frames.chunks(together).enumerate() {
-            let mut prepared = self.prepare(&frames[0])?;
-            for later in &frames[1..] {
-                let later = self.prepare(later)?.tiles;
-                for (tile, later) in prepared.tiles.iter_mut().zip(later) {
+        for number in 0.. {
+            let Some(first) = frames.next() else { break };
+            let mut prepared = first?;
+            for later in frames.by_ref().take(together - 1) {
+                for (tile, later) in prepared.tiles.iter_mut().zip(later?.tiles) {
                     if [later.pixels.width, later.pixels.height]
                         != [tile.pixels.width, tile.pixels.height]
                     {
-                        return Err(Error::Frames);
+                        return Err(Error::Frames.into());
                     }
                     tile.later.push(later.pixels);
                 }
             }
-            let time = number as f64 * self.ticks.map_or(1.0, |ticks| ticks * seconds);
+            let time = f64::from(number) * self.ticks.map_or(1.0, |ticks| ticks * seconds);
             match &mut all {
                 None => {
                     prepared.times = vec![0; prepared.tiles.len()];
@@ -417,7 +422,7 @@ impl Processor {
                 }
             }
         }
-        all.ok_or(Error::Frames)
+        all.ok_or(Error::Frames.into())
     }
 
     /// The side of a feature in pixels.

@@ -1,7 +1,7 @@
 //! Pictures in prompts: a model's eyes, what they have seen, and prompts with pictures in the places of placeholders.
 
 use crate::engine::{Neighbour, Turns};
-use crate::vision::{Picture, Piece, Vision};
+use crate::vision::{Picture, Piece, Vision, hash_of};
 use crate::{Error, Medium, MediumAt};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
@@ -295,13 +295,7 @@ impl Eyes {
 
     /// Decodes frames that become one picture, unless they were seen before.
     pub fn look_at_frames(&self, clip: &Clip) -> Result<Glimpse<'_>, Error> {
-        let mut hash = Sha256::new();
-        for frame in &clip.frames {
-            hash.update(Sha256::digest(frame));
-        }
-        hash.update(clip.length.as_nanos().to_le_bytes());
-        hash.update(clip.most_features.to_le_bytes());
-        self.glimpse(hash.finalize().into(), || self.sight.look_at_frames(clip))
+        self.glimpse(hash_of(clip), || self.sight.look_at_frames(clip))
     }
 
     fn glimpse<'a>(

@@ -3,27 +3,32 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 use welte_text::{Frame, Video};
 
 /// The longest side of a frame, in pixels.
 const LONGEST: u32 = 1280;
 /// A PNG ends so.
 const END: &[u8] = b"IEND\xaeB`\x82";
-/// What a program may take, and write.
+/// What a program may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-const MOST_BYTES: u64 = 1 << 30;
-/// Only files of these kinds, which name no other files, are read.
+/// The most bytes of a program's complaints.
+const TOLD: u64 = 1 << 16;
+/// Only files of these kinds are read. Those of MOV can name other files: ffmpeg leaves them alone without `enable_drefs`.
 const SAFE: &str =
     "-protocol_whitelist file -format_whitelist mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif";
+/// Pictures are at most a bit larger than those of 8K, which bounds memory together with the number of threads.
+const BOUNDED: &str = "-threads 2 -max_pixels 37748736";
 
 /// The programs.
 #[derive(Clone, Debug)]
 pub struct VideoTools {
     ffmpeg: PathBuf,
     ffprobe: PathBuf,
+    patience: Duration,
 }
 
 impl VideoTools {
@@ -42,19 +47,27 @@ impl VideoTools {
         Ok(VideoTools {
             ffmpeg: find("ffmpeg")?,
             ffprobe: find("ffprobe")?,
+            patience: PATIENCE,
         })
     }
 
-    /// Frames of a video as PNG files, evenly spread: as many as `count` says for its length in seconds.
-    pub fn frames(&self, video: &Path, count: impl Fn(f64) -> u32) -> Result<Video, String> {
+    /// Frames of a video as PNG files of at most `most_bytes` together, evenly spread: as many as `count` says for its length in
+    /// seconds. Each of the two programs has a minute.
+    pub fn frames(
+        &self,
+        video: &Path,
+        most_bytes: u64,
+        count: impl Fn(f64) -> u32,
+    ) -> Result<Video, String> {
         if !video.is_file() {
             return Err("is not a file".into());
         }
         // Never an address.
         let mut input = OsString::from("file:");
         input.push(video);
-        let asked = format!("-v error {SAFE} -show_entries format=duration -of csv=p=0 -i");
-        let seconds = output(&self.ffprobe, &asked, &input, "")?;
+        let asked =
+            format!("-v error {SAFE} {BOUNDED} -show_entries format=duration -of csv=p=0 -i");
+        let seconds = self.output(&self.ffprobe, [&asked, ""], &input, TOLD)?;
         let seconds: Option<f64> = std::str::from_utf8(&seconds)
             .ok()
             .and_then(|text| text.trim().parse().ok());
@@ -65,18 +78,14 @@ impl VideoTools {
         let rate = f64::from(count) / seconds;
         let how = format!(
             "-vf fps={rate:.6},scale='min({LONGEST},iw)':'min({LONGEST},ih)':force_original_aspect_ratio=decrease \
-             -frames:v {count} -f image2pipe -c:v png -"
+             -frames:v {count} -pix_fmt rgb24 -threads 2 -f image2pipe -c:v png -"
         );
-        let bytes = output(
-            &self.ffmpeg,
-            &format!("-v error -nostdin {SAFE} -i"),
-            &input,
-            &how,
-        )?;
+        let before = format!("-v error -nostdin -filter_threads 2 {SAFE} {BOUNDED} -i");
+        let bytes = self.output(&self.ffmpeg, [&before, &how], &input, most_bytes)?;
         let at = |number: usize| Duration::from_secs_f64(number as f64 / rate);
         let frames = pictures(&bytes).into_iter().enumerate();
         let frames = frames.map(|(number, bytes)| Frame {
-            bytes: bytes.into(),
+            bytes: Arc::from(bytes),
             at: at(number),
         });
         let frames: Vec<Frame> = frames.collect();
@@ -88,60 +97,85 @@ impl VideoTools {
             length: Duration::from_secs_f64(seconds),
         })
     }
+
+    /// What a program writes for these words around a file.
+    fn output(
+        &self,
+        program: &Path,
+        [before, after]: [&str; 2],
+        input: &OsStr,
+        most_bytes: u64,
+    ) -> Result<Vec<u8>, String> {
+        let name = program.file_name().unwrap_or_default().display();
+        let child = Command::new(program)
+            .args(before.split(' '))
+            .arg(input)
+            .args(after.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.map_err(|error| format!("{name} cannot be run: {error}"))?;
+        let end = Instant::now() + self.patience;
+        let written = read(child.stdout.take(), most_bytes.saturating_add(1));
+        let told = read(child.stderr.take(), TOLD);
+        let bytes = written.recv_timeout(self.patience);
+        let too_many = bytes.as_ref().map_or(0, Vec::len) as u64 > most_bytes;
+        // What writes on need not be waited for.
+        let status = ended(&mut child, if too_many { Instant::now() } else { end });
+        if too_many {
+            return Err(format!("{name} writes more than {most_bytes} bytes"));
+        }
+        let status = status.map_err(|error| format!("{name}: {error}"))?;
+        let (Ok(bytes), Some(status)) = (bytes, status) else {
+            let most = self.patience.as_secs();
+            return Err(format!("{name} took more than {most} s"));
+        };
+        if !status.success() {
+            let left = end.saturating_duration_since(Instant::now());
+            let told = told.recv_timeout(left).unwrap_or_default();
+            let told = String::from_utf8_lossy(&told);
+            let told: String = told.trim().chars().take(300).collect();
+            return Err(format!("{name} failed: {told}"));
+        }
+        Ok(bytes)
+    }
 }
 
-/// What a program writes for these words around a file.
-fn output(program: &Path, before: &str, input: &OsStr, after: &str) -> Result<Vec<u8>, String> {
-    let name = program.file_name().unwrap_or_default().display();
-    let child = Command::new(program)
-        .args(before.split(' '))
-        .arg(input)
-        .args(after.split_whitespace())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.map_err(|error| format!("{name} cannot be run: {error}"))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+/// Reads what a program writes, up to a bound, beside the caller.
+fn read(pipe: Option<impl Read + Send + 'static>, most: u64) -> Receiver<Vec<u8>> {
     let (done, wait) = channel();
-    let read = |pipe: &mut dyn Read, most: u64| {
-        let mut bytes = Vec::new();
-        let read = pipe.take(most).read_to_end(&mut bytes);
-        read.map(|_| bytes).unwrap_or_default()
-    };
-    let told =
-        std::thread::spawn(move || read(&mut err.into_iter().next().expect("a pipe"), 1 << 16));
     std::thread::spawn(move || {
-        let mut out = out.into_iter().next().expect("a pipe");
-        let _ = done.send(read(&mut out, MOST_BYTES));
+        let mut bytes = Vec::new();
+        let read = pipe.map(|pipe| pipe.take(most).read_to_end(&mut bytes));
+        let read = read.is_some_and(|read| read.is_ok());
+        // Nobody may wait any longer.
+        let _ = done.send(if read { bytes } else { Vec::new() });
     });
-    let bytes = wait.recv_timeout(PATIENCE);
-    if matches!(bytes, Err(RecvTimeoutError::Timeout)) {
-        let _ = child.kill();
+    wait
+}
+
+/// Waits for the end of a program, and then ends it: `None`.
+fn ended(child: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    let status = child.wait().map_err(|error| format!("{name}: {error}"))?;
-    let bytes = bytes.map_err(|_| format!("{name} took more than {} s", PATIENCE.as_secs()))?;
-    if bytes.len() as u64 == MOST_BYTES {
-        return Err(format!("{name} writes more than {MOST_BYTES} bytes"));
-    }
-    let told = told.join().unwrap_or_default();
-    if !status.success() {
-        let told: String = String::from_utf8_lossy(&told)
-            .trim()
-            .chars()
-            .take(300)
-            .collect();
-        return Err(format!("{name} failed: {told}"));
-    }
-    Ok(bytes)
 }
 
 /// Pictures that follow each other.
-fn pictures(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+fn pictures(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
     while let Some(at) = bytes.windows(END.len()).position(|part| part == END) {
         let (own, rest) = bytes.split_at(at + END.len());
-        all.push(own.to_vec());
+        all.push(own);
         bytes = rest;
     }
     all
@@ -171,8 +205,11 @@ mod tests {
             Some("ffprobe")
         );
         program(&at("ffprobe"), "echo 16.0");
-        let tools = VideoTools::among(folder.path().as_os_str()).unwrap();
-        let frames = |video: &Path| tools.frames(video, |seconds| seconds as u32 / 2);
+        let mut tools = VideoTools::among(folder.path().as_os_str()).unwrap();
+        let of = |tools: &VideoTools, video: &Path, most: u64| {
+            tools.frames(video, most, |seconds| seconds as u32 / 2)
+        };
+        let frames = |video: &Path| of(&tools, video, 22);
         let video = at("a video.mp4");
         assert!(frames(&video).is_err());
         std::fs::write(&video, "").unwrap();
@@ -197,11 +234,20 @@ mod tests {
                 && said.contains("-protocol_whitelist file"),
             "{said}"
         );
+        let error = of(&tools, &video, 21).unwrap_err();
+        assert!(error.contains("more than 21 bytes"), "{error}");
         program(&tools.ffmpeg, "echo no such codec >&2; exit 1");
         let error = frames(&video).unwrap_err();
         assert!(error.contains("no such codec"), "{error}");
         program(&tools.ffprobe, "echo N/A");
         let error = frames(&video).unwrap_err();
         assert!(error.contains("no duration"), "{error}");
+        // Neither one that writes nothing nor one that has written all is waited for without end.
+        tools.patience = Duration::from_millis(100);
+        for text in ["exec sleep 60", "echo 16.0; exec sleep 60 >&-"] {
+            program(&tools.ffprobe, text);
+            let error = of(&tools, &video, 22).unwrap_err();
+            assert!(error.contains("took more than"), "{error}");
+        }
     }
 }

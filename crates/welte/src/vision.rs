@@ -23,7 +23,7 @@ use welte_models::VisionSpec;
 use welte_table::{Input, Row};
 use welte_text::Clip;
 pub use welte_vision::Piece;
-use welte_vision::{Film, Limits, Pixels, Prepared, Processor, Tile, decode, decoding_memory};
+use welte_vision::{Film, Limits, Prepared, Processor, Tile, decode, decoding_memory};
 
 /// How to open a model's eyes.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub struct Features {
 }
 
 impl Picture {
-    /// The SHA-256 of the picture's bytes.
+    /// The SHA-256 of the picture's bytes; of a clip, one of all that its features depend on.
     pub fn hash(&self) -> &[u8; 32] {
         &self.hash
     }
@@ -126,6 +126,17 @@ impl Picture {
         let all = tiles.flat_map(|tile| [&tile.pixels].into_iter().chain(&tile.later));
         all.map(|pixels| pixels.bytes.len()).sum()
     }
+}
+
+/// What tells clips apart: the bytes of their frames, their length and their bound of features.
+pub(crate) fn hash_of(clip: &Clip) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for frame in &clip.frames {
+        hash.update(Sha256::digest(frame));
+    }
+    hash.update(clip.length.as_nanos().to_le_bytes());
+    hash.update(clip.most_features.to_le_bytes());
+    hash.finalize().into()
 }
 
 impl std::fmt::Debug for Vision {
@@ -257,22 +268,19 @@ impl Vision {
 
     /// Decodes frames that become one picture. Needs no device.
     pub fn read_frames(&self, clip: &Clip) -> Result<Picture, Error> {
-        let mut hash = Sha256::new();
-        let mut frames: Vec<Pixels> = Vec::new();
-        for bytes in &clip.frames {
-            hash.update(bytes);
+        let processor = self.processor.of_video(clip.most_features);
+        let mut size = None;
+        let frames = clip.frames.iter().map(|bytes| {
+            // A frame gives it back before the next one asks, which would wait for itself.
             let _share = self.decoding.take(decoding_memory(bytes, self.limits)?);
             let pixels = decode(bytes, self.limits)?;
-            frames.push(pixels);
-        }
-        let processor = self.processor.of_video(clip.most_features);
-        let size = frames
-            .first()
-            .map_or([0; 2], |frame| [frame.width, frame.height]);
-        let prepared = processor.prepare_frames(&frames, clip.length.as_secs_f64())?;
+            size.get_or_insert([pixels.width, pixels.height]);
+            processor.prepare(&pixels)
+        });
+        let prepared = processor.join_frames(frames, clip.length.as_secs_f64())?;
         Ok(Picture {
-            hash: hash.finalize().into(),
-            size,
+            hash: hash_of(clip),
+            size: size.unwrap_or_default(),
             prepared: Arc::new(prepared),
         })
     }
