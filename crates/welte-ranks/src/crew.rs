@@ -48,8 +48,8 @@ pub(crate) struct Crew {
     members: Vec<Arc<Member>>,
     threads: Vec<Option<JoinHandle<()>>>,
     patience: Duration,
-    /// A rank that has not come back from a job, and never may.
-    lost: Option<u32>,
+    /// Ranks that have not come back from a job, and never may.
+    lost: Vec<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,7 +68,7 @@ impl Crew {
             members: Vec::new(),
             threads: Vec::new(),
             patience,
-            lost: None,
+            lost: Vec::with_capacity(ranks.len()),
         };
         for (seat, context) in ranks {
             let rank = seat.rank();
@@ -104,9 +104,9 @@ impl Crew {
 
     /// Refuses work if a rank is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.lost {
+        match self.lost.first() {
             Some(rank) => Err(Error::Rank {
-                rank,
+                rank: *rank,
                 ranks: self.members.len() as u32 + 1,
                 why: "it is lost: it has not come back from its last step".to_string(),
             }),
@@ -114,9 +114,13 @@ impl Crew {
         }
     }
 
-    /// The desks of all ranks but the first. No rank may be at work.
+    /// The desks of all ranks but the first and those that are lost, who may hold theirs for ever. No other rank may be at work.
     pub(crate) fn desks(&self) -> impl Iterator<Item = MutexGuard<'_, Desk>> {
-        self.members.iter().map(|member| lock(&member.desk))
+        let here = |member: &&Arc<Member>| !self.lost.contains(&member.seat.rank());
+        self.members
+            .iter()
+            .filter(here)
+            .map(|member| lock(&member.desk))
     }
 
     /// The desk of a rank from 1 on.
@@ -143,7 +147,7 @@ impl Crew {
             // Others may have failed, but this one may still be at work.
             if !member.seat.wait_out(is_done, self.patience) {
                 member.seat.fail("it has not come back from its last step");
-                self.lost = Some(member.seat.rank());
+                self.lost.push(member.seat.rank());
             }
         }
     }
@@ -215,7 +219,7 @@ impl Desk {
 impl Drop for Crew {
     fn drop(&mut self) {
         for (member, thread) in self.members.iter().zip(&mut self.threads) {
-            if self.lost == Some(member.seat.rank()) {
+            if self.lost.contains(&member.seat.rank()) {
                 // It may hold its desk for ever.
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use crate::context::RanksContext;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use web_time::Duration;
 use welte_device::{
@@ -349,7 +350,9 @@ impl Loaded for LoadedRanks {
             let threads: Vec<_> = pairs
                 .map(|(loaded, seat)| {
                     scope.spawn(move || {
-                        let made = loaded.rank_context(seat.clone());
+                        let make = AssertUnwindSafe(|| loaded.rank_context(seat.clone()));
+                        let panicked = |_| Err(Error::request("a rank panicked while it started"));
+                        let made = catch_unwind(make).unwrap_or_else(panicked);
                         if let Err(error) = &made {
                             seat.fail(error.to_string());
                         }

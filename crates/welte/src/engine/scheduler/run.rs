@@ -51,7 +51,9 @@ impl Scheduler {
         }
         let took = self.shared.clock.since(begun);
         self.measure_rows(context, work, took);
-        let tokens = self.settle(context, took)?;
+        let Some(tokens) = self.settle(context, took)? else {
+            return Ok(());
+        };
         self.follow(context, work);
         if let Work::Next { .. } = work
             && self.step.pass() == Role::Generated.pass()
@@ -101,11 +103,16 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Hands each sequence of the step its tokens, with probabilities where these are wanted. Returns the number of tokens.
-    fn settle(&mut self, context: &mut dyn Context, took: Duration) -> Result<usize, ContextLost> {
+    /// Hands each sequence of the step its tokens, with probabilities where these are wanted. Returns the number of tokens; `None`: a
+    /// fault has ended sequences, and the step is over.
+    fn settle(
+        &mut self,
+        context: &mut dyn Context,
+        took: Duration,
+    ) -> Result<Option<usize>, ContextLost> {
         self.ask();
         if let Err(error) = self.logprobs.fetch(context) {
-            return self.fault(context, error).map(|()| 0);
+            return self.fault(context, error).map(|()| None);
         }
         let mut spans = std::mem::take(&mut self.spans);
         let mut answers = self.logprobs.answers();
@@ -134,8 +141,8 @@ impl Scheduler {
         }
         self.spans = spans;
         match settled {
-            Ok(()) => Ok(tokens),
-            Err(error) => self.fault(context, error).map(|()| tokens),
+            Ok(()) => Ok(Some(tokens)),
+            Err(error) => self.fault(context, error).map(|()| None),
         }
     }
 
