@@ -17,6 +17,7 @@ mod recall;
 mod rows;
 mod rows_kernel;
 mod shelf;
+mod shelving;
 mod slots;
 mod states;
 mod tune;

@@ -96,17 +96,16 @@ impl Gpu {
         );
         let mut can = 0;
         // SAFETY: both devices exist, and the driver writes a number.
-        check(
-            unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.handle, other.handle) },
-            &what,
-        )?;
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.handle, other.handle) };
+        check(asked, &what)?;
         if can == 0 {
             return Err(Error::Unavailable(format!(
                 "{what} is not possible: there is neither NVLink nor a shared PCI Express switch between them"
             )));
         }
         // SAFETY: this context is current, and the other one is retained until drop.
-        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+        let enabled = unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) };
+        match enabled {
             CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
             result => check(result, &what)?,
         }

@@ -2,7 +2,7 @@
 
 use crate::chain::Follower;
 use crate::crew::{Crew, Job};
-use crate::device::Dealt;
+use crate::dealt::Dealt;
 use crate::pages::{self, Heads};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,7 @@
 //! Planning and loading.
 
 use crate::context::RanksContext;
+use crate::dealt::{Dealt, Numbers};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -10,7 +11,7 @@ use welte_device::{
 };
 use welte_formats::Checkpoint;
 use welte_table::{
-    CacheKind, Class, Deal, Kept, MemoryPlan, NO_BUFFER, Op, Pattern, Program, Shard, fuse_tracked,
+    CacheKind, Class, Kept, MemoryPlan, NO_BUFFER, Op, Pattern, Program, Shard, fuse_tracked,
     human, shard, verify,
 };
 
@@ -61,25 +62,6 @@ struct RanksDevice {
     devices: Vec<Arc<dyn Device>>,
     least: u64,
     patience: Duration,
-}
-
-/// How the numbers of a rank's program belong to those of the whole one.
-pub(crate) struct Numbers {
-    /// By pass and command of the rank: the last command of the whole program that it belongs to.
-    pub(crate) commands: Vec<Vec<usize>>,
-    /// By buffer of the whole program: the rank's, and what that holds, if its rows lie alike.
-    pub(crate) buffers: Vec<Option<(u32, Kept)>>,
-}
-
-/// What ranks and their callers know of the program.
-pub(crate) struct Dealt {
-    pub(crate) program: Arc<Program>,
-    /// By cache: how its heads are dealt.
-    pub(crate) caches: Vec<Option<Deal>>,
-    /// By rank.
-    pub(crate) numbers: Vec<Numbers>,
-    pub(crate) patience: Duration,
-    pub(crate) takes_features: bool,
 }
 
 /// What planning has worked out for loading.

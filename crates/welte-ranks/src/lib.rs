@@ -9,6 +9,7 @@
 mod chain;
 mod context;
 mod crew;
+mod dealt;
 mod device;
 mod pages;
 

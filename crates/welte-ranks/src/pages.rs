@@ -1,6 +1,6 @@
 //! Pages of caches whose heads are dealt: which bytes of a page, or of a cache, a rank has.
 
-use crate::device::Dealt;
+use crate::dealt::Dealt;
 use std::ops::Range;
 use welte_table::{CacheKind, CacheSpec, Deal, Program};
 

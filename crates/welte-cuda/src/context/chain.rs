@@ -1,6 +1,7 @@
 //! Chains: many tokens in one submission, each visible to the host as soon as it exists.
 #![allow(unsafe_code)]
 
+use super::ranks::Seated;
 use super::ready::{Ready, ready_one};
 use super::states::MOST_TURNS;
 use super::{CudaContext, DECODE};
@@ -285,7 +286,7 @@ impl CudaContext {
 
     /// The token of that number, if the device has made it.
     pub(super) fn token(&self, serial: u32) -> Option<u32> {
-        if self.exchange_failed() {
+        if self.seated.as_ref().is_some_and(Seated::has_failed) {
             return None;
         }
         let word = self.mailbox.word((serial & (MAILBOX_SLOTS - 1)) as usize);

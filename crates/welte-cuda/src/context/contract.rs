@@ -1,6 +1,7 @@
 //! The context as the device contract has it: requests are checked here, once, and errors name the device.
 #![allow(unsafe_code)]
 
+use super::ranks::Seated;
 use super::shelf::PinnedShelf;
 use super::{CudaContext, DECODE};
 use crate::Error;
@@ -101,7 +102,7 @@ impl CudaContext {
 
     /// The result of a request that was checked.
     pub(super) fn done<T>(&self, result: Result<T, Error>) -> Result<T, DeviceError> {
-        match self.exchange_fault() {
+        match self.seated.as_ref().and_then(Seated::fault) {
             Some(fault) => Err(fault),
             None => result.map_err(|error| error.on(self.id())),
         }

@@ -1,7 +1,6 @@
 //! A context of a rank: it knows the inboxes of all others, and whether one of them was waited for in vain.
 #![allow(unsafe_code)]
 
-use super::CudaContext;
 use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, HostBlock};
 use crate::launch::bytes_of;
@@ -75,27 +74,22 @@ impl Seated {
             _peers: peers,
         })
     }
-}
 
-impl CudaContext {
     /// Whether an exchange has failed. Nothing that was computed since counts.
-    pub(super) fn exchange_failed(&self) -> bool {
-        self.seated
-            .as_ref()
-            .is_some_and(|seated| seated.fault.word(0) != 0)
+    pub(super) fn has_failed(&self) -> bool {
+        self.fault.word(0) != 0
     }
 
     /// The error of a failed exchange.
-    pub(super) fn exchange_fault(&self) -> Option<DeviceError> {
-        let seated = self.seated.as_ref()?;
-        let rank = (seated.fault.word(0) as u32).checked_sub(1)?;
-        let ranks = seated.seat.ranks();
+    pub(super) fn fault(&self) -> Option<DeviceError> {
+        let rank = (self.fault.word(0) as u32).checked_sub(1)?;
+        let ranks = self.seat.ranks();
         // A rank that has said why is named in place of one that is only late.
         let late = || DeviceError::Rank {
             rank,
             ranks,
             why: "the others waited for it in vain".to_string(),
         };
-        Some(seated.seat.check().err().unwrap_or_else(late))
+        Some(self.seat.check().err().unwrap_or_else(late))
     }
 }

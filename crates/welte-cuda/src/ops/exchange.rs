@@ -1,6 +1,5 @@
 //! Exchanges between ranks: a kernel that writes a rank's parts into the memory of all others and waits for theirs.
 
-use super::rows_of;
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
@@ -64,9 +63,8 @@ impl Inbox {
             for (index, command) in pass.commands.iter().enumerate() {
                 if command.op == Op::Exchange {
                     let p = params::Exchange::of(&command.params);
-                    let floats = u64::from(rows_of(pass, index))
-                        * u64::from(p.vectors)
-                        * u64::from(most(&p));
+                    let floats =
+                        u64::from(pass.rows_at(index)) * u64::from(p.vectors) * u64::from(most(&p));
                     inbox.ranks = p.ranks.into();
                     inbox.capacity = inbox.capacity.max(floats.next_multiple_of(CHUNK));
                 }

@@ -1,7 +1,7 @@
 //! Which columns of each web are dealt, and how. The same for every rank.
 
 use super::forms::{Form, Strip, form};
-use super::kv_heads;
+use super::part::kv_heads;
 use super::webs::{NO_WEB, Section, Webs, meet};
 use crate::{Command, Deal, Op, Pass, Program};
 use std::collections::BTreeSet;

@@ -2,8 +2,8 @@
 
 use super::forms::{form, replaces, rows, set, set_units};
 use super::layout::{Cut, Layout, PassLayout, Place, columns, heads_of};
+use super::part::{Kept, Shard};
 use super::webs::{NO_WEB, Section, Web, meet};
-use super::{Kept, Shard};
 use crate::{
     Access, BufferId, BufferRef, BufferSpec, CacheKind, Chosen, Command, Deal, Extent, NO_WEIGHT,
     Op, Pass, Program, Source, Usage, WeightId, WeightSpec, accesses, cost, params as p,

@@ -39,6 +39,7 @@ pub use encoder::Turns;
 pub(crate) use encoder::{Encoder, Neighbour};
 pub use medium::{Medium, MediumAt};
 pub use options::{EngineOptions, Speculation};
+use pages::Tiers;
 pub use request::Request;
 #[doc(hidden)]
 pub use request::SyntheticDraft;
@@ -167,8 +168,7 @@ impl Handle {
             decode,
             prompt,
             embed,
-            host,
-            disk,
+            Tiers { host, disk },
             speculator,
         );
         if matches!(speculation, Speculation::Own) {

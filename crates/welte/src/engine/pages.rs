@@ -21,6 +21,13 @@ enum Kind {
     Recurrent,
 }
 
+/// Where pages go that leave the device.
+#[derive(Default)]
+pub(crate) struct Tiers {
+    pub(crate) host: Option<Host>,
+    pub(crate) disk: Option<Disk>,
+}
+
 /// Pools and prefix tree of one context.
 pub(crate) struct Pages {
     /// Positions of a page.
@@ -44,7 +51,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// All pages free, and an empty tree.
-    pub(crate) fn new(program: &Program, host: Option<Host>, disk: Option<Disk>) -> Pages {
+    pub(crate) fn new(program: &Program, Tiers { host, disk }: Tiers) -> Pages {
         let kind = |cache: &welte_table::CacheSpec| match cache.kind {
             CacheKind::Attention { window, .. } => Kind::Attention {
                 window: window as usize,

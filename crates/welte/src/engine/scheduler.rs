@@ -21,13 +21,11 @@ mod run;
 mod texts;
 mod work;
 
-use super::disk::Disk;
 use super::draft::Speculator;
 use super::encoding::Encoding;
-use super::host::Host;
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
-use super::pages::Pages;
+use super::pages::{Pages, Tiers};
 use super::pooling::pools_several;
 use super::sequence::Sequence;
 use super::shared::Shared;
@@ -111,8 +109,7 @@ impl Scheduler {
         decode: usize,
         prompt: usize,
         embed: Option<usize>,
-        host: Option<Host>,
-        disk: Option<Disk>,
+        tiers: Tiers,
         speculator: Option<Speculator>,
     ) -> Scheduler {
         let slots = program.slots as usize;
@@ -128,7 +125,7 @@ impl Scheduler {
             rows_for_all: slots <= prompt.outputs && slots < prompt.rows,
             embed: embed.map(pass),
             whole_texts: embed.is_some_and(|embed| pools_several(&program.passes[embed])),
-            pages: Pages::new(program, host, disk),
+            pages: Pages::new(program, tiers),
             pace: Pace::new(prompt.rows),
             encoding: Encoding::default(),
             own: None,

@@ -15,7 +15,6 @@
 //! All numbers are little-endian. A page's name is the SHA-256 over the name before it and its keys. It therefore stands
 //! for the identity and for all keys from the start of the text.
 
-use super::Stored;
 use crate::cache::{Key, token_key, without_role};
 use sha2::{Digest, Sha256 as Hasher};
 use std::collections::BTreeMap;
@@ -145,6 +144,14 @@ impl FileId {
         // One spelling only.
         (id.file_name() == file_name).then_some(id)
     }
+}
+
+/// A stored page that would continue a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) id: FileId,
+    /// Keys that it holds.
+    pub(crate) tokens: usize,
 }
 
 /// What all files of a loaded model have in common.

@@ -1,9 +1,9 @@
 //! The thread that reads and writes the files of the prefix store.
 
-use super::file::{FileId, Layout, Staging};
+use super::file::{FileId, Layout, Staging, Stored};
 use super::folder::Folder;
 use super::rates::{Rates, RatesFile};
-use super::shared::{PrefixStoreOptions, Shared, Stored, Write};
+use super::shared::{PrefixStoreOptions, Shared, Write};
 use crate::average::moving_average;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

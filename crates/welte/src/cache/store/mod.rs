@@ -12,9 +12,8 @@ mod shared;
 #[cfg(test)]
 mod simulated;
 
-pub(crate) use file::{FileId, Fill, Layout, Place, Sha256, Staging, sha256};
+pub(crate) use file::{FileId, Fill, Layout, Place, Sha256, Staging, Stored, sha256};
 pub(crate) use rates::Rates;
-pub(crate) use shared::Stored;
 pub use shared::{PrefixStoreOptions, PrefixStoreStatus};
 #[cfg(test)]
 pub(crate) use simulated::SimulatedDisk;

@@ -1,6 +1,5 @@
 //! What the two threads of the prefix store share.
 
-use super::file::FileId;
 use super::folder::Folder;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,14 +47,6 @@ impl Shared {
     pub(super) fn status(&self) -> MutexGuard<'_, PrefixStoreStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A stored page that would continue a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
-    pub(crate) id: FileId,
-    /// Keys that it holds.
-    pub(crate) tokens: usize,
 }
 
 /// Writes a file that must be on disk when the function returns.

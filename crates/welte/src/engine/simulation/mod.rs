@@ -15,6 +15,7 @@ mod world;
 use super::disk::Disk;
 use super::draft::Speculator;
 use super::host::Host;
+use super::pages::Tiers;
 use super::shared::Shared;
 use super::thread::Driver;
 use super::{Clock, Engine, EngineOptions, Handle, Scheduler, Speculation};
@@ -195,8 +196,7 @@ fn engine(
         model.inner.decode,
         model.inner.prompt,
         model.inner.embed,
-        host,
-        disk,
+        Tiers { host, disk },
         Speculator::of(model, &options.speculation, &options)
             .unwrap()
             .filter(|_| speculates),

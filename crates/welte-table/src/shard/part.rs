@@ -1,0 +1,45 @@
+//! What a rank has of a program.
+
+use crate::{CacheKind, Op, Program};
+
+/// The program of a rank, of fine ops.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// The program. Its buffers have the numbers of the whole program's; further ones follow them.
+    pub program: Program,
+    /// By pass and command: the command of the whole program that it is a part of, or that it stands before.
+    pub origins: Vec<Vec<usize>>,
+    /// By buffer: what the rank keeps of it.
+    pub kept: Vec<Kept>,
+}
+
+/// What a rank keeps of a buffer of the whole program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// All of it, whenever a step has ended.
+    Whole,
+    /// Its rows lie as in the whole program, and some values are those of a rank alone.
+    Partly,
+    /// A part, whose rows lie in another way.
+    Part,
+}
+
+impl Shard {
+    /// Exchanges of a pass.
+    pub fn exchanges(&self, pass: usize) -> usize {
+        let commands = self
+            .program
+            .passes
+            .get(pass)
+            .map_or(&[][..], |pass| &pass.commands);
+        commands.iter().filter(|c| c.op == Op::Exchange).count()
+    }
+}
+
+/// Heads of keys and values of a cache.
+pub(super) fn kv_heads(kind: CacheKind) -> Option<u32> {
+    match kind {
+        CacheKind::Attention { kv_heads, .. } => Some(kv_heads),
+        CacheKind::Recurrent { .. } => None,
+    }
+}
