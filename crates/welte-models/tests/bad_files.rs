@@ -123,7 +123,9 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
         let file = welte_formats::open(golden.path()).unwrap_or_else(|e| panic!("{name}: {e}"));
         (name, file, golden)
     };
-    let names = welte_goldens::names();
+    let mut names = welte_goldens::names();
+    // A head that drafts for a model is none.
+    names.retain(|name| !name.starts_with("drafts/eagle3"));
     let eyes = names
         .iter()
         .filter(|name| name.starts_with("vision/") && name.ends_with("hf"));

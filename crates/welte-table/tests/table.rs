@@ -196,6 +196,7 @@ fn kinds_and_classes_have_names() {
             ("decode", ("decode", Class::ScratchDecode)),
             ("prompt", ("prompt", Class::ScratchPrompt)),
             ("embed", ("prompt", Class::ScratchPrompt)),
+            ("draft", ("prompt", Class::ScratchPrompt)),
         ]
     );
     assert_eq!(
