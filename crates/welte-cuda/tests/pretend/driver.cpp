@@ -442,6 +442,15 @@ API cuEventRecord(Event *event, Stream *stream) {
     });
     return SUCCESS;
 }
+API cuStreamWaitEvent(Stream *stream, Event *event, unsigned) {
+    std::lock_guard<std::mutex> guard(event->lock);
+    u64 last = event->recorded;
+    stream->add_after([=] {
+        std::unique_lock<std::mutex> guard(event->lock);
+        event->changed.wait(guard, [&] { return event->passed >= last; });
+    });
+    return SUCCESS;
+}
 API cuEventSynchronize(Event *event) {
     std::unique_lock<std::mutex> guard(event->lock);
     event->changed.wait(guard, [&] { return event->passed == event->recorded; });
