@@ -365,6 +365,29 @@ fn host_memory_keeps_what_the_pool_has_no_room_for() {
     }
 }
 
+/// Generated tokens stay generated ones: a request that is exact computes them anew.
+#[test]
+fn host_memory_keeps_roles() {
+    let model = with_pool(1, 5 * PAGE as u32);
+    let engine = with_host(&model, EngineOptions::default(), 12).unwrap();
+    let ask = |prompt: &[u32], max: usize, exact: bool| {
+        let request = with(request(prompt.to_vec(), 7), |r| {
+            (r.options.max_tokens, r.exact) = (max, exact);
+        });
+        engine.submit(request).unwrap().complete().unwrap().1
+    };
+    let between = || ask(&text(2, 250, &model), 1, true);
+    let begin = text(1, PAGE + 6, &model);
+    let mut all = [&begin[..], &ask(&begin, 130, false).tokens].concat();
+    all.extend([5, 6, 7]);
+    between();
+    assert!(ask(&all, 1, false).cached_tokens >= 3 * PAGE);
+    between();
+    let exact = ask(&all, 1, true);
+    assert_eq!(exact.cached_tokens, PAGE);
+    assert_eq!(exact.tokens, alone(&model, &all)[..1]);
+}
+
 #[test]
 fn host_memory_without_room_for_a_page_is_refused() {
     let model = with_pool(1, 0);
