@@ -32,6 +32,8 @@ struct ExchangeArgs {
     u32 y_stride;
     u32 single; // not 0: only one row is live
     u32 most;   // the largest of the counts
+    u32 wide;   // not 0: all places are multiples of four floats
+    u32 pad;
 };
 
 __device__ __forceinline__ float *place_of(const Seats &s, u32 ranks, u32 inbox, u32 turn, u32 from) {
@@ -58,32 +60,31 @@ __device__ __forceinline__ void await(Seats &s, const u32 *flag, u32 serial, u32
     }
 }
 
-// For each value of rank r's part in the chunk that begins at `first`: f(its number, its place in the part, its place in y).
-template <typename F> __device__ __forceinline__ void each(const ExchangeArgs &a, u64 vectors, u64 first, u32 r, F f) {
+// For each T of rank r's part in the chunk that begins at float `first`: f(its number, its place in the part, its place in y).
+template <typename T, typename F> __device__ __forceinline__ void each(const ExchangeArgs &a, u64 vectors, u64 first, u32 r, F f) {
+    constexpr u32 WIDE = sizeof(T) / 4;
     u32 count = a.counts[r];
     u64 end = vectors * count;
     if (first + CHUNK < end) end = first + CHUNK;
-    for (u64 i = first + threadIdx.x; i < end; i += 256) {
+    for (u64 i = first + threadIdx.x * WIDE; i < end; i += 256 * WIDE) {
         u64 vector = i / count;
         u64 row = vector / a.vectors;
         u32 in_row = (u32)(vector - row * a.vectors), at = (u32)(i - vector * count);
-        f(i, a.part + row * a.part_stride + in_row * count + at, a.y + row * a.y_stride + (u64)in_row * a.width + a.starts[r] + at);
+        f(i, (const T *)(a.part + row * a.part_stride + in_row * count + at),
+          (T *)(a.y + row * a.y_stride + (u64)in_row * a.width + a.starts[r] + at));
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) exchange(const __grid_constant__ ExchangeArgs a) {
-    grid_wait();
+template <typename T> __device__ __forceinline__ void hand_over(const ExchangeArgs &a) {
     Seats &s = *a.seats;
-    // All ranks' chains end at the same step.
-    if (a.step->ended || s.failed) return;
     u64 vectors = (u64)(a.single ? 1 : a.step->live) * a.vectors;
     for (u64 chunk = blockIdx.x, first = chunk * CHUNK; first < vectors * a.most; chunk += gridDim.x, first = chunk * CHUNK) {
         u32 serial = s.counts[chunk] + 1, turn = serial & 1;
-        each(a, vectors, first, a.rank, [&](u64 i, const float *part, float *y) {
-            float v = *part;
+        each<T>(a, vectors, first, a.rank, [&](u64 i, const T *part, T *y) {
+            T v = *part;
             *y = v;
             for (u32 r = 0; r < a.ranks; ++r)
-                if (r != a.rank) place_of(s, a.ranks, r, turn, a.rank)[i] = v;
+                if (r != a.rank) *(T *)(place_of(s, a.ranks, r, turn, a.rank) + i) = v;
         });
         __threadfence_system();
         __syncthreads();
@@ -96,11 +97,19 @@ extern "C" __global__ void __launch_bounds__(256) exchange(const __grid_constant
         for (u32 r = 0; r < a.ranks; ++r) {
             if (r == a.rank) continue;
             const float *from = place_of(s, a.ranks, a.rank, turn, r);
-            each(a, vectors, first, r, [&](u64 i, const float *, float *y) { *y = __ldcg(from + i); });
+            each<T>(a, vectors, first, r, [&](u64 i, const T *, T *y) { *y = __ldcg((const T *)(from + i)); });
         }
         if (threadIdx.x == 0) s.counts[chunk] = serial;
         __syncthreads();
     }
+}
+
+extern "C" __global__ void __launch_bounds__(256) exchange(const __grid_constant__ ExchangeArgs a) {
+    grid_wait();
+    // All ranks' chains end at the same step.
+    if (a.step->ended || a.seats->failed) return;
+    if (a.wide) hand_over<float4>(a);
+    else hand_over<float>(a);
     // Only now: blocks of the next kernel would take the place of those that another rank on this GPU waits for.
     grid_release();
 }

@@ -235,6 +235,7 @@ impl CudaContext {
             cancel: cancel_word.device(),
             masks: masks_at,
             seats: exchange.start() + Inbox::of(program).layout()[1],
+            exchange_blocks: seated.as_ref().map_or(0, |seated| seated.blocks),
         };
         let one_scale = loaded.one_scale();
         let cx = Lowering::new(

@@ -41,6 +41,8 @@ pub(crate) struct Places {
     pub(crate) mailbox: u64,
     /// The `Seats` of a rank (`exchange.cu`).
     pub(crate) seats: u64,
+    /// The most blocks of an exchange.
+    pub(crate) exchange_blocks: u32,
     /// A word in host memory. A value other than 0 ends the chain.
     pub(crate) cancel: u64,
 }

@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, HostBlock};
 use crate::launch::bytes_of;
-use crate::ops::exchange::{Inbox, MOST_RANKS, Seats};
+use crate::ops::exchange::{BLOCKS_EACH, FEW_BLOCKS, Inbox, MOST_RANKS, Seats};
 use std::sync::Arc;
 use welte_device::{Error as DeviceError, MaskBoard, Seat};
 use welte_table::Program;
@@ -17,6 +17,8 @@ pub(super) struct Seated {
     /// The address of the masks, which are those of rank 0.
     pub(super) masks: u64,
     pub(super) board: Arc<MaskBoard>,
+    /// The most blocks of an exchange.
+    pub(super) blocks: u32,
     // Their contexts hold the inboxes.
     _peers: Vec<Gpu>,
 }
@@ -71,6 +73,11 @@ impl Seated {
             fault,
             masks: all[0][2],
             board,
+            blocks: if peers.len() + 1 < all.len() {
+                FEW_BLOCKS
+            } else {
+                BLOCKS_EACH * gpu.info.sms
+            },
             _peers: peers,
         })
     }

@@ -10,8 +10,10 @@ use welte_table::{Command, Op, Program, params};
 pub(crate) const MOST_RANKS: usize = 8;
 /// Floats that a block hands over at a time: `CHUNK`.
 const CHUNK: u64 = 2048;
-/// Blocks of a launch. All must run at the same time as those of the other ranks, which may be on the same GPU.
-const BLOCKS: u64 = 32;
+/// Blocks of a launch where another rank is on the same GPU: all must run at the same time as its own.
+pub(crate) const FEW_BLOCKS: u32 = 32;
+/// Blocks of a launch for each multiprocessor otherwise.
+pub(crate) const BLOCKS_EACH: u32 = 4;
 
 mirrored! {
     /// `Seats` of `exchange.cu`.
@@ -42,6 +44,8 @@ mirrored! {
         y_stride: u32,
         single: u32,
         most: u32,
+        wide: u32,
+        pad: u32,
     }
 }
 
@@ -119,11 +123,15 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     }
     let most = most(&p);
     let floats = u64::from(rows) * u64::from(p.vectors) * u64::from(most);
+    let (from, to) = (cx.buffer(part), cx.buffer(y));
+    let strides = [p.part_stride, p.y_stride, p.deal().width()];
+    let mut sizes = strides.iter().chain(&starts).chain(&counts);
+    let wide = sizes.all(|size| size.is_multiple_of(4)) && (from | to).is_multiple_of(16);
     let a = ExchangeArgs {
         step: cx.step,
         seats: cx.places.seats,
-        part: cx.buffer(part),
-        y: cx.buffer(y),
+        part: from,
+        y: to,
         starts,
         counts,
         rank: p.rank,
@@ -134,11 +142,14 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         y_stride: p.y_stride,
         single: u32::from(rows == 1),
         most,
+        wide: u32::from(wide),
+        pad: 0,
     };
+    let blocks = cx.places.exchange_blocks.max(1);
     Ok(vec![Node::Kernel(Launch {
         unit: unit(),
         function: "exchange",
-        grid: [floats.div_ceil(CHUNK).clamp(1, BLOCKS) as u32, 1, 1],
+        grid: [floats.div_ceil(CHUNK).clamp(1, blocks.into()) as u32, 1, 1],
         by_rows: ByRows::Fixed,
         block: 256,
         shared: 0,
