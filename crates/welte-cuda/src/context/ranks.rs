@@ -48,20 +48,21 @@ impl Seated {
         let board = own.unwrap_or_else(|| {
             seat.masks(|| MaskBoard::new(program.slots as usize, program.vocab as usize))
         });
+        let inbox = Inbox::of(program);
         let mut seats = Seats {
             inboxes: [0; MOST_RANKS],
-            capacity: Inbox::of(program).capacity,
-            chunks: Inbox::of(program).chunks(),
+            capacity: inbox.capacity,
+            chunks: inbox.chunks(),
             counts: 0,
             fault: 0,
             failed: 0,
         };
         let mut peers = Vec::new();
-        for (inbox, words) in seats.inboxes.iter_mut().zip(all.iter()) {
-            *inbox = words[0];
+        for (address, words) in seats.inboxes.iter_mut().zip(all.iter()) {
+            *address = words[0];
             peers.extend(gpu.reach(words[1] as u32)?);
         }
-        let [counts, place, _] = Inbox::of(program).layout();
+        let [counts, place, _] = inbox.layout();
         let fault = HostBlock::new(gpu, 8, "the fault of an exchange")?;
         seats.counts = block.start() + counts;
         seats.fault = fault.device();

@@ -132,29 +132,24 @@ impl Host {
             sequence.forget_roles(from);
         }
         (sequence.computed, sequence.inserted) = (from, from);
+        let fetching = Fetching {
+            tokens: found,
+            first: !settled,
+        };
+        // Should a copy fail, nobody may have the pages of earlier ones before those have ended.
+        sequence.fetching = Some(fetching);
         let mut at = from;
         for stored in &self.chain {
             let (place, held) = self.places.get(&stored.id);
             self.pages.clear();
             self.pages
                 .extend(sequence.lists.iter().map(|list| list[at / page]));
-            let tokens = at - from;
-            // Should a copy fail, nobody may have the pages of earlier ones before those have ended.
-            sequence.fetching = Some(Fetching {
-                tokens,
-                first: !settled,
-            });
             self.shelf.fetch(context, place, &self.pages)?;
             sequence.keys[at..][..held.len()].copy_from_slice(held);
             at += held.len();
         }
         let fetched = self.chain.len() as u64;
         self.counts.fetched.fetch_add(fetched, Ordering::Relaxed);
-        let fetching = Fetching {
-            tokens: found,
-            first: !settled,
-        };
-        sequence.fetching = Some(fetching);
         if self.shelf.has_fetched(context, false)? {
             sequence.fetching = None;
             sequence.fetched(fetching);
