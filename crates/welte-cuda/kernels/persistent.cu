@@ -34,6 +34,7 @@ struct ChainArgs {
     u32 stalled_block; // for tests: a block that publishes nothing; none is all ones
     u32 nth; // of a step: which row of that order this launch computes
     u32 pad;
+    RanksArgs ranks;
 };
 
 #include "generated.cuh"
@@ -43,10 +44,10 @@ struct ChainArgs {
 // A chain reads tokens, a step may read a feature.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, given_to<V>(a.features, a.order ? step->rows[row].feature : NO_FEATURE), stalled)
 #define REPLAY_LAYER_INPUTS(V) layer_inputs<V>(w, a.exchange, in, turn, token, stalled)
-#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, sequence, turn, parity, half, stalled)
+#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * a.sample.n, in, share, sequence, turn, parity, half, stalled)
 // The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
 #define REPLAY_LOGITS(V)                                                                    \
-    if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);      \
+    if (blockIdx.x == 0 && threadIdx.x == 0 && (RANKS == 1 || a.ranks.rank == 0)) cancelled = load_system(a.sample.cancel); \
     if (scores) await_scores(w, s);                                                         \
     best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
@@ -69,6 +70,12 @@ __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a, u32 row) {
     if (tid == 0) {
         s->end_count = count;
         init_ring(s);
+#if RANKS > 1
+        for (u32 r = 0; r < RANKS - 1; r++) s->away[r] = a.ranks.away[r], s->logits_away[r] = a.ranks.logits[r];
+        s->sends_logits = a.order || !wants_largest_logit(*sampler);
+        WaitContext w = {s, a.fault, a.patience, 0, 0, 0, 0};
+        await_ranks(w, a.ranks);
+#endif
     }
 }
 
@@ -100,7 +107,15 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
             w.instruction = i;
             switch (in.variant) { REPLAY_VARIANTS }
         }
-        if (a.order) break; // A step chooses no token.
+        if (a.order) {
+            // A step chooses no token. It ends when all ranks' logits are here.
+            if (RANKS > 1) {
+                consumers_meet();
+                if (threadIdx.x == 0 && !s->signals.gave_up) arrive_everywhere(s, &a.sync->arrived);
+                if (threadIdx.x == 0) wait_for_all(w, &a.sync->arrived, 1);
+            }
+            break;
+        }
         choose_token(w, s, a.sample, a.sync, best, greedy, scores, turn, turns, cancelled);
         token = s->token;
         if (s->ended || s->signals.gave_up) break;

@@ -135,6 +135,12 @@ __device__ __forceinline__ u32 load_acquire_system(const u32 *from) {
     return v;
 }
 
+// For writes to the memory of other GPUs.
+__device__ __forceinline__ void store_relaxed_system(void *to, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
+__device__ __forceinline__ void store_relaxed4_system(void *to, uint4 v) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void count_release_system(u32 *counter) { asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
 __device__ __forceinline__ void store_release_system(u32 *to, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
 
 __device__ __forceinline__ void store_system(u64 *to, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory"); }

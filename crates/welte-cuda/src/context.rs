@@ -35,7 +35,7 @@ use crate::persistent::FAULT_BYTES;
 use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
 use logprob_kernels::LogprobKernels;
 use persistent_kernel::Persistent;
-use ranks::Seated;
+use ranks::{Seated, Together};
 use ready::{DECODE, Ready, ReadyPass, ready_passes};
 use recall::Recall;
 use rows_kernel::Rows;
@@ -209,7 +209,15 @@ impl CudaContext {
         let (seated, masks_at, board) = match seat {
             None => (None, masks.device(), Arc::new(board(Box::new(masks)))),
             Some(seat) => {
-                let seated = Seated::new(&gpu, seat, program, &exchange, masks)?;
+                let together = match &loaded.recording {
+                    Ok(kernel) if replay == Replay::Persistent => {
+                        let at = kernel.logits;
+                        let logits = buffers[at.buffer as usize].start() + u64::from(at.offset);
+                        Together::of(kernel, recording.start(), logits)
+                    }
+                    _ => Together::NONE,
+                };
+                let seated = Seated::new(&gpu, seat, program, &exchange, masks, together)?;
                 let (at, board) = (seated.masks, seated.board.clone());
                 (Some(seated), at, board)
             }
@@ -262,7 +270,7 @@ impl CudaContext {
             loaded: loaded.clone(),
             passes,
             recall: Recall::default(),
-            persistent: Persistent::new(loaded, &cx, recording, ring),
+            persistent: Persistent::new(loaded, &cx, recording, ring, seated.as_ref()),
             rows: Rows::new(loaded, &cx, rows),
             note: None,
             buffers,

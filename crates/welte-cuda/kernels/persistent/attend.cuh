@@ -561,10 +561,6 @@ template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s
     return sum;
 }
 
-__device__ __forceinline__ void publish4(float *to, float4 v, float factor, u32 tag) {
-    store_relaxed4(to, make_uint4(tagged(v.x * factor, tag), tagged(v.y * factor, tag), tagged(v.z * factor, tag), tagged(v.w * factor, tag)));
-}
-
 // Publishes four results of attention, from `column` on, multiplied by a factor and, if V::gated, by the sigmoids of their gates. `gates`
 // was loaded by request_gates().
 template <class V>
@@ -576,7 +572,7 @@ __device__ __forceinline__ void publish_result(WaitContext &w, float *exchange, 
         while (!fresh(gates, tag) && keep_waiting(w, wait, PLACE_INPUT)) gates = peek4(from);
         v.x *= sigmoid(value(gates.x)), v.y *= sigmoid(value(gates.y)), v.z *= sigmoid(value(gates.z)), v.w *= sigmoid(value(gates.w));
     }
-    publish4(exchange + in.output + column, v, factor, tag_of(turn, in.writes_per_turn, in.writes));
+    publish4_to<V::exchanged>(w.s, exchange + in.output + column, v, factor, tag_of(turn, in.writes_per_turn, in.writes));
 }
 
 // Starts loading the gates of four results. They are part of the input.
@@ -618,7 +614,7 @@ __device__ __forceinline__ void publish_job(WaitContext &w, Shared *s, const Job
         }
         float *mine = exchange + V::splits_start + ((job.query() + n) * V::splits + job.split()) * D::SUMS_STRIDE;
         u32 tag = splits_tag(in, turn);
-        publish4(mine + d, sum, 1.0f, tag);
+        publish4_to<false>(s, mine + d, sum, 1.0f, tag);
         if (d == 0) {
             publish(mine + D::HD, largest, tag);
             publish(mine + D::HD + 1, total, tag);

@@ -8,11 +8,14 @@
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
 // INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES, HIDDEN (floats, see add_normed.cuh; or 0), CHOSEN
-// (experts of a choice at most; or 0). The kernel for steps also has STEP_ROWS, the most rows; then RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
+// (experts of a choice at most; or 0), RANKS (of a model on several GPUs; else 1). The kernel for steps also has STEP_ROWS, the most rows; then RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
 
+#ifndef RANKS
+#define RANKS 1
+#endif
 #ifdef STEP_ROWS
 #define IS_STEP 1
 #else
@@ -72,6 +75,7 @@ struct Fault {
 #define PLACE_INPUT 1u
 #define PLACE_WEIGHTS 2u
 #define PLACE_TOKEN 3u
+#define PLACE_RANKS 4u
 
 // What a consumer waits for.
 #define AWAITS_INPUT 1u     // the input of a product
@@ -124,6 +128,18 @@ struct StepRow {
     u32 feature; // what it reads in place of the token, or NO_FEATURE
 };
 
+constexpr u32 MOST_RANKS = 8;
+
+// A launch's place among the ranks. The memory of every rank is laid out alike, so a distance in bytes leads to the same place of another
+// one: they come in the order of ranks, without this one.
+struct RanksArgs {
+    u64 away[MOST_RANKS - 1];   // from what a launch writes and meets at
+    u64 logits[MOST_RANKS - 1]; // from the logits
+    u32 *begun; // by rank: its last launch that has begun. All ranks write their own
+    u32 rank;
+    u32 launch; // counted from 1
+};
+
 struct Shared {
     u64 full[SLOTS];  // barriers of the ring's slots: the copies have arrived
     u64 empty[SLOTS]; // directly after them: the consumers have released the slot
@@ -136,6 +152,10 @@ struct Shared {
     Choice choices[2]; // used in turn
 #endif
     volatile Signals signals;
+#if RANKS > 1
+    u64 away[RANKS - 1], logits_away[RANKS - 1]; // RanksArgs
+    u32 sends_logits; // not 0: every rank needs all logits
+#endif
     u32 slot_starts[SLOTS]; // used by the streaming warp alone: unwrapped offsets (stream.cuh)
     u32 token;
     u32 ended;

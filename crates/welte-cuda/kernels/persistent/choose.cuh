@@ -27,6 +27,20 @@ __device__ __forceinline__ void hand_to_bookkeeper(WaitContext &w, Shared *s) {
     s->bookkeeping.handed = s->bookkeeping.handed + 1;
 }
 
+// Tells all blocks the largest logit that this one has seen, and that the chain is cancelled if it heard so.
+__device__ __forceinline__ void agree(const Shared *s, Sync *sync, u32 turn, u64 best, u32 cancelled) {
+    unsigned long long *largest = (unsigned long long *)&sync->best[turn & 3];
+    atomicMax(largest, best);
+    if (cancelled) sync->cancelled[turn & 3] = cancelled;
+#if RANKS > 1
+#pragma unroll
+    for (u32 r = 0; r < RANKS - 1; r++) {
+        atomicMax_system(elsewhere(largest, s->away[r]), best);
+        if (cancelled) store_relaxed_system(elsewhere(&sync->cancelled[turn & 3], s->away[r]), cancelled);
+    }
+#endif
+}
+
 // `best` is the largest logit that this thread has seen. `scores`: the token's probability is wanted. Afterwards all consumers may read
 // s->token and s->ended.
 __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const SampleArgs &a, Sync *sync, u64 best, bool greedy, bool scores, u32 turn,
@@ -47,16 +61,17 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
         if (compares) {
 #pragma unroll
             for (int i = 1; i < WARPS; i++) best = s->best[i] > best ? s->best[i] : best;
-            atomicMax((unsigned long long *)&sync->best[turn & 3], best);
-            if (blockIdx.x == 0) sync->cancelled[turn & 3] = cancelled;
         }
+        agree(s, sync, turn, best, cancelled);
         // Numbers of a block that gave up are invalid. It does not arrive, so the others give up here, and nobody chooses a token.
-        if (!s->signals.gave_up) arrive(&sync->arrived);
-        wait_count(w, &sync->arrived, gridDim.x * (turn + 1));
+        if (!s->signals.gave_up) arrive_everywhere(s, &sync->arrived);
+        wait_for_all(w, &sync->arrived, turn + 1);
         s->ended = s->signals.gave_up;
+        // As rank 0 heard it.
+        if (RANKS > 1) cancelled = far(&sync->cancelled[turn & 3]);
         if (compares) largest = far(&sync->best[turn & 3]);
         // No block reads this entry any more, and none writes it before the turn after the next.
-        if (compares && blockIdx.x == 0) sync->best[(turn + 3) & 3] = 0;
+        if (blockIdx.x == 0) sync->best[(turn + 3) & 3] = 0;
     }
     if (!greedy) {
         consumers_meet();

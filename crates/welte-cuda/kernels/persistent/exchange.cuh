@@ -14,6 +14,36 @@ __device__ __forceinline__ u32 tagged(float v, u32 tag) { return ((__float_as_ui
 
 __device__ __forceinline__ void publish(float *to, float v, u32 tag) { store_relaxed(to, tagged(v, tag)); }
 
+// ---- ranks ----
+//
+// A vector of which every rank has a part is whole in the memory of each: who writes a float writes it everywhere. It is overwritten by the
+// same rule as on one GPU, because every block needs the results of all ranks.
+
+#if RANKS > 1
+// A place in the memory of the r-th other rank.
+template <class T> __device__ __forceinline__ T *elsewhere(T *at, u64 away) { return (T *)((u64)at + away); }
+#endif
+
+// FAR: for all ranks.
+template <bool FAR> __device__ __forceinline__ void publish_to(const Shared *s, float *to, float v, u32 tag) {
+    publish(to, v, tag);
+#if RANKS > 1
+    if constexpr (FAR)
+#pragma unroll
+        for (u32 r = 0; r < RANKS - 1; r++) store_relaxed_system(elsewhere(to, s->away[r]), tagged(v, tag));
+#endif
+}
+
+template <bool FAR> __device__ __forceinline__ void publish4_to(const Shared *s, float *to, float4 v, float factor, u32 tag) {
+    const uint4 bits = make_uint4(tagged(v.x * factor, tag), tagged(v.y * factor, tag), tagged(v.z * factor, tag), tagged(v.w * factor, tag));
+    store_relaxed4(to, bits);
+#if RANKS > 1
+    if constexpr (FAR)
+#pragma unroll
+        for (u32 r = 0; r < RANKS - 1; r++) store_relaxed4_system(elsewhere(to, s->away[r]), bits);
+#endif
+}
+
 __device__ __forceinline__ u32 peek(const float *from) { return load_relaxed(from); }
 __device__ __forceinline__ uint4 peek4(const float *from) { return load_relaxed4(from); }
 
@@ -68,7 +98,7 @@ __device__ __forceinline__ float await_value(WaitContext &w, const float *from, 
     return value(got);
 }
 
-// ---- grid-wide barrier ----
+// ---- barrier of all blocks ----
 
 // What this block wrote before becomes visible to the blocks that meet it.
 __device__ __forceinline__ void arrive(u32 *counter) {
@@ -81,3 +111,38 @@ __device__ __forceinline__ void wait_count(WaitContext &w, const u32 *counter, u
     while (load_acquire(counter) < wanted && keep_waiting(w, wait, PLACE_TOKEN)) {
     }
 }
+
+// The same for the blocks of all ranks.
+__device__ __forceinline__ void arrive_everywhere(const Shared *s, u32 *counter) {
+#if RANKS > 1
+    __threadfence_system();
+    count_release_system(counter);
+#pragma unroll
+    for (u32 r = 0; r < RANKS - 1; r++) count_release_system(elsewhere(counter, s->away[r]));
+#else
+    arrive(counter);
+#endif
+}
+
+// Waits until all blocks of all ranks have arrived `times` times.
+__device__ __forceinline__ void wait_for_all(WaitContext &w, const u32 *counter, u32 times) {
+#if RANKS > 1
+    WaitState wait;
+    while (load_acquire_system(counter) < RANKS * gridDim.x * times && keep_waiting(w, wait, PLACE_RANKS)) {
+    }
+#else
+    wait_count(w, counter, gridDim.x * times);
+#endif
+}
+
+#if RANKS > 1
+// Waits until every rank has begun this launch: its memory is then as a launch finds it.
+__device__ __forceinline__ void await_ranks(WaitContext &w, const RanksArgs &a) {
+    if (blockIdx.x == 0)
+        for (u32 r = 0; r < RANKS - 1; r++) store_release_system(elsewhere(a.begun + a.rank, a.away[r]), a.launch);
+    WaitState wait;
+    for (u32 r = 0; r < RANKS; r++)
+        while (r != a.rank && load_acquire_system(a.begun + r) < a.launch && keep_waiting(w, wait, PLACE_RANKS)) {
+        }
+}
+#endif

@@ -6,7 +6,7 @@
 
 #if CHOSEN
 // Gate and up: h[i] = act(gate x) * up x for the i-th chosen expert; without a gate act(up x). The results of all experts are one vector, whose values the blocks
-// share out.
+// share out; an expert has V::vector floats of it, of which this rank makes V::n.
 template <class V>
 __device__ __forceinline__ void experts_up(WaitContext &w, Shared *s, Ring &ring, float *exchange, const Instruction &in, const Share &share, u32 turn,
                                            const Choice &choice, u32 parity, u32 &half, bool stalled) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void experts_up(WaitContext &w, Shared *s, Ring &ring
         float v = fmaf(sum_slices(parts, tid), factor, biases[0]);
         if constexpr (L::SETS == 1) v = activate(V::act, v);
         else v = gated(V::act, v, fmaf(sum_slices(parts, OUTPUTS / 2 + tid), factor, biases[1]));
-        if (!stalled) publish(exchange + in.output + at, v, tag);
+        if (!stalled) publish_to<V::exchanged>(s, exchange + in.output + at / V::n * V::vector + at % V::n, v, tag);
     }
     STAMP(3);
     w.product_end = (u32)clock64();
@@ -141,7 +141,7 @@ __device__ __forceinline__ void experts_down(WaitContext &w, Shared *s, Ring &ri
     }
     consumers_meet();
     STAMP(2);
-    if (tid < share.rows && !stalled) publish(out + tid, sum_slices(s->parts[half], tid) + before, tag);
+    if (tid < share.rows && !stalled) publish_to<V::exchanged>(s, out + tid, sum_slices(s->parts[half], tid) + before, tag);
     half ^= 1;
     STAMP(3);
     w.product_end = (u32)clock64();

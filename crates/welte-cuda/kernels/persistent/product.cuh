@@ -344,12 +344,17 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         float v = convolution.next(result<V>(parts, tid, factor, before));
         if constexpr (V::gates_inputs) v = gated(V::act, v, await_value(w, inputs + begin + tid, sum, tag_of(turn, more.reads_per_turn, more.reads)));
         if constexpr (V::output == Output::Logits) {
-            u32 id = first + begin + tid;
+            u32 id = V::first_id + first + begin + tid;
             logits[id] = v;
+#if RANKS > 1
+            if (V::exchanged && s->sends_logits)
+#pragma unroll
+                for (u32 r = 0; r < RANKS - 1; r++) store_relaxed_system(elsewhere(logits + id, s->logits_away[r]), __float_as_uint(v));
+#endif
             u64 rank = v == v ? ranked(v, id) : 0;
             best = rank > best ? rank : best;
         } else if (!stalled) {
-            publish(out + begin + tid, v, tag);
+            publish_to<V::exchanged>(s, out + begin + tid, v, tag);
         }
     }
     STAMP(3);

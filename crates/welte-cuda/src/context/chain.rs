@@ -75,6 +75,10 @@ impl CudaContext {
             {
                 Replay::Graph
             }
+            // A rank has the likeliest tokens of its own part only.
+            Replay::Persistent if self.seated.is_some() && self.slots[slot].reports_logprobs() => {
+                Replay::Graph
+            }
             mode => mode,
         };
         self.cancel_word.set_flag(0);
@@ -94,13 +98,13 @@ impl CudaContext {
             }
             launched = n;
         }
-        let persistent = self.persistent.as_ref();
+        let persistent = self.persistent.as_mut();
         let persistent = persistent.filter(|_| mode == Replay::Persistent);
+        let by_kernel = persistent.is_some();
         if let Some(persistent) = persistent {
             persistent.launch(&self.gpu)?;
             launched = n;
         }
-        let by_kernel = persistent.is_some();
         let rewinds = by_kernel && states;
         let mut made = [0; MOST_TURNS];
         let begun = Instant::now();
@@ -215,7 +219,7 @@ impl CudaContext {
                 if let Err(why) = &self.loaded.recording {
                     return self.fall_back(why.clone());
                 }
-                if let Some(why) = self.rows_refused() {
+                if let Some(why) = self.ranks_refused().or_else(|| self.rows_refused()) {
                     return self.fall_back(why);
                 }
                 let prepared = self.prepare_persistent();

@@ -157,6 +157,7 @@ impl CudaContext {
         let what = match fault.place {
             1 => "its input",
             2 => "its weights",
+            4 => "another rank",
             _ => "the other blocks",
         };
         let block = fault.block;

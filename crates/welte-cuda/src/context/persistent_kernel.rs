@@ -1,6 +1,7 @@
 //! The persistent kernel for chains, its memory and its arguments.
 #![allow(unsafe_code)]
 
+use super::ranks::Seated;
 use super::states::{MOST_TURNS, SavedStates};
 use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
@@ -9,13 +10,15 @@ use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::ops::kv::Kv;
 use crate::ops::sample;
-use crate::persistent::{ChainArgs, DeviceMemory, Recording, Tuning};
+use crate::persistent::{ChainArgs, DeviceMemory, RanksArgs, Recording, Tuning};
 use std::time::Duration;
 
 /// How long a launch may take. A display that shares the GPU waits as long.
 const LAUNCH: Duration = Duration::from_millis(100);
 /// Turns of the first launch, before the time of one is known.
 const FIRST_TURNS: usize = 16;
+/// Turns of a launch of several ranks, which must all have the same number.
+const TURNS_TOGETHER: usize = 64;
 /// Clock ticks that a block waits for the others before it gives up: about a second.
 pub(super) const PATIENCE: i64 = 2_000_000_000;
 
@@ -24,6 +27,7 @@ pub(super) struct Persistent {
     pub(super) block: DeviceBlock,
     pub(super) memory: DeviceMemory,
     pub(super) blocks: u32,
+    ranks: u32,
     pub(super) arguments: ChainArgs,
     /// Address of the order in which a step's rows are computed.
     pub(super) order: u64,
@@ -41,12 +45,14 @@ impl Persistent {
         cx: &Lowering<'_>,
         block: DeviceBlock,
         answers: u64,
+        seated: Option<&Seated>,
     ) -> Option<Persistent> {
         let recording = loaded.recording.as_ref().ok()?;
         let memory = recording.memory();
         let at = |offset: u64| block.start() + offset;
         let vocab = loaded.program.vocab;
         let logits = cx.buffer(recording.logits);
+        let ranks = seated.and_then(|seated| seated.persistent.as_ref().ok());
         let arguments = ChainArgs {
             sample: sample::arguments(cx, logits, vocab, sample::slice(vocab, recording.blocks)),
             caches: std::array::from_fn(|cache| Kv::of(cx, cache, 0)),
@@ -68,12 +74,17 @@ impl Persistent {
             stalled_block: u32::MAX,
             nth: 0,
             pad: 0,
+            ranks: RanksArgs {
+                begun: at(memory.begun),
+                ..ranks.copied().unwrap_or_default()
+            },
         };
         let states = SavedStates::new(&loaded.program, &cx.places.buffers, at(memory.states));
         Some(Persistent {
             block,
             memory,
             blocks: recording.blocks,
+            ranks: recording.ranks,
             arguments,
             order: cx.places.order,
             states,
@@ -89,6 +100,9 @@ impl Persistent {
         } else {
             MOST_TURNS
         };
+        if self.ranks > 1 {
+            return TURNS_TOGETHER.min(most);
+        }
         self.turn.map_or(FIRST_TURNS, |turn| {
             (LAUNCH.as_nanos() / turn.as_nanos().max(1)).clamp(1, most as u128) as usize
         })
@@ -102,7 +116,8 @@ impl Persistent {
     }
 
     /// Enqueues one launch, of as many turns as the step state says.
-    pub(super) fn launch(&self, gpu: &Gpu) -> Result<(), Error> {
+    pub(super) fn launch(&mut self, gpu: &Gpu) -> Result<(), Error> {
+        self.arguments.ranks.launch += 1;
         let kernel = self.kernel.as_ref();
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
         self.states.save(gpu)?;
@@ -140,12 +155,13 @@ impl Persistent {
     }
 
     /// Enqueues a launch for each of the rows of the step state. A fault of an earlier launch stays.
-    pub(super) fn launch_rows(&self, gpu: &Gpu, rows: u32) -> Result<(), Error> {
+    pub(super) fn launch_rows(&mut self, gpu: &Gpu, rows: u32) -> Result<(), Error> {
         let kernel = self.kernel.as_ref();
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
         let DeviceMemory { sync, program, .. } = self.memory;
         self.states.save(gpu)?;
         for nth in 0..rows {
+            self.arguments.ranks.launch += 1;
             let arguments = ChainArgs {
                 order: self.order,
                 nth,

@@ -1,10 +1,12 @@
 //! A context of a rank: it knows the inboxes of all others, and whether one of them was waited for in vain.
 #![allow(unsafe_code)]
 
+use super::CudaContext;
 use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, HostBlock};
 use crate::launch::bytes_of;
 use crate::ops::exchange::{BLOCKS_EACH, FEW_BLOCKS, Inbox, MOST_RANKS, Seats};
+use crate::persistent::{RanksArgs, Recording};
 use std::sync::Arc;
 use welte_device::{Error as DeviceError, MaskBoard, Seat};
 use welte_table::Program;
@@ -19,18 +21,77 @@ pub(super) struct Seated {
     pub(super) board: Arc<MaskBoard>,
     /// The most blocks of an exchange.
     pub(super) blocks: u32,
+    /// The persistent kernel's place among the ranks, or why they have none.
+    pub(super) persistent: Result<RanksArgs, String>,
     // Their contexts hold the inboxes.
     _peers: Vec<Gpu>,
 }
 
+/// What the persistent kernels of all ranks need of each other.
+#[derive(Clone, Copy)]
+pub(super) struct Together {
+    /// The kernel's own memory; 0 where there is no kernel.
+    memory: u64,
+    logits: u64,
+    /// [`Recording::signature`]
+    signature: u64,
+}
+
+impl Together {
+    pub(super) const NONE: Together = Together {
+        memory: 0,
+        logits: 0,
+        signature: 0,
+    };
+
+    pub(super) fn of(recording: &Recording, memory: u64, logits: u64) -> Together {
+        Together {
+            memory,
+            logits,
+            signature: recording.signature(),
+        }
+    }
+
+    /// The place of rank `rank` among all. The error says why the persistent kernel cannot run.
+    fn place(all: &[Together], rank: u32) -> Result<RanksArgs, String> {
+        let own = all[rank as usize];
+        if all.iter().any(|other| other.memory == 0) {
+            return Err("one of the ranks has none".to_string());
+        }
+        if all.iter().any(|other| other.signature != own.signature) {
+            return Err("the ranks have parts of different sizes".to_string());
+        }
+        let mut args = RanksArgs {
+            rank,
+            ..RanksArgs::default()
+        };
+        let others = (0..).zip(all).filter(|(other, _)| *other != rank);
+        let places = args.away.iter_mut().zip(&mut args.logits);
+        for ((away, logits), (_, other)) in places.zip(others) {
+            *away = other.memory.wrapping_sub(own.memory);
+            *logits = other.logits.wrapping_sub(own.logits);
+        }
+        Ok(args)
+    }
+}
+
+impl CudaContext {
+    /// Why the ranks cannot replay by persistent kernels.
+    pub(super) fn ranks_refused(&self) -> Option<String> {
+        let why = self.seated.as_ref()?.persistent.as_ref().err()?;
+        Some(format!("not the persistent kernel: {why}"))
+    }
+}
+
 impl Seated {
-    /// Tells the other ranks this one's inbox and learns theirs. `block` is filled with zeros.
+    /// Tells the other ranks this one's inbox and learns theirs. `block` is filled with zeros, like the memory of the persistent kernel.
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         seat: Seat,
         program: &Program,
         block: &DeviceBlock,
         masks: HostBlock,
+        together: Together,
     ) -> Result<Seated, Error> {
         let address = masks.device();
         let board = || {
@@ -43,7 +104,14 @@ impl Seated {
         let own = (seat.rank() == 0).then(|| seat.masks(board));
         // Nobody may write before the zeros are there.
         gpu.synchronise()?;
-        let all = seat.share(&[block.start(), gpu.info.device.into(), address]);
+        let all = seat.share(&[
+            block.start(),
+            gpu.info.device.into(),
+            address,
+            together.memory,
+            together.logits,
+            together.signature,
+        ]);
         let all = all.map_err(|error| Error::Rank(Box::new(error)))?;
         let board = own.unwrap_or_else(|| {
             seat.masks(|| MaskBoard::new(program.slots as usize, program.vocab as usize))
@@ -69,12 +137,25 @@ impl Seated {
         // SAFETY: the block has room for the seats there. The bytes are pageable.
         unsafe { gpu.upload(block.start() + place, bytes_of(&seats)) }?;
         gpu.synchronise()?;
+        let shares_gpu = peers.len() + 1 < all.len();
+        let kernels = all.iter().map(|words| Together {
+            memory: words[3],
+            logits: words[4],
+            signature: words[5],
+        });
+        let kernels: Vec<Together> = kernels.collect();
+        let persistent = if shares_gpu {
+            Err("two ranks share a GPU".to_string())
+        } else {
+            Together::place(&kernels, seat.rank())
+        };
         Ok(Seated {
+            persistent,
             seat,
             fault,
             masks: all[0][2],
             board,
-            blocks: if peers.len() + 1 < all.len() {
+            blocks: if shares_gpu {
                 FEW_BLOCKS
             } else {
                 BLOCKS_EACH * gpu.info.sms

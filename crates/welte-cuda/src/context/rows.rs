@@ -58,7 +58,7 @@ impl CudaContext {
             return Ok(false);
         }
         let count = rows.len() as u32;
-        match (&mut self.rows, &self.persistent) {
+        match (&mut self.rows, &mut self.persistent) {
             (Some(kernel), _) => kernel.launch(&self.gpu, count)?,
             (None, Some(chains)) => chains.launch_rows(&self.gpu, count)?,
             (None, None) => return Ok(false),

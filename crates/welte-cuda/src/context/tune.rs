@@ -66,7 +66,12 @@ fn keep(file: Option<PathBuf>, bytes: &[u8]) {
 impl LoadedProgram {
     /// Whether chains are replayed by a persistent kernel, in a context that has the position of the trials.
     fn can_be_tuned(&self) -> bool {
-        let persistent = self.replay == Replay::Persistent && self.recording.is_ok();
+        // A rank alone cannot be timed.
+        let timed = self
+            .recording
+            .as_ref()
+            .is_ok_and(|recording| recording.ranks == 1);
+        let persistent = self.replay == Replay::Persistent && timed;
         persistent && self.program.context >= DEPTH + 64
     }
 

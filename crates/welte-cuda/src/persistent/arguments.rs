@@ -3,8 +3,24 @@
 use super::MAX_CACHES;
 use super::instruction::KernelParams;
 use crate::mirror::{Layout, mirrored};
+use crate::ops::exchange::MOST_RANKS;
 use crate::ops::kv::Kv;
 use crate::ops::{logprobs, sample};
+
+mirrored! {
+    /// A launch's place among the ranks (`persistent/block.cuh`).
+    #[derive(Debug, Default)]
+    pub(crate) struct RanksArgs = "RanksArgs" {
+        /// Bytes from this rank's memory to that of each other one, in the order of ranks: of what launches write and meet at, and of the logits.
+        pub(crate) away: [u64; MOST_RANKS - 1],
+        pub(crate) logits: [u64; MOST_RANKS - 1],
+        /// Address of the launches that each rank has begun.
+        pub(crate) begun: u64,
+        pub(crate) rank: u32,
+        /// Counted from 1.
+        pub(crate) launch: u32,
+    }
+}
 
 mirrored! {
     /// Of the kernel for chains (`persistent.cu`), which also computes steps of one row.
@@ -36,6 +52,7 @@ mirrored! {
         /// Of a step: which row of that order the launch computes.
         pub(crate) nth: u32,
         pub(crate) pad: u32,
+        pub(crate) ranks: RanksArgs,
     }
 }
 
@@ -71,6 +88,7 @@ impl ChainArgs {
         sample::Args::LAYOUT,
         logprobs::Answer::LAYOUT,
         Kv::LAYOUT,
+        RanksArgs::LAYOUT,
         ChainArgs::LAYOUT,
     ];
 }

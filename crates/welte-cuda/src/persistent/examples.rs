@@ -227,6 +227,53 @@ pub(super) fn reads_pictures(program: &mut Program) {
     }
 }
 
+/// Rank 0 of two, of a made-up program.
+fn first_of_two(mut program: Program) -> Program {
+    let pass = &mut program.passes[0];
+    let commands = std::mem::take(&mut pass.commands);
+    for mut command in commands {
+        let half = |command: &mut Command, names: &[&str]| {
+            for (name, word) in command.op.params().iter().zip(&mut command.params) {
+                if names.contains(name) {
+                    *word /= 2;
+                }
+            }
+        };
+        let y = match command.op {
+            Op::Attention => command.buffers[2],
+            _ => command.buffers[1],
+        };
+        let stride = command.word("y_stride").unwrap_or(0);
+        let dealt = match command.op {
+            Op::NormMatmul if y != pass.result => &["n", "y_stride"][..],
+            Op::RopeAppend => &["heads", "kv_heads", "qkv_stride"],
+            Op::Attention => &["heads", "kv_heads", "q_stride"],
+            Op::NormMatmul | Op::MatmulAdd | Op::NormMatmulActMul => &["n"],
+            _ => &[],
+        };
+        half(&mut command, dealt);
+        let exchanged = dealt.contains(&"n") && !dealt.contains(&"y_stride");
+        let exchanged = exchanged || command.op == Op::Attention;
+        pass.commands.push(command);
+        if exchanged {
+            let p = params::Exchange {
+                rank: 0,
+                ranks: 2,
+                groups: 1,
+                per: stride / 32,
+                unit: 32,
+                vectors: 1,
+                part_stride: stride,
+                y_stride: stride,
+            };
+            let exchange = Command::new(Op::Exchange, Format::F32, &[], &[y, y], p.words());
+            pass.commands.push(exchange);
+        }
+    }
+    pass.labels = vec![String::new(); pass.commands.len()];
+    program
+}
+
 /// Records a made-up program for chains.
 pub(crate) fn one_row(program: &Program, gpu: &GpuInfo) -> Result<Recording, String> {
     record(&Inputs { program, gpu }, ONE_ROW)
@@ -259,11 +306,19 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         unit: recording.timed_unit(),
         hot: false,
     });
+    let ranks = made.map(|(sizes, format, down)| first_of_two(program(sizes, format, down)));
+    let ranks = ranks[..2]
+        .iter()
+        .filter_map(|rank| one_row(rank, &h200()).ok());
+    let ranks = ranks.map(|recording| Listed {
+        unit: recording.unit(),
+        hot: false,
+    });
     let plain = recordings.iter().map(|recording| Listed {
         unit: recording.unit(),
         hot: true,
     });
-    plain.chain(timed).collect()
+    plain.chain(timed).chain(ranks).collect()
 }
 
 /// A way of recording.

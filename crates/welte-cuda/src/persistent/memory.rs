@@ -3,6 +3,7 @@
 use super::instruction::{Fault, Instruction, Sync};
 use super::share::Share;
 use super::{Recording, SLOTS, WARPS};
+use crate::ops::exchange::MOST_RANKS;
 use welte_device::Logprobs;
 use welte_table::{CacheKind, CacheSpec, Program};
 
@@ -86,7 +87,7 @@ impl SharedMemoryNeeds {
         shared_per_block: u32,
     ) -> Result<SharedMemory, String> {
         let rows = budget.rows;
-        // Everything of `Shared` but scratchpad and ring; 16 bytes are two barriers per slot, 512 cover alignment.
+        // Everything of `Shared` but scratchpad and ring; 16 bytes are two barriers per slot, 512 cover alignment and ranks.
         let fixed = SLOTS * 16
             + self.instructions * (size_of::<Instruction>() + size_of::<Share>()) as u32
             + (256 + 64) * 4
@@ -126,6 +127,8 @@ pub(crate) struct DeviceMemory {
     pub(crate) candidates: u64,
     /// A copy of recurrent states.
     pub(crate) states: u64,
+    /// By rank: its last launch that has begun.
+    pub(crate) begun: u64,
     pub(crate) bytes: u64,
 }
 
@@ -150,7 +153,8 @@ impl DeviceMemory {
             shares,
             candidates,
             states,
-            bytes: states + recording.states,
+            begun: states + recording.states,
+            bytes: states + recording.states + 4 * MOST_RANKS as u64,
         }
     }
 }

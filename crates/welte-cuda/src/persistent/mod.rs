@@ -19,7 +19,7 @@ mod tests;
 mod tuning;
 mod variants;
 
-pub(crate) use arguments::{ChainArgs, RowsArgs};
+pub(crate) use arguments::{ChainArgs, RanksArgs, RowsArgs};
 pub(crate) use checks::{possible, unproven};
 pub(crate) use examples::catalogue;
 pub(crate) use instruction::{Fault, TUNED_VARIANTS};
@@ -34,6 +34,7 @@ use crate::launch::Unit;
 use crate::lower::Placed;
 use instruction::Instruction;
 use share::Share;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use variants::Variants;
 use welte_table::{BufferRef, Format, Program, WeightId};
 
@@ -71,6 +72,8 @@ impl Inputs<'_> {
 pub(crate) struct Recording {
     /// Rows of a launch at most.
     pub(crate) rows: u32,
+    /// Of a model on several GPUs; else 1.
+    pub(crate) ranks: u32,
     /// Whether it is for steps.
     is_step: bool,
     /// Blocks of the launch: one per multiprocessor, or fewer where a product has fewer rows.
@@ -143,6 +146,17 @@ impl Recording {
         let mut unit = self.unit();
         unit.defines.push(("TIMELINE", "1".to_string()));
         unit
+    }
+
+    /// Recordings of ranks that go together have the same number: vectors lie alike, and the writes of each are counted alike.
+    pub(crate) fn signature(&self) -> u64 {
+        let counts = |i: &Instruction| [i.reads, i.reads_per_turn, i.writes, i.writes_per_turn];
+        let mut hasher = DefaultHasher::new();
+        [self.blocks, self.exchange, self.ranks].hash(&mut hasher);
+        for instruction in &self.program {
+            counts(instruction).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     pub(crate) fn memory(&self) -> DeviceMemory {

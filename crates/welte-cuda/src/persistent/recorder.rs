@@ -3,6 +3,7 @@
 mod add_normed;
 mod attention;
 mod beside;
+mod exchange;
 mod experts;
 mod layer_inputs;
 mod recurrent;
@@ -74,6 +75,8 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         shared: None,
         gated: None,
         convolved: None,
+        ranks: 1,
+        exchanged: None,
         kv_format: checked.kv_format,
         several_sizes: checked.several_sizes,
     };
@@ -180,8 +183,10 @@ impl Recorder<'_> {
             Op::GatedDelta => return self.gated_delta(index),
             Op::Mamba2 => return self.mamba2(index),
             Op::ExpertsActMul | Op::ExpertsAdd => return self.experts(index, command, false),
+            // What they complete was published to all ranks.
+            Op::Exchange if self.exchanged == Some(index) => return Ok(()),
             // The head or the choice takes it over.
-            Op::Scale if command.buffers[0] == self.logits => return Ok(()),
+            Op::Scale if command.buffers[0].buffer == self.logits.buffer => return Ok(()),
             Op::Scale if self.router_scale(index + 1).is_some() => return Ok(()),
             Op::Sample => return Ok(()),
             op => return Err(format!("{} is not among its instructions", op.name())),
@@ -250,6 +255,9 @@ impl Recorder<'_> {
             defines.push(("STEP_ROWS", rows));
             defines.push(("EXCHANGE_FLOATS", exchange));
         }
+        if self.ranks > 1 {
+            defines.push(("RANKS", self.ranks));
+        }
         let blocks = self.blocks as usize;
         let shares = (0..blocks).flat_map(|block| self.shares.iter().map(move |s| s[block]));
         let mut freqs = [NO_WEIGHT.into(); MAX_ROPES];
@@ -258,6 +266,7 @@ impl Recorder<'_> {
         }
         Ok(Recording {
             rows,
+            ranks: self.ranks,
             is_step,
             blocks: self.blocks,
             shared: gpu.shared_per_block,

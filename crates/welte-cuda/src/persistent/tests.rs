@@ -831,3 +831,71 @@ fn about_48_kilobytes_are_in_flight_before_tuning() {
         vec![0; 16 - products.len()]
     );
 }
+
+/// The recordings of two ranks of a synthetic model.
+fn two_ranks(shape: &str) -> Vec<(Program, Recording)> {
+    let checkpoint = Synthetic::parse(shape).unwrap();
+    let spec = welte_models::spec(&checkpoint).unwrap();
+    let whole = welte_models::compile(&spec, &checkpoint, &Default::default()).unwrap();
+    let shards = shard(&whole, 2, 1 << 20).unwrap();
+    let ranks = shards.ranks.into_iter().map(|rank| {
+        let program = fuse(rank.program, PATTERNS);
+        let recording = one_row(&program, &h200()).unwrap();
+        (program, recording)
+    });
+    ranks.collect()
+}
+
+#[test]
+fn ranks_publish_what_all_of_them_need_at_the_same_places() {
+    // Exchanges of a layer: attention, its output, the feed-forward part, its output; and the router's logits.
+    for (shape, in_layer) in [
+        ("qwen3-8b,layers=2:bf16", 4),
+        ("qwen3-30b-a3b,layers=2:q4_k", 5),
+    ] {
+        let [(program, first), (_, second)] = two_ranks(shape).try_into().unwrap();
+        assert_eq!((first.ranks, define(&first, "RANKS")), (2, 2));
+        assert_eq!(first.signature(), second.signature());
+        let pass = &program.passes[0].commands;
+        let exchanges = pass.iter().filter(|c| c.op == Op::Exchange).count();
+        assert_eq!(exchanges, 2 * in_layer + 1);
+        let exchanged = |recording: &Recording, instruction: &Instruction| match recording
+            .variants
+            .all[instruction.variant as usize]
+        {
+            Variant::Product(_, p) => p.exchanged.then_some(p.first_id),
+            Variant::Attention(a) => a.exchanged.then_some(0),
+            _ => None,
+        };
+        let published = |recording: &Recording| -> Vec<(u32, u32)> {
+            let all = recording.program.iter();
+            let all = all.filter_map(|i| Some((i.output, exchanged(recording, i)?)));
+            all.collect()
+        };
+        let (of_first, of_second) = (published(&first), published(&second));
+        assert_eq!(of_first.len(), exchanges);
+        assert_eq!(of_second.len(), exchanges);
+        // The second rank's part begins where the first one's ends, in the same vector.
+        let pairs = of_first.iter().zip(&of_second);
+        let mut instructions = first.program.iter();
+        for ((at, id), (other, other_id)) in pairs {
+            let found = instructions
+                .find(|i| exchanged(&first, i).is_some())
+                .unwrap();
+            let n = match first.variants.all[found.variant as usize] {
+                Variant::Product(_, p) => p.n,
+                Variant::Attention(a) => a.heads * a.head_dim,
+                _ => unreachable!(),
+            };
+            assert_eq!((other + other_id) - (at + id), n, "{shape}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_different_sizes_do_not_go_together() {
+    let signature = |shape: &str| two_ranks(shape)[0].1.signature();
+    let two = signature("qwen3-8b,layers=2:bf16");
+    assert_ne!(two, signature("qwen3-8b,layers=3:bf16"));
+    assert_ne!(two, signature("qwen3-4b,layers=2:bf16"));
+}

@@ -181,6 +181,12 @@ constants! {
         conv_n: u32,
         conv_begin: u32,
         conv_act: u32,
+        /// Whether results go to all ranks.
+        exchanged: bool,
+        /// The token of the first row, of logits.
+        first_id: u32,
+        /// Floats of each chosen expert in the output.
+        vector: u32,
     }
 }
 
@@ -283,6 +289,8 @@ constants! {
         /// The layer of the cache that later layers share ([`NO_LAYER`]: none), and where it publishes this turn's keys and values.
         source_layer: u32,
         shared_at: u32,
+        /// Whether results go to all ranks.
+        exchanged: bool,
     }
 }
 

@@ -252,6 +252,13 @@ impl Recorder<'_> {
             self.next = index + 2;
         }
         let read = self.read(qkv)?;
+        let whole = self.exchange_after(index + usize::from(gate.is_some()), out)?;
+        if whole
+            .as_ref()
+            .is_some_and(|whole| whole.vectors != 1 || whole.at != out)
+        {
+            return Err("an exchange into another vector than that of attention".to_string());
+        }
         self.set_row_width(out, a.y_stride);
         let write = self.write(out)?;
         let kind = self.attention_kind(index);
@@ -307,6 +314,7 @@ impl Recorder<'_> {
                 source_layer
             },
             shared_at,
+            exchanged: whole.is_some(),
         };
         let variant = self.variants.add(Variant::Attention(constants));
         if turn.rot > 0 {

@@ -120,10 +120,18 @@ impl Recorder<'_> {
         if p.kind == Output::Add && self.is_unread(p.output.buffer)? {
             return Err("experts' sum right after another one".to_string());
         }
-        if !sums {
-            self.set_row_width(p.output, p.stride);
+        let (mut output, mut stride, mut vector) = (p.output, p.stride, p.n);
+        let whole = self.exchange_after(index, p.output)?;
+        if let Some(whole) = &whole {
+            if whole.vectors != if sums { 1 } else { used } || sums && whole.at != p.output {
+                return Err("an exchange into another vector than that of experts".to_string());
+            }
+            (output, stride, vector) = (whole.at, whole.stride, whole.width);
         }
-        let write = self.write(p.output)?;
+        if !sums {
+            self.set_row_width(output, stride);
+        }
+        let write = self.write(output)?;
         // The input of each expert is staged, or one for all.
         let inputs = if sums { used } else { 1 };
         let unit = if format.rounds_activations() { 48 } else { 32 };
@@ -139,6 +147,8 @@ impl Recorder<'_> {
             bias: bias != NO_WEIGHT,
             used,
             experts,
+            vector,
+            exchanged: whole.is_some(),
             ..p.constants(format, lanes, rows)
         };
         let variant = self.product_variant(format, constants, rows * row);

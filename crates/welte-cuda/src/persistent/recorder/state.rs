@@ -118,6 +118,10 @@ pub(super) struct Recorder<'a> {
     pub(super) gated: Option<(BufferRef, BufferRef)>,
     /// The last convolution that products have taken over.
     pub(super) convolved: Option<Convolved>,
+    /// Of a model on several GPUs; else 1.
+    pub(super) ranks: u32,
+    /// The last exchange of what an instruction publishes to all ranks.
+    pub(super) exchanged: Option<usize>,
     pub(super) kv_format: Format,
     pub(super) several_sizes: bool,
 }
@@ -453,6 +457,13 @@ impl<'a> Recorder<'a> {
         let known = self.staged;
         let flags = self.stage(format, p);
         let follows = p.kind == Output::Add && self.is_unread(p.output.buffer)?;
+        let whole = self.exchange_after(index, p.output)?;
+        if whole
+            .as_ref()
+            .is_some_and(|whole| whole.vectors != 1 || whole.at != p.output)
+        {
+            return Err("an exchange into another vector than that of a product".to_string());
+        }
         if matches!(p.kind, Output::Store | Output::ActMul) {
             self.set_row_width(p.output, p.stride);
         }
@@ -523,6 +534,11 @@ impl<'a> Recorder<'a> {
             gated: p.score.is_some(),
             follows,
             gates_inputs: p.inputs.is_some(),
+            exchanged: whole.is_some(),
+            first_id: match p.kind {
+                Output::Logits => (p.output.offset - self.logits.offset) / 4,
+                _ => 0,
+            },
             ..p.constants(format, lanes, rows)
         };
         let more = match p.score.or(p.inputs) {
@@ -666,7 +682,7 @@ impl<'a> Recorder<'a> {
     /// What the command after the head multiplies logits by, and their soft cap.
     pub(super) fn logits_scale(&self, index: usize) -> (f32, f32) {
         let next = self.pass.commands.get(index + 1);
-        let next = next.filter(|c| c.op == Op::Scale && c.buffers[0] == self.logits);
+        let next = next.filter(|c| c.op == Op::Scale && c.buffers[0].buffer == self.logits.buffer);
         let scale = next.map(|c| params::Scale::of(&c.params));
         scale.map_or((1.0, 0.0), |s| (s.scale, s.cap))
     }
