@@ -7,7 +7,7 @@ use common::{TINY, generate, options, prompt, with};
 use std::sync::Arc;
 use std::time::Duration;
 use welte::{DeviceId, DeviceOptions, Error, GenerateOptions, LoadOptions, Model, Sampling};
-use welte_device::{ChainStart, Context, Control, Device, Replay};
+use welte_device::{ChainStart, Context, Control, Device, Replay, SlotState};
 use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
 use welte_table::{Format, Op, PassKind, Program, Row};
@@ -72,14 +72,19 @@ fn paths(wanted: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 fn compile(checkpoint: &dyn Checkpoint) -> Program {
+    compile_for(4, 64, checkpoint)
+}
+
+/// For as many slots, with contexts of that length.
+fn compile_for(slots: u32, context: u32, checkpoint: &dyn Checkpoint) -> Program {
     let options = CompileOptions {
-        context: 64,
+        context,
         page: 16,
         kv_format: Format::F16,
         prompt_rows: 24,
         prompt_outputs: 4,
-        decode_rows: 4,
-        slots: 4,
+        decode_rows: slots,
+        slots,
         ..CompileOptions::default()
     };
     let spec = welte_models::spec(checkpoint).expect("a known model");
@@ -143,6 +148,15 @@ fn compare(devices: &Devices, paths: &[String]) {
 }
 
 fn differences(devices: &Devices, paths: &[String]) -> Vec<String> {
+    differences_of(devices, paths, &compile, &bits)
+}
+
+fn differences_of(
+    devices: &Devices,
+    paths: &[String],
+    compile: &dyn Fn(&dyn Checkpoint) -> Program,
+    bits: &dyn Fn(&mut dyn Context) -> Vec<u32>,
+) -> Vec<String> {
     let mut problems = Vec::new();
     for (nth, path) in paths.iter().enumerate() {
         let model = welte_goldens::Golden::new(path);
@@ -321,14 +335,91 @@ fn exchanges_are_few() {
     }
 }
 
-/// Ranks on the first GPUs, or together on the first one. They replay graphs, since ranks have no persistent kernel.
-fn gpus(count: usize) -> Vec<Arc<dyn Device>> {
+/// The first GPUs, or the first one as often.
+fn gpus(count: usize, replay: Replay) -> Vec<Arc<dyn Device>> {
     let mut options = DeviceOptions::default();
-    options.replay = Some(Replay::Graph);
+    options.replay = Some(replay);
     let gpu = |number: u32| welte::open_device(DeviceId::numbered("cuda", number), &options);
     let first = gpu(0).expect("a GPU");
     let others = (1..count as u32).map(|number| gpu(number).unwrap_or_else(|_| first.clone()));
     std::iter::once(first.clone()).chain(others).collect()
+}
+
+/// Logits of steps of one row, and tokens of chains, greedy and sampled, over a context that is split.
+fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
+    let program = context.program().clone();
+    let pass = |kind| program.pass(kind).expect("a pass");
+    let token = |position: u32| (7 + 13 * position) % program.vocab;
+    let rows = |from: u32, to: u32| -> Vec<Row> {
+        (from..to).map(|at| Row::new(token(at), at, 0)).collect()
+    };
+    let mut all = Vec::new();
+    for first in (0..288).step_by(24) {
+        let rows = rows(first, first + 24);
+        let values = context.step_rows(pass(PassKind::Prompt), &rows, &[23]);
+        all.extend(values.expect("a prompt").iter().map(|v| v.to_bits()));
+    }
+    let mut position = 288;
+    for temperature in [0.0, 0.8, 0.0] {
+        let row = [Row::new(token(position), position, 0)];
+        let values = context.step_rows(pass(PassKind::Decode), &row, &[]);
+        all.extend(values.expect("a step").iter().map(|v| v.to_bits()));
+        position += 1;
+        let state = SlotState {
+            sampling: Sampling {
+                temperature,
+                seed: 5,
+                ..Sampling::default()
+            },
+            ..SlotState::default()
+        };
+        context.set_slot(0, &state).expect("a slot");
+        let start = ChainStart {
+            slot: 0,
+            token: token(position),
+            position,
+            // More than one launch has.
+            steps: 70,
+            shift: 0,
+        };
+        // The caller stops the last chain.
+        let mut left = if position > 400 { 30 } else { 70 };
+        let mut emit = |emitted: welte_device::Emitted| {
+            all.push(emitted.token);
+            left -= 1;
+            left > 0
+        };
+        context
+            .chain(&[start], &Control::default(), &mut emit)
+            .expect("a chain");
+        position += 70;
+    }
+    all
+}
+
+/// The persistent kernel of several GPUs gives the bits of one GPU's. `WELTE_TEST_FAMILIES` names other files.
+#[test]
+#[ignore = "needs two GPUs"]
+fn persistent_kernels_on_cuda() {
+    let named = std::env::var("WELTE_TEST_FAMILIES");
+    let named = named.unwrap_or_else(|_| "qwen3/ qwen3moe llama/q4_k".to_string());
+    let [one, ranks] = [1, 2].map(|count| gpus(count, Replay::Persistent));
+    let devices = Devices {
+        one: one[0].clone(),
+        ranks: vec![(2, welte_ranks::device_by(ranks, 0, Duration::from_secs(60)))],
+    };
+    let mut problems = Vec::new();
+    for path in paths(|path: &str| named.split(' ').any(|name| path.contains(name))) {
+        eprintln!("two ranks: {path}");
+        let compile = |checkpoint: &dyn Checkpoint| compile_for(1, 512, checkpoint);
+        problems.extend(differences_of(
+            &devices,
+            &[path],
+            &compile,
+            &bits_of_one_stream,
+        ));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 /// `WELTE_TEST_FAMILIES` names other ones.
@@ -341,9 +432,9 @@ fn families_on_cuda() {
     let wanted = |path: &str| named.split(' ').any(|name| path.contains(name));
     let mut problems = Vec::new();
     for count in [2, 3] {
-        let ranks = welte_ranks::device_by(gpus(count), 0, Duration::from_secs(60));
+        let ranks = welte_ranks::device_by(gpus(count, Replay::Graph), 0, Duration::from_secs(60));
         let devices = Devices {
-            one: gpus(1).remove(0),
+            one: gpus(1, Replay::Graph).remove(0),
             ranks: vec![(count, ranks)],
         };
         for path in paths(wanted) {

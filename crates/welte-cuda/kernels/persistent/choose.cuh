@@ -30,14 +30,16 @@ __device__ __forceinline__ void hand_to_bookkeeper(WaitContext &w, Shared *s) {
 // Tells all blocks the largest logit that this one has seen, and that the chain is cancelled if it heard so.
 __device__ __forceinline__ void agree(const Shared *s, Sync *sync, u32 turn, u64 best, u32 cancelled) {
     unsigned long long *largest = (unsigned long long *)&sync->best[turn & 3];
-    atomicMax(largest, best);
     if (cancelled) sync->cancelled[turn & 3] = cancelled;
 #if RANKS > 1
+    atomicMax_system(largest, best);
 #pragma unroll
     for (u32 r = 0; r < RANKS - 1; r++) {
         atomicMax_system(elsewhere(largest, s->away[r]), best);
         if (cancelled) store_relaxed_system(elsewhere(&sync->cancelled[turn & 3], s->away[r]), cancelled);
     }
+#else
+    atomicMax(largest, best);
 #endif
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         shared: None,
         gated: None,
         convolved: None,
-        ranks: 1,
+        ranks: exchange::ranks(pass),
         exchanged: None,
         kv_format: checked.kv_format,
         several_sizes: checked.several_sizes,

@@ -105,8 +105,10 @@ struct Graph {
     u64 nodes = 0;
 };
 
-// One grid runs at a time, whatever stream it is of.
-static std::mutex device;
+// A device runs one grid at a time, whatever stream it is of.
+const unsigned MOST_DEVICES = 8;
+static std::mutex devices[MOST_DEVICES];
+static thread_local unsigned current_device; // of this thread
 
 static thread_local struct Stream *serving; // by this thread
 
@@ -115,6 +117,7 @@ struct Stream {
     std::condition_variable changed;
     std::deque<Work> works;
     bool busy = false, ends = false;
+    std::mutex &device = devices[current_device];
     Row grids;
     std::thread thread{[this] { serve(); }};
 
@@ -244,8 +247,10 @@ const unsigned char PROGRAMMATIC_PORT = 1, PROGRAMMATIC = 1;
 
 API cuInit(unsigned) { return SUCCESS; }
 API cuDriverGetVersion(int *to) { return *to = 13000, SUCCESS; }
-API cuDeviceGetCount(int *to) { return *to = 1, SUCCESS; }
-API cuDeviceGet(int *to, int number) { return *to = 0, number ? INVALID_DEVICE : SUCCESS; }
+static int device_count() { return (int)std::min(setting("WELTE_PRETEND_GPUS", 1), MOST_DEVICES); }
+API cuDeviceGetCount(int *to) { return *to = device_count(), SUCCESS; }
+API cuDeviceGet(int *to, int number) { return *to = number, number >= 0 && number < device_count() ? SUCCESS : INVALID_DEVICE; }
+API cuDeviceCanAccessPeer(int *to, int, int) { return *to = 1, SUCCESS; }
 API cuDeviceGetName(char *to, int room, int) { return snprintf(to, room, "a pretend GPU"), SUCCESS; }
 API cuDeviceTotalMem_v2(size_t *to, int) { return *to = TOTAL, SUCCESS; }
 API cuDeviceGetAttribute(int *to, int which, int) {
@@ -265,9 +270,11 @@ API cuGetErrorName(Result result, const char **to) {
     return *to = found == names.end() ? "an error" : found->second, SUCCESS;
 }
 API cuGetErrorString(Result, const char **to) { return *to = "an error of the pretend GPU", SUCCESS; }
-API cuDevicePrimaryCtxRetain(void **to, int) { return *to = (void *)1, SUCCESS; }
+// A context is the number of its device, counted from 1.
+API cuDevicePrimaryCtxRetain(void **to, int device) { return *to = (void *)(u64)(device + 1), SUCCESS; }
 API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
-API cuCtxSetCurrent(void *) { return SUCCESS; }
+API cuCtxSetCurrent(void *context) { return current_device = (unsigned)(u64)context - 1, SUCCESS; }
+API cuCtxEnablePeerAccess(void *, unsigned) { return SUCCESS; }
 
 API cuMemGetInfo_v2(size_t *free, size_t *total) {
     std::lock_guard<std::mutex> guard(memory_lock);
@@ -394,7 +401,7 @@ API cuLaunchKernelEx(const Config *config, Function *function, void **args, void
     if (made) return made;
     Stream *stream = config->stream;
     stream->add([=] {
-        std::lock_guard<std::mutex> one(device);
+        std::lock_guard<std::mutex> one(stream->device);
         stream->grids.run(launch);
     });
     return SUCCESS;
@@ -482,7 +489,7 @@ API cuGraphAddNode_v2(void **to, Graph *graph, void *const *after, const Edge *e
         Result made = make_launch(launch, k.function, k.blocks, k.threads, k.shared, k.args, may_overlap);
         if (made) return made;
         graph->works.push_back([=] {
-            std::lock_guard<std::mutex> one(device);
+            std::lock_guard<std::mutex> one(serving->device);
             serving->grids.run(launch);
         });
     } else if (node->type == CONDITIONAL_NODE && node->loop.kind == LOOP && node->loop.size == 1 && !count) {

@@ -85,10 +85,10 @@ struct Grid {
 };
 
 // The one that runs, and the lane whose turn it is.
-extern Grid *grid;
-extern Lane *current;
-extern bool in_order;
-extern bool something_happened;
+extern thread_local Grid *grid;
+extern thread_local Lane *current;
+extern thread_local bool in_order;
+extern thread_local bool something_happened;
 
 inline unsigned bit(const Lane *lane) { return 1u << lane->place.thread.x % 32; }
 

@@ -13,12 +13,13 @@ const unsigned MOST_LANES = 4096;         // of a grid at a time, where a block 
 
 const size_t AHEAD = 2; // grids that have begun before the one whose turn it is has ended
 
-Grid *grid;
-Lane *current;
-bool in_order, something_happened;
-static std::vector<Grid *> idle; // with the memory of grids that have ended
-static void *scheduler;
-static u64 ticks, random_state;
+// Of the thread that serves a stream: grids of several devices run at the same time.
+thread_local Grid *grid;
+thread_local Lane *current;
+thread_local bool in_order, something_happened;
+static thread_local std::vector<Grid *> idle; // with the memory of grids that have ended
+static thread_local void *scheduler;
+static thread_local u64 ticks, random_state;
 
 unsigned setting(const char *name, unsigned otherwise) {
     const char *text = getenv(name);
@@ -213,7 +214,7 @@ static void start(unsigned place, u64 number) {
 
 // Looking again and again is work too: only time tells that it leads to nothing.
 static void watch() {
-    static time_t since;
+    static thread_local time_t since;
     static const unsigned patience = setting("WELTE_PRETEND_PATIENCE", 60);
     time_t now = time(nullptr);
     if (something_happened) since = now;

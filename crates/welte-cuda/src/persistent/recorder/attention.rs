@@ -4,6 +4,7 @@ use super::super::MAX_ROPES;
 use super::super::arrangement::AttentionJobs;
 use super::super::instruction::Instruction;
 use super::super::variants::{self, NO_LAYER, Variant};
+use super::exchange::Exchanged;
 use super::shared::SIGMOID;
 use super::state::Recorder;
 use crate::ops::kv;
@@ -240,18 +241,7 @@ impl Recorder<'_> {
         let rope = &self.pass.commands[rope];
         let prepared = self.prepared(&a, qkv)?;
         let turn = prepared.turn;
-        let jobs = AttentionJobs::of(&a, turn.rot, self.blocks, self.several_sizes)?;
-        let is_new = prepared.shares || prepared.value_norm || jobs.team > 1;
-        if self.budget.is_step && is_new {
-            return Err("attention of Gemma 4 in steps of several rows".to_string());
-        }
-        let (which, angles) = self.rope_of(rope.weights[0], &turn)?;
-        let (source_layer, shared_at) = self.source(kv, &a)?;
         let gate = self.attention_gate(index, qkv)?;
-        if gate.is_some() {
-            self.next = index + 2;
-        }
-        let read = self.read(qkv)?;
         let whole = self.exchange_after(index + usize::from(gate.is_some()), out)?;
         if whole
             .as_ref()
@@ -259,6 +249,30 @@ impl Recorder<'_> {
         {
             return Err("an exchange into another vector than that of attention".to_string());
         }
+        let exchanged = whole.is_some();
+        let of_heads = |heads: u32, kv_heads: u32| {
+            let a = params::Attention {
+                heads,
+                kv_heads,
+                ..a
+            };
+            AttentionJobs::of(&a, turn.rot, self.blocks, self.several_sizes)
+        };
+        let mut jobs = of_heads(a.heads, a.kv_heads)?;
+        if let Some(Exchanged { deal, .. }) = whole.filter(|whole| whole.deal.unit == a.head_dim) {
+            // As one GPU splits a context.
+            jobs.splits = of_heads(deal.groups * deal.per, deal.groups)?.splits;
+        }
+        let is_new = prepared.shares || prepared.value_norm || jobs.team > 1;
+        if self.budget.is_step && is_new {
+            return Err("attention of Gemma 4 in steps of several rows".to_string());
+        }
+        let (which, angles) = self.rope_of(rope.weights[0], &turn)?;
+        let (source_layer, shared_at) = self.source(kv, &a)?;
+        if gate.is_some() {
+            self.next = index + 2;
+        }
+        let read = self.read(qkv)?;
         self.set_row_width(out, a.y_stride);
         let write = self.write(out)?;
         let kind = self.attention_kind(index);
@@ -314,7 +328,7 @@ impl Recorder<'_> {
                 source_layer
             },
             shared_at,
-            exchanged: whole.is_some(),
+            exchanged,
         };
         let variant = self.variants.add(Variant::Attention(constants));
         if turn.rot > 0 {

@@ -1,7 +1,13 @@
 //! Exchanges between ranks: instructions publish to all of them what an exchange completes (`kernels/persistent/exchange.cuh`).
 
 use super::state::Recorder;
-use welte_table::{BufferRef, Command, Op, params};
+use welte_table::{BufferRef, Command, Deal, Op, Pass, Source, WeightId, params};
+
+/// Of a model on several GPUs; else 1.
+pub(super) fn ranks(pass: &Pass) -> u32 {
+    let exchange = pass.commands.iter().find(|c| c.op == Op::Exchange);
+    exchange.map_or(1, |c| params::Exchange::of(&c.params).ranks)
+}
 
 /// Where an instruction's results lie in what all ranks have after an exchange.
 pub(super) struct Exchanged {
@@ -11,6 +17,7 @@ pub(super) struct Exchanged {
     pub(super) vectors: u32,
     pub(super) width: u32,
     pub(super) stride: u32,
+    pub(super) deal: Deal,
 }
 
 impl Recorder<'_> {
@@ -34,7 +41,6 @@ impl Recorder<'_> {
         let p = params::Exchange::of(&command.params);
         let y = command.buffers[1];
         self.exchanged = Some(at);
-        self.ranks = p.ranks;
         Ok(Some(Exchanged {
             at: BufferRef {
                 offset: y.offset + 4 * p.part(p.rank).start,
@@ -43,6 +49,19 @@ impl Recorder<'_> {
             vectors: p.vectors,
             width: p.deal().width(),
             stride: p.y_stride,
+            deal: p.deal(),
         }))
+    }
+
+    /// How many rows there are on all ranks together, of which this one has `rows` of a matrix. Sums are divided by this number, so a rank
+    /// has the bits that one GPU has.
+    pub(super) fn rows_of_all(&self, matrix: WeightId, rows: u32) -> u32 {
+        let spec = self.cx.program.weights.get(matrix as usize);
+        match spec.map(|spec| (&spec.source, spec.n)) {
+            Some((Source::Chosen(chosen), n)) if n > 0 => {
+                (u64::from(rows) * u64::from(chosen.rows) / u64::from(n)) as u32
+            }
+            _ => rows,
+        }
     }
 }

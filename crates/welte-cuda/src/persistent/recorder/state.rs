@@ -450,7 +450,7 @@ impl<'a> Recorder<'a> {
         let chunks = Chunks::of(format, p.k);
         // The bits of a product depend on the lanes, and with F16 and F32 on the rows of a slot. So both kernels have the same.
         let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
-        let shape = self.shape(format, p, p.n.div_ceil(self.blocks), outputs)?;
+        let shape = self.shape(format, p, self.rows_of_all(p.matrix, p.n), outputs)?;
         let (sets, row) = (shape.sets, shape.sets * row_bytes(format, p.k));
         let slot = slot_limit(format, self.cx.gpu.shared_per_block);
         let (local, read) = self.read_or_own(p.input)?;
@@ -561,14 +561,15 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// The shape of a product of which a block has `share` rows and publishes at most `outputs` at once.
+    /// The shape of a product of which all blocks have `rows` rows, and each publishes at most `outputs` at once.
     pub(super) fn shape(
         &self,
         format: Format,
         p: &Product,
-        share: u32,
+        rows: u32,
         outputs: u32,
     ) -> Result<ProductShape, String> {
+        let share = rows.div_ceil(self.blocks);
         let sets = if p.kind == Output::ActMul { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
         let slot = slot_limit(format, self.cx.gpu.shared_per_block);

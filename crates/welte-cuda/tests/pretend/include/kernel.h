@@ -115,6 +115,12 @@ template <class T> inline T atomicMax(T *p, T v) {
     if (v > before) *p = v;
     return before;
 }
+template <class T> inline T atomicMax_system(T *p, T v) {
+    T before = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (before < v && !__atomic_compare_exchange_n(p, &before, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return before;
+}
 inline unsigned atomicCAS(unsigned *p, unsigned expected, unsigned v) {
     unsigned before = *p;
     if (before == expected) *p = v;

@@ -78,6 +78,15 @@ inline void store_relaxed4(void *to, uint4 v) {
     p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w;
 }
 inline void count_release(u32 *counter) { ++*counter; }
+// Other devices run at the same moment.
+inline u32 load_acquire_system(const u32 *from) {
+    pretend->yield("a load of", from);
+    return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+inline void store_relaxed_system(void *to, u32 v) { __atomic_store_n((u32 *)to, v, __ATOMIC_RELAXED); }
+inline void store_relaxed4_system(void *to, uint4 v) { store_relaxed4(to, v); }
+inline void store_release_system(u32 *to, u32 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
+inline void count_release_system(u32 *counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE); }
 inline u32 load_system(const u32 *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline u64 now_ns() {
     pretend->yield("now_ns", nullptr);
