@@ -79,7 +79,7 @@ fn bench(
         let loaded = begun.elapsed();
         let mut context = program.cuda_context()?;
         let ready = begun.elapsed();
-        let replaying = ReplayTools::replaying(&context);
+        let replaying = ReplayTools::replaying(&mut context);
         println!("{shape} {replaying}: loaded {loaded:.2?}, ready {ready:.2?}");
         if let Some(tuning) = context.tuning() {
             println!("  {tuning}");
@@ -98,7 +98,7 @@ fn bench(
                 context.chain(&[start], &Control::default(), &mut |_| true)?;
                 best = best.min(begun.elapsed().as_secs_f64() / f64::from(tokens));
             }
-            if let Some(note) = ReplayTools::replaying(&context).note {
+            if let Some(note) = ReplayTools::replaying(&mut context).note {
                 println!("  {note}");
             }
             let cached = program.program().position_bytes().unwrap_or(0) * u64::from(depth);
@@ -112,7 +112,7 @@ fn bench(
         if only_chains {
             continue;
         }
-        if ReplayTools::replaying(&context).replay == Replay::Persistent {
+        if ReplayTools::replaying(&mut context).replay == Replay::Persistent {
             for &depth in depths {
                 several(&mut context, depth)?;
             }

@@ -71,7 +71,7 @@ fn bench(
     options.replay = Some(replay);
     let program = CudaDevice::open(0, &options)?.load_program(program, &checkpoint)?;
     let mut context = program.cuda_context()?;
-    let replaying = ReplayTools::replaying(&context);
+    let replaying = ReplayTools::replaying(&mut context);
     println!(
         "{shape} {replaying}, {slots} slots, at {depth}; rows per launch: {:?}",
         context.rows_together()
@@ -100,7 +100,7 @@ fn bench(
     if !chains.is_empty() {
         println!("  us per step of a chain: {chains}");
     }
-    if let Some(note) = ReplayTools::replaying(&context).note {
+    if let Some(note) = ReplayTools::replaying(&mut context).note {
         println!("  {note}");
     }
     Ok(())

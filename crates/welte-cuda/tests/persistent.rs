@@ -115,7 +115,7 @@ fn every_position_around_the_first_split_agrees_with_the_graph() {
     let wrong: Vec<String> = rows
         .filter_map(|row| compare_with_graph(&mut context, row))
         .collect();
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -159,7 +159,7 @@ fn attention_of_every_shape_agrees_with_the_graph() {
             wrong.extend(problem.map(|problem| format!("{head_dim} {problem}")));
             first = position + 1;
         }
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -217,7 +217,7 @@ fn layers_in_several_caches_agree_with_the_reference() {
     let got = step(&mut context, PassKind::Decode, &several);
     let want = step(reference.as_mut(), PassKind::Decode, &several);
     assert!(difference(&got, &want) < 1e-2);
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
 }
 
 fn samplings() -> [Sampling; 3] {
@@ -263,7 +263,7 @@ fn a_chain_equals_any_split_of_it() {
             let mut context = load(&program, &checkpoint);
             set_slot(&mut context, 1, &settings, &[]);
             let tokens = chain(&mut context, start(3, 1), &lengths);
-            assert_eq!(replaying(&context), (Replay::Persistent, None));
+            assert_eq!(replaying(&mut context), (Replay::Persistent, None));
             all.push((tokens, bits(&logits(&mut context))));
         }
         assert_eq!(all[0].0.len(), count);
@@ -375,7 +375,7 @@ fn chains_report_the_probabilities_of_steps() {
             context
                 .chain(&[begin], &Control::default(), &mut emit)
                 .unwrap();
-            assert_eq!(replaying(&context), (Replay::Persistent, None));
+            assert_eq!(replaying(&mut context), (Replay::Persistent, None));
             assert_eq!(emitted.len(), steps as usize);
             let mut row = start(3, 1);
             for one in emitted {
@@ -435,7 +435,7 @@ fn tokens_are_chosen_within_their_masks() {
         let row = start(3, 1);
         let control = Control::default();
         let tokens = chain_while(&mut context, row, count + 9, &control, &mut go_on);
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
         assert_eq!((tokens.len(), tokens[count]), (count + 1, NO_MASK));
         for (position, token) in (1..).zip(&tokens[..count]) {
             assert!(allows(position, *token), "{token} at {position}");
@@ -513,7 +513,7 @@ fn a_stuck_block_ends_in_an_error_and_the_graph_continues() {
     context.stall_block(5, 20_000_000);
     set_slot(&mut context, 0, &greedy, &[]);
     assert_eq!(chain_of(&mut context, start, 40), want);
-    let (replay, note) = replaying(&context);
+    let (replay, note) = replaying(&mut context);
     assert_eq!(replay, Replay::Graph);
     assert!(
         note.as_ref().unwrap().contains("waited too long"),
@@ -523,7 +523,7 @@ fn a_stuck_block_ends_in_an_error_and_the_graph_continues() {
     context.stall_block(u32::MAX, 2_000_000_000);
     context.set_replay(Replay::Persistent).unwrap();
     assert_eq!(chain_of(&mut context, start, 40).len(), 40);
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_timeline_has_the_work_of_every_block() {
     }
     assert!(timeline.kinds().iter().any(|kind| kind.op == Op::Attention));
     // Afterwards chains run as before, without clocks.
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     let row = Row::new(9, 60, 0);
     assert_eq!(chain_of(&mut context, row, 12).len(), 12);
     let far = ChainStart {
@@ -588,7 +588,7 @@ fn a_model_that_it_cannot_run_is_replayed_as_a_graph_with_the_reason() {
         ..model::Model::small(15)
     });
     let mut context = open(&program, &checkpoint, Replay::Persistent);
-    let (replay, note) = replaying(&context);
+    let (replay, note) = replaying(&mut context);
     assert_eq!(replay, Replay::Graph);
     let note = note.unwrap();
     assert!(note.contains("not convolved by a product"), "{note}");
@@ -643,7 +643,7 @@ fn random_chains_give_the_text_of_one_long_chain() {
             );
         }
         assert_eq!(got, text[..got.len()], "token {token}");
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
         chains += 1;
     }
     assert!(chains > 0);

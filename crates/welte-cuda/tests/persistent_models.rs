@@ -195,13 +195,13 @@ fn problems(case: &Case) -> Vec<String> {
         }
         first = position + 1;
     }
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     wrong
 }
 
 fn load_any(program: &Program, checkpoint: &dyn Checkpoint) -> CudaContext {
-    let context = common::open(program, checkpoint, Replay::Persistent);
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    let mut context = common::open(program, checkpoint, Replay::Persistent);
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     context
 }
 
@@ -348,7 +348,7 @@ fn experts_of_every_shape_agree_with_the_reference() {
                 wrong.push(format!("{i} at {}: a step is not a chain", row.position));
             }
         }
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -476,7 +476,7 @@ fn attention_with_sinks_agrees_with_the_reference() {
             assert_eq!(bits(&alone), bits(&got), "{position}");
             first = position + 1;
         }
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     }
 }
 
@@ -496,7 +496,7 @@ fn a_chain_of_every_family_equals_its_parts() {
             set_slot(&mut context, 0, &Sampling::default(), &[]);
             let start = Row::new(3, 0, 0);
             let tokens = common::chain(&mut context, start, &lengths);
-            assert_eq!(replaying(&context), (Replay::Persistent, None));
+            assert_eq!(replaying(&mut context), (Replay::Persistent, None));
             all.push((tokens, bits(&logits(&mut context))));
         }
         assert!(all[0] == all[1], "{}", case.name);
@@ -673,7 +673,7 @@ fn products_of_parts_agree_with_the_reference() {
     pair.chain(3);
     pair.prompt(20);
     pair.chain(4);
-    assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut pair.context), (Replay::Persistent, None));
 }
 
 /// A sequence on the persistent kernel and on the reference device. Both see the same tokens.
@@ -709,7 +709,7 @@ impl Pair {
         let at = self.next.position;
         let off = difference(&logits(&mut self.context), &want);
         // Beside a busy program the kernel may have given up.
-        let by = replaying(&self.context);
+        let by = replaying(&mut self.context);
         assert!(
             off <= self.allowed,
             "logits at {at} are off by {off}, {by:?}"
@@ -751,7 +751,7 @@ fn check_chains(cases: &[Case]) {
         assert_eq!(pair.chain(3).len(), 3);
         pair.prompt(110);
         assert_eq!(pair.chain(2).len(), 2);
-        assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut pair.context), (Replay::Persistent, None));
     }
 }
 
@@ -780,7 +780,7 @@ fn experts_without_gates_in_brief() {
     if gpu() {
         let mut pair = Pair::new(&ungated_models()[2]);
         assert_eq!(pair.chain(4).len(), 4);
-        assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut pair.context), (Replay::Persistent, None));
     }
 }
 
@@ -842,12 +842,12 @@ fn states_are_those_of_the_last_token_of_a_chain() {
         // Another sequence begins, whatever states the page holds.
         pair.next = Row::new(5, 0, 0);
         pair.chain(2);
-        assert_eq!(replaying(&pair.context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut pair.context), (Replay::Persistent, None));
         again(&mut pair);
         pair.context.stall_block(1, 20_000);
         let tokens = pair.chain(count);
         assert_eq!(tokens.len(), count);
-        assert_eq!(replaying(&pair.context).0, Replay::Graph);
+        assert_eq!(replaying(&mut pair.context).0, Replay::Graph);
         pair.chain(2);
     }
 }

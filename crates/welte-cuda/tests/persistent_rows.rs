@@ -308,7 +308,7 @@ fn rows_after_pictures_agree_with_the_reference() {
         let got = step(&mut context, PassKind::Decode, &[grid]);
         let off = difference(&got, &step(reference.as_mut(), PassKind::Decode, &[grid]));
         assert!(off < 8e-2, "{off}");
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     }
 }
 
@@ -334,8 +334,8 @@ fn fast_steps_have_the_bits_of_the_kernels_for_so_many_rows() {
         let mut options = replayed(Replay::Persistent);
         options.steps = Steps::Fast;
         let mut fast = open_with(&many, &weights, &options);
-        assert_eq!(replaying(&launched).0, Replay::Graph);
-        assert_eq!(replaying(&fast), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut launched).0, Replay::Graph);
+        assert_eq!(replaying(&mut fast), (Replay::Persistent, None));
         assert_eq!(fast.rows_together(), Ok(8));
         let all = [&mut persistent, &mut launched, &mut fast];
         let mut n = Numbers(seed);
@@ -447,7 +447,7 @@ fn rows_have_the_bits_of_a_chain(replay: Replay) {
                 }
             }
         }
-        assert_eq!(replaying(&context), (replay, None));
+        assert_eq!(replaying(&mut context), (replay, None));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -530,7 +530,7 @@ fn random_steps_give_the_same_logits_each_time() {
             let (several, logits) = &known[n.below(known.len() as u32) as usize];
             let got = step(&mut context, PassKind::Decode, several);
             assert_eq!(got, *logits, "{several:?}");
-            assert_eq!(replaying(&context), (Replay::Persistent, None));
+            assert_eq!(replaying(&mut context), (Replay::Persistent, None));
             steps += 1;
         }
     }
@@ -555,7 +555,7 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
     let [_, want] = both(&mut context, PassKind::Decode, &several);
     context.stall_block(5, 20_000_000);
     assert_eq!(step(&mut context, PassKind::Decode, &several), want);
-    let (replay, note) = replaying(&context);
+    let (replay, note) = replaying(&mut context);
     assert_eq!(replay, Replay::Graph);
     let note = note.unwrap();
     assert!(
@@ -568,7 +568,7 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
     context.set_replay(Replay::Persistent).unwrap();
     let again = step(&mut context, PassKind::Decode, &several);
     assert!(difference(&again, &want) < 2e-3);
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
 }
 
 /// Three slots at different depths, each with its own sampling, and their chains one by one.
@@ -651,7 +651,7 @@ fn slots_of_a_chain_make_the_tokens_that_they_make_alone() {
             bits(&after),
             bits(&step(&mut context, PassKind::Decode, &rows))
         );
-        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     }
 }
 
@@ -673,7 +673,7 @@ fn a_stuck_block_does_not_end_a_chain_of_slots() {
     context.stall_block(5, 20_000_000);
     sample_in(&mut context, &[]);
     assert_eq!(chain_together(&mut context, &starts), want);
-    let (replay, note) = replaying(&context);
+    let (replay, note) = replaying(&mut context);
     assert_eq!(replay, Replay::Graph);
     assert!(note.unwrap().contains("waited too long"));
 }

@@ -314,7 +314,7 @@ pub trait Context: Send {
 /// An extension of [`Context`] for devices that replay in more than one way.
 pub trait ReplayTools {
     /// How chains are replayed now.
-    fn replaying(&self) -> Replaying;
+    fn replaying(&mut self) -> Replaying;
 
     /// Replays chains in another way from now on.
     fn set_replay(&mut self, replay: Replay) -> Result<(), Error>;
@@ -326,7 +326,7 @@ pub trait ReplayTools {
     fn launch_ns(&mut self, times: u32) -> Result<u64, Error>;
 
     /// The tuning parameters in use, in words, if the way of replaying has any.
-    fn tuning(&self) -> Option<String>;
+    fn tuning(&mut self) -> Option<String>;
 }
 
 /// The step over rows of one pass.

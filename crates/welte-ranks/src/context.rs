@@ -10,7 +10,7 @@ use std::sync::Arc;
 use welte_device::timeline::{Span, Timeline};
 use welte_device::{
     ChainStart, Checks, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs,
-    MaskBoard, Profile, Seat, SlotState, Stage, Step, StepOptions,
+    MaskBoard, Profile, Replay, ReplayTools, Replaying, Seat, SlotState, Stage, Step, StepOptions,
 };
 use welte_table::{BufferId, Class, Kept, PassKind, Program};
 
@@ -399,6 +399,10 @@ impl Context for RanksContext {
         self.first.profile()
     }
 
+    fn replays(&mut self) -> Option<&mut dyn ReplayTools> {
+        self.first.replays().is_some().then_some(self)
+    }
+
     /// The lanes of all ranks, one rank after the other. Clocks of ranks begin with their own step.
     fn last_step(&self) -> Timeline {
         let mut timeline = self.first.last_step();
@@ -417,6 +421,41 @@ impl Context for RanksContext {
             command.command = origins[command.command as usize] as u32;
         }
         timeline
+    }
+}
+
+/// What one rank says counts for all, since they do the same.
+impl ReplayTools for RanksContext {
+    fn replaying(&mut self) -> Replaying {
+        match self.first.replays() {
+            Some(tools) => tools.replaying(),
+            None => Replaying {
+                replay: Replay::Launches,
+                note: None,
+            },
+        }
+    }
+
+    fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
+        self.each(|context| {
+            let tools = context.replays();
+            tools.map_or(Ok(()), |tools| tools.set_replay(replay))
+        })
+    }
+
+    fn timeline(&mut self, _: ChainStart) -> Result<Timeline, Error> {
+        Err(Error::request("several ranks have no timeline of a chain"))
+    }
+
+    fn launch_ns(&mut self, times: u32) -> Result<u64, Error> {
+        match self.first.replays() {
+            Some(tools) => tools.launch_ns(times),
+            None => Ok(0),
+        }
+    }
+
+    fn tuning(&mut self) -> Option<String> {
+        self.first.replays()?.tuning()
     }
 }
 

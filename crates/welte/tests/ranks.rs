@@ -347,6 +347,8 @@ fn gpus(count: usize, replay: Replay) -> Vec<Arc<dyn Device>> {
 
 /// Logits of steps of one row, and tokens of chains, greedy and sampled, over a context that is split.
 fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
+    let replaying = context.replays().expect("a GPU").replaying();
+    assert_eq!(replaying.to_string(), "persistent");
     let program = context.program().clone();
     let pass = |kind| program.pass(kind).expect("a pass");
     let token = |position: u32| (7 + 13 * position) % program.vocab;

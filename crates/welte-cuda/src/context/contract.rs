@@ -318,7 +318,7 @@ impl Context for CudaContext {
 }
 
 impl ReplayTools for CudaContext {
-    fn replaying(&self) -> Replaying {
+    fn replaying(&mut self) -> Replaying {
         Replaying {
             replay: self.replay,
             note: self.note.clone(),
@@ -342,7 +342,7 @@ impl ReplayTools for CudaContext {
         self.done(measured)
     }
 
-    fn tuning(&self) -> Option<String> {
+    fn tuning(&mut self) -> Option<String> {
         self.tuning_in_words()
     }
 }

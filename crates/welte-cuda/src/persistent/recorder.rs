@@ -39,15 +39,21 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         return Err("recurrent state in steps of several rows".to_string());
     }
     // Every block must have rows of every product, except of the small ones (docs/architecture/persistent.md).
-    let products = (0..pass.commands.len()).filter(|index| !is_small(pass, *index));
-    let rows = products.filter_map(|i| gate_rows(pass, i).or_else(|| rows_of(&pass.commands[i])));
-    let rows = rows.min();
-    let blocks = rows.unwrap_or(1).min(cx.gpu.sms).max(1);
+    let products = || (0..pass.commands.len()).filter(|index| !is_small(pass, *index));
+    let rows = |i: usize| gate_rows(pass, i).or_else(|| rows_of(&pass.commands[i]));
+    let fewest = |rows: Option<u32>| rows.unwrap_or(1).min(cx.gpu.sms).max(1);
+    let blocks = fewest(products().filter_map(rows).min());
+    let of_all = |i: usize| {
+        let matrix = pass.commands[i].weights[0];
+        Some(exchange::rows_of_all(cx.program, matrix, rows(i)?))
+    };
+    let usual_blocks = fewest(products().filter_map(of_all).min());
     let mut recorder = Recorder {
         cx,
         pass,
         budget,
         blocks,
+        usual_blocks,
         widths: widths(pass),
         vectors: BTreeMap::new(),
         row_widths: BTreeMap::new(),

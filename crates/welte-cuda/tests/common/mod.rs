@@ -175,8 +175,8 @@ pub fn open_with(
 
 /// The same, where the persistent kernel must be in use.
 pub fn load(program: &Program, checkpoint: &Made) -> CudaContext {
-    let context = open(program, checkpoint, Replay::Persistent);
-    assert_eq!(replaying(&context), (Replay::Persistent, None));
+    let mut context = open(program, checkpoint, Replay::Persistent);
+    assert_eq!(replaying(&mut context), (Replay::Persistent, None));
     context
 }
 
@@ -188,7 +188,7 @@ pub fn oracle(program: &Program, checkpoint: &dyn Checkpoint) -> Box<dyn Context
     loaded.context().unwrap()
 }
 
-pub fn replaying(context: &CudaContext) -> (Replay, Option<String>) {
+pub fn replaying(context: &mut CudaContext) -> (Replay, Option<String>) {
     let Replaying { replay, note } = ReplayTools::replaying(context);
     (replay, note)
 }

@@ -256,7 +256,7 @@ impl Recorder<'_> {
                 kv_heads,
                 ..a
             };
-            AttentionJobs::of(&a, turn.rot, self.blocks, self.several_sizes)
+            AttentionJobs::of(&a, turn.rot, self.usual_blocks, self.several_sizes)
         };
         let mut jobs = of_heads(a.heads, a.kv_heads)?;
         if let Some(Exchanged { deal, .. }) = whole.filter(|whole| whole.deal.unit == a.head_dim) {

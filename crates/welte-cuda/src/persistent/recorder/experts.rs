@@ -110,7 +110,7 @@ impl Recorder<'_> {
         let word = |name| command.word(name).unwrap_or(0);
         let (used, experts) = (word("used"), word("experts"));
         let share = all.div_ceil(self.blocks);
-        let shape = self.shape(format, &p, self.rows_of_all(matrix, all), MAX_OUTPUTS)?;
+        let shape = self.shape(format, &p, all, MAX_OUTPUTS)?;
         let (sets, row) = (shape.sets, shape.sets * row_bytes(format, p.k));
         let (lanes, rows) = shape.arrange()?;
         if sums && share > MAX_OUTPUTS {

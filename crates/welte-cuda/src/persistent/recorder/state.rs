@@ -9,6 +9,7 @@ use super::super::instruction::{Instruction, REUSES_INPUT, TUNED_VARIANTS};
 use super::super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::super::share::{RowDivider, Share};
 use super::super::variants::{self, Output, Variant, Variants, tuning_index};
+use super::exchange;
 use crate::layout;
 use std::collections::BTreeMap;
 use welte_table::{
@@ -74,6 +75,8 @@ pub(super) struct Recorder<'a> {
     pub(super) pass: &'a Pass,
     pub(super) budget: SharedMemoryBudget,
     pub(super) blocks: u32,
+    /// Blocks that one GPU would have for the whole model. They decide how sums are divided, so ranks have the bits of one GPU.
+    pub(super) usual_blocks: u32,
     /// Floats of one row of each buffer.
     pub(super) widths: BTreeMap<BufferId, u64>,
     /// By buffer and width of its rows: a write of a narrower row would leave the end of the vector with old tags.
@@ -450,7 +453,7 @@ impl<'a> Recorder<'a> {
         let chunks = Chunks::of(format, p.k);
         // The bits of a product depend on the lanes, and with F16 and F32 on the rows of a slot. So both kernels have the same.
         let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
-        let shape = self.shape(format, p, self.rows_of_all(p.matrix, p.n), outputs)?;
+        let shape = self.shape(format, p, p.n, outputs)?;
         let (sets, row) = (shape.sets, shape.sets * row_bytes(format, p.k));
         let slot = slot_limit(format, self.cx.gpu.shared_per_block);
         let (local, read) = self.read_or_own(p.input)?;
@@ -561,7 +564,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// The shape of a product of which all blocks have `rows` rows, and each publishes at most `outputs` at once.
+    /// The shape of a product of `rows` rows, of which a block publishes at most `outputs` at once.
     pub(super) fn shape(
         &self,
         format: Format,
@@ -569,7 +572,8 @@ impl<'a> Recorder<'a> {
         rows: u32,
         outputs: u32,
     ) -> Result<ProductShape, String> {
-        let share = rows.div_ceil(self.blocks);
+        let rows = exchange::rows_of_all(self.cx.program, p.matrix, rows);
+        let share = rows.div_ceil(self.usual_blocks);
         let sets = if p.kind == Output::ActMul { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
         let slot = slot_limit(format, self.cx.gpu.shared_per_block);
