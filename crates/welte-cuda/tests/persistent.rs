@@ -123,6 +123,42 @@ fn every_position_around_the_first_split_agrees_with_the_graph() {
 /// ropes of a part of a head; contexts of one position, of one split and of many.
 #[test]
 #[ignore = "needs a GPU"]
+fn rows_too_long_for_the_ring_are_multiplied_by_columns() {
+    if !gpu() {
+        return;
+    }
+    // A little more than a slot has.
+    for (format, hidden) in [
+        (Format::BF16, 16_512),
+        (Format::F16, 16_640),
+        (Format::F32, 16_896),
+    ] {
+        let config = Config {
+            format,
+            hidden,
+            layers: 1,
+            slots: 1,
+            decode_rows: 1,
+            ..config(31)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut fast = load(&program, &checkpoint);
+        let mut plain = oracle(&program, &checkpoint);
+        assert_eq!(replaying(&mut fast), (Replay::Persistent, None));
+        for position in 0..2 {
+            let row = Row::new(5 + position, position, 0);
+            chain_of(&mut fast, row, 1);
+            let off = difference(
+                &logits(&mut fast),
+                &step(plain.as_mut(), PassKind::Decode, &[row]),
+            );
+            assert!(off < 2e-2, "{format:?} {hidden}: off by {off}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
 fn attention_of_every_shape_agrees_with_the_graph() {
     if !gpu() {
         return;

@@ -8,7 +8,7 @@
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
 // INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES, HIDDEN (floats, see add_normed.cuh; or 0), CHOSEN
-// (experts of a choice at most; or 0), RANKS (of a model on several GPUs; else 1). The kernel for steps also has STEP_ROWS, the most rows; then RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
+// (experts of a choice at most; or 0), HELD (rows whose sums wait; or 0), RANKS (of a model on several GPUs; else 1). The kernel for steps also has STEP_ROWS, the most rows; then RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
@@ -178,6 +178,9 @@ struct Shared {
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
 #if HIDDEN
     alignas(16) float hidden[HIDDEN]; // the block's copy of the hidden vector (add_normed.cuh)
+#endif
+#if HELD
+    float held[HELD]; // sums of the block's rows, for the product with the next columns
 #endif
     alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // the slices' sums of the matrix's rows
     alignas(128) u8 scratchpad[SCRATCHPAD_BYTES];

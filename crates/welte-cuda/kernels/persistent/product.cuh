@@ -257,7 +257,7 @@ template <class V> __device__ __forceinline__ float norm_factor(const float (&sq
 template <class V> __device__ __forceinline__ float result(const float (*parts)[OUTPUTS], u32 row, float factor, float before) {
     float v = sum_slices(parts, row) * factor;
     if constexpr (V::output == Output::ActMul) v = gated(V::act, v, sum_slices(parts, OUTPUTS / 2 + row) * factor);
-    if constexpr (V::output == Output::Add || V::bias) v += before;
+    if constexpr (V::output == Output::Add || V::output == Output::Hold || V::bias) v += before;
     if constexpr (V::output == Output::Act) v = activate(V::act, v);
     if constexpr (V::output == Output::Logits) {
         v *= V::scale;
@@ -340,6 +340,13 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         if constexpr (V::gated)
             if (begin == 0) factor *= sigmoid(await_value(w, exchange + more.input, gate, gate_tag));
         if (tid >= rows) continue;
+#if HELD
+        if constexpr (V::column != 0) before += s->held[begin + tid];
+        if constexpr (V::output == Output::Hold) {
+            s->held[begin + tid] = result<V>(parts, tid, factor, before);
+            continue;
+        }
+#endif
         if constexpr (V::output == Output::Add) before += V::follows ? await_value(w, out + begin + tid, sum, tag_of(turn, in.writes_per_turn, in.writes - 1u)) : value(sum);
         float v = convolution.next(result<V>(parts, tid, factor, before));
         if constexpr (V::gates_inputs) v = gated(V::act, v, await_value(w, inputs + begin + tid, sum, tag_of(turn, more.reads_per_turn, more.reads)));

@@ -12,6 +12,7 @@ enum class Output : u32 {
     ActMul, // the activation of the gate's results times those of `up`
     Act,    // their activation replaces the output
     Logits,
+    Hold,   // the block keeps them for the product with the next columns
 };
 
 // Lanes of the streaming warp that copy. With bulk copies one lane does all the work: no time may pass between a free slot and its
@@ -188,6 +189,7 @@ struct Streamer {
         if constexpr (V::used != 0) return feed_experts<V>(in, share, max_in_flight);
 #endif
         if constexpr (BY_CHUNKS<V>) return feed_chunks<V>(in, share, max_in_flight);
+        if constexpr (V::row_k != V::k) return feed_columns<V>(in, share, max_in_flight);
         using L = Slot<V>;
         constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
         // Plane after plane; within a plane gate and up in turn.
@@ -253,6 +255,23 @@ struct Streamer {
         return true;
     }
 #endif
+
+    // The same, with some columns of rows of floats: a copy for each row.
+    template <class V> __device__ __forceinline__ bool feed_columns(const Instruction &in, Share share, u32 max_in_flight) {
+        using L = Slot<V>;
+        static_assert(L::F::PLANES == 1 && L::SETS == 1, "whole bytes of every column");
+        constexpr u64 WHOLE = round_up(V::row_k / L::F::elements(0) * L::F::bytes(0), 16);
+        u64 from = in.weight + share.first * WHOLE + V::column / L::F::elements(0) * L::F::bytes(0);
+        for (u32 row = 0; row < share.rows; row += V::rows) {
+            u32 rows = min((u32)V::rows, share.rows - row);
+            Place place;
+            if (!open_slot<V>(rows * L::ROW, max_in_flight, place)) return false;
+#pragma unroll 1
+            for (u32 i = 0; i < rows; i++, from += WHOLE) copy(place, i * L::ROW, from, L::ROW);
+            close_slot<V>(place);
+        }
+        return true;
+    }
 
     // The same, one chunk of all rows after the other, as a step multiplies them: a copy for each line of a slot.
     template <class V> __device__ __forceinline__ bool feed_chunks(const Instruction &in, Share share, u32 max_in_flight) {

@@ -62,6 +62,8 @@ pub(super) struct SharedMemoryNeeds {
     pub(super) hidden: u32,
     /// Experts of a choice at most.
     pub(super) chosen: u32,
+    /// Rows of a block whose sums wait for the next columns.
+    pub(super) held: u32,
     /// Rows whose results wait together.
     pub(super) outputs: u32,
     /// The largest slot of the ring, in bytes, and the most slots that are multiplied together.
@@ -94,6 +96,7 @@ impl SharedMemoryNeeds {
             + self.pages * 4
             + self.hidden * 4
             + self.chosen * 16
+            + self.held * 4
             + 8
             + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 24)
             + 512;

@@ -252,6 +252,7 @@ impl Recorder<'_> {
             ("ANGLES", needs.angles),
             ("HIDDEN", needs.hidden),
             ("CHOSEN", needs.chosen),
+            ("HELD", needs.held),
             ("SHARED_BYTES", gpu.shared_per_block),
             ("HEAD_DIM", checked.head_dim),
             ("PAGE", program.page),

@@ -37,6 +37,8 @@ pub(crate) enum Output {
     Act,
     /// They are logits.
     Logits,
+    /// The block keeps them for the product with the next columns.
+    Hold,
 }
 
 /// A Rust type with the C++ type that its constants have.
@@ -135,6 +137,9 @@ constants! {
         n: u32,
         k: u32,
         output: Output,
+        /// Elements of a whole row of the matrix, and the first column.
+        row_k: u32,
+        column: u32,
         /// The activation of [`Output::ActMul`], [`Output::Act`], or of `gates_inputs`.
         act: u32,
         /// Lanes that share a row.

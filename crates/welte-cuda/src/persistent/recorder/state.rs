@@ -55,6 +55,9 @@ pub(super) struct PendingNorm {
     pub(super) norm: InputNorm,
 }
 
+/// Bytes of a row of floats at most: those of the longest BF16 rows that tensor cores multiply whole.
+const MOST_ROW_BYTES: u32 = 32 << 10;
+
 /// Activations without a gate that products take over: SiLU, both kinds of GELU, and the square of ReLU.
 pub(super) const ACTIVATIONS: [u32; 4] = [0, 1, 2, 4];
 
@@ -129,7 +132,16 @@ pub(super) struct Recorder<'a> {
     pub(super) several_sizes: bool,
 }
 
+/// Columns of a matrix, whose rows are too long to be streamed and multiplied whole.
+#[derive(Clone, Copy)]
+pub(super) struct Columns {
+    /// Elements of a whole row, and the first column.
+    row_k: u32,
+    first: u32,
+}
+
 /// A product as the kernel sees it.
+#[derive(Clone, Copy)]
 pub(super) struct Product {
     pub(super) matrix: WeightId,
     pub(super) input: BufferRef,
@@ -145,6 +157,8 @@ pub(super) struct Product {
     pub(super) score: Option<BufferRef>,
     /// The inputs that results multiply, after the activation.
     pub(super) inputs: Option<BufferRef>,
+    /// The columns, if they are not all.
+    pub(super) columns: Option<Columns>,
 }
 
 impl Product {
@@ -163,6 +177,7 @@ impl Product {
             stride: word("y_stride"),
             score: None,
             inputs: None,
+            columns: None,
         }
     }
 
@@ -188,6 +203,8 @@ impl Product {
             norm: self.norm.is_some(),
             grouped: self.norm.is_some_and(|norm| norm.grouped),
             eps: self.norm.map_or(0.0, |norm| norm.eps),
+            row_k: self.columns.map_or(self.k, |columns| columns.row_k),
+            column: self.columns.map_or(0, |columns| columns.first),
             scale: 1.0,
             span: 1,
             block_meta: layout::side_bytes(format),
@@ -249,6 +266,16 @@ pub(super) fn after_parts<'a>(
         let fills = matches!(c.op, Op::Matmul | Op::NormMatmul) && p.kind == Output::Store;
         !(fills && c.buffers[1].buffer == p.output.buffer)
     })
+}
+
+/// How many parts the columns of a matrix make: rows of floats are too long to be whole in slots of the ring.
+fn column_parts(format: Format, k: u32) -> u32 {
+    match format {
+        Format::BF16 | Format::F16 | Format::F32 => {
+            row_bytes(format, k).div_ceil(MOST_ROW_BYTES).max(1)
+        }
+        _ => 1,
+    }
 }
 
 /// Rows of a product, which blocks divide among themselves.
@@ -448,6 +475,44 @@ impl<'a> Recorder<'a> {
     }
 
     pub(super) fn product(&mut self, index: usize, p: &Product) -> Result<(), String> {
+        let shares = self.divider.divide(p.n);
+        let parts = column_parts(self.cx.format(p.matrix), p.k);
+        if parts == 1 {
+            return self.one_product(index, p, shares);
+        }
+        let k = p.k / parts;
+        if self.budget.is_step
+            || p.kind != Output::Add
+            || p.norm.is_some()
+            || p.k % (64 * parts) != 0
+        {
+            return Err(format!("rows of {} elements", p.k));
+        }
+        // A block keeps the sums of its rows until the last columns.
+        let most = shares.iter().map(|share| share.rows).max();
+        self.needs.held = self.needs.held.max(most.unwrap_or(0));
+        for first in (0..p.k).step_by(k as usize) {
+            let part = Product {
+                input: BufferRef {
+                    offset: p.input.offset + 4 * first,
+                    ..p.input
+                },
+                k,
+                kind: if first + k == p.k {
+                    p.kind
+                } else {
+                    Output::Hold
+                },
+                columns: Some(Columns { row_k: p.k, first }),
+                ..*p
+            };
+            self.one_product(index, &part, shares.clone())?;
+        }
+        Ok(())
+    }
+
+    /// A product whose rows are multiplied whole, or some of their columns.
+    fn one_product(&mut self, index: usize, p: &Product, shares: Vec<Share>) -> Result<(), String> {
         let format = self.cx.format(p.matrix);
         let blocks = format.rounds_activations();
         let chunks = Chunks::of(format, p.k);
@@ -460,7 +525,10 @@ impl<'a> Recorder<'a> {
         let known = self.staged;
         let flags = self.stage(format, p);
         let follows = p.kind == Output::Add && self.is_unread(p.output.buffer)?;
-        let whole = self.exchange_after(index, p.output)?;
+        let whole = match p.kind {
+            Output::Hold => None,
+            _ => self.exchange_after(index, p.output)?,
+        };
         if whole
             .as_ref()
             .is_some_and(|whole| whole.vectors != 1 || whole.at != p.output)
@@ -471,7 +539,7 @@ impl<'a> Recorder<'a> {
             self.set_row_width(p.output, p.stride);
         }
         let write = match p.kind {
-            Output::Logits => (0, 0),
+            Output::Logits | Output::Hold => (0, 0),
             _ => self.write(p.output)?,
         };
         let (lanes, rows) = shape.arrange()?;
@@ -549,7 +617,6 @@ impl<'a> Recorder<'a> {
             Some(from) => Some(self.more(from)?),
         };
         let variant = self.product_variant(format, constants, slot);
-        let shares = self.divider.divide(p.n);
         let norm = p.norm_weight();
         let added = bias.map_or(NO_WEIGHT, |(weight, _)| weight);
         let instruction = Instruction {
