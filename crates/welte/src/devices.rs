@@ -120,6 +120,11 @@ impl Kind {
         }
     }
 
+    /// How many there are on this machine.
+    pub(crate) fn count(&self) -> u32 {
+        (self.reports)().len() as u32
+    }
+
     /// Whether the engine may choose it by itself.
     pub(crate) fn is_automatic(&self) -> bool {
         self.automatic.is_some()

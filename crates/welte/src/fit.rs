@@ -1,6 +1,6 @@
 //! Whether a plan fits in memory, what would fit, and the longest context that does.
 
-use crate::devices::{open_device, open_ranks, with_experts_on_cpu};
+use crate::devices::{Kind, open_device, open_ranks, with_experts_on_cpu};
 use crate::{DEFAULT_CONTEXT, Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Demand, Device, DeviceId, Plan};
@@ -239,6 +239,22 @@ pub(crate) fn placed(
         0 => Ok(device),
         layers => with_experts_on_cpu(device, layers, &options.for_device()),
     }
+}
+
+/// Devices that consist of 2, 4 or 8 of a kind, for a model that one of them lacks the memory for.
+pub(crate) fn more_ranks(
+    kind: &Kind,
+    why: &Error,
+    options: &LoadOptions,
+) -> impl Iterator<Item = Arc<dyn Device>> {
+    let lacks = matches!(why, Error::Memory { .. });
+    let alone = options.ranks <= 1 && options.cpu_experts == 0;
+    let there = if lacks && alone { kind.count() } else { 0 };
+    let counts = [2, 4, 8].into_iter().filter(move |count| *count <= there);
+    counts.filter_map(|count| {
+        let numbers: Vec<u32> = (0..count).collect();
+        open_ranks(kind.name, &numbers, &options.for_device()).ok()
+    })
 }
 
 /// The ranks of a model on devices of these numbers.

@@ -239,14 +239,22 @@ fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
                     });
                 };
                 let last = kinds.peek().is_none();
-                let found = kind.open_first(&options.for_device()).and_then(|device| {
-                    let device = fit::placed(device, options)?;
+                let planned_on = |device: Arc<dyn Device>, must_fit: bool| {
                     let planned = plan_on(device.as_ref())?;
-                    if !last && !options.ignore_memory {
+                    if must_fit && !options.ignore_memory {
                         let (checkpoint, sized) = (checkpoint.as_ref(), &planned.sized);
                         check_fit(&planned.plan, device.as_ref(), checkpoint, &spec, sized)?;
                     }
                     Ok((device, planned))
+                };
+                let first = kind.open_first(&options.for_device());
+                let first = first.and_then(|device| fit::placed(device, options));
+                let found = first.and_then(|device| planned_on(device, !last));
+                let found = found.or_else(|why| {
+                    let mut ranks = fit::more_ranks(kind, &why, options);
+                    let fits = ranks.find_map(|device| planned_on(device, true).ok());
+                    drop(ranks);
+                    fits.ok_or(why)
                 });
                 match found {
                     Ok(found) => break found,
