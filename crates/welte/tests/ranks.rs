@@ -148,15 +148,6 @@ fn compare(devices: &Devices, paths: &[String]) {
 }
 
 fn differences(devices: &Devices, paths: &[String]) -> Vec<String> {
-    differences_of(devices, paths, &compile, &bits)
-}
-
-fn differences_of(
-    devices: &Devices,
-    paths: &[String],
-    compile: &dyn Fn(&dyn Checkpoint) -> Program,
-    bits: &dyn Fn(&mut dyn Context) -> Vec<u32>,
-) -> Vec<String> {
     let mut problems = Vec::new();
     for (nth, path) in paths.iter().enumerate() {
         let model = welte_goldens::Golden::new(path);
@@ -347,8 +338,6 @@ fn gpus(count: usize, replay: Replay) -> Vec<Arc<dyn Device>> {
 
 /// Logits of steps of one row, and tokens of chains, greedy and sampled, over a context that is split.
 fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
-    let replaying = context.replays().expect("a GPU").replaying();
-    assert_eq!(replaying.to_string(), "persistent");
     let program = context.program().clone();
     let pass = |kind| program.pass(kind).expect("a pass");
     let token = |position: u32| (7 + 13 * position) % program.vocab;
@@ -404,24 +393,27 @@ fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
 #[ignore = "needs two GPUs"]
 fn persistent_kernels_on_cuda() {
     let named = std::env::var("WELTE_TEST_FAMILIES");
-    let named = named.unwrap_or_else(|_| "qwen3/ qwen3moe llama/q4_k".to_string());
+    let named = named.unwrap_or_else(|_| "qwen3/q4_k qwen3/q8_0 qwen3moe llama/q4_k".to_string());
     let [one, ranks] = [1, 2].map(|count| gpus(count, Replay::Persistent));
-    let devices = Devices {
-        one: one[0].clone(),
-        ranks: vec![(2, welte_ranks::device_by(ranks, 0, Duration::from_secs(60)))],
-    };
-    let mut problems = Vec::new();
+    let ranks = welte_ranks::device_by(ranks, 0, Duration::from_secs(60));
+    let by = |context: &mut dyn Context| context.replays().expect("a GPU").replaying().to_string();
+    let mut compared = 0;
     for path in paths(|path: &str| named.split(' ').any(|name| path.contains(name))) {
-        eprintln!("two ranks: {path}");
-        let compile = |checkpoint: &dyn Checkpoint| compile_for(1, 512, checkpoint);
-        problems.extend(differences_of(
-            &devices,
-            &[path],
-            &compile,
-            &bits_of_one_stream,
-        ));
+        let model = welte_goldens::Golden::new(&path);
+        let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
+        let program = compile_for(1, 512, &*checkpoint);
+        let mut alone = context(&*one[0], &program, &*checkpoint);
+        if by(&mut *alone) != "persistent" {
+            continue;
+        }
+        let want = bits_of_one_stream(&mut *alone);
+        let mut together = context(&*ranks, &program, &*checkpoint);
+        assert_eq!(by(&mut *together), "persistent", "{path}");
+        assert!(bits_of_one_stream(&mut *together) == want, "{path}");
+        assert_eq!(by(&mut *together), "persistent", "{path}");
+        compared += 1;
     }
-    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(compared > 0);
 }
 
 /// `WELTE_TEST_FAMILIES` names other ones.
