@@ -385,10 +385,7 @@ impl Vision {
             let step = step(spec, &places, patches, &ends);
             stage.values = self.encoders[index].run(&bytes, step, turns)?;
             if index == 0 && spec.windows.is_some() {
-                states = Some(Stage {
-                    values: stage.values.clone(),
-                    places: stage.places.clone(),
-                });
+                states = Some(std::mem::take(&mut stage));
             }
         }
         let count = (stage.values.len() / width) as u32;

@@ -8,6 +8,7 @@ use super::names::ending;
 use super::{VisionFamily, VisionSpec, WindowProjector, Windows};
 use crate::Error;
 use crate::keys::Keys;
+use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
 const MAP: &str = "deepstack_layer_map";
@@ -97,6 +98,18 @@ pub(crate) fn projectors(keys: &Keys<'_>, layers: u32) -> Result<Vec<WindowProje
         return Err(keys.error(MAP, problem));
     }
     Ok(all)
+}
+
+/// What the name of a projector's tensors begins with.
+pub(super) fn prefix(checkpoint: &dyn Checkpoint, one: &WindowProjector) -> String {
+    let kind = match one.offset {
+        None => "layerwise_projectors",
+        Some(_) => "spatial_projectors",
+    };
+    let own = format!("{kind}.{}.", one.own);
+    let end = format!("{own}norm.weight");
+    let found = ending(checkpoint, &end);
+    found.map_or(own, |name| name.trim_end_matches("norm.weight").to_string())
 }
 
 /// The chain of encoders, from what a configuration says of SigLIP.

@@ -17,6 +17,12 @@ pub(crate) use granite::projectors;
 pub use read::{unknown_vision, vision_spec};
 pub use weights::{learned_ends, learned_positions, learned_queries, learned_windows};
 
+// Sizes that a file may name.
+const MOST_DIM: u32 = 1 << 14;
+const MOST_SIDE: u32 = 1 << 14;
+const MOST_PATCH: u32 = 256;
+const MOST_QUERIES: u32 = 4096;
+
 /// The family of an encoder: what stands between patches and the embeddings of the language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisionFamily {

@@ -1,7 +1,9 @@
 //! Reads what a checkpoint's encoder of pictures is.
 
 use super::family::{self, Family, Image, Merge, Projector, ProjectorNorm, Rotation};
-use super::{Places, VisionAct, VisionFamily, VisionSpec};
+use super::{
+    MOST_DIM, MOST_PATCH, MOST_QUERIES, MOST_SIDE, Places, VisionAct, VisionFamily, VisionSpec,
+};
 use super::{granite, sam};
 use crate::Error;
 use crate::keys::Keys;
@@ -10,11 +12,7 @@ use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::{Dialect, Value};
 
-pub(super) const MOST_DIM: u32 = 1 << 14;
-pub(super) const MOST_SIDE: u32 = 1 << 14;
-pub(super) const MOST_PATCH: u32 = 256;
 const MOST_MERGE: u32 = 16;
-pub(super) const MOST_QUERIES: u32 = 4096;
 
 /// The encoder of pictures of an `mmproj` file, or of a Hugging Face directory. `None` if it has none, or one of an unknown family.
 pub fn vision_spec(checkpoint: &dyn Checkpoint) -> Result<Option<VisionSpec>, Error> {

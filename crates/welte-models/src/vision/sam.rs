@@ -5,8 +5,7 @@
 
 use super::family::Family;
 use super::names::{VisionNames, ending};
-use super::read::{MOST_DIM, MOST_PATCH, MOST_QUERIES, MOST_SIDE};
-use super::{VisionAct, VisionFamily, VisionSpec};
+use super::{MOST_DIM, MOST_PATCH, MOST_QUERIES, MOST_SIDE, VisionAct, VisionFamily, VisionSpec};
 use crate::Error;
 use crate::keys::Keys;
 use crate::names::weight;

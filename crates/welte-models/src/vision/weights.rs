@@ -2,7 +2,7 @@
 
 use super::family::{Family, Pool, Projector, ProjectorNorm, Rotation};
 use super::names::{LINE_END, SEPARATOR, VisionNames, ending};
-use super::{VisionFamily, VisionSpec, windows};
+use super::{VisionFamily, VisionSpec, granite};
 use crate::Error;
 use crate::names::{bias, weight};
 use crate::weights::{Collector, NormWeights, OutputPart, Rows};
@@ -695,7 +695,7 @@ impl Taker<'_> {
         };
         let mut tap_norms = Vec::new();
         for one in spec.windows.iter().flat_map(|windows| &windows.projectors) {
-            let name = format!("{}norm", windows::prefix(self.collector.checkpoint, one));
+            let name = format!("{}norm", granite::prefix(self.collector.checkpoint, one));
             tap_norms.push(self.norm("norm of a state", &name, 0.0)?);
         }
         let projector_norm = self.projector(names.projector_norm);
@@ -878,7 +878,7 @@ pub fn learned_windows(
     let mut read = |name: &str, side: u32| {
         let mut each = Vec::new();
         for one in &own.projectors {
-            let name = format!("{}{name}", windows::prefix(checkpoint, one));
+            let name = format!("{}{name}", granite::prefix(checkpoint, one));
             let info = taker.collector.tensor(&name, side * side, spec.dim)?;
             each.push(floats(checkpoint, &info)?);
         }

@@ -1,8 +1,8 @@
 //! The programs of queries in windows: among each other, and with the patches of their window.
 
-use super::names::ending;
+use super::granite::prefix;
 use super::weights::{Linear, Taker, taker};
-use super::{VisionFamily, VisionSpec, WindowProjector, Windows};
+use super::{VisionFamily, VisionSpec, Windows};
 use crate::Error;
 use crate::buffers::Buffers;
 use crate::commands::{Commands, at};
@@ -15,18 +15,6 @@ struct Attention {
     qkv: Linear,
     o: Linear,
     norm: NormWeights,
-}
-
-/// What the name of a projector's tensors begins with.
-pub(super) fn prefix(checkpoint: &dyn Checkpoint, one: &WindowProjector) -> String {
-    let kind = match one.offset {
-        None => "layerwise_projectors",
-        Some(_) => "spatial_projectors",
-    };
-    let own = format!("{kind}.{}.", one.own);
-    let end = format!("{own}norm.weight");
-    let found = ending(checkpoint, &end);
-    found.map_or(own, |name| name.trim_end_matches("norm.weight").to_string())
 }
 
 /// The weights of a projector's attention of this name.

@@ -1,8 +1,9 @@
 //! What stands between the encoders of a chain: how the features of one become the rows of the next one.
 
-use welte_models::{VisionSpec, WindowProjector, Windows};
+use welte_models::{VisionFamily, VisionSpec, WindowProjector, Windows};
 
 /// What the rows of an encoder read, without the vectors of places, and their axes; or its features.
+#[derive(Default)]
 pub(super) struct Stage {
     pub(super) values: Vec<f32>,
     pub(super) places: Vec<[u32; 3]>,
@@ -152,7 +153,7 @@ pub(super) fn ends(spec: &VisionSpec, rows: u32, queries: u32) -> Vec<u32> {
     let group = spec.group();
     match &spec.windows {
         // Queries come last in their window.
-        Some(windows) if spec.deep.len() + 1 == windows.projectors.len() && spec.merge > 1 => {
+        Some(windows) if spec.family == VisionFamily::Granite4 => {
             let (own, patches) = (windows.queries.pow(2), windows.patches.pow(2));
             let is_query = |row: &u32| row % (own + patches) >= patches;
             (0..rows).filter(is_query).collect()
