@@ -548,7 +548,7 @@ def spread(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1:
-                centre = 1.0 if any(part in name for part in ("norm", "ln_", "lambda_")) else 0.0
+                centre = 1.0 if any(part in name.lower() for part in ("norm", "ln_", "lambda_")) else 0.0
                 if "norm" in name and name.endswith("bias") or "gemma3" in type(model).__name__.lower() and "language" in name:
                     centre = 0.0
                 if "soft_emb_norm" in name:
