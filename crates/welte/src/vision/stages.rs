@@ -36,20 +36,20 @@ impl Stage {
         let each = (0..lines.div_ceil(step))
             .flat_map(|line| (0..columns.div_ceil(step)).map(move |column| [0, line, column]));
         let places: Vec<[u32; 3]> = each.collect();
-        let mut values = Vec::with_capacity(places.len() * 9 * width);
-        for [_, line, column] in &places {
-            let square: [Option<&[f32]>; 9] = std::array::from_fn(|i| {
+        let mut values = vec![0.0; places.len() * 9 * width];
+        for ([_, line, column], own) in places.iter().zip(values.chunks_exact_mut(9 * width)) {
+            for i in 0..9 {
                 let at = |own: u32, i: u32, side: u32| {
                     let own = (own * step + i).checked_sub(1);
                     own.filter(|own| *own < side)
                 };
-                let line = at(*line, i as u32 / 3, lines)?;
-                let column = at(*column, i as u32 % 3, columns)?;
-                let first = (line * columns + column) as usize * width;
-                self.values.get(first..first + width)
-            });
-            for value in 0..width {
-                values.extend(square.map(|feature| feature.map_or(0.0, |feature| feature[value])));
+                let (line, column) = (at(*line, i / 3, lines), at(*column, i % 3, columns));
+                let (Some(line), Some(column)) = (line, column) else {
+                    continue;
+                };
+                let feature = &self.values[(line * columns + column) as usize * width..][..width];
+                let to = own[i as usize..].iter_mut().step_by(9);
+                to.zip(feature).for_each(|(to, value)| *to = *value);
             }
         }
         Stage { values, places }
@@ -61,10 +61,7 @@ impl Stage {
         let (count, own) = (side / windows.patches, windows.queries);
         let all = count * own;
         let dim = width / windows.projectors.len();
-        let mut stage = Stage {
-            values: Vec::new(),
-            places: Vec::new(),
-        };
+        let mut stage = Stage::default();
         for window in 0..count * count {
             let corner = [window / count * own, window % count * own];
             for (query, learned) in (0..own * own).zip(learned.chunks_exact(width)) {
@@ -107,10 +104,7 @@ impl Stage {
         let [side, _] = sides(&self.places);
         let (count, own) = (side / windows.patches, windows.patches);
         let each = windows.queries.pow(2) as usize;
-        let mut stage = Stage {
-            values: Vec::new(),
-            places: Vec::new(),
-        };
+        let mut stage = Stage::default();
         for (window, queries) in (0..count * count).zip(queries.chunks_exact(each * width)) {
             let corner = [window / count * own, window % count * own];
             for (place, learned) in (0..own * own).zip(learned.chunks_exact(width)) {
