@@ -558,6 +558,8 @@ def spread(model, seed):
                 p.normal_(0, 0.5)
             elif "position_embedding" in name or "pos_embed" in name:
                 p.normal_(0, 0.4)
+            elif "rel_pos" in name:
+                p.normal_(0, 0.15)
             else:
                 fan = p.shape[0] if "mm_input_projection" in name else p[0].numel()
                 p.normal_(0, 1.6 / fan**0.5)
