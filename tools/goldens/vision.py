@@ -562,7 +562,8 @@ def spread(model, seed):
                 p.normal_(0, 0.15)
             else:
                 fan = p.shape[0] if "mm_input_projection" in name else p[0].numel()
-                p.normal_(0, 1.6 / fan**0.5)
+                # The chain of DeepSeek-OCR 2 is long, and its second encoder has no norm before it.
+                p.normal_(0, (1.0 if "vision_encoder" in name else 1.6) / fan**0.5)
         for name, b in model.named_buffers():
             if name.endswith(("input_min", "input_max", "output_min", "output_max")):
                 # The first layer's matrices have the limits of what they read in common.
