@@ -18,15 +18,20 @@ import numpy as np
 import torch
 import transformers
 from make import KEPT, directory
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 from seeded import Gguf
 from transformers.image_processing_backends import TorchvisionBackend
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.models.deepseek_ocr2 import modeling_deepseek_ocr2 as deepseek_ocr2
+from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import DeepseekOcr2ImageProcessorPil
+from transformers.models.deepseek_ocr2.processing_deepseek_ocr2 import DeepseekOcr2Processor
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
+from transformers.models.granite4_vision.processing_granite4_vision import Granite4VisionProcessor
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -152,7 +157,7 @@ MODELS |= {
                                                residual_multiplier=0.7, logits_scaling=0.5),
                                           vision_feature_layer=[-3, -1], vision_feature_select_strategy="full"), llava_next_processor),
 }
-LLAVA_NEXT = ("llava_next", "granite_vision")
+LLAVA_NEXT = ("llava_next", "granite_vision", "granite4_vision")
 QWEN3_TOWER = qwen(3, hidden_size=48, intermediate_size=80, out_hidden_size=64, num_position_embeddings=36)
 INTERLEAVED = MROPE | {"mrope_interleaved": True}
 
@@ -348,10 +353,176 @@ MODELS |= {
         vision_config=PIXTRAL, text_config=dict(model_type="qwen3", **TEXT), spatial_merge_size=2, image_token_id=IMAGE)),
         MODELS["mistral3"][1]),
 }
+SAM = dict(hidden_size=48, output_channels=24, num_hidden_layers=3, num_attention_heads=3, image_size=64, patch_size=4, window_size=5,
+           global_attn_indexes=[1], mlp_dim=80, downsample_channels=[32, 48])
+SMALL, LARGE = 9, 16  # queries of a tile and of the whole picture
+DEEPSEEK_TEXT = {key: value for key, value in TEXT.items() if key != "head_dim"} | dict(
+    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=48, n_shared_experts=2, n_group=1, topk_group=1,
+    mlp_layer_types=["dense", "sparse"], experts_implementation="eager", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+
+class SmallVision(deepseek_ocr2.DeepseekOcr2VisionModel):
+    """Transformers has 144 and 256 queries, whatever the sizes."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        width = config.encoder_config.hidden_size
+        self.query_768_resolution, self.query_1024_resolution = (torch.nn.Embedding(count, width) for count in (SMALL, LARGE))
+
+    def forward(self, pixel_values, **kwargs):
+        states = self.sam_encoder(pixel_values).last_hidden_state.flatten(2).transpose(1, 2)
+        queries = (self.query_768_resolution if states.shape[1] <= SMALL else self.query_1024_resolution).weight
+        both = torch.cat([states, queries.expand(len(states), -1, -1)], 1)
+        found = self.vision_encoder(inputs_embeds=both, num_patches=states.shape[1]).last_hidden_state
+        return transformers.modeling_outputs.BaseModelOutput(last_hidden_state=found[:, states.shape[1]:])
+
+
+deepseek_ocr2.DeepseekOcr2VisionModel = SmallVision
+
+
+class Clip(torch.nn.Module):
+    """The second encoder of DeepSeek-OCR, with the names of its files."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self, dim, ffn, heads):
+            super().__init__()
+            self.heads = heads
+            self.layer_norm1, self.layer_norm2 = (torch.nn.LayerNorm(dim, 1e-5) for _ in range(2))
+            self.self_attn, self.mlp = torch.nn.Module(), torch.nn.Module()
+            self.self_attn.qkv_proj, self.self_attn.out_proj = torch.nn.Linear(dim, 3 * dim), torch.nn.Linear(dim, dim)
+            self.mlp.fc1, self.mlp.fc2 = torch.nn.Linear(dim, ffn), torch.nn.Linear(ffn, dim)
+
+        def forward(self, x):
+            q, k, v = self.self_attn.qkv_proj(self.layer_norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            found = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
+            x = x + self.self_attn.out_proj(found.transpose(1, 2).flatten(2))
+            up = self.mlp.fc1(self.layer_norm2(x))
+            return x + self.mlp.fc2(up * torch.sigmoid(1.702 * up))
+
+    def __init__(self, dim, side):
+        super().__init__()
+        self.side = side
+        self.embeddings, self.transformer = torch.nn.Module(), torch.nn.Module()
+        self.embeddings.class_embedding = torch.nn.Parameter(torch.empty(dim))
+        self.embeddings.position_embedding = torch.nn.Embedding(side**2 + 1, dim)
+        self.pre_layrnorm = torch.nn.LayerNorm(dim, 1e-5)
+        self.transformer.layers = torch.nn.ModuleList(Clip.Layer(dim, 80, 3) for _ in range(2))
+
+    def forward(self, states):
+        count, side = states.shape[1], round(states.shape[1] ** 0.5)
+        table = self.embeddings.position_embedding.weight
+        places = table[1:].T.reshape(1, -1, self.side, self.side)
+        if side != self.side:
+            places = torch.nn.functional.interpolate(places, size=(side, side), mode="bicubic", antialias=True, align_corners=False)
+        x = torch.cat([self.embeddings.class_embedding.expand(len(states), 1, -1), states], 1)
+        x = self.pre_layrnorm(x + torch.cat([table[:1], places.reshape(-1, count).T]))
+        for layer in self.transformer.layers:
+            x = layer(x)
+        return x[:, 1:]
+
+
+class DeepSeekOcrConfig(transformers.DeepseekOcr2Config):
+    model_type = "deepseek_vl_v2"
+
+
+class DeepSeekOcr(transformers.DeepseekOcr2ForConditionalGeneration):
+    """DeepSeek-OCR as its authors' code has it: SAM and the language model are those of the second version."""
+    config_class = DeepSeekOcrConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        sam, width = config.vision_config.sam_config, config.text_config.hidden_size
+        del self.model.vision_tower.vision_encoder, self.model.vision_tower.query_768_resolution, self.model.vision_tower.query_1024_resolution
+        dim = sam.downsample_channels[1]
+        self.model.vision_model = Clip(dim, sam.image_size // sam.patch_size // 4)
+        self.model.multi_modal_projector = torch.nn.Linear(2 * dim, width)
+        self.model.image_newline = torch.nn.Parameter(torch.empty(width))
+        self.model.get_image_features = self.get_image_features
+
+    def encode(self, pixels):
+        states = self.model.vision_tower.sam_encoder(pixels).last_hidden_state.flatten(2).transpose(1, 2)
+        found = self.model.multi_modal_projector(torch.cat([self.model.vision_model(states), states], -1))
+        side = round(found.shape[1] ** 0.5)
+        return found.reshape(len(found), side, side, -1)
+
+    def get_image_features(self, pixel_values, pixel_values_local=None, num_local_patches=None, grids=None, return_dict=True, **kwargs):
+        ends = lambda grid: torch.cat([grid, self.model.image_newline.expand(len(grid), 1, -1)], 1).flatten(0, 1)
+        local = self.encode(pixel_values_local) if pixel_values_local is not None else None
+        features, first = [], 0
+        for whole, (columns, rows), count in zip(self.encode(pixel_values), self.grids, num_local_patches):
+            parts = []
+            if count:
+                own = local[first : first + count].unflatten(0, (rows, columns))
+                parts.append(ends(own.permute(0, 2, 1, 3, 4).flatten(0, 1).flatten(1, 2)))
+                first += count
+            features.append(torch.cat([*parts, ends(whole), self.model.view_separator[None]]))
+        return transformers.modeling_outputs.BaseModelOutputWithPooling(pooler_output=features)
+
+
+register_checkpoint_conversion_mapping("deepseek_vl_v2", get_checkpoint_conversion_mapping("deepseek_ocr2"))
+
+
+class DeepSeekOcrProcessor(DeepseekOcr2ImageProcessorPil):
+    """That of the authors' code, which uses pillow."""
+
+    def __call__(self, images, return_tensors=None):
+        whole, local, counts, grids = [], [], [], []
+        values = lambda image: ((np.asarray(image, np.float32) / 255 - 0.5) / 0.5).transpose(2, 0, 1)
+        for image in images if isinstance(images, list) else [images]:
+            image = image.convert("RGB")
+            columns, rows = grid = (1, 1)
+            if max(image.size) > self.tile_size:
+                sides = sorted({(i, j) for n in range(self.min_patches, self.max_patches + 1) for i in range(1, n + 1)
+                                for j in range(1, n + 1) if self.min_patches <= i * j <= self.max_patches}, key=lambda x: x[0] * x[1])
+                ratio, closest = image.width / image.height, float("inf")
+                for one in sides:
+                    off = abs(ratio - one[0] / one[1])
+                    if off < closest or off == closest and image.width * image.height > 0.5 * self.tile_size**2 * one[0] * one[1]:
+                        closest, grid = off, one
+                columns, rows = grid
+                side = self.tile_size
+                large = image.resize((side * columns, side * rows))
+                boxes = [(x * side, y * side, x * side + side, y * side + side) for y in range(rows) for x in range(columns)]
+                local += [values(large.crop(box)) for box in boxes]
+            whole.append(values(ImageOps.pad(image, (self.size["height"],) * 2, color=(127, 127, 127))))
+            counts.append(columns * rows if grid != (1, 1) else 0)
+            grids.append(grid)
+        found = dict(pixel_values=np.stack(whole), num_local_patches=counts, grids=grids)
+        return found | (dict(pixel_values_local=np.stack(local)) if local else {})
+
+
+def deepseek_vision():
+    return dict(sam_config=SAM, encoder_config=dict(hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=3,
+                                                    num_key_value_heads=1, rope_parameters={"rope_type": "default", "rope_theta": 1e6}))
+
+
+def deepseek_processor(kind, tile=48):
+    return kind(size={"height": 64, "width": 64}, tile_size=tile, min_patches=2, max_patches=4)
+
+
+MODELS |= {
+    "granite4_vision": (lambda: transformers.Granite4VisionForConditionalGeneration(transformers.Granite4VisionConfig(
+        vision_config=dict(SIGLIP, model_type="siglip_vision_model", hidden_size=128, num_attention_heads=2, num_hidden_layers=3, patch_size=4),
+        text_config=dict(TEXT, num_hidden_layers=6, embedding_multiplier=3.0, attention_multiplier=0.15, residual_multiplier=0.7, logits_scaling=0.5),
+        qformer_config=dict(model_type="blip_2_qformer", num_hidden_layers=1, intermediate_size=96, cross_attention_frequency=1,
+                            max_position_embeddings=2048, use_qformer_text_input=False, hidden_size=128),
+        image_grid_pinpoints=PINPOINTS, image_token_index=IMAGE, downsample_rate="2/4", vision_feature_select_strategy="full",
+        deepstack_layer_map=[[-2, 1], [-1, 0]], spatial_target_layers=[2, 3, 4, 5])), llava_next_processor),
+}
+DEEPSEEK = ("deepseek_ocr", "deepseek_ocr2")
+MODELS |= {
+    "deepseek_ocr": (lambda: DeepSeekOcr(DeepSeekOcrConfig(vision_config=deepseek_vision(), text_config=DEEPSEEK_TEXT, image_token_id=IMAGE)),
+                     lambda: deepseek_processor(DeepSeekOcrProcessor)),
+    "deepseek_ocr2": (lambda: transformers.DeepseekOcr2ForConditionalGeneration(transformers.DeepseekOcr2Config(
+        vision_config=deepseek_vision(), text_config=DEEPSEEK_TEXT, image_token_id=IMAGE)),
+        lambda: deepseek_processor(DeepseekOcr2ImageProcessorPil)),
+}
 # These read videos, too.
 FILMS = ("qwen2_5_vl", "qwen3_vl")
 # Models of embeddings have the last state of a conversation.
 EMBEDS = ("qwen3_vl",)
+# Only one picture's features are kept.
+LONG = ("granite4_vision",)
 # Their processors are those of others.
 SAME_PROCESSOR = ("gemma4_31b", "gemma4_26b", "minicpmv4_5", "kimi_k25", "lighton_ocr")
 GEMMA3, GEMMA4 = ("gemma3", "gemma3_scan"), ("gemma4", "gemma4_31b", "gemma4_26b")
@@ -377,7 +548,7 @@ def spread(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1:
-                centre = 1.0 if any(part in name for part in ("norm", "ln_", "lambda_")) else 0.0
+                centre = 1.0 if any(part in name.lower() for part in ("norm", "ln_", "lambda_")) else 0.0
                 if "norm" in name and name.endswith("bias") or "gemma3" in type(model).__name__.lower() and "language" in name:
                     centre = 0.0
                 if "soft_emb_norm" in name:
@@ -387,9 +558,12 @@ def spread(model, seed):
                 p.normal_(0, 0.5)
             elif "position_embedding" in name or "pos_embed" in name:
                 p.normal_(0, 0.4)
+            elif "rel_pos" in name:
+                p.normal_(0, 0.15)
             else:
                 fan = p.shape[0] if "mm_input_projection" in name else p[0].numel()
-                p.normal_(0, 1.6 / fan**0.5)
+                # The chain of DeepSeek-OCR 2 is long, and its second encoder has no norm before it.
+                p.normal_(0, (1.0 if "vision_encoder" in name else 1.6) / fan**0.5)
         for name, b in model.named_buffers():
             if name.endswith(("input_min", "input_max", "output_min", "output_max")):
                 # The first layer's matrices have the limits of what they read in common.
@@ -422,9 +596,10 @@ def layout(name, processor, inputs):
                               image_break_token="[IMG_BREAK]", image_end_token="[IMG_END]")
         return PixtralProcessor.replace_image_token(own, inputs, 0)
     if name in LLAVA_NEXT:
-        own = LlavaNextProcessor.__new__(LlavaNextProcessor)
-        clip = name == "llava_next"
-        own.__dict__ |= dict(image_processor=processor, patch_size=8, image_token="<image>", num_additional_image_tokens=int(clip),
+        clip, windows = name == "llava_next", name == "granite4_vision"
+        kind = Granite4VisionProcessor if windows else LlavaNextProcessor
+        own = kind.__new__(kind)
+        own.__dict__ |= dict(image_processor=processor, patch_size=4 if windows else 8, image_token="<image>", downsample_rate="2/4", num_additional_image_tokens=int(clip),
                              vision_feature_select_strategy="default" if clip else "full")
         return own.replace_image_token(inputs, 0)
     if name in GEMMA4:
@@ -437,6 +612,12 @@ def layout(name, processor, inputs):
             return MiniCPMV4_6Processor.replace_image_token(own, inputs, 0, image_token_divisor=MINICPM_MERGED[name])
         sizes = np.array([[1, QUERIES]] * inputs["num_patches_per_image"][0])
         return MiniCPMV4_6Processor.replace_image_token(own, inputs | dict(target_sizes=sizes), 0, image_token_divisor=1)
+    if name == "deepseek_ocr2":
+        own = SimpleNamespace(image_processor=processor, patch_size=4, downsample_ratio=4, image_token="<image>")
+        return DeepseekOcr2Processor.replace_image_token(own, inputs, 0)
+    if name == "deepseek_ocr":
+        (columns, rows), count = inputs["grids"][0], inputs["num_local_patches"][0]
+        return "<image>" * ((3 * columns + 1) * 3 * rows * (count > 0) + 5 * 4 + 1)
     if name == "llava":
         own = LlavaProcessor.__new__(LlavaProcessor)
         own.__dict__ |= dict(patch_size=8, image_token="<image>", num_additional_image_tokens=1, vision_feature_select_strategy="default")
@@ -476,6 +657,8 @@ def tiles(name, processor, inputs):
         shapes = [[int(n) for n in shape] for shape in inputs["spatial_shapes"]]
         each = [np.asarray(tile)[: h * w].reshape(h, w, 8, 8, 3) for tile, (h, w) in zip(values, shapes)]
         found = [tile.transpose(4, 0, 2, 1, 3).reshape(3, 8 * tile.shape[0], 8 * tile.shape[1]) for tile in each]
+    elif name in DEEPSEEK:
+        found = [*inputs.get("pixel_values_local", []), *values]
     elif name == "smolvlm" or name in LLAVA_NEXT:
         found = list(np.asarray(values[0]))
     else:
@@ -493,6 +676,11 @@ def encoder_inputs(name, inputs):
     tensors = {"pixel_values": torch.as_tensor(np.asarray(inputs["pixel_values"])).float()}
     if "image_grid_thw" in inputs:
         tensors["image_grid_thw"] = torch.as_tensor(np.asarray(inputs["image_grid_thw"]))
+    if name in DEEPSEEK:
+        tensors["num_local_patches"] = list(map(int, inputs["num_local_patches"]))
+        if "pixel_values_local" in inputs:
+            tensors["pixel_values_local"] = torch.as_tensor(np.asarray(inputs["pixel_values_local"])).float()
+        DeepSeekOcr.grids = inputs.get("grids")
     if name in MINICPM:
         tensors["target_sizes"] = torch.as_tensor(np.asarray(inputs["target_sizes"]))
     if name in GEMMA4:
@@ -505,6 +693,10 @@ def encoder_inputs(name, inputs):
 
 
 def features_of(name, model, tensors):
+    if name == "granite4_vision":
+        # The parts in the order of their layers.
+        parts = model.model.get_image_features(**tensors, vision_feature_select_strategy="full", return_dict=True).deepstack_features
+        return torch.cat([torch.cat(part) for _, part in sorted(parts, key=lambda part: part[0])], -1)
     output = model.get_image_features(**tensors, return_dict=True)
     found = output.pooler_output
     parts = found if isinstance(found, (list, tuple)) else [found]
@@ -574,12 +766,15 @@ DEFAULTS = {"lfm2_vl": lambda: Lfm2VlImageProcessor(encoder_patch_size=8, return
             "kimi": lambda: KimiImageProcessor(patch_size=4, max_patches=4096),
             "minicpmv4_6": lambda: MiniCPMV4_6ImageProcessorPil(patch_size=4, scale_resolution=32),
             "minicpmv4_5": lambda: MiniCpmVProcessor(patch_size=4, scale_resolution=32),
+            "deepseek_ocr": lambda: DeepSeekOcrProcessor(size={"height": 64, "width": 64}, tile_size=64, min_patches=2, max_patches=9),
+            "deepseek_ocr2": lambda: DeepseekOcr2ImageProcessorPil(size={"height": 64, "width": 64}, tile_size=64),
             "internvl": lambda: GotOcr2ImageProcessorPil(size={"height": 32, "width": 32}, crop_to_patches=True)}
 MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NAMES), "smolvlm": ("idefics3", SIGLIP_NAMES), "gemma3": ("gemma3", SIGLIP_NAMES), "qwen2_5_vl": ("qwen2.5vl_merger", QWEN_NAMES),
           "qwen3_vl": ("qwen3vl_merger", QWEN3_NAMES), "gemma4": ("gemma4v", GEMMA4_NAMES),
           "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
           "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES), "glm4v": ("glm4v", GLM_NAMES), "glm_ocr": ("glm4v", GLM_NAMES),
           "granite_vision": ("mlp", LLAVA_NEXT_NAMES), "llava": ("mlp", LLAVA_NEXT_NAMES), "minicpmv4_5": ("resampler", MINICPM_NAMES), "kimi": ("kimivl", KIMI_NAMES),
+          "deepseek_ocr": ("deepseekocr", None), "deepseek_ocr2": ("deepseekocr2", None),
           "lighton_ocr": ("lightonocr", LIGHT_ON_OCR_NAMES), "minicpmv4_6": ("minicpmv4_6", MINICPM_V46_NAMES), "kimi_k25": ("kimik25", KIMI_NAMES)}
 
 
@@ -719,6 +914,51 @@ def mmproj(name, model, processor, path, seed):
     file.finish()
 
 
+SAM_NAMES = {"sam_encoder.patch_embed.projection": "sam.patch_embd", "sam_encoder.pos_embed": "sam.pos_embd.weight", "layer_norm1": "pre_ln",
+             "layer_norm2": "post_ln", "attn.qkv": "attn.qkv", "attn.proj": "attn.out", "attn.rel_pos_h": "attn.pos_h.weight",
+             "attn.rel_pos_w": "attn.pos_w.weight", "mlp.lin1": "mlp.lin1", "mlp.lin2": "mlp.lin2", "neck.conv1": "sam.neck.0",
+             "neck.layer_norm1": "sam.neck.1", "neck.conv2": "sam.neck.2", "neck.layer_norm2": "sam.neck.3", "proj.conv1": "sam.net_2",
+             "proj.conv2": "sam.net_3"}
+OCR_NAMES = {"embeddings.class_embedding": "v.class_embd", "embeddings.position_embedding": "v.position_embd", "pre_layrnorm": "v.pre_ln",
+             "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.qkv_proj": "attn_qkv", "self_attn.out_proj": "attn_out",
+             "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "input_layernorm": "ln1", "post_attention_layernorm": "ln2",
+             "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_out",
+             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "vision_encoder.norm": "v.post_ln",
+             "query_768_resolution": "v.resample_query_768", "query_1024_resolution": "v.resample_query_1024",
+             "multi_modal_projector": "mm.model.fc", "image_newline": "v.image_newline", "view_separator": "v.view_seperator"}
+
+
+def mmproj_of_sam(name, model, processor, path, seed):
+    """The same for encoders that begin with SAM."""
+    file = Gguf(path, "clip", seed)
+    file.keys.add_bool("clip.has_vision_encoder", True)
+    file.keys.add_string("clip.projector_type", name.replace("_", ""))
+    numbers = {"block_count": 2, "embedding_length": 48, "feed_forward_length": 80, "attention.head_count": 3, "patch_size": 4, "image_size": 64,
+               "projection_dim": 64, "window_size": 5, "sam.block_count": 3, "sam.embedding_length": 48, "sam.head_count": 3}
+    for key, value in numbers.items():
+        file.keys.add_uint32(f"clip.vision.{key}", value)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+    file.keys.add_bool("clip.use_gelu", True)
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if "language_model" in key or key.startswith("lm_head"):
+                continue
+            match = re.search(r"layers\.(\d+)\.", key)
+            sam = "sam_encoder" in key
+            names = SAM_NAMES if sam else OCR_NAMES
+            old, new = next((old, new) for old, new in names.items() if old in key and (match or "layer_norm" not in old or "neck" in old))
+            if match:
+                new = ("v.sam.blk." if sam else "v.blk.") + f"{match[1]}." + new
+            elif sam:
+                new = "v." + new
+            plain = any(part in key for part in ("pos_embed", "rel_pos", "neck", "proj.conv", "embeddings")) or p.dim() == 1
+            value = p.float().numpy()
+            shape = (1, -1) if "separator" in key else value.shape
+            put = file.put(new + key[key.index(old) + len(old) :], value.reshape(shape), "F32" if plain else "F16")
+            p.copy_(torch.from_numpy(np.ascontiguousarray(put)).reshape(p.shape))
+    file.finish()
+
+
 def tiles_of(inputs, number):
     """How many tiles LFM2-VL makes of a picture."""
     count = inputs["image_rows"][number] * inputs["image_cols"][number]
@@ -813,7 +1053,8 @@ def logits_of(name, model, processor, files, counts, random):
     inputs = dict(input_ids=torch.tensor([tokens]), **more)
     found = model(**inputs).logits[0, -KEPT:].float().numpy()
     # Granite's language model has a factor of the logits, which LlavaNext leaves out around it.
-    found = found / getattr(model.config.get_text_config(), "logits_scaling", 1.0)
+    if name != "granite4_vision":
+        found = found / getattr(model.config.get_text_config(), "logits_scaling", 1.0)
     assert np.isfinite(found).all() and found.std() > 0.8, (name, found.std())
     vector = model.model(**inputs).last_hidden_state[0, -1] if name in EMBEDS else None
     return parts, found, vector
@@ -886,7 +1127,14 @@ def main():
                 save_file({key: swap(key, t) for key, t in load_file(file).items()}, file, {"format": "pt"})
 
         model = directory(model, folder, 40 + number, settings)
-        entry = {"name": name, "path": f"vision/{name}/hf", "pictures": []}
+        if name == "deepseek_ocr":
+            # As the authors' file has it.
+            config = json.loads((folder / "config.json").read_text())
+            config |= {"language_config": config.pop("text_config") | {"use_mla": False, "first_k_dense_replace": 1}, "architectures": ["DeepseekOCRForCausalLM"]}
+            del config["language_config"]["mlp_layer_types"], config["language_config"]["model_type"]
+            config["vision_config"] = {"image_size": 64, "width": {"clip-l-14-224": {"heads": 3}, "sam_vit_b": {"heads": 3}}}
+            (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        entry, counts = {"name": name, "path": f"vision/{name}/hf", "pictures": []}, {}
         for file in files:
             image = Image.open(file)
             extra = {"return_row_col_info": True} if name == "smolvlm" else {}
@@ -901,11 +1149,13 @@ def main():
                 features = features_of(name, model, encoder_inputs(name, inputs)).numpy()
             assert np.isfinite(features).all() and features.std() > 0.1, (name, features.std())
             features_file = f"vision/{name}/{file.stem}.f32"
+            counts[file.name] = len(features)
+            if name in LONG and file.stem != "tall":
+                continue
             np.ascontiguousarray(features, "<f4").tofile(out / features_file)
             print(name, file.stem, features.shape, f"std {features.std():.2f}", [tile.shape for tile in pixels])
             entry["pictures"].append({"picture": file.name, "features": features_file, "count": len(features)})
         shown = [files[2], files[1]]
-        counts = {one["picture"]: one["count"] for one in entry["pictures"]}
         with torch.no_grad():
             random = np.random.default_rng(60 + number)
             parts, found, vector = logits_of(name, model, processor, shown, [counts[file.name] for file in shown], random)
@@ -924,7 +1174,7 @@ def main():
             entry |= {"vector": f"vision/{name}/vector.f32"}
         if name in MMPROJ:
             path = out / f"vision/{name}/mmproj.gguf"
-            mmproj(name, model, processor, path, 80 + number)
+            (mmproj_of_sam if name in DEEPSEEK else mmproj)(name, model, processor, path, 80 + number)
             image = Image.open(files[2])
             processor = DEFAULTS[name]() if name in DEFAULTS else processor
             inputs = processor([[image]] if name == "smolvlm" else image, return_tensors="np")

@@ -85,8 +85,10 @@ fn grouped(program: &mut Program, kind: u32, group: u32) {
         for c in &mut pass.commands {
             if c.op == Op::EncodeAttention {
                 let mut p = params::EncodeAttention::of(&c.params);
+                p.by_axis = 1;
                 // Some runs are not longer than that.
-                (p.by_axis, p.unseen) = (1, if kind == 3 { 3 } else { 0 });
+                let plain = p.places == 0 && p.by_reach == 0;
+                p.unseen = if kind == 3 && plain { 3 } else { 0 };
                 c.params = p.words();
             }
             if c.op == Op::Pool {
@@ -149,5 +151,85 @@ pub fn pictures(device: &dyn Device, oracle: &dyn Device) {
         pair.both(poison);
         pair.step(PassKind::Embed, &rows, &ends, most);
         pair.assert_same_memory("windows and groups", most);
+    }
+}
+
+/// Scores that add something for the distance of places, in rectangles of all sides, with and without rows for what they lack; and rows
+/// that see nothing after their reach.
+pub fn places(device: &dyn Device, oracle: &dyn Device) {
+    // Heads, heads of keys, their size, the side of the tables, whether rows are filled up.
+    let shapes = [
+        (2, 2, 16, 6, false),
+        (3, 1, 64, 9, true),
+        (2, 1, 17, 4, true),
+        (1, 1, 72, 5, false),
+        (4, 2, 32, 0, false),
+    ];
+    for (seed, (heads, kv_heads, head_dim, places, absent)) in (0..).zip(shapes) {
+        let attention = Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            places,
+            absent,
+            ..ATTENTION
+        };
+        let model = Model {
+            layers: vec![Layer::Encode(attention), Layer::Dense(DENSE)],
+            dim: 40,
+            context: 200,
+            embed_rows: 200,
+            ..Model::small(seed + 110)
+        };
+        let Some(mut case) = Case::new(device, &model, Commands::Fused) else {
+            return;
+        };
+        let mut program = (*case.program).clone();
+        program.passes.retain(|pass| pass.kind == PassKind::Embed);
+        for c in program
+            .passes
+            .iter_mut()
+            .flat_map(|pass| &mut pass.commands)
+        {
+            if c.op == Op::EncodeAttention {
+                let mut p = params::EncodeAttention::of(&c.params);
+                (p.by_axis, p.by_reach) = (1, u32::from(places == 0));
+                c.params = p.words();
+            }
+        }
+        grouped(&mut program, 3, 1);
+        if !device.takes_features() {
+            assert!(device.missing(&program).is_some(), "places are refused");
+            continue;
+        }
+        case.program = Arc::new(program);
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(seed + 3);
+        // Rectangles of lines and columns; where they begin does not matter.
+        let sides: &[[u32; 2]] = match (places, absent) {
+            (0, _) => &[[9, 8], [1, 1], [14, 5]],
+            (_, true) => &[[places, places], [places, 2], [1, places], [2, 3], [1, 1]],
+            (_, false) => &[[places, places], [4, 3], [1, 2], [places - 1, places]],
+        };
+        let mut rows: Vec<Row> = Vec::new();
+        for (window, [lines, columns]) in (5..).zip(sides) {
+            let first = rows.len() as u32;
+            let end = first + lines * columns;
+            rows.extend((first..end).map(|position| {
+                let at = position - first;
+                // All rows of the first third see each other, later ones those before them.
+                let reach = position.max(first + (end - first) / 3);
+                Row {
+                    axes: [window, 30 + at / columns, 7 + at % columns],
+                    reach: if places == 0 { reach } else { position },
+                    ..Row::new(n.below(model.vocab), position, 0)
+                }
+            }));
+        }
+        let ends: Vec<u32> = (0..rows.len() as u32).collect();
+        let most = tolerance(&model, rows.len());
+        pair.both(poison);
+        pair.step(PassKind::Embed, &rows, &ends, most);
+        pair.assert_same_memory("places", most);
     }
 }

@@ -31,7 +31,7 @@ pub use arithmetic::{decode_arithmetic, prompt_arithmetic};
 pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use cross::cross_attention;
-pub use encoders::{encoders, pictures};
+pub use encoders::{encoders, pictures, places};
 pub use features::{axes, deep_features, features, reach};
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::{logprobs, logprobs_of_chains};
@@ -57,7 +57,7 @@ macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats affine_formats integer_formats heads experts contexts unfused made_up
-            batches outputs parts pooled encoders pictures cross_attention features deep_features axes reach
+            batches outputs parts pooled encoders pictures places cross_attention features deep_features axes reach
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads

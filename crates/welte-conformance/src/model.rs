@@ -60,6 +60,10 @@ pub struct Attention {
     pub qk_norm: bool,
     /// Queries grow with the position.
     pub position_scale: bool,
+    /// In encoders: the side of the table of places.
+    pub places: u32,
+    /// In encoders with places: rows stand for those that a rectangle lacks.
+    pub absent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +153,8 @@ pub const ATTENTION: Attention = Attention {
     bias: false,
     qk_norm: true,
     position_scale: false,
+    places: 0,
+    absent: false,
 };
 
 pub const DENSE: Dense = Dense { hidden: 96, act: 0 };
@@ -343,12 +349,19 @@ impl Attention {
             bias: n.pick(&[false, true]),
             qk_norm: n.pick(&[false, true]),
             position_scale: n.pick(&[false, false, true]),
+            places: 0,
+            absent: false,
         }
     }
 
-    /// Floats of a row of queries, keys and values.
+    /// Floats of a row of queries, keys and values, and of what places add.
     pub fn width(&self) -> u32 {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
+        (self.heads + 2 * self.kv_heads) * self.head_dim + self.of_places()
+    }
+
+    /// Floats of a row that say what places add.
+    pub fn of_places(&self) -> u32 {
+        self.heads * 2 * (2 * self.places).saturating_sub(1)
     }
 }
 

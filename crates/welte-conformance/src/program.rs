@@ -648,9 +648,12 @@ impl Emit<'_> {
             y_stride: attended.stride,
             by_axis: 0,
             unseen: 0,
+            by_reach: 0,
+            places: a.places,
         };
         let buffers = [qkv.at, attended.at];
-        self.push(Op::EncodeAttention, &[], &buffers, p.words());
+        let absent = self.optional(a.absent, "absent", a.width() - a.of_places());
+        self.push(Op::EncodeAttention, &[absent], &buffers, p.words());
         self.add("attention output", a.heads * a.head_dim, attended);
     }
 

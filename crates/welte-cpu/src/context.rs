@@ -196,16 +196,15 @@ impl CpuContext {
         Logprobs::of(&self.results(pass, rows)[first..][..vocab], query)
     }
 
-    /// Chunks of a command of the step at hand that are cut from the others when the command is: those of its last phase that
-    /// has any. The phases before it prepare rows.
-    fn last_phase(&self, command: usize) -> Option<(usize, u32)> {
+    /// The phases of a command of the step at hand, with their chunks. A phase begins when the one before it has ended.
+    fn phases_of(&self, command: usize) -> impl Iterator<Item = (usize, u32)> {
         let (input_rows, output_rows) = (self.state.live, self.output_rows());
         let phases = self.passes[self.last_pass].phases.iter().enumerate();
-        let own = phases.filter(|(_, phase)| phase.command as usize == command);
-        let mut chunks =
-            own.map(|(at, phase)| (at, phase.chunks(&self.state, input_rows, output_rows)));
-        let last = chunks.rfind(|(_, chunks)| *chunks > 0);
-        last.map(|(at, chunks)| (at, chunks as u32))
+        let own = phases.filter(move |(_, phase)| phase.command as usize == command);
+        own.map(move |(at, phase)| {
+            let chunks = phase.chunks(&self.state, input_rows, output_rows);
+            (at, chunks as u32)
+        })
     }
 
     /// Of the phases of a command, leaves those chunks that lie before or behind a place within it.
@@ -213,23 +212,20 @@ impl CpuContext {
         if at.part == 0 {
             return;
         }
-        let Some((last, all)) = self.last_phase(at.command) else {
-            return;
-        };
-        let chunk = at
-            .part
-            .saturating_mul(self.inner.team.threads() as u32)
-            .min(all);
-        if behind {
-            let phases = self.passes[self.last_pass].phases[..last].iter();
-            let own = phases
-                .rev()
-                .take_while(|phase| phase.command as usize == at.command);
-            self.chunks[last - own.count()..last].fill(0);
-            self.first[last] = chunk;
-            self.chunks[last] = self.chunks[last].saturating_sub(chunk);
-        } else {
-            self.chunks[last] = chunk.saturating_sub(self.first[last]);
+        let (threads, mut parts) = (self.inner.team.threads() as u32, at.part);
+        let mut next = 0;
+        loop {
+            let found = self.phases_of(at.command).find(|own| own.0 >= next);
+            let Some((phase, all)) = found else { break };
+            next = phase + 1;
+            let chunk = parts.saturating_mul(threads).min(all);
+            parts = parts.saturating_sub(all.div_ceil(threads));
+            if behind {
+                self.first[phase] = chunk;
+                self.chunks[phase] = self.chunks[phase].saturating_sub(chunk);
+            } else {
+                self.chunks[phase] = chunk.saturating_sub(self.first[phase]);
+            }
         }
     }
 
@@ -435,8 +431,9 @@ impl Context for CpuContext {
     /// Every thread has a chunk of each part.
     fn parts(&self, command: usize) -> u32 {
         let threads = self.inner.team.threads() as u32;
-        self.last_phase(command)
-            .map_or(1, |(_, chunks)| chunks.div_ceil(threads))
+        let parts = self.phases_of(command);
+        let parts = parts.map(|(_, chunks)| chunks.div_ceil(threads));
+        parts.sum::<u32>().max(1)
     }
 
     fn mixes(&self) -> bool {

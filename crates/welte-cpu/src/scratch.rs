@@ -214,8 +214,9 @@ impl Sizes {
                 let rope = rope_of(command).filter(|kind| !ropes.contains(kind));
                 ropes.extend(rope);
                 if command.op == Op::EncodeAttention {
-                    let dim = params::EncodeAttention::of(&command.params).head_dim as usize;
-                    let scratch = encode_attention::scratch_floats(dim) * 4;
+                    let p = params::EncodeAttention::of(&command.params);
+                    let (dim, places) = (p.head_dim as usize, p.places as usize);
+                    let scratch = encode_attention::scratch_floats(dim, places) * 4;
                     sizes.per_thread = sizes.per_thread.max(scratch);
                 }
                 if matches!(command.op, Op::Attention | Op::CrossAttention) {

@@ -33,12 +33,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
         else beyond = middle;
     }
     u32 first = a.tiles->tile[tile].first, end = seen_end(a, first, a.tiles->tile[tile].end);
+    Rectangle places = rectangle_of(a, first, end);
+    if (a.absent) end = first + a.places * a.places;
     if (a.window > 0) {
         first = max(first, row > a.window ? row - a.window : 0);
         end = min(end, row + a.window + 1);
     }
-    u32 kv_head = head / (a.heads / a.kv_heads);
-    const float *k = a.qkv + (a.heads + kv_head) * HEAD_DIM, *v = k + a.kv_heads * HEAD_DIM;
+    const Row &own = a.step->rows[row];
+    if (a.by_reach) end = min(end, row + own.reach - own.position + 1);
+    u32 kv_head = head / (a.heads / a.kv_heads), k = (a.heads + kv_head) * HEAD_DIM, v = k + a.kv_heads * HEAD_DIM;
     for (u32 i = t; i < HEAD_DIM; i += THREADS)
         q[i] = a.qkv[(u64)row * a.qkv_stride + head * HEAD_DIM + i] * a.scale * LOG2E;
     float sums[PER_THREAD] = {}, largest = NEVER, total = 0;
@@ -47,9 +50,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
         u32 other = from + t;
         float score = NEVER;
         if (other < end) {
-            const float *key = k + (u64)other * a.qkv_stride;
+            const float *key = key_of(a, places, other) + k;
             score = 0;
             for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * key[i];
+            if (a.places) score += near(a, places, HEAD_DIM, head, row, other) * LOG2E;
         }
         float m = warp_max(score);
         if (t % 32 == 0) reduced[t / 32] = m;
@@ -65,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
         for (u32 j = 0; j < PER_THREAD; ++j) sums[j] *= shrink;
         u32 count = min((u32)THREADS, end - from);
         for (u32 i = 0; i < count; ++i) {
-            const float *value = v + (u64)(from + i) * a.qkv_stride;
+            const float *value = key_of(a, places, from + i) + v;
             total += weights[i];
 #pragma unroll
             for (u32 j = 0; j < PER_THREAD; ++j)

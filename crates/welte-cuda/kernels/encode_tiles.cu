@@ -1,20 +1,20 @@
 // Flash attention of encoders: a block takes a tile of rows of one text and one head, 16 rows per warp. It walks the text in
 // steps of STEP rows, counted from the text's first row, so the bits of a row do not depend on other texts. q, k, v and the
 // weights are f16; sums are f32. Grid: (tiles, heads); a block takes further tiles if there are more.
-// Macros: HEAD_DIM (a multiple of 8), ALIGNED (1: rows of qkv begin at multiples of 16 bytes).
+// Macros: HEAD_DIM (a multiple of 8), ALIGNED (1: rows of qkv begin at multiples of 16 bytes), PLACES (1: rows have places).
 #include "encode.cuh"
 #include "flash.cuh"
 
 constexpr u32 WARPS = 4, THREADS = WARPS * 32, ROWS = WARPS * 16;
 
-// Copies rows of a head to shared memory as f16. Rows from `count` on become zeros.
-__device__ __forceinline__ void fetch(u8 *to, const float *from, u32 stride, u32 count, float factor) {
+// Copies rows of a head to shared memory as f16: `from` says where the values of a row are. Rows from `count` on become zeros.
+template <class From> __device__ __forceinline__ void fetch(u8 *to, From from, u32 count, float factor) {
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < STEP * CHUNKS; i += THREADS) {
         u32 row = i / CHUNKS, chunk = i % CHUNKS;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (row < count) {
-            const float *at = from + (u64)row * stride + chunk * 8;
+            const float *at = from(row) + chunk * 8;
             float x[8];
             if constexpr (ALIGNED) {
                 *(float4 *)x = *(const float4 *)at;
@@ -40,11 +40,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
     grid_release();
     grid_wait();
     if (a.step->ended) return;
-    const float *q = a.qkv + head * HEAD_DIM, *k = a.qkv + (a.heads + head / (a.heads / a.kv_heads)) * HEAD_DIM, *v = k + a.kv_heads * HEAD_DIM;
+    u32 q = head * HEAD_DIM, k = (a.heads + head / (a.heads / a.kv_heads)) * HEAD_DIM, v = k + a.kv_heads * HEAD_DIM;
     for (u32 nth = blockIdx.x; nth < a.tiles->count; nth += gridDim.x) {
         u32 row = a.tiles->tile[nth].row, first = a.tiles->tile[nth].first, end = a.tiles->tile[nth].end;
         u32 rows = min(ROWS, end - row);
         end = seen_end(a, first, end);
+        Rectangle places = {};
+        if constexpr (PLACES) {
+            places = rectangle_of(a, first, end);
+            if (a.absent) end = first + a.places * a.places;
+        }
+        auto values_of = [&](u32 part, u32 start) {
+            return [=, &a](u32 nth) { return (PLACES ? key_of(a, places, start + nth) : a.qkv + (u64)(start + nth) * a.qkv_stride) + part; };
+        };
         // Rows that the tile sees.
         u32 low = first, high = end - 1;
         if (a.window) {
@@ -52,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
             high = min(high, row + rows - 1 + a.window);
         }
         __syncthreads(); // the last tile's operands are no longer used
-        fetch(shared, q + (u64)row * a.qkv_stride, a.qkv_stride, rows, a.scale * LOG2E);
+        fetch(shared, [&](u32 nth) { return a.qkv + (u64)(row + nth) * a.qkv_stride + q; }, rows, a.scale * LOG2E);
         Tile tile;
 #pragma unroll
         for (u32 n = 0; n < TILES_V; ++n) tile.o[n][0] = tile.o[n][1] = tile.o[n][2] = tile.o[n][3] = 0;
@@ -64,11 +72,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
             tile.total[r] = 0;
             tile.low[r] = there ? (int)(a.window ? max(first, mine > a.window ? mine - a.window : 0) : first) : 0x7fffffff;
             tile.high[r] = there ? (int)(a.window ? min(end - 1, mine + a.window) : end - 1) : -1;
+            if (a.by_reach && there) {
+                const Row &own = a.step->rows[mine];
+                tile.high[r] = min(tile.high[r], (int)(mine + own.reach - own.position));
+            }
         }
         for (u32 at = first + (low - first) / STEP * STEP; at <= high; at += STEP) {
             __syncthreads();
-            fetch(keys, k + (u64)at * a.qkv_stride, a.qkv_stride, end - at, 1.0f);
-            fetch(values, v + (u64)at * a.qkv_stride, a.qkv_stride, end - at, 1.0f);
+            fetch(keys, values_of(k, at), end - at, 1.0f);
+            fetch(values, values_of(v, at), end - at, 1.0f);
             __syncthreads();
             if (warp_row >= rows) continue;
             float s[STEP / 8][4] = {};
@@ -84,6 +96,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
                     mma_f16(s[n * 2 + 1], x, b[2], b[3]);
                 }
             }
+            if constexpr (PLACES)
+#pragma unroll
+                for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                    for (u32 i = 0; i < 4; ++i) {
+                        u32 mine = warp_row + lane / 4 + i / 2 * 8, key = at + n * 8 + lane % 4 * 2 + i % 2;
+                        if (mine < rows && key < end) s[n][i] += near(a, places, HEAD_DIM, head, row + mine, key) * LOG2E;
+                    }
             u32 p[STEP / 16][4];
             tile.take(s, at, lane % 4, p);
 #pragma unroll

@@ -50,7 +50,7 @@ pub fn compile(
     let features = match options.features {
         0 => NO_BUFFER,
         count => {
-            let parts = 1 + u64::from(spec.deep_features);
+            let parts = 1 + spec.deep_features.len() as u64;
             let bytes = 4 * u64::from(count) * u64::from(spec.dim) * parts;
             let features = buffers.add("features", Class::ScratchPrompt, bytes);
             features.buffer

@@ -181,8 +181,8 @@ impl<'a> Emitter<'a> {
         let (dim, vocab) = (spec.dim, spec.vocab);
         // Generated rows are tokens.
         let deep = match self.places.features && kind != PassKind::Decode {
-            true => spec.deep_features,
-            false => 0,
+            true => spec.deep_features.as_slice(),
+            false => &[],
         };
         let embed = p::Embed {
             n: vocab,
@@ -214,10 +214,11 @@ impl<'a> Emitter<'a> {
             self.correct_streams(layer);
             self.out.part = ModelPart::LayerInputs;
             self.per_layer(i, layer);
-            if (i as u32) < deep {
+            let part = deep.iter().position(|layer| *layer == i as u32);
+            if let Some(part) = part {
                 let params = p::AddFeature {
                     n: dim,
-                    part: 1 + i as u32,
+                    part: 1 + part as u32,
                     x_stride: dim,
                 };
                 let x = [self.set.x];

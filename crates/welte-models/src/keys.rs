@@ -52,19 +52,24 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A value. Multimodal models keep the keys of their language model under `text_config`.
+    /// A value. Multimodal models keep the keys of their language model in a section.
     pub(crate) fn value(&self, key: &str) -> Option<&'a Value> {
         let metadata = self.checkpoint.metadata();
+        let mut sections = ["text_config", "language_config"].into_iter();
         metadata
             .get(key)
-            .or_else(|| metadata.get(&format!("text_config.{key}")))
+            .or_else(|| sections.find_map(|section| metadata.get(&format!("{section}.{key}"))))
     }
 
     /// True if the checkpoint is multimodal.
     pub(crate) fn is_part(&self) -> bool {
         let has = |key: &str| self.checkpoint.metadata().contains_key(key);
         // Older checkpoints of Qwen have no section for their language model.
-        let sections = ["text_config.hidden_size", "vision_config.hidden_size"];
+        let sections = [
+            "text_config.hidden_size",
+            "language_config.hidden_size",
+            "vision_config.hidden_size",
+        ];
         !self.is_gguf() && sections.into_iter().any(has)
     }
 

@@ -39,6 +39,6 @@ pub use speech::{SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speec
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};
 pub use vision::{
-    Places, VisionAct, VisionFamily, VisionSpec, compile_vision, learned_positions,
-    learned_queries, line_end, unknown_vision, vision_spec,
+    Places, VisionAct, VisionFamily, VisionSpec, WindowProjector, Windows, compile_vision,
+    learned_ends, learned_positions, learned_queries, learned_windows, unknown_vision, vision_spec,
 };

@@ -396,6 +396,13 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "merger.",
         "vision_encoder.",
         "vision_projection.",
+        "layerwise_projectors.",
+        "spatial_projectors.",
+        "sam_model.",
+        "qwen2_model.",
+        "projector.",
+        "view_seperator",
+        "view_separator",
     ]
     .iter()
     .any(|s| name.starts_with(s))

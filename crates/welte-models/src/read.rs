@@ -206,7 +206,7 @@ pub(crate) fn read_keys(
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
-        deep_features: 0,
+        deep_features: Vec::new(),
         reach_within_windows: false,
         encoder: None,
     };

@@ -526,8 +526,8 @@ pub struct ModelSpec {
     pub logit_scale: f32,
     /// Soft cap of the logits; 0 is none.
     pub logit_softcap: f32,
-    /// Layers, from the first one on, after which a part of their feature is added to rows of pictures.
-    pub deep_features: u32,
+    /// Layers after which a further part of their feature is added to rows of pictures, in the order of the parts.
+    pub deep_features: Vec<u32>,
     /// Features that attend to each other do so in layers with windows only.
     pub reach_within_windows: bool,
     /// What an encoder has; `None` for decoders.

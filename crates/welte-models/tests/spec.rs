@@ -731,7 +731,12 @@ fn keys_of_images_that_are_missing_are_named() {
     let deep_key = "vision_config.deepstack_visual_indexes";
     let of = |values: &[(&str, Value)]| with(directory("qwen3_vl"), values);
     refused(of(&[]), &["rope_scaling.mrope_section", "is missing"]);
-    assert_eq!(of(std::slice::from_ref(&axes)).unwrap().deep_features, 0);
+    assert!(
+        of(std::slice::from_ref(&axes))
+            .unwrap()
+            .deep_features
+            .is_empty()
+    );
     let both = [axes, vision];
     refused(of(&both), &[deep_key, "is missing"]);
     let [axes, vision] = both;
@@ -741,12 +746,12 @@ fn keys_of_images_that_are_missing_are_named() {
         &[deep_key, "is not a list"],
     );
     let deep = (deep_key, list(&[0, 1]));
-    assert_eq!(of(&[axes, vision, deep]).unwrap().deep_features, 2);
+    assert_eq!(of(&[axes, vision, deep]).unwrap().deep_features, [0, 1]);
     let gguf = |values: &[(&str, Value)]| with(fake("qwen3vl", Dialect::Gguf), values);
     let axes = ("qwen3vl.rope.dimension_sections", list(&[12, 10, 10, 0]));
     refused(gguf(&[]), &[axes.0, "is missing"]);
     let deep_key = "qwen3vl.n_deepstack_layers";
     refused(gguf(std::slice::from_ref(&axes)), &[deep_key, "is missing"]);
     let deep = (deep_key, Value::U64(1));
-    assert_eq!(gguf(&[axes, deep]).unwrap().deep_features, 1);
+    assert_eq!(gguf(&[axes, deep]).unwrap().deep_features, [0]);
 }

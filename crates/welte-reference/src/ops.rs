@@ -609,19 +609,68 @@ impl<'a> Execution<'a> {
                 last.min(row + window),
             ),
         };
-        let width = (p.heads + 2 * p.kv_heads) * p.head_dim;
-        let part = |other: usize, at: usize| {
-            let qkv = self.read(self.command.buffers[0], p.qkv_stride, other, width);
-            qkv[at * dim..(at + 1) * dim].to_vec()
+        let reach = (own.reach - own.position) as usize;
+        let last = if p.by_reach == 1 {
+            last.min(row + reach)
+        } else {
+            last
         };
-        let score = |other| dot(q, &part(other, heads + kv_head)) * p.scale;
-        let scores: Vec<f32> = (first..=last).map(score).collect();
+        let width = (p.heads + 2 * p.kv_heads) * p.head_dim;
+        let all =
+            |row: usize, width: u32| self.read(self.command.buffers[0], p.qkv_stride, row, width);
+        let place = |row: usize| [1, 2].map(|axis| self.rows[row].axes[axis] as usize);
+        let corner = place(first);
+        let absent = self.weight(0);
+        let sides = match absent {
+            Some(_) => [p.places as usize; 2],
+            None if p.places > 0 => [0, 1].map(|i| place(last)[i] - corner[i] + 1),
+            None => [1; 2],
+        };
+        // Each key with its place. A lacking row has none of its own.
+        let rows = (first..=last).map(|row| (Some(row), place(row)));
+        let mut keys: Vec<(Option<usize>, [usize; 2])> = rows.collect();
+        if absent.is_some() {
+            let places = (0..sides[0] * sides[1])
+                .map(|i| [corner[0] + i / sides[1], corner[1] + i % sides[1]]);
+            let find = |at: [usize; 2]| {
+                (
+                    keys.iter().find(|key| key.1 == at).and_then(|key| key.0),
+                    at,
+                )
+            };
+            keys = places.map(find).collect();
+        }
+        let part = |key: &(Option<usize>, [usize; 2]), at: usize| {
+            let own = at * dim..(at + 1) * dim;
+            match (key.0, absent) {
+                (None, Some(absent)) => absent[own].to_vec(),
+                (row, _) => all(row.unwrap_or(first), width)[own].to_vec(),
+            }
+        };
+        let of_places = p.of_places() as usize;
+        let distances = all(row, width + p.heads * p.of_places());
+        let distances = &distances[width as usize + head * of_places..][..of_places];
+        let near = |at: [usize; 2]| -> f32 {
+            if of_places == 0 {
+                return 0.0;
+            }
+            let tables = distances.chunks_exact(of_places / 2).enumerate();
+            let each = tables.map(|(axis, table)| {
+                let index = place(row)[axis] + sides[axis] - 1 - at[axis];
+                resized(table, 2 * sides[axis] - 1, index)
+            });
+            each.sum()
+        };
+        let score = |key: &(Option<usize>, [usize; 2])| {
+            dot(q, &part(key, heads + kv_head)) * p.scale + near(key.1)
+        };
+        let scores: Vec<f32> = keys.iter().map(score).collect();
         let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f32> = scores.iter().map(|s| (s - largest).exp()).collect();
         let sum: f32 = weights.iter().sum();
         let mut y = vec![0.0; dim];
-        for (other, weight) in (first..=last).zip(weights) {
-            let v = part(other, heads + kv_heads + kv_head);
+        for (key, weight) in keys.iter().zip(weights) {
+            let v = part(key, heads + kv_heads + kv_head);
             y.iter_mut()
                 .zip(v)
                 .for_each(|(y, v)| *y += weight / sum * v);
@@ -857,4 +906,14 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
 /// The bytes of floats.
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+}
+
+/// A value of a table that is resized linearly to `count`: places are in the middle of equal parts.
+fn resized(table: &[f32], count: usize, index: usize) -> f32 {
+    let scale = table.len() as f32 / count as f32;
+    let place = ((index as f32 + 0.5) * scale - 0.5).max(0.0);
+    let low = (place as usize).min(table.len() - 1);
+    let high = (low + 1).min(table.len() - 1);
+    let part = place - low as f32;
+    table[low] * (1.0 - part) + table[high] * part
 }

@@ -129,6 +129,8 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::EncodeAttention::of(words);
             let y = heads(q.heads, q.head_dim);
             let qkv = y.saturating_add(heads(q.kv_heads, q.head_dim).saturating_mul(2));
+            let places = heads(q.heads, q.of_places());
+            let qkv = qkv.saturating_add(places);
             vec![rows(qkv, q.qkv_stride), rows(y, q.y_stride)]
         }
         Op::AddPosition => {

@@ -196,7 +196,8 @@ pub fn fill(program: &mut Program) {
 /// What a command costs on top for the positions that these rows attend to, cached ones and those of their own text.
 pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
     if c.op == Op::EncodeAttention {
-        return of_texts(&p::EncodeAttention::of(&c.params), rows);
+        let absent = c.weights[0] != NO_WEIGHT;
+        return of_texts(&p::EncodeAttention::of(&c.params), absent, rows);
     }
     let Some(cache) = program.cache_of(c) else {
         return Cost::default();
@@ -241,12 +242,13 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
 }
 
 /// What attention within texts costs. Neighbours of one slot are a text, or those of one window.
-fn of_texts(q: &p::EncodeAttention, rows: &[Row]) -> Cost {
+fn of_texts(q: &p::EncodeAttention, absent: bool, rows: &[Row]) -> Cost {
     let together =
         |a: &Row, b: &Row| a.slot == b.slot && (q.by_axis == 0 || a.axes[0] == b.axes[0]);
     let seen = |text: &[Row]| {
         let all = text.len() as u64;
         let most = match q.window {
+            _ if absent => u64::from(q.places).pow(2),
             0 => all,
             window => all.min(2 * u64::from(window) + 1),
         };

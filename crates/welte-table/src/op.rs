@@ -142,9 +142,15 @@ ops! {
     CrossAttention "cross_attention": weights [] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, positions: u32, q_stride: u32, y_stride: u32 }
     /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
     /// 0. A run is neighbouring rows of one slot, and of one first axis if `by_axis` is 1. No row sees the last `unseen` rows of a run
-    /// that has more of them. `qkv` rows hold q (heads), k (kv_heads), v
+    /// that has more of them. `by_reach` 1: a row sees none that follow its reach. `qkv` rows hold q (heads), k (kv_heads), v
     /// (kv_heads) one after the other.
-    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32 }
+    ///
+    /// With `places` (P), the rows of a run are places of a rectangle by their axes 1 (line) and 2 (column); its first and its last row
+    /// that are seen are its corners. After v, a row has for each head what its scores add by distance: 2P - 1 values for lines, then
+    /// 2P - 1 for columns. A key of the same line gets the middle one, one of the line before it the next one. If the rectangle has
+    /// other sides than P, the values are resized to them linearly. `absent` (optional; q, k and v of a row) stands for the rows that
+    /// a rectangle whose rows go line by line lacks to the right and below to have P x P.
+    EncodeAttention "encode_attention": weights ["absent"] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32 }
     /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
     /// `types` is optional.
     AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
@@ -236,6 +242,13 @@ impl params::ExpertsActMul {
     /// Matrices of an expert: gate and up, or up alone.
     pub fn matrices(&self) -> u32 {
         if self.act == 4 { 1 } else { 2 }
+    }
+}
+
+impl params::EncodeAttention {
+    /// What the scores of a head's query add by distance: values of a row.
+    pub fn of_places(&self) -> u32 {
+        2 * (2 * self.places).saturating_sub(1)
     }
 }
 

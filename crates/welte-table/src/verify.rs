@@ -294,7 +294,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
             | Op::ExpertsActMul
             | Op::ExpertsAdd
             | Op::ShortConv => i > 0,
-            Op::Attention | Op::Norm | Op::Route | Op::Multiply => true,
+            Op::Attention | Op::EncodeAttention | Op::Norm | Op::Route | Op::Multiply => true,
             _ => false,
         };
         match (i < used, *id) {
@@ -620,6 +620,21 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.unseen == 0 || q.window == 0, || {
                 "rows that none sees within a window".into()
             })?;
+            ensure(q.by_reach <= 1, || format!("by_reach is {}", q.by_reach))?;
+            ensure(q.places <= 1 << 10, || format!("places is {}", q.places))?;
+            let plain = q.window == 0 && q.by_reach == 0;
+            ensure(q.places == 0 || plain, || {
+                "places within a window or by reach".into()
+            })?;
+            if c.weights[0] != NO_WEIGHT {
+                ensure(q.places > 0 && q.unseen == 0, || {
+                    "absent rows without places, or beside unseen ones".into()
+                })?;
+                let width =
+                    (u64::from(q.heads) + 2 * u64::from(q.kv_heads)) * u64::from(q.head_dim);
+                let width = u32::try_from(width).map_err(|_| "heads are too large")?;
+                vector(program, c, 0, width)?;
+            }
             finite(&[q.scale])
         }
         Op::AddPosition => {

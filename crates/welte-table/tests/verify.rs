@@ -291,6 +291,17 @@ fn parameters_at_their_limits() {
             set(p, Op::EncodeAttention, "window", 3);
             set(p, Op::EncodeAttention, "unseen", 1);
         }),
+        ("places within a window or by reach", |p| {
+            set(p, Op::EncodeAttention, "places", 1);
+            set(p, Op::EncodeAttention, "by_reach", 1);
+            set(p, Op::EncodeAttention, "qkv_stride", 20);
+        }),
+        ("by_reach is 2", |p| {
+            set(p, Op::EncodeAttention, "by_reach", 2)
+        }),
+        ("absent rows without places", |p| {
+            command(p, Op::EncodeAttention).weights[0] = 0
+        }),
         ("causal is 2", |p| set(p, Op::Attention, "causal", 2)),
         ("the context is", |p| {
             // One segment.

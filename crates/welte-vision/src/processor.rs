@@ -58,6 +58,21 @@ pub enum Method {
         /// How much longer the longer side must be.
         ratio: f64,
     },
+    /// As many squares of `tile` as fit the proportion of the sides best, if a side is longer than that. Then the whole picture in a
+    /// square of `side` with borders of a colour.
+    Views {
+        /// The side of a tile.
+        tile: u32,
+        /// The fewest and the most tiles.
+        count: [u32; 2],
+        /// The side of the whole picture.
+        side: u32,
+        /// Red, green and blue of borders.
+        border: [u8; 3],
+        /// Lines of features begin with those of all tiles of a line, and a learned feature ends each. Otherwise tiles come one after
+        /// the other.
+        lined: bool,
+    },
     /// One square of this side.
     Square {
         /// The side.
@@ -147,9 +162,11 @@ pub struct Processor {
     pub patch: u32,
     /// Patches along a feature's side.
     pub merge: u32,
+    /// Patches along the side of a square of neighbouring rows: a feature's, unless the encoder merges features later.
+    pub neighbours: u32,
     /// Patches along the side of a part of a feature, for encoders that make parts first. Parts have the numbers of windows.
     pub part: Option<u32>,
-    /// Features along the side of a window, for encoders whose rows attend within windows.
+    /// Squares of neighbouring rows along the side of a window, for encoders whose rows attend within windows.
     pub window: Option<u32>,
     /// A patch's values.
     pub values: Values,
@@ -246,6 +263,11 @@ impl Processor {
             Method::Padded { tile } => {
                 let (tiles, grid) = self.padded(image, tile);
                 lines = self.unpadded(image, tile, grid);
+                (tiles, grid)
+            }
+            Method::Views { .. } => {
+                let (tiles, grid) = self.views(image);
+                lines = self.view_lines(&tiles, grid);
                 (tiles, grid)
             }
             Method::Square { side } => whole(to([side, side])),
@@ -375,6 +397,19 @@ impl Processor {
             },
             Method::Slices { side, .. } => Method::Slices { side, most: 1 },
             Method::Scan { side, .. } => Method::Square { side },
+            Method::Views {
+                tile,
+                side,
+                border,
+                lined,
+                ..
+            } => Method::Views {
+                tile,
+                count: [0, 0],
+                side,
+                border,
+                lined,
+            },
             // Gemma 4.
             Method::Fill { most } => Method::Fill { most: most.min(70) },
             other => other,
@@ -437,6 +472,7 @@ impl Processor {
             Method::Tiles { tile, .. } | Method::Canvas { tile, .. } | Method::Padded { tile } => {
                 square(tile)
             }
+            Method::Views { tile, side, .. } => square(tile.max(side)),
             Method::Grid { tile, features, .. } => {
                 square(tile).max(features[1] * self.merge * self.merge)
             }
@@ -541,6 +577,77 @@ impl Processor {
         let tiles =
             places.map(|(column, row)| Tile::still(cut(&all, column * tile, row * tile, tile)));
         (tiles.collect(), [rows, columns])
+    }
+
+    /// Tiles of a large picture, then the whole one with borders.
+    fn views(&self, image: &Pixels) -> (Vec<Tile>, [u32; 2]) {
+        let Method::Views {
+            tile,
+            count,
+            side,
+            border,
+            lined,
+        } = self.method
+        else {
+            return (Vec::new(), [0, 0]);
+        };
+        let sides = [image.width, image.height];
+        let longer = image.width.max(image.height);
+        let (mut tiles, grid) = if longer > tile && count[1] > 0 {
+            self.canvas(image, tile, count)
+        } else {
+            (Vec::new(), [0, 0])
+        };
+        // Each processor computes the other side in its own way.
+        let [width, height] = sides.map(|of| {
+            let exact = if lined {
+                f64::from(of) / f64::from(longer) * f64::from(side)
+            } else {
+                f64::from(of) * (f64::from(side) / f64::from(longer))
+            };
+            (exact.round_ties_even() as u32).clamp(1, side)
+        });
+        let gap = |own: u32| {
+            let half = f64::from(side - own) / 2.0;
+            let half = if lined {
+                half.round_ties_even()
+            } else {
+                half.floor()
+            };
+            half as u32
+        };
+        let whole = resize(image, width, height, self.filter);
+        let at = [gap(width), gap(height)];
+        tiles.push(Tile::still(framed(&whole, [side; 2], at, border)));
+        (tiles, grid)
+    }
+
+    /// The features of views as they stand in the prompt. One more than all is what ends the picture.
+    fn view_lines(&self, tiles: &[Tile], [rows, columns]: [u32; 2]) -> Vec<Vec<Option<u32>>> {
+        let lined = matches!(self.method, Method::Views { lined: true, .. });
+        let sides = |tile: &Tile| tile.pixels.width / self.side();
+        let [own, last] = [tiles.first(), tiles.last()].map(|tile| tile.map_or(0, sides));
+        let parts = rows * columns * own * own;
+        let all = parts + last * last;
+        let end = |mut line: Vec<Option<u32>>| {
+            line.extend(lined.then_some(None));
+            line
+        };
+        if !lined {
+            return vec![(0..=all).map(Some).collect()];
+        }
+        let of_tiles = (0..rows * own).map(|line| {
+            let at = |column: u32| {
+                let tile = line / own * columns + column / own;
+                tile * own * own + line % own * own + column % own
+            };
+            end((0..columns * own).map(|column| Some(at(column))).collect())
+        });
+        let of_whole = (0..last).map(|line| {
+            let first = parts + line * last;
+            end((first..first + last).map(Some).collect())
+        });
+        of_tiles.chain(of_whole).chain([vec![Some(all)]]).collect()
     }
 
     /// The whole picture, and its slices with their rows and columns.
@@ -839,9 +946,19 @@ fn longest_side(width: u32, height: u32, longest: u32) -> [u32; 2] {
 }
 
 /// A picture with black borders, such that its first pixel is in this column and line.
-fn bordered(image: &Pixels, [width, height]: [u32; 2], [left, top]: [u32; 2]) -> Pixels {
+fn bordered(image: &Pixels, sides: [u32; 2], at: [u32; 2]) -> Pixels {
+    framed(image, sides, at, [0; 3])
+}
+
+/// The same with borders of a colour.
+fn framed(
+    image: &Pixels,
+    [width, height]: [u32; 2],
+    [left, top]: [u32; 2],
+    colour: [u8; 3],
+) -> Pixels {
     let (line, own) = (3 * width as usize, 3 * image.width as usize);
-    let mut bytes = vec![0; line * height as usize];
+    let mut bytes = colour.repeat(width as usize * height as usize);
     let lines = bytes.chunks_exact_mut(line).skip(top as usize);
     for (line, own) in lines.zip(image.bytes.chunks_exact(own)) {
         line[3 * left as usize..][..own.len()].copy_from_slice(own);

@@ -24,7 +24,8 @@ impl Processor {
 
     /// The rows of a tile.
     pub fn rows(&self, tile: &Tile) -> Rows {
-        let side = self.side();
+        let merge = self.neighbours;
+        let side = self.patch * merge;
         let (lines, columns) = (tile.pixels.height / side, tile.pixels.width / side);
         let mut order: Vec<[u32; 3]> = (0..lines * columns)
             .map(|i| {
@@ -36,7 +37,7 @@ impl Processor {
             })
             .collect();
         order.sort();
-        let count = (lines * columns * self.merge * self.merge) as usize;
+        let count = (lines * columns * merge * merge) as usize;
         let mut rows = Rows {
             values: Vec::with_capacity(count * self.width() as usize),
             places: Vec::with_capacity(count),
@@ -44,14 +45,14 @@ impl Processor {
         };
         for [window, line, column] in order {
             rows.features.push(line * columns + column);
-            let part = self.part.unwrap_or(self.merge);
-            let (parts, own) = ((self.merge / part).pow(2), part * part);
+            let part = self.part.unwrap_or(merge);
+            let (parts, own) = ((merge / part).pow(2), part * part);
             for number in 0..parts * own {
                 let (nth, inner) = (number / own, number % own);
-                let of_part = [nth / (self.merge / part), nth % (self.merge / part)];
+                let of_part = [nth / (merge / part), nth % (merge / part)];
                 let inner = [inner / part, inner % part];
                 let [y, x] = [0, 1].map(|axis| of_part[axis] * part + inner[axis]);
-                let place = [line * self.merge + y, column * self.merge + x];
+                let place = [line * merge + y, column * merge + x];
                 let window = match self.part {
                     Some(_) => (line * columns + column) * parts + nth,
                     None => window,

@@ -122,6 +122,16 @@ fn processor(model: &str) -> (Processor, &'static str) {
             };
             (method, Filter::Bilinear, 8, 2, Marks::Grid, "<image>")
         }
+        "deepseek_ocr" | "deepseek_ocr2" => {
+            let method = Method::Views {
+                tile: 48,
+                count: [2, 4],
+                side: 64,
+                border: [127; 3],
+                lined: model == "deepseek_ocr",
+            };
+            (method, Filter::Bicubic, 4, 4, Marks::Lined, "<image>")
+        }
         "internvl" => {
             let count = [1, 4];
             let method = Method::Canvas { tile: 32, count };
@@ -132,6 +142,10 @@ fn processor(model: &str) -> (Processor, &'static str) {
             let method = Method::Padded { tile: 32 };
             (method, Filter::Bicubic, 8, 1, Marks::Lined, "<image>")
         }
+        "granite4_vision" => {
+            let method = Method::Padded { tile: 32 };
+            (method, Filter::Bicubic, 4, 2, Marks::Lined, "<image>")
+        }
         other => panic!("{other} is not a model of the goldens"),
     };
     let processor = Processor {
@@ -139,6 +153,7 @@ fn processor(model: &str) -> (Processor, &'static str) {
         filter,
         patch,
         merge,
+        neighbours: merge,
         window: None,
         values: Values::Planes { frames: 1 },
         mean: [0.5; 3],
@@ -162,7 +177,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 72);
+    assert_eq!(list.len(), 81);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));

@@ -31,6 +31,7 @@ fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32,
             if softcap != 0.0 {
                 score = softcap * safe_tanh(score / softcap);
             }
+            score += near(row, head, position);
         }
         let before = largest;
         largest = max(largest, max_of_all(t, score));

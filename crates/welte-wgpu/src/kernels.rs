@@ -630,13 +630,16 @@ pub(crate) fn attention_merge() -> Kernel {
     )
 }
 
-pub(crate) fn encode_attention(head_dim: u32) -> Kernel {
+/// With or without places of rows.
+pub(crate) fn encode_attention(head_dim: u32, places: bool) -> Kernel {
     let pieces = [
         shader!("reduce"),
         shader!("attention"),
         shader!("encode_attention"),
     ];
-    Kernel::new("encode_attention", &pieces).with("HEAD_DIM", &format!("{head_dim}u"))
+    let kernel = Kernel::new("encode_attention", &pieces);
+    let kernel = kernel.with("HEAD_DIM", &format!("{head_dim}u"));
+    kernel.with("PLACES", &places.to_string())
 }
 
 pub(crate) fn gated_delta(key_dim: u32) -> Kernel {
@@ -838,7 +841,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         all.extend([Format::F16, Format::Q8_0].map(|format| attention(format, size)));
         all.extend([WORKGROUP, 256].map(|positions| attention_wide(size, positions)));
         all.extend(attention_together(size, 16 << 10).map(|rows| attention_rows(size, rows)));
-        all.push(encode_attention(size));
+        all.extend([false, true].map(|places| encode_attention(size, places)));
         all.push(gated_delta(size));
     }
     all

@@ -677,7 +677,8 @@ impl Lowering<'_> {
             }
             Op::EncodeAttention => {
                 let p = params::EncodeAttention::of(words);
-                (kernels::encode_attention(p.head_dim), [p.heads, 1])
+                let kernel = kernels::encode_attention(p.head_dim, p.places > 0);
+                (kernel, [p.heads, 1])
             }
             Op::CrossAttention => {
                 let p = params::CrossAttention::of(words);

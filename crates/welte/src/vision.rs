@@ -7,6 +7,7 @@
 mod budget;
 mod places;
 mod processor;
+mod stages;
 
 use crate::devices::{KINDS, open_device};
 use crate::engine::{Encoder, Turns};
@@ -15,6 +16,7 @@ use crate::{DeviceChoice, Error};
 use budget::Budget;
 use places::Places;
 use sha2::{Digest, Sha256};
+use stages::{Stage, ends};
 use std::path::Path;
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, Plan, Role, Step};
@@ -70,16 +72,18 @@ pub struct Vision {
     limits: Limits,
     /// What pictures that are being decoded take together: as much as the largest one may take.
     decoding: Budget,
-    places: Places,
+    /// The learned vectors of each encoder's places.
+    places: Vec<Places>,
     /// The queries that become features, if the family has some.
     queries: Vec<f32>,
-    /// The feature that ends lines of pictures that are cut.
-    line_end: Option<Vec<f32>>,
+    /// What is added to queries and patches of windows, if the family has some.
+    windows: [Vec<f32>; 2],
+    /// The features that end lines of pictures that are cut, and pictures.
+    ends: [Option<Vec<f32>>; 2],
     scale: f32,
     device: DeviceId,
-    /// The encoder whose features the other one reads, if there is one.
-    first: Option<Encoder>,
-    encoder: Encoder,
+    /// The encoders, the one that reads patches first. Each other one reads the features of the one before it.
+    encoders: Vec<Encoder>,
 }
 
 /// An encoder as its file describes it.
@@ -209,22 +213,21 @@ impl Vision {
             let all = plans.into_iter().map(load);
             Ok((device.info().id, all.collect::<Result<Vec<_>, Error>>()?))
         };
-        let (device, mut encoders) = place(options, load)?;
-        let (Some(encoder), first) = (encoders.pop(), encoders.pop()) else {
-            unreachable!("a plan for each encoder");
-        };
+        let (device, encoders) = place(options, load)?;
+        let chain = spec.chain();
+        let places = chain.iter().map(|part| Places::of(part, checkpoint));
         let limits = Limits::of_pixels(options.most_pixels);
         Ok(Vision {
             decoding: Budget::new(limits.bytes),
             limits,
-            places: Places::of(spec.of_patches(), checkpoint)?,
+            places: places.collect::<Result<_, Error>>()?,
             queries: welte_models::learned_queries(&spec, checkpoint)?,
-            line_end: welte_models::line_end(&spec, checkpoint)?,
+            windows: welte_models::learned_windows(&spec, checkpoint)?,
+            ends: ends_of(&spec, checkpoint)?,
             scale: options.scale,
             film: processor::film(&spec, checkpoint, path)?,
             device,
-            first,
-            encoder,
+            encoders,
             processor,
             spec,
         })
@@ -311,7 +314,11 @@ impl Vision {
             rest = others;
         }
         if !prepared.lines.is_empty() {
-            let end = self.line_end.as_deref().unwrap_or(&[]);
+            let [end, separator] = self
+                .ends
+                .each_ref()
+                .map(|end| end.as_deref().unwrap_or(&[]));
+            all.extend_from_slice(separator);
             let feature = |number: &Option<u32>| match number {
                 Some(number) => &all[*number as usize * width..][..width],
                 None => end,
@@ -336,71 +343,124 @@ impl Vision {
 
     /// Computes the features of a tile, line by line.
     fn tile(&self, tile: &Tile, features: &mut [f32], turns: &Turns<'_>) -> Result<(), Error> {
-        let rows = self.processor.rows(tile);
-        let width = self.processor.width() as usize;
-        let patches = rows.values.chunks_exact(width);
-        // The encoder that reads patches.
-        let spec = self.spec.of_patches();
-        let count = rows.places.len() + spec.class_rows() as usize;
-        let mut bytes = Vec::with_capacity(4 * count * spec.row_values() as usize);
-        let mut add = |values: &[f32]| bytes.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
-        let place = self.places.on(&rows.places);
-        let mut own = Vec::new();
-        for (patch, [_, line, column]) in patches.zip(&rows.places) {
-            add(patch);
-            place.read(*line, *column, &mut own);
-            add(&own);
-            add(self.places.of_key(*line, *column, &mut own));
-        }
-        if spec.class {
-            add(&vec![0.0; width]);
-            add(self.places.class());
-        }
-        for query in self.queries.chunks_exact(self.width()) {
-            add(&vec![0.0; spec.row_values() as usize - query.len()]);
-            add(query);
-        }
-        let none = vec![[0; 3]; spec.class_rows() as usize];
-        let all: Vec<[u32; 3]> = rows.places.iter().chain(&none).copied().collect();
-        let patches = rows.places.len() as u32;
-        let numbers = match spec.queries {
-            0 => rows.features,
-            queries => (0..queries).collect(),
-        };
-        let found = match &self.first {
-            None => self.encoder.run(&bytes, step(spec, &all, patches), turns)?,
-            Some(first) => {
-                let found = first.run(&bytes, step(spec, &all, patches), turns)?;
-                let bytes: Vec<u8> = found.iter().flat_map(|v| v.to_ne_bytes()).collect();
-                let count = patches / spec.group();
-                let all = vec![[0; 3]; count as usize];
-                self.encoder
-                    .run(&bytes, step(&self.spec, &all, count), turns)?
-            }
-        };
         let width = self.width();
-        for (number, feature) in numbers.iter().zip(found.chunks_exact(width)) {
+        let rows = self.processor.rows(tile);
+        let mut numbers = rows.features;
+        let mut stage = Stage {
+            values: rows.values,
+            places: rows.places,
+        };
+        // What projectors with windows read.
+        let mut states: Option<Stage> = None;
+        let chain = self.spec.chain();
+        for (index, spec) in chain.iter().enumerate() {
+            if index > 0 {
+                let before = chain[index - 1].feature_values() as usize;
+                let [queries, patches] = &self.windows;
+                stage = match (&spec.windows, &states) {
+                    (Some(windows), Some(states)) if index == 1 => {
+                        states.queries(windows, before, queries)
+                    }
+                    (Some(windows), Some(states)) => {
+                        states.windows(windows, before, patches, &stage.values)
+                    }
+                    _ if spec.step > 0 => {
+                        if index == 1 {
+                            stage.values = stages::in_order(&stage.values, &numbers, before);
+                        }
+                        stage.squares(before, spec.step)
+                    }
+                    _ => stage.alone(before),
+                };
+            }
+            let patches = stage.places.len() as u32;
+            let bytes = self.rows(spec, &self.places[index], &stage);
+            let (queries, _) = spec.queries_of(patches);
+            let mut places = stage.places.clone();
+            places.resize(
+                places.len() + spec.class as usize + queries as usize,
+                [0; 3],
+            );
+            let ends = ends(spec, patches, queries);
+            let step = step(spec, &places, patches, &ends);
+            stage.values = self.encoders[index].run(&bytes, step, turns)?;
+            if index == 0 && spec.windows.is_some() {
+                states = Some(std::mem::take(&mut stage));
+            }
+        }
+        let count = (stage.values.len() / width) as u32;
+        if let Some(windows) = &self.spec.windows {
+            numbers = stages::numbers_in_windows(windows, count);
+        } else if self.spec.step > 0 || self.spec.queries > 0 {
+            numbers = (0..count).collect();
+        }
+        for (number, feature) in numbers.iter().zip(stage.values.chunks_exact(width)) {
             features[*number as usize * width..][..width].copy_from_slice(feature);
         }
         Ok(())
     }
+
+    /// What the rows of an encoder read: patches, then the class and queries.
+    fn rows(&self, spec: &VisionSpec, of: &Places, stage: &Stage) -> Vec<u8> {
+        let width = spec.patch_values() as usize;
+        let (row, vector) = (spec.row_values() as usize, spec.place_values() as usize);
+        let (queries, before) = spec.queries_of(stage.places.len() as u32);
+        let count = stage.places.len() + spec.class as usize + queries as usize;
+        let mut bytes = Vec::with_capacity(4 * count * row);
+        let mut add = |values: &[f32]| bytes.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
+        let on_tile = of.on(&stage.places);
+        let mut own = Vec::new();
+        for (patch, [_, line, column]) in stage.values.chunks_exact(width).zip(&stage.places) {
+            add(patch);
+            if spec.positions > 0 {
+                on_tile.read(*line, *column, &mut own);
+                add(&own);
+            } else {
+                add(&vec![0.0; vector]);
+            }
+            add(of.of_key(*line, *column, &mut own));
+        }
+        if spec.class {
+            add(&vec![0.0; width]);
+            add(of.class());
+        }
+        if queries > 0 {
+            let own = match spec.query_values() {
+                0 => vector,
+                values => values as usize,
+            };
+            let all = self.queries.chunks_exact(own).skip(before as usize);
+            for query in all.take(queries as usize) {
+                add(&vec![0.0; row - query.len()]);
+                add(query);
+            }
+        }
+        bytes
+    }
 }
 
-/// The step of an encoder whose rows have these axes. The first `patches` of them are patches.
-fn step(spec: &VisionSpec, axes: &[[u32; 3]], patches: u32) -> Step {
+/// The step of an encoder whose rows have these axes, and whose rows `ends` yield features. The first `patches` of them are patches.
+fn step(spec: &VisionSpec, axes: &[[u32; 3]], patches: u32, ends: &[u32]) -> Step {
     let all = (0..).zip(axes).map(|(number, axes)| Row {
         input: Input::Feature(number),
         axes: *axes,
+        // Causal queries see those before them, patches each other.
+        reach: if spec.has_causal_queries() {
+            number.max(patches - 1)
+        } else {
+            number
+        },
         ..Row::new(0, number, 0)
     });
     let all: Vec<Row> = all.collect();
-    let ends: Vec<u32> = match spec.queries {
-        0 => (1..=patches / spec.group())
-            .map(|i| i * spec.group() - 1)
-            .collect(),
-        queries => (patches..patches + queries).collect(),
-    };
-    Step::of(Role::Text, &all, &ends)
+    Step::of(Role::Text, &all, ends)
+}
+
+/// The features that end lines and pictures. All parts of such a feature are the same.
+fn ends_of(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<[Option<Vec<f32>>; 2], Error> {
+    let parts = 1 + spec.deep.len();
+    let ends = welte_models::learned_ends(spec, checkpoint)?;
+    Ok(ends.map(|end| end.map(|end| end.repeat(parts))))
 }
 
 fn processor_of(
@@ -422,12 +482,12 @@ fn plans(
 ) -> Result<Vec<Plan>, Error> {
     let mut rows = patches;
     let plan = |part: &VisionSpec| {
+        rows = part.rows_of(rows);
         let program = welte_models::compile_vision(part, checkpoint, rows)?;
         rows /= part.group();
         plan_program(device, checkpoint, program, device.patterns())
     };
-    let parts = spec.first.as_deref().into_iter().chain([spec]);
-    parts.map(plan).collect()
+    spec.chain().into_iter().map(plan).collect()
 }
 
 /// Why a model without a known encoder takes no images.

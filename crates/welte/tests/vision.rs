@@ -281,7 +281,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi kimi_k25 llava gemma3_scan gemma4_31b gemma4_26b minicpmv4 minicpmv4_5 minicpmv4_6 minicpmv4_6_4x lighton_ocr);
+goldens!(smolvlm gemma3 gemma4 qwen2_vl qwen2_5_vl pixtral mistral3 lfm2_vl internvl qwen3_vl llava_next granite_vision qwen3_vl_moe qwen3_5 paddleocr_vl glm4v glm4v_moe glm_ocr kimi kimi_k25 llava gemma3_scan gemma4_31b gemma4_26b minicpmv4 minicpmv4_5 minicpmv4_6 minicpmv4_6_4x lighton_ocr deepseek_ocr deepseek_ocr2 granite4_vision);
 
 #[test]
 fn layouts_have_the_axes_and_reach_of_their_family() {

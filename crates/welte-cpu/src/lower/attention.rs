@@ -131,10 +131,12 @@ impl Lowering<'_> {
                 "attention with heads that do not fit each other",
             ));
         }
-        if encode_attention::scratch_floats(head_dim) * 4 > self.scratch.per_thread {
+        let places = p.places as usize;
+        if encode_attention::scratch_floats(head_dim, places) * 4 > self.scratch.per_thread {
             return Err(scratch_too_small());
         }
-        let width = (heads + 2 * kv_heads) * head_dim;
+        let plain = (heads + 2 * kv_heads) * head_dim;
+        let width = plain + heads * p.of_places() as usize;
         let [qkv, y, ..] = l.command.buffers;
         l.phases.push(Phase::EncodeAttention(EncodeAttention {
             qkv: self.float_rows(qkv, p.qkv_stride, width, l.rows)?,
@@ -146,6 +148,9 @@ impl Lowering<'_> {
             window: p.window as usize,
             by_axis: p.by_axis != 0,
             unseen: p.unseen as usize,
+            by_reach: p.by_reach != 0,
+            places,
+            absent: self.floats(l.command.weights[0], plain)?,
             kernel: encode_attention::kernel_for(self.inner.isa),
         }));
         Ok(())

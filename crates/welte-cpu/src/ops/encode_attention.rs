@@ -4,7 +4,7 @@
 //! bits depend neither on the number of rows nor on the runs beside its own.
 
 use super::vectors::{Lanes, Single};
-use super::{FloatRows, State};
+use super::{FloatRows, Floats, State};
 use crate::kernels::Isa;
 use std::ops::Range;
 use welte_table::Row;
@@ -21,7 +21,7 @@ const DEEP: usize = 4;
 const LEAST: f32 = -1e30;
 
 /// Attention of the rows of an item that share a run: the rows, the run and the head.
-type Run = unsafe fn(&EncodeAttention, Range<usize>, Range<usize>, usize, *mut f32);
+type Run = unsafe fn(&EncodeAttention, Range<usize>, &Keys<'_>, usize, *mut f32);
 
 #[derive(Clone, Copy)]
 pub(crate) struct EncodeAttention {
@@ -37,6 +37,12 @@ pub(crate) struct EncodeAttention {
     pub(crate) by_axis: bool,
     /// The last rows of a run that has more of them are not seen.
     pub(crate) unseen: usize,
+    /// A row sees none that follow its reach.
+    pub(crate) by_reach: bool,
+    /// The side of the tables of what scores add by distance; 0: they add nothing.
+    pub(crate) places: usize,
+    /// What stands for rows that a rectangle lacks, if anything does.
+    pub(crate) absent: Floats,
     pub(crate) kernel: Kernel,
 }
 
@@ -68,8 +74,86 @@ pub(crate) fn kernel_for(isa: Isa) -> Kernel {
 }
 
 /// Floats of a thread's scratch.
-pub(crate) fn scratch_floats(head_dim: usize) -> usize {
-    (2 * head_dim.next_multiple_of(DEEP) + BLOCK) * MOST_LANES
+pub(crate) fn scratch_floats(head_dim: usize, places: usize) -> usize {
+    (2 * head_dim.next_multiple_of(DEEP) + BLOCK + 2 * places) * MOST_LANES
+}
+
+/// What the rows of a run see.
+struct Keys<'a> {
+    rows: &'a [Row],
+    run: Range<usize>,
+    /// With places: line and column of the first one, and lines and columns of the rectangle.
+    corner: [u32; 2],
+    sides: [usize; 2],
+    /// The rectangle is filled up to this side.
+    filled: Option<usize>,
+}
+
+impl Keys<'_> {
+    fn of<'a>(a: &EncodeAttention, rows: &'a [Row], run: Range<usize>) -> Keys<'a> {
+        let place = |row: usize| [1, 2].map(|axis| rows[row].axes[axis]);
+        let (corner, last) = (place(run.start), place(run.end - 1));
+        let side = |axis: usize| last[axis].saturating_sub(corner[axis]) as usize + 1;
+        Keys {
+            rows,
+            corner,
+            sides: [side(0), side(1)],
+            filled: (!a.absent.is_none()).then_some(a.places),
+            run,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.filled.map_or(self.run.len(), |side| side * side)
+    }
+
+    /// The row of a key; `None`: the rectangle lacks it.
+    fn row(&self, key: usize) -> Option<usize> {
+        let Some(side) = self.filled else {
+            return Some(self.run.start + key);
+        };
+        let [line, column] = [key / side, key % side];
+        let row = self.run.start + line * self.sides[1] + column;
+        let is_there = column < self.sides[1] && row < self.run.end;
+        is_there.then_some(row)
+    }
+
+    /// Line and column of a key, counted from the corner. Rows beyond the tables are at their end.
+    fn place(&self, key: usize, places: usize) -> [usize; 2] {
+        match self.filled {
+            Some(side) => [key / side, key % side],
+            None => [0, 1].map(|i| {
+                let own = self.rows[self.run.start + key].axes[1 + i];
+                (own.saturating_sub(self.corner[i]) as usize).min(places - 1)
+            }),
+        }
+    }
+
+    /// What a row's score adds for a line or a column that far from the corner. `own` has 2 `places` - 1 values.
+    ///
+    /// # Safety
+    /// `own` is readable.
+    unsafe fn near(
+        &self,
+        own: *const f32,
+        row: usize,
+        axis: usize,
+        at: usize,
+        places: usize,
+    ) -> f32 {
+        let (side, last) = (self.filled.unwrap_or(self.sides[axis]), 2 * places - 2);
+        let from = self.rows[row].axes[1 + axis].saturating_sub(self.corner[axis]) as usize;
+        let index = (from + side - 1).saturating_sub(at);
+        // SAFETY: no index is above the last one.
+        let value = |index: usize| unsafe { *own.add(index.min(last)) };
+        if side == places {
+            return value(index);
+        }
+        let scale = (2 * places - 1) as f32 / (2 * side - 1) as f32;
+        let place = ((index as f32 + 0.5) * scale - 0.5).max(0.0);
+        let part = place - place.floor();
+        value(place as usize) * (1.0 - part) + value(place as usize + 1) * part
+    }
 }
 
 impl EncodeAttention {
@@ -96,8 +180,9 @@ impl EncodeAttention {
             if run.len() > self.unseen {
                 run.end -= self.unseen;
             }
+            let keys = Keys::of(self, rows, run);
             // SAFETY: promised by the caller; the processor has what the kernel needs.
-            unsafe { (self.kernel.run)(self, span, run, head, scratch) };
+            unsafe { (self.kernel.run)(self, span, &keys, head, scratch) };
         }
     }
 }
@@ -110,7 +195,7 @@ fn run_of(rows: &[Row], row: usize, together: impl Fn(&Row, &Row) -> bool) -> Ra
     row - before..row + from
 }
 
-/// Attention of `rows` over the rows of `run` that they see.
+/// Attention of `rows` over the keys that they see.
 ///
 /// # Safety
 /// See `super`; the rows lie in the run or right after it; `scratch` holds [`scratch_floats`].
@@ -118,10 +203,11 @@ fn run_of(rows: &[Row], row: usize, together: impl Fn(&Row, &Row) -> bool) -> Ra
 unsafe fn attend<L: Lanes>(
     a: &EncodeAttention,
     rows: Range<usize>,
-    run: Range<usize>,
+    keys: &Keys<'_>,
     head: usize,
     scratch: *mut f32,
 ) {
+    let run = &keys.run;
     let (dim, lanes) = (a.head_dim, WIDE * L::N);
     let padded = dim.next_multiple_of(DEEP);
     let kv_head = head / (a.heads / a.kv_heads);
@@ -129,20 +215,44 @@ unsafe fn attend<L: Lanes>(
         (a.heads + kv_head) * dim,
         (a.heads + a.kv_heads + kv_head) * dim,
     );
+    // Keys are counted from the run's first row.
     let (first, last) = match a.window {
-        0 => (run.start, run.end),
+        0 => (0, keys.count()),
         window => (
-            run.start.max(rows.start.saturating_sub(window)),
-            run.end.min(rows.end + window),
+            rows.start.saturating_sub(window).saturating_sub(run.start),
+            (run.end.min(rows.end + window)) - run.start,
         ),
     };
+    // The first key that a row does not see.
+    let end_of = |row: usize| {
+        let own = &keys.rows[row];
+        row - run.start + (own.reach - own.position) as usize + 1
+    };
+    let last = if a.by_reach {
+        let most = rows.clone().map(end_of).max();
+        last.min(most.unwrap_or(last))
+    } else {
+        last
+    };
     // Blocks begin at fixed rows of the run, whatever the window leaves out.
-    let first = run.start + (first - run.start) / BLOCK * BLOCK;
+    let first = first / BLOCK * BLOCK;
     // SAFETY: promised by the caller; every index is below its row's width or the scratch's size.
     unsafe {
         let queries = scratch;
         let sums = queries.add(padded * lanes);
         let scores = sums.add(padded * lanes);
+        // What scores add for each line, then for each column.
+        let near = scores.add(BLOCK * lanes);
+        let distances = (a.heads + 2 * a.kv_heads) * dim + head * (4 * a.places).saturating_sub(2);
+        for at in 0..2 * a.places {
+            let (axis, place) = (at / a.places, at % a.places);
+            for lane in 0..lanes {
+                let row = (rows.start + lane).min(rows.end - 1);
+                let own = a.qkv.start.add(row * a.qkv.stride + distances);
+                let own = own.add(axis * (2 * a.places - 1)).cast_const();
+                *near.add(at * lanes + lane) = keys.near(own, row, axis, place, a.places);
+            }
+        }
         for d in 0..dim {
             for lane in 0..lanes {
                 let row = rows.start + lane;
@@ -157,18 +267,24 @@ unsafe fn attend<L: Lanes>(
         std::slice::from_raw_parts_mut(sums, padded * lanes).fill(0.0);
         let mut largest = [L::splat(LEAST); WIDE];
         let mut totals = [L::splat(0.0); WIDE];
-        let row_at = |row: usize, at: usize| a.qkv.start.add(row * a.qkv.stride + at).cast_const();
         for block in (first..last).step_by(BLOCK) {
             let held = BLOCK.min(last - block);
+            let mut starts = [std::ptr::null::<f32>(); BLOCK];
+            for (start, key) in starts.iter_mut().zip(block..block + held) {
+                *start = match keys.row(key) {
+                    Some(row) => a.qkv.start.add(row * a.qkv.stride).cast_const(),
+                    None => a.absent.0,
+                };
+            }
             for j in (0..held).step_by(DEEP) {
                 // Rows past the end repeat the last one; their scores are not used.
-                let keys: [*const f32; DEEP] =
-                    std::array::from_fn(|i| row_at(block + (j + i).min(held - 1), k_at));
+                let some: [*const f32; DEEP] =
+                    std::array::from_fn(|i| starts[(j + i).min(held - 1)].add(k_at));
                 let mut dots = [[L::splat(0.0); WIDE]; DEEP];
                 for d in 0..dim {
                     let q: [L::V; WIDE] =
                         std::array::from_fn(|w| L::load(queries.add(d * lanes + w * L::N)));
-                    for (dots, key) in dots.iter_mut().zip(keys) {
+                    for (dots, key) in dots.iter_mut().zip(some) {
                         let key = L::splat(*key.add(d));
                         for (dot, q) in dots.iter_mut().zip(q) {
                             *dot = L::fma(q, key, *dot);
@@ -184,9 +300,27 @@ unsafe fn attend<L: Lanes>(
             if a.window > 0 {
                 for j in 0..held {
                     for lane in 0..rows.len() {
-                        if (rows.start + lane).abs_diff(block + j) > a.window {
+                        if (rows.start + lane).abs_diff(run.start + block + j) > a.window {
                             *scores.add(j * lanes + lane) = f32::NEG_INFINITY;
                         }
+                    }
+                }
+            }
+            if a.by_reach {
+                for (lane, row) in rows.clone().enumerate() {
+                    for j in end_of(row).saturating_sub(block)..held {
+                        *scores.add(j * lanes + lane) = f32::NEG_INFINITY;
+                    }
+                }
+            }
+            if a.places > 0 {
+                for j in 0..held {
+                    let [line, column] = keys.place(block + j, a.places);
+                    for w in 0..WIDE {
+                        let at = scores.add(j * lanes + w * L::N);
+                        let own = |at: usize| L::load(near.add(at * lanes + w * L::N));
+                        let sum = L::add(own(line), own(a.places + column));
+                        L::store(at, L::add(L::load(at), sum));
                     }
                 }
             }
@@ -214,8 +348,8 @@ unsafe fn attend<L: Lanes>(
                     std::array::from_fn(|i| std::array::from_fn(|w| L::load(place(i, w))));
                 // The last elements of a head may be fewer.
                 let elements = DEEP.min(dim - d);
-                for j in 0..held {
-                    let value = row_at(block + j, v_at + d);
+                for (j, start) in starts[..held].iter().enumerate() {
+                    let value = start.add(v_at + d);
                     let weights: [L::V; WIDE] =
                         std::array::from_fn(|w| L::load(scores.add(j * lanes + w * L::N)));
                     for (i, sum) in sum.iter_mut().enumerate() {
@@ -255,12 +389,12 @@ macro_rules! kernel {
             unsafe fn run(
                 a: &EncodeAttention,
                 rows: Range<usize>,
-                run: Range<usize>,
+                keys: &Keys<'_>,
                 head: usize,
                 scratch: *mut f32,
             ) {
                 // SAFETY: promised by the caller.
-                unsafe { attend::<$lanes>(a, rows, run, head, scratch) }
+                unsafe { attend::<$lanes>(a, rows, keys, head, scratch) }
             }
             Kernel {
                 run,

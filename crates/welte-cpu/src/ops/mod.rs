@@ -90,6 +90,10 @@ unsafe impl Sync for Floats {}
 impl Floats {
     pub(crate) const NONE: Floats = Floats(std::ptr::null());
 
+    pub(crate) fn is_none(self) -> bool {
+        self.0.is_null()
+    }
+
     /// # Safety
     /// The weight has `len` values, and outlives the slice.
     pub(crate) unsafe fn get<'a>(&self, len: usize) -> Option<&'a [f32]> {

@@ -29,7 +29,10 @@ mirrored! {
         y_stride: u32,
         scale: f32,
         unseen: u32,
+        by_reach: u32,
+        places: u32,
         pad: u32,
+        absent: u64,
     }
 }
 
@@ -74,7 +77,10 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
         y_stride: p.y_stride,
         scale: p.scale,
         unseen: p.unseen,
+        by_reach: p.by_reach,
+        places: p.places,
         pad: 0,
+        absent: cx.vector(command.weights[0]),
     });
     let shared = tiles_shared(p.head_dim);
     if !p.head_dim.is_multiple_of(8) || p.head_dim > 256 || shared > cx.gpu.shared_per_block {
@@ -90,7 +96,7 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
     }
     let aligned = p.qkv_stride.is_multiple_of(4) && qkv.offset.is_multiple_of(16);
     Launch {
-        unit: tiles_unit(p.head_dim, aligned),
+        unit: tiles_unit(p.head_dim, aligned, p.places > 0),
         function: "encode_attention_tiles",
         grid: [rows.div_ceil(ROWS_PER_BLOCK), p.heads, 1],
         by_rows: ByRows::Axis {
@@ -195,13 +201,14 @@ fn unit(head_dim: Option<u32>) -> Unit {
     }
 }
 
-fn tiles_unit(head_dim: u32, aligned: bool) -> Unit {
+fn tiles_unit(head_dim: u32, aligned: bool, places: bool) -> Unit {
     Unit {
         file: "encode_tiles.cu",
         generated: String::new(),
         defines: vec![
             ("HEAD_DIM", head_dim.to_string()),
             ("ALIGNED", u32::from(aligned).to_string()),
+            ("PLACES", u32::from(places).to_string()),
         ],
     }
 }
@@ -214,17 +221,18 @@ fn tiles_shared(head_dim: u32) -> u32 {
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let tiles = [
-        (32, true),
-        (64, true),
-        (64, false),
-        (72, true),
-        (128, true),
-        (256, true),
+        (32, true, false),
+        (64, true, false),
+        (64, false, false),
+        (64, true, true),
+        (72, true, false),
+        (128, true, false),
+        (256, true, false),
     ];
     [None, Some(17), Some(320)]
         .map(unit)
         .into_iter()
-        .chain(tiles.map(|(head_dim, aligned)| tiles_unit(head_dim, aligned)))
+        .chain(tiles.map(|(head_dim, aligned, places)| tiles_unit(head_dim, aligned, places)))
         .map(|unit| Listed { unit, hot: false })
         .collect()
 }

@@ -137,6 +137,8 @@ pub fn make_with(c: &Config, after: Layer) -> (Program, Made) {
         softcap: c.softcap,
         sinks: false,
         position_scale: false,
+        places: 0,
+        absent: false,
         bias: c.bias,
         qk_norm: c.qk_norm,
     });

@@ -135,7 +135,10 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     };
     let number = |gguf: &str, hf: &str| keys.u32(&keys.name(gguf, hf));
     let said = keys.text("general.architecture")?.unwrap_or("");
-    let by_softmax = matches!(said, "deepseek_v2" | "mistral4");
+    let by_softmax = matches!(
+        said,
+        "deepseek" | "deepseek_v2" | "deepseek_vl_v2" | "deepseek_ocr2" | "mistral4"
+    );
     let sigmoid = if keys.is_gguf() {
         match number("expert_gating_func", "")? {
             None | Some(0 | 1) => matches!(said, "glm4moe" | "nemotron_h_moe"),

@@ -3,16 +3,38 @@
 use super::architecture::Architecture;
 use super::llama;
 use crate::keys::Keys;
+use crate::spec::MOST_LAYERS;
+use crate::vision::projectors;
 use crate::{Error, ModelSpec};
 
 pub(super) const GRANITE: Architecture = Architecture {
     name: "granite",
     gguf: &["granite"],
-    hugging_face: &["granite"],
+    hugging_face: &["granite", "granite4_vision"],
     experts: false,
-    finish: factors,
+    finish: |spec, keys| {
+        factors(spec, keys)?;
+        parts_of_features(spec, keys)
+    },
     ..llama::LLAMA
 };
+
+/// Granite Vision 4 adds parts of features before some of the layers.
+fn parts_of_features(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    if keys.text("general.architecture")? != Some("granite4_vision") {
+        return Ok(());
+    }
+    let layers = keys.size("vision_config.num_hidden_layers", Some(12), MOST_LAYERS)?;
+    let before = projectors(keys, layers)?.into_iter().map(|one| one.before);
+    let before: Vec<u32> = before.collect();
+    if let Some(last) = before.last().filter(|last| **last > spec.layers) {
+        let problem = format!("names layer {last} of {}", spec.layers);
+        return Err(keys.error("spatial_target_layers", problem));
+    }
+    // The first part takes the place of an embedding.
+    spec.deep_features = before[1..].iter().map(|layer| layer - 1).collect();
+    Ok(())
+}
 
 /// Reads the four factors. Logits are divided by theirs.
 pub(super) fn factors(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {

@@ -4,6 +4,7 @@ mod apertus;
 mod architecture;
 mod bert;
 mod cohere2;
+mod deepseek;
 mod deepseek2;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -42,7 +43,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 43] = [
+const ALL: [&Architecture; 44] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -85,6 +86,7 @@ const ALL: [&Architecture; 43] = [
     &glm4::GLM4,
     &glm4_moe::GLM4_MOE,
     &ernie4_5_moe::ERNIE4_5_MOE,
+    &deepseek::DEEPSEEK,
     &deepseek2::DEEPSEEK2,
 ];
 
@@ -131,6 +133,8 @@ impl Architecture {
         // A multimodal model may say what its language model is.
         let text = match said {
             "minicpmv" => Some(minicpm_v(&keys)?),
+            // DeepSeek-OCR. DeepSeek-VL2 has latents.
+            "deepseek_vl_v2" if keys.bool("use_mla")? == Some(false) => Some("deepseek"),
             _ => keys.text("text_config.model_type")?,
         };
         match known(said).or_else(|| known(text?)) {

@@ -52,7 +52,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         let problem = format!("asks for features in {count} layers");
         return Err(keys.error(&key, problem));
     }
-    spec.deep_features = count;
+    spec.deep_features = (0..count).collect();
     Ok(())
 }
 

@@ -76,6 +76,8 @@ impl Emitter<'_> {
             y_stride: heads * head_dim,
             by_axis: 0,
             unseen: 0,
+            by_reach: 0,
+            places: 0,
         };
         self.out.push(
             "attention",

@@ -14,7 +14,9 @@ impl ModelSpec {
     /// What features are multiplied by before rows read them: hidden states are kept without the factor of what layers add, and
     /// Granite multiplies features like embeddings.
     pub fn feature_scale(&self) -> f32 {
-        let like_embeddings = self.architecture.starts_with("granite");
+        // With several parts the model scales none.
+        let one_part = self.deep_features.is_empty();
+        let like_embeddings = self.architecture.starts_with("granite") && one_part;
         let own = if like_embeddings {
             self.embedding_scale
         } else {

@@ -463,6 +463,8 @@ fn encoder(spec: &SpeechSpec, checkpoint: &dyn Checkpoint) -> Result<Program, Er
             y_stride: dim,
             by_axis: 0,
             unseen: 0,
+            by_reach: 0,
+            places: 0,
         };
         let buffers = [qkv, e.norm];
         e.out.push(

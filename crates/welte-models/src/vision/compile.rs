@@ -2,7 +2,7 @@
 
 use super::family::{Family, Pool, ProjectorNorm};
 use super::weights::{Attention, Layer, Limits, Linear, Queries, Weights, taker};
-use super::{VisionAct, VisionFamily, VisionSpec};
+use super::{VisionAct, VisionFamily, VisionSpec, windows};
 use crate::Error;
 use crate::buffers::Buffers;
 use crate::commands::{Commands, at};
@@ -20,6 +20,10 @@ pub fn compile_vision(
     checkpoint: &dyn Checkpoint,
     patches: u32,
 ) -> Result<Program, Error> {
+    let of_windows = spec.windows.as_ref().filter(|_| spec.first.is_some());
+    if let Some(own) = of_windows {
+        return windows::compile(spec, own, checkpoint, patches);
+    }
     if patches == 0 || patches > 1 << 16 || !patches.is_multiple_of(spec.group()) {
         let group = spec.group();
         return Err(Error::Option {
@@ -42,7 +46,7 @@ pub fn compile_vision(
     };
     let (dim, wide) = (spec.dim, spec.ffn * (1 + u32::from(spec.gated)));
     let joined = match Family::of(spec.family).pool {
-        _ if spec.queries > 0 => spec.width,
+        _ if spec.query_values() > 0 => spec.width,
         Pool::Mean => dim,
         _ => spec.tapped() * spec.group(),
     };
@@ -56,18 +60,30 @@ pub fn compile_vision(
             0 => BufferRef::NONE,
             values => add(name, rows, times * values),
         };
+    let read = add("prompt.read", rows, spec.row_values());
+    let mut of_layers = |name: &str, width: u32| {
+        if spec.has_layers() || weights.window.is_some() {
+            add(name, rows, width)
+        } else {
+            BufferRef::NONE
+        }
+    };
     let set = Set {
         tokens,
-        read: add("prompt.read", rows, spec.row_values()),
-        x: add("prompt.x", rows, dim),
-        norm: add("prompt.norm", rows, dim),
+        read,
+        norm: of_layers("prompt.norm", dim),
+        qkv: of_layers("prompt.qkv", qkv_stride(spec)),
+        wide: of_layers("prompt.up", wide),
+        // Without layers rows stay as they were read.
+        x: match of_layers("prompt.x", dim) {
+            BufferRef::NONE => read,
+            x => x,
+        },
         limited: if weights.layers.iter().any(|layer| layer.has_own_limits()) {
             add("prompt.limited", rows, dim)
         } else {
             BufferRef::NONE
         },
-        qkv: add("prompt.qkv", rows, 3 * dim),
-        wide: add("prompt.up", rows, wide),
         h: if spec.gated {
             add("prompt.h", rows, spec.ffn)
         } else {
@@ -86,7 +102,11 @@ pub fn compile_vision(
         asked: of_queries(&mut add, "prompt.asked", 1),
         query_rows: of_queries(&mut add, "prompt.queries", 3),
         joined: add("prompt.joined", outputs, joined.max(projected)),
-        middle: add("prompt.middle", outputs, joined.max(second)),
+        middle: if needs_middle(&weights) {
+            add("prompt.middle", outputs, joined.max(second))
+        } else {
+            BufferRef::NONE
+        },
         result: add("prompt.result", outputs, spec.feature_values()),
     };
     let emitter = Emitter {
@@ -110,6 +130,18 @@ pub fn compile_vision(
     };
     cost::fill(&mut program);
     Ok(program)
+}
+
+/// Something stands between pooled patches and features.
+fn needs_middle(weights: &Weights) -> bool {
+    let many = weights.linear2.is_some() || weights.merging.is_some();
+    many || weights.queries.is_some() || !weights.deep.is_empty()
+}
+
+/// Values of queries, keys and values of a row, and of what scores add by distance.
+fn qkv_stride(spec: &VisionSpec) -> u32 {
+    let side = spec.distances(false).max(spec.distances(true));
+    spec.qkv() + spec.heads * 2 * (2 * side).saturating_sub(1)
 }
 
 /// How many states of a row are kept side by side; 1: none is.
@@ -173,8 +205,10 @@ impl Emitter<'_> {
         );
         match &weights.patch {
             Some(patch) => self.linear("patch", patch, (set.read, read), (set.x, dim)),
+            None if set.x == set.read => {}
             None => self.copy("states", (set.read, read), (set.x, dim), dim),
         }
+        self.tap(0);
         if let Some(second) = &weights.patch2 {
             let later = (at(set.read, second.k), read);
             self.linear("second patch", second, later, (set.norm, dim));
@@ -182,7 +216,7 @@ impl Emitter<'_> {
         }
         let positions = (at(set.read, spec.patch_values()), read);
         let norm_first = spec.family == VisionFamily::Glm4V;
-        if spec.positions > 0 && !norm_first {
+        if spec.place_values() > 0 && !norm_first {
             self.add("positions", positions);
         }
         if let Some(norm) = weights.first_norm {
@@ -202,10 +236,7 @@ impl Emitter<'_> {
             if let Some(number) = deep {
                 self.keep_state(1 + number as u32);
             }
-            let tap = spec.taps.iter().position(|tap| *tap == index + 1);
-            if let Some(number) = tap {
-                self.keep_state(number as u32);
-            }
+            self.tap(index + 1);
         }
         self.out.layer = None;
         if let Some(window) = &weights.window {
@@ -217,6 +248,19 @@ impl Emitter<'_> {
         }
         if let Some(queries) = &weights.queries {
             self.ask(queries);
+        } else if !weights.tap_norms.is_empty() {
+            let n = spec.tapped();
+            let pool = p::Pool {
+                n,
+                kind: 3,
+                normalise: 0,
+                x_stride: n,
+                y_stride: n,
+                group: 1,
+            };
+            let buffers = [set.states, set.result];
+            self.out
+                .push("features", Op::Pool, &[], &buffers, pool.words());
         } else if weights.deep.is_empty() {
             self.projector();
         } else {
@@ -229,9 +273,17 @@ impl Emitter<'_> {
 
     fn attention(&mut self, own: &Attention, windowed: bool) {
         let (spec, set, weights) = (self.spec, self.set, self.weights);
-        let (dim, heads) = (spec.dim, spec.heads);
+        let (dim, heads, stride) = (spec.dim, spec.heads, qkv_stride(spec));
+        let head = dim / heads;
         self.norm("attention norm", own.norm, spec.eps, set.x, set.norm);
-        self.linear("qkv", &own.qkv, (set.norm, dim), (set.qkv, 3 * dim));
+        self.linear("qkv", &own.qkv, (set.norm, dim), (set.qkv, stride));
+        if let Some((tables, _)) = &own.distances {
+            for number in 0..heads {
+                let query = (at(set.qkv, number * head), stride);
+                let to = (at(set.qkv, spec.qkv() + number * tables.n), stride);
+                self.linear("distances", tables, query, to);
+            }
+        }
         if let Some([q, k]) = own.head_norms {
             self.head_norm("query norm", q, 0);
             self.head_norm("key norm", k, dim);
@@ -241,12 +293,12 @@ impl Emitter<'_> {
         }
         for turn in &weights.turns {
             let params = p::Rope {
-                heads: 2 * heads,
-                head_dim: dim / heads,
+                heads: heads + spec.kv_heads,
+                head_dim: head,
                 rot: turn.rot,
                 interleaved: spec.interleaved.into(),
                 magnitude: 1.0,
-                y_stride: 3 * dim,
+                y_stride: stride,
                 sections: Sections {
                     pairs: turn.pairs,
                     interleaved: false,
@@ -259,24 +311,30 @@ impl Emitter<'_> {
         }
         let params = p::EncodeAttention {
             heads,
-            kv_heads: heads,
-            head_dim: dim / heads,
+            kv_heads: spec.kv_heads,
+            head_dim: head,
             // The norms of queries and keys are all the scale that Gemma 4 has.
             scale: match spec.family {
                 VisionFamily::Gemma4 => 1.0,
-                _ => 1.0 / ((dim / heads) as f32).sqrt(),
+                _ => 1.0 / (head as f32).sqrt(),
             },
             window: 0,
-            qkv_stride: 3 * dim,
+            qkv_stride: stride,
             y_stride: dim,
             by_axis: windowed.into(),
-            unseen: spec.queries,
+            unseen: if spec.has_causal_queries() {
+                0
+            } else {
+                spec.queries
+            },
+            by_reach: spec.has_causal_queries().into(),
+            places: own.distances.as_ref().map_or(0, |(_, side)| *side),
         };
         let buffers = [set.qkv, set.norm];
         self.out.push(
             "attention",
             Op::EncodeAttention,
-            &[],
+            &[own.absent],
             &buffers,
             params.words(),
         );
@@ -296,8 +354,8 @@ impl Emitter<'_> {
             dim: spec.dim / spec.heads,
             groups: spec.heads,
             eps: spec.eps,
-            x_stride: 3 * spec.dim,
-            y_stride: 3 * spec.dim,
+            x_stride: qkv_stride(spec),
+            y_stride: qkv_stride(spec),
         };
         self.out
             .push(what, Op::Norm, &[weight], &[x, x], params.words());
@@ -385,6 +443,8 @@ impl Emitter<'_> {
             y_stride: width,
             by_axis: 0,
             unseen: spec.queries,
+            by_reach: 0,
+            places: 0,
         };
         let buffers = [set.query_rows, set.asked];
         self.out.push(
@@ -508,7 +568,15 @@ impl Emitter<'_> {
             return;
         }
         match &weights.linear2 {
-            None => self.linear("projection", &weights.linear1, from, (set.result, width)),
+            None => {
+                self.linear("projection", &weights.linear1, from, (set.result, width));
+                let projected = own.projector_norm == ProjectorNorm::Projected;
+                if let (true, Some(norm)) = (projected, weights.projector_norm) {
+                    let how = (width, spec.projector_eps);
+                    let buffers = [set.result; 2];
+                    self.out.norm("projector norm", (norm, false), how, buffers);
+                }
+            }
             Some(second) => {
                 let n = weights.linear1.n;
                 self.linear("projection", &weights.linear1, from, (to, n));
@@ -566,6 +634,26 @@ impl Emitter<'_> {
         };
         self.out
             .push(what, Op::ActMul, &[], &[x, y], params.words());
+    }
+
+    /// Keeps the state after so many layers, if it is wanted.
+    fn tap(&mut self, layers: u32) {
+        let (dim, set) = (self.spec.dim, self.set);
+        let taps = (0..)
+            .zip(&self.spec.taps)
+            .filter(|(_, tap)| **tap == layers);
+        for (number, _) in taps {
+            match self.weights.tap_norms.get(number as usize) {
+                None => self.keep_state(number),
+                Some(norm) => {
+                    let buffers = [set.x, at(set.states, number * dim)];
+                    let (how, strides) = ((dim, self.spec.eps), [dim, self.states() * dim]);
+                    let norm = (*norm, false);
+                    self.out
+                        .norm_strided("norm of a state", norm, how, buffers, strides);
+                }
+            }
+        }
     }
 
     /// Copies the rows beside the other states.

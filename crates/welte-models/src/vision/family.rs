@@ -15,6 +15,8 @@ pub(super) struct Family {
     pub(super) gguf: &'static [&'static str],
     /// The names of its tensors in directories.
     pub(super) names: &'static VisionNames,
+    /// Other names, of which the first that a directory has counts.
+    pub(super) other_names: &'static [&'static VisionNames],
     /// Those in GGUF files.
     pub(super) gguf_names: &'static VisionNames,
     /// Neighbours attend to each other after the layers, and features are added to the mean of their patches.
@@ -105,6 +107,8 @@ pub(super) enum Rotation {
     Halves,
     /// Neighbouring pairs by column and line in turns.
     Turns,
+    /// All pairs by the number of the row.
+    Row,
 }
 
 /// How the patches of a feature become one vector.
@@ -207,6 +211,7 @@ const IDEFICS3: Family = Family {
     hugging_face: &["idefics3", "smolvlm"],
     gguf: &["idefics3"],
     names: &names::SIGLIP,
+    other_names: &[],
     gguf_names: &names::GGUF_IDEFICS3,
     merger: false,
     tower: Tower {
@@ -322,6 +327,33 @@ const MINICPM_V46: Family = Family {
     projector_norm: ProjectorNorm::Joined,
     projector: Projector::Two,
     tower: SIGLIP,
+    ..IDEFICS3
+};
+
+const GRANITE4: Family = Family {
+    family: VisionFamily::Granite4,
+    title: "Granite Vision 4",
+    hugging_face: &["granite4_vision"],
+    gguf: &[],
+    names: &names::GRANITE4,
+    tower: SIGLIP,
+    merge: Merge::Fixed(1),
+    gguf_merge: Merge::Fixed(1),
+    places: Places::None,
+    ..IDEFICS3
+};
+
+const SAM: Family = Family {
+    family: VisionFamily::Sam,
+    // Only a part of an encoder.
+    title: "",
+    hugging_face: &[],
+    gguf: &[],
+    names: &names::SAM,
+    other_names: &[&names::SAM_HUB],
+    gguf_names: &names::GGUF_SAM,
+    places: Places::CubicAreas,
+    projector_norm: ProjectorNorm::Projected,
     ..IDEFICS3
 };
 
@@ -512,6 +544,63 @@ static ALL: &[Family] = &[
         projector: Projector::Two,
         ..IDEFICS3
     },
+    GRANITE4,
+    Family {
+        family: VisionFamily::Granite4Queries,
+        title: "",
+        hugging_face: &[],
+        ..GRANITE4
+    },
+    Family {
+        family: VisionFamily::Granite4Tower,
+        title: "",
+        hugging_face: &[],
+        places: Places::Fixed,
+        ..GRANITE4
+    },
+    Family {
+        family: VisionFamily::DeepSeekOcr,
+        title: "DeepSeek-OCR",
+        // Their configurations name a larger family.
+        hugging_face: &[],
+        gguf: &["deepseekocr"],
+        names: &names::DEEPSEEK_OCR,
+        gguf_names: &names::GGUF_DEEPSEEK_OCR,
+        first_norm: true,
+        places: Places::CubicAreas,
+        ..IDEFICS3
+    },
+    Family {
+        family: VisionFamily::DeepSeekOcr2,
+        title: "DeepSeek-OCR 2",
+        hugging_face: &["deepseek_ocr2"],
+        gguf: &["deepseekocr2"],
+        names: &names::DEEPSEEK_OCR2,
+        other_names: &[&names::DEEPSEEK_OCR2_HUB],
+        gguf_names: &names::GGUF_DEEPSEEK_OCR2,
+        places: Places::None,
+        rotation: Rotation::Row,
+        rms: true,
+        ..IDEFICS3
+    },
+    SAM,
+    Family {
+        family: VisionFamily::SamNeck,
+        names: &names::SAM_NECK,
+        other_names: &[&names::SAM_NECK_HUB],
+        gguf_names: &names::GGUF_SAM_NECK,
+        places: Places::None,
+        ..SAM
+    },
+    Family {
+        family: VisionFamily::SamHalf,
+        names: &names::SAM_HALF,
+        other_names: &[&names::SAM_HALF_HUB],
+        gguf_names: &names::GGUF_SAM_HALF,
+        places: Places::None,
+        projector_norm: ProjectorNorm::None,
+        ..SAM
+    },
     GLM4V,
     Family {
         family: VisionFamily::GlmOcr,
@@ -535,6 +624,7 @@ static ALL: &[Family] = &[
         hugging_face: &["kimi_vl", "kimi_k25"],
         gguf: &["kimivl", "kimik25"],
         names: &names::KIMI,
+        other_names: &[&names::KIMI_VL],
         gguf_names: &names::GGUF_LFM2,
         tower: Tower {
             layers: ("num_hidden_layers", 27),
@@ -577,16 +667,24 @@ impl Family {
         if checkpoint.dialect() == Dialect::Gguf {
             return self.gguf_names;
         }
-        let first = format!("{}.weight", self.names.linear1);
-        match self.family {
-            VisionFamily::Kimi if ending(checkpoint, &first).is_none() => &names::KIMI_VL,
-            _ => self.names,
+        let fits = |names: &&&VisionNames| {
+            let first = format!("{}.weight", names.linear1);
+            ending(checkpoint, &first).is_some()
+        };
+        let mut all = [self.names]
+            .into_iter()
+            .chain(self.other_names.iter().copied());
+        match self.other_names {
+            [] => self.names,
+            _ => all.find(|names| fits(&names)).unwrap_or(self.names),
         }
     }
 
     /// Learned vectors of places, if there are this many along a side.
     pub(super) fn positions(&self, side: u32) -> u32 {
         match self.places {
+            // The first encoder has them.
+            Places::None if self.family == VisionFamily::Granite4 => side.saturating_mul(side),
             Places::None => 0,
             Places::Sums => side.saturating_mul(2),
             _ => side.saturating_mul(side),

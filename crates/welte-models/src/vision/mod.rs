@@ -5,13 +5,23 @@
 
 mod compile;
 mod family;
+mod granite;
 mod names;
 mod read;
+mod sam;
 mod weights;
+mod windows;
 
 pub use compile::compile_vision;
+pub(crate) use granite::projectors;
 pub use read::{unknown_vision, vision_spec};
-pub use weights::{learned_positions, learned_queries, line_end};
+pub use weights::{learned_ends, learned_positions, learned_queries, learned_windows};
+
+// Sizes that a file may name.
+const MOST_DIM: u32 = 1 << 14;
+const MOST_SIDE: u32 = 1 << 14;
+const MOST_PATCH: u32 = 256;
+const MOST_QUERIES: u32 = 4096;
 
 /// The family of an encoder: what stands between patches and the embeddings of the language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +66,23 @@ pub enum VisionFamily {
     MiniCpmV46,
     /// What MiniCPM-V 4.6 has up to that place: at last neighbours attend to each other, and two matrices add to their mean.
     MiniCpmMerger,
+    /// Granite Vision 4: queries of windows, which have attended to each other, attend to patches; several projectors make parts of
+    /// features.
+    Granite4,
+    /// What it has before that: queries attend to each other.
+    Granite4Queries,
+    /// What it has before that: SigLIP, and norms of its states.
+    Granite4Tower,
+    /// DeepSeek-OCR: SAM whose features are the patches of CLIP; the states of both side by side, one matrix.
+    DeepSeekOcr,
+    /// DeepSeek-OCR 2: SAM whose features are read by a causal language model; its learned queries become features, by one matrix.
+    DeepSeekOcr2,
+    /// SAM: attention within windows and of the whole picture, with learned distances; one matrix, a norm.
+    Sam,
+    /// What SAM has after that: a convolution and a norm.
+    SamNeck,
+    /// A convolution with a quarter of its places.
+    SamHalf,
     /// PaddleOCR-VL: SigLIP with positions that are learned and rotary; a norm of each patch, the vectors side by side, two matrices.
     PaddleOcr,
 }
@@ -76,6 +103,8 @@ pub enum Places {
     Middles,
     /// The same by a cubic curve through four of them.
     Cubic,
+    /// The same by a cubic curve; a smaller table has means without gaps.
+    CubicAreas,
     /// The learned vector of the part of the table that each patch begins in.
     Buckets,
     /// The sum of a vector of the column and one of the line: the first and the second half of the learned vectors.
@@ -95,6 +124,30 @@ pub enum VisionAct {
     QuickGelu,
 }
 
+/// How queries attend to windows of patches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windows {
+    /// Patches along the side of a window.
+    pub patches: u32,
+    /// Queries along it.
+    pub queries: u32,
+    /// What makes the parts of features.
+    pub projectors: Vec<WindowProjector>,
+}
+
+/// A projector with queries in windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowProjector {
+    /// Its number among those of its kind.
+    pub own: u32,
+    /// The layers of the encoder after which it reads the states.
+    pub after: u32,
+    /// Line and column of the patch of each square of 2 x 2 that queries get; `None`: the mean of their patches.
+    pub offset: Option<[u32; 2]>,
+    /// The layer of the language model before which its part is added.
+    pub before: u32,
+}
+
 /// What an encoder of pictures is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VisionSpec {
@@ -106,6 +159,8 @@ pub struct VisionSpec {
     pub dim: u32,
     /// Heads of attention.
     pub heads: u32,
+    /// Those of keys and values.
+    pub kv_heads: u32,
     /// Width of the feed-forward parts.
     pub ffn: u32,
     /// Epsilon of the norms.
@@ -160,40 +215,129 @@ pub struct VisionSpec {
     pub by_pixel: bool,
     /// Queries that attend to the patches of a tile and become its features; 0: patches become features.
     pub queries: u32,
+    /// How many queries each set has; a tile has the first set that has one for each of its patches. The last set is the largest.
+    pub query_sets: Vec<u32>,
+    /// Projectors with queries in windows.
+    pub windows: Option<Windows>,
+    /// A learned feature ends each picture.
+    pub separator: bool,
     /// The encoder whose features this one reads in place of patches.
     pub first: Option<Box<VisionSpec>>,
     /// The first of its layers; those before it belong to the encoder before it.
     pub first_layer: u32,
+    /// How many features of the encoder before it lie between two squares of 3 x 3 that rows read; 0: a row reads one feature.
+    pub step: u32,
 }
 
 impl VisionSpec {
     /// Values of a patch, or of a feature of the encoder before this one.
     pub fn patch_values(&self) -> u32 {
         match &self.first {
+            Some(first) if self.step > 0 => 9 * first.feature_values(),
             Some(first) => first.feature_values(),
             None => 3 * self.frames * self.patch * self.patch,
         }
     }
 
-    /// The encoder that reads patches: this one or the one before it.
-    pub fn of_patches(&self) -> &VisionSpec {
-        self.first.as_deref().unwrap_or(self)
+    /// All encoders, the one that reads patches first.
+    pub fn chain(&self) -> Vec<&VisionSpec> {
+        let mut all = self
+            .first
+            .as_ref()
+            .map_or(Vec::new(), |first| first.chain());
+        all.push(self);
+        all
     }
 
-    /// Patches along a feature's side, of both encoders together.
+    /// The encoder that reads patches: this one or the first before it.
+    pub fn of_patches(&self) -> &VisionSpec {
+        self.first.as_ref().map_or(self, |first| first.of_patches())
+    }
+
+    /// Patches along a feature's side, of all encoders together.
     pub fn whole_merge(&self) -> u32 {
-        self.merge * self.first.as_ref().map_or(1, |first| first.merge)
+        let chain = self.chain();
+        chain
+            .iter()
+            .map(|spec| spec.merge * spec.step.max(1))
+            .product()
+    }
+
+    /// Whether rows of the first encoder are patches that only later ones merge.
+    pub fn merges_later(&self) -> bool {
+        self.step > 0 || self.windows.is_some()
+    }
+
+    /// Rows that an encoder has for so many of the one before it.
+    pub fn rows_of(&self, features: u32) -> u32 {
+        let Some(windows) = &self.windows else {
+            return features / self.step.max(1).pow(2);
+        };
+        let [queries, patches] = [windows.queries, windows.patches].map(|side| side * side);
+        match self.family {
+            VisionFamily::Granite4Queries => features / patches * queries,
+            VisionFamily::Granite4 => features / queries * (queries + patches),
+            _ => features,
+        }
+    }
+
+    /// Queries go through all layers, and see the patches and those before them. Otherwise they read patches after the layers.
+    pub fn has_causal_queries(&self) -> bool {
+        self.family == VisionFamily::DeepSeekOcr2
     }
 
     /// Values that a row reads: a patch, the vector of its place, and what its keys add or queries are.
     pub fn row_values(&self) -> u32 {
-        let place = if self.positions > 0 { self.dim } else { 0 };
-        self.patch_values() + place + self.query_values()
+        self.patch_values() + self.place_values() + self.query_values()
     }
 
-    /// Values of a query.
+    /// Values of the vector of a place, or of a query in its stead.
+    pub fn place_values(&self) -> u32 {
+        if self.positions > 0 || self.has_causal_queries() {
+            self.dim
+        } else {
+            0
+        }
+    }
+
+    /// Values of a query that reads patches.
     pub fn query_values(&self) -> u32 {
-        if self.queries > 0 { self.width } else { 0 }
+        if self.queries > 0 && !self.has_causal_queries() {
+            self.width
+        } else {
+            0
+        }
+    }
+
+    /// The queries of a tile with this many patches: how many, and how many stand before them among those of all sets.
+    pub fn queries_of(&self, patches: u32) -> (u32, u32) {
+        let mut before = 0;
+        for (number, count) in self.query_sets.iter().enumerate() {
+            if patches <= *count || number + 1 == self.query_sets.len() {
+                return (*count, before);
+            }
+            before += count;
+        }
+        (0, 0)
+    }
+
+    /// Layers that this encoder has of its own.
+    pub fn has_layers(&self) -> bool {
+        self.layers > self.first_layer
+    }
+
+    /// Values of queries, keys and values of a row.
+    pub fn qkv(&self) -> u32 {
+        (self.heads + 2 * self.kv_heads) * (self.dim / self.heads)
+    }
+
+    /// The side of the table of distances that a layer's scores add; 0: they add nothing.
+    pub fn distances(&self, windowed: bool) -> u32 {
+        match self.window {
+            _ if self.family != VisionFamily::Sam => 0,
+            Some(window) if windowed => window,
+            _ => self.image / self.patch,
+        }
     }
 
     /// Values of a feature: of all its parts.

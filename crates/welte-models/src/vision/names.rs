@@ -23,6 +23,8 @@ pub(super) struct VisionNames {
     pub(super) gate: &'static str,
     pub(super) up: &'static str,
     pub(super) down: &'static str,
+    /// What scores add by distance of lines and of columns; full names but for `.weight` in GGUF files.
+    pub(super) distances: [&'static str; 2],
     /// Factors of what attention and feed-forward parts add; full names.
     pub(super) scales: [&'static str; 2],
     pub(super) last_norm: &'static str,
@@ -45,8 +47,8 @@ pub(super) struct VisionNames {
 
 /// Names of what queries need, with the prefixes of their own.
 pub(super) struct QueryNames {
-    /// The queries; a full name.
-    pub(super) queries: &'static str,
+    /// The sets of queries; full names.
+    pub(super) queries: &'static [&'static str],
     /// What keys and values are made of.
     pub(super) kv: &'static str,
     /// Norms of queries, of keys and values, and of what they make.
@@ -58,7 +60,7 @@ pub(super) struct QueryNames {
 }
 
 const NO_QUERIES: QueryNames = QueryNames {
-    queries: "",
+    queries: &[],
     kv: "",
     norms: ["", "", ""],
     qkv: &[],
@@ -83,6 +85,7 @@ pub(super) const SIGLIP: VisionNames = VisionNames {
     gate: "",
     up: "encoder.layers.{}.mlp.fc1",
     down: "encoder.layers.{}.mlp.fc2",
+    distances: ["", ""],
     scales: ["", ""],
     last_norm: "post_layernorm",
     window: [""; 5],
@@ -269,10 +272,16 @@ pub(super) const LLAVA: VisionNames = VisionNames {
     ..SIGLIP
 };
 
+pub(super) const GRANITE4: VisionNames = VisionNames {
+    last_norm: "",
+    linear1: "",
+    ..SIGLIP
+};
+
 pub(super) const MINICPM_V: VisionNames = VisionNames {
     linear1: "resampler.proj",
     queries: QueryNames {
-        queries: "resampler.query",
+        queries: &["resampler.query"],
         kv: "resampler.kv_proj",
         norms: ["resampler.ln_q", "resampler.ln_kv", "resampler.ln_post"],
         qkv: &["resampler.attn.in_proj_weight"],
@@ -353,6 +362,179 @@ pub(super) const PADDLE_OCR: VisionNames = VisionNames {
     ..SIGLIP
 };
 
+/// SAM as transformers writes it.
+pub(super) const SAM: VisionNames = VisionNames {
+    patch: "vision_tower.sam_encoder.patch_embed.projection",
+    position: "vision_tower.sam_encoder.pos_embed",
+    norm1: "vision_tower.sam_encoder.layers.{}.layer_norm1",
+    norm2: "vision_tower.sam_encoder.layers.{}.layer_norm2",
+    qkv: "vision_tower.sam_encoder.layers.{}.attn.qkv",
+    o: "vision_tower.sam_encoder.layers.{}.attn.proj",
+    up: "vision_tower.sam_encoder.layers.{}.mlp.lin1",
+    down: "vision_tower.sam_encoder.layers.{}.mlp.lin2",
+    distances: [
+        "vision_tower.sam_encoder.layers.{}.attn.rel_pos_h",
+        "vision_tower.sam_encoder.layers.{}.attn.rel_pos_w",
+    ],
+    last_norm: "",
+    linear1: "sam_encoder.neck.conv1",
+    projector_norm: "sam_encoder.neck.layer_norm1",
+    ..SIGLIP
+};
+
+pub(super) const SAM_NECK: VisionNames = VisionNames {
+    linear1: "sam_encoder.neck.conv2",
+    projector_norm: "sam_encoder.neck.layer_norm2",
+    ..SAM
+};
+
+pub(super) const SAM_HALF: VisionNames = VisionNames {
+    linear1: "sam_encoder.proj.conv1",
+    ..SAM
+};
+
+/// SAM as the files of DeepSeek-OCR have it.
+pub(super) const SAM_HUB: VisionNames = VisionNames {
+    patch: "sam_model.patch_embed.proj",
+    position: "sam_model.pos_embed",
+    norm1: "sam_model.blocks.{}.norm1",
+    norm2: "sam_model.blocks.{}.norm2",
+    qkv: "sam_model.blocks.{}.attn.qkv",
+    o: "sam_model.blocks.{}.attn.proj",
+    up: "sam_model.blocks.{}.mlp.lin1",
+    down: "sam_model.blocks.{}.mlp.lin2",
+    distances: [
+        "sam_model.blocks.{}.attn.rel_pos_h",
+        "sam_model.blocks.{}.attn.rel_pos_w",
+    ],
+    last_norm: "",
+    linear1: "sam_model.neck.0",
+    projector_norm: "sam_model.neck.1",
+    ..SIGLIP
+};
+
+pub(super) const SAM_NECK_HUB: VisionNames = VisionNames {
+    linear1: "sam_model.neck.2",
+    projector_norm: "sam_model.neck.3",
+    ..SAM_HUB
+};
+
+pub(super) const SAM_HALF_HUB: VisionNames = VisionNames {
+    linear1: "sam_model.net_2",
+    ..SAM_HUB
+};
+
+pub(super) const GGUF_SAM: VisionNames = VisionNames {
+    patch: "v.sam.patch_embd",
+    position: "v.sam.pos_embd",
+    norm1: "v.sam.blk.{}.pre_ln",
+    norm2: "v.sam.blk.{}.post_ln",
+    qkv: "v.sam.blk.{}.attn.qkv",
+    o: "v.sam.blk.{}.attn.out",
+    up: "v.sam.blk.{}.mlp.lin1",
+    down: "v.sam.blk.{}.mlp.lin2",
+    distances: ["v.sam.blk.{}.attn.pos_h", "v.sam.blk.{}.attn.pos_w"],
+    last_norm: "",
+    linear1: "v.sam.neck.0",
+    projector_norm: "v.sam.neck.1",
+    ..SIGLIP
+};
+
+pub(super) const GGUF_SAM_NECK: VisionNames = VisionNames {
+    linear1: "v.sam.neck.2",
+    projector_norm: "v.sam.neck.3",
+    ..GGUF_SAM
+};
+
+pub(super) const GGUF_SAM_HALF: VisionNames = VisionNames {
+    linear1: "v.sam.net_2",
+    ..GGUF_SAM
+};
+
+pub(super) const DEEPSEEK_OCR: VisionNames = VisionNames {
+    patch: "sam_model.net_3",
+    position: "vision_model.embeddings.position_embedding",
+    class: "vision_model.embeddings.class_embedding",
+    first_norm: "vision_model.pre_layrnorm",
+    norm1: "vision_model.transformer.layers.{}.layer_norm1",
+    norm2: "vision_model.transformer.layers.{}.layer_norm2",
+    qkv: "vision_model.transformer.layers.{}.self_attn.qkv_proj",
+    o: "vision_model.transformer.layers.{}.self_attn.out_proj",
+    up: "vision_model.transformer.layers.{}.mlp.fc1",
+    down: "vision_model.transformer.layers.{}.mlp.fc2",
+    last_norm: "",
+    linear1: "projector.layers",
+    ..SIGLIP
+};
+
+pub(super) const GGUF_DEEPSEEK_OCR: VisionNames = VisionNames {
+    patch: "v.sam.net_3",
+    last_norm: "",
+    linear1: "mm.model.fc",
+    ..GGUF
+};
+
+const CAUSAL: QueryNames = QueryNames {
+    queries: &[
+        "vision_tower.query_768_resolution.weight",
+        "vision_tower.query_1024_resolution.weight",
+    ],
+    ..NO_QUERIES
+};
+
+pub(super) const DEEPSEEK_OCR2: VisionNames = VisionNames {
+    patch: "vision_tower.sam_encoder.proj.conv2",
+    norm1: "vision_tower.vision_encoder.layers.{}.input_layernorm",
+    norm2: "vision_tower.vision_encoder.layers.{}.post_attention_layernorm",
+    q: "vision_tower.vision_encoder.layers.{}.self_attn.q_proj",
+    k: "vision_tower.vision_encoder.layers.{}.self_attn.k_proj",
+    v: "vision_tower.vision_encoder.layers.{}.self_attn.v_proj",
+    o: "vision_tower.vision_encoder.layers.{}.self_attn.o_proj",
+    gate: "vision_tower.vision_encoder.layers.{}.mlp.gate_proj",
+    up: "vision_tower.vision_encoder.layers.{}.mlp.up_proj",
+    down: "vision_tower.vision_encoder.layers.{}.mlp.down_proj",
+    last_norm: "vision_tower.vision_encoder.norm",
+    linear1: "multi_modal_projector",
+    queries: CAUSAL,
+    ..SIGLIP
+};
+
+pub(super) const DEEPSEEK_OCR2_HUB: VisionNames = VisionNames {
+    patch: "sam_model.net_3",
+    norm1: "qwen2_model.model.model.layers.{}.input_layernorm",
+    norm2: "qwen2_model.model.model.layers.{}.post_attention_layernorm",
+    q: "qwen2_model.model.model.layers.{}.self_attn.q_proj",
+    k: "qwen2_model.model.model.layers.{}.self_attn.k_proj",
+    v: "qwen2_model.model.model.layers.{}.self_attn.v_proj",
+    o: "qwen2_model.model.model.layers.{}.self_attn.o_proj",
+    gate: "qwen2_model.model.model.layers.{}.mlp.gate_proj",
+    up: "qwen2_model.model.model.layers.{}.mlp.up_proj",
+    down: "qwen2_model.model.model.layers.{}.mlp.down_proj",
+    last_norm: "qwen2_model.model.model.norm",
+    linear1: "projector.layers",
+    queries: QueryNames {
+        queries: &[
+            "qwen2_model.query_768.weight",
+            "qwen2_model.query_1024.weight",
+        ],
+        ..CAUSAL
+    },
+    ..SIGLIP
+};
+
+pub(super) const GGUF_DEEPSEEK_OCR2: VisionNames = VisionNames {
+    patch: "v.sam.net_3",
+    linear1: "mm.model.fc",
+    queries: QueryNames {
+        queries: &[
+            "v.resample_query_768.weight",
+            "v.resample_query_1024.weight",
+        ],
+        ..CAUSAL
+    },
+    ..GGUF
+};
+
 pub(super) const GGUF: VisionNames = VisionNames {
     patch: "v.patch_embd",
     position: "v.position_embd",
@@ -370,6 +552,7 @@ pub(super) const GGUF: VisionNames = VisionNames {
     gate: "v.blk.{}.ffn_gate",
     up: "v.blk.{}.ffn_up",
     down: "v.blk.{}.ffn_down",
+    distances: ["", ""],
     scales: ["v.blk.{}.ls1.weight", "v.blk.{}.ls2.weight"],
     last_norm: "v.post_ln",
     window: [""; 5],
@@ -448,16 +631,9 @@ pub(super) const GGUF_INTERN_VL: VisionNames = VisionNames {
     ..GGUF
 };
 
-impl VisionNames {
-    /// The full name of the feature that ends the lines of a picture, after any prefix.
-    pub(super) const fn line_end(gguf: bool) -> &'static str {
-        if gguf {
-            "model.image_newline"
-        } else {
-            "image_newline"
-        }
-    }
-}
+/// The full names of the feature that ends the lines of a picture, and of the one that ends pictures, after any prefix.
+pub(super) const LINE_END: &[&str] = &["image_newline"];
+pub(super) const SEPARATOR: &[&str] = &["view_separator", "view_seperator"];
 
 /// The full name of the tensor whose name ends so, after any prefix.
 pub(super) fn ending(checkpoint: &dyn Checkpoint, end: &str) -> Option<String> {

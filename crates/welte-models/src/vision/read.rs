@@ -1,7 +1,10 @@
 //! Reads what a checkpoint's encoder of pictures is.
 
 use super::family::{self, Family, Image, Merge, Projector, ProjectorNorm, Rotation};
-use super::{Places, VisionAct, VisionFamily, VisionSpec};
+use super::{
+    MOST_DIM, MOST_PATCH, MOST_QUERIES, MOST_SIDE, Places, VisionAct, VisionFamily, VisionSpec,
+};
+use super::{granite, sam};
 use crate::Error;
 use crate::keys::Keys;
 use crate::names::weight;
@@ -9,27 +12,28 @@ use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::{Dialect, Value};
 
-const MOST_DIM: u32 = 1 << 14;
-const MOST_SIDE: u32 = 1 << 14;
-const MOST_PATCH: u32 = 256;
 const MOST_MERGE: u32 = 16;
-const MOST_QUERIES: u32 = 4096;
 
 /// The encoder of pictures of an `mmproj` file, or of a Hugging Face directory. `None` if it has none, or one of an unknown family.
 pub fn vision_spec(checkpoint: &dyn Checkpoint) -> Result<Option<VisionSpec>, Error> {
     let keys = Keys::new(checkpoint, "");
     let spec = match checkpoint.dialect() {
+        _ if sam::is_there(&keys) => Some(sam::read(&keys)?),
         Dialect::Gguf => gguf(&keys)?,
         Dialect::HuggingFace => hugging_face(&keys)?,
     };
     let Some(spec) = spec else {
         return Ok(None);
     };
-    let spec = match spec.family {
+    let mut spec = match spec.family {
         VisionFamily::MiniCpmV46 => merged(&keys, spec)?,
+        VisionFamily::Granite4 => granite::read(&keys, spec)?,
         _ => spec,
     };
-    for part in spec.first.iter().map(|first| &**first).chain([&spec]) {
+    if spec.queries > 0 && spec.query_sets.is_empty() {
+        spec.query_sets = vec![spec.queries];
+    }
+    for part in spec.chain() {
         check(&keys, part)?;
     }
     Ok(Some(spec))
@@ -100,6 +104,9 @@ pub fn unknown_vision(checkpoint: &dyn Checkpoint) -> Option<String> {
 fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
     let fault = |problem: String| Err(keys.error("vision encoder", problem));
     let head = spec.dim / spec.heads;
+    if !spec.has_layers() {
+        return Ok(());
+    }
     if !spec.dim.is_multiple_of(spec.heads) {
         return fault(format!("{} heads of {} values", spec.heads, spec.dim));
     }
@@ -114,7 +121,7 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
         return fault(format!("{merge} patches to a feature's side"));
     }
     let (width, heads) = (spec.width, spec.query_heads());
-    if spec.queries > 0 && !(width.is_multiple_of(heads) && width.is_multiple_of(4)) {
+    if spec.query_values() > 0 && !(width.is_multiple_of(heads) && width.is_multiple_of(4)) {
         let problem = format!("{heads} heads of queries of {width} values");
         return Err(keys.error("resampler.proj.weight", problem));
     }
@@ -126,8 +133,15 @@ fn check(keys: &Keys<'_>, spec: &VisionSpec) -> Result<(), Error> {
             spec.deep, spec.layers
         ));
     }
-    let taps_rise = spec.taps.windows(2).all(|pair| pair[0] < pair[1]);
-    if !taps_rise || spec.taps.iter().any(|tap| !(1..=spec.layers).contains(tap)) {
+    let rise = spec.taps.windows(2).all(|pair| pair[0] < pair[1]);
+    let taps_rise = rise || spec.first.is_some() || spec.windows.is_some();
+    let least = u32::from(spec.first.is_none());
+    if !taps_rise
+        || spec
+            .taps
+            .iter()
+            .any(|tap| !(least..=spec.layers).contains(tap))
+    {
         return fault(format!(
             "states after the layers {:?} of {}",
             spec.taps, spec.layers
@@ -324,6 +338,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         layers,
         dim,
         heads,
+        kv_heads: heads,
         ffn,
         eps: eps as f32,
         projector_eps: own.projector_eps(projector_eps as f32),
@@ -371,8 +386,12 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             Projector::Queries => keys.size("query_num", Some(64), MOST_QUERIES)?,
             _ => 0,
         },
+        query_sets: Vec::new(),
+        windows: None,
+        separator: false,
         first: None,
         first_layer: 0,
+        step: 0,
     }))
 }
 
@@ -601,13 +620,15 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         size_of(info.n)
     };
     let gated = matches!(own.projector, Projector::Gated(..));
+    let heads = size("attention.head_count", None, MOST_HEADS)?;
     let hidden = rows(if gated { names.gated[0] } else { names.linear1 });
     let width = size_of(width);
     Ok(Some(VisionSpec {
         family,
         layers,
         dim: size("embedding_length", None, MOST_DIM)?,
-        heads: size("attention.head_count", None, MOST_HEADS)?,
+        heads,
+        kv_heads: heads,
         ffn: match rows("v.blk.0.ffn_up").filter(|_| gated) {
             // Their configurations mean another part.
             Some(own) => own,
@@ -651,7 +672,11 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
             Projector::Queries => keys.size("clip.minicpmv_query_num", Some(64), MOST_QUERIES)?,
             _ => 0,
         },
+        query_sets: Vec::new(),
+        windows: None,
+        separator: false,
         first: None,
         first_layer: 0,
+        step: 0,
     }))
 }

@@ -1,14 +1,14 @@
 //! The weights of an encoder of pictures, and what the host reads of them.
 
 use super::family::{Family, Pool, Projector, ProjectorNorm, Rotation};
-use super::names::{VisionNames, ending};
-use super::{VisionFamily, VisionSpec};
+use super::names::{LINE_END, SEPARATOR, VisionNames, ending};
+use super::{VisionFamily, VisionSpec, granite};
 use crate::Error;
 use crate::names::{bias, weight};
 use crate::weights::{Collector, NormWeights, OutputPart, Rows};
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_formats::quant;
-use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+use welte_table::{Format, NO_WEIGHT, Part, Source, Usage, WeightId, WeightSpec};
 
 /// The lowest and the highest value.
 pub(super) type Limits = [f32; 2];
@@ -44,9 +44,23 @@ pub(super) struct Attention {
     /// The factor of what it adds, and its norm.
     pub(super) scale: Option<WeightId>,
     pub(super) post_norm: Option<NormWeights>,
+    /// What scores of a head add by distance, and the side of its table.
+    pub(super) distances: Option<(Linear, u32)>,
+    /// What stands for rows that a window lacks.
+    pub(super) absent: WeightId,
 }
 
 impl Linear {
+    /// It makes nothing.
+    const NONE: Linear = Linear {
+        reads: Vec::new(),
+        makes: Vec::new(),
+        pieces: Vec::new(),
+        bias: None,
+        n: 0,
+        k: 0,
+    };
+
     /// The limits of what each piece reads, if they differ.
     pub(super) fn own_limits(&self) -> Option<&[Limits]> {
         (self.reads.len() > 1).then_some(&self.reads)
@@ -112,6 +126,8 @@ pub(super) struct Weights {
     /// A gate and the other matrix between the two.
     pub(super) gated: Option<Linear>,
     pub(super) linear2: Option<Linear>,
+    /// Norms of the states that projectors with windows read.
+    pub(super) tap_norms: Vec<NormWeights>,
 }
 
 /// Takes the encoder's tensors by their names.
@@ -127,7 +143,12 @@ impl Taker<'_> {
         format!("{}{name}", self.prefix)
     }
 
-    fn linear(&mut self, label: &str, parts: &[(String, u32)], k: u32) -> Result<Linear, Error> {
+    pub(super) fn linear(
+        &mut self,
+        label: &str,
+        parts: &[(String, u32)],
+        k: u32,
+    ) -> Result<Linear, Error> {
         let named = |end: fn(&str, u32) -> String| {
             let each = parts.iter().map(|(name, n)| (end(name, 0), *n));
             each.collect::<Vec<_>>()
@@ -204,7 +225,7 @@ impl Taker<'_> {
         self.norm_of(label, name, self.spec.dim, add)
     }
 
-    fn norm_of(
+    pub(super) fn norm_of(
         &mut self,
         label: &str,
         name: &str,
@@ -235,9 +256,10 @@ impl Taker<'_> {
         let [fused, q, k, v] = [names.qkv, names.q, names.k, names.v].map(name);
         let fused = Some(fused)
             .filter(|name| !names.qkv.is_empty() && self.collector.has(&weight(name, 0)));
+        let kv = self.spec.kv_heads * (dim / self.spec.heads);
         let qkv = match fused {
-            Some(fused) => vec![(fused, 3 * dim)],
-            None => [q, k, v].map(|name| (name, dim)).to_vec(),
+            Some(fused) => vec![(fused, self.spec.qkv())],
+            None => vec![(q, dim), (k, kv), (v, kv)],
         };
         let [gate, mut up, mut down] = [names.gate, names.up, names.down].map(name);
         let [of_scales, of_heads, of_posts] =
@@ -274,6 +296,17 @@ impl Taker<'_> {
             let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
             post_norm = [Some(first), Some(second)];
         }
+        let qkv = self.linear(&label("qkv"), &qkv, dim)?;
+        let windowed = self.spec.window.is_some() && !self.spec.whole.contains(&index);
+        let distances = self.distances(index, windowed)?;
+        let absent = if distances.is_some() && windowed {
+            // Converted and original files alike have a bias.
+            let problem = "lacks a bias, which is not supported".to_string();
+            let fault = self.collector.fault(&label("qkv"), problem);
+            qkv.bias.ok_or(fault)?
+        } else {
+            NO_WEIGHT
+        };
         let up = if self.spec.gated {
             vec![(gate, ffn), (up, ffn)]
         } else {
@@ -282,11 +315,13 @@ impl Taker<'_> {
         Ok(Layer {
             attention: Attention {
                 norm: self.norm(&label("attention norm"), &norm1, 0.0)?,
-                qkv: self.linear(&label("qkv"), &qkv, dim)?,
+                qkv,
                 o: self.linear(&label("attention output"), &[(o, dim)], dim)?,
                 head_norms,
                 scale: scale[0],
                 post_norm: post_norm[0],
+                distances,
+                absent,
             },
             norm: self.norm(&label("feed-forward norm"), &norm2, 0.0)?,
             up: self.linear(&label("up"), &up, dim)?,
@@ -294,6 +329,32 @@ impl Taker<'_> {
             scale: scale[1],
             post_norm: post_norm[1],
         })
+    }
+
+    /// The tables of what scores add by distance: of lines, then of columns.
+    fn distances(&mut self, index: u32, windowed: bool) -> Result<Option<(Linear, u32)>, Error> {
+        let side = self.spec.distances(windowed);
+        if side == 0 {
+            return Ok(None);
+        }
+        let (k, gguf) = (self.spec.dim / self.spec.heads, self.collector.is_gguf());
+        let tables = self.names.distances.map(|template| {
+            let name = self.tower(&template.replace("{}", &index.to_string()));
+            (if gguf { weight(&name, 0) } else { name }, 2 * side - 1)
+        });
+        let n = 2 * (2 * side - 1);
+        let pieces = self
+            .collector
+            .joined(&format!("layer {index} distances"), &tables, k)?;
+        let linear = Linear {
+            reads: Vec::new(),
+            makes: Vec::new(),
+            pieces,
+            bias: None,
+            n,
+            k,
+        };
+        Ok(Some((linear, side)))
     }
 
     /// Attention of neighbours.
@@ -308,6 +369,8 @@ impl Taker<'_> {
             head_norms: None,
             scale: None,
             post_norm: None,
+            distances: None,
+            absent: NO_WEIGHT,
         })
     }
 
@@ -383,11 +446,12 @@ impl Taker<'_> {
                 turn(0, head / 2, [0, 0, quarter]),
                 turn(head / 2, head / 2, [0, quarter, 0]),
             ],
+            Rotation::Row => vec![turn(0, head, [0; 3])],
             _ => vec![turn(0, head, [0, quarter, quarter])],
         }
     }
 
-    fn constant(&mut self, name: &str, values: Vec<f32>, usage: Usage) -> WeightId {
+    pub(super) fn constant(&mut self, name: &str, values: Vec<f32>, usage: Usage) -> WeightId {
         self.collector.push(WeightSpec {
             name: name.into(),
             format: Format::F32,
@@ -412,11 +476,9 @@ impl Taker<'_> {
     fn queries(&mut self) -> Result<Option<Queries>, Error> {
         let (spec, names) = (self.spec, &self.names.queries);
         let width = spec.width;
-        if spec.queries == 0 {
+        if spec.query_values() == 0 {
             return Ok(None);
         }
-        // The host reads them.
-        self.collector.tensor(names.queries, spec.queries, width)?;
         let kv = self.linear(
             "keys and values of patches",
             &[(names.kv.into(), width)],
@@ -513,7 +575,13 @@ impl Taker<'_> {
             weight(&name, 0)
         };
         let places = spec.positions + u32::from(spec.class);
-        self.collector.tensor(&name, places, spec.dim).map(Some)
+        let line = self.collector.columns(&name) != Some(spec.dim as usize);
+        let (n, k) = if line {
+            (1, places.saturating_mul(spec.dim))
+        } else {
+            (places, spec.dim)
+        };
+        self.collector.tensor(&name, n, k).map(Some)
     }
 
     /// The vector of the class, and the bias that every patch gets, if there is one.
@@ -526,12 +594,35 @@ impl Taker<'_> {
         Ok((self.collector.tensor(&class, 1, dim)?, bias.transpose()?))
     }
 
-    /// The feature that ends the lines of a picture.
-    fn line_end(&mut self) -> Result<TensorInfo, Error> {
+    /// A feature of its own, which has one of these names.
+    fn feature(&mut self, names: &[&str]) -> Result<TensorInfo, Error> {
         let checkpoint = self.collector.checkpoint;
-        let name = VisionNames::line_end(self.collector.is_gguf());
-        let name = ending(checkpoint, name).unwrap_or(name.to_string());
+        let found = names.iter().find_map(|name| ending(checkpoint, name));
+        let name = found.unwrap_or(names.concat());
         self.collector.tensor(&name, 1, self.spec.width)
+    }
+
+    /// The features that end lines and pictures.
+    fn ends(&mut self) -> Result<[Option<TensorInfo>; 2], Error> {
+        let (line_end, separator) = (self.spec.line_end, self.spec.separator);
+        let line_end = line_end.then(|| self.feature(LINE_END)).transpose()?;
+        let separator = separator.then(|| self.feature(SEPARATOR)).transpose()?;
+        Ok([line_end, separator])
+    }
+
+    /// The sets of queries.
+    fn query_sets(&mut self) -> Result<Vec<TensorInfo>, Error> {
+        let width = match self.spec.query_values() {
+            0 => self.spec.dim,
+            width => width,
+        };
+        let names = self.names.queries.queries.iter().zip(&self.spec.query_sets);
+        let sets = names.map(|(name, count)| {
+            let full = ending(self.collector.checkpoint, name);
+            self.collector
+                .tensor(&full.unwrap_or(name.to_string()), *count, width)
+        });
+        sets.collect()
     }
 
     pub(super) fn all(&mut self) -> Result<Weights, Error> {
@@ -564,9 +655,8 @@ impl Taker<'_> {
         if spec.class {
             self.class()?;
         }
-        if spec.line_end {
-            self.line_end()?;
-        }
+        self.ends()?;
+        self.query_sets()?;
         let first_norm = self.tower(names.first_norm);
         // Of the encoders that LLaVA may have, only CLIP has one.
         let first_norm = if own.first_norm && (spec.family != VisionFamily::Llava || spec.class) {
@@ -574,9 +664,11 @@ impl Taker<'_> {
         } else {
             None
         };
-        let patch = match spec.first {
-            Some(_) => None,
-            None => Some(self.linear("patch", &[(patch, dim)], values)?),
+        let reads_states = spec.first.is_some() && (spec.step == 0 || !spec.has_layers());
+        let patch = if reads_states {
+            None
+        } else {
+            Some(self.linear("patch", &[(patch, dim)], values)?)
         };
         let turns = if spec.is_rotary() {
             self.turns()
@@ -601,6 +693,11 @@ impl Taker<'_> {
         } else {
             Some(self.norm("last norm", &last_norm, 0.0)?)
         };
+        let mut tap_norms = Vec::new();
+        for one in spec.windows.iter().flat_map(|windows| &windows.projectors) {
+            let name = format!("{}norm", granite::prefix(self.collector.checkpoint, one));
+            tap_norms.push(self.norm("norm of a state", &name, 0.0)?);
+        }
         let projector_norm = self.projector(names.projector_norm);
         let (width, joined) = (spec.width, spec.tapped() * spec.group());
         let norm_of = match own.projector_norm {
@@ -619,7 +716,7 @@ impl Taker<'_> {
         };
         let gated = matches!(own.projector, Projector::Gated(..));
         let mut k = match own.pool {
-            _ if spec.queries > 0 => width,
+            _ if spec.query_values() > 0 => width,
             Pool::Mean => dim,
             _ => joined,
         };
@@ -639,7 +736,9 @@ impl Taker<'_> {
             _ => Some(spec.hidden),
         };
         let queries = self.queries()?;
-        let linear1 = if own.projector == Projector::Transposed {
+        let linear1 = if names.linear1.is_empty() {
+            Linear::NONE
+        } else if own.projector == Projector::Transposed {
             self.transposed(names.linear1, dim)?
         } else if queries.is_some() && !gguf {
             self.transposed(names.linear1, width)?
@@ -675,6 +774,7 @@ impl Taker<'_> {
             linear1,
             gated,
             linear2,
+            tap_norms,
         })
     }
 }
@@ -710,6 +810,7 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
             .flat_map(|i| [power(2 * i, head / 2), 0.0])
             .collect(),
         Rotation::Halves => quarter.map(|i| power(2 * i, head / 2)).collect(),
+        Rotation::Row => (0..head / 2).map(|i| power(2 * i, head)).collect(),
         _ => {
             let each = quarter.map(|i| power(2 * i, head / 2));
             each.clone().chain(each).collect()
@@ -743,38 +844,63 @@ pub fn learned_positions(
     let mut values = floats(checkpoint, &info)?;
     if spec.class {
         // The table begins with the class.
-        values.rotate_left(info.k);
+        values.rotate_left(spec.dim as usize);
         let (class, bias) = taker.class()?;
         let mut class = floats(checkpoint, &class)?;
         if let Some(bias) = bias {
             let bias = floats(checkpoint, &bias)?;
             class.iter_mut().zip(bias).for_each(|(c, b)| *c -= b);
         }
-        let place = values.len() - info.k;
+        let place = values.len() - spec.dim as usize;
         let values = values[place..].iter_mut();
         values.zip(class).for_each(|(value, class)| *value += class);
     }
     Ok(values)
 }
 
-/// The queries, one after the other; empty if there are none.
+/// The queries of all sets, one after the other; empty if there are none.
 pub fn learned_queries(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<Vec<f32>, Error> {
-    if spec.queries == 0 {
-        return Ok(Vec::new());
-    }
-    let mut taker = taker(spec, checkpoint);
-    let name = taker.names.queries.queries;
-    let info = taker.collector.tensor(name, spec.queries, spec.width)?;
-    floats(checkpoint, &info)
+    let sets = taker(spec, checkpoint).query_sets()?;
+    let sets = sets.iter().map(|set| floats(checkpoint, set));
+    Ok(sets.collect::<Result<Vec<_>, Error>>()?.concat())
 }
 
-/// The feature that ends the lines of pictures that are cut, if there is one.
-pub fn line_end(spec: &VisionSpec, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<f32>>, Error> {
-    if !spec.line_end {
-        return Ok(None);
-    }
-    let info = taker(spec, checkpoint).line_end()?;
-    floats(checkpoint, &info).map(Some)
+/// What is added to queries and patches of a window: for each of its queries, then for each of its patches, the values of all projectors;
+/// empty without windows.
+pub fn learned_windows(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+) -> Result<[Vec<f32>; 2], Error> {
+    let Some(own) = &spec.windows else {
+        return Ok([Vec::new(), Vec::new()]);
+    };
+    let mut taker = taker(spec, checkpoint);
+    let mut read = |name: &str, side: u32| {
+        let mut each = Vec::new();
+        for one in &own.projectors {
+            let name = format!("{}{name}", granite::prefix(checkpoint, one));
+            let info = taker.collector.tensor(&name, side * side, spec.dim)?;
+            each.push(floats(checkpoint, &info)?);
+        }
+        let dim = spec.dim as usize;
+        let rows = 0..(side * side) as usize;
+        let row = rows.flat_map(|row| each.iter().map(move |table| &table[row * dim..][..dim]));
+        Ok::<_, Error>(row.flatten().copied().collect())
+    };
+    Ok([
+        read("query", own.queries)?,
+        read("image_positions", own.patches)?,
+    ])
+}
+
+/// The features that end the lines of pictures that are cut, and pictures, if there are such.
+pub fn learned_ends(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+) -> Result<[Option<Vec<f32>>; 2], Error> {
+    let [line_end, separator] = taker(spec, checkpoint).ends()?;
+    let read = |info: Option<TensorInfo>| info.map(|info| floats(checkpoint, &info)).transpose();
+    Ok([read(line_end)?, read(separator)?])
 }
 
 /// A tensor's values.

@@ -236,6 +236,8 @@ fn decode() -> Vec<Command> {
         y_stride: 8,
         by_axis: 0,
         unseen: 0,
+        by_reach: 0,
+        places: 0,
     };
     // A context of two segments.
     let add_position = p::AddPosition {

@@ -25,6 +25,7 @@ fn resized(kind: Kind, side: usize, count: u32) -> Option<Vec<Mean>> {
         Kind::Corners => Some(between_corners(side, count)),
         Kind::Middles => Some(between_middles(side, count)),
         Kind::Cubic => Some(cubic(side, count)),
+        Kind::CubicAreas => Some(cubic_areas(side, count)),
         Kind::Buckets => Some(buckets(side, count)),
     }
 }
@@ -177,6 +178,32 @@ fn cubic(side: usize, count: u32) -> Vec<Mean> {
         let old = |tap: usize| (low - 1 + tap as i64).clamp(0, side as i64 - 1) as usize;
         (0..4).map(|tap| (old(tap), taps[tap])).collect()
     };
+    (0..count).map(each).collect()
+}
+
+/// What each of `count` new values is made of: old ones by a cubic curve, without gaps when there are fewer, as pillow resizes.
+fn cubic_areas(side: usize, count: u32) -> Vec<Mean> {
+    const A: f32 = -0.5;
+    let scale = side as f32 / count as f32;
+    let stretch = scale.max(1.0);
+    let curve = |x: f32| match x.abs() {
+        x if x < 1.0 => ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0,
+        x if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * A,
+        _ => 0.0,
+    };
+    let each = |new: u32| {
+        let center = (new as f32 + 0.5) * scale;
+        let first = (center - 2.0 * stretch + 0.5).max(0.0) as usize;
+        let end = ((center + 2.0 * stretch + 0.5) as usize).min(side);
+        let own = (first..end).map(|old| (old, curve((old as f32 + 0.5 - center) / stretch)));
+        let own: Mean = own.collect();
+        let sum: f32 = own.iter().map(|own| own.1).sum();
+        let own = own.into_iter();
+        own.map(|(old, weight)| (old, weight / sum)).collect()
+    };
+    if count as usize == side {
+        return (0..side).map(|old| vec![(old, 1.0)]).collect();
+    }
     (0..count).map(each).collect()
 }
 

@@ -281,7 +281,10 @@ pub(super) fn read(
             };
             (method, Filter::Bicubic, Marks::Canvas)
         }
-        VisionFamily::Llava => {
+        VisionFamily::Llava
+        | VisionFamily::Granite4
+        | VisionFamily::Granite4Queries
+        | VisionFamily::Granite4Tower => {
             let keys = ["crop_size.height", "size.height", "size.shortest_edge"];
             same_side(&settings, "size", settings.number(&keys, MOST_SIDE)?, side)?;
             let (side, cuts) = (spec.image, spec.line_end);
@@ -293,6 +296,11 @@ pub(super) fn read(
             };
             (method, Filter::Bicubic, Marks::Lined)
         }
+        VisionFamily::DeepSeekOcr
+        | VisionFamily::DeepSeekOcr2
+        | VisionFamily::Sam
+        | VisionFamily::SamNeck
+        | VisionFamily::SamHalf => (views(&settings, spec)?, Filter::Bicubic, Marks::Lined),
         VisionFamily::MiniCpmV | VisionFamily::MiniCpmV46 | VisionFamily::MiniCpmMerger => {
             // An `mmproj` file calls it otherwise.
             let side = settings.number(&["scale_resolution", "image_size"], 1 << 12)?;
@@ -346,6 +354,8 @@ pub(super) fn read(
         | VisionFamily::Kimi
         | VisionFamily::MiniCpmV
         | VisionFamily::MiniCpmV46
+        | VisionFamily::DeepSeekOcr
+        | VisionFamily::DeepSeekOcr2
         | VisionFamily::Lfm2 => ([0.5; 3], [0.5; 3]),
         VisionFamily::InternVl => ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         _ => (
@@ -369,8 +379,20 @@ pub(super) fn read(
         filter,
         patch: spec.patch,
         merge: spec.whole_merge(),
-        part: spec.first.as_ref().map(|first| first.merge),
-        window: spec.window,
+        neighbours: if spec.merges_later() {
+            spec.of_patches().merge
+        } else {
+            spec.whole_merge()
+        },
+        part: match &spec.first {
+            Some(first) if !spec.merges_later() => Some(first.merge),
+            _ => None,
+        },
+        window: spec
+            .of_patches()
+            .window
+            .filter(|_| spec.step > 0)
+            .or(spec.window),
         values: match (spec.by_pixel, spec.frames) {
             (true, _) => Values::Pixels,
             // The kernels of frames are tensors of their own there.
@@ -380,12 +402,18 @@ pub(super) fn read(
             (false, frames) => Values::Planes { frames },
         },
         sizes: match spec.family {
-            VisionFamily::Llava if spec.line_end => sizes(&settings, spec.image)?,
+            VisionFamily::Llava | VisionFamily::Granite4 if spec.line_end => {
+                sizes(&settings, spec.image)?
+            }
             _ => Vec::new(),
         },
         mean,
         deviation,
-        queries: spec.queries,
+        queries: if spec.has_causal_queries() {
+            0
+        } else {
+            spec.queries
+        },
         most_features: most_features.max(1),
         ticks: spec.ticks,
         marks,
@@ -422,6 +450,55 @@ pub(super) fn film(
             film(Some(2.0), 64, 2, words)
         }
         _ => Film::PLAIN,
+    })
+}
+
+/// How DeepSeek-OCR cuts large pictures.
+fn views(settings: &Settings<'_>, spec: &VisionSpec) -> Result<Method, Error> {
+    let lined = spec.family == VisionFamily::DeepSeekOcr;
+    let (most, unit) = (spec.of_patches().image, spec.patch * spec.whole_merge());
+    let side = |keys: &[&str], default: u32| {
+        let side = settings
+            .number(keys, MOST_SIDE)?
+            .map_or(default, |n| n as u32);
+        if side.is_multiple_of(unit) && side <= most {
+            return Ok(side);
+        }
+        let problem = format!("is {side}; must be a multiple of {unit}, at most {most}");
+        Err(settings.wrong(keys[0], &problem))
+    };
+    let tile = side(&["tile_size"], if lined { 640 } else { 768 }.min(most))?;
+    let whole = side(&["size.height"], most)?;
+    let number = |key: &str, default: u32| {
+        let own = settings.number(&[key], MOST_TILES.into())?;
+        Ok::<_, Error>(own.map_or(default, |own| own as u32))
+    };
+    let count = [
+        number("min_patches", 2)?,
+        number("max_patches", if lined { 9 } else { 6 })?,
+    ];
+    let crops = settings.json.get("crop_to_patches").and_then(Json::as_bool);
+    let border = match settings.json.get("background_color") {
+        None | Some(Json::Null) => [127; 3],
+        Some(colour) => serde_json::from_value(colour.clone())
+            .map_err(|_| settings.wrong("background_color", "must be three numbers to 255"))?,
+    };
+    // Without tiles the whole picture has the size of one.
+    Ok(match crops {
+        Some(false) => Method::Views {
+            tile,
+            count: [0, 0],
+            side: tile,
+            border,
+            lined,
+        },
+        _ => Method::Views {
+            tile,
+            count: tile_count(settings, count)?,
+            side: whole,
+            border,
+            lined,
+        },
     })
 }
 

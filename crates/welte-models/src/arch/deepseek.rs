@@ -1,0 +1,18 @@
+//! DeepSeek-MoE and the language models of DeepSeek-OCR: attention as in Llama, experts as in DeepSeek V2.
+
+use super::architecture::Architecture;
+use super::{deepseek2, llama};
+
+pub(super) const DEEPSEEK: Architecture = Architecture {
+    name: "deepseek",
+    gguf: &["deepseek", "deepseek2-ocr"],
+    hugging_face: &["deepseek", "deepseek_ocr2", "deepseek_ocr2_text"],
+    hugging_face_names: deepseek2::HUGGING_FACE,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |spec, keys| {
+        // Only converters of DeepSeek-MoE make rotated pairs neighbours.
+        spec.rope.interleaved &= keys.text("general.architecture")? != Some("deepseek2-ocr");
+        deepseek2::experts(spec, keys)
+    },
+    ..llama::LLAMA
+};
