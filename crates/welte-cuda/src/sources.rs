@@ -75,6 +75,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "gemm.cuh",
     "gemm_wide.cu",
     "heads.cu",
+    "hidden.cu",
     "streams.cu",
     "kv.cuh",
     "logprobs.cu",

@@ -13,6 +13,7 @@ use super::checks::{Checked, check_program, possible};
 use super::instruction::TUNED_VARIANTS;
 use super::memory::{SharedMemoryBudget, SharedMemoryNeeds, saved_bytes};
 use super::share::RowDivider;
+use super::tap::tap_of;
 use super::variants::{self, Output, Variant, Variants};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::ops::sample::{shared_bytes, slice};
@@ -20,8 +21,9 @@ use beside::BESIDE;
 use experts::is_router;
 use recurrent::is_small_part;
 use shared::{gate_rows, is_score};
+pub(super) use state::Recorder;
 pub(super) use state::rows_of;
-use state::{InputNorm, PendingNorm, Product, Recorder};
+use state::{InputNorm, PendingNorm, Product};
 use std::collections::BTreeMap;
 use welte_table::{
     BufferId, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Pass, accesses, params,
@@ -74,6 +76,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         shared: None,
         gated: None,
         convolved: None,
+        tap: tap_of(cx.program)?,
         kv_format: checked.kv_format,
         several_sizes: checked.several_sizes,
     };
@@ -109,6 +112,9 @@ impl Recorder<'_> {
         let [first, second, ..] = command.buffers;
         let matrix = command.weights[0];
         if index < self.next || self.is_begun(index) || self.is_convolved(index) {
+            return Ok(());
+        }
+        if self.tapped(index)? {
             return Ok(());
         }
         if self.rope.is_some() && command.op != Op::Attention {
@@ -269,6 +275,7 @@ impl Recorder<'_> {
             exchange,
             states: saved_bytes(program),
             logits: self.logits,
+            tap: self.tap,
             freqs,
             variants: self.variants,
             defines,

@@ -1,18 +1,22 @@
 //! The logits of draft layers: of the rows of a step, and of guesses that follow guesses.
 
 use super::{Golden, Target, compare, cpu, reference};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use welte_device::{Context, Error, Role, Step, StepOptions};
+use welte_device::{
+    Context, Error, Pick, Replay, Replaying, Role, SlotState, Step, StepOptions, Want,
+    draft_by_steps,
+};
 use welte_formats::{Checkpoint, WithDraft};
 use welte_models::CompileOptions;
-use welte_table::{PassKind, Program, Row};
+use welte_table::{PassKind, Program, Row, Sampling};
 
 /// The rounding of activations passes through the draft layer again with every guess.
 const MORE: f32 = 1.5;
 /// Guesses after the first one at the end of each golden's prompt.
 const GUESSES: usize = 2;
 
-fn program(checkpoint: &dyn Checkpoint, target: &Target) -> Arc<Program> {
+fn program(checkpoint: &dyn Checkpoint, target: &Target, slots: u32) -> Arc<Program> {
     let options = CompileOptions {
         context: 64,
         page: 16,
@@ -20,6 +24,7 @@ fn program(checkpoint: &dyn Checkpoint, target: &Target) -> Arc<Program> {
         prompt_outputs: 32,
         decode_rows: 16,
         drafts: true,
+        slots,
         ..CompileOptions::default()
     };
     let spec = welte_models::spec(checkpoint).expect("a known model");
@@ -83,7 +88,8 @@ fn logits(
     Ok(got)
 }
 
-fn check(golden: &Golden, target: &Target) -> f32 {
+/// The worst error, and how chains are replayed afterwards.
+fn check(golden: &Golden, target: &Target) -> (f32, Option<Replaying>) {
     let file = welte_goldens::Golden::new(&golden.path);
     let mut checkpoint = welte_formats::open(file.path()).expect("a checkpoint");
     // A golden of another model's name is a head that drafts for it.
@@ -93,7 +99,7 @@ fn check(golden: &Golden, target: &Target) -> f32 {
         let head = welte_formats::open(head.path()).expect("a head");
         checkpoint = Box::new(WithDraft::new(checkpoint.into(), head.into()));
     }
-    let program = program(checkpoint.as_ref(), target);
+    let program = program(checkpoint.as_ref(), target, 1);
     let plan = target.device.plan(program).expect("a plan");
     let loaded = target.device.load(plan, checkpoint.as_ref(), &mut |_| ());
     let mut context = loaded.expect("weights").context().expect("a context");
@@ -115,26 +121,155 @@ fn check(golden: &Golden, target: &Target) -> f32 {
             worst = worst.max(error);
         }
     }
-    worst
+    (worst, context.replays().map(|tools| tools.replaying()))
 }
 
 fn all(targets: &[Target]) {
     let goldens = super::goldens_in(&["drafts.json"], |_, _| true);
     assert!(goldens.len() >= 5);
-    for golden in &goldens {
-        for target in targets {
-            let worst = check(golden, target);
-            println!("{} on {}: {worst:.1e}", golden.name, target.name);
+    for target in targets {
+        let mut replayed = Vec::new();
+        for golden in &goldens {
+            let (worst, replaying) = check(golden, target);
+            let how = replaying
+                .as_ref()
+                .map_or(String::new(), |how| format!(", {how}"));
+            println!("{} on {}{how}: {worst:.1e}", golden.name, target.name);
+            replayed.extend(replaying.map(|how| how.replay));
         }
+        // Latents and heads that read several layers go by the graph.
+        let as_asked = |how: &&Replay| target.replay.is_none_or(|asked| **how == asked);
+        let expected = if target.replay.is_some() {
+            3
+        } else {
+            replayed.len()
+        };
+        assert_eq!(replayed.iter().filter(as_asked).count(), expected);
+    }
+}
+
+/// Guesses of three slots in one call, which want different numbers of them, are those that steps give one by one. Some slots choose at
+/// random, look back, or are left to the host by the device.
+fn in_one_call(targets: &[Target]) {
+    let golden = welte_goldens::Golden::new("drafts/glm4_moe/hf");
+    let checkpoint = welte_formats::open(golden.path()).expect("a checkpoint");
+    for target in targets {
+        let program = program(checkpoint.as_ref(), target, 3);
+        let plan = target.device.plan(program.clone()).expect("a plan");
+        let loaded = target.device.load(plan, checkpoint.as_ref(), &mut |_| ());
+        let mut context = loaded.expect("weights").context().expect("a context");
+        let random = |seed| Sampling {
+            temperature: 2.0,
+            top_k: 20,
+            seed,
+            ..Sampling::default()
+        };
+        let penalised = Sampling {
+            repeat_penalty: 1.5,
+            repeat_last_n: 64,
+            ..Sampling::default()
+        };
+        let on_host = Sampling {
+            xtc_probability: 0.5,
+            ..random(3)
+        };
+        let mut seen = BTreeSet::new();
+        for (nth, wanted) in [[4, 4, 4], [1, 5, 3], [6, 1, 1]].into_iter().enumerate() {
+            let samplings = [random(7 + nth as u64), penalised, on_host];
+            for slots in [&[0u32, 1][..], &[0, 1, 2], &[1]] {
+                let prompts = |context: &mut dyn Context| {
+                    let mut all = Vec::new();
+                    for slot in slots {
+                        let state = SlotState {
+                            sampling: samplings[*slot as usize],
+                            history: &[1, 2, 3],
+                            ends: &[5, 6, 7, 8],
+                            masked: true,
+                            ..SlotState::default()
+                        };
+                        context.set_slot(*slot, &state).expect("a slot");
+                        let own = 5 + *slot;
+                        all.extend((0..own).map(|at| Row::new(at * 7 % 90 + slot, at, *slot)));
+                    }
+                    let prompt = context.program().pass(PassKind::Prompt).expect("a pass");
+                    context.step_rows(prompt, &all, &[]).expect("a prompt");
+                    // Each row reads the next token; the last one of each slot guesses.
+                    let next = |row: &Row| row.later((row.token() + 7) % 90, 0);
+                    let rows: Vec<Row> = all.iter().map(next).collect();
+                    let mut step = Step::default();
+                    for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
+                        let row = step.add(Role::Draft, rows.iter().copied()).end - 1;
+                        let want = Want::Token { draft: None };
+                        step.picks.push(Pick { row, want });
+                    }
+                    step
+                };
+                let wanted = &wanted[..slots.len()];
+                let most = *wanted.iter().max().expect("slots") as usize;
+                let guesses = |one_call: bool, context: &mut dyn Context| {
+                    let mut step = prompts(context);
+                    let mut tokens = vec![0; most * slots.len()];
+                    if one_call {
+                        context.draft(&mut step, wanted, &mut tokens)?;
+                    } else {
+                        draft_by_steps(&mut step, wanted, &mut tokens, &mut |step, tokens| {
+                            context.step(step, StepOptions::tokens(tokens)).map(drop)
+                        })?;
+                    }
+                    let counts = (0..).zip(&tokens);
+                    let counts = counts
+                        .filter(|(at, _)| at / slots.len() < wanted[at % slots.len()] as usize);
+                    Ok::<Vec<u32>, Error>(counts.map(|(_, token)| *token).collect())
+                };
+                let one_by_one = guesses(false, context.as_mut()).expect("guesses");
+                let together = guesses(true, context.as_mut()).expect("guesses");
+                assert_eq!(one_by_one, together, "{wanted:?} on {}", target.name);
+                seen.extend(one_by_one);
+            }
+        }
+        assert!(seen.len() > 8, "{seen:?}");
+        // Without a pick nothing is guessed; and what cannot be is refused.
+        let rows = [Row::new(1, 0, 0), Row::new(2, 1, 0)];
+        let mut step = Step::of(Role::Draft, &rows, &[]);
+        context.draft(&mut step, &[], &mut []).expect("a step");
+        let refused = |context: &mut dyn Context, wanted: &[u32], room: usize| {
+            let mut step = Step::of(Role::Draft, &[Row::new(1, 60, 0)], &[]);
+            let want = Want::Token { draft: None };
+            step.picks.push(Pick { row: 0, want });
+            let drafted = context.draft(&mut step, wanted, &mut vec![0; room]);
+            drafted.expect_err("a refusal").to_string()
+        };
+        let why = refused(context.as_mut(), &[2], 3);
+        assert!(why.contains("room for 3"), "{why}");
+        let why = refused(context.as_mut(), &[0], 0);
+        assert!(why.contains("at least one"), "{why}");
+        let why = refused(context.as_mut(), &[5], 5);
+        assert!(why.contains("beyond the context of 64"), "{why}");
     }
 }
 
 #[test]
 fn draft_layers_on_the_reference() {
     all(&reference());
+    in_one_call(&reference());
 }
 
 #[test]
 fn draft_layers_on_the_cpu() {
     all(&cpu());
+    in_one_call(&super::best_cpu());
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn draft_layers_on_cuda() {
+    all(&super::cuda());
+    in_one_call(&super::cuda());
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn draft_layers_on_cuda_by_the_persistent_kernel() {
+    all(&super::persistent());
+    in_one_call(&super::persistent());
 }

@@ -8,6 +8,7 @@ use super::super::arrangement::{
 use super::super::instruction::{Instruction, REUSES_INPUT, TUNED_VARIANTS};
 use super::super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::super::share::{RowDivider, Share};
+use super::super::tap::Tap;
 use super::super::variants::{self, Output, Variant, Variants, tuning_index};
 use crate::layout;
 use std::collections::BTreeMap;
@@ -69,7 +70,7 @@ pub(super) struct StagedInput {
     pub(super) arrangement: u32,
 }
 
-pub(super) struct Recorder<'a> {
+pub(in super::super) struct Recorder<'a> {
     pub(super) cx: &'a Inputs<'a>,
     pub(super) pass: &'a Pass,
     pub(super) budget: SharedMemoryBudget,
@@ -118,6 +119,8 @@ pub(super) struct Recorder<'a> {
     pub(super) gated: Option<(BufferRef, BufferRef)>,
     /// The last convolution that products have taken over.
     pub(super) convolved: Option<Convolved>,
+    /// What leaves hidden states for a draft pass.
+    pub(in super::super) tap: Option<Tap>,
     pub(super) kv_format: Format,
     pub(super) several_sizes: bool,
 }
@@ -395,7 +398,10 @@ impl<'a> Recorder<'a> {
     }
 
     /// As [`Recorder::read`], of a vector that every block may have a copy of. True if it has.
-    pub(super) fn read_or_own(&mut self, at: BufferRef) -> Result<(bool, (u32, u8)), String> {
+    pub(in super::super) fn read_or_own(
+        &mut self,
+        at: BufferRef,
+    ) -> Result<(bool, (u32, u8)), String> {
         let local = self.hidden == Some(at);
         let read = if local { (0, 0) } else { self.read(at)? };
         Ok((local, read))
