@@ -3,13 +3,15 @@
 use crate::{Error, Pick, Role, Span, Step, Want};
 use welte_table::Program;
 
+/// Runs a step and writes the token after each pick.
+pub type RunDraftStep<'a> = dyn FnMut(&Step, &mut [u32]) -> Result<(), Error> + 'a;
+
 /// Runs a draft step and goes on from its guesses, each by a step of its own: see [`Context::draft`](crate::Context::draft).
-/// `guess` runs a step and writes the token after each pick.
 pub fn draft_by_steps(
     step: &mut Step,
     wanted: &[u32],
     tokens: &mut [u32],
-    guess: &mut dyn FnMut(&Step, &mut [u32]) -> Result<(), Error>,
+    guess: &mut RunDraftStep<'_>,
 ) -> Result<(), Error> {
     let most = check_wanted(step, wanted, tokens)?;
     if wanted.is_empty() {

@@ -33,7 +33,7 @@ pub mod timeline;
 pub use argmax::argmax;
 pub use chain::{Made, StepChain, chain_by_steps};
 pub use checks::{Checks, StepPlan};
-pub use draft::{check_draft, draft_by_steps};
+pub use draft::{RunDraftStep, check_draft, draft_by_steps};
 pub use error::Error;
 pub use host::{HostScratch, HostSlot};
 pub use id::{DeviceId, DeviceInfo};

@@ -7,9 +7,10 @@ use welte_device::{
     Context, Error, Pick, Replay, Replaying, Role, SlotState, Step, StepOptions, Want,
     draft_by_steps,
 };
+use welte_formats::synthetic::Synthetic;
 use welte_formats::{Checkpoint, WithDraft};
 use welte_models::CompileOptions;
-use welte_table::{PassKind, Program, Row, Sampling};
+use welte_table::{Format, PassKind, Program, Row, Sampling};
 
 /// The rounding of activations passes through the draft layer again with every guess.
 const MORE: f32 = 1.5;
@@ -248,6 +249,44 @@ fn in_one_call(targets: &[Target]) {
     }
 }
 
+/// A dense model's draft layer agrees with the reference. Of such models persistent kernels compute several rows at once.
+fn dense(targets: &[Target]) {
+    let checkpoint = Synthetic::parse("tiny,arch=qwen3,draft=true:q8_0").expect("a model");
+    let prompt: Vec<u32> = (0..20).map(|at| at * 37 % 1000).collect();
+    let rows = 12;
+    let on = |target: &Target| {
+        let program = program(&checkpoint, target, 2);
+        let plan = target.device.plan(program).expect("a plan");
+        let loaded = target.device.load(plan, &checkpoint, &mut |_| ());
+        let mut context = loaded.expect("weights").context().expect("a context");
+        let decoded = [0, rows, 3].map(|decoded| {
+            // As many rows are compared.
+            let rows = if decoded == 0 { rows } else { decoded };
+            logits(context.as_mut(), &prompt, rows, decoded).expect("logits")
+        });
+        if let (Some(asked), Some(tools)) = (target.replay, context.replays()) {
+            let Replaying { replay, note } = tools.replaying();
+            assert_eq!((replay, note), (asked, None));
+        }
+        decoded
+    };
+    let [oracle] = &reference()[..] else {
+        panic!("one reference");
+    };
+    let wanted = on(oracle);
+    for target in targets {
+        for (got, want) in on(target).iter().zip(&wanted) {
+            assert_eq!(got.len(), want.len());
+            for (row, (got, want)) in got.chunks(1024).zip(want.chunks(1024)).enumerate() {
+                let error = compare(got, want, MORE * (target.tolerance)(Format::Q8_0));
+                let error =
+                    error.unwrap_or_else(|why| panic!("row {row} on {}: {why}", target.name));
+                println!("row {row} on {}: {error:.1e}", target.name);
+            }
+        }
+    }
+}
+
 #[test]
 fn draft_layers_on_the_reference() {
     all(&reference());
@@ -258,6 +297,7 @@ fn draft_layers_on_the_reference() {
 fn draft_layers_on_the_cpu() {
     all(&cpu());
     in_one_call(&super::best_cpu());
+    dense(&cpu());
 }
 
 #[test]
@@ -265,6 +305,7 @@ fn draft_layers_on_the_cpu() {
 fn draft_layers_on_cuda() {
     all(&super::cuda());
     in_one_call(&super::cuda());
+    dense(&super::cuda());
 }
 
 #[test]
@@ -272,4 +313,5 @@ fn draft_layers_on_cuda() {
 fn draft_layers_on_cuda_by_the_persistent_kernel() {
     all(&super::persistent());
     in_one_call(&super::persistent());
+    dense(&super::persistent());
 }

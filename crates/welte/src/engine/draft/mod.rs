@@ -159,8 +159,8 @@ impl Speculator {
         match &draft.source {
             Source::Model(_) if self.model.is_none() => 0.0,
             Source::Model(rate) if self.is_trial() => rate.value().max(HOPE),
-            Source::Own(_) if !self.own => 0.0,
-            Source::Own(_) if self.is_trial() => draft.probability(nth).max(HOPE),
+            Source::Own(..) if !self.own => 0.0,
+            Source::Own(..) if self.is_trial() => draft.probability(nth).max(HOPE),
             _ => draft.probability(nth),
         }
     }
