@@ -90,6 +90,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "persistent/cached.cuh",
     "persistent/choose.cuh",
     "persistent/conv.cuh",
+    "persistent/copy.cuh",
     "persistent/embed.cuh",
     "persistent/exchange.cuh",
     "persistent/experts.cuh",

@@ -70,13 +70,12 @@ impl CudaContext {
     pub(super) fn launch_tap(&self, rows: usize) -> Result<(), Error> {
         let recordings = [&self.loaded.rows, &self.loaded.recording];
         let recorded = recordings.into_iter().find_map(|one| one.as_ref().ok());
-        let Some(tap) = recorded.and_then(|recording| recording.tap) else {
+        let Some(tap) = recorded.and_then(|recording| recording.tap.as_ref()) else {
             return Ok(());
         };
-        let nodes = &self.passes[DECODE].commands(rows)[tap.command];
-        nodes
-            .iter()
-            .try_for_each(|node| self.enqueue(node, rows as u32))
+        let commands = &self.passes[DECODE].commands(rows)[tap.commands.clone()];
+        let mut nodes = commands.iter().flatten();
+        nodes.try_for_each(|node| self.enqueue(node, rows as u32))
     }
 
     /// Enqueues the removal of an earlier fault, if the kernel is in use.

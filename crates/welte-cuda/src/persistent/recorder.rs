@@ -190,6 +190,7 @@ impl Recorder<'_> {
             Op::Scale if command.buffers[0] == self.logits => return Ok(()),
             Op::Scale if self.router_scale(index + 1).is_some() => return Ok(()),
             Op::Sample => return Ok(()),
+            Op::Multiply => return self.keep(index, command),
             op => return Err(format!("{} is not among its instructions", op.name())),
         };
         self.product(index, &product)

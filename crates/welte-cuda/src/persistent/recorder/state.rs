@@ -316,7 +316,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Where a vector is read from, and which write the reader waits for.
-    pub(super) fn read(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+    pub(in super::super) fn read(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
         if !at.offset.is_multiple_of(16) {
             return Err("an input that is not aligned".to_string());
         }
@@ -330,7 +330,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Where a vector is written, and the number of the write. Parts that are written without a read in between are one write.
-    pub(super) fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+    pub(in super::super) fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
         self.change(at.buffer)?;
         let vector = self.vector(at.buffer)?;
         if vector.read {
@@ -381,13 +381,13 @@ impl<'a> Recorder<'a> {
     }
 
     /// Appends an instruction whose work the blocks do not share out by rows of a matrix.
-    pub(super) fn push_unshared(&mut self, index: usize, instruction: Instruction) {
+    pub(in super::super) fn push_unshared(&mut self, index: usize, instruction: Instruction) {
         let shares = vec![Share { first: 0, rows: 0 }; self.blocks as usize];
         self.push(index, instruction, shares);
     }
 
     /// An instruction that a variant's code runs.
-    pub(super) fn instruction(&mut self, variant: Variant) -> Instruction {
+    pub(in super::super) fn instruction(&mut self, variant: Variant) -> Instruction {
         Instruction::of(self.variants.add(variant))
     }
 
