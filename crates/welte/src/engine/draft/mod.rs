@@ -420,7 +420,7 @@ mod tests {
     fn depth_follows_acceptance() {
         let own = |speculator: &mut Speculator| speculator.own = true;
         let of_layer = |right: usize| {
-            let source = Source::Own(vec![Rate::expected(HOPE); 16]);
+            let source = Source::Own(vec![Rate::expected(HOPE); 16], None);
             let mut draft = Draft {
                 source,
                 ..of_model(4, false)
