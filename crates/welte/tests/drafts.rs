@@ -126,7 +126,10 @@ fn guesses_of_an_own_draft_layer_are_verified() {
             })
             .collect();
         let (outcomes, drafted, accepted) = together(&engine, &requests);
-        assert_eq!(tokens_of(&outcomes), tokens_of(&together(&plain, &requests).0));
+        assert_eq!(
+            tokens_of(&outcomes),
+            tokens_of(&together(&plain, &requests).0)
+        );
         assert!(
             0 < accepted && accepted < drafted,
             "{accepted} of {drafted}"
@@ -201,7 +204,10 @@ fn guesses_of_a_head_are_verified() {
         .collect();
     let (outcomes, drafted, accepted) = together(&engine, &requests);
     let plain = self::engine(&own, None).unwrap();
-    assert_eq!(tokens_of(&outcomes), tokens_of(&together(&plain, &requests).0));
+    assert_eq!(
+        tokens_of(&outcomes),
+        tokens_of(&together(&plain, &requests).0)
+    );
     assert!(
         0 < accepted && accepted < drafted,
         "{accepted} of {drafted}"
@@ -245,7 +251,11 @@ fn texts_of_200_prompts_are_those_of_plain_decoding() {
         let excerpt = &text[text.floor_char_boundary(from)..text.floor_char_boundary(from + 400)];
         let mut tokens = own.encode(excerpt).unwrap_or_default();
         if tokens.is_empty() {
-            tokens.extend(words[from..from + 100].iter().map(|w| w * 7919 % own.vocab()));
+            tokens.extend(
+                words[from..from + 100]
+                    .iter()
+                    .map(|w| w * 7919 % own.vocab()),
+            );
         }
         tokens.truncate(3 + n % 90);
         tokens

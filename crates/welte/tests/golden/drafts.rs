@@ -1,15 +1,16 @@
 //! The logits of draft layers: of the rows of a step, and of guesses that follow guesses.
 
-use super::{Golden, Target, compare, cpu, reference};
+use super::{Golden, Target, compare, cpu, goldens_in, reference};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use welte_device::{
     Context, Error, Pick, Replay, Replaying, Role, SlotState, Step, StepOptions, Want,
     draft_by_steps,
 };
+use welte_formats::quantize::{Quantisation, Recipe, quantize};
 use welte_formats::synthetic::Synthetic;
-use welte_formats::{Checkpoint, WithDraft};
-use welte_models::CompileOptions;
+use welte_formats::{Checkpoint, Dialect, Metadata, WithDraft};
+use welte_models::{AsGguf, CompileOptions};
 use welte_table::{Format, PassKind, Program, Row, Sampling};
 
 /// The rounding of activations passes through the draft layer again with every guess.
@@ -92,7 +93,16 @@ fn logits(
 /// The worst error, and how chains are replayed afterwards.
 fn check(golden: &Golden, target: &Target) -> (f32, Option<Replaying>) {
     let file = welte_goldens::Golden::new(&golden.path);
-    let mut checkpoint = welte_formats::open(file.path()).expect("a checkpoint");
+    let checkpoint = welte_formats::open(file.path()).expect("a checkpoint");
+    check_file(golden, checkpoint, target)
+}
+
+/// The same of another form of the golden's model.
+fn check_file(
+    golden: &Golden,
+    mut checkpoint: Box<dyn Checkpoint>,
+    target: &Target,
+) -> (f32, Option<Replaying>) {
     // A golden of another model's name is a head that drafts for it.
     let head =
         (!golden.path.starts_with(&golden.name)).then(|| welte_goldens::Golden::new(&golden.name));
@@ -126,7 +136,7 @@ fn check(golden: &Golden, target: &Target) -> (f32, Option<Replaying>) {
 }
 
 fn all(targets: &[Target]) {
-    let goldens = super::goldens_in(&["drafts.json"], |_, _| true);
+    let goldens = goldens_in(&["drafts.json"], |_, _| true);
     assert!(goldens.len() >= 5);
     for target in targets {
         let mut replayed = Vec::new();
@@ -298,6 +308,50 @@ fn draft_layers_on_the_cpu() {
     all(&cpu());
     in_one_call(&super::best_cpu());
     dense(&cpu());
+}
+
+/// A directory that is written as a GGUF file keeps its draft layer, and so does a file in another format.
+#[test]
+fn draft_layers_are_written() {
+    let target = &super::best_cpu()[0];
+    let folder = tempfile::tempdir().expect("a folder");
+    for golden in goldens_in(&["drafts.json"], |of, _| of == "glm4_moe" || of == "qwen35") {
+        let file = welte_goldens::Golden::new(&golden.path);
+        let opened = welte_formats::open(file.path()).expect("a checkpoint");
+        let written = opened.dialect() == Dialect::Gguf;
+        let gguf: Box<dyn Checkpoint> = match opened.dialect() {
+            Dialect::Gguf => opened,
+            Dialect::HuggingFace => {
+                Box::new(AsGguf::new(opened, Metadata::new()).expect("a form in GGUF"))
+            }
+        };
+        let path = folder.path().join("model.gguf");
+        let to = Quantisation {
+            recipe: Recipe::from_name("Q8_0").expect("a recipe"),
+            overrides: Vec::new(),
+            importance: None,
+            threads: 1,
+        };
+        quantize(gguf.as_ref(), &path, &to, &mut |_, _| ()).expect("a file");
+        if !written {
+            check_file(&golden, gguf, target);
+        }
+        let file = welte_formats::open(&path).expect("a file");
+        let spec = welte_models::spec(file.as_ref()).expect("a model");
+        assert!(spec.has_draft_layer(file.as_ref()), "{}", golden.name);
+        let rounded = Golden {
+            format: Format::Q8_0,
+            ..golden
+        };
+        check_file(&rounded, file, target);
+    }
+}
+
+#[test]
+fn draft_layers_on_portable() {
+    all(&super::gpu());
+    in_one_call(&super::gpu());
+    dense(&super::gpu());
 }
 
 #[test]
