@@ -102,3 +102,64 @@ impl Step {
         }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use welte_table::Row;
+
+    /// Two picks of a step of five rows, which want one guess and three.
+    fn step() -> Step {
+        let mut step = Step::default();
+        let want = Want::Token { draft: None };
+        for (slot, rows, first) in [(2, 3u32, 10), (0, 2, 40)] {
+            let rows = (0..rows).map(|at| Row::new(100 + at, first + at, slot));
+            let row = step.add(Role::Draft, rows).end - 1;
+            step.picks.push(Pick { row, want });
+        }
+        step
+    }
+
+    #[test]
+    fn guesses_are_read_by_the_rows_that_follow() {
+        let mut steps = Vec::new();
+        let mut tokens = vec![0; 6];
+        draft_by_steps(&mut step(), &[1, 3], &mut tokens, &mut |step, tokens| {
+            tokens.fill(steps.len() as u32);
+            tokens[1] += 10;
+            steps.push(step.rows.clone());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(tokens, [0, 10, 1, 11, 2, 12]);
+        assert_eq!(steps[0], step().rows);
+        // The first pick stays where its guess is.
+        let first = Row::new(0, 13, 2);
+        assert_eq!(steps[1], [first, Row::new(10, 42, 0)]);
+        assert_eq!(steps[2], [first, Row::new(11, 43, 0)]);
+        assert_eq!(steps.len(), 3);
+    }
+
+    #[test]
+    fn a_step_without_picks_is_run() {
+        let (mut step, mut ran) = (step(), false);
+        step.picks.clear();
+        let run: &mut RunDraftStep<'_> = &mut |_, tokens| {
+            ran = tokens.is_empty();
+            Ok(())
+        };
+        draft_by_steps(&mut step, &[], &mut [], run).unwrap();
+        assert!(ran);
+    }
+
+    #[test]
+    fn a_failed_step_is_the_last_one() {
+        let mut steps = 0;
+        let failed = draft_by_steps(&mut step(), &[2, 2], &mut [0; 4], &mut |_, _| {
+            steps += 1;
+            Err(Error::request("no"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(steps, 1);
+    }
+}

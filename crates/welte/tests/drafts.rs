@@ -8,6 +8,9 @@ use welte::{
     Speculation, Stream,
 };
 
+/// Of guesses of the bundled model's drafter, three at a time.
+const LEAST_RIGHT: f64 = 0.65;
+
 fn device() -> DeviceChoice {
     let device = std::env::var("WELTE_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
     device.parse().unwrap()
@@ -217,6 +220,45 @@ fn guesses_of_a_head_are_verified() {
         .collect();
     assert_eq!(by_position.iter().sum::<u32>() as usize, accepted);
     assert!(by_position.is_sorted_by(|a, b| a >= b));
+}
+
+/// Guesses of the bundled model's drafter are right as often as they were when it was trained, alone and beside others that want fewer.
+#[test]
+fn the_drafter_of_the_bundled_model_is_often_right() {
+    let models = format!("{}/../../models", folder());
+    let own = load(
+        &format!("{models}/demo.gguf"),
+        &with(LoadOptions::default(), |o| {
+            o.device = device();
+            (o.context, o.slots, o.threads) = (256, 4, Some(2));
+            o.cache_positions = 4 * 256;
+            o.draft_head = Some(format!("{models}/demo-drafter.gguf"));
+        }),
+    );
+    let how = with(EngineOptions::default(), |o| {
+        o.speculate_always = true;
+        o.draft_max = 3;
+    });
+    let engine = Engine::new(&own, &how).unwrap();
+    let tell = |what: &str, tokens: usize| {
+        let template = own.chat_template().unwrap();
+        let text = format!("Tell me a story about {what}.");
+        let message = welte::Message::new("user", &text);
+        let prompt = own.encode_chat(&template, &[message]).unwrap();
+        with(Request::new(prompt), |r| {
+            r.options.max_tokens = tokens;
+            r.options.ignore_end = true;
+        })
+    };
+    let stories = ["a fox", "a witch", "an owl", "a boat"];
+    let alone = tell("a fox", 90);
+    let several = stories.map(|what| tell(what, 60 + what.len()));
+    for requests in [std::slice::from_ref(&alone), &several] {
+        let (_, drafted, accepted) = together(&engine, requests);
+        let rate = accepted as f64 / drafted as f64;
+        println!("{accepted} of {drafted}: {rate:.2}");
+        assert!(rate > LEAST_RIGHT, "{accepted} of {drafted}");
+    }
 }
 
 /// 200 prompts, half of them sampled, alone and in batches. `WELTE_TEST_MODEL` names a model, and `WELTE_TEST_HEAD` a head that drafts

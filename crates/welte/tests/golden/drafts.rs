@@ -9,7 +9,7 @@ use welte_device::{
 };
 use welte_formats::quantize::{Quantisation, Recipe, quantize};
 use welte_formats::synthetic::Synthetic;
-use welte_formats::{Checkpoint, Dialect, Metadata, WithDraft};
+use welte_formats::{Checkpoint, Dialect, Metadata, TensorInfo, Value, WithDraft};
 use welte_models::{AsGguf, CompileOptions};
 use welte_table::{Format, PassKind, Program, Row, Sampling};
 
@@ -227,15 +227,23 @@ fn in_one_call(targets: &[Target]) {
                             context.step(step, StepOptions::tokens(tokens)).map(drop)
                         })?;
                     }
-                    let counts = (0..).zip(&tokens);
-                    let counts = counts
-                        .filter(|(at, _)| at / slots.len() < wanted[at % slots.len()] as usize);
-                    Ok::<Vec<u32>, Error>(counts.map(|(_, token)| *token).collect())
+                    let wanted = (0..).zip(&tokens).filter(|(at, _)| {
+                        let [nth, pick] = [at / slots.len(), at % slots.len()];
+                        nth < wanted[pick] as usize
+                    });
+                    let wanted = wanted.map(|(_, token)| *token).collect();
+                    // What was left behind is the same: keys and values, and hidden states in the order of the picks.
+                    let next = slots.iter().map(|slot| Row::new(9, 30, *slot));
+                    let next: Vec<Row> = next.collect();
+                    let all: Vec<u32> = (0..slots.len() as u32).collect();
+                    let step = Step::of(Role::Draft, &next, &all);
+                    let after = context.step(&step, StepOptions::default())?;
+                    Ok::<(Vec<u32>, Vec<f32>), Error>((wanted, after.to_vec()))
                 };
                 let one_by_one = guesses(false, context.as_mut()).expect("guesses");
                 let together = guesses(true, context.as_mut()).expect("guesses");
                 assert_eq!(one_by_one, together, "{wanted:?} on {}", target.name);
-                seen.extend(one_by_one);
+                seen.extend(one_by_one.0);
             }
         }
         assert!(seen.len() > 8, "{seen:?}");
@@ -259,6 +267,23 @@ fn in_one_call(targets: &[Target]) {
     }
 }
 
+/// The draft logits after generated rows of two slots, which come in the order of neither slots nor positions.
+fn of_two_slots(context: &mut dyn Context) -> Result<Vec<f32>, Error> {
+    let pass = |context: &dyn Context, kind| context.program().pass(kind).expect("a pass");
+    let row = |slot: u32, at: u32| Row::new((at * 37 + slot * 11) % 1000, at, slot);
+    let (prompt, decode) = (
+        pass(context, PassKind::Prompt),
+        pass(context, PassKind::Decode),
+    );
+    let past: Vec<Row> = (0..5).map(|at| row(0, at)).chain((0..9).map(|at| row(1, at))).collect();
+    context.step_rows(prompt, &past, &[])?;
+    let generated = [row(1, 9), row(1, 10), row(0, 5), row(0, 6), row(0, 7)];
+    context.step_rows(decode, &generated, &[])?;
+    let next = generated.map(|at| at.later(row(at.slot, at.position + 1).token(), 0));
+    let step = Step::of(Role::Draft, &next, &[0, 1, 2, 3, 4]);
+    context.step(&step, StepOptions::default()).map(<[f32]>::to_vec)
+}
+
 /// A dense model's draft layer agrees with the reference. Of such models persistent kernels compute several rows at once.
 fn dense(targets: &[Target]) {
     let checkpoint = Synthetic::parse("tiny,arch=qwen3,draft=true:q8_0").expect("a model");
@@ -269,16 +294,17 @@ fn dense(targets: &[Target]) {
         let plan = target.device.plan(program).expect("a plan");
         let loaded = target.device.load(plan, &checkpoint, &mut |_| ());
         let mut context = loaded.expect("weights").context().expect("a context");
-        let decoded = [0, rows, 3].map(|decoded| {
+        let mut all = vec![of_two_slots(context.as_mut()).expect("logits")];
+        all.extend([0, rows, 3].map(|decoded| {
             // As many rows are compared.
             let rows = if decoded == 0 { rows } else { decoded };
             logits(context.as_mut(), &prompt, rows, decoded).expect("logits")
-        });
+        }));
         if let (Some(asked), Some(tools)) = (target.replay, context.replays()) {
             let Replaying { replay, note } = tools.replaying();
             assert_eq!((replay, note), (asked, None));
         }
-        decoded
+        all
     };
     let [oracle] = &reference()[..] else {
         panic!("one reference");
@@ -308,6 +334,123 @@ fn draft_layers_on_the_cpu() {
     all(&cpu());
     in_one_call(&super::best_cpu());
     dense(&cpu());
+}
+
+/// The golden's head as a GGUF file of llama.cpp has it: pairs of rope are neighbours, and the map has tokens in place of distances.
+fn head_in_gguf(head: &dyn Checkpoint, path: &std::path::Path) {
+    let key = |name: &str| format!("eagle3.{name}");
+    let number = |name: &str, n: u64| (key(name), Value::U64(n));
+    let taps = [1, 0, 2].map(Value::U64);
+    let mut metadata = Metadata::from([
+        (
+            "general.architecture".to_string(),
+            Value::String("eagle3".to_string()),
+        ),
+        number("context_length", 512),
+        number("embedding_length", 64),
+        number("block_count", 1),
+        number("feed_forward_length", 96),
+        number("attention.head_count", 4),
+        number("attention.head_count_kv", 2),
+        number("attention.key_length", 32),
+        number("attention.value_length", 32),
+        number("vocab_size", 251),
+        (key("target_layers"), Value::Array(taps.into())),
+    ]);
+    metadata.insert(key("attention.layer_norm_rms_epsilon"), Value::F64(1e-5));
+    metadata.insert(key("rope.freq_base"), Value::F64(1e4));
+    let names = [
+        ("fc", "fc"),
+        ("norm", "output_norm"),
+        ("lm_head", "output"),
+        ("midlayer.input_layernorm", "blk.0.attn_norm"),
+        ("midlayer.hidden_norm", "blk.0.attn_norm_2"),
+        ("midlayer.post_attention_layernorm", "blk.0.ffn_norm"),
+        ("midlayer.self_attn.q_proj", "blk.0.attn_q"),
+        ("midlayer.self_attn.k_proj", "blk.0.attn_k"),
+        ("midlayer.self_attn.v_proj", "blk.0.attn_v"),
+        ("midlayer.self_attn.o_proj", "blk.0.attn_output"),
+        ("midlayer.mlp.gate_proj", "blk.0.ffn_gate"),
+        ("midlayer.mlp.up_proj", "blk.0.ffn_up"),
+        ("midlayer.mlp.down_proj", "blk.0.ffn_down"),
+    ];
+    let map = head.tensor("d2t").expect("a map").clone();
+    let mut tensors = vec![map.clone()];
+    let words = head.rows(&map, 0, 1).expect("its numbers");
+    let (words, _) = words.as_chunks::<8>();
+    let distances = words.iter().map(|word| i64::from_le_bytes(*word));
+    let tokens = (0i64..).zip(distances).map(|(own, distance)| own + distance);
+    let mut data = vec![tokens.flat_map(i64::to_le_bytes).collect::<Vec<u8>>()];
+    for (hf, gguf) in names {
+        let info = head.tensor(&format!("{hf}.weight")).expect("a tensor");
+        let rows = head.rows(info, 0, info.n).expect("its rows");
+        let each = rows.len() / info.n;
+        let is_rotated = hf.ends_with("q_proj") || hf.ends_with("k_proj");
+        // Of each head of 32 rows, row i and row 16 + i.
+        let from = |at: usize| match is_rotated {
+            true => at / 32 * 32 + at % 2 * 16 + at % 32 / 2,
+            false => at,
+        };
+        let bytes = (0..info.n).flat_map(|at| rows[from(at) * each..][..each].to_vec());
+        let mut bytes: Vec<u8> = bytes.collect();
+        let mut info = TensorInfo {
+            name: format!("{gguf}.weight"),
+            ..info.clone()
+        };
+        if info.n == 1 {
+            let mut floats = vec![0.0; info.k];
+            welte_formats::quant::decode(info.format, &bytes, &mut floats);
+            bytes = floats.iter().flat_map(|value| value.to_le_bytes()).collect();
+            info.format = Format::F32;
+        }
+        tensors.push(info);
+        data.push(bytes);
+    }
+    let mut writer =
+        welte_formats::gguf::Writer::create(path, &metadata, head.kinds(), &tensors).expect("a file");
+    for bytes in &data {
+        writer.write(bytes).expect("its bytes");
+    }
+    writer.finish().expect("a file");
+    // The writer knows no integers: the map's entry has its size and its type changed.
+    let mut file = std::fs::read(path).expect("a file");
+    let name = b"d2t";
+    let at = file.windows(3).position(|bytes| bytes == name).expect("the map") + 3;
+    let dims = u32::from_le_bytes(file[at..at + 4].try_into().expect("a number")) as usize;
+    file[at + 4..at + 12].copy_from_slice(&(words.len() as u64).to_le_bytes());
+    let kind = at + 4 + 8 * dims;
+    assert_eq!(file[kind..kind + 4], [0; 4], "F32");
+    file[kind..kind + 4].copy_from_slice(&27u32.to_le_bytes());
+    std::fs::write(path, file).expect("a file");
+}
+
+#[test]
+fn a_head_in_gguf_knows_a_part_of_the_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("head.gguf");
+    let open = |path: &std::path::Path| welte_formats::open(path).expect("a checkpoint");
+    let golden = goldens_in(&["drafts.json"], |of, _| of == "eagle3").remove(0);
+    let (file, own) = (
+        welte_goldens::Golden::new(&golden.path),
+        welte_goldens::Golden::new(&golden.name),
+    );
+    head_in_gguf(open(own.path()).as_ref(), &path);
+    let known = |head: &std::path::Path| {
+        let both = WithDraft::new(open(file.path()).into(), open(head).into());
+        let spec = welte_models::spec(&both).expect("a model");
+        spec.draft_tokens(&both).expect("a map").expect("a part")
+    };
+    let tokens = known(&path);
+    assert_eq!((tokens.len(), tokens.clone()), (96, known(own.path())));
+    assert!(tokens.iter().zip(0..).any(|(token, at)| *token != at));
+    let golden = Golden {
+        name: golden.path.clone(),
+        ..golden
+    };
+    for target in reference().iter().chain(&super::best_cpu()) {
+        let both = WithDraft::new(open(file.path()).into(), open(&path).into());
+        check_file(&golden, Box::new(both), target);
+    }
 }
 
 /// A directory that is written as a GGUF file keeps its draft layer, and so does a file in another format.
