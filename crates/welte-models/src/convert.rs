@@ -486,7 +486,8 @@ impl Tensors {
     /// A tensor of the original, if it has one of this name.
     fn find<'a>(&self, from: &'a dyn Checkpoint, name: &str) -> Option<&'a TensorInfo> {
         let draft = self.renamed.as_ref();
-        let draft = draft.and_then(|[own, like]| Some(format!("{own}{}", name.strip_prefix(like)?)));
+        let draft =
+            draft.and_then(|[own, like]| Some(format!("{own}{}", name.strip_prefix(like)?)));
         let name = draft.as_deref().unwrap_or(name);
         from.tensor(&names::resolve(from, name))
     }
@@ -543,9 +544,10 @@ impl Tensors {
                 self.push(&name, &each[0], each[0].n * count, count, parts);
             }
         }
-        let [pair, down] = hf
-            .fused_experts
-            .map(|name| self.find(from, &name.replace("{}", &layer.to_string())).cloned());
+        let [pair, down] = hf.fused_experts.map(|name| {
+            self.find(from, &name.replace("{}", &layer.to_string()))
+                .cloned()
+        });
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
         // Transposed matrices, and those without gates, stay unused, and are refused.
         if let Some(pair) = pair.filter(|pair| spec.gated && pair.k == dim as usize) {
@@ -610,8 +612,7 @@ impl Tensors {
         let unknown = from.tensors().iter().find(|tensor| {
             let name = &tensor.name;
             let other = is_part && names::is_of_other_modality(name)
-                || names::is_of_draft_layer(name, spec.layers, spec.draft_layers)
-                    && !written(name)
+                || names::is_of_draft_layer(name, spec.layers, spec.draft_layers) && !written(name)
                 || names::is_leftover(name);
             !other && !self.used.contains(name)
         });

@@ -390,7 +390,11 @@ async fn the_engine_page_shows_who_runs_and_who_waits() {
     assert!(rate("decode") > 0.0 && rate("rows") > 0.0, "{busy}");
     assert_eq!(busy["totals"]["requests"], 3);
     let guesses = &busy["totals"]["guesses"];
-    assert_eq!(guesses["by_position"].as_array().unwrap().len(), 8, "{guesses}");
+    assert_eq!(
+        guesses["by_position"].as_array().unwrap().len(),
+        8,
+        "{guesses}"
+    );
     drop(clients);
     server.until(RUNNING, "0").await;
     let after = state().await;
