@@ -331,8 +331,10 @@ fn texts_of_200_prompts_are_those_of_plain_decoding() {
             assert_eq!(alone[0].tokens, wanted.tokens, "alone, always: {always}");
             figures = (figures.0 + drafted, figures.1 + accepted);
         }
+        let rounds: usize = outcomes.iter().map(|o| o.speculated.rounds).sum();
+        let first: u32 = outcomes.iter().map(|o| o.speculated.by_position[0]).sum();
         println!(
-            "always {always}: {accepted} of {drafted} in batches, {} of {} alone",
+            "always {always}: {accepted} of {drafted} in batches ({first} first ones in {rounds} rounds), {} of {} alone",
             figures.1, figures.0
         );
     }
