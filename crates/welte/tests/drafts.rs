@@ -279,7 +279,8 @@ fn texts_of_200_prompts_are_those_of_plain_decoding() {
         &source,
         &with(LoadOptions::default(), |o| {
             o.device = device();
-            (o.context, o.slots) = (512, 8);
+            // Three guesses of each slot.
+            (o.context, o.slots, o.decode_rows) = (512, 8, 32);
             o.cache_positions = 8 * 512;
             o.draft_head = head;
         }),
@@ -323,7 +324,7 @@ fn texts_of_200_prompts_are_those_of_plain_decoding() {
         let guessing = Engine::new(&own, &how).unwrap();
         let (outcomes, drafted, accepted) = together(&guessing, &requests);
         assert_eq!(tokens_of(&outcomes), tokens_of(&wanted), "always: {always}");
-        assert!(!always || accepted > 0 && drafted > 200 * 20);
+        assert!(!always || accepted > 0 && drafted > 1000);
         let mut figures = (0, 0);
         for (request, wanted) in requests.iter().zip(&wanted) {
             let request = std::slice::from_ref(request);
