@@ -347,7 +347,8 @@ pub(crate) struct BenchArgs {
     /// File with the encoder of --images [default: mmproj*.gguf beside the model]
     #[arg(long, value_name = "FILE", requires = "images")]
     pub(crate) mmproj: Option<PathBuf>,
-    /// Generate with a made-up draft that is right with this probability per token, comma-separated
+    /// Generate with made-up guesses that are right with this probability per token, comma-separated; the draft layer of a model that has
+    /// one runs as well
     #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
     pub(crate) speculative: Vec<f64>,
     /// Cost of a guess of --speculative, as a share of a token's

@@ -6,6 +6,7 @@
 // the cases of three switches: STREAM_VARIANTS, REPLAY_VARIANTS and FILL_ROPES.
 #include "persistent/block.cuh"
 #include "sample.cuh"
+#include "persistent/copy.cuh"
 #include "persistent/embed.cuh"
 #include "persistent/tensor.cuh"
 #include "persistent/experts.cuh"
@@ -52,6 +53,7 @@ struct ChainArgs {
     best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
 #define REPLAY_ADD_NORMED(V) add_normed<V>(w, s, a.exchange, in, turn, parity ^= 1)
+#define REPLAY_COPY(V) copy_vector<V>(w, a.exchange, in, turn, stalled)
 #define REPLAY_ROUTE(V) route<V>(w, s, a.exchange, in, turn, routed++)
 #define REPLAY_EXPERTS_UP(V) experts_up<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], parity ^= 1, half, stalled)
 #define REPLAY_EXPERTS_DOWN(V) experts_down<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], half, stalled)

@@ -3,6 +3,7 @@
 // generated.cuh is as for chains. Macros: STEP_ROWS (the most rows of a launch), EXCHANGE_FLOATS (of a row's exchange), and those of persistent/block.cuh.
 #include "persistent/block.cuh"
 #include "sample.cuh"
+#include "persistent/copy.cuh"
 #include "persistent/embed.cuh"
 #include "persistent/rows_product.cuh"
 #include "persistent/rows_attend.cuh"
@@ -12,6 +13,8 @@
 
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed_rows<V>(s, a, in)
+#define REPLAY_COPY(V) \
+    for (u32 row = 0; row < s->live; row++) copy_vector<V>(w, exchange_of(a, row), in, 0, is_stalled(a))
 #define REPLAY_PRODUCT(V) product_rows<V>(w, s, ring, a, in, share, parity, half)
 #define REPLAY_LOGITS(V) REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attend_rows<V>(w, s, a, in)

@@ -80,6 +80,9 @@ struct SampleArgs {
     u32 stride; // from one row's logits to the next
     u32 mask_stride; // words from one mask to the next
     u32 patience_us; // for a mask
+    u32 guess; // not 0: tokens leave no trace in their slots, and masks do not count; 2: rows are those of a draft pass, which have read the
+               // token before the guess and go on whatever the guess is
+    u32 pad;
 };
 
 // The memory that samples for the nth row of the launch.
@@ -512,9 +515,15 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     RowState *state = a.states + a.row;
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool none = token >= NO_MASK, end = none;
-    for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
+    if (a.guess == 2) {
+        // Before the row may stop: if others go on, its last step is repeated there, and keeps what it has left at its place.
+        a.tokens[a.row] = token;
+        step->rows[a.row].advance(token);
+    } else {
+        for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
+    }
     // Blocks of one launch may sample several rows of a slot without penalties. Its history is not read.
-    if (s->size && !none && has_penalties(*s)) {
+    if (s->size && !none && !a.guess && has_penalties(*s)) {
         history[s->head] = token;
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);
@@ -532,6 +541,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
         return;
     }
     state->left = left;
+    if (a.guess == 2) return;
     a.tokens[a.row] = token;
     step->rows[a.row].advance(token);
 }
@@ -549,7 +559,8 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     float *values = (float *)orders;
     for (u32 i = t; i < count; i += THREADS) values[i] = __ldcg(a.logits + from + i);
     block_meets();
-    if (s.masked) apply_mask(a, sh, values, from, count);
+    bool masked = s.masked && !a.guess;
+    if (masked) apply_mask(a, sh, values, from, count);
     adjust(s, sampler, values, orders + a.slice, from, count);
     block_meets();
     u64 best = 0;
@@ -573,7 +584,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
             for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fsub_rn(values[i], largest));
             block_meets();
             bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
-            key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + 1) ^ 0x9e3779b97f4a7c15ull));
+            key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + (a.guess == 2 ? 2 : 1)) ^ 0x9e3779b97f4a7c15ull));
             if (by_count || (!some && s.top_p < 1.0f)) {
                 gathers = gather(a, s, sh, orders, from, count, by_count) ? 1 + by_count : 0;
                 used |= 1 << 6;
@@ -618,7 +629,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     }
     if (t == 0) {
         u32 token = index_of(winner);
-        if (s.masked) {
+        if (masked) {
             u64 largest = far(&grid_sync->best);
             if (far(&grid_sync->late)) token = NO_MASK;
             else if (!largest || value_of(largest) == -__int_as_float(0x7f800000)) token = NO_TOKEN;

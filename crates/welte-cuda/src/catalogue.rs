@@ -7,7 +7,7 @@ use crate::launch::{Listed, Unit};
 use crate::mirror::Layout;
 use crate::ops::{
     altup, attention, basic, batched_matmul, conv, eighths, embed, encode, exchange, experts,
-    gated_delta, gemm, heads, logprobs, mamba2, matmul, rope, sample, tile,
+    gated_delta, gemm, heads, hidden, logprobs, mamba2, matmul, rope, sample, tile,
 };
 use crate::sources::{source, title};
 use crate::{Error, floor, layout, persistent};
@@ -76,7 +76,7 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
 }
 
 /// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
-const MIRRORS: [&[Layout]; 19] = [
+const MIRRORS: [&[Layout]; 20] = [
     altup::MIRRORS,
     attention::MIRRORS,
     basic::MIRRORS,
@@ -91,6 +91,7 @@ const MIRRORS: [&[Layout]; 19] = [
     gated_delta::MIRRORS,
     gemm::MIRRORS,
     heads::MIRRORS,
+    hidden::MIRRORS,
     layout::MIRRORS,
     mamba2::MIRRORS,
     matmul::MIRRORS,
@@ -183,6 +184,7 @@ fn catalogue() -> Vec<Listed> {
         conv::catalogue(),
         encode::catalogue(),
         heads::catalogue(),
+        hidden::catalogue(),
         altup::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),

@@ -4,6 +4,7 @@
 mod chain;
 mod contract;
 mod cublas;
+mod drafts;
 mod host_choice;
 mod logprob_kernels;
 mod logprobs;
@@ -30,9 +31,10 @@ use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::encode::TileLists;
 use crate::ops::exchange::Inbox;
-use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
+use crate::ops::sample::{Guess, SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
+use drafts::DraftGraphs;
 use logprob_kernels::LogprobKernels;
 use persistent_kernel::Persistent;
 use ranks::{Seated, Together};
@@ -56,6 +58,7 @@ pub struct CudaContext {
     decode_graph: Option<Graph>,
     forward_graph: Option<Graph>,
     loop_graph: Option<Graph>,
+    draft_graphs: DraftGraphs,
     loaded: Arc<LoadedProgram>,
     passes: Vec<ReadyPass>,
     /// The algorithms of cuBLASLt that an earlier process chose.
@@ -267,11 +270,12 @@ impl CudaContext {
             decode_graph: None,
             forward_graph: None,
             loop_graph: None,
+            draft_graphs: DraftGraphs::default(),
             loaded: loaded.clone(),
             passes,
             recall: Recall::default(),
-            persistent: Persistent::new(loaded, &cx, recording, ring, seated.as_ref()),
-            rows: Rows::new(loaded, &cx, rows),
+            persistent: Persistent::new(loaded, &cx, recording, ring, seated.as_ref())?,
+            rows: Rows::new(loaded, &cx, rows)?,
             note: None,
             buffers,
             step_state,
@@ -348,11 +352,12 @@ impl CudaContext {
             }
         }
         self.upload_ended(DECODE, &[Row::default()], &[])?;
-        for graph in [&self.decode_graph, &self.forward_graph, &self.loop_graph] {
-            graph.as_ref().map_or(Ok(()), Graph::launch)?;
+        let graphs = [&self.decode_graph, &self.forward_graph, &self.loop_graph];
+        for graph in graphs.into_iter().flatten().chain(self.draft_graphs.all()) {
+            graph.launch()?;
         }
         if self.decodes() {
-            self.launch_sample(0, 1, self.passes[DECODE].result, 0)?;
+            self.launch_sample(0, 1, self.passes[DECODE].result, 0, Guess::No)?;
         }
         self.gpu.is_idle()?;
         let source = self.step_state.start();
@@ -410,6 +415,7 @@ impl CudaContext {
             self.recall.note_rows(rows.len());
         }
         if self.launch_rows(pass, rows)? {
+            self.launch_tap(rows.len())?;
             return Ok(true);
         }
         match &self.forward_graph {
@@ -478,7 +484,7 @@ impl CudaContext {
         outputs: &[u32],
         left: u32,
     ) -> Result<(), Error> {
-        let sizes = &self.loaded.sizes;
+        let sizes = self.loaded.sizes;
         let step_rows = sizes.step_rows as usize;
         let head = |live: usize| [live as u32, 0, 0, left, 0, 0, 0, 0];
         let image = &mut self.step_image;
@@ -507,8 +513,7 @@ impl CudaContext {
             from = sizes.order as usize;
             let states = image[sizes.states as usize..].chunks_exact_mut(STATE_BYTES);
             for (i, state) in (0..rows.len() as u32).zip(states) {
-                let serial = self.serial.wrapping_add(1 + i);
-                state.copy_from_slice(bytes_of(&[serial, left, 0, 0]));
+                state.copy_from_slice(bytes_of(&state_of(self.serial, i, left)));
             }
             // Rows of a sequence that go by several launches are computed in the order of their positions.
             self.tokens.clear();
@@ -634,17 +639,29 @@ impl CudaContext {
 
     /// Enqueues sampling for `count` rows of the step from row `first` on, whose logits are at an address. At `fault`, unless it
     /// is 0, a kernel says whether these are invalid.
-    fn launch_sample(&self, first: u32, count: u32, logits: u64, fault: u64) -> Result<(), Error> {
+    fn launch_sample(
+        &self,
+        first: u32,
+        count: u32,
+        logits: u64,
+        fault: u64,
+        guess: Guess,
+    ) -> Result<(), Error> {
         let Some(SampleKernel { kernels, launch }) = &self.sample else {
             return Err(Error::Program("it generates no text".to_string()));
         };
-        let (nth, blocks, args) = launch.for_count(first, count, logits, fault);
+        let (nth, blocks, args) = launch.for_count(first, count, logits, fault, guess);
         // SAFETY: lowering made the parameters for this kernel from blocks that the context holds.
         unsafe {
             self.gpu
                 .launch(&kernels[nth], [blocks, count, 1], bytes_of(&args))
         }
     }
+}
+
+/// The `RowState` of a row that may make `left` tokens. Rows number theirs in turn, after `serial`.
+fn state_of(serial: u32, row: u32, left: u32) -> [u32; 4] {
+    [serial.wrapping_add(1 + row), left, 0, 0]
 }
 
 /// The first values of a block.

@@ -154,6 +154,10 @@ impl Device for CudaDevice {
         })
     }
 
+    fn drafts(&self) -> bool {
+        true
+    }
+
     fn available_memory(&self) -> Option<u64> {
         if self.present {
             gpu::free_memory(self.gpu.device).ok()

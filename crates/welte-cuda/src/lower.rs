@@ -73,10 +73,10 @@ pub(crate) type Commands = Vec<Vec<Node>>;
 
 /// A pass, lowered.
 pub(crate) struct LoweredPass {
-    /// For any number of rows.
+    /// For any number of rows; empty if the others suffice.
     pub(crate) commands: Commands,
-    /// For one row: of a decode pass, else empty.
-    pub(crate) one_row: Commands,
+    /// For at most so many rows, fewest first ([`few_rows`](crate::ops::few_rows)).
+    pub(crate) few: Vec<(u32, Commands)>,
 }
 
 impl<'a> Lowering<'a> {

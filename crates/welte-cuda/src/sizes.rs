@@ -49,10 +49,11 @@ impl Sizes {
     ) -> Sizes {
         let (mut scratch, mut counters) = (0, 0);
         for pass in &program.passes {
-            let arithmetic = Arithmetic::of(pass.kind, decode);
+            let any = Arithmetic::of(pass.kind, decode);
+            let few = ops::few_rows(pass, decode);
             for (index, command) in pass.commands.iter().enumerate() {
-                // Steps of one row have kernels of their own.
-                for rows in [1, ops::rows_of(pass, index)] {
+                let all = [(1, any), (ops::rows_of(pass, index), any)];
+                for (rows, arithmetic) in few.iter().copied().chain(all) {
                     #[rustfmt::skip]
                     let need = MemoryNeed { program, gpu, arithmetic, rows, float8 };
                     scratch = ops::scratch(&need, command).max(scratch);

@@ -4,6 +4,7 @@ use crate::arithmetic::Arithmetic;
 use crate::gpu::Gpu;
 use crate::launch::Unit;
 use crate::lower::{LoweredPass, Lowering, Placed, Places};
+use crate::ops::hidden::hidden_unit;
 use crate::ops::logprobs::logprobs_unit;
 use crate::ops::sample::sample_unit;
 use crate::plan::Planned;
@@ -43,6 +44,9 @@ impl Needs<'_> {
         let mut units = BTreeSet::new();
         if program.pass(PassKind::Decode).is_some() {
             units.extend([turn_unit(), sample_unit(), logprobs_unit()]);
+        }
+        if program.pass(PassKind::Draft).is_some() {
+            units.insert(hidden_unit());
         }
         for float8 in scales {
             let cx = Lowering::new(
@@ -124,7 +128,8 @@ pub(crate) fn upload_units(program: &Program) -> Vec<Unit> {
 /// The units of a lowered pass.
 pub(crate) fn units_of(pass: &LoweredPass) -> Vec<Unit> {
     let mut units = Vec::new();
-    for node in pass.commands.iter().chain(&pass.one_row).flatten() {
+    let few = pass.few.iter().flat_map(|(_, commands)| commands);
+    for node in pass.commands.iter().chain(few).flatten() {
         node.add_units(&mut units);
     }
     units

@@ -12,6 +12,7 @@
 mod argmax;
 mod chain;
 mod checks;
+mod draft;
 mod error;
 mod host;
 mod id;
@@ -32,6 +33,7 @@ pub mod timeline;
 pub use argmax::argmax;
 pub use chain::{Made, StepChain, chain_by_steps};
 pub use checks::{Checks, StepPlan};
+pub use draft::{RunDraftStep, check_draft, draft_by_steps};
 pub use error::Error;
 pub use host::{HostScratch, HostSlot};
 pub use id::{DeviceId, DeviceInfo};
@@ -255,6 +257,18 @@ pub trait Context: Send {
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error>;
+
+    /// Runs a draft step and goes on from its guesses: the token after a pick is what the pick's next row reads. `wanted` says how many
+    /// guesses each pick wants, at least one; `tokens` gets the first guess of all picks, then the second ones, and so on, and after
+    /// the last guess that a pick wants anything. What is in `step` afterwards is not defined.
+    ///
+    /// The draft layer writes keys and values of a pick's rows and, if another one wants more guesses, of one row more. The call may return
+    /// before the device has run a step without picks.
+    fn draft(&mut self, step: &mut Step, wanted: &[u32], tokens: &mut [u32]) -> Result<(), Error> {
+        draft_by_steps(step, wanted, tokens, &mut |step, tokens| {
+            self.step(step, StepOptions::tokens(tokens)).map(drop)
+        })
+    }
 
     /// Runs rows of any slots through one pass: for tests and tools. `outputs` names the output rows; of a decode pass all
     /// rows are.

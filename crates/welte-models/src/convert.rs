@@ -5,6 +5,7 @@
 //! original's is an error, so an architecture that cannot be translated yet is refused and never changed.
 
 use crate::arch::Architecture;
+use crate::draft::DraftNames;
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
 use crate::read::{read, read_keys};
@@ -68,9 +69,16 @@ impl AsGguf {
             let problem = format!("{said} has no form in GGUF");
             return Err(keys.error("model_type", problem));
         };
+        let draft = spec.draft(from.as_ref())?.map(|draft| draft.names);
         let mut metadata = noted(&keys, name);
         write_spec(&mut metadata, &spec, name);
-        let tensors = Tensors::of(from.as_ref(), arch, &spec)?;
+        if draft.is_some() {
+            // Files count it among the layers.
+            let layers = u64::from(spec.layers) + 1;
+            metadata.insert(format!("{name}.block_count"), Value::U64(layers));
+            metadata.insert(format!("{name}.nextn_predict_layers"), Value::U64(1));
+        }
+        let tensors = Tensors::of(from.as_ref(), arch, &spec, draft.as_ref())?;
         metadata.extend(extra);
         let mut gguf = AsGguf {
             metadata,
@@ -92,7 +100,9 @@ impl AsGguf {
         let interleave = read_back.rope.interleaved && !spec.rope.interleaved;
         let more = spec.norm_add - read_back.norm_add;
         let gguf = &arch.gguf_names;
-        for layer in 0..spec.layers {
+        // A draft layer follows the others.
+        let layers = spec.layers + read_back.draft_layers;
+        for layer in 0..layers {
             let shape = spec.shape(layer as usize);
             let pairs = Pairs {
                 head: shape.head_dim as usize,
@@ -116,8 +126,12 @@ impl AsGguf {
             gguf.post_ffn_norm,
             gguf.final_norm,
         ];
-        for (layer, template) in (0..spec.layers).flat_map(|i| norms.map(|norm| (i, norm))) {
-            if let Some(Source::Rows { add, .. }) = self.source_mut(&weight(template, layer)) {
+        let of_layers = (0..layers).flat_map(|i| norms.map(|norm| weight(norm, i)));
+        let draft = DraftNames::gguf(spec.layers);
+        let of_draft = draft.own().into_iter().take(3);
+        let of_draft = of_draft.map(|norm| format!("{norm}.weight"));
+        for name in of_layers.chain(of_draft) {
+            if let Some(Source::Rows { add, .. }) = self.source_mut(&name) {
                 *add = more;
             }
         }
@@ -358,7 +372,7 @@ fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture: &str) {
 /// An error if the translation reads as another model. What the dialects store differently may differ.
 fn same(gguf: &AsGguf, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Error> {
     let mut expected = ModelSpec {
-        draft_layers: 0,
+        draft_layers: spec.draft_layers.min(read_back.draft_layers),
         norm_add: read_back.norm_add,
         ..spec.clone()
     };
@@ -404,14 +418,31 @@ struct Tensors {
     sources: Vec<Source>,
     /// The original's tensors that became part of one.
     used: HashSet<String>,
+    /// What the names of a draft layer begin with, and would begin with if it were a layer like the others.
+    renamed: Option<[String; 2]>,
 }
 
 impl Tensors {
-    fn of(from: &dyn Checkpoint, arch: &Architecture, spec: &ModelSpec) -> Result<Tensors, Error> {
+    fn of(
+        from: &dyn Checkpoint,
+        arch: &Architecture,
+        spec: &ModelSpec,
+        draft: Option<&DraftNames>,
+    ) -> Result<Tensors, Error> {
         let (hf, gguf) = (&arch.hugging_face_names, &arch.gguf_names);
         let mut all = Tensors::default();
         all.pair(from, hf.embed, gguf.embed, 0);
-        for layer in 0..spec.layers {
+        let layers = spec.layers + u32::from(draft.is_some());
+        if let Some(draft) = draft {
+            let numbered = format!("model.layers.{}.", spec.layers);
+            all.renamed = Some([draft.layer.clone(), numbered]);
+            let own = draft.own().map(|name| format!("{name}.weight"));
+            let gguf = DraftNames::gguf(spec.layers);
+            for (hf, gguf) in own.iter().zip(gguf.own()) {
+                all.one(from, hf, &format!("{gguf}.weight"));
+            }
+        }
+        for layer in 0..layers {
             for (hf, gguf) in layer_names(hf, gguf, spec) {
                 all.pair(from, hf, gguf, layer);
             }
@@ -441,7 +472,7 @@ impl Tensors {
     }
 
     fn one(&mut self, from: &dyn Checkpoint, hf: &str, gguf: &str) {
-        let Some(info) = from.tensor(&names::resolve(from, hf)) else {
+        let Some(info) = self.find(from, hf) else {
             return;
         };
         // A name that stands for several parts of a layer comes up again.
@@ -450,6 +481,15 @@ impl Tensors {
         }
         let parts = vec![self.part(info, 0, info.n)];
         self.push(gguf, info, info.n, 1, parts);
+    }
+
+    /// A tensor of the original, if it has one of this name.
+    fn find<'a>(&self, from: &'a dyn Checkpoint, name: &str) -> Option<&'a TensorInfo> {
+        let draft = self.renamed.as_ref();
+        let draft =
+            draft.and_then(|[own, like]| Some(format!("{own}{}", name.strip_prefix(like)?)));
+        let name = draft.as_deref().unwrap_or(name);
+        from.tensor(&names::resolve(from, name))
     }
 
     fn part(&mut self, info: &TensorInfo, first: usize, rows: usize) -> Part {
@@ -490,11 +530,10 @@ impl Tensors {
             return;
         };
         let count = experts.count as usize;
-        let find = |name: &str| from.tensor(&names::resolve(from, name)).cloned();
         for (template, gguf) in hf.experts.into_iter().zip(gguf.experts) {
             let each = (0..count).map(|expert| {
                 let name = template.replace("[]", &expert.to_string());
-                find(&weight(&name, layer))
+                self.find(from, &weight(&name, layer)).cloned()
             });
             let Some(each) = each.collect::<Option<Vec<_>>>() else {
                 continue;
@@ -505,9 +544,10 @@ impl Tensors {
                 self.push(&name, &each[0], each[0].n * count, count, parts);
             }
         }
-        let [pair, down] = hf
-            .fused_experts
-            .map(|name| find(&name.replace("{}", &layer.to_string())));
+        let [pair, down] = hf.fused_experts.map(|name| {
+            self.find(from, &name.replace("{}", &layer.to_string()))
+                .cloned()
+        });
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
         // Transposed matrices, and those without gates, stay unused, and are refused.
         if let Some(pair) = pair.filter(|pair| spec.gated && pair.k == dim as usize) {
@@ -564,10 +604,15 @@ impl Tensors {
     /// A tensor without a name in GGUF is part of the model, unless it is known to be none.
     fn refuse_others(&self, from: &dyn Checkpoint, spec: &ModelSpec) -> Result<(), Error> {
         let is_part = Keys::new(from, "").is_part();
+        // The first draft layer is written, and further ones are left out.
+        let written = |name: &str| {
+            let own = self.renamed.as_ref().map(|[own, _]| own);
+            own.is_some_and(|own| name.contains(own))
+        };
         let unknown = from.tensors().iter().find(|tensor| {
             let name = &tensor.name;
             let other = is_part && names::is_of_other_modality(name)
-                || names::is_of_draft_layer(name, spec.layers, spec.draft_layers)
+                || names::is_of_draft_layer(name, spec.layers, spec.draft_layers) && !written(name)
                 || names::is_leftover(name);
             !other && !self.used.contains(name)
         });

@@ -146,6 +146,7 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
         "totals": {
             "requests": count(&metrics.requests), "prompt_tokens": count(&metrics.prompt_tokens),
             "generated_tokens": snapshot.generated_tokens, "preemptions": count(&metrics.preemptions),
+            "guesses": metrics.guesses(),
         },
     }))
 }

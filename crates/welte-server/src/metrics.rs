@@ -116,6 +116,16 @@ impl Metrics {
         }
     }
 
+    /// Guesses of requests that have ended, as the engine page reads them.
+    pub(crate) fn guesses(&self) -> serde_json::Value {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [drafted, accepted, rounds] = self.guessed.each_ref().map(count);
+        let by_position = self.right_at.each_ref().map(count);
+        serde_json::json!({
+            "drafted": drafted, "accepted": accepted, "rounds": rounds, "by_position": by_position,
+        })
+    }
+
     /// Time between two pieces of text.
     pub(crate) fn piece(&self, time: Duration) {
         self.between_tokens.add(time);

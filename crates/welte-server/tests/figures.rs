@@ -389,6 +389,12 @@ async fn the_engine_page_shows_who_runs_and_who_waits() {
     let rate = |name: &str| busy["rates"][name].as_f64().unwrap();
     assert!(rate("decode") > 0.0 && rate("rows") > 0.0, "{busy}");
     assert_eq!(busy["totals"]["requests"], 3);
+    let guesses = &busy["totals"]["guesses"];
+    assert_eq!(
+        guesses["by_position"].as_array().unwrap().len(),
+        8,
+        "{guesses}"
+    );
     drop(clients);
     server.until(RUNNING, "0").await;
     let after = state().await;

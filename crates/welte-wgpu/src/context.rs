@@ -338,11 +338,14 @@ impl WgpuContext {
         &self.step.values[output * vocab..][..vocab]
     }
 
-    /// Chooses a slot's token for `position` from an output row of the last step.
+    /// Chooses a slot's token for `position` from an output row of the last step. A guess leaves no trace.
     fn choose(&mut self, output: usize, slot: u32, position: u32) -> u32 {
         let vocab = self.weights.program.vocab as usize;
         let logits = &self.step.values[output * vocab..][..vocab];
         let state = &self.slots[slot as usize];
+        if self.weights.program.passes[self.step.pass].kind == PassKind::Draft {
+            return self.scratch.guess(state, logits, position);
+        }
         let token = self
             .scratch
             .choose(state, &self.masks, slot, logits, position);

@@ -120,6 +120,10 @@ impl Device for WgpuDevice {
         true
     }
 
+    fn drafts(&self) -> bool {
+        true
+    }
+
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         self.check(&program)?;
         let kind = if self.gpu.software {

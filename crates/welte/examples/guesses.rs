@@ -1,8 +1,8 @@
-//! What guesses from earlier text bring: an engine that guesses and one that does not, alternating. Two tasks repeat
-//! their prompt, a third one does not. Prints JSON.
+//! What guesses bring, from earlier text or from the draft layer or head of a model that has one: an engine that guesses and one that does
+//! not, alternating. Two tasks repeat their prompt, a third one does not, and nobody can guess the fourth. Prints JSON.
 //!
 //! ```console
-//! $ cargo run --release -p welte --example guesses -- MODEL [DEVICE] [TOKENS] [ROUNDS]
+//! $ cargo run --release -p welte --example guesses -- MODEL [DEVICE] [TOKENS] [ROUNDS] [HEAD]
 //! ```
 
 use welte::{Engine, EngineOptions, LoadOptions, Model, Outcome, Request, Sampling, Speculation};
@@ -24,17 +24,26 @@ fn main() -> Result<(), Failure> {
     let mut options = LoadOptions::default();
     options.device = device;
     options.context = 2048;
+    options.draft_head = words.next();
     let model = Model::load(&source, &options, &mut |_| ())?;
     let engine = |speculation: Speculation| {
         let mut options = EngineOptions::default();
         options.speculation = speculation;
         Engine::new(&model, &options)
     };
-    let engines = [engine(Speculation::Off)?, engine(Speculation::Ngram)?];
+    let guessing = if model.has_draft_layer() {
+        Speculation::Own
+    } else {
+        Speculation::Ngram
+    };
+    let engines = [engine(Speculation::Off)?, engine(guessing)?];
+    let letter = |n: u32| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26);
+    let letters: String = (0..400).map(letter).collect();
     let tasks = [
         ("a story again", STORY.repeat(3), 0.0),
         ("a record again", RECORD.repeat(6), 0.0),
         ("another story", "Once upon a time".to_string(), 1.0),
+        ("random letters", letters, 3.0),
     ];
     let mut results = Vec::new();
     for (task, prompt, temperature) in tasks {

@@ -1,4 +1,4 @@
-//! A smaller model guesses for another one: the texts stay those of plain decoding.
+//! A smaller model, or a model's own draft layer, guesses: the texts stay those of plain decoding. `WELTE_TEST_DEVICE` names the device.
 
 mod common;
 
@@ -8,9 +8,17 @@ use welte::{
     Speculation, Stream,
 };
 
+/// Of guesses of the bundled model's drafter, three at a time.
+const LEAST_RIGHT: f64 = 0.65;
+
+fn device() -> DeviceChoice {
+    let device = std::env::var("WELTE_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+    device.parse().unwrap()
+}
+
 /// A model with two slots.
 fn model(source: &str, change: impl FnOnce(&mut LoadOptions)) -> Model {
-    let options = with(options(DeviceChoice::CPU), |o| {
+    let options = with(options(device()), |o| {
         o.slots = 2;
         change(o);
     });
@@ -53,7 +61,7 @@ fn together(engine: &Engine, requests: &[Request]) -> (Vec<Outcome>, usize, usiz
     (outcomes, drafted, accepted)
 }
 
-fn tokens(outcomes: &[Outcome]) -> Vec<&[u32]> {
+fn tokens_of(outcomes: &[Outcome]) -> Vec<&[u32]> {
     outcomes
         .iter()
         .map(|outcome| outcome.tokens.as_slice())
@@ -68,7 +76,7 @@ fn guesses_of_another_model_are_verified() {
     let requests = [0, 1, 2, 3].map(|n| request(&own, 20 + n, 80, n as u64));
     let plain = together(&engine(&own, None).unwrap(), &requests);
     let guessed = together(&engine(&own, Some(&draft)).unwrap(), &requests);
-    assert_eq!(tokens(&plain.0), tokens(&guessed.0));
+    assert_eq!(tokens_of(&plain.0), tokens_of(&guessed.0));
     let (drafted, accepted) = (guessed.1, guessed.2);
     assert!(
         0 < accepted && accepted < drafted,
@@ -84,7 +92,7 @@ fn a_draft_guesses_within_its_own_context() {
     let run = |request: Request| {
         let (outcomes, drafted, _) = together(&engine, std::slice::from_ref(&request));
         let plain = together(&self::engine(&own, None).unwrap(), &[request]);
-        assert_eq!(tokens(&outcomes), tokens(&plain.0));
+        assert_eq!(tokens_of(&outcomes), tokens_of(&plain.0));
         drafted
     };
     assert!(run(request(&own, 30, 30, 0)) > 10);
@@ -121,7 +129,10 @@ fn guesses_of_an_own_draft_layer_are_verified() {
             })
             .collect();
         let (outcomes, drafted, accepted) = together(&engine, &requests);
-        assert_eq!(tokens(&outcomes), tokens(&together(&plain, &requests).0));
+        assert_eq!(
+            tokens_of(&outcomes),
+            tokens_of(&together(&plain, &requests).0)
+        );
         assert!(
             0 < accepted && accepted < drafted,
             "{accepted} of {drafted}"
@@ -129,7 +140,7 @@ fn guesses_of_an_own_draft_layer_are_verified() {
         for request in &requests[..6] {
             let alone = together(&engine, std::slice::from_ref(request)).0;
             let wanted = together(&plain, std::slice::from_ref(request)).0;
-            assert_eq!(tokens(&alone), tokens(&wanted));
+            assert_eq!(tokens_of(&alone), tokens_of(&wanted));
         }
     }
 }
@@ -164,7 +175,7 @@ fn recurrent_models_take_wrong_guesses_back() {
         for _ in 0..2 {
             let (outcomes, drafted, accepted) = together(&engine, &requests);
             let wanted = together(&plain, &requests).0;
-            assert_eq!(tokens(&outcomes), tokens(&wanted), "{name}");
+            assert_eq!(tokens_of(&outcomes), tokens_of(&wanted), "{name}");
             assert!(
                 0 < accepted && accepted < drafted,
                 "{name}: {accepted} of {drafted}"
@@ -196,7 +207,10 @@ fn guesses_of_a_head_are_verified() {
         .collect();
     let (outcomes, drafted, accepted) = together(&engine, &requests);
     let plain = self::engine(&own, None).unwrap();
-    assert_eq!(tokens(&outcomes), tokens(&together(&plain, &requests).0));
+    assert_eq!(
+        tokens_of(&outcomes),
+        tokens_of(&together(&plain, &requests).0)
+    );
     assert!(
         0 < accepted && accepted < drafted,
         "{accepted} of {drafted}"
@@ -206,6 +220,129 @@ fn guesses_of_a_head_are_verified() {
         .collect();
     assert_eq!(by_position.iter().sum::<u32>() as usize, accepted);
     assert!(by_position.is_sorted_by(|a, b| a >= b));
+}
+
+/// Guesses of the bundled model's drafter are right as often as they were when it was trained, alone and beside others that want fewer.
+#[test]
+fn the_drafter_of_the_bundled_model_is_often_right() {
+    let models = format!("{}/../../models", folder());
+    let own = load(
+        &format!("{models}/demo.gguf"),
+        &with(LoadOptions::default(), |o| {
+            o.device = device();
+            (o.context, o.slots, o.threads) = (256, 4, Some(2));
+            o.cache_positions = 4 * 256;
+            o.draft_head = Some(format!("{models}/demo-drafter.gguf"));
+        }),
+    );
+    let how = with(EngineOptions::default(), |o| {
+        o.speculate_always = true;
+        o.draft_max = 3;
+    });
+    let engine = Engine::new(&own, &how).unwrap();
+    let tell = |what: &str, tokens: usize| {
+        let template = own.chat_template().unwrap();
+        let text = format!("Tell me a story about {what}.");
+        let message = welte::Message::new("user", &text);
+        let prompt = own.encode_chat(&template, &[message]).unwrap();
+        with(Request::new(prompt), |r| {
+            r.options.max_tokens = tokens;
+            r.options.ignore_end = true;
+        })
+    };
+    let stories = ["a fox", "a witch", "an owl", "a boat"];
+    let alone = tell("a fox", 90);
+    let several = stories.map(|what| tell(what, 60 + what.len()));
+    for requests in [std::slice::from_ref(&alone), &several] {
+        let (_, drafted, accepted) = together(&engine, requests);
+        let rate = accepted as f64 / drafted as f64;
+        println!("{accepted} of {drafted}: {rate:.2}");
+        assert!(rate > LEAST_RIGHT, "{accepted} of {drafted}");
+    }
+}
+
+/// 200 prompts, half of them sampled, alone and in batches. `WELTE_TEST_MODEL` names a model, and `WELTE_TEST_HEAD` a head that drafts
+/// for it; without them it is the bundled model with its drafter.
+#[test]
+#[ignore = "takes minutes"]
+fn texts_of_200_prompts_are_those_of_plain_decoding() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let models = format!("{}/../../models", folder());
+    let (source, head) = match variable("WELTE_TEST_MODEL") {
+        Some(model) => (model, variable("WELTE_TEST_HEAD")),
+        None => (
+            format!("{models}/demo.gguf"),
+            Some(format!("{models}/demo-drafter.gguf")),
+        ),
+    };
+    let own = load(
+        &source,
+        &with(LoadOptions::default(), |o| {
+            o.device = device();
+            // Three guesses of each slot.
+            (o.context, o.slots, o.decode_rows) = (512, 8, 32);
+            o.cache_positions = 8 * 512;
+            o.draft_head = head;
+        }),
+    );
+    assert!(own.has_draft_layer());
+    // Beginnings of stories, as many tokens as the request's number allows; a model of another vocabulary reads them as random tokens.
+    let text = std::fs::read_to_string(format!("{models}/demo-validation.txt")).unwrap();
+    let words: Vec<u32> = text.bytes().map(u32::from).collect();
+    let tokens = |n: usize| -> Vec<u32> {
+        let from = n * 211 % (words.len() - 400);
+        let excerpt = &text[text.floor_char_boundary(from)..text.floor_char_boundary(from + 400)];
+        let mut tokens = own.encode(excerpt).unwrap_or_default();
+        if tokens.is_empty() {
+            tokens.extend(
+                words[from..from + 100]
+                    .iter()
+                    .map(|w| w * 7919 % own.vocab()),
+            );
+        }
+        tokens.truncate(3 + n % 90);
+        tokens
+    };
+    let requests: Vec<Request> = (0..200)
+        .map(|n| {
+            with(Request::new(tokens(n)), |r| {
+                r.options.max_tokens = 40 + n % 23;
+                r.options.ignore_end = true;
+                if n % 2 == 1 {
+                    r.options.sampling = sampled(n as u64);
+                }
+                if n % 4 == 3 {
+                    r.options.sampling.repeat_penalty = 1.2;
+                }
+            })
+        })
+        .collect();
+    let plain = engine(&own, None).unwrap();
+    let wanted = together(&plain, &requests).0;
+    for always in [true, false] {
+        let how = with(EngineOptions::default(), |o| o.speculate_always = always);
+        let guessing = Engine::new(&own, &how).unwrap();
+        let (outcomes, drafted, accepted) = together(&guessing, &requests);
+        assert_eq!(tokens_of(&outcomes), tokens_of(&wanted), "always: {always}");
+        assert!(!always || accepted > 0 && drafted > 1000);
+        let mut figures = (0, 0);
+        for (request, wanted) in requests.iter().zip(&wanted) {
+            let request = std::slice::from_ref(request);
+            let (alone, drafted, accepted) = together(&guessing, request);
+            assert_eq!(alone[0].tokens, wanted.tokens, "alone, always: {always}");
+            figures = (figures.0 + drafted, figures.1 + accepted);
+        }
+        let rounds: usize = outcomes.iter().map(|o| o.speculated.rounds).sum();
+        let first: u32 = outcomes.iter().map(|o| o.speculated.by_position[0]).sum();
+        println!(
+            "always {always}: {accepted} of {drafted} in batches ({first} first ones in {rounds} rounds), {} of {} alone",
+            figures.1, figures.0
+        );
+    }
+    for (request, wanted) in requests.iter().zip(&wanted).step_by(5) {
+        let alone = together(&plain, std::slice::from_ref(request)).0;
+        assert_eq!(alone[0].tokens, wanted.tokens, "plain decoding alone");
+    }
 }
 
 /// Whoever asks for a draft layer must have one.

@@ -1,12 +1,13 @@
 //! `welte bench --speculative`: generation with a made-up draft of a stated quality and cost. It shows what the machine
-//! part of speculation costs, without a model that could guess.
+//! part of speculation costs, without a model that could guess. If the model has a draft layer, that runs, and the made-up guesses take
+//! the place of its own.
 
 use super::requests::{self, median, request};
 use super::table::{Column, Figures, Table};
 use crate::args::BenchArgs;
 use std::process::ExitCode;
 use std::time::Duration;
-use welte::{Engine, Outcome, Request, StopReason, SyntheticDraft};
+use welte::{Engine, Outcome, Request, Speculation, StopReason, SyntheticDraft};
 
 const COLUMNS: &[Column] = &[
     ("agreement", "agreement", 2),
@@ -29,20 +30,26 @@ pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
     let (model, facts) = requests::load(args, named, longest, 1)?;
     let mut options = requests::plain();
     options.draft_max = args.draft_max.into();
+    if model.has_draft_layer() {
+        options.speculation = Speculation::Own;
+    }
     let engine = Engine::new(&model, &options)?;
     let mut table = Table::new(args.output, COLUMNS, facts.json());
     for &prompt in args.n_prompt.iter().filter(|n| **n > 0) {
         for &tokens in args.n_gen.iter().filter(|n| **n > 1) {
             let request = request(0, prompt, tokens as usize, model.vocab());
             // The first run computes the prompt.
-            let (_, answer) = measure(&engine, &request, args.repetitions + 1)?;
-            let (plain, _) = measure(&engine, &request, args.repetitions)?;
+            let mut alone = request.clone();
+            alone.speculate = false;
+            let (_, answer) = measure(&engine, &alone, args.repetitions + 1)?;
+            let (plain, _) = measure(&engine, &alone, args.repetitions)?;
+            let cost = (!model.has_draft_layer()).then_some(args.draft_cost);
             for &agreement in &args.speculative {
                 let mut request = request.clone();
                 request.synthetic_draft = Some(SyntheticDraft {
                     answer: answer.tokens.clone(),
                     agreement,
-                    each: Duration::from_secs_f64(args.draft_cost / plain),
+                    each: Duration::from_secs_f64(cost.unwrap_or(0.0) / plain),
                 });
                 // What rounds cost is measured in the first run.
                 let (speed, outcome) = measure(&engine, &request, args.repetitions + 1)?;
@@ -55,7 +62,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
                 let share = |time: Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
                 let each = |n: usize, of: usize| n as f64 / of.max(1) as f64;
                 let figures = serde_json::json!({
-                    "agreement": agreement, "draft_cost": args.draft_cost, "pp": prompt, "tg": tokens,
+                    "agreement": agreement, "draft_cost": cost, "pp": prompt, "tg": tokens,
                     "plain": plain, "speed": speed, "speedup": speed / plain,
                     "draft": each(s.drafted, s.rounds), "accepted": 100.0 * each(s.accepted, s.drafted),
                     "verifying": share(s.verifying), "drafting": share(s.drafting),

@@ -241,10 +241,13 @@ impl CudaContext {
             Replay::Loop => {
                 let turn = |nodes: &mut Nodes<'_>, condition| {
                     self.add_decode(nodes, true)?;
-                    add(nodes, &self.turn(condition)?)
+                    add(nodes, &self.turn(condition)?, 1)
                 };
                 self.loop_graph = Some(Graph::repeated(&self.gpu, turn)?);
             }
+        }
+        if matches!(replay, Replay::Graph | Replay::Persistent) {
+            self.prepare_draft_graphs()?;
         }
         self.replay = replay;
         self.note = None;
@@ -310,11 +313,31 @@ impl CudaContext {
 
     /// Adds a decode step of one row to a graph, with or without its `sample`.
     fn add_decode(&self, nodes: &mut Nodes<'_>, sample: bool) -> Result<(), Error> {
-        let commands = &self.loaded.program.passes[DECODE].commands;
-        let all = self.passes[DECODE].commands(1);
-        for (ready, command) in all.iter().zip(commands) {
-            if sample || command.op != Op::Sample {
-                ready.iter().try_for_each(|ready| add(nodes, ready))?;
+        let wanted = |op| sample || op != Op::Sample;
+        self.add_pass(nodes, DECODE, [1, 1], wanted)
+    }
+
+    /// Adds the wanted commands of a pass to a graph, for so many rows and output rows.
+    pub(super) fn add_pass(
+        &self,
+        nodes: &mut Nodes<'_>,
+        pass: usize,
+        [rows, outputs]: [u32; 2],
+        wanted: impl Fn(Op) -> bool,
+    ) -> Result<(), Error> {
+        let commands = &self.loaded.program.passes[pass].commands;
+        let ready = &self.passes[pass];
+        let all = ready.commands(rows as usize).iter().enumerate();
+        for ((index, nodes_of), command) in all.zip(commands) {
+            let live = if index < ready.outputs_from {
+                rows
+            } else {
+                outputs
+            };
+            if live > 0 && wanted(command.op) {
+                nodes_of
+                    .iter()
+                    .try_for_each(|ready| add(nodes, ready, live))?;
             }
         }
         Ok(())
@@ -336,8 +359,8 @@ impl CudaContext {
     }
 }
 
-/// Adds the kernels of one row's step to a graph.
-fn add(nodes: &mut Nodes<'_>, ready: &Ready) -> Result<(), Error> {
+/// Adds the kernels of a step of so many rows to a graph.
+fn add(nodes: &mut Nodes<'_>, ready: &Ready, live: u32) -> Result<(), Error> {
     match ready {
         Ready::Kernel {
             kernel,
@@ -347,16 +370,18 @@ fn add(nodes: &mut Nodes<'_>, ready: &Ready) -> Result<(), Error> {
         } => {
             // SAFETY: lowering made the parameters for this kernel from blocks that the context holds, and the context
             // drops its graphs before them.
-            unsafe { nodes.add(kernel, by_rows.grid(*grid, 1), args) }
+            unsafe { nodes.add(kernel, by_rows.grid(*grid, live), args) }
         }
         Ready::ForRows {
             least,
             most,
             nodes: ready,
-        } if (*least..=*most).contains(&1) => ready.iter().try_for_each(|ready| add(nodes, ready)),
+        } if (*least..=*most).contains(&live) => {
+            ready.iter().try_for_each(|ready| add(nodes, ready, live))
+        }
         Ready::ForRows { .. } => Ok(()),
         Ready::Gemm(_) | Ready::Either(_) => Err(Error::Program(
-            "a product by cuBLASLt in a table of one row; this is a bug in Welte".to_string(),
+            "a product by cuBLASLt in a graph; this is a bug in Welte".to_string(),
         )),
     }
 }

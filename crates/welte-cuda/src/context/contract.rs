@@ -13,7 +13,7 @@ use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Choice, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery,
     Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, SlotState, Stage, Step,
-    StepOptions, StepPlan,
+    StepOptions, StepPlan, check_draft, draft_by_steps,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program};
 
@@ -211,6 +211,25 @@ impl Context for CudaContext {
         self.chosen_rows = chosen;
         let values = self.done(ran)?;
         Ok(self.outputs(values))
+    }
+
+    fn draft(
+        &mut self,
+        step: &mut Step,
+        wanted: &[u32],
+        tokens: &mut [u32],
+    ) -> Result<(), DeviceError> {
+        let program = self.loaded.program.clone();
+        let plan = self.checks.step(&program, step, &StepOptions::default())?;
+        let whole = self.passes[plan.pass].width == program.vocab;
+        if self.passes[plan.pass].kind != PassKind::Draft || !whole || !self.drafts_ahead(step) {
+            return draft_by_steps(step, wanted, tokens, &mut |step, tokens| {
+                self.step(step, StepOptions::tokens(tokens)).map(drop)
+            });
+        }
+        let most = check_draft(&program, step, wanted, tokens)?;
+        let guessed = self.draft_ahead(plan.pass, step, wanted, tokens, most);
+        self.done(guessed)
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), DeviceError> {

@@ -37,8 +37,12 @@ impl CudaContext {
         let first = pick.output as usize * width;
         let logits = floats_of(&self.outputs, outputs * width);
         let logits = &logits[first..first + self.loaded.program.vocab as usize];
+        let guesses = self.guesses();
         let slot = &mut self.slots[pick.slot as usize];
         let scratch = &mut self.scratch;
+        if guesses {
+            return scratch.guess(slot.host(), logits, pick.position);
+        }
         let token = scratch.choose(slot.host(), &self.masks, pick.slot, logits, pick.position);
         if is_token(token) {
             slot.remember(token);

@@ -8,6 +8,7 @@ use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::{bytes_of, bytes_of_all};
 use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS};
+use crate::ops::hidden::HiddenCopy;
 use crate::ops::kv::Kv;
 use crate::ops::sample;
 use crate::persistent::{ChainArgs, DeviceMemory, RanksArgs, Recording, Tuning};
@@ -29,6 +30,8 @@ pub(super) struct Persistent {
     pub(super) blocks: u32,
     ranks: u32,
     pub(super) arguments: ChainArgs,
+    /// For what is launched after a step.
+    hidden: Option<HiddenCopy>,
     /// Address of the order in which a step's rows are computed.
     pub(super) order: u64,
     /// Recurrent states before the last launch.
@@ -46,8 +49,10 @@ impl Persistent {
         block: DeviceBlock,
         answers: u64,
         seated: Option<&Seated>,
-    ) -> Option<Persistent> {
-        let recording = loaded.recording.as_ref().ok()?;
+    ) -> Result<Option<Persistent>, Error> {
+        let Ok(recording) = &loaded.recording else {
+            return Ok(None);
+        };
         let memory = recording.memory();
         let at = |offset: u64| block.start() + offset;
         let vocab = loaded.program.vocab;
@@ -80,7 +85,8 @@ impl Persistent {
             },
         };
         let states = SavedStates::new(&loaded.program, &cx.places.buffers, at(memory.states));
-        Some(Persistent {
+        let hidden = HiddenCopy::new(loaded, cx, recording, arguments.exchange)?;
+        Ok(Some(Persistent {
             block,
             memory,
             blocks: recording.blocks,
@@ -88,9 +94,10 @@ impl Persistent {
             arguments,
             order: cx.places.order,
             states,
+            hidden,
             kernel: None,
             turn: None,
-        })
+        }))
     }
 
     /// Turns of the next launch.
@@ -171,6 +178,9 @@ impl Persistent {
             unsafe {
                 gpu.clear(self.block.start() + sync, program - sync)?;
                 gpu.launch_together(kernel, self.blocks, bytes_of(&arguments))?;
+            }
+            if let Some(hidden) = &self.hidden {
+                hidden.launch(gpu, nth, 1)?;
             }
         }
         Ok(())

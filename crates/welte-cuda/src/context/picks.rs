@@ -2,6 +2,7 @@
 
 use super::{CudaContext, DECODE};
 use crate::Error;
+use crate::ops::sample::Guess;
 use welte_device::{Choice, SKIPPED, is_token};
 use welte_table::{PassKind, Row};
 
@@ -11,11 +12,8 @@ impl CudaContext {
         self.gpu.current()?;
         let mut rows = std::mem::take(&mut self.picked);
         rows.clear();
-        rows.extend(
-            picks
-                .iter()
-                .map(|pick| Row::new(0, pick.position.wrapping_sub(1), pick.slot)),
-        );
+        let row = |pick: &Choice| Row::new(0, pick.position.wrapping_sub(1), pick.slot);
+        rows.extend(picks.iter().map(row));
         let launched = self.launch_picks(picks, &rows);
         self.picked = rows;
         launched?;
@@ -57,7 +55,8 @@ impl CudaContext {
             let together = self.launch_step(pass, rows, count)?;
             if of_rows {
                 let fault = if together { self.rows_fault() } else { 0 };
-                self.launch_sample(0, rows.len() as u32, self.passes[pass].result, fault)?;
+                let logits = self.passes[pass].result;
+                self.launch_sample(0, rows.len() as u32, logits, fault, Guess::No)?;
             }
             if !together {
                 break;
@@ -97,7 +96,12 @@ impl CudaContext {
         })
     }
 
-    fn upload_samplers(&mut self, picks: &[Choice]) -> Result<(), Error> {
+    /// Whether the last step was one of the draft pass: its tokens leave no trace.
+    pub(super) fn guesses(&self) -> bool {
+        self.passes[self.last.0].kind == PassKind::Draft
+    }
+
+    pub(super) fn upload_samplers(&mut self, picks: &[Choice]) -> Result<(), Error> {
         picks
             .iter()
             .try_for_each(|pick| self.upload_sampler(pick.slot))
@@ -111,6 +115,11 @@ impl CudaContext {
         self.cancel_word.set_flag(0);
         self.upload_step(DECODE, rows, &[], 1)?;
         let ready = &self.passes[self.last.0];
+        let guess = if self.guesses() {
+            Guess::Alone
+        } else {
+            Guess::No
+        };
         let (result, row_bytes) = (ready.result, 4 * u64::from(ready.width));
         let logits = |pick: &Choice| result + u64::from(pick.output) * row_bytes;
         let consecutive = picks
@@ -120,11 +129,11 @@ impl CudaContext {
         let strided = ready.width == self.passes[DECODE].width;
         match picks {
             [first, ..] if consecutive && strided && self.are_independent(picks) => {
-                self.launch_sample(0, picks.len() as u32, logits(first), 0)
+                self.launch_sample(0, picks.len() as u32, logits(first), 0, guess)
             }
             _ => {
                 let mut picks = picks.iter().zip(0..);
-                picks.try_for_each(|(pick, nth)| self.launch_sample(nth, 1, logits(pick), 0))
+                picks.try_for_each(|(pick, nth)| self.launch_sample(nth, 1, logits(pick), 0, guess))
             }
         }
     }
@@ -133,6 +142,7 @@ impl CudaContext {
     fn take_picks(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), Error> {
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(picks.len() as u32);
+        let guesses = self.guesses();
         for (nth, pick) in picks.iter().enumerate() {
             tokens[nth] = self.wait_for(first.wrapping_add(nth as u32))?;
             let slot = &mut self.slots[pick.slot as usize];
@@ -140,7 +150,7 @@ impl CudaContext {
                 // The device has its token in the history.
                 tokens[nth] = SKIPPED;
                 slot.mark_changed();
-            } else if is_token(tokens[nth]) {
+            } else if is_token(tokens[nth]) && !guesses {
                 slot.remember(tokens[nth]);
             }
         }

@@ -61,18 +61,15 @@ pub(super) struct ReadyPass {
     pub(super) outputs_from: usize,
     /// The nodes of each command, for any number of rows.
     pub(super) commands: Vec<Vec<Ready>>,
-    /// For one row, of a decode pass; else empty.
-    one_row: Vec<Vec<Ready>>,
+    /// For at most so many rows, fewest first.
+    few: Vec<(u32, Vec<Vec<Ready>>)>,
 }
 
 impl ReadyPass {
     /// The nodes of each command for a number of rows.
     pub(super) fn commands(&self, rows: usize) -> &[Vec<Ready>] {
-        if rows == 1 && !self.one_row.is_empty() {
-            &self.one_row
-        } else {
-            &self.commands
-        }
+        let few = self.few.iter().find(|(most, _)| rows <= *most as usize);
+        few.map_or(&self.commands, |(_, commands)| commands)
     }
 }
 
@@ -122,6 +119,8 @@ pub(super) fn ready_passes(
             .collect()
     };
     let make = |(pass, lowered): (&Pass, LoweredPass)| {
+        let few = lowered.few.into_iter();
+        let few = few.map(|(rows, commands)| Ok((rows, all(commands)?)));
         Ok(ReadyPass {
             kind: pass.kind,
             rows: pass.rows,
@@ -130,7 +129,7 @@ pub(super) fn ready_passes(
             // The command before reads all rows, but is launched for output rows.
             outputs_from: pass.outputs_from().map_or(usize::MAX, |from| from - 1),
             commands: all(lowered.commands)?,
-            one_row: all(lowered.one_row)?,
+            few: few.collect::<Result<_, Error>>()?,
         })
     };
     passes.iter().zip(lowered).map(make).collect()

@@ -66,6 +66,18 @@ impl CudaContext {
         Ok(true)
     }
 
+    /// Enqueues what leaves hidden states for the draft pass, after the persistent kernel.
+    pub(super) fn launch_tap(&self, rows: usize) -> Result<(), Error> {
+        let recordings = [&self.loaded.rows, &self.loaded.recording];
+        let recorded = recordings.into_iter().find_map(|one| one.as_ref().ok());
+        let Some(tap) = recorded.and_then(|recording| recording.tap.as_ref()) else {
+            return Ok(());
+        };
+        let commands = &self.passes[DECODE].commands(rows)[tap.commands.clone()];
+        let mut nodes = commands.iter().flatten();
+        nodes.try_for_each(|node| self.enqueue(node, rows as u32))
+    }
+
     /// Enqueues the removal of an earlier fault, if the kernel is in use.
     pub(super) fn clear_rows_fault(&self) -> Result<(), Error> {
         match self.rows_fault() {

@@ -8,6 +8,7 @@ use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::bytes_of;
 use crate::loaded::LoadedProgram;
 use crate::lower::Lowering;
+use crate::ops::hidden::HiddenCopy;
 use crate::ops::kv::Kv;
 use crate::persistent::{DeviceMemory, Recording, RowsArgs, ScratchpadBytes, Tuning};
 
@@ -22,6 +23,8 @@ pub(super) struct Rows {
     pub(super) exchange_bytes: u64,
     pub(super) scratchpad: ScratchpadBytes,
     pub(super) arguments: RowsArgs,
+    /// For what is launched after a step.
+    hidden: Option<HiddenCopy>,
     pub(super) kernel: Option<Kernel>,
 }
 
@@ -31,8 +34,10 @@ impl Rows {
         loaded: &LoadedProgram,
         cx: &Lowering<'_>,
         block: DeviceBlock,
-    ) -> Option<Rows> {
-        let recording = loaded.rows.as_ref().ok()?;
+    ) -> Result<Option<Rows>, Error> {
+        let Ok(recording) = &loaded.rows else {
+            return Ok(None);
+        };
         let memory = recording.memory();
         let at = |offset: u64| block.start() + offset;
         let arguments = RowsArgs {
@@ -54,7 +59,8 @@ impl Rows {
             first: 0,
             inputs: 0,
         };
-        Some(Rows {
+        let hidden = HiddenCopy::new(loaded, cx, recording, arguments.exchange)?;
+        Ok(Some(Rows {
             block,
             memory,
             blocks: recording.blocks,
@@ -62,8 +68,9 @@ impl Rows {
             exchange_bytes: u64::from(recording.exchange) * 4,
             scratchpad: recording.scratchpad,
             arguments,
+            hidden,
             kernel: None,
-        })
+        }))
     }
 
     /// Uses the tuning parameters that were found for chains.
@@ -91,6 +98,9 @@ impl Rows {
             unsafe {
                 gpu.clear(self.block.start() + sync, used)?;
                 gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))?;
+            }
+            if let Some(hidden) = &self.hidden {
+                hidden.launch(gpu, first, count)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::chain::Wait;
 use super::{CudaContext, DECODE};
 use crate::Error;
+use crate::ops::sample::Guess;
 use welte_device::{
     ChainStart, Control, Emitted, Error as DeviceError, Logprobs, Made, chain_by_steps, is_token,
 };
@@ -128,7 +129,7 @@ impl CudaContext {
     fn launch_slots(&mut self, rows: &[Row]) -> Result<(), Error> {
         if self.launch_rows(DECODE, rows)? {
             let logits = self.passes[DECODE].result;
-            self.launch_sample(0, rows.len() as u32, logits, self.rows_fault())?;
+            self.launch_sample(0, rows.len() as u32, logits, self.rows_fault(), Guess::No)?;
         } else {
             self.replay(DECODE, 0..usize::MAX, true, rows, rows.len())?;
         }

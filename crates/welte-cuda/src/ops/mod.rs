@@ -14,6 +14,7 @@ pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod gemm;
 pub(crate) mod heads;
+pub(crate) mod hidden;
 pub(crate) mod kv;
 pub(crate) mod logprobs;
 pub(crate) mod mamba2;
@@ -87,6 +88,17 @@ pub(crate) fn rows_of(pass: &Pass, index: usize) -> u32 {
         // These read all rows, but have a block for each output row.
         Some(Op::SelectRows | Op::Pool) => pass.outputs,
         _ => pass.rows_at(index),
+    }
+}
+
+/// Numbers of rows up to which a pass has kernels of its own, and their arithmetic; fewest first. Nothing but guesses depends on the
+/// bits of a draft pass, so a few of its rows are computed as decode passes compute them: the weights are read once, and faster.
+pub(crate) fn few_rows(pass: &Pass, decode: Arithmetic) -> Vec<(u32, Arithmetic)> {
+    match pass.kind {
+        PassKind::Decode => vec![(1, decode)],
+        PassKind::Draft if pass.outputs > 1 => vec![(1, decode), (pass.outputs, decode)],
+        PassKind::Draft => vec![(1, decode)],
+        PassKind::Prompt | PassKind::Embed => Vec::new(),
     }
 }
 
@@ -170,28 +182,36 @@ pub(crate) fn counters(need: &MemoryNeed<'_>, command: &Command) -> u64 {
 }
 
 impl Lowering<'_> {
-    /// Lowers a pass. A decode pass is lowered for one row as well: those kernels are faster.
+    /// Lowers a pass, for few rows as well.
     pub(crate) fn pass(&self, pass: &Pass) -> Result<LoweredPass, Error> {
         experts::check_order(&pass.commands)?;
-        let one_row = match pass.kind {
-            PassKind::Decode => self.commands(pass, Some(1))?,
-            PassKind::Prompt | PassKind::Embed | PassKind::Draft => Vec::new(),
-        };
-        let commands = if one_row.is_empty() || pass.rows > 1 {
-            self.commands(pass, None)?
-        } else {
+        let few = few_rows(pass, self.decode);
+        let suffices = few.last().is_some_and(|(rows, _)| *rows >= pass.rows);
+        let few = few.into_iter().map(|(rows, arithmetic)| {
+            let commands = self.commands(pass, arithmetic, Some(rows))?;
+            Ok((rows, commands))
+        });
+        let few = few.collect::<Result<_, Error>>()?;
+        let commands = if suffices {
             Vec::new()
+        } else {
+            self.commands(pass, Arithmetic::of(pass.kind, self.decode), None)?
         };
-        Ok(LoweredPass { commands, one_row })
+        Ok(LoweredPass { commands, few })
     }
 
     /// Lowers all commands, for `rows` rows or for as many as the pass takes.
-    fn commands(&self, pass: &Pass, rows: Option<u32>) -> Result<Commands, Error> {
+    fn commands(
+        &self,
+        pass: &Pass,
+        arithmetic: Arithmetic,
+        rows: Option<u32>,
+    ) -> Result<Commands, Error> {
         let from = pass.outputs_from().unwrap_or(usize::MAX);
         let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
             let rows = rows.unwrap_or(rows_of(pass, index));
             let mut cx = *self;
-            cx.arithmetic = Arithmetic::of(pass.kind, self.decode);
+            cx.arithmetic = arithmetic;
             if index >= from {
                 cx.step = self.places.outputs;
             }

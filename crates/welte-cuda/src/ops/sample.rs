@@ -76,7 +76,20 @@ mirrored! {
         stride: u32,
         mask_stride: u32,
         patience_us: u32,
+        guess: u32,
+        pad: u32,
     }
+}
+
+/// Whether tokens are guesses (`guess` of `SampleArgs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guess {
+    /// They count.
+    No = 0,
+    /// They leave no trace in their slots.
+    Alone = 1,
+    /// So do these, and the rows of a draft step go on with them.
+    Chained = 2,
 }
 
 /// The structs that the kernels check.
@@ -131,6 +144,8 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         stride: n,
         mask_stride: MaskBoard::stride(n as usize) as u32,
         patience_us: MaskBoard::PATIENCE.as_micros() as u32,
+        guess: 0,
+        pad: 0,
     }
 }
 
@@ -246,6 +261,7 @@ impl SampleLaunch {
         count: u32,
         logits: u64,
         fault: u64,
+        guess: Guess,
     ) -> (usize, u32, Args) {
         let larger = SHARES.iter().position(|(rows, _)| count <= *rows);
         let nth = larger.unwrap_or(0);
@@ -253,6 +269,7 @@ impl SampleLaunch {
             row,
             logits,
             fault,
+            guess: guess as u32,
             slice: self.shapes[nth].slice,
             ..self.args
         };

@@ -274,6 +274,62 @@ fn first_of_two(mut program: Program) -> Program {
     program
 }
 
+/// Lets a draft pass read what a matrix makes of the inputs of three layers.
+pub(super) fn has_draft_head(program: &mut Program) {
+    let (dim, x) = (program.embedding(), 2);
+    let captured = program.buffers.len() as u32;
+    for floats in [3 * dim, dim] {
+        program.buffers.push(BufferSpec {
+            name: String::new(),
+            class: Class::ScratchPrompt,
+            bytes: u64::from(floats) * 4 * u64::from(ROWS),
+        });
+    }
+    program.weights.push(WeightSpec {
+        n: dim,
+        k: 3 * dim,
+        usage: Usage::Matrix,
+        ..program.weights[0].clone()
+    });
+    let place = |buffer, offset| BufferRef { buffer, offset };
+    let pass = &mut program.passes[0];
+    // Layers begin with these, and so does the head.
+    let begins = |c: &Command| c.op == Op::NormMatmul && c.buffers[0] == place(x, 0);
+    let layers: Vec<usize> = (0..pass.commands.len())
+        .filter(|at| begins(&pass.commands[*at]))
+        .collect();
+    let end = layers.len() - 1;
+    let format = program.weights[0].format;
+    let join = params::Matmul {
+        n: dim,
+        k: 3 * dim,
+        x_stride: 3 * dim,
+        y_stride: dim,
+    };
+    let buffers = [place(captured, 0), place(captured + 1, 0)];
+    let matrix = [program.weights.len() as u32 - 1];
+    let join = Command::new(Op::Matmul, format, &matrix, &buffers, join.words());
+    pass.commands.insert(layers[end], join);
+    for (nth, layer) in [2, end / 2, end - 1].into_iter().enumerate().rev() {
+        let copy = params::Multiply {
+            n: dim,
+            x_stride: dim,
+            y_stride: 3 * dim,
+        };
+        let buffers = [place(x, 0), place(captured, nth as u32 * dim * 4)];
+        let copy = Command::new(Op::Multiply, format, &[NO_WEIGHT], &buffers, copy.words());
+        pass.commands.insert(layers[layer], copy);
+    }
+    pass.labels = vec![String::new(); pass.commands.len()];
+    let draft = Pass {
+        kind: PassKind::Draft,
+        commands: Vec::new(),
+        labels: Vec::new(),
+        ..pass.clone()
+    };
+    program.passes.push(draft);
+}
+
 /// Records a made-up program for chains.
 pub(crate) fn one_row(program: &Program, gpu: &GpuInfo) -> Result<Recording, String> {
     record(&Inputs { program, gpu }, ONE_ROW)
@@ -297,6 +353,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     ];
     let mut programs = made.map(|(sizes, format, down)| program(sizes, format, down));
     reads_pictures(&mut programs[4]);
+    has_draft_head(&mut programs[3]);
     let record = |way: Way| {
         let recordings = programs.iter().map(move |program| way(program, &h200()));
         recordings.filter_map(Result::ok)

@@ -14,6 +14,7 @@ mod print;
 mod recorder;
 mod rows;
 mod share;
+mod tap;
 #[cfg(test)]
 mod tests;
 mod tuning;
@@ -35,6 +36,7 @@ use crate::lower::Placed;
 use instruction::Instruction;
 use share::Share;
 use std::hash::{DefaultHasher, Hash, Hasher};
+pub(crate) use tap::Tap;
 use variants::Variants;
 use welte_table::{BufferRef, Format, Program, WeightId};
 
@@ -94,6 +96,8 @@ pub(crate) struct Recording {
     pub(crate) states: u64,
     /// Where the logits are.
     pub(crate) logits: BufferRef,
+    /// What is launched after steps.
+    pub(crate) tap: Option<Tap>,
     /// Addresses of the ropes' frequencies; until [`Recording::place`] the weights' numbers.
     pub(crate) freqs: [u64; MAX_ROPES],
     variants: Variants,

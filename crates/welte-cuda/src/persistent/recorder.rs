@@ -14,6 +14,7 @@ use super::checks::{Checked, check_program, possible};
 use super::instruction::TUNED_VARIANTS;
 use super::memory::{SharedMemoryBudget, SharedMemoryNeeds, saved_bytes};
 use super::share::RowDivider;
+use super::tap::tap_of;
 use super::variants::{self, Output, Variant, Variants};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::ops::sample::{shared_bytes, slice};
@@ -21,8 +22,9 @@ use beside::BESIDE;
 use experts::is_router;
 use recurrent::is_small_part;
 use shared::{gate_rows, is_score};
+pub(super) use state::Recorder;
 pub(super) use state::rows_of;
-use state::{InputNorm, PendingNorm, Product, Recorder};
+use state::{InputNorm, PendingNorm, Product};
 use std::collections::BTreeMap;
 use welte_table::{
     BufferId, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Pass, accesses, params,
@@ -83,6 +85,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         convolved: None,
         ranks: exchange::ranks(pass),
         exchanged: None,
+        tap: tap_of(cx.program)?,
         kv_format: checked.kv_format,
         several_sizes: checked.several_sizes,
     };
@@ -118,6 +121,9 @@ impl Recorder<'_> {
         let [first, second, ..] = command.buffers;
         let matrix = command.weights[0];
         if index < self.next || self.is_begun(index) || self.is_convolved(index) {
+            return Ok(());
+        }
+        if self.tapped(index)? {
             return Ok(());
         }
         if self.rope.is_some() && command.op != Op::Attention {
@@ -195,6 +201,7 @@ impl Recorder<'_> {
             Op::Scale if command.buffers[0].buffer == self.logits.buffer => return Ok(()),
             Op::Scale if self.router_scale(index + 1).is_some() => return Ok(()),
             Op::Sample => return Ok(()),
+            Op::Multiply => return self.keep(index, command),
             op => return Err(format!("{} is not among its instructions", op.name())),
         };
         self.product(index, &product)
@@ -285,6 +292,7 @@ impl Recorder<'_> {
             exchange,
             states: saved_bytes(program),
             logits: self.logits,
+            tap: self.tap,
             freqs,
             variants: self.variants,
             defines,

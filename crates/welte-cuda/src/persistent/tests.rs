@@ -2,7 +2,9 @@
 
 use super::Recording;
 use super::arrangement::{AttentionJobs, Chunks, TILE, row_bytes, slots_in_flight};
-use super::examples::{LLAMA_1B, LLAMA_8B, QWEN3_4B, Sizes, Way, one_row, program, several_rows};
+use super::examples::{
+    LLAMA_1B, LLAMA_8B, QWEN3_4B, Sizes, Way, has_draft_head, one_row, program, several_rows,
+};
 use super::instruction::{Instruction, REUSES_INPUT};
 use super::memory::MAX_OUTPUTS;
 use super::recorder::rows_of;
@@ -898,4 +900,43 @@ fn parts_of_different_sizes_do_not_go_together() {
     let two = signature("qwen3-8b,layers=2:bf16");
     assert_ne!(two, signature("qwen3-8b,layers=3:bf16"));
     assert_ne!(two, signature("qwen3-4b,layers=2:bf16"));
+}
+
+/// Chains and steps keep what a draft head reads, and the command that joins it is launched after them.
+#[test]
+fn a_draft_head_reads_copies_within_the_exchange() {
+    let plain = program(LLAMA_8B, Format::Q4_K, Format::Q4_K);
+    let mut made = plain.clone();
+    has_draft_head(&mut made);
+    for way in WAYS {
+        let (before, after) = (way(&plain, &h200()).unwrap(), way(&made, &h200()).unwrap());
+        let tap = after.tap.as_ref().unwrap();
+        assert!(before.tap.is_none());
+        let dim = LLAMA_8B.dim;
+        assert_eq!((tap.n, tap.stride), (3 * dim, 3 * dim));
+        assert_eq!(tap.commands.len(), 1);
+        assert_eq!(made.passes[0].commands[tap.commands.start].op, Op::Matmul);
+        assert!(!after.commands.contains(&tap.commands.start));
+        // Three copies side by side, each of another write of the stream.
+        let is_copy =
+            |i: &&Instruction| matches!(after.variants.all[i.variant as usize], Variant::Copy(_));
+        let copies: Vec<&Instruction> = after.program.iter().filter(is_copy).collect();
+        assert_eq!(copies.len(), 3);
+        assert_eq!(after.program.len(), before.program.len() + 3);
+        for (nth, copy) in (0..).zip(&copies) {
+            assert_eq!(copy.output, tap.start + nth * dim);
+            assert_eq!((copy.writes, copy.writes_per_turn), (1, 1));
+        }
+        assert_eq!(
+            copies.iter().map(|c| c.reads).collect::<Vec<_>>(),
+            [5, 33, 63]
+        );
+    }
+    // A vector of which blocks have copies of their own is not there.
+    let mut other = made.clone();
+    let command = &mut other.passes[0].commands;
+    command.retain(|c| c.op != Op::Matmul);
+    other.passes[0].labels.pop();
+    let why = one_row(&other, &h200()).unwrap_err();
+    assert!(why.contains("several"), "{why}");
 }

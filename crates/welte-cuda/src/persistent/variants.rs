@@ -317,6 +317,13 @@ constants! {
     }
 }
 
+constants! {
+    /// A copy that stays in the exchange (`persistent/copy.cuh`).
+    Copy {
+        n: u32,
+    }
+}
+
 /// A kind of instruction: the code that runs it and its constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Variant {
@@ -325,6 +332,7 @@ pub(crate) enum Variant {
     Product(Format, Product),
     Attention(Attention),
     AddNormed(AddNormed),
+    Copy(Copy),
     Route(Route),
     GatedConv(GatedConv),
     Recurrent(Recurrent),
@@ -397,6 +405,7 @@ impl Variants {
                 }
                 Variant::Attention(attention) => ("ATTENTION", None, attention.members()),
                 Variant::AddNormed(sum) => ("ADD_NORMED", None, sum.members()),
+                Variant::Copy(copy) => ("COPY", None, copy.members()),
                 Variant::Route(route) => ("ROUTE", None, route.members()),
                 Variant::GatedConv(conv) => ("GATED_CONV", None, conv.members()),
                 Variant::Recurrent(layer) => ("RECURRENT", None, layer.members()),

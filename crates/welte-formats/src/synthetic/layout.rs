@@ -47,6 +47,15 @@ impl Layout<'_> {
         self.layer = None;
     }
 
+    /// The tensors of a layer that guesses, after the others.
+    pub(super) fn draft_layer(&mut self, add: impl FnOnce(&mut Self)) {
+        self.layer = Some(self.layers);
+        add(self);
+        self.matrix("nextn.eh_proj", [self.dim, 2 * self.dim]);
+        self.norms(&["nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"]);
+        self.layer = None;
+    }
+
     fn add(&mut self, name: &str, format: Format, stack: usize, size: [usize; 2], fill: Fill) {
         let prefix = self.layer.map_or(String::new(), |i| format!("blk.{i}."));
         let added = self.tensors.add(TensorInfo {

@@ -22,7 +22,7 @@ pub(super) fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     keys.numbers(&[
         ("context_length", shape.context),
         ("embedding_length", shape.dim),
-        ("block_count", shape.layers),
+        ("block_count", shape.layers + usize::from(shape.draft)),
         ("feed_forward_length", shape.ffn),
         ("attention.head_count", shape.heads),
         ("attention.head_count_kv", shape.kv_heads),
@@ -31,6 +31,9 @@ pub(super) fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         ("rope.dimension_count", shape.head_dim),
         ("vocab_size", shape.vocab),
     ]);
+    if shape.draft {
+        keys.numbers(&[("nextn_predict_layers", 1)]);
+    }
     keys.floats(&[
         ("rope.freq_base", shape.rope_base),
         ("attention.layer_norm_rms_epsilon", shape.norm_epsilon),

@@ -18,6 +18,13 @@ pub(super) fn lay_out(l: &mut Layout<'_>, shape: &Shape) {
         }
         feed_forward(l, shape);
     });
+    if shape.draft {
+        l.draft_layer(|l| {
+            l.norms(&["attn_norm"]);
+            attention(l, shape);
+            feed_forward(l, shape);
+        });
+    }
     if *family == Family::PhiMoe {
         l.bias("output_norm", shape.dim);
         l.bias("output", shape.vocab);

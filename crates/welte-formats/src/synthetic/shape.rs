@@ -173,6 +173,8 @@ pub struct Shape {
     pub delta: DeltaShape,
     /// The output matrix is the token embedding.
     pub tied: bool,
+    /// A layer that guesses further tokens follows the others.
+    pub draft: bool,
     pub rope_base: f32,
     pub norm_epsilon: f32,
     pub scaling: Option<Llama3Scaling>,
@@ -198,6 +200,7 @@ pub(super) const TINY: Shape = Shape {
         dim: 32,
     },
     tied: true,
+    draft: false,
     rope_base: 1e4,
     norm_epsilon: 1e-5,
     scaling: None,
@@ -213,6 +216,10 @@ impl Shape {
         let float = || match value.parse::<f32>() {
             Ok(v) if v.is_finite() && v > 0.0 => Ok(v),
             _ => Err(format!("{key}={value}: expected a number above 0")),
+        };
+        let truth = || {
+            let parsed = value.parse::<bool>();
+            parsed.map_err(|_| format!("{key}={value}: expected true or false"))
         };
         match key {
             "arch" => {
@@ -254,11 +261,8 @@ impl Shape {
             "window" => self.window = number(1 << 24)?,
             "vocab" => self.vocab = number(1 << 20)?,
             "context" => self.context = number(1 << 24)?,
-            "tied" => {
-                self.tied = value
-                    .parse()
-                    .map_err(|_| format!("tied={value}: expected true or false"))?;
-            }
+            "tied" => self.tied = truth()?,
+            "draft" => self.draft = truth()?,
             "rope_base" => self.rope_base = float()?,
             "norm_epsilon" => self.norm_epsilon = float()?,
             "rope_factor" => {
@@ -272,7 +276,7 @@ impl Shape {
             _ => {
                 return Err(format!(
                     "{key}: unknown; known are arch, layers, dim, heads, kv_heads, head_dim, ffn, experts, used, vocab, \
-                     context, window, tied, rope_base, rope_factor, norm_epsilon, seed"
+                     context, window, tied, draft, rope_base, rope_factor, norm_epsilon, seed"
                 ));
             }
         }
@@ -294,6 +298,16 @@ impl Shape {
             return Err(format!(
                 "layers={} leaves no layer of each kind beside the {} that share keys and values",
                 self.layers, own.shared
+            ));
+        }
+        let known = matches!(
+            self.family,
+            Family::Llama | Family::Qwen2 | Family::Qwen3 | Family::Qwen35
+        );
+        if self.draft && !known {
+            let architecture = self.architecture();
+            return Err(format!(
+                "draft=true with arch={architecture}; llama, qwen2, qwen3 and qwen35 can have a draft layer"
             ));
         }
         if !self.head_dim.is_multiple_of(2) {

@@ -67,6 +67,7 @@ pub(super) fn leave_out_drafts(
         spec.layers -= drafts;
         let layers = spec.layers as usize;
         spec.windows.truncate(layers);
+        spec.layer_kinds.truncate(layers);
         spec.layer_ropes.truncate(layers);
         spec.expert_layers.truncate(layers);
     }

@@ -1,6 +1,6 @@
 //! Llama 1 to 3.x, and Mistral, which adds an attention window. GGUF files of Mixtral use this name too, with experts.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, leave_out_drafts};
 use crate::keys::Keys;
 use crate::{Error, QkNorm, names};
 
@@ -15,7 +15,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     experts: true,
     lists: false,
     windows,
-    finish: |_, _| Ok(()),
+    finish: |spec, keys| leave_out_drafts(spec, keys, "num_nextn_predict_layers"),
 };
 
 /// The same window, if any, in every layer.

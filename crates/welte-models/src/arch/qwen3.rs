@@ -1,6 +1,6 @@
 //! Qwen3: queries and keys are normed per head. The head size is given, not derived.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, leave_out_drafts};
 use super::qwen2;
 use crate::{QkNorm, names};
 
@@ -15,5 +15,5 @@ pub(super) const QWEN3: Architecture = Architecture {
     experts: false,
     lists: false,
     windows: qwen2::windows,
-    finish: |_, _| Ok(()),
+    finish: |spec, keys| leave_out_drafts(spec, keys, "num_nextn_predict_layers"),
 };

@@ -20,6 +20,21 @@ impl DraftNames {
         }
     }
 
+    /// Those of GGUF, after so many layers.
+    pub(crate) fn gguf(layers: u32) -> DraftNames {
+        let layer = format!("blk.{layers}.");
+        DraftNames::numbered(layer, "nextn.", "shared_head_norm", "shared_head_head")
+    }
+
+    /// The tensors beside those of the layer. Norms come first.
+    pub(crate) fn own(&self) -> [&str; 6] {
+        let norms = [&self.embedding_norm, &self.hidden_norm, &self.head_norm];
+        let others = [&self.join, &self.embed, &self.head];
+        let [a, b, c] = norms.map(String::as_str);
+        let [d, e, f] = others.map(String::as_str);
+        [a, b, c, d, e, f]
+    }
+
     /// Those of Qwen.
     fn mtp() -> DraftNames {
         let name = |name: &str| format!("mtp.{name}");
@@ -41,12 +56,7 @@ impl DraftNames {
             checkpoint.tensor(&join).is_some()
         };
         let all = match checkpoint.dialect() {
-            Dialect::Gguf => vec![DraftNames::numbered(
-                format!("blk.{layers}."),
-                "nextn.",
-                "shared_head_norm",
-                "shared_head_head",
-            )],
+            Dialect::Gguf => vec![DraftNames::gguf(layers)],
             Dialect::HuggingFace => {
                 let layer = format!("model.layers.{layers}.");
                 let numbered =

@@ -972,6 +972,7 @@ describe("the engine page", () => {
     await page.getByRole("img", { name: /^Map of 1,024 pages: \d+ owned, \d+ shared, \d+ cached, \d+ free$/ }).waitFor();
     await page.getByRole("img", { name: "Roll of the decode pass: 219 commands in 7 lanes" }).waitFor();
     const figures = page.getByRole("region", { name: "Figures" });
+    await figures.getByText("by position: 87 %, 70 %, 53 %").waitFor();
     const before = await figures.innerText();
     await until(async () => (await figures.innerText()) !== before);
 

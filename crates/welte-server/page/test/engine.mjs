@@ -142,6 +142,6 @@ export function mockState(now = Date.now()) {
       tokens: branches.reduce((sum, { tokens }) => sum + tokens, 0),
       lookups: 1204 + Math.floor(seconds), hits: 991 + Math.floor(0.8 * seconds), prompt_tokens: 1_733_120, reused_tokens: 1_204_480, evictions: 312, branches,
     },
-    totals: { requests: 1204 + Math.floor(seconds), prompt_tokens: 1_733_120, generated_tokens: 612_440 + Math.floor(800 * seconds), preemptions: 3 },
+    totals: { requests: 1204 + Math.floor(seconds), prompt_tokens: 1_733_120, generated_tokens: 612_440 + Math.floor(800 * seconds), preemptions: 3, guesses: { drafted: 9_000, accepted: 6_300, rounds: 3_000, by_position: [2_600, 2_100, 1_600, 0, 0, 0, 0, 0] } },
   };
 }

@@ -86,13 +86,17 @@ pub fn write_directory(folder: &Path, end_of_config: &str, files: &[(&str, &str)
     folder.to_str().unwrap().to_string()
 }
 
-/// The bundled model, which is part of the repository.
-pub fn demo(device: DeviceChoice) -> Model {
+/// The folder of the crate.
+pub fn folder() -> String {
     // The variable at run time comes first: a bundle for a machine with a GPU has the files elsewhere.
     let folder = std::env::var("CARGO_MANIFEST_DIR");
-    let folder = folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
+    folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string())
+}
+
+/// The bundled model, which is part of the repository.
+pub fn demo(device: DeviceChoice) -> Model {
     load(
-        &format!("{folder}/../../models/demo.gguf"),
+        &format!("{}/../../models/demo.gguf", folder()),
         &with(LoadOptions::default(), |o| {
             o.device = device;
             o.context = 512;

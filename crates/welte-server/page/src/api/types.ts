@@ -190,7 +190,17 @@ export interface EngineState {
     branches: Branch[];
   };
   /** Since the start. */
-  totals: { requests: number; prompt_tokens: number; generated_tokens: number; preemptions: number };
+  totals: { requests: number; prompt_tokens: number; generated_tokens: number; preemptions: number; guesses: Guesses };
+}
+
+/** Tokens that were guessed ahead. They count when their requests end. */
+export interface Guesses {
+  drafted: number;
+  accepted: number;
+  /** Steps that verified guesses. */
+  rounds: number;
+  /** Right first guesses, second ones, and so on. */
+  by_position: number[];
 }
 
 export interface Command {

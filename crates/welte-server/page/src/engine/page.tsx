@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { fetchTable } from "../api/client";
 import { RequestError } from "../api/problem";
-import type { EngineState, Table } from "../api/types";
+import type { EngineState, Guesses, Table } from "../api/types";
 import { models, refreshModels } from "../chat/models";
 import { KeyForm } from "../chat/problem";
 import { count, duration, parameters, percent, rate } from "../format";
@@ -130,7 +130,21 @@ function Rates({ state, samples }: { state: EngineState; samples: Sample[] }) {
         unit={`tokens in ${count(totals.requests)} requests`}
       />
       <Figure name="Preemptions" value={count(totals.preemptions)} unit="since start" />
+      {totals.guesses.drafted > 0 && <Guessed guesses={totals.guesses} />}
     </section>
+  );
+}
+
+/** How many guesses were right, and in which share of the rounds each position was. */
+function Guessed({ guesses: { drafted, accepted, rounds, by_position } }: { guesses: Guesses }) {
+  const last = by_position.findLastIndex((right) => right > 0);
+  const shares = by_position.slice(0, last + 1).map((right) => percent(right / Math.max(1, rounds)));
+  return (
+    <Figure
+      name="Right guesses"
+      value={percent(accepted / drafted)}
+      unit={last < 0 ? `of ${count(drafted)}` : `by position: ${shares.join(", ")}`}
+    />
   );
 }
 

@@ -31,8 +31,9 @@ pub(super) enum Source {
     /// The draft model of the engine, and how often it is right.
     Model(Rate),
     Synthetic(Synthetic),
-    /// The model's own draft layer, and how often each of its guesses is right if those before it are.
-    Own(Vec<Rate>),
+    /// The model's own draft layer, and how often each of its guesses is right if those before it are. Made-up guesses may take the
+    /// place of its own, for measurements with random weights.
+    Own(Vec<Rate>, Option<Synthetic>),
 }
 
 impl Draft {
@@ -45,9 +46,13 @@ impl Draft {
     ) -> Option<Box<Draft>> {
         let source = match (&request.synthetic_draft, speculation) {
             _ if !request.speculate => return None,
+            (synthetic, Speculation::Own) => {
+                let synthetic = synthetic.as_ref();
+                let synthetic = synthetic.map(|draft| Synthetic::new(draft, request));
+                Source::Own(vec![Rate::expected(HOPE); rows], synthetic)
+            }
             (Some(draft), _) => Source::Synthetic(Synthetic::new(draft, request)),
             (None, Speculation::Off) => return None,
-            (None, Speculation::Own) => Source::Own(vec![Rate::expected(HOPE); rows]),
             (None, Speculation::Ngram | Speculation::Auto) => {
                 Source::Ngram(Ngram::new(&request.prompt, max_len))
             }
@@ -68,7 +73,7 @@ impl Draft {
         match &mut self.source {
             Source::Ngram(ngram) => ngram.push(tokens),
             // They followed another token.
-            Source::Own(_) => self.tokens.clear(),
+            Source::Own(..) => self.tokens.clear(),
             Source::Model(_) | Source::Synthetic(_) => {}
         }
     }
@@ -78,14 +83,14 @@ impl Draft {
         match &self.source {
             Source::Ngram(ngram) => ngram.probability(nth).unwrap_or(0.0),
             Source::Model(rate) => rate.value(),
-            Source::Own(rates) => rates.get(nth).map_or(0.0, Rate::value),
+            Source::Own(rates, _) => rates.get(nth).map_or(0.0, Rate::value),
             Source::Synthetic(synthetic) => synthetic.probability(),
         }
     }
 
     /// Wants no guess. Those of the own draft layer have been made.
     pub(crate) fn forget(&mut self) {
-        if !matches!(self.source, Source::Own(_)) {
+        if !self.is_own() {
             self.tokens.clear();
         }
         (self.wanted, self.agree) = (0, 1.0);
@@ -93,7 +98,7 @@ impl Draft {
 
     /// True if the model's own draft layer guesses.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.source, Source::Own(_))
+        matches!(self.source, Source::Own(..))
     }
 
     /// True if the draft model guesses.
@@ -112,7 +117,12 @@ impl Draft {
                 self.tokens.clear();
                 synthetic.guess(tokens, count, &mut self.tokens);
             }
-            Source::Model(_) | Source::Own(_) => self.tokens.truncate(count),
+            Source::Own(_, Some(synthetic)) => {
+                let made = self.tokens.len().min(count);
+                self.tokens.clear();
+                synthetic.guess(tokens, made, &mut self.tokens);
+            }
+            Source::Model(_) | Source::Own(..) => self.tokens.truncate(count),
         }
         (self.own, self.refused) = (self.tokens.len(), false);
     }
@@ -144,7 +154,7 @@ impl Draft {
         let right = right.min(self.own);
         match &mut self.source {
             Source::Model(rate) => (0..right + wrong).for_each(|nth| rate.count(nth < right)),
-            Source::Own(rates) => {
+            Source::Own(rates, _) => {
                 let seen = rates.iter_mut().take(right + wrong).enumerate();
                 seen.for_each(|(nth, rate)| rate.count(nth < right));
             }

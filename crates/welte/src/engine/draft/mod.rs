@@ -159,8 +159,8 @@ impl Speculator {
         match &draft.source {
             Source::Model(_) if self.model.is_none() => 0.0,
             Source::Model(rate) if self.is_trial() => rate.value().max(HOPE),
-            Source::Own(_) if !self.own => 0.0,
-            Source::Own(_) if self.is_trial() => draft.probability(nth).max(HOPE),
+            Source::Own(..) if !self.own => 0.0,
+            Source::Own(..) if self.is_trial() => draft.probability(nth).max(HOPE),
             _ => draft.probability(nth),
         }
     }
@@ -420,7 +420,7 @@ mod tests {
     fn depth_follows_acceptance() {
         let own = |speculator: &mut Speculator| speculator.own = true;
         let of_layer = |right: usize| {
-            let source = Source::Own(vec![Rate::expected(HOPE); 16]);
+            let source = Source::Own(vec![Rate::expected(HOPE); 16], None);
             let mut draft = Draft {
                 source,
                 ..of_model(4, false)

@@ -2,10 +2,10 @@
 //! from its own hidden states.
 
 use super::Scheduler;
-use super::own::{Open, Own};
+use super::own::Own;
 use super::work::{Work, pick};
 use crate::engine::sequence::Sequence;
-use welte_device::{Context, Error, Role};
+use welte_device::{Context, Error, Role, Want};
 use welte_table::{Input, Row};
 
 impl Scheduler {
@@ -34,6 +34,7 @@ impl Scheduler {
     fn plan_own(&mut self, context: &mut dyn Context, own: &mut Own) {
         own.step.clear();
         own.open.clear();
+        own.wanted.clear();
         let decodes = |s: &&Sequence| !s.is_filling() && s.end.is_none();
         let sequences = self.running.iter().filter(decodes).count();
         let guesses = !self.step.is_mixed();
@@ -69,42 +70,23 @@ impl Scheduler {
                 if let Some(partial) = &mut own.partial {
                     partial.set(own.open.len(), sequence);
                 }
-                let number = first + at as u32;
-                let want = own.want();
-                own.step.picks.push(pick(number, want));
-                let row = own.step.rows[number as usize];
-                own.open.push(Open {
-                    at: owner.at,
-                    wanted,
-                    row,
-                });
+                let token = Want::Token { draft: None };
+                own.step.picks.push(pick(first + at as u32, token));
+                own.open.push(owner.at);
+                own.wanted.push(wanted as u32);
             }
         }
     }
 
-    /// Runs the planned rows, and a row of each open sequence for every further guess. Those that want no more guesses repeat
-    /// their row, because hidden states have the order of the last step.
+    /// Runs the planned rows, and a row of each open sequence for every further guess.
     fn guess_ahead(&mut self, context: &mut dyn Context, own: &mut Own) -> Result<(), Error> {
         own.guess(context)?;
-        let most = own.open.iter().map(|open| open.wanted).max().unwrap_or(0);
-        for nth in 1..=most {
-            let want = own.want();
-            let (step, running) = (&mut own.step, &mut self.running);
-            step.clear();
-            for (open, token) in own.open.iter_mut().zip(&own.tokens) {
-                if nth <= open.wanted
-                    && let Some(draft) = &mut running[open.at].draft
-                {
+        for guesses in own.tokens.chunks(own.open.len().max(1)) {
+            for ((at, left), token) in own.open.iter().zip(&mut own.wanted).zip(guesses) {
+                if let (1.., Some(draft)) = (&*left, &mut self.running[*at].draft) {
                     draft.take(*token);
+                    *left -= 1;
                 }
-                if nth <= open.wanted {
-                    open.row = open.row.later(*token, 1);
-                }
-                let row = step.add(Role::Draft, [open.row]).start;
-                step.picks.push(pick(row, want));
-            }
-            if nth < most {
-                own.guess(context)?;
             }
         }
         Ok(())

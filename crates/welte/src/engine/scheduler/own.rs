@@ -3,9 +3,9 @@
 use crate::engine::sequence::Sequence;
 use std::time::Duration;
 use welte_device::{
-    Context, Error, HostScratch, HostSlot, SlotState, Step, StepOptions, Want, argmax,
+    Context, Error, HostScratch, HostSlot, SlotState, Step, StepOptions, argmax, draft_by_steps,
 };
-use welte_table::{Program, Row};
+use welte_table::Program;
 
 /// Tokens of a sequence that penalties of guesses see.
 const HISTORY: usize = 1024;
@@ -13,7 +13,11 @@ const HISTORY: usize = 1024;
 /// What the draft layer needs.
 pub(super) struct Own {
     pub(super) step: Step,
-    pub(super) open: Vec<Open>,
+    /// Where the sequences run that are guessed for.
+    pub(super) open: Vec<usize>,
+    /// How many guesses each of them wants.
+    pub(super) wanted: Vec<u32>,
+    /// The guesses: first ones, second ones and so on.
     pub(super) tokens: Vec<u32>,
     /// How long the guesses took that are verified next.
     pub(super) took: Duration,
@@ -34,15 +38,6 @@ pub(super) struct Partial {
     slots: Vec<HostSlot>,
 }
 
-/// A sequence that is guessed for.
-pub(super) struct Open {
-    /// Where it runs.
-    pub(super) at: usize,
-    pub(super) wanted: usize,
-    /// The row of its last guess.
-    pub(super) row: Row,
-}
-
 impl Own {
     pub(super) fn new(program: &Program, tokens: Option<&[u32]>) -> Own {
         let rows = program.most_rows() as usize;
@@ -59,36 +54,25 @@ impl Own {
             partial,
             step: Step::with_room(rows),
             open: Vec::with_capacity(rows),
+            wanted: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
             took: Duration::ZERO,
             only_guesses: false,
         }
     }
 
-    /// Computes the step at hand. Its tokens are the next guesses.
+    /// Computes the step at hand and what follows from its guesses.
     pub(super) fn guess(&mut self, context: &mut dyn Context) -> Result<(), Error> {
+        let most = self.wanted.iter().copied().max().unwrap_or(0);
         self.tokens.clear();
+        self.tokens.resize(most as usize * self.wanted.len(), 0);
+        let (step, wanted, tokens) = (&mut self.step, &self.wanted, &mut self.tokens);
         let Some(partial) = &mut self.partial else {
-            self.tokens.resize(self.open.len(), 0);
-            let options = StepOptions::tokens(&mut self.tokens);
-            return context.step(&self.step, options).map(drop);
+            return context.draft(step, wanted, tokens);
         };
-        let values = context.step(&self.step, StepOptions::default())?;
-        let rows = values.chunks(partial.tokens.len().max(1));
-        for (number, (row, pick)) in rows.zip(&self.step.picks).enumerate() {
-            // The row has read the token before the guess.
-            let position = self.step.rows[pick.row as usize].position + 2;
-            self.tokens.push(partial.choose(number, row, position));
-        }
-        Ok(())
-    }
-
-    /// What a row of the step yields.
-    pub(super) fn want(&self) -> Want {
-        match self.partial {
-            Some(_) => Want::Values,
-            None => Want::Token { draft: None },
-        }
+        draft_by_steps(step, wanted, tokens, &mut |step, tokens| {
+            partial.guess(context, step, tokens)
+        })
     }
 }
 
@@ -103,6 +87,23 @@ impl Partial {
             logprobs: None,
             ..state
         });
+    }
+
+    /// Runs a step whose picks want tokens, and chooses these.
+    fn guess(
+        &mut self,
+        context: &mut dyn Context,
+        step: &Step,
+        tokens: &mut [u32],
+    ) -> Result<(), Error> {
+        let values = context.step(step, StepOptions::default())?;
+        let rows = values.chunks(self.tokens.len().max(1));
+        for ((number, row), pick) in rows.enumerate().zip(&step.picks) {
+            // The row has read the token before the guess.
+            let position = step.rows[pick.row as usize].position + 2;
+            tokens[number] = self.choose(number, row, position);
+        }
+        Ok(())
     }
 
     fn choose(&mut self, number: usize, row: &[f32], position: u32) -> u32 {
