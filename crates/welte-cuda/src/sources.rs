@@ -76,6 +76,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "gemm_wide.cu",
     "heads.cu",
     "streams.cu",
+    "adapters.cu",
     "kv.cuh",
     "logprobs.cu",
     "logprobs.cuh",

@@ -345,6 +345,7 @@ impl Sampler {
             masked,
             breakers: _,
             logprobs,
+            adapter: _,
         } = state;
         self.host.set(state);
         let least = if s.min_p > 0.0 {
@@ -478,6 +479,7 @@ mod tests {
             slots: 1,
             tokens: 0,
             features: welte_table::NO_BUFFER,
+            adapters: None,
             passes: Vec::new(),
         }
     }
