@@ -191,6 +191,29 @@ def experts(out, goldens):
     keep(goldens, name, entry["path"], name, entry["prompt"], logits(model, entry["prompt"]), "BF16", "qwen3moe")
 
 
+def control(out):
+    """Control vectors of llama.cpp's form after the layers of a model, added twice as strong after layers 2 to 4."""
+    import gguf
+
+    entry, path = entry_of(out, "gemma3/hf"), out / "adapters/control.gguf"
+    model = model_of(out, entry["path"])
+    g = torch.Generator().manual_seed(870)
+    vectors = {layer: torch.randn(model.config.hidden_size, generator=g) for layer in range(1, model.config.num_hidden_layers)}
+    file = gguf.GGUFWriter(path, "controlvector")
+    file.add_string("controlvector.model_hint", "gemma3")
+    for layer, vector in vectors.items():
+        file.add_tensor(f"direction.{layer}", vector.numpy())
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    for layer in range(2, 5):
+        add = lambda module, inputs, made, layer=layer: (made[0] + 2 * vectors[layer], *made[1:]) if isinstance(made, tuple) else made + 2 * vectors[layer]
+        model.model.layers[layer].register_forward_hook(add)
+    goldens = Goldens(out, "control.json", anew=True)
+    goldens.keep("adapters/control", entry["path"], "gemma3", "BF16", entry["prompt"], logits(model, entry["prompt"]), VOCAB)
+
+
 def main():
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
@@ -202,6 +225,7 @@ def main():
         model = adapted(out, model_of(out, entry["path"]), name)
         keep(goldens, name, entry["path"], name, entry["prompt"], logits(model, entry["prompt"]), "BF16", entry["architecture"])
     experts(out, goldens)
+    control(out)
     # A GGUF file as the model, and as the adapter.
     entry = entry_of(out, "llama/f32")
     model = adapted(out, of_gguf(out, entry["path"], "llama"), "llama-all")

@@ -23,15 +23,15 @@ fn closed() -> Failure {
 
 /// `POST /v1/load_lora_adapter`
 pub(crate) async fn load(app: Arc<App>, mut fields: Fields) -> Outcome {
+    if !app.options.lora_updates {
+        return Err(closed());
+    }
     let served = app.lease_of(&mut fields).await?;
     let name: String = fields.need("lora_name")?;
     let path: String = fields.need("lora_path")?;
     let scale: Option<f32> = fields.take("scale")?;
     let replace: bool = fields.take("load_inplace")?.unwrap_or(false);
     fields.finish()?;
-    if !app.options.lora_updates {
-        return Err(closed());
-    }
     if app.models.find(Some(&name)).is_ok() {
         return Err(Failure::field("lora_name", "is the name of a model"));
     }
@@ -62,13 +62,13 @@ pub(crate) async fn load(app: Arc<App>, mut fields: Fields) -> Outcome {
 
 /// `POST /v1/unload_lora_adapter`
 pub(crate) async fn unload(app: Arc<App>, mut fields: Fields) -> Outcome {
+    if !app.options.lora_updates {
+        return Err(closed());
+    }
     let served = app.lease_of(&mut fields).await?;
     let name: String = fields.need("lora_name")?;
     fields.ignore(&["lora_int_id"]);
     fields.finish()?;
-    if !app.options.lora_updates {
-        return Err(closed());
-    }
     if served.engine.unload_adapter(&name).is_err() {
         let message = format!("adapter '{name}' is not loaded");
         return Err(Failure::new(StatusCode::NOT_FOUND, message));

@@ -740,12 +740,28 @@ impl Models {
         found.map(|entry| (entry, name.to_string()))
     }
 
-    /// As [`Models::find`], for clients that know a fixed name: if one model is served, it answers to every name.
+    /// Whether requests may choose adapters of a model.
+    fn adapts(&self, entry: &Entry) -> bool {
+        match entry.loaded() {
+            Some(served) => served.model.program().adapters.is_some(),
+            None => !self.load.adapters.is_empty() || self.load.max_adapters > 0,
+        }
+    }
+
+    /// As [`Models::find`], for clients that know a fixed name: if one model is served, it answers to every name, unless other names
+    /// may be those of adapters.
     fn find_any(&self, name: Option<&str>, options: &ServerOptions) -> Result<Arc<Entry>, Failure> {
         let found = self.find(name);
         let mut all = self.all();
         match found {
-            Err(_) if all.len() == 1 && !options.grows() && !options.strict => Ok(all.remove(0)),
+            Err(_)
+                if all.len() == 1
+                    && !options.grows()
+                    && !options.strict
+                    && !self.adapts(&all[0]) =>
+            {
+                Ok(all.remove(0))
+            }
             found => found,
         }
     }

@@ -65,17 +65,17 @@ const ALIGN: u64 = 256;
 impl Bank {
     /// Sets of a place.
     pub fn sets(&self) -> u64 {
-        u64::from(self.parts) * u64::from(self.experts)
+        u64::from(self.parts).saturating_mul(self.experts.into())
     }
 
     /// Bytes before the values of A.
     pub fn head_bytes(&self) -> u64 {
-        (8 * self.sets()).next_multiple_of(16)
+        self.sets().saturating_mul(8).saturating_add(15) / 16 * 16
     }
 
     /// Bytes of the A of a set.
     pub fn a_bytes(&self) -> u64 {
-        2 * u64::from(self.rank) * u64::from(self.k)
+        (2 * u64::from(self.rank)).saturating_mul(self.k.into())
     }
 
     /// Where the B of an expert begins in a place.

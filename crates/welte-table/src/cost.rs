@@ -60,7 +60,7 @@ fn low_rank_bytes(c: &Command) -> u64 {
         Op::AdaptLookup => 1,
         _ => bank.n.into(),
     };
-    values.saturating_mul(2 * used * rank)
+    values.saturating_mul(2 * used).saturating_mul(rank)
 }
 
 /// What one row reads of a weight: of experts only those that it chose.

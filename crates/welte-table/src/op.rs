@@ -254,7 +254,11 @@ impl params::ExpertsActMul {
 
     /// Values that an expert yields.
     pub fn width(&self) -> u32 {
-        if self.act == 5 { 2 * self.n } else { self.n }
+        if self.act == 5 {
+            self.n.saturating_mul(2)
+        } else {
+            self.n
+        }
     }
 }
 
