@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 use welte::{
-    Activations, AdapterSource, Format, Images, LoadOptions, Pooling, PrefixStoreOptions, Replay, Speculation,
-    Steps, cpu_list,
+    Activations, AdapterSource, Format, Images, LoadOptions, Pooling, PrefixStoreOptions, Replay,
+    Speculation, Steps, cpu_list,
 };
 use welte_server::ServerOptions;
 
@@ -108,7 +108,8 @@ impl Loading {
         };
         for text in fields.take::<Vec<String>>("lora")?.unwrap_or_default() {
             let source = text.parse::<AdapterSource>();
-            load.adapters.push(source.map_err(|problem| wrong("lora", &problem))?);
+            load.adapters
+                .push(source.map_err(|problem| wrong("lora", &problem))?);
         }
         fields.set("max_adapters", &mut load.max_adapters)?;
         fields.set("max_rank", &mut load.max_rank)?;

@@ -14,7 +14,7 @@ use welte_server::{Catalog, ServerOptions, router};
 fn adapter(folder: &Path, seed: u32) {
     let spec = Model::inspect(DEMO, &load_options(256)).unwrap().spec;
     let (rank, dim, heads) = (4, spec.dim as usize, (spec.heads * spec.head_dim) as usize);
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
     let mut state = seed;
     for layer in 0..spec.layers {
         let module = format!("base_model.model.model.layers.{layer}.self_attn");
@@ -89,7 +89,10 @@ async fn text(server: &Router, model: &str, more: Value) -> String {
 
 #[tokio::test]
 async fn an_adapter_is_a_model_of_all_apis() {
-    let Tested { server, .. } = tested(&["fox=DIR/fox", "owl=DIR/owl"], |_, _| ());
+    let Tested {
+        server,
+        folder: _folder,
+    } = tested(&["fox=DIR/fox", "owl=DIR/owl"], |_, _| ());
     let none = json!({});
     let base = text(&server, "demo", none.clone()).await;
     let fox = text(&server, "fox", none.clone()).await;
@@ -222,7 +225,10 @@ async fn without_leave_nobody_loads() {
 
 #[tokio::test]
 async fn llama_cpp_scales_and_chooses() {
-    let Tested { server, .. } = tested(&["DIR/fox", "owl=DIR/owl"], |_, _| ());
+    let Tested {
+        server,
+        folder: _folder,
+    } = tested(&["DIR/fox", "owl=DIR/owl"], |_, _| ());
     // The one without a name is for all requests.
     let fox = text(&server, "demo", json!({})).await;
     let listed = get(&server, "/lora-adapters").await.json();

@@ -90,17 +90,17 @@ fn bad_lines_are_refused_by_number() {
     for (text, line) in [
         ("", 1),
         ("welte-program 1\n", 1),
-        ("welte-program 3\nprogram x 1 1 1 0\n", 2),
-        ("welte-program 3\nprogram 5 1 1 1\n", 2),
-        ("welte-program 3\nprogram 5 1 1 1 0 5\n", 2),
-        ("welte-program 3\nprogram 5 1 1 1 0\nembed F32\n", 3),
-        ("welte-program 3\npart a 0 1\n", 2),
-        ("welte-program 3\npass decode 7 7 5 0 x\n", 2),
-        ("welte-program 3\npass chain 7 7 5 0 0\n", 2),
-        ("welte-program 3\ncache attention kv 1 2 Q3 1 1 1 0\n", 2),
-        ("welte-program 3\ncache other kv 1 2 1 1\n", 2),
-        ("welte-program 3\n\n", 2),
-        ("welte-program 3\nbuffer %zz; cache 1\n", 2),
+        ("welte-program 4\nprogram x 1 1 1 0\n", 2),
+        ("welte-program 4\nprogram 5 1 1 1\n", 2),
+        ("welte-program 4\nprogram 5 1 1 1 0 5\n", 2),
+        ("welte-program 4\nprogram 5 1 1 1 0\nembed F32\n", 3),
+        ("welte-program 4\npart a 0 1\n", 2),
+        ("welte-program 4\npass decode 7 7 5 0 x\n", 2),
+        ("welte-program 4\npass chain 7 7 5 0 0\n", 2),
+        ("welte-program 4\ncache attention kv 1 2 Q3 1 1 1 0\n", 2),
+        ("welte-program 4\ncache other kv 1 2 1 1\n", 2),
+        ("welte-program 4\n\n", 2),
+        ("welte-program 4\nbuffer %zz; cache 1\n", 2),
     ] {
         let error = from_lines(text).unwrap_err();
         assert!(

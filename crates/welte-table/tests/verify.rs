@@ -200,8 +200,8 @@ fn parameters_at_their_limits() {
         ("activation 4 is unknown", |p| {
             set(p, Op::NormMatmulActMul, "act", 4)
         }),
-        ("activation 5 is unknown", |p| {
-            set(p, Op::ExpertsActMul, "act", 5)
+        ("activation 7 is unknown", |p| {
+            set(p, Op::ExpertsActMul, "act", 7)
         }),
         // Without a gate the matrix has half as many rows.
         ("the command wants", |p| set(p, Op::ExpertsActMul, "act", 4)),
