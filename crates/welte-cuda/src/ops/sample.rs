@@ -512,6 +512,7 @@ mod tests {
             masked: true,
             breakers: &[],
             logprobs: Some(4),
+            adapter: None,
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());
