@@ -2,11 +2,11 @@
 
 use crate::app::App;
 use crate::ask::Ask;
+use crate::bodies;
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
 use crate::models::Served;
-use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -115,17 +115,17 @@ pub(crate) fn shown_path(app: &App, path: &Path) -> String {
 pub(crate) async fn set(
     State(app): State<Arc<App>>,
     Query(asked): crate::engine::Asked,
-    body: Bytes,
+    request: Request,
 ) -> Response {
-    let done = || -> Result<Response, Failure> {
-        let wrong = |error| Failure::request(format!("the body is not valid JSON: {error}"));
-        let body: Value = serde_json::from_slice(&body).map_err(wrong)?;
+    let done = async {
+        let (body, _held) = bodies::value(&app.bodies, &app.options, request).await?;
         let served = app.peek(asked.get("model").map(String::as_str))?;
         let chosen = chosen(&served, &body, "the body")?;
         served.set_for_all(chosen);
-        Ok(ok(&json!({ "success": true })))
+        Ok::<Response, Failure>(ok(&json!({ "success": true })))
     };
-    done().unwrap_or_else(|failure| failure.response(Api::OpenAi))
+    done.await
+        .unwrap_or_else(|failure| failure.response(Api::OpenAi))
 }
 
 /// The one adapter of a list of `id` and `scale` whose scale is not 0.
