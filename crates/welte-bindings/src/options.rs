@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
 use welte::{
-    Activations, Format, Images, LoadOptions, Pooling, PrefixStoreOptions, Replay, Speculation,
-    Steps, cpu_list,
+    Activations, AdapterSource, Format, Images, LoadOptions, Pooling, PrefixStoreOptions, Replay,
+    Speculation, Steps, cpu_list,
 };
 use welte_server::ServerOptions;
 
 /// Every option, for the message that refuses an unknown one.
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 28] = [
     "activations",
     "cache_host",
     "cache_positions",
@@ -26,6 +26,10 @@ const NAMES: [&str; 24] = [
     "ignore_memory",
     "instructions",
     "kv_format",
+    "lora",
+    "lora_updates",
+    "max_adapters",
+    "max_rank",
     "mmproj",
     "pooling",
     "prefix_cache",
@@ -102,6 +106,14 @@ impl Loading {
             Some(Value::String(path)) => Images::File(path.into()),
             Some(_) => return Err(wrong("mmproj", "use the path of a file, or false")),
         };
+        for text in fields.take::<Vec<String>>("lora")?.unwrap_or_default() {
+            let source = text.parse::<AdapterSource>();
+            load.adapters
+                .push(source.map_err(|problem| wrong("lora", &problem))?);
+        }
+        fields.set("max_adapters", &mut load.max_adapters)?;
+        fields.set("max_rank", &mut load.max_rank)?;
+        fields.set("lora_updates", &mut serve.lora_updates)?;
         let speculation = fields.named("speculation", |name| match name {
             "auto" => Ok(Speculation::Auto),
             "ngram" => Ok(Speculation::Ngram),

@@ -125,7 +125,7 @@ void welte_values_free(float *values, size_t count);
 /**
  * Loads a model from a GGUF file or a Hugging Face directory. The options are a JSON object with any of "activations",
  * "cache_host", "cache_positions", "chat_template", "checkpoints", "context", "cpu_experts", "cpus", "device", "embeddings", "ignore_memory",
- * "instructions", "kv_format", "mmproj", "pooling", "prefix_cache", "prefix_cache_bytes", "prompt_rows", "replay", "reranking",
+ * "instructions", "kv_format", "lora", "lora_updates", "max_adapters", "max_rank", "mmproj", "pooling", "prefix_cache", "prefix_cache_bytes", "prompt_rows", "replay", "reranking",
  * "slots", "speculation", "steps" and "threads" (docs/library.md). The progress function may be NULL. Free the model with welte_model_free.
  */
 welte_code welte_model_load(const char *source,

@@ -3,7 +3,9 @@
 use crate::address::AddressArgs;
 use crate::constraint::ConstraintArgs;
 use crate::embed::EmbedArgs;
-use crate::flags::{DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes, size};
+use crate::flags::{
+    AdapterArgs, DeviceArgs, LoadArgs, PlaceArgs, PrefixArgs, SpecArgs, bytes, size,
+};
 use crate::fleet::FleetArgs;
 use crate::images::EyeArgs;
 use crate::launch::LaunchArgs;
@@ -240,6 +242,9 @@ pub(crate) struct ServeArgs {
     /// Host name under which browsers may reach the server (repeatable; *: all)
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
+    /// Let clients load and unload adapters by the paths of their files (/v1/load_lora_adapter)
+    #[arg(long)]
+    pub(crate) lora_updates: bool,
     /// Refuse unknown API fields instead of ignoring and naming them
     #[arg(long)]
     pub(crate) strict: bool,
@@ -387,6 +392,8 @@ pub(crate) struct BenchArgs {
     /// Repetitions
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
+    #[command(flatten)]
+    pub(crate) adapters: AdapterArgs,
     /// CPU threads, comma-separated [default: one for each core]
     #[arg(short, long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Vec<u16>,
@@ -401,6 +408,7 @@ impl BenchArgs {
             model: None,
             hf_repo: None,
             place: PlaceArgs {
+                adapters: self.adapters.clone(),
                 on: self.on.clone(),
                 ctx_size: context,
                 threads,

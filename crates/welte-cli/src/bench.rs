@@ -116,6 +116,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         }
         let facts = facts(&named, &model, floor::of(&model, speed));
         let mut stepper = model.stepper()?;
+        stepper.use_adapters()?;
         for &depth in &args.n_depth {
             let random = args.random_depth && depth > 0;
             if random {

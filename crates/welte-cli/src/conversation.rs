@@ -49,6 +49,10 @@ pub(crate) fn load(source: &str, args: &RunArgs) -> anyhow::Result<Model> {
 
 fn load_options(args: &RunArgs) -> anyhow::Result<LoadOptions> {
     let mut options = args.load.options()?;
+    anyhow::ensure!(
+        options.adapters.len() <= 1,
+        "a conversation has one adapter; give one --lora"
+    );
     options.fit_context = true;
     args.spec.set_load(&mut options)?;
     options.fit_with_others = args.spec.has_draft_model(&options);
@@ -68,6 +72,8 @@ pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> 
         options.context = model.context() as u32;
         options.activations = Activations::Wide;
         options.images = Images::Off;
+        (options.adapters, options.max_adapters) = (Vec::new(), 0);
+        options.control_vectors = Vec::new();
         source::load_with(draft, &options)
     })?;
     Ok(Engine::new(model, &options)?.session())

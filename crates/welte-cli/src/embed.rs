@@ -54,6 +54,10 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
         Vec::new()
     };
     let mut options = args.load.options()?;
+    anyhow::ensure!(
+        options.adapters.is_empty() && options.max_adapters == 0,
+        "--lora: adapters are for texts that are generated"
+    );
     (options.embeddings, options.pooling) = (true, args.pooling);
     options.slots = args.texts.batch;
     let model = source::load_with(&source, &options)?;

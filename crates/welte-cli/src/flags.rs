@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use welte::{
-    Activations, DeviceChoice, EngineOptions, Format, LoadOptions, Model, Pooling,
+    Activations, AdapterSource, DeviceChoice, EngineOptions, Format, LoadOptions, Model, Pooling,
     PrefixStoreOptions, Replay, Speculation, Steps,
 };
 
@@ -23,7 +23,12 @@ pub(crate) struct LoadArgs {
 
 impl LoadArgs {
     pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
-        self.place.options()
+        let mut options = self.place.options()?;
+        // A command for one text uses the one that there is, whatever it is called.
+        if let [adapter] = &mut options.adapters[..] {
+            adapter.for_all = true;
+        }
+        Ok(options)
     }
 }
 
@@ -88,11 +93,75 @@ impl DeviceArgs {
     }
 }
 
+/// What is added to the model.
+#[derive(Args, Clone, Default)]
+pub(crate) struct AdapterArgs {
+    /// Adapter (LoRA) as GGUF file or PEFT directory: NAME=PATH[:SCALE], which requests choose by name, or PATH[:SCALE], for all
+    /// requests that choose none (serve: repeatable)
+    #[arg(long, value_name = "[NAME=]PATH[:SCALE]")]
+    pub(crate) lora: Vec<AdapterSource>,
+    /// Adapters that may be loaded at a time [default: those of --lora]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(crate) max_adapters: u32,
+    /// Highest rank of an adapter [default: that of --lora, at least 16]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub(crate) max_rank: u32,
+    /// Control vector as GGUF file, which is added to the outputs of layers (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) control_vector: Vec<PathBuf>,
+    /// The same with a scale (repeatable)
+    #[arg(long, value_name = "FILE:SCALE", value_parser = scaled)]
+    pub(crate) control_vector_scaled: Vec<(PathBuf, f32)>,
+    /// First and last layer that control vectors are added to [default: all that they know]
+    #[arg(long, value_names = ["FIRST", "LAST"], num_args = 2)]
+    pub(crate) control_vector_layer_range: Vec<u32>,
+}
+
+/// Reads a file and its scale.
+fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
+    let parts = text.rsplit_once(':');
+    let parts = parts.and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
+    match parts {
+        Some((path, scale)) if scale.is_finite() && !path.is_empty() => Ok((path.into(), scale)),
+        _ => Err("use FILE:SCALE, such as calm.gguf:0.8".into()),
+    }
+}
+
+impl AdapterArgs {
+    fn apply(&self, options: &mut LoadOptions) -> anyhow::Result<()> {
+        let for_all = self.lora.iter().filter(|source| source.for_all);
+        anyhow::ensure!(
+            for_all.count() <= 1,
+            "--lora: several adapters are for all requests, and a request has one; give them names: NAME=PATH"
+        );
+        for (at, source) in self.lora.iter().enumerate() {
+            let twice = self.lora[..at]
+                .iter()
+                .any(|other| other.name == source.name);
+            anyhow::ensure!(!twice, "--lora: two adapters are called {:?}", source.name);
+        }
+        options.adapters = self.lora.clone();
+        (options.max_adapters, options.max_rank) = (self.max_adapters, self.max_rank);
+        let plain = self.control_vector.iter().map(|path| (path.clone(), 1.0));
+        options.control_vectors = plain.chain(self.control_vector_scaled.clone()).collect();
+        if let [first, last] = self.control_vector_layer_range[..] {
+            anyhow::ensure!(
+                first <= last,
+                "--control-vector-layer-range: {first} is after {last}"
+            );
+            options.control_layers = Some((first, last));
+        }
+        Ok(())
+    }
+}
+
 /// How to load a model, and where.
 #[derive(Args)]
 pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) on: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) adapters: AdapterArgs,
     /// Context size in tokens (0: the model's own; run and serve: as far as memory allows, else at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
@@ -114,6 +183,7 @@ impl PlaceArgs {
     pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
         let mut options = LoadOptions::default();
         self.on.apply(&mut options)?;
+        self.adapters.apply(&mut options)?;
         if self.reference {
             options.device = "reference".parse()?;
         }

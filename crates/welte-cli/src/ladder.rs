@@ -51,6 +51,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
     let n = args.n_gen.iter().copied().find(|n| *n > 0).unwrap_or(128);
     let depth = args.n_depth.first().copied().unwrap_or(0);
     let mut stepper = model.stepper()?;
+    stepper.use_adapters()?;
     stepper.set_sampling(&Sampling::default(), &[], &[])?;
     let mut rungs = Vec::new();
     for step in STEPS {

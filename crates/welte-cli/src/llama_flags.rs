@@ -31,7 +31,6 @@ enum Becomes {
 enum Values {
     None,
     One,
-    Two,
     /// `on`, `off` or `auto`, which may be left out.
     Switch,
 }
@@ -51,13 +50,12 @@ const fn flag(names: &'static [&'static str], values: Values, becomes: Becomes) 
 }
 
 use Becomes::{Batch, Error, Given, HubFile, Layers, Note, Rows, Words};
-use Values::{None as Zero, One, Switch, Two};
+use Values::{None as Zero, One, Switch};
 
 const fn to(ours: &'static str) -> Becomes {
     Becomes::Flag(ours)
 }
 
-const NO_ADAPTERS: Becomes = Error("adapters and control vectors are not supported; leave it out");
 const NO_MEDIA: Becomes = Error("sound and video are not supported; leave it out");
 const NO_DOWNLOAD: Becomes =
     Error("an encoder is not downloaded by its address; name its file with --mmproj");
@@ -287,13 +285,7 @@ const FLAGS: &[Flag] = &[
     flag(&["-cd", "--ctx-size-draft"], One, DRAFT),
     flag(&["-devd", "--device-draft"], One, DRAFT),
     // What would change the answers.
-    flag(&["--lora", "--lora-scaled"], One, NO_ADAPTERS),
-    flag(
-        &["--control-vector", "--control-vector-scaled"],
-        One,
-        NO_ADAPTERS,
-    ),
-    flag(&["--control-vector-layer-range"], Two, NO_ADAPTERS),
+    flag(&["--lora-scaled"], One, Becomes::Flag("--lora")),
     flag(&["-mm"], One, Becomes::Flag("--mmproj")),
     flag(&["-mmu", "--mmproj-url"], One, NO_DOWNLOAD),
     flag(&["--audio", "--video"], One, NO_MEDIA),
@@ -433,7 +425,6 @@ pub(crate) fn translate(args: impl IntoIterator<Item = OsString>) -> Translated 
         let count = match (flag.values, &value) {
             (Values::None, _) | (_, Some(_)) => 0,
             (One, None) => 1,
-            (Two, None) => 2,
             (Switch, None) => {
                 let next = args.peek().and_then(|next| next.to_str());
                 usize::from(next.is_some_and(is_switch))
@@ -566,11 +557,9 @@ mod tests {
     #[test]
     fn what_would_change_answers_is_refused() {
         for (line, word) in [
-            ("welte run --lora a.gguf -m b", "adapters"),
             ("welte serve --rope-scale 2", "scaled"),
             ("welte run -b x", "above 0"),
             ("welte run --hf-file x", "--hf-repo"),
-            ("welte run --control-vector-layer-range 1 2", "adapters"),
         ] {
             let error = of(line).error.expect(line);
             assert!(error.contains(word), "{error}");

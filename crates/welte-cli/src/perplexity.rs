@@ -21,6 +21,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = Text::of(&model, &text, chunk, args.chunks)?;
     let total = text.total;
     let mut stepper = model.stepper()?;
+    stepper.use_adapters()?;
     let terminal = std::io::stderr().is_terminal();
     if let Some(base) = &args.kl_to {
         return compare(args, &source, base, &mut stepper, &text);

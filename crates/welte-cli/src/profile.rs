@@ -28,6 +28,7 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let model = source::load_with(&source, &options)?;
     let speed = model.read_bandwidth(measure::SECONDS)?;
     let mut stepper = model.stepper()?;
+    stepper.use_adapters()?;
     let mut parts = vec![
         prompt(&mut stepper, args.n_prompt.max(1))?,
         generation(&mut stepper, args.n_gen)?,

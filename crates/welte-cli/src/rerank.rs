@@ -36,6 +36,10 @@ pub(crate) fn run(args: &RerankArgs) -> anyhow::Result<ExitCode> {
     };
     let documents = args.texts.read(words)?;
     let mut options = args.load.options()?;
+    anyhow::ensure!(
+        options.adapters.is_empty() && options.max_adapters == 0,
+        "--lora: adapters are for texts that are generated"
+    );
     (options.scores, options.slots) = (true, args.texts.batch);
     let model = source::load_with(&source, &options)?;
     if !model.vector_settings().scores {

@@ -53,6 +53,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         "--mmproj takes one model; {} are served. Put each encoder beside its model",
         planned.len()
     );
+    anyhow::ensure!(
+        planned.len() == 1 || load.adapters.is_empty(),
+        "--lora takes one model; {} are served",
+        planned.len()
+    );
     load.context = first.as_ref().map_or(load.context, |m| m.context() as u32);
     args.spec
         .set(&mut options.engine, first.as_ref(), |draft| {
@@ -60,6 +65,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
             of_draft.draft_layer = false;
             of_draft.activations = Activations::Wide;
             of_draft.images = Images::Off;
+            (of_draft.adapters, of_draft.max_adapters) = (Vec::new(), 0);
+            of_draft.control_vectors = Vec::new();
             source::load_with(draft, &of_draft)
         })?;
     if planned.len() > 1 {
@@ -172,6 +179,7 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     args.limits.set(&mut options)?;
     options.seed = args.sampling.fixed_seed();
     (options.metrics, options.strict) = (args.metrics, args.strict);
+    options.lora_updates = args.lora_updates;
     let browser = args.browser.as_deref();
     options.browser = browser.map(BrowserPage::read).transpose()?;
     if let Some(path) = &args.mcp_config {

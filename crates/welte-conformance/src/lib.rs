@@ -8,6 +8,7 @@
 //! activation). [`Device::missing`](welte_device::Device::missing) must say so, and the suite leaves those programs out with a
 //! note. Everything else is required.
 
+mod adapters;
 mod arithmetic;
 mod caches;
 mod case;
@@ -27,6 +28,7 @@ mod requests;
 mod sampling;
 mod steps;
 
+pub use adapters::adapters;
 pub use arithmetic::{decode_arithmetic, prompt_arithmetic};
 pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
@@ -57,7 +59,7 @@ macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats affine_formats integer_formats heads experts contexts unfused made_up
-            batches outputs parts pooled encoders pictures places cross_attention features deep_features axes reach
+            batches outputs parts pooled encoders pictures places cross_attention features deep_features axes reach adapters
             decode_arithmetic prompt_arithmetic mixed_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads

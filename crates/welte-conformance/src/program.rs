@@ -160,6 +160,7 @@ fn pass(
     let labels = commands.iter().map(|c| c.op.name().to_string()).collect();
     Pass {
         kind,
+        adapted: false,
         rows,
         outputs,
         width,
@@ -311,6 +312,7 @@ pub fn make_fine(m: &Model) -> (Program, Made) {
         slots: m.slots,
         tokens: places.tokens.buffer,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes,
     };
     cost::fill(&mut program);

@@ -116,6 +116,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
         let labels = commands.iter().map(|c| c.op.name().to_string()).collect();
         Pass {
             kind,
+            adapted: false,
             rows,
             outputs: 1,
             width: VOCAB,
@@ -145,6 +146,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
         slots: 1,
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![
             pass(PassKind::Decode, 1, decode.to_vec()),
             pass(PassKind::Prompt, s.rows, prompt.to_vec()),

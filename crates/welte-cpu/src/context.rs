@@ -100,6 +100,7 @@ impl CpuContext {
                 .collect(),
             plain_argmax: vec![false; sizes.rows],
             slots: (0..slots).map(|_| HostSlot::new(vocab, context)).collect(),
+            adapters: vec![None; slots],
             lanes: lanes.collect(),
             masks: match &seat {
                 Some(seat) => seat.masks(|| MaskBoard::new(slots, vocab)),
@@ -333,7 +334,7 @@ impl StepChain for CpuContext {
         }
         let ends = slot.ends_at(token);
         let query = slot.logprob_query(row, token);
-        let logprobs = query.map(|query| self.answer(DECODE, self.live.len(), &query));
+        let logprobs = query.map(|query| self.answer(self.last_pass, self.live.len(), &query));
         Ok(Made {
             token,
             logprobs,
@@ -444,6 +445,7 @@ impl Context for CpuContext {
         self.checks.slot_state(&self.inner.program, slot, state)?;
         self.state.masks.clear(slot);
         self.state.slots[slot as usize].set(state);
+        self.state.adapters[slot as usize] = state.adapter;
         Ok(())
     }
 
@@ -496,8 +498,7 @@ impl Context for CpuContext {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         let most = self.chain_slots();
-        self.checks.chain(&self.inner.program, starts, most)?;
-        self.last_pass = DECODE;
+        self.last_pass = self.checks.chain(&self.inner.program, starts, most)?;
         self.logits = 0;
         self.state.generated = 0;
         self.state.outputs.clear();

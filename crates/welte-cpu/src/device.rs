@@ -152,6 +152,10 @@ impl Device for Cpu {
         true
     }
 
+    fn adapts(&self) -> bool {
+        true
+    }
+
     fn drafts(&self) -> bool {
         true
     }

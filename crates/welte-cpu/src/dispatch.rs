@@ -1,6 +1,7 @@
 //! Phases: how many chunks of work each has, and how a chunk runs.
 #![allow(unsafe_code)]
 
+use crate::ops::adapt::{AdaptDown, AdaptLookup, AdaptUp};
 use crate::ops::altup::{AltUp, Cutoff, MatchSquares, Multiply};
 use crate::ops::attention::Attention;
 use crate::ops::basic::{
@@ -80,6 +81,9 @@ pub(crate) enum Phase {
     PrepareEntries(PrepareEntries),
     ExpertsMatmul(ExpertsMatmul),
     Combine(Combine),
+    AdaptDown(AdaptDown),
+    AdaptLookup(AdaptLookup),
+    AdaptUp(AdaptUp),
     Exchange(Exchange),
     Scan(Sample),
     Choose(Sample),
@@ -142,6 +146,8 @@ impl Phase {
             Phase::GatedDelta(p) => p.chunks(),
             Phase::Mamba2(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
+            Phase::AdaptDown(p) => p.chunks(rows),
+            Phase::AdaptUp(p) => p.chunks(rows),
             Phase::Group(..) | Phase::Exchange(_) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
             Phase::Choose(_) => state.lanes.len().min(rows),
@@ -213,6 +219,9 @@ impl Phase {
                         .step_by(chunks)
                         .for_each(|head| p.merge(state, head));
                 }
+                Phase::AdaptDown(p) => p.run(state, chunk),
+                Phase::AdaptLookup(p) => some.for_each(|row| p.run(state, row)),
+                Phase::AdaptUp(p) => p.run(state, chunk),
                 Phase::Exchange(p) => p.run(rows),
                 Phase::Scan(p) => p.scan(state, chunk),
                 Phase::Choose(p) => p.choose(state, rows, chunk),

@@ -10,7 +10,7 @@ use crate::ops::{
     ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention, gated_delta, heads,
     matmul,
 };
-use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard};
+use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard, SlotAdapter};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
 
 /// The most phases that a command may have.
@@ -97,7 +97,14 @@ pub(crate) fn experts_of(command: &Command) -> Option<ExpertShape> {
     let (outputs, matrices, k, experts, used) = match command.op {
         Op::ExpertsActMul => {
             let p = params::ExpertsActMul::of(&command.params);
-            (p.n as usize, p.matrices() as usize, p.k, p.experts, p.used)
+            let matrices = p.matrices() * p.n / p.width().max(1);
+            (
+                p.width() as usize,
+                matrices as usize,
+                p.k,
+                p.experts,
+                p.used,
+            )
         }
         Op::ExpertsAdd => {
             let p = params::ExpertsAdd::of(&command.params);
@@ -249,7 +256,7 @@ impl Sizes {
             + most_phases(program) * 8
             + first_list(program, BufferId::MAX) * 4
             + sizes.rows * (size_of::<Row>() + size_of::<u32>() + size_of::<bool>())
-            + slots * size_of::<ChainStart>()
+            + slots * (size_of::<ChainStart>() + size_of::<Option<SlotAdapter>>())
             + Checks::bytes(program)
             + slots * HostSlot::bytes(vocab, context)
             + sizes.lanes * HostScratch::bytes(vocab, context)

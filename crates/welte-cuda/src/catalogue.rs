@@ -6,8 +6,8 @@ use crate::disk::{read_cached, write_cached};
 use crate::launch::{Listed, Unit};
 use crate::mirror::Layout;
 use crate::ops::{
-    altup, attention, basic, batched_matmul, conv, eighths, embed, encode, exchange, experts,
-    gated_delta, gemm, heads, hidden, logprobs, mamba2, matmul, rope, sample, tile,
+    adapters, altup, attention, basic, batched_matmul, conv, eighths, embed, encode, exchange,
+    experts, gated_delta, gemm, heads, hidden, logprobs, mamba2, matmul, rope, sample, tile,
 };
 use crate::sources::{source, title};
 use crate::{Error, floor, layout, persistent};
@@ -77,6 +77,7 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
 
 /// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
 const MIRRORS: [&[Layout]; 20] = [
+    adapters::MIRRORS,
     altup::MIRRORS,
     attention::MIRRORS,
     basic::MIRRORS,
@@ -185,6 +186,7 @@ fn catalogue() -> Vec<Listed> {
         encode::catalogue(),
         heads::catalogue(),
         hidden::catalogue(),
+        adapters::catalogue(),
         altup::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),

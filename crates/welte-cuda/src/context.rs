@@ -104,6 +104,8 @@ pub struct CudaContext {
     picked: Vec<Row>,
     /// Output rows and wanted tokens of the step at hand.
     chosen_rows: Vec<u32>,
+    /// The pass of the chain at hand.
+    chain_pass: usize,
     choices: Vec<Choice>,
     /// Numbers that the device may have given to tokens so far.
     serial: u32,
@@ -301,6 +303,7 @@ impl CudaContext {
             chained: Vec::with_capacity(decode_rows),
             picked: Vec::with_capacity(decode_rows),
             chosen_rows: Vec::with_capacity(most_rows),
+            chain_pass: DECODE,
             choices: Vec::with_capacity(most_rows),
             serial: 0,
             last: (DECODE, 0),

@@ -126,7 +126,14 @@ impl Device for CudaDevice {
         if Inbox::of(program).ranks > MOST_RANKS as u64 {
             return Some(format!("more than {MOST_RANKS} ranks"));
         }
+        if program.adapts_experts() {
+            return Some("adapters of experts".to_string());
+        }
         middle.then(|| "the middle of a pass by itself".to_string())
+    }
+
+    fn adapts(&self) -> bool {
+        true
     }
 
     fn takes_features(&self) -> bool {

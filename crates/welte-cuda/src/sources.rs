@@ -77,6 +77,7 @@ pub(crate) const SOURCES: &[(&str, &str)] = sources![
     "heads.cu",
     "hidden.cu",
     "streams.cu",
+    "adapters.cu",
     "kv.cuh",
     "logprobs.cu",
     "logprobs.cuh",

@@ -49,8 +49,10 @@ fn sampling_only(vocab: u32, rows: u32) -> Program {
         slots: rows.max(2),
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![Pass {
             kind: PassKind::Decode,
+            adapted: false,
             rows,
             outputs: rows,
             width: vocab,

@@ -1,8 +1,8 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
 use crate::{
-    ChainStart, Choice, Error, LogprobQuery, Logprobs, Role, SlotState, Stage, Step, StepOptions,
-    Want,
+    ChainStart, Choice, Error, LogprobQuery, Logprobs, Role, SlotAdapter, SlotState, Stage, Step,
+    StepOptions, Want,
 };
 use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, Pass, PassKind, Program, Row};
 
@@ -20,6 +20,8 @@ pub struct Checks {
     /// How many features the program has room for, and their parts. Known here, because the program is long and rows are many.
     feature_count: u32,
     feature_parts: u32,
+    /// By slot.
+    adapters: Vec<Option<SlotAdapter>>,
     /// The step that was begun and has not ended.
     begun: Option<StepPlan>,
 }
@@ -48,6 +50,7 @@ impl Checks {
             features: false,
             feature_count: program.feature_count(),
             feature_parts: program.feature_parts(),
+            adapters: vec![None; program.slots as usize],
             begun: None,
         }
     }
@@ -66,6 +69,24 @@ impl Checks {
     /// Bytes that the checks of a program take.
     pub fn bytes(program: &Program) -> usize {
         program.most_rows().max(program.slots) as usize * 8
+            + program.slots as usize * size_of::<Option<SlotAdapter>>()
+    }
+
+    /// The adapters of all slots.
+    pub fn adapters(&self) -> &[Option<SlotAdapter>] {
+        &self.adapters
+    }
+
+    /// The pass for rows of these slots: if any of them has an adapter, that with adapters.
+    fn pass_for(
+        &self,
+        program: &Program,
+        kind: PassKind,
+        mut slots: impl Iterator<Item = u32>,
+    ) -> Option<usize> {
+        let has = |slot: u32| matches!(self.adapters.get(slot as usize), Some(Some(_)));
+        let adapts = matches!(kind, PassKind::Decode | PassKind::Prompt);
+        program.pass_with(kind, adapts && slots.any(has))
     }
 
     /// Checks a step that begins, or that a step which goes on is the one that was begun. A chain or another step ends
@@ -111,7 +132,8 @@ impl Checks {
     /// Checks the spans, rows and picks of a step.
     fn whole(&mut self, program: &Program, step: &Step) -> Result<StepPlan, Error> {
         let kind = step.pass();
-        let pass = program.pass(kind).ok_or_else(|| {
+        let slots = step.rows.iter().map(|row| row.slot);
+        let pass = self.pass_for(program, kind, slots).ok_or_else(|| {
             Error::request(format!("the {} pass; the program has none", kind.name()))
         })?;
         let spec = self.rows(program, pass, &step.rows)?;
@@ -269,13 +291,13 @@ impl Checks {
         }
     }
 
-    /// Checks the start of a chain.
+    /// Checks the start of a chain. Returns the pass that computes it.
     pub fn chain(
         &mut self,
         program: &Program,
         starts: &[ChainStart],
         max_slots: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         self.begun = None;
         if program.passes.first().is_some_and(Pass::is_middle) {
             return Err(Error::request("the middle of a pass yields no tokens"));
@@ -297,7 +319,10 @@ impl Checks {
                 )));
             }
         }
-        self.distinct(starts.iter().map(|start| (start.slot, 0)))
+        self.distinct(starts.iter().map(|start| (start.slot, 0)))?;
+        let slots = starts.iter().map(|start| start.slot);
+        let pass = self.pass_for(program, PassKind::Decode, slots);
+        pass.ok_or_else(|| Error::request("a chain; the program has no decode pass"))
     }
 
     /// Checks what tokens are chosen from; `outputs` is what the last step yielded.
@@ -362,9 +387,9 @@ impl Checks {
         }
     }
 
-    /// Checks a slot's number and the lengths of its lists.
+    /// Checks a slot's number, the lengths of its lists and its adapter, which it has from now on.
     pub fn slot_state(
-        &self,
+        &mut self,
         program: &Program,
         slot: u32,
         state: &SlotState<'_>,
@@ -380,7 +405,18 @@ impl Checks {
                 )));
             }
         }
-        likeliest(state.logprobs.unwrap_or(0))
+        likeliest(state.logprobs.unwrap_or(0))?;
+        if let Some(adapter) = state.adapter {
+            let places = program.adapters.as_ref().map_or(0, |a| a.places);
+            if adapter.place >= places || !adapter.scale.is_finite() {
+                return Err(Error::request(format!(
+                    "the adapter at place {} times {}; the program has {places} places",
+                    adapter.place, adapter.scale
+                )));
+            }
+        }
+        self.adapters[slot as usize] = state.adapter;
+        Ok(())
     }
 
     /// Checks entries of a page list. Returns the index of the first in the cache's table `[slot][entry]`.

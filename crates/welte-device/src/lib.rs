@@ -47,7 +47,7 @@ pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;
 pub use report::DeviceReport;
 pub use shelf::Shelf;
-pub use slot::{ChainStart, Control, Emitted, SlotState};
+pub use slot::{ChainStart, Control, Emitted, SlotAdapter, SlotState};
 pub use step::{Choice, Pick, Place, Role, Span, Stage, Step, StepOptions, Want, same_commands};
 
 use std::collections::BTreeMap;
@@ -66,6 +66,12 @@ pub trait Device: Send + Sync {
     /// The runs of commands that one op of the device replaces. [`fuse`](welte_table::fuse) applies them, so every other fused op
     /// stays away from the device.
     fn patterns(&self) -> &'static [Pattern];
+
+    /// Whether slots may have adapters: it runs the passes that [`welte_table::adapt`] makes. Their banks are buffers of the program,
+    /// which [`Context::write_bytes`] fills.
+    fn adapts(&self) -> bool {
+        false
+    }
 
     /// What a program needs that this device lacks, in words for a person. Asked before the program is fused.
     fn missing(&self, program: &Program) -> Option<String>;
@@ -229,7 +235,13 @@ pub trait Context: Send {
         false
     }
 
-    /// Sets a slot's sampling state and takes its masks away. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
+    /// Whether rows with and without an adapter can share a step or a chain, each with the bits that it has without the others. The same
+    /// for the context's life.
+    fn mixes_adapters(&self) -> bool {
+        true
+    }
+
+    /// Sets a slot's sampling state and adapter, and takes its masks away. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
     /// refused, so that nothing is allocated. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error>;
 

@@ -24,6 +24,17 @@ pub struct SlotState<'a> {
     /// Chains report the probability of each token of this slot, and those of this many likeliest tokens: at most
     /// [`Logprobs::MOST`].
     pub logprobs: Option<u32>,
+    /// What is added to the products of its rows ([`Program::adapters`](welte_table::Program::adapters)).
+    pub adapter: Option<SlotAdapter>,
+}
+
+/// The adapter of a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlotAdapter {
+    /// Its place in every bank.
+    pub place: u32,
+    /// What it adds is multiplied by this.
+    pub scale: f32,
 }
 
 impl SlotState<'_> {

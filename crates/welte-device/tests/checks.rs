@@ -13,6 +13,7 @@ use welte_table::{
 fn program() -> Program {
     let pass = |kind, rows, outputs| Pass {
         kind,
+        adapted: false,
         rows,
         outputs,
         width: 10,
@@ -41,6 +42,7 @@ fn program() -> Program {
         slots: 2,
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![
             pass(PassKind::Decode, 2, 2),
             pass(PassKind::Prompt, 4, 3),
@@ -317,8 +319,8 @@ fn impossible_pages_are_refused() {
 #[test]
 fn a_slot_takes_lists_up_to_their_bounds() {
     let program = program();
-    let checks = Checks::new(&program);
-    let state = |slot, biases, ends| {
+    let mut checks = Checks::new(&program);
+    let mut state = |slot, biases, ends| {
         let (bias, ends) = (vec![(1, 0.5); biases], vec![1; ends]);
         let state = SlotState {
             bias: &bias,
@@ -567,11 +569,14 @@ fn first_pages_wrap_around_a_small_pool() {
     assert_eq!(Checks::first_pages(&program, 2), Vec::<u32>::new());
 }
 
+/// Bytes of a slot's adapter.
+const SLOT: usize = 12;
+
 #[test]
 fn checks_take_as_much_memory_as_they_say() {
     // The widest pass has 4 rows of 8 bytes each.
-    assert_eq!(Checks::bytes(&program()), 32);
+    assert_eq!(Checks::bytes(&program()), 32 + 2 * SLOT);
     let mut many = program();
     many.slots = 9;
-    assert_eq!(Checks::bytes(&many), 72);
+    assert_eq!(Checks::bytes(&many), 72 + 9 * SLOT);
 }

@@ -8,6 +8,7 @@ mod mlx;
 mod mxfp4;
 mod nvfp4;
 mod packed;
+pub(crate) mod peft;
 mod sentence;
 
 use crate::checkpoint::TOKEN_MAP;

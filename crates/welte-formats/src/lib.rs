@@ -1,6 +1,8 @@
 //! Checkpoints: GGUF files, Hugging Face directories and synthetic models behind one trait.
 
+mod adapter;
 pub mod checkpoint;
+mod control;
 mod draft;
 pub mod files;
 mod ggml;
@@ -17,7 +19,9 @@ pub mod synthetic;
 mod tensors;
 mod weight;
 
+pub use adapter::{AdapterFile, AdapterTensor, MOST_RANK};
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, Overlay, TensorInfo, TextFiles, Value};
+pub use control::{Direction, control_vectors};
 pub use draft::{DRAFT, WithDraft};
 pub use ggml::{GgmlWhisper, WHISPER_ENGLISH, WHISPER_LANGUAGES};
 pub use narrowed::Narrowed;

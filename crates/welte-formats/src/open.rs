@@ -20,6 +20,11 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, Error> {
     Err(Error::unsupported(path, what_else(path, &start)))
 }
 
+/// True if a file begins as a GGUF file does.
+pub(crate) fn is_gguf(path: &Path) -> Result<bool, Error> {
+    Ok(first_bytes(path)?.starts_with(&MAGIC))
+}
+
 /// The first sixteen bytes of a file, or fewer.
 fn first_bytes(path: &Path) -> Result<Vec<u8>, Error> {
     let mut start = Vec::new();

@@ -99,6 +99,7 @@ impl<'a> Commands<'a> {
     ) -> Pass {
         Pass {
             kind,
+            adapted: false,
             rows,
             outputs,
             width,

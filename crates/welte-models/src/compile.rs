@@ -132,6 +132,7 @@ pub fn compile(
         slots: options.slots,
         tokens: tokens.buffer,
         features,
+        adapters: None,
         passes,
     };
     cost::fill(&mut program);

@@ -76,6 +76,7 @@ pub(crate) fn compile(
         slots: options.slots,
         tokens: tokens.buffer,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![pass],
     };
     cost::fill(&mut program);

@@ -3,6 +3,7 @@
 //! [`spec`] reads a checkpoint's metadata into a [`ModelSpec`]. [`compile`] turns it into a [`welte_table::Program`]
 //! with one table per pass. Neither reads weights, except a few rope factors and decays.
 
+mod adapters;
 mod arch;
 mod buffers;
 mod commands;
@@ -19,11 +20,13 @@ mod read;
 mod rope;
 mod spec;
 mod speech;
+mod steer;
 mod survey;
 mod vectors;
 mod vision;
 mod weights;
 
+pub use adapters::{AdapterData, adapt, adapter_data};
 pub use arch::supported;
 pub use compile::compile;
 pub use convert::AsGguf;
@@ -36,6 +39,7 @@ pub use spec::{
     Scoring, SharedExpert,
 };
 pub use speech::{SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
+pub use steer::steer;
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};
 pub use vision::{

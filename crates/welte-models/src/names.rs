@@ -295,7 +295,7 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
 };
 
 /// Prefixes in place of `model.`, most of them in multimodal checkpoints.
-const LANGUAGE_MODEL: [&str; 5] = [
+pub(crate) const LANGUAGE_MODEL: [&str; 5] = [
     "language_model.model.",
     "model.language_model.",
     // Idefics 3

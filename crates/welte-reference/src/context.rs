@@ -118,6 +118,8 @@ impl ReferenceContext {
                 command,
                 rows,
                 outputs,
+                on_outputs: index >= outputs_from,
+                adapters: self.checks.adapters(),
             };
             match command.op {
                 Op::Exchange => execution.exchange(self.seat.as_ref(), live)?,
@@ -166,7 +168,7 @@ impl StepChain for ReferenceContext {
 
     fn step_live(&mut self) -> Result<(), Error> {
         let rows: Vec<Row> = self.live.iter().map(ChainStart::row).collect();
-        self.begin(0, &rows, (0..rows.len() as u32).collect());
+        self.begin(self.last.pass, &rows, (0..rows.len() as u32).collect());
         self.replay(0..usize::MAX, true)?;
         self.end();
         Ok(())
@@ -340,7 +342,7 @@ impl Context for ReferenceContext {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         let most = self.chain_slots();
-        self.checks.chain(&self.program, starts, most)?;
+        self.last.pass = self.checks.chain(&self.program, starts, most)?;
         let done = chain_by_steps(self, starts, control, emit);
         // The outputs belonged to the chain.
         self.last.logits = 0;

@@ -48,6 +48,10 @@ impl Device for Reference {
         true
     }
 
+    fn adapts(&self) -> bool {
+        true
+    }
+
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         verify(&program).map_err(|why| Error::Program { device: ID, why })?;
         let mut memory = MemoryPlan::of(&program, &float_bytes);

@@ -3,6 +3,7 @@
 //! Tests compare the other devices with it. It is slow and allocates on every step. It shares the sampling noise with
 //! the other devices and nothing else, so that a fault in a shared helper cannot hide.
 
+mod adapt;
 mod context;
 mod device;
 mod math;

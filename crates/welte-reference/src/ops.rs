@@ -7,7 +7,7 @@ use crate::math::{
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use welte_device::{Error, Seat};
+use welte_device::{Error, Seat, SlotAdapter};
 use welte_formats::quant;
 use welte_table::{
     BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Program, Row, Sections, params,
@@ -32,6 +32,10 @@ pub(crate) struct Execution<'a> {
     pub(crate) rows: &'a [Row],
     /// Which input rows were chosen as output rows.
     pub(crate) outputs: &'a [u32],
+    /// The command runs on them.
+    pub(crate) on_outputs: bool,
+    /// By slot.
+    pub(crate) adapters: &'a [Option<SlotAdapter>],
 }
 
 /// Keys and values by slot, part and head, then by position. Each is decoded once in a command, which does not change them.
@@ -146,6 +150,11 @@ impl<'a> Execution<'a> {
                     self.write(place(b, p.y_head), p.y_stride, row, &y);
                 }
             }
+            Op::AdaptDown => self.adapt_down(row),
+            Op::AdaptLookup => self.adapt_lookup(row),
+            Op::AdaptUp => self.adapt_up(row),
+            Op::AdaptExpertsDown => self.adapt_experts_down(row),
+            Op::AdaptExpertsUp => self.adapt_experts_up(row),
             Op::PositionScale => {
                 let p = params::PositionScale::of(words);
                 let whole = self.rows[row].position / p.original;
@@ -341,6 +350,7 @@ impl<'a> Execution<'a> {
                     let gate_up = multiply(self.expert_matrix(id, rows, p.k), &x);
                     let gate_up = biased(gate_up, self.expert_bias(id, rows));
                     match p.matrices() {
+                        _ if p.act >= 5 => gate_up,
                         1 => gate_up.iter().map(|v| act(p.act, *v, [0.0; 4])).collect(),
                         _ => act_mul(p.act, &gate_up),
                     }
@@ -786,7 +796,7 @@ impl<'a> Execution<'a> {
     }
 
     /// The values of the command's weight `role`, if it has that weight.
-    fn weight(&self, role: usize) -> Option<&'a [f32]> {
+    pub(crate) fn weight(&self, role: usize) -> Option<&'a [f32]> {
         match self.command.weights[role] {
             NO_WEIGHT => None,
             id => Some(&self.weights[id as usize]),
@@ -818,12 +828,12 @@ impl<'a> Execution<'a> {
     }
 
     /// `width` values of a row.
-    fn read(&self, at: BufferRef, stride: u32, row: usize, width: u32) -> Vec<f32> {
+    pub(crate) fn read(&self, at: BufferRef, stride: u32, row: usize, width: u32) -> Vec<f32> {
         let start = at.offset as usize + row * stride as usize * 4;
         floats(&self.memory.buffers[at.buffer as usize][start..][..width as usize * 4])
     }
 
-    fn write(&mut self, at: BufferRef, stride: u32, row: usize, values: &[f32]) {
+    pub(crate) fn write(&mut self, at: BufferRef, stride: u32, row: usize, values: &[f32]) {
         let start = at.offset as usize + row * stride as usize * 4;
         let buffer = &mut self.memory.buffers[at.buffer as usize];
         buffer[start..][..values.len() * 4].copy_from_slice(&bytes(values));

@@ -31,6 +31,7 @@ fn named(name: &str) -> Program {
         slots: 1,
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: Vec::new(),
     }
 }

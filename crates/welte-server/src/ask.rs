@@ -255,6 +255,7 @@ impl Ask {
         if let Some(recipe) = &served.recipe {
             recipe.apply(&mut options);
         }
+        options.adapter = served.adapter();
         Ask {
             id,
             since: served.since(),

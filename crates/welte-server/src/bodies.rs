@@ -167,6 +167,20 @@ pub(crate) async fn fields(
     bodies.aside(parse).await
 }
 
+/// Reads a body that may be any JSON value.
+pub(crate) async fn value(
+    bodies: &Arc<Bodies>,
+    options: &ServerOptions,
+    request: Request,
+) -> Result<(serde_json::Value, Held), Failure> {
+    let (body, _, mut held) = bytes(bodies, options, request).await?;
+    let weight = Weight::of(&body);
+    weight.check()?;
+    held.add(weight.bytes())?;
+    let wrong = |error| Failure::request(format!("the body is not valid JSON: {error}"));
+    Ok((serde_json::from_slice(&body).map_err(wrong)?, held))
+}
+
 /// The bytes of a request's body, what notes its unknown fields, and the memory that it takes.
 pub(crate) async fn bytes(
     bodies: &Arc<Bodies>,

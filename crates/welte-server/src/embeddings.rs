@@ -27,7 +27,7 @@ const OF_CONVERSATIONS: [&str; 3] = [
 
 /// `POST /v1/embeddings`
 pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_named(&mut fields).await?;
+    let served = app.lease_named(&mut fields).await?.without_adapter()?;
     let mut texts = match fields.take::<Value>("input")? {
         Some(input) => {
             // A conversation in its place is vLLM's.
@@ -94,7 +94,7 @@ struct List<'a> {
 
 /// `POST /embedding` of llama.cpp
 pub(crate) async fn llama(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_of(&mut fields).await?.without_adapter()?;
     let (content, input) = (fields.take("content")?, fields.take("input")?);
     let (name, input): (&str, Value) = match (content, input) {
         (Some(content), _) => ("content", content),

@@ -224,7 +224,7 @@ impl From<welte::Error> for Failure {
                     ..Failure::request(message)
                 };
             }
-            E::NoEmbeddings { .. } | E::NoScores { .. } | E::NoText { .. } => {
+            E::NoEmbeddings { .. } | E::NoScores { .. } | E::NoText { .. } | E::Adapter { .. } => {
                 StatusCode::BAD_REQUEST
             }
             E::Audio(_)

@@ -3,6 +3,7 @@
 //! Every API has a file. It converts its requests to one internal form (`ask.rs`) and the engine's streams, taken apart into
 //! events at one place (`answer.rs`), to its own responses.
 
+mod adapters;
 mod answer;
 mod anthropic;
 mod app;
@@ -122,6 +123,8 @@ pub struct ServerOptions {
     pub stored_responses: usize,
     /// Lines of system prompts to leave out, because they change with every request.
     pub drop_changing: Vec<Changing>,
+    /// Clients may load and unload adapters by the paths of their files.
+    pub lora_updates: bool,
     /// Refuse fields that the server does not know, in place of ignoring and naming them.
     pub strict: bool,
     /// How long the head of a request may take to arrive.
@@ -174,6 +177,7 @@ impl Default for ServerOptions {
             engine: EngineOptions::default(),
             stored_responses: 64 << 20,
             drop_changing: Vec::new(),
+            lora_updates: false,
             strict: false,
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use welte::{ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
+use welte::{Adapter, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
 use welte_text::calls::Format;
 
 /// A load that waits for memory looks again at the latest after this time.
@@ -208,6 +208,8 @@ pub(crate) struct Served {
     pub(crate) drop_changing: Vec<Changing>,
     /// Variables of the chat template that requests do not set.
     variables: Map<String, Value>,
+    /// The adapter of requests that choose none.
+    for_all: Mutex<Option<Adapter>>,
     /// Requests in the engine, by the numbers that the engine gave them.
     active: Mutex<BTreeMap<u64, Active>>,
 }
@@ -250,9 +252,13 @@ impl Served {
                 .inspect_err(|error| tracing::error!(%error, "no cache events"))
                 .ok();
         }
+        let engine = Engine::new(&model, &engine)?;
+        let for_all = model.adapter_for_all();
+        let for_all = for_all.and_then(|name| engine.adapter(name));
         Ok(Served {
             id: entry.id.clone(),
-            engine: Engine::new(&model, &engine)?,
+            for_all: Mutex::new(for_all),
+            engine,
             template,
             template_source,
             recipe: entry.recipe.clone(),
@@ -274,6 +280,26 @@ impl Served {
         let mut all = self.variables.clone();
         all.extend(own.clone());
         all
+    }
+
+    /// The adapter of requests that choose none.
+    pub(crate) fn for_all(&self) -> Option<Adapter> {
+        self.for_all_lock().clone()
+    }
+
+    /// Sets it.
+    pub(crate) fn set_for_all(&self, adapter: Option<Adapter>) {
+        *self.for_all_lock() = adapter;
+    }
+
+    /// Takes it away if it has this name.
+    pub(crate) fn forget_for_all(&self, name: &str) {
+        self.for_all_lock()
+            .take_if(|adapter| adapter.name() == name);
+    }
+
+    fn for_all_lock(&self) -> MutexGuard<'_, Option<Adapter>> {
+        self.for_all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits a moment for the scheduler to clear away what it has just answered.
@@ -428,6 +454,7 @@ impl Entry {
         };
         Some(Lease {
             used: Arc::new(Use { served, release }),
+            adapter: None,
             since,
             waited: since.elapsed(),
         })
@@ -453,6 +480,8 @@ impl Entry {
 #[derive(Clone)]
 pub(crate) struct Lease {
     used: Arc<Use>,
+    /// That which the request named.
+    adapter: Option<Adapter>,
     /// When the request came, and how long it waited for the model.
     since: Instant,
     waited: Duration,
@@ -470,6 +499,25 @@ struct Release {
 }
 
 impl Lease {
+    /// The adapter that the request named, or that of all requests.
+    pub(crate) fn adapter(&self) -> Option<Adapter> {
+        self.adapter.clone().or_else(|| self.for_all())
+    }
+
+    /// Refuses a request that names an adapter where none is used.
+    pub(crate) fn without_adapter(self) -> Result<Lease, Failure> {
+        match &self.adapter {
+            None => Ok(self),
+            Some(adapter) => {
+                let problem = format!(
+                    "adapter {:?} is for texts that are generated",
+                    adapter.name()
+                );
+                Err(Failure::field("model", problem))
+            }
+        }
+    }
+
     /// When the request came.
     pub(crate) fn since(&self) -> Instant {
         self.since
@@ -671,24 +719,80 @@ impl Models {
         })
     }
 
-    /// As [`Models::find`], for clients that know a fixed name: if one model is served, it answers to every name.
+    /// The model whose adapter a request names, and the adapter's name: `MODEL:ADAPTER`, or the adapter's name alone.
+    pub(crate) fn find_adapter(&self, name: &str) -> Option<(Arc<Entry>, String)> {
+        let has = |entry: &Entry, adapter: &str| match entry.loaded() {
+            Some(served) => served.engine.adapter(adapter).is_some(),
+            None => self
+                .load
+                .adapters
+                .iter()
+                .any(|source| source.name == adapter),
+        };
+        if let Some((model, adapter)) = name.rsplit_once(':')
+            && let Ok(entry) = self.find(Some(model))
+            && has(&entry, adapter)
+        {
+            return Some((entry, adapter.to_string()));
+        }
+        let all = self.all().into_iter();
+        let found = all.into_iter().find(|entry| has(entry, name));
+        found.map(|entry| (entry, name.to_string()))
+    }
+
+    /// Whether requests may choose adapters of a model.
+    fn adapts(&self, entry: &Entry) -> bool {
+        match entry.loaded() {
+            Some(served) => served.model.program().adapters.is_some(),
+            None => !self.load.adapters.is_empty() || self.load.max_adapters > 0,
+        }
+    }
+
+    /// As [`Models::find`], for clients that know a fixed name: if one model is served, it answers to every name, unless other names
+    /// may be those of adapters.
     fn find_any(&self, name: Option<&str>, options: &ServerOptions) -> Result<Arc<Entry>, Failure> {
         let found = self.find(name);
         let mut all = self.all();
         match found {
-            Err(_) if all.len() == 1 && !options.grows() && !options.strict => Ok(all.remove(0)),
+            Err(_)
+                if all.len() == 1
+                    && !options.grows()
+                    && !options.strict
+                    && !self.adapts(&all[0]) =>
+            {
+                Ok(all.remove(0))
+            }
             found => found,
         }
     }
 
-    /// The model that a request names, for use. Loads it if need be. Requests for other models go on meanwhile.
+    /// The model that a request names, for use, with its adapter. Loads it if need be. Requests for other models go on meanwhile.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         name: Option<&str>,
         options: &ServerOptions,
     ) -> Result<Lease, Failure> {
+        let adapter = name.filter(|name| self.find(Some(name)).is_err());
+        let Some((entry, adapter)) = adapter.and_then(|name| self.find_adapter(name)) else {
+            return self
+                .lease_entry(self.find_any(name, options)?, options)
+                .await;
+        };
+        let mut lease = self.lease_entry(entry, options).await?;
+        let loaded = lease.engine.adapter(&adapter);
+        lease.adapter = Some(loaded.ok_or_else(|| {
+            let message = format!("adapter {adapter:?} is not loaded any more");
+            Failure::new(StatusCode::NOT_FOUND, message)
+        })?);
+        Ok(lease)
+    }
+
+    async fn lease_entry(
+        self: &Arc<Self>,
+        entry: Arc<Entry>,
+        options: &ServerOptions,
+    ) -> Result<Lease, Failure> {
         let since = Instant::now();
-        let entry = self.find_any(name, options)?;
         let client = Client::current();
         if let Some(lease) = entry.lease(client, since) {
             return Ok(lease);

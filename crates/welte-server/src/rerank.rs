@@ -14,7 +14,7 @@ const MOST_DOCUMENTS: usize = 2048;
 
 /// `POST /v1/rerank`
 pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let served = app.lease_of(&mut fields).await?;
+    let served = app.lease_of(&mut fields).await?.without_adapter()?;
     let query: String = fields.need("query")?;
     // TEI's name, and its form of the response.
     let tei: Option<Vec<Value>> = fields.take("texts")?;

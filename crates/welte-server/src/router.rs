@@ -8,8 +8,8 @@ use crate::hub;
 use crate::ignored;
 use crate::models::Catalog;
 use crate::{
-    ServerOptions, anthropic, audio, bodies, embeddings, engine, health, llama, mcp, middleware,
-    ollama, openai, openapi, page, rerank,
+    ServerOptions, adapters, anthropic, audio, bodies, embeddings, engine, health, llama, mcp,
+    middleware, ollama, openai, openapi, page, rerank,
 };
 use axum::Router;
 use axum::extract::{Request, State};
@@ -147,6 +147,10 @@ fn routes() -> Vec<Route> {
         ("post", "/tokenize", json(llama::tokenize)),
         ("post", "/detokenize", json(llama::detokenize)),
         ("post", "/apply-template", json(llama::apply_template)),
+        ("post", "/v1/load_lora_adapter", json(adapters::load)),
+        ("post", "/v1/unload_lora_adapter", json(adapters::unload)),
+        ("get", "/lora-adapters", get(adapters::list)),
+        ("post", "/lora-adapters", form(adapters::set)),
         ("get", "/props", get(llama::props)),
         ("get", "/slots", get(llama::slots)),
         ("get", "/metrics", get(llama::metrics)),

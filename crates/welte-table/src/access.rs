@@ -23,6 +23,8 @@ pub enum Extent {
     Tokens,
     /// A cache.
     Cache,
+    /// The bank of a matrix's adapters.
+    Bank,
 }
 
 /// One buffer operand of a command.
@@ -232,7 +234,7 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             vec![
                 rows(w(q.k), q.x_stride),
                 rows(2 * w(q.used), q.choice_stride),
-                rows(heads(q.used, q.n), q.y_stride),
+                rows(heads(q.used, q.width()), q.y_stride),
             ]
         }
         Op::ExpertsAdd => {
@@ -241,6 +243,48 @@ pub fn accesses(c: &Command) -> Vec<Access> {
                 rows(heads(q.used, q.k), q.x_stride),
                 rows(2 * w(q.used), q.choice_stride),
                 rows(w(q.n), q.y_stride),
+            ]
+        }
+        Op::AdaptDown => {
+            let q = p::AdaptDown::of(words);
+            let h = rows(heads(q.parts, q.rank), q.h_stride);
+            vec![rows(w(q.k), q.x_stride), Extent::Bank, h]
+        }
+        Op::AdaptLookup => {
+            let q = p::AdaptLookup::of(words);
+            vec![Extent::Tokens, Extent::Bank, rows(w(q.rank), q.h_stride)]
+        }
+        Op::AdaptUp => {
+            let q = p::AdaptUp::of(words);
+            let h = rows(heads(q.parts, q.rank), q.h_stride);
+            vec![h, Extent::Bank, rows(w(q.n), q.y_stride)]
+        }
+        Op::AdaptExpertsDown => {
+            let q = p::AdaptExpertsDown::of(words);
+            let x = if q.own == 1 {
+                heads(q.used, q.k)
+            } else {
+                w(q.k)
+            };
+            vec![
+                rows(x, q.x_stride),
+                rows(2 * w(q.used), q.choice_stride),
+                Extent::Bank,
+                rows(heads(q.used, q.parts).saturating_mul(w(q.rank)), q.h_stride),
+            ]
+        }
+        Op::AdaptExpertsUp => {
+            let q = p::AdaptExpertsUp::of(words);
+            let y = if q.sum == 1 {
+                w(q.n)
+            } else {
+                heads(q.used, q.n)
+            };
+            vec![
+                rows(heads(q.used, q.parts).saturating_mul(w(q.rank)), q.h_stride),
+                rows(2 * w(q.used), q.choice_stride),
+                Extent::Bank,
+                rows(y, q.y_stride),
             ]
         }
         Op::Exchange => {

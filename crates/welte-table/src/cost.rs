@@ -1,7 +1,7 @@
 //! What a command costs: bytes moved and floating-point operations per row, caches left out.
 
 use crate::{
-    CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Program, Row, WeightSpec, accesses,
+    Bank, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Program, Row, WeightSpec, accesses,
     params as p,
 };
 
@@ -41,12 +41,26 @@ pub fn of(c: &Command, weights: &[WeightSpec]) -> Cost {
             Extent::Rows { width, .. } | Extent::Outputs { width, .. } => width.saturating_mul(4),
             Extent::Tokens => 4,
             Extent::Cache => 0,
+            Extent::Bank => low_rank_bytes(c),
         })
     });
     Cost {
         bytes: weight_bytes.saturating_add(activations),
         flops: flops(c),
     }
+}
+
+/// What one row reads of a bank.
+fn low_rank_bytes(c: &Command) -> u64 {
+    let used = u64::from(c.word("used").unwrap_or(1));
+    let Some(bank) = Bank::of(c) else { return 0 };
+    let rank = u64::from(bank.rank);
+    let values = match c.op {
+        Op::AdaptDown | Op::AdaptExpertsDown => u64::from(bank.parts) * u64::from(bank.k),
+        Op::AdaptLookup => 1,
+        _ => bank.n.into(),
+    };
+    values.saturating_mul(2 * used).saturating_mul(rank)
 }
 
 /// What one row reads of a weight: of experts only those that it chose.
@@ -174,6 +188,11 @@ fn flops(c: &Command) -> u64 {
         Op::Pool => p::Pool::of(words).n.into(),
         Op::AddFeature => p::AddFeature::of(words).n.into(),
         Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
+        Op::AdaptDown
+        | Op::AdaptLookup
+        | Op::AdaptUp
+        | Op::AdaptExpertsDown
+        | Op::AdaptExpertsUp => low_rank_bytes(c),
         Op::KvAppend
         | Op::Attention
         | Op::CrossAttention

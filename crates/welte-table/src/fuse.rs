@@ -474,7 +474,7 @@ fn trim(program: &mut Program) -> Vec<BufferId> {
                     Extent::Outputs { stride, .. } => {
                         u64::from(pass.outputs).saturating_mul(stride)
                     }
-                    Extent::Tokens | Extent::Cache => u64::MAX,
+                    Extent::Tokens | Extent::Cache | Extent::Bank => u64::MAX,
                 };
                 // An operand may begin in a later row.
                 let floats = floats.saturating_add(skipped(&access));
@@ -513,6 +513,11 @@ fn trim(program: &mut Program) -> Vec<BufferId> {
     };
     renumber(&mut program.tokens);
     renumber(&mut program.features);
+    if let Some(adapters) = &mut program.adapters {
+        renumber(&mut adapters.slots);
+    }
+    let banks = program.adapters.iter_mut().flat_map(|a| &mut a.banks);
+    banks.for_each(|bank| renumber(&mut bank.buffer));
     for cache in &mut program.caches {
         renumber(&mut cache.buffer);
     }

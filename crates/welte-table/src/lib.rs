@@ -5,6 +5,7 @@
 //! None of them needs a device.
 
 mod access;
+mod adapt;
 mod affine;
 pub mod cost;
 mod deal;
@@ -23,6 +24,7 @@ mod table;
 mod verify;
 
 pub use access::{Access, Extent, accesses};
+pub use adapt::{AdaptOptions, Adapters, Bank, BankSpec, SetRows, adapt};
 pub use affine::Affine;
 pub use deal::Deal;
 pub use format::Format;

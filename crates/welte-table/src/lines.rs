@@ -4,14 +4,14 @@
 //! as `%hex;`. Floats are their bits in hex, so that nothing is lost.
 
 use crate::{
-    BufferRef, BufferSpec, CacheKind, CacheSpec, Chosen, Class, Command, Format, ModelPart,
-    NO_BUFFER, Op, Part, Pass, PassKind, Program, Source, Usage, WeightSpec,
+    Adapters, Bank, BankSpec, BufferRef, BufferSpec, CacheKind, CacheSpec, Chosen, Class, Command,
+    Format, ModelPart, NO_BUFFER, Op, Part, Pass, PassKind, Program, Source, Usage, WeightSpec,
 };
 use std::fmt::Write;
 use std::str::SplitAsciiWhitespace;
 
 /// The first line of every such text.
-const HEAD: &str = "welte-program 3";
+const HEAD: &str = "welte-program 4";
 
 const USAGES: [(Usage, &str); 4] = [
     (Usage::Matrix, "matrix"),
@@ -93,6 +93,29 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
         )?;
         write_source(out, &w.source)?;
     }
+    if let Some(adapters) = &program.adapters {
+        let Adapters {
+            places,
+            rank,
+            slots,
+            ..
+        } = adapters;
+        writeln!(out, "adapters {places} {rank} {slots}")?;
+        for spec in &adapters.banks {
+            let Bank {
+                n,
+                k,
+                parts,
+                rank,
+                experts,
+            } = spec.bank;
+            let (buffer, weight, lookup) = (spec.buffer, spec.weight, u8::from(spec.lookup));
+            writeln!(
+                out,
+                "bank {buffer} {weight} {lookup} {n} {k} {parts} {rank} {experts}"
+            )?;
+        }
+    }
     for cache in &program.caches {
         let (name, buffer, pages) = (escape(&cache.name), cache.buffer, cache.pages);
         match cache.kind {
@@ -119,8 +142,9 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
         let BufferRef { buffer, offset } = p.result;
         writeln!(
             out,
-            "pass {} {} {} {} {buffer} {offset}",
+            "pass {} {} {} {} {} {buffer} {offset}",
             p.kind.name(),
+            u8::from(p.adapted),
             p.rows,
             p.outputs,
             p.width
@@ -193,6 +217,7 @@ pub fn from_lines(text: &str) -> Result<Program, String> {
         slots: 0,
         tokens: 0,
         features: NO_BUFFER,
+        adapters: None,
         passes: Vec::new(),
     };
     for (i, line) in lines {
@@ -215,6 +240,26 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
             program.tokens = f.number()?;
         }
         "features" => program.features = f.number()?,
+        "adapters" => {
+            program.adapters = Some(Adapters {
+                places: f.number()?,
+                rank: f.number()?,
+                slots: f.number()?,
+                banks: Vec::new(),
+            });
+        }
+        "bank" => program.adapters.as_mut()?.banks.push(BankSpec {
+            buffer: f.number()?,
+            weight: f.number()?,
+            lookup: f.flag()?,
+            bank: Bank {
+                n: f.number()?,
+                k: f.number()?,
+                parts: f.number()?,
+                rank: f.number()?,
+                experts: f.number()?,
+            },
+        }),
         "cache" => {
             let kind = f.word()?;
             program.caches.push(CacheSpec {
@@ -294,6 +339,7 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
             let name = f.word()?;
             program.passes.push(Pass {
                 kind: PassKind::ALL.into_iter().find(|k| k.name() == name)?,
+                adapted: f.flag()?,
                 rows: f.number()?,
                 outputs: f.number()?,
                 width: f.number()?,
@@ -354,6 +400,13 @@ impl<'a> Fields<'a> {
     }
     fn number<T: std::str::FromStr>(&mut self) -> Option<T> {
         self.word()?.parse().ok()
+    }
+    fn flag(&mut self) -> Option<bool> {
+        match self.number::<u8>()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
     }
     fn hex(&mut self) -> Option<u32> {
         u32::from_str_radix(self.word()?, 16).ok()

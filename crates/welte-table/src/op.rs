@@ -223,6 +223,20 @@ ops! {
     /// `y[r] += sum over i of weight_i * (W_i x[r][i] + bias_i)` for the `used` experts that `choice` names; the matrix
     /// holds `n` rows for each expert, `bias` (optional) as many values.
     ExpertsAdd "experts_add": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
+    /// First half of the low-rank part of a product: `h[r] = scale * A x[r]`, with the A of each of `parts` parts from the place
+    /// of `bank` ([`Bank`](crate::Bank)) that belongs to the adapter of the row's slot. 0 if it has none, or it leaves the part as it is.
+    AdaptDown "adapt_down": weights [] reads ["x", "bank"] writes ["h"] { n: u32, k: u32, parts: u32, rank: u32, x_stride: u32, h_stride: u32 }
+    /// The same for a look-up: `h[r] = scale * A[token[r]]`; 0 of a row that reads a feature.
+    AdaptLookup "adapt_lookup": weights [] reads ["tokens", "bank"] writes ["h"] { n: u32, k: u32, rank: u32, scale: f32, h_stride: u32 }
+    /// Second half: `y[r] += B h[r]`. Row `i` of the matrix takes the `rank` values of part `parts[i]`; of part 0 without the weight.
+    /// Rows whose slot has no adapter stay as they are, and so do those of parts that it leaves as they are.
+    AdaptUp "adapt_up": weights ["parts"] reads ["h", "bank"] writes ["y"] { n: u32, k: u32, parts: u32, rank: u32, h_stride: u32, y_stride: u32 }
+    /// As `adapt_down` for each of the `used` experts that `choice` names, one after the other. `own` 1: each has `k` values of
+    /// its own in `x`; 0: all have the same.
+    AdaptExpertsDown "adapt_experts_down": weights [] reads ["x", "choice", "bank"] writes ["h"] { n: u32, k: u32, parts: u32, rank: u32, experts: u32, used: u32, own: u32, x_stride: u32, choice_stride: u32, h_stride: u32 }
+    /// As `adapt_up` for each expert. `sum` 1: `y[r] += sum over i of weight_i * B_i h[r][i]`; 0: expert `i` has its own `n` values
+    /// in `y`.
+    AdaptExpertsUp "adapt_experts_up": weights ["parts"] reads ["h", "choice", "bank"] writes ["y"] { n: u32, k: u32, parts: u32, rank: u32, experts: u32, used: u32, sum: u32, h_stride: u32, choice_stride: u32, y_stride: u32 }
     /// Ranks give each other their parts of a row: each of `vectors` vectors is dealt to `ranks` ranks as
     /// [`Deal`](crate::Deal) says (`groups`, `per`, `unit`). `part` holds the part of rank `rank` of each vector, one after the
     /// other; `y` gets the whole vectors, one after the other. A single vector's `part` may lie at its own place in `y`.
@@ -241,7 +255,16 @@ ops! {
 impl params::ExpertsActMul {
     /// Matrices of an expert: gate and up, or up alone.
     pub fn matrices(&self) -> u32 {
-        if self.act == 4 { 1 } else { 2 }
+        if matches!(self.act, 4 | 6) { 1 } else { 2 }
+    }
+
+    /// Values that an expert yields.
+    pub fn width(&self) -> u32 {
+        if self.act == 5 {
+            self.n.saturating_mul(2)
+        } else {
+            self.n
+        }
     }
 }
 
@@ -261,6 +284,18 @@ impl params::Pool {
 }
 
 impl Op {
+    /// True if the op is half of the low-rank part of a product.
+    pub fn is_low_rank(self) -> bool {
+        matches!(
+            self,
+            Op::AdaptDown
+                | Op::AdaptLookup
+                | Op::AdaptUp
+                | Op::AdaptExpertsDown
+                | Op::AdaptExpertsUp
+        )
+    }
+
     /// Which of the command's buffers is a cache, if one is.
     pub fn cache_operand(self) -> Option<usize> {
         let roles = self.reads().iter().chain(self.writes());
@@ -285,6 +320,9 @@ impl Op {
                 | Op::Route
                 | Op::Exchange
                 | Op::ExpertsActMul
+                | Op::AdaptDown
+                | Op::AdaptLookup
+                | Op::AdaptExpertsDown
                 | Op::NormMatmul
                 | Op::NormMatmulActMul
         )
@@ -304,6 +342,7 @@ impl Op {
                 | Op::EncodeAttention
                 | Op::AddPosition
                 | Op::AddFeature
+                | Op::AdaptLookup
                 | Op::ShortConv
                 | Op::GatedDelta
                 | Op::Mamba2

@@ -326,6 +326,7 @@ impl Half {
             },
             tokens: at(&buffers, program.tokens),
             features: NO_BUFFER,
+            adapters: None,
             passes,
             ..*program
         };

@@ -1,6 +1,6 @@
 //! The table: commands as plain data, and the program that holds the tables of one model.
 
-use crate::{Format, Op, Params};
+use crate::{Adapters, Format, Op, Params};
 use std::ops::Range;
 
 /// An index into [`Program::weights`].
@@ -153,6 +153,8 @@ impl ModelPart {
 pub enum Class {
     /// Model weights in the device's layout.
     Weights,
+    /// Banks of adapters.
+    Adapters,
     /// Caches: keys and values, recurrent state.
     Cache,
     /// Intermediates of decoding.
@@ -263,6 +265,8 @@ pub enum PassKind {
 pub struct Pass {
     /// What it is for.
     pub kind: PassKind,
+    /// It is for steps in which a slot has an adapter ([`Program::adapters`]). Another pass of its kind is for all others.
+    pub adapted: bool,
     /// The most rows of a step.
     pub rows: u32,
     /// The most output rows of a step. A decode pass yields one output per row. 0: the pass is the middle of another one
@@ -365,8 +369,9 @@ impl PassKind {
 
 impl Class {
     /// Every class, in order.
-    pub const ALL: [Class; 5] = [
+    pub const ALL: [Class; 6] = [
         Class::Weights,
+        Class::Adapters,
         Class::Cache,
         Class::ScratchDecode,
         Class::ScratchPrompt,
@@ -377,6 +382,7 @@ impl Class {
     pub fn name(self) -> &'static str {
         match self {
             Class::Weights => "weights",
+            Class::Adapters => "adapters",
             Class::Cache => "cache",
             Class::ScratchDecode => "scratch decode",
             Class::ScratchPrompt => "scratch prompt",
@@ -557,14 +563,28 @@ pub struct Program {
     pub tokens: BufferId,
     /// The buffer of features that rows may read in place of tokens ([`Program::feature_width`]); `NO_BUFFER`: none.
     pub features: BufferId,
+    /// The adapters that slots may have.
+    pub adapters: Option<Adapters>,
     /// The passes, decode first.
     pub passes: Vec<Pass>,
 }
 
 impl Program {
-    /// Index of the pass of a kind.
+    /// Index of the pass of a kind, without adapters.
     pub fn pass(&self, kind: PassKind) -> Option<usize> {
-        self.passes.iter().position(|pass| pass.kind == kind)
+        self.pass_with(kind, false)
+    }
+
+    /// Index of the pass of a kind, with adapters or without.
+    pub fn pass_with(&self, kind: PassKind, adapted: bool) -> Option<usize> {
+        let mut passes = self.passes.iter();
+        passes.position(|pass| (pass.kind, pass.adapted) == (kind, adapted))
+    }
+
+    /// Whether any matrix of experts has a bank.
+    pub fn adapts_experts(&self) -> bool {
+        let banks = self.adapters.iter().flat_map(|adapters| &adapters.banks);
+        banks.into_iter().any(|spec| spec.bank.experts > 1)
     }
 
     /// The cache that a command reads or writes.

@@ -2,8 +2,9 @@
 
 use crate::access::apart;
 use crate::{
-    Access, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format, NO_BUFFER, NO_WEIGHT,
-    Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec, accesses, cost, params as p,
+    Access, Bank, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format, NO_BUFFER,
+    NO_WEIGHT, Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec, accesses, cost,
+    params as p,
 };
 
 /// The most ranks of a program.
@@ -29,10 +30,19 @@ pub fn verify(program: &Program) -> Result<(), String> {
     if kinds.first() != Some(&PassKind::Decode) && kinds != [PassKind::Embed] {
         return Err("the first pass must be decode, unless there is an embed pass only".into());
     }
-    for kind in PassKind::ALL {
-        let count = program.passes.iter().filter(|p| p.kind == kind).count();
+    for (kind, adapted) in PassKind::ALL
+        .into_iter()
+        .flat_map(|k| [(k, false), (k, true)])
+    {
+        let passes = program.passes.iter();
+        let count = passes.filter(|p| (p.kind, p.adapted) == (kind, adapted));
+        let count = count.count();
         ensure(count <= 1, || format!("{count} {} passes", kind.name()))?;
+        ensure(count == 0 || !adapted || program.adapters.is_some(), || {
+            format!("a {} pass with adapters, of which it has none", kind.name())
+        })?;
     }
+    check_adapters(program)?;
     for pass in &program.passes {
         let name = pass.kind.name();
         check_pass(program, pass).map_err(|e| format!("{name}: {e}"))?;
@@ -51,6 +61,59 @@ pub fn verify(program: &Program) -> Result<(), String> {
         }
     }
     check_features(program)
+}
+
+fn check_adapters(program: &Program) -> Result<(), String> {
+    let Some(adapters) = &program.adapters else {
+        return Ok(());
+    };
+    ensure(adapters.places > 0 && adapters.rank > 0, || {
+        "adapters without places or rank".into()
+    })?;
+    let slots = buffer(program, adapters.slots);
+    let fits = slots.is_some_and(|slots| slots.bytes == 8 * u64::from(program.slots));
+    ensure(fits, || "no place for the adapters of slots".into())?;
+    for spec in &adapters.banks {
+        let bank = buffer(program, spec.buffer).ok_or("a bank has no buffer")?;
+        let bytes = spec.bank.place_bytes();
+        let bytes = bytes.and_then(|bytes| bytes.checked_mul(adapters.places.into()));
+        let fits = bytes == Some(bank.bytes) && spec.bank.rank == adapters.rank;
+        ensure(fits && bank.class == Class::Adapters, || {
+            format!("bank '{}' does not have the size of its shape", bank.name)
+        })?;
+        let weight = program.weights.get(spec.weight as usize);
+        let weight = weight.ok_or("a bank is of no weight")?;
+        let Bank { n, k, experts, .. } = spec.bank;
+        let rows = n.checked_mul(experts);
+        let shape = if spec.lookup { (Some(k), n) } else { (rows, k) };
+        ensure(shape == (Some(weight.n), weight.k), || {
+            format!("bank '{}' does not fit its weight", bank.name)
+        })?;
+    }
+    Ok(())
+}
+
+/// Checks that a command's bank is one of the program's, and has the command's shape.
+fn low_rank(program: &Program, c: &Command) -> Result<(), String> {
+    let roles = c.op.reads().iter().chain(c.op.writes());
+    let at = roles.zip(c.buffers).find(|(role, _)| **role == "bank");
+    let buffer = at.map_or(NO_BUFFER, |(_, at)| at.buffer);
+    let banks = program.adapters.iter().flat_map(|a| &a.banks);
+    let spec = banks.into_iter().find(|spec| spec.buffer == buffer);
+    ensure(spec.map(|spec| spec.bank) == Bank::of(c), || {
+        "its bank has another shape".into()
+    })?;
+    if matches!(c.op, Op::AdaptUp | Op::AdaptExpertsUp) {
+        let parts = c.word("parts").unwrap_or(1);
+        ensure(parts == 1 || c.weights[0] != NO_WEIGHT, || {
+            "it does not know the parts of its rows".into()
+        })?;
+        optional_vector(program, c, 0, c.word("n").unwrap_or(0))?;
+    }
+    match (c.word("experts"), c.word("used")) {
+        (Some(all), Some(used)) => experts(all, used),
+        _ => Ok(()),
+    }
 }
 
 fn check_features(program: &Program) -> Result<(), String> {
@@ -294,7 +357,13 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
             | Op::ExpertsActMul
             | Op::ExpertsAdd
             | Op::ShortConv => i > 0,
-            Op::Attention | Op::EncodeAttention | Op::Norm | Op::Route | Op::Multiply => true,
+            Op::Attention
+            | Op::EncodeAttention
+            | Op::Norm
+            | Op::Route
+            | Op::Multiply
+            | Op::AdaptUp
+            | Op::AdaptExpertsUp => true,
             _ => false,
         };
         match (i < used, *id) {
@@ -324,6 +393,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
         let wanted = match a.extent {
             Extent::Tokens => a.at.buffer == program.tokens,
             Extent::Cache => spec.class == Class::Cache,
+            Extent::Bank => spec.class == Class::Adapters,
             _ => {
                 a.at.buffer != program.tokens
                     && matches!(spec.class, Class::ScratchDecode | Class::ScratchPrompt)
@@ -382,7 +452,7 @@ fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Resul
         };
         let offset = u64::from(a.at.offset);
         let (rows, width, stride) = match a.extent {
-            Extent::Tokens | Extent::Cache => {
+            Extent::Tokens | Extent::Cache | Extent::Bank => {
                 ensure(offset == 0, || format!("'{}' starts at {offset}", a.role))?;
                 continue;
             }
@@ -525,7 +595,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         Op::ExpertsActMul => {
             let q = p::ExpertsActMul::of(words);
             experts(q.experts, q.used)?;
-            ensure(q.act <= 4, || format!("activation {} is unknown", q.act))?;
+            ensure(q.act <= 6, || format!("activation {} is unknown", q.act))?;
             let each = q.n.checked_mul(q.matrices());
             let n = each.and_then(|n| n.checked_mul(q.experts));
             let n = n.ok_or("n is too large")?;
@@ -740,6 +810,13 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             let keys = u64::from(q.heads) * u64::from(q.key_dim);
             let floats = keys.checked_mul(q.value_dim.into());
             recurrent_cache(program, c, q.layer, floats)
+        }
+        Op::AdaptDown | Op::AdaptUp | Op::AdaptExpertsDown | Op::AdaptExpertsUp => {
+            low_rank(program, c)
+        }
+        Op::AdaptLookup => {
+            finite(&[p::AdaptLookup::of(words).scale])?;
+            low_rank(program, c)
         }
         Op::Exchange => exchange(&p::Exchange::of(words)),
         Op::Add | Op::SelectRows => Ok(()),

@@ -325,6 +325,7 @@ fn with_cache(kind: CacheKind) -> Program {
         slots: 1,
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: Vec::new(),
     }
 }

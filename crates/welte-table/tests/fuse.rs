@@ -48,8 +48,10 @@ fn program(commands: Vec<Command>) -> Program {
         slots: 1,
         tokens: 5,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![Pass {
             kind: PassKind::Decode,
+            adapted: false,
             rows: 2,
             outputs: 2,
             width: 10,

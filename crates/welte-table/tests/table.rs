@@ -203,6 +203,7 @@ fn kinds_and_classes_have_names() {
         Class::ALL.map(Class::name),
         [
             "weights",
+            "adapters",
             "cache",
             "scratch decode",
             "scratch prompt",

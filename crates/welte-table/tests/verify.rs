@@ -59,7 +59,8 @@ fn every_op_is_accepted_and_every_buffer_is_needed_to_its_last_byte() {
         .collect();
     ops.sort();
     ops.dedup();
-    assert_eq!(ops, Op::ALL);
+    let others = Op::ALL.iter().filter(|op| !op.is_low_rank());
+    assert_eq!(ops, others.copied().collect::<Vec<_>>());
     for i in 0..program.buffers.len() {
         let mut p = program.clone();
         p.buffers[i].bytes -= 1;
@@ -199,8 +200,8 @@ fn parameters_at_their_limits() {
         ("activation 4 is unknown", |p| {
             set(p, Op::NormMatmulActMul, "act", 4)
         }),
-        ("activation 5 is unknown", |p| {
-            set(p, Op::ExpertsActMul, "act", 5)
+        ("activation 7 is unknown", |p| {
+            set(p, Op::ExpertsActMul, "act", 7)
         }),
         // Without a gate the matrix has half as many rows.
         ("the command wants", |p| set(p, Op::ExpertsActMul, "act", 4)),

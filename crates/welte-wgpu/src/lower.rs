@@ -737,6 +737,11 @@ impl Lowering<'_> {
             | Op::Attention
             | Op::Sample => unreachable!("{name}: `runs` lowers it"),
             Op::Exchange => unreachable!("{name}: a program with ranks was refused"),
+            Op::AdaptDown
+            | Op::AdaptLookup
+            | Op::AdaptUp
+            | Op::AdaptExpertsDown
+            | Op::AdaptExpertsUp => unreachable!("{name}: a program with adapters was refused"),
         }
     }
 

@@ -159,6 +159,9 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     if commands.any(|c| c.op == Op::Exchange) {
         return Some("ranks".to_string());
     }
+    if program.adapters.is_some() {
+        return Some("adapters".to_string());
+    }
     let sizes = Sizes::of(program, gpu.binding);
     if sizes.arena > gpu.binding {
         return Some(format!(

@@ -121,6 +121,14 @@ pub enum Error {
         /// What it lacks.
         what: String,
     },
+    /// An adapter cannot be loaded, unloaded or used.
+    #[error("adapter '{name}': {problem}")]
+    Adapter {
+        /// Its name.
+        name: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// The compiled program breaks a rule: a fault of ours.
     #[error("{origin}: the compiled program is not valid ({problem}); please report this as a bug")]
     Program {

@@ -1,6 +1,6 @@
 //! What to generate, and what came out.
 
-use crate::{Constraint, Error};
+use crate::{Adapter, Constraint, Error};
 use std::sync::Arc;
 use std::time::Duration;
 use welte_device::Logprobs;
@@ -36,6 +36,8 @@ pub struct GenerateOptions {
     pub prompt_logprobs: Option<u32>,
     /// The longest chain; `None`: the engine's default. It never changes the text.
     pub chain: Option<usize>,
+    /// The adapter that is added to the model; `None`: the model alone.
+    pub adapter: Option<Adapter>,
 }
 
 impl Default for GenerateOptions {
@@ -54,6 +56,7 @@ impl Default for GenerateOptions {
             logprobs: None,
             prompt_logprobs: None,
             chain: None,
+            adapter: None,
         }
     }
 }

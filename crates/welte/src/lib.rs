@@ -19,6 +19,7 @@
 //! # Ok(()) }
 //! ```
 
+mod adapter;
 mod average;
 mod cache;
 mod constraint;
@@ -42,6 +43,7 @@ mod text;
 mod video;
 mod vision;
 
+pub use adapter::AdapterSource;
 pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
@@ -53,7 +55,7 @@ pub use divergence::{Divergence, divergence};
 pub use engine::Driver;
 pub use engine::Turns;
 pub use engine::{
-    CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot,
+    Adapter, CancelHandle, Embedding, Engine, EngineOptions, Medium, MediumAt, NodeSnapshot,
     PrefixHostStatus, Request, Session, SlotSnapshot, Snapshot, Speculation, Status, Stream,
     TextToEmbed, WaitingSnapshot,
 };

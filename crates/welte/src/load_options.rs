@@ -1,6 +1,6 @@
 //! How to load a model.
 
-use crate::DeviceChoice;
+use crate::{AdapterSource, DeviceChoice};
 use std::path::PathBuf;
 use welte_device::{Activations, DeviceOptions, Replay, Steps};
 use welte_models::{CompileOptions, Pooling};
@@ -67,6 +67,16 @@ pub struct LoadOptions {
     pub draft_layer: bool,
     /// A head that drafts for the model, trained for it: an EAGLE-3 head as GGUF file or directory.
     pub draft_head: Option<String>,
+    /// Adapters that engines load at their start.
+    pub adapters: Vec<AdapterSource>,
+    /// Adapters that may be loaded at a time; 0: as many as `adapters`.
+    pub max_adapters: u32,
+    /// The highest rank of an adapter; 0: the highest of `adapters`, at least 16.
+    pub max_rank: u32,
+    /// Control vectors, which are added to the outputs of layers: files and their scales.
+    pub control_vectors: Vec<(PathBuf, f32)>,
+    /// The first and the last layer that they are added to; `None`: all that they know.
+    pub control_layers: Option<(u32, u32)>,
     /// Whether the model takes images, and where their encoder is.
     pub images: Images,
     /// The longest chain of tokens decoded in one submission.
@@ -118,6 +128,11 @@ impl Default for LoadOptions {
             features: 0,
             draft_layer: true,
             draft_head: None,
+            adapters: Vec::new(),
+            max_adapters: 0,
+            max_rank: 0,
+            control_vectors: Vec::new(),
+            control_layers: None,
             images: Images::Off,
             max_chain: 256,
             replay: None,

@@ -8,13 +8,14 @@ mod plan;
 
 pub use inspection::Inspection;
 
-use crate::cache::fingerprint;
+use crate::adapter::{AdapterContent, read_all};
+use crate::cache::{fingerprint, sha256};
 use crate::constraint::Grammars;
 use crate::engine::Neighbour;
 use crate::fit::FittedContext;
 use crate::pictures::Eyes;
 use crate::text::TextSide;
-use crate::{DeviceChoice, Error, LoadOptions, Skipped, device, text};
+use crate::{AdapterSource, DeviceChoice, Error, LoadOptions, Skipped, device, text};
 use eyes::Found;
 use inspection::inspect_with_eyes;
 use plan::check_fit;
@@ -27,9 +28,9 @@ use web_time::{Duration, Instant};
 use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
 use welte_formats::checkpoint::Checkpoint;
 use welte_formats::synthetic::Synthetic;
-use welte_formats::{Narrowed, WithDraft};
+use welte_formats::{Dialect, Narrowed, WithDraft};
 use welte_models::{ModelSpec, Survey, VectorSettings};
-use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
+use welte_table::{Format, MemoryPlan, PassKind, Program, Row, Source, cost};
 use welte_text::{ChatTemplate, Message, Rendered, Tokenizer};
 
 /// A loaded model. Clones are cheap and share the weights.
@@ -75,6 +76,10 @@ pub(crate) struct Inner {
     pub(crate) draft_tokens: Option<Vec<u32>>,
     /// It was loaded with a draft head.
     draft_head: bool,
+    /// How its tensors are named.
+    pub(crate) dialect: Dialect,
+    /// The adapters that engines load at their start.
+    pub(crate) adapters: Vec<(AdapterSource, Arc<AdapterContent>)>,
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
@@ -122,6 +127,22 @@ pub fn is_draft_head(source: &str) -> Result<bool, Error> {
         checkpoint.tensor("fc.weight").is_some()
             && checkpoint.tensor("model.norm.weight").is_none(),
     )
+}
+
+/// The fingerprint of a model with what its program adds to it: control vectors.
+fn steered(print: [u8; 32], program: &Program) -> [u8; 32] {
+    let vectors = program
+        .weights
+        .iter()
+        .filter_map(|weight| match &weight.source {
+            Source::Constant(values) if weight.name.ends_with("control vector") => Some(values),
+            _ => None,
+        });
+    let bytes: Vec<u8> = vectors.flatten().flat_map(|v| v.to_le_bytes()).collect();
+    match bytes.is_empty() {
+        true => print,
+        false => sha256([print.as_slice(), &bytes]),
+    }
 }
 
 impl Model {
@@ -261,6 +282,7 @@ impl Model {
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
+        let fingerprint = fingerprint.map(|print| steered(print, &plan.program));
         let draft_tokens = match plan.program.pass(PassKind::Draft) {
             Some(_) => spec.draft_tokens(checkpoint.as_ref())?,
             None => None,
@@ -276,6 +298,8 @@ impl Model {
             };
             facts.push(("draft layer".to_string(), said));
         }
+        // Before the weights, so that a wrong one is found at once.
+        let adapters = read_all(&plan.program, &spec, checkpoint.dialect(), options)?;
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
@@ -305,6 +329,8 @@ impl Model {
                 no_images: found.missing,
                 draft_tokens,
                 draft_head: options.draft_head.is_some(),
+                dialect: checkpoint.dialect(),
+                adapters,
                 grammars: OnceLock::new(),
                 template: side.template,
                 end_tokens: side.end_tokens,
@@ -315,6 +341,13 @@ impl Model {
                 phases: phases.clone(),
             }),
         })
+    }
+
+    /// The name of the adapter that it was loaded with for all requests that choose none.
+    pub fn adapter_for_all(&self) -> Option<&str> {
+        let adapters = self.inner.adapters.iter();
+        let mut for_all = adapters.filter(|(source, _)| source.for_all);
+        for_all.next().map(|(source, _)| source.name.as_str())
     }
 
     /// Where the model comes from.

@@ -2,8 +2,8 @@
 
 use crate::{Error, Model};
 use welte_device::{
-    ChainStart, Choice, Context, Control, Pick, Place, Role, SlotState, Stage, Step, StepOptions,
-    Want,
+    ChainStart, Choice, Context, Control, Pick, Place, Role, SlotAdapter, SlotState, Stage, Step,
+    StepOptions, Want,
 };
 use welte_table::{BufferId, CacheKind, Command, Format, Row, Sampling};
 
@@ -18,6 +18,8 @@ pub struct Stepper {
     /// The tokens in the caches, by position. Its capacity is the context, so it never grows.
     tokens: Vec<u32>,
     step: Step,
+    /// Those of the model, if they are in use.
+    adapters: Vec<SlotAdapter>,
 }
 
 impl Model {
@@ -38,6 +40,7 @@ impl Stepper {
             device: model.inner.loaded.context()?,
             tokens: Vec::with_capacity(model.context()),
             step: Step::with_room(model.program().most_rows() as usize),
+            adapters: Vec::new(),
         })
     }
 
@@ -55,6 +58,27 @@ impl Stepper {
     /// The tokens in the caches.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Uses the adapters that the model was loaded with from now on ([`LoadOptions::adapters`](crate::LoadOptions::adapters)): the
+    /// first for the text, and all in turn in [`Stepper::chain_together`].
+    pub fn use_adapters(&mut self) -> Result<(), Error> {
+        let model = self.model.clone();
+        for (place, (source, content)) in (0..).zip(&model.inner.adapters) {
+            content.write(self.device.as_mut(), place)?;
+            let scale = source.scale;
+            self.adapters.push(SlotAdapter { place, scale });
+        }
+        let state = self.state_of(SLOT);
+        Ok(self.device.set_slot(SLOT, &state)?)
+    }
+
+    fn state_of(&self, slot: u32) -> SlotState<'static> {
+        let count = self.adapters.len().max(1);
+        SlotState {
+            adapter: self.adapters.get(slot as usize % count).copied(),
+            ..SlotState::default()
+        }
     }
 
     /// Forgets all but the first `length` tokens.
@@ -183,7 +207,7 @@ impl Stepper {
             bias,
             history: &self.tokens,
             ends,
-            ..SlotState::default()
+            ..self.state_of(SLOT)
         };
         Ok(self.device.set_slot(SLOT, &state)?)
     }
@@ -249,7 +273,8 @@ impl Stepper {
         };
         let starts: Vec<ChainStart> = (0..slots).map(start).collect();
         for slot in 0..slots {
-            self.device.set_slot(slot, &SlotState::default())?;
+            let state = self.state_of(slot);
+            self.device.set_slot(slot, &state)?;
         }
         let mut made = 0;
         let mut count = |_| {

@@ -117,7 +117,14 @@ fn measure(engine: &Engine, sizes: Sizes) -> anyhow::Result<(f64, f64)> {
 fn answers(engine: &Engine, sizes: Sizes, tokens: usize) -> anyhow::Result<Ends> {
     let vocab = engine.model().vocab();
     let sequences = 0..u64::from(sizes.sequences);
-    let requests = sequences.map(|number| request(number, sizes.prompt, tokens, vocab));
+    // The adapters of --lora in turn.
+    let adapters = engine.adapters();
+    let requests = sequences.map(|number| {
+        let mut request = request(number, sizes.prompt, tokens, vocab);
+        let turn = number as usize % adapters.len().max(1);
+        request.options.adapter = adapters.get(turn).cloned();
+        request
+    });
     let requests: Vec<_> = requests.collect();
     let mut streams = Vec::with_capacity(requests.len());
     let begun = Instant::now();

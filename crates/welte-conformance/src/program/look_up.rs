@@ -55,6 +55,7 @@ pub fn look_up(table: &[Vec<f32>], slots: u32, context: u32) -> (Program, Made) 
         slots,
         tokens: tokens.buffer,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes,
     };
     cost::fill(&mut program);

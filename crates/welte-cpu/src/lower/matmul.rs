@@ -125,6 +125,7 @@ impl Lowering<'_> {
             Op::ExpertsActMul => {
                 let p = params::ExpertsActMul::of(words);
                 let epilogue = match p.matrices() {
+                    _ if p.act >= 5 => experts::Epilogue::Plain,
                     1 => experts::Epilogue::SquaredRelu,
                     _ => experts::Epilogue::ActMul(p.act),
                 };

@@ -1,6 +1,7 @@
 //! Lowering: every command of a pass becomes one or a few phases, whose pointers are resolved and checked.
 #![allow(unsafe_code)]
 
+mod adapt;
 mod altup;
 mod attention;
 mod elementwise;
@@ -36,6 +37,8 @@ struct Lowered<'a> {
     /// It runs over the input rows of a prompt, whose kernels may round activations. Output rows have the kernels of decode
     /// passes, which keep the logits exact.
     prompt: bool,
+    /// It runs over output rows that were chosen.
+    after_choice: bool,
     angles: &'a mut Angles,
     phases: Vec<Phase>,
 }
@@ -61,6 +64,7 @@ impl Lowering<'_> {
                 command,
                 rows: pass.rows_at(index) as usize,
                 prompt: pass.kind != PassKind::Decode && !after_choice,
+                after_choice,
                 angles: &mut angles,
                 phases: Vec::with_capacity(PHASES),
             };
@@ -135,6 +139,11 @@ impl Lowering<'_> {
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
             Op::Mamba2 => self.mamba2(l),
+            Op::AdaptDown => self.adapt_down(l),
+            Op::AdaptLookup => self.adapt_lookup(l),
+            Op::AdaptUp => self.adapt_up(l),
+            Op::AdaptExpertsDown => self.adapt_experts_down(l),
+            Op::AdaptExpertsUp => self.adapt_experts_up(l),
             Op::Exchange => self.exchange(l),
         }
     }

@@ -346,6 +346,8 @@ pub(crate) enum Epilogue {
     ActMul(u32),
     /// The expert has no gate: store `relu(up)^2` there.
     SquaredRelu,
+    /// Store them there as they are.
+    Plain,
     /// Store them in the order of the groups.
     Keep,
 }
@@ -431,7 +433,7 @@ impl ExpertsMatmul {
                         let out = self.y.start.add(at * self.y.stride + first);
                         multiply(tiles, out, self.y.stride);
                     }
-                    Epilogue::SquaredRelu => {
+                    Epilogue::SquaredRelu | Epilogue::Plain => {
                         multiply(tiles, scratch, FUSED_COLUMNS);
                         let bias = self.bias.get(groups.experts * self.n).map(|bias| {
                             let at = expert * self.n + first;
@@ -444,7 +446,9 @@ impl ExpertsMatmul {
                             if let Some(bias) = bias {
                                 y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
                             }
-                            y.iter_mut().for_each(|y| *y = y.max(0.0) * y.max(0.0));
+                            if matches!(self.epilogue, Epilogue::SquaredRelu) {
+                                y.iter_mut().for_each(|y| *y = y.max(0.0) * y.max(0.0));
+                            }
                         }
                     }
                     Epilogue::ActMul(act) => {

@@ -7,6 +7,7 @@
 //! - Rows, outputs and page lists of the state were validated by `welte_device::Checks`.
 #![allow(unsafe_code)]
 
+pub(crate) mod adapt;
 pub(crate) mod altup;
 pub(crate) mod attention;
 pub(crate) mod attention_plain;
@@ -31,7 +32,7 @@ mod vectors;
 
 pub(crate) use crate::kernels::MANY_ROWS;
 use std::sync::{Arc, Mutex};
-use welte_device::{HostScratch, HostSlot, MaskBoard};
+use welte_device::{HostScratch, HostSlot, MaskBoard, SlotAdapter};
 use welte_table::Row;
 
 /// Rows of floats in a buffer.
@@ -149,6 +150,8 @@ pub(crate) struct State {
     pub(crate) plain_argmax: Vec<bool>,
     /// Sampling state of the slots.
     pub(crate) slots: Vec<HostSlot>,
+    /// The adapters of the slots.
+    pub(crate) adapters: Vec<Option<SlotAdapter>>,
     /// Scratch by lane: as many tokens may be chosen at the same time. Each lane has one user, so nobody waits for a lock.
     pub(crate) lanes: Vec<Mutex<HostScratch>>,
     pub(crate) masks: Arc<MaskBoard>,

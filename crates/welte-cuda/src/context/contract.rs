@@ -12,8 +12,8 @@ use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Choice, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery,
-    Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, SlotState, Stage, Step,
-    StepOptions, StepPlan, check_draft, draft_by_steps,
+    Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, SlotAdapter, SlotState, Stage,
+    Step, StepOptions, StepPlan, chain_by_steps, check_draft, draft_by_steps,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program};
 
@@ -236,7 +236,22 @@ impl Context for CudaContext {
         self.checks.slot_state(&self.loaded.program, slot, state)?;
         self.masks.clear(slot);
         self.slots[slot as usize].set(state);
-        Ok(())
+        let adapters = self.loaded.program.adapters.as_ref();
+        let Some(table) = adapters.map(|adapters| adapters.slots) else {
+            return Ok(());
+        };
+        let none = SlotAdapter {
+            place: u32::MAX,
+            scale: 0.0,
+        };
+        let SlotAdapter { place, scale } = state.adapter.unwrap_or(none);
+        let words = [place.to_ne_bytes(), scale.to_ne_bytes()];
+        self.write_bytes(table, 8 * u64::from(slot), words.as_flattened())
+    }
+
+    /// Persistent kernels have other sums than those that adapters take.
+    fn mixes_adapters(&self) -> bool {
+        false
     }
 
     fn masks(&self) -> Arc<MaskBoard> {
@@ -278,7 +293,11 @@ impl Context for CudaContext {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), DeviceError> {
         let most = self.chain_slots();
-        self.checks.chain(&self.loaded.program, starts, most)?;
+        let pass = self.checks.chain(&self.loaded.program, starts, most)?;
+        self.chain_pass = pass;
+        if pass != DECODE {
+            return chain_by_steps(self, starts, control, emit);
+        }
         let made = self.chain_of_slots(starts, control, emit);
         // The outputs belonged to the chain.
         self.last = (DECODE, 0);

@@ -1,7 +1,7 @@
 //! Choices on the host, for settings that the sampling kernel does not know: DRY, typical-p, top-n-sigma, XTC and dynamic
 //! temperature. The logits of a step are on the host anyway.
 
-use super::{CudaContext, DECODE, floats_of};
+use super::{CudaContext, floats_of};
 use crate::Error;
 use welte_device::{
     ChainStart, Choice, Error as DeviceError, Logprobs, Made, SKIPPED, StepChain, is_token,
@@ -71,9 +71,6 @@ impl CudaContext {
         let mut rows = std::mem::take(&mut self.chained);
         rows.clear();
         rows.extend(self.running.iter().map(ChainStart::row));
-        let stepped = self.run_step(DECODE, &rows, &[], rows.len());
-        self.chained = rows;
-        stepped?;
         let mut choices = std::mem::take(&mut self.choices);
         choices.clear();
         let numbered = (0..).zip(&self.running);
@@ -81,8 +78,15 @@ impl CudaContext {
         let mut chosen = std::mem::take(&mut self.chosen);
         chosen.clear();
         chosen.resize(choices.len(), 0);
-        let picked = self.pick_one_by_one(&choices, &mut chosen);
-        (self.choices, self.chosen) = (choices, chosen);
+        let pass = self.chain_pass;
+        let by_host = choices.iter().any(|one| self.is_left_to_host(one.slot));
+        let picked = if by_host {
+            let stepped = self.run_step(pass, &rows, &[], rows.len());
+            stepped.and_then(|_| self.pick_one_by_one(&choices, &mut chosen))
+        } else {
+            self.step_and_pick(pass, &rows, &[], &choices, &mut chosen)
+        };
+        (self.choices, self.chosen, self.chained) = (choices, chosen, rows);
         picked
     }
 }

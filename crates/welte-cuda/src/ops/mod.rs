@@ -1,5 +1,6 @@
 //! The ops, one family per file: the kernels of a command, and the private memory they need.
 
+pub(crate) mod adapters;
 pub(crate) mod altup;
 pub(crate) mod attention;
 pub(crate) mod basic;
@@ -129,6 +130,11 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::Multiply | Op::Cutoff | Op::MatchSquares | Op::AltUpPredict | Op::AltUpCorrect => {
             altup::lower(cx, command, rows)
         }
+        Op::AdaptDown
+        | Op::AdaptLookup
+        | Op::AdaptUp
+        | Op::AdaptExpertsDown
+        | Op::AdaptExpertsUp => adapters::lower(cx, command, rows),
         Op::Exchange => exchange::lower(cx, command, rows),
         Op::HeadsMatmul => heads::lower(cx, command, rows),
         Op::GatedDelta => gated_delta::lower(cx, command, rows),

@@ -362,6 +362,7 @@ impl Sampler {
             masked,
             breakers: _,
             logprobs,
+            adapter: _,
         } = state;
         self.host.set(state);
         let least = if s.min_p > 0.0 {
@@ -495,6 +496,7 @@ mod tests {
             slots: 1,
             tokens: 0,
             features: welte_table::NO_BUFFER,
+            adapters: None,
             passes: Vec::new(),
         }
     }
@@ -527,6 +529,7 @@ mod tests {
             masked: true,
             breakers: &[],
             logprobs: Some(4),
+            adapter: None,
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());

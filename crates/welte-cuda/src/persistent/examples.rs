@@ -192,8 +192,10 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
         slots: 1,
         tokens,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![Pass {
             kind: PassKind::Decode,
+            adapted: false,
             rows: ROWS,
             outputs: ROWS,
             width: s.vocab,

@@ -494,6 +494,7 @@ fn encoder(spec: &SpeechSpec, checkpoint: &dyn Checkpoint) -> Result<Program, Er
         slots: 1,
         tokens: tokens.buffer,
         features: features.buffer,
+        adapters: None,
         passes: vec![pass],
     };
     cost::fill(&mut program);
@@ -657,6 +658,7 @@ fn decoder(
         slots,
         tokens: tokens.buffer,
         features: features.buffer,
+        adapters: None,
         passes,
     };
     cost::fill(&mut program);

@@ -126,6 +126,7 @@ pub fn compile_vision(
         slots: 1,
         tokens: tokens.buffer,
         features,
+        adapters: None,
         passes: vec![pass],
     };
     cost::fill(&mut program);

@@ -81,6 +81,7 @@ fn pass(
 ) -> Pass {
     Pass {
         kind,
+        adapted: false,
         rows,
         outputs,
         width: 1000,
@@ -163,6 +164,7 @@ fn program() -> Program {
         slots: 1,
         tokens: TOKENS,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: vec![
             pass(PassKind::Decode, 16, 16, layers),
             pass(PassKind::Prompt, 512, 1, vec![(None, "head", head())]),

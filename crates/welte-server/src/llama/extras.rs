@@ -1,5 +1,6 @@
 //! llama.cpp's fields that ask for more than the text, in its own completions and in OpenAI's.
 
+use crate::adapters;
 use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
@@ -19,6 +20,7 @@ impl Extras {
         let verbose: bool = fields.take("verbose")?.unwrap_or(ask.report.prompt);
         ask.report.prompt = verbose;
         // All slots share the prompt cache, and tokens are chosen on the device where it can, so these change nothing.
+        adapters::take(fields, ask)?;
         fields.take::<i64>("id_slot")?;
         fields.take::<bool>("backend_sampling")?;
         Ok(Extras { verbose })

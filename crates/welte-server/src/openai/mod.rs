@@ -13,6 +13,7 @@ pub(crate) use responses::{
     retrieve,
 };
 
+use crate::adapters;
 use crate::answer::{End, Reason};
 use crate::app::App;
 use crate::ask::Ask;
@@ -34,7 +35,9 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
         .models
         .all()
         .iter()
-        .map(|entry| describe(&app, entry))
+        .flat_map(|entry| {
+            std::iter::once(describe(&app, entry)).chain(describe_adapters(&app, entry))
+        })
         .chain(app.options.speech.iter().map(describe_speech))
         .collect();
     ok(&json!({ "object": "list", "data": all }))
@@ -44,6 +47,11 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
 pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
     match app.models.find(Some(&id)) {
         Ok(entry) => ok(&describe(&app, &entry)),
+        Err(_) if let Some((entry, adapter)) = app.models.find_adapter(&id) => {
+            let mut all = describe_adapters(&app, &entry).into_iter();
+            let own = all.find(|described| described["welte"]["adapter"] == adapter);
+            ok(&own.unwrap_or(Value::Null))
+        }
         Err(_)
             if app
                 .options
@@ -61,6 +69,22 @@ pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -
     }
 }
 
+/// The adapters of a model, as models whose parent it is. They also answer to `MODEL:ADAPTER`.
+fn describe_adapters(app: &App, entry: &Entry) -> Vec<Value> {
+    let Some(served) = entry.loaded() else {
+        return Vec::new();
+    };
+    let each = served.engine.adapters().into_iter().map(|adapter| {
+        let root = adapters::shown_path(app, adapter.path());
+        json!({
+            "id": adapter.name(), "object": "model", "created": entry.created, "owned_by": "welte",
+            "root": root, "parent": entry.id, "aliases": [format!("{}:{}", entry.id, adapter.name())],
+            "welte": { "loaded": true, "adapter": adapter.name(), "rank": adapter.rank(), "context": served.model.context() },
+        })
+    });
+    each.collect()
+}
+
 fn describe(app: &App, entry: &Entry) -> Value {
     let loaded = entry.loaded();
     let names: Vec<&String> = [&entry.id].into_iter().chain(&entry.aliases).collect();
@@ -68,7 +92,7 @@ fn describe(app: &App, entry: &Entry) -> Value {
     let vision = loaded.as_ref().map(|served| served.model.eyes().is_some());
     json!({
         "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
-        "aliases": names, "tags": app.options.tags,
+        "root": entry.id, "parent": null, "aliases": names, "tags": app.options.tags,
         "welte": { "loaded": loaded.is_some(), "context": context, "vision": vision },
     })
 }

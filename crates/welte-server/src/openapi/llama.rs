@@ -105,6 +105,11 @@ pub(super) const EXTRAS: &[Field] = &[
         "chats also have llama.cpp's response, with the prompt",
     ),
     (
+        "lora",
+        "object[]",
+        "id and scale of an adapter: this one in place of the model's",
+    ),
+    (
         "id_slot",
         "integer",
         "changes nothing: all slots share the prompt cache",
@@ -293,6 +298,52 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
                 ],
                 ENDING,
             ],
+        )
+    },
+    post(
+        "/v1/load_lora_adapter",
+        "vLLM",
+        "Load an adapter",
+        &[&[
+            (
+                "model",
+                "string",
+                "the model's name; without it, the default model",
+            ),
+            ("lora_name", "!string", "what requests call the adapter"),
+            (
+                "lora_path",
+                "!string",
+                "a GGUF file, or a directory of PEFT, on the server",
+            ),
+            ("scale", "number", "how strong it is; 1 by default"),
+            ("load_inplace", "boolean", "in place of one of this name"),
+        ]],
+    ),
+    post(
+        "/v1/unload_lora_adapter",
+        "vLLM",
+        "Unload an adapter",
+        &[&[
+            (
+                "model",
+                "string",
+                "the model's name; without it, the default model",
+            ),
+            ("lora_name", "!string", "the adapter's name"),
+        ]],
+    ),
+    get(
+        "/lora-adapters",
+        "llama.cpp",
+        "The adapters, and how strong each is for requests that choose none",
+    ),
+    Endpoint {
+        method: "post",
+        ..get(
+            "/lora-adapters",
+            "llama.cpp",
+            "Choose the adapter of requests that choose none: a list of id and scale",
         )
     },
     get("/props", "llama.cpp", "The model and the default options"),

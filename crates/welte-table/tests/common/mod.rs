@@ -104,6 +104,7 @@ fn pass(kind: PassKind, rows: u32, outputs: u32, width: u32, commands: Vec<Comma
     };
     Pass {
         kind,
+        adapted: false,
         rows,
         outputs,
         width,
@@ -661,6 +662,7 @@ pub(crate) fn every_op() -> Program {
         slots: 2,
         tokens: TOKENS,
         features: FEATURES,
+        adapters: None,
         passes: vec![
             pass(PassKind::Decode, 3, 3, 10, decode()),
             pass(

@@ -1,6 +1,7 @@
 //! The engine: many requests on one loaded model. One thread owns the device context; handles send it requests and receive
 //! tokens.
 
+mod adapters;
 mod channel;
 mod clock;
 mod disk;
@@ -32,6 +33,7 @@ mod stream;
 mod submit;
 mod thread;
 
+pub use adapters::Adapter;
 #[doc(hidden)]
 pub use clock::Clock;
 pub use embedding::{Embedding, TextToEmbed};
@@ -135,6 +137,10 @@ impl Handle {
             program.slots as usize,
             options.queue.max(1),
             options.clock.clone(),
+            program
+                .adapters
+                .as_ref()
+                .map_or(0, |adapters| adapters.places),
         ));
         let nodes = program.caches.iter().map(|cache| cache.pages as usize);
         let nodes = nodes.max().unwrap_or(0);
@@ -177,6 +183,7 @@ impl Handle {
         if let Some(watcher) = &options.prefix_changes {
             scheduler.watch(watcher.clone());
         }
+        handle.add_adapters_of(model)?;
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }

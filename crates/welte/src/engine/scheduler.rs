@@ -21,6 +21,7 @@ mod run;
 mod texts;
 mod work;
 
+use super::adapters::{LoadedAdapter, Written};
 use super::draft::Speculator;
 use super::encoding::Encoding;
 use super::logprobs::LogprobQueries;
@@ -98,6 +99,11 @@ pub(crate) struct Scheduler {
     /// The tokens that the step at hand has yielded.
     chosen: Vec<u32>,
     logprobs: LogprobQueries,
+    /// Adapters that are not in the banks yet, and those that are.
+    new_adapters: Vec<Arc<LoadedAdapter>>,
+    adapters: Written,
+    /// Sequences with an adapter rest, or those without one, if any do.
+    adapters_rest: bool,
     totals: Totals,
 }
 
@@ -141,6 +147,9 @@ impl Scheduler {
             drafting: None,
             chosen: Vec::with_capacity(slots.max(decode.rows)),
             logprobs: LogprobQueries::with_room(prompt.outputs + slots.max(decode.rows)),
+            new_adapters: Vec::new(),
+            adapters: Written::default(),
+            adapters_rest: false,
             totals: Totals::default(),
             shared,
         }
@@ -166,10 +175,12 @@ impl Scheduler {
     /// One round. After an error the context must be replaced and [`Scheduler::start_over`] called.
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
+        self.write_adapters(context)?;
         self.admit(context)?;
         // The first prompt and its chain may take long.
         self.publish_status();
         self.restore(context)?;
+        self.take_turns(context);
         let encodes = self.encodes();
         let mixed = !encodes && self.mixes(context);
         if !encodes && !mixed {
@@ -197,8 +208,32 @@ impl Scheduler {
         }
     }
 
+    /// Where rows with and without an adapter cannot share a step, they have turns of their own, one after the other.
+    fn take_turns(&mut self, context: &dyn Context) {
+        let adapted = |s: &Sequence| s.adapter.is_some();
+        let some = self.running.iter().any(adapted);
+        let both = some && !self.running.iter().all(adapted) && !context.mixes_adapters();
+        self.adapters_rest = both && !self.adapters_rest;
+        for sequence in &mut self.running {
+            sequence.rests = both && adapted(sequence) == self.adapters_rest;
+        }
+    }
+
+    /// Puts adapters that were loaded into the banks.
+    fn write_adapters(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        if self.new_adapters.is_empty() {
+            return Ok(());
+        }
+        let new = std::mem::take(&mut self.new_adapters);
+        match self.adapters.write(context, new) {
+            Ok(()) => Ok(()),
+            Err(error) => self.fault(context, error),
+        }
+    }
+
     /// The context is new.
     pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
+        self.adapters.renew(context)?;
         self.pages.renew(context);
         self.works(context)
     }
@@ -216,7 +251,7 @@ impl Scheduler {
     /// True if this turn computes prompts together with the sequences that decode.
     pub(super) fn mixes(&self, context: &dyn Context) -> bool {
         let begins = |s: &Sequence| {
-            let computes = s.is_filling() && !s.waits_for_pages() && !s.embeds;
+            let computes = s.is_filling() && !s.waits_for_pages() && !s.embeds && !s.rests;
             computes && s.next_run().0 == Role::Prompt
         };
         self.can_mix(context)

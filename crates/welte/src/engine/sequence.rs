@@ -6,9 +6,9 @@ use super::guide::Guide;
 use super::media::{self, Placed};
 use super::restore::{Fetching, Restore};
 use super::spelling::Stops;
-use crate::cache::{GENERATED, Key, MediaNumbers, feature_key};
+use crate::cache::{GENERATED, Key, MediaNumbers, feature_key, sha256};
 use crate::generate::check_options;
-use crate::{Error, GenerateOptions, Model, Request};
+use crate::{Adapter, Error, GenerateOptions, Model, Request};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -112,6 +112,12 @@ pub(crate) struct Sequence {
     /// Why it ends, once it does.
     pub(crate) end: Option<Result<Finish, Error>>,
     pub(crate) out: Arc<Channel>,
+    /// What is added to its products. Its place stays its own until the sequence ends.
+    pub(crate) adapter: Option<Adapter>,
+    /// It leaves this turn to those with an adapter, or to those without one.
+    pub(crate) rests: bool,
+    /// The number of what the adapter adds; 0 without one. Part of the keys of its tokens.
+    adapted: u32,
     /// The engine that counts it, once it has been accepted.
     pub(crate) counted_by: Option<Arc<AtomicUsize>>,
 }
@@ -240,6 +246,12 @@ impl Sequence {
             draft: None,
             end,
             out: Arc::new(out(room)),
+            adapter: options
+                .adapter
+                .clone()
+                .filter(|adapter| adapter.of_slot().is_some()),
+            rests: false,
+            adapted: 0,
             counted_by: None,
         })
     }
@@ -275,7 +287,7 @@ impl Sequence {
 
     /// True if a chain can go on with it.
     pub(crate) fn is_decoding(&self) -> bool {
-        !self.is_filling() && !self.stalled
+        !self.is_filling() && !self.stalled && !self.rests
     }
 
     /// True if its complete prompt yields a token by choice.
@@ -317,10 +329,27 @@ impl Sequence {
         prompt.for_each(|key| *key &= !GENERATED);
     }
 
-    /// Gives its media their numbers, and their features keys. Without a number it does not use the prefix cache.
+    /// The key of a token of a prompt.
+    pub(crate) fn key(&self, token: u32) -> Key {
+        feature_key(self.adapted, token)
+    }
+
+    /// Gives its media and its adapter their numbers, and what depends on them keys. Without a number it does not use the prefix
+    /// cache. The same medium has another number with another adapter.
     pub(crate) fn number_media(&mut self, numbers: &mut MediaNumbers) {
+        let adapter = self.adapter.as_ref().and_then(Adapter::identity);
+        if let Some(adapter) = &adapter {
+            match numbers.number(adapter) {
+                Some(number) => self.adapted = number,
+                None => self.shared = false,
+            }
+            let adapted = feature_key(self.adapted, 0);
+            self.keys.iter_mut().for_each(|key| *key |= adapted);
+        }
         for placed in &mut self.media {
-            match numbers.number(placed.medium.content()) {
+            let content = placed.medium.content();
+            let joined = adapter.map(|adapter| sha256([adapter.as_slice(), content]));
+            match numbers.number(joined.as_ref().unwrap_or(content)) {
                 Some(number) => placed.number = number,
                 None => self.shared = false,
             }
@@ -363,6 +392,7 @@ impl Sequence {
             breakers: &self.breakers,
             masked: self.guide.is_some(),
             logprobs: self.top,
+            adapter: self.adapter.as_ref().and_then(Adapter::of_slot),
         }
     }
 

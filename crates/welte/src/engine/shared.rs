@@ -1,5 +1,6 @@
 //! What the handles of an engine and its thread share.
 
+use super::adapters::{Loadable, LoadedAdapter};
 use super::clock::Clock;
 use super::encoder::{Job, RunsPasses};
 use super::sequence::Sequence;
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) max_requests: usize,
     pub(crate) queue: usize,
     pub(crate) clock: Clock,
+    pub(crate) adapters: Loadable,
     /// Turns that the scheduler has completed.
     pub(crate) turns: AtomicU64,
 }
@@ -48,6 +50,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) arrivals: Vec<Sequence>,
+    /// Adapters that are to be written into the banks, before the arrivals begin.
+    pub(crate) adapters: Vec<Arc<LoadedAdapter>>,
     /// Passes of encoders.
     pub(crate) passes: Vec<Job>,
     /// Somebody asks to forget all prefixes.
@@ -72,7 +76,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// True if nothing has arrived.
     pub(crate) fn is_empty(&self) -> bool {
-        self.arrivals.is_empty() && self.passes.is_empty()
+        self.arrivals.is_empty() && self.passes.is_empty() && self.adapters.is_empty()
     }
 }
 
@@ -94,7 +98,7 @@ impl RunsPasses for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(slots: usize, queue: usize, clock: Clock) -> Shared {
+    pub(crate) fn new(slots: usize, queue: usize, clock: Clock, adapters: u32) -> Shared {
         let max_requests = slots + queue;
         let inbox = Inbox {
             arrivals: Vec::with_capacity(max_requests),
@@ -108,6 +112,7 @@ impl Shared {
             max_requests,
             queue,
             clock,
+            adapters: Loadable::new(adapters),
             turns: AtomicU64::new(0),
         }
     }
@@ -173,7 +178,7 @@ mod tests {
         let sequence = Sequence::new(&model, &Request::new(vec![1]), out).unwrap();
         let (out, shared) = (
             sequence.out.clone(),
-            Arc::new(Shared::new(1, 1, Clock::default())),
+            Arc::new(Shared::new(1, 1, Clock::default(), 0)),
         );
         shared.push(sequence).unwrap();
         shared.closed(Some("a fault".to_string()));

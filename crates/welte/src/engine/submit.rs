@@ -91,6 +91,10 @@ impl Session {
         let mut request = Request::new(prompt.tokens);
         request.media = prompt.media;
         request.options = options.clone();
+        if request.options.adapter.is_none() {
+            let for_all = self.model().adapter_for_all();
+            request.options.adapter = for_all.and_then(|name| self.engine.adapter(name));
+        }
         self.engine
             .submit_cancellable(request, self.cancelled.clone())
     }
@@ -126,6 +130,14 @@ impl Engine {
         if self.model.is_encoder() {
             let origin = self.model.origin().to_string();
             return Err(Error::NoText { origin });
+        }
+        if let Some(adapter) = &request.options.adapter
+            && !self.handle.shared.adapters.owns(adapter)
+        {
+            return Err(Error::Adapter {
+                name: adapter.name().to_string(),
+                problem: "belongs to another engine".into(),
+            });
         }
         let clock = &self.handle.shared.clock;
         let started = clock.now();

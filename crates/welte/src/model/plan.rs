@@ -1,5 +1,6 @@
 //! From a checkpoint to a plan: which device, which sizes, and what the device will allocate.
 
+use crate::adapter::with_adapters;
 use crate::fit::{self, FittedContext};
 use crate::{DEFAULT_CONTEXT, Error, LoadOptions};
 use std::sync::Arc;
@@ -117,7 +118,8 @@ pub(super) fn plan_on(
         prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
-    let program = welte_models::compile(spec, checkpoint, &compile)?;
+    let mut program = welte_models::compile(spec, checkpoint, &compile)?;
+    with_adapters(&mut program, spec, checkpoint, options)?;
     let patterns = if options.fused {
         device.patterns()
     } else {
@@ -133,6 +135,15 @@ fn plan_encoder(
     spec: &ModelSpec,
     options: &LoadOptions,
 ) -> Result<Plan, Error> {
+    let steers = !options.control_vectors.is_empty();
+    if !options.adapters.is_empty() || options.max_adapters > 0 || steers {
+        return Err(Error::NoText {
+            origin: format!(
+                "{} takes no adapters and control vectors, since it",
+                checkpoint.origin()
+            ),
+        });
+    }
     let settings = welte_models::vector_settings(checkpoint)?;
     let context = match options.context {
         0 => {
@@ -178,6 +189,9 @@ pub(crate) fn plan_program(
         device: device.info().id,
         what,
     };
+    if program.adapters.is_some() && !device.adapts() {
+        return Err(unsupported("adapters (--lora, --max-adapters)".to_string()));
+    }
     if let Some(what) = device.missing(&program) {
         return Err(unsupported(what));
     }

@@ -36,6 +36,7 @@ fn program() -> Program {
         slots: 1,
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: Vec::new(),
     }
 }

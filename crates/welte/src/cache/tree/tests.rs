@@ -44,6 +44,7 @@ fn program(caches: Vec<CacheSpec>) -> Program {
         slots: 1,
         tokens: 0,
         features: welte_table::NO_BUFFER,
+        adapters: None,
         passes: Vec::new(),
     }
 }

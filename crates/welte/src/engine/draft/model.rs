@@ -159,6 +159,7 @@ impl DraftModel {
                     // The guide checks what is guessed.
                     masked: false,
                     logprobs: None,
+                    adapter: None,
                     ..state
                 };
                 self.context.set_slot(sequence.slot, &state)?;

@@ -15,6 +15,7 @@ impl Scheduler {
             let mut inbox = self.shared.inbox();
             let arrived = !inbox.arrivals.is_empty();
             self.waiting.append(&mut inbox.arrivals);
+            self.new_adapters.append(&mut inbox.adapters);
             self.encoding.take(&mut inbox.passes);
             inbox.ping = false;
             (arrived, std::mem::take(&mut inbox.forget))

@@ -2,7 +2,7 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
-use crate::engine::sequence::Part;
+use crate::engine::sequence::{Part, Sequence};
 use welte_device::{ChainStart, Context};
 
 impl Scheduler {
@@ -18,7 +18,8 @@ impl Scheduler {
         self.reserve_next(context)?;
         self.starts.clear();
         let drafts = !one && self.plan_drafts();
-        let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        let waits = |s: &Sequence| s.is_filling() || s.rests;
+        let filling = self.running.iter().any(waits) || self.could_admit();
         let single = one || filling || self.encoding.waits() || !self.guides_keep_up();
         let speculator = self.speculator.as_ref();
         let mut common = if drafts {

@@ -48,7 +48,7 @@ impl Scheduler {
             later -= usize::from(sequence.is_filling());
             let mut left = budget.saturating_sub(self.step.rows.len());
             let computes = sequence.is_filling() && !sequence.waits_for_pages() && !sequence.embeds;
-            if !computes || left == 0 {
+            if !computes || sequence.rests || left == 0 {
                 continue;
             }
             let (own, run) = sequence.next_run();

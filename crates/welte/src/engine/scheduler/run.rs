@@ -3,7 +3,7 @@
 use super::work::{Plan, Share, Work, shares};
 use super::{ContextLost, Scheduler};
 use crate::Error;
-use crate::cache::{GENERATED, Key};
+use crate::cache::GENERATED;
 use crate::engine::channel::Finish;
 use crate::engine::guide::Guide;
 use crate::engine::sequence::{Part, Sequence};
@@ -306,7 +306,7 @@ impl Sequence {
             return false;
         }
         self.tokens.push(token);
-        self.keys.push(Key::from(token) | GENERATED);
+        self.keys.push(self.key(token) | GENERATED);
         if let Some(draft) = &mut self.draft {
             draft.push(&self.tokens);
         }

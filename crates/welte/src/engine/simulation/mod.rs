@@ -178,6 +178,7 @@ fn engine(
         program.slots as usize,
         world.shape.queue,
         world.clock.clone(),
+        0,
     ));
     let disk = disk.and_then(|(folder, random)| open(folder, random, program, &world.clock));
     let options = EngineOptions {

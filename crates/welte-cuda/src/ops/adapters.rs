@@ -1,0 +1,140 @@
+//! Low-rank parts of products.
+
+use crate::Error;
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::mirror::{Layout, mirrored};
+use welte_table::{Bank, BufferRef, Command, Op, params};
+
+/// Threads per block.
+const THREADS: u32 = 256;
+/// Values of h per block of `adapt_down`.
+const RANKS: u32 = 8;
+
+mirrored! {
+    /// `AdapterArgs` of `adapters.cu`.
+    #[derive(Default)]
+    struct AdapterArgs = "AdapterArgs" {
+        step: u64,
+        rows: u64,
+        outputs: u64,
+        slots: u64,
+        bank: u64,
+        x: u64,
+        y: u64,
+        part_of: u64,
+        tokens: u64,
+        place_bytes: u64,
+        a_at: u64,
+        b_at: u64,
+        n: u32,
+        k: u32,
+        parts: u32,
+        rank: u32,
+        x_stride: u32,
+        y_stride: u32,
+        single: u32,
+        wide: u32,
+        scale: f32,
+        pad: u32,
+    }
+}
+
+/// The structs that the kernels check.
+pub(crate) const MIRRORS: &[Layout] = &[AdapterArgs::LAYOUT];
+
+/// The kernel of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let missing = || Error::Program("a command lacks its bank".to_string());
+    let bank = Bank::of(command).filter(|bank| bank.experts == 1);
+    let bank = bank.ok_or_else(missing)?;
+    let adapters = cx.program.adapters.as_ref().ok_or_else(missing)?;
+    let whole = |buffer| BufferRef { buffer, offset: 0 };
+    let [first, second, third, _] = command.buffers;
+    let common = AdapterArgs {
+        step: cx.step,
+        rows: cx.places.step,
+        outputs: if cx.step == cx.places.step {
+            0
+        } else {
+            cx.places.outputs
+        },
+        slots: cx.buffer(whole(adapters.slots)),
+        bank: cx.buffer(second),
+        x: cx.buffer(first),
+        y: cx.buffer(third),
+        place_bytes: bank.place_bytes().ok_or_else(missing)?,
+        a_at: bank.head_bytes(),
+        b_at: bank.b_at(0),
+        n: bank.n,
+        k: bank.k,
+        parts: bank.parts,
+        rank: bank.rank,
+        single: u32::from(rows == 1),
+        ..AdapterArgs::default()
+    };
+    let aligned =
+        |stride: u32, at: BufferRef| stride.is_multiple_of(4) && at.offset.is_multiple_of(16);
+    let (function, blocks, a) = match command.op {
+        Op::AdaptDown => {
+            let p = params::AdaptDown::of(&command.params);
+            let wide = p.k.is_multiple_of(8) && aligned(p.x_stride, first);
+            let a = AdapterArgs {
+                x_stride: p.x_stride,
+                y_stride: p.h_stride,
+                wide: wide.into(),
+                ..common
+            };
+            ("adapt_down", p.parts * p.rank.div_ceil(RANKS), a)
+        }
+        Op::AdaptLookup => {
+            let p = params::AdaptLookup::of(&command.params);
+            let a = AdapterArgs {
+                x: 0,
+                tokens: common.x,
+                y_stride: p.h_stride,
+                scale: p.scale,
+                ..common
+            };
+            ("adapt_lookup", 1, a)
+        }
+        _ => {
+            let p = params::AdaptUp::of(&command.params);
+            let wide = p.rank.is_multiple_of(8) && aligned(p.h_stride, first);
+            let a = AdapterArgs {
+                part_of: cx.vector(command.weights[0]),
+                x_stride: p.h_stride,
+                y_stride: p.y_stride,
+                // B begins at a multiple of 16 bytes if A does not end elsewhere.
+                wide: (wide && bank.b_at(0).is_multiple_of(16)).into(),
+                ..common
+            };
+            ("adapt_up", p.n.div_ceil(THREADS), a)
+        }
+    };
+    Ok(vec![Node::Kernel(Launch {
+        unit: unit(),
+        function,
+        grid: [rows.max(1), blocks, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: THREADS,
+        shared: 0,
+        args: args(&a),
+    })])
+}
+
+fn unit() -> Unit {
+    Unit {
+        file: "adapters.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    }
+}
+
+/// The units that tests compile.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    vec![Listed {
+        unit: unit(),
+        hot: true,
+    }]
+}
