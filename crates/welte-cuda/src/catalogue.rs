@@ -76,7 +76,7 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
 }
 
 /// The structs of launches, as Rust has them. (Those of the persistent kernels are checked by their own sources.)
-const MIRRORS: [&[Layout]; 20] = [
+const MIRRORS: [&[Layout]; 21] = [
     adapters::MIRRORS,
     altup::MIRRORS,
     attention::MIRRORS,
