@@ -4,6 +4,7 @@
 mod chain;
 mod contract;
 mod cublas;
+mod draft_graphs;
 mod drafts;
 mod host_choice;
 mod logprob_kernels;
@@ -33,8 +34,8 @@ use crate::ops::encode::TileLists;
 use crate::ops::exchange::Inbox;
 use crate::ops::sample::{Guess, SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
-use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD};
-use drafts::DraftGraphs;
+use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD, state_of};
+use draft_graphs::DraftGraphs;
 use logprob_kernels::LogprobKernels;
 use persistent_kernel::Persistent;
 use ranks::{Seated, Together};
@@ -660,11 +661,6 @@ impl CudaContext {
                 .launch(&kernels[nth], [blocks, count, 1], bytes_of(&args))
         }
     }
-}
-
-/// The `RowState` of a row that may make `left` tokens. Rows number theirs in turn, after `serial`.
-fn state_of(serial: u32, row: u32, left: u32) -> [u32; 4] {
-    [serial.wrapping_add(1 + row), left, 0, 0]
 }
 
 /// The first values of a block.

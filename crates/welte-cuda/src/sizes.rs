@@ -14,6 +14,11 @@ pub(crate) const ROW_BYTES: usize = 32;
 /// Bytes of a `RowState`.
 pub(crate) const STATE_BYTES: usize = 16;
 
+/// The `RowState` of a row that may make `left` tokens. Rows number theirs in turn, after `serial`.
+pub(crate) fn state_of(serial: u32, row: u32, left: u32) -> [u32; 4] {
+    [serial.wrapping_add(1 + row), left, 0, 0]
+}
+
 /// Bytes of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {

@@ -9,6 +9,7 @@ mod ggml;
 pub mod gguf;
 pub mod hf;
 pub mod importance;
+mod lora;
 mod mapped;
 mod narrowed;
 mod open;

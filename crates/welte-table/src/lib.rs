@@ -7,6 +7,7 @@
 mod access;
 mod adapt;
 mod affine;
+mod bank;
 pub mod cost;
 mod deal;
 mod format;
@@ -24,8 +25,9 @@ mod table;
 mod verify;
 
 pub use access::{Access, Extent, accesses};
-pub use adapt::{AdaptOptions, Adapters, Bank, BankSpec, SetRows, adapt};
+pub use adapt::{AdaptOptions, adapt};
 pub use affine::Affine;
+pub use bank::{Adapters, Bank, BankSpec, SetRows};
 pub use deal::Deal;
 pub use format::Format;
 pub use fuse::{

@@ -20,6 +20,7 @@
 //! ```
 
 mod adapter;
+mod adapter_source;
 mod average;
 mod cache;
 mod constraint;
@@ -43,7 +44,7 @@ mod text;
 mod video;
 mod vision;
 
-pub use adapter::AdapterSource;
+pub use adapter_source::AdapterSource;
 pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};

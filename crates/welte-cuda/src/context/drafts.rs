@@ -1,29 +1,18 @@
 //! Guesses of the program's draft layer: each is what the next one reads, without the host in between.
 #![allow(unsafe_code)]
 
-use super::{CudaContext, state_of};
+use super::CudaContext;
 use crate::Error;
 use crate::graph::{Graph, Nodes};
 use crate::launch::bytes_of;
 use crate::ops::sample::Guess;
-use crate::sizes::STATE_BYTES;
-use std::collections::BTreeMap;
+use crate::sizes::{STATE_BYTES, state_of};
 use welte_device::{Replay, Step, Want};
 use welte_table::{PassKind, Row};
 
 /// Slots whose further guesses have a graph, and rows that a step verifies for one slot which the draft layer follows by a graph.
 const GRAPH_SLOTS: u32 = 4;
 const GRAPH_ROWS: u32 = 8;
-
-/// Draft steps by their numbers of rows and of output rows.
-#[derive(Default)]
-pub(super) struct DraftGraphs(BTreeMap<[u32; 2], Graph>);
-
-impl DraftGraphs {
-    pub(super) fn all(&self) -> impl Iterator<Item = &Graph> {
-        self.0.values()
-    }
-}
 
 impl CudaContext {
     /// Builds the graphs of draft steps, unless there are any.
@@ -32,7 +21,7 @@ impl CudaContext {
         let Some(pass) = program.pass(PassKind::Draft) else {
             return Ok(());
         };
-        if !self.draft_graphs.0.is_empty() {
+        if !self.draft_graphs.is_empty() {
             return Ok(());
         }
         let outputs = program.passes[pass].outputs;
@@ -41,7 +30,7 @@ impl CudaContext {
         for size in follow.chain(together) {
             let all = |nodes: &mut Nodes<'_>| self.add_pass(nodes, pass, size, |_| true);
             let graph = Graph::once(&self.gpu, all)?;
-            self.draft_graphs.0.insert(size, graph);
+            self.draft_graphs.insert(size, graph);
         }
         Ok(())
     }
@@ -54,7 +43,7 @@ impl CudaContext {
         outputs: usize,
     ) -> Result<(), Error> {
         let size = [rows.len() as u32, outputs as u32];
-        match self.draft_graphs.0.get(&size) {
+        match self.draft_graphs.get(size) {
             Some(graph) if self.by_graph() => graph.launch(),
             _ => self.replay(pass, 0..usize::MAX, false, rows, outputs),
         }

@@ -9,6 +9,7 @@ mod layer_inputs;
 mod recurrent;
 mod shared;
 mod state;
+mod tap;
 
 use super::checks::{Checked, check_program, possible};
 use super::instruction::TUNED_VARIANTS;
@@ -22,9 +23,8 @@ use beside::BESIDE;
 use experts::is_router;
 use recurrent::is_small_part;
 use shared::{gate_rows, is_score};
-pub(super) use state::Recorder;
 pub(super) use state::rows_of;
-use state::{InputNorm, PendingNorm, Product};
+use state::{InputNorm, PendingNorm, Product, Recorder};
 use std::collections::BTreeMap;
 use welte_table::{
     BufferId, CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Pass, accesses, params,

@@ -3,10 +3,9 @@
 //! A place belongs to an adapter as long as anybody has a handle of it: a request that runs keeps its adapter after that was unloaded, and
 //! the place is free once the request has ended.
 
-use super::Engine;
 use crate::adapter::AdapterContent;
 use crate::cache::{Sha256, sha256};
-use crate::{AdapterSource, Error, Model};
+use crate::{AdapterSource, Error};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use welte_device::{Context, Error as DeviceError, SlotAdapter};
@@ -108,7 +107,7 @@ impl Loadable {
     }
 
     /// Takes an adapter in. `write` is told of it before anybody can name it.
-    fn add(
+    pub(super) fn add(
         &self,
         source: AdapterSource,
         content: Arc<AdapterContent>,
@@ -159,67 +158,26 @@ impl Loadable {
         })
     }
 
+    /// The adapters that can be named, in the order in which they were loaded.
+    pub(super) fn all(&self) -> Vec<Adapter> {
+        locked(&self.list).clone()
+    }
+
+    /// Refuses a name that is taken.
+    pub(super) fn check(&self, name: &str) -> Result<(), Error> {
+        self.check_name(&locked(&self.list), name)
+    }
+
+    /// Takes an adapter out. False if there is none of this name.
+    pub(super) fn remove(&self, name: &str) -> bool {
+        let mut list = locked(&self.list);
+        let at = list.iter().position(|adapter| adapter.name() == name);
+        at.map(|at| list.remove(at)).is_some()
+    }
+
     /// Whether an adapter is one of this engine's.
     pub(crate) fn owns(&self, adapter: &Adapter) -> bool {
         Arc::ptr_eq(&self.free, &adapter.loaded.free)
-    }
-}
-
-impl Engine {
-    /// The adapters that requests may name, in the order in which they were loaded.
-    pub fn adapters(&self) -> Vec<Adapter> {
-        locked(&self.handle.shared.adapters.list).clone()
-    }
-
-    /// The adapter of this name.
-    pub fn adapter(&self, name: &str) -> Option<Adapter> {
-        let list = locked(&self.handle.shared.adapters.list);
-        list.iter().find(|adapter| adapter.name() == name).cloned()
-    }
-
-    /// Loads an adapter. Requests that run are not disturbed.
-    pub fn load_adapter(&self, source: &AdapterSource) -> Result<Adapter, Error> {
-        let adapters = &self.handle.shared.adapters;
-        adapters.check_name(&locked(&adapters.list), &source.name)?;
-        let content = Arc::new(AdapterContent::read(&self.model, source)?);
-        self.handle.add_adapter(source.clone(), content)
-    }
-
-    /// Removes an adapter: no further request can name it. Those that run with it end as they would have ended, and its place is
-    /// free afterwards.
-    pub fn unload_adapter(&self, name: &str) -> Result<(), Error> {
-        let mut list = locked(&self.handle.shared.adapters.list);
-        let at = list.iter().position(|adapter| adapter.name() == name);
-        let at = at.ok_or_else(|| Error::Adapter {
-            name: name.to_string(),
-            problem: "is not loaded".into(),
-        })?;
-        list.remove(at);
-        Ok(())
-    }
-}
-
-impl super::Handle {
-    fn add_adapter(
-        &self,
-        source: AdapterSource,
-        content: Arc<AdapterContent>,
-    ) -> Result<Adapter, Error> {
-        let shared = &self.shared;
-        let added = shared.adapters.add(source, content, |loaded| {
-            // Requests that name it come after it.
-            shared.inbox().adapters.push(loaded);
-        });
-        shared.wake();
-        added
-    }
-
-    /// The adapters that the model was loaded with.
-    pub(super) fn add_adapters_of(&self, model: &Model) -> Result<(), Error> {
-        for (source, content) in &model.inner.adapters {
-            self.add_adapter(source.clone(), content.clone())?;
-        }
-        Ok(())
     }
 }
 

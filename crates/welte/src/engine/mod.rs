@@ -12,6 +12,7 @@ mod encoding;
 mod features;
 mod guide;
 mod host;
+mod load_adapters;
 mod logprobs;
 mod media;
 mod medium;

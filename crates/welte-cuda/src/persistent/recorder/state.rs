@@ -74,7 +74,7 @@ pub(super) struct StagedInput {
     pub(super) arrangement: u32,
 }
 
-pub(in super::super) struct Recorder<'a> {
+pub(super) struct Recorder<'a> {
     pub(super) cx: &'a Inputs<'a>,
     pub(super) pass: &'a Pass,
     pub(super) budget: SharedMemoryBudget,
@@ -130,7 +130,7 @@ pub(in super::super) struct Recorder<'a> {
     /// The last exchange of what an instruction publishes to all ranks.
     pub(super) exchanged: Option<usize>,
     /// What leaves hidden states for a draft pass.
-    pub(in super::super) tap: Option<Tap>,
+    pub(super) tap: Option<Tap>,
     pub(super) kv_format: Format,
     pub(super) several_sizes: bool,
 }
@@ -350,7 +350,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Where a vector is read from, and which write the reader waits for.
-    pub(in super::super) fn read(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+    pub(super) fn read(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
         if !at.offset.is_multiple_of(16) {
             return Err("an input that is not aligned".to_string());
         }
@@ -364,7 +364,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Where a vector is written, and the number of the write. Parts that are written without a read in between are one write.
-    pub(in super::super) fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+    pub(super) fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
         self.change(at.buffer)?;
         let vector = self.vector(at.buffer)?;
         if vector.read {
@@ -415,13 +415,13 @@ impl<'a> Recorder<'a> {
     }
 
     /// Appends an instruction whose work the blocks do not share out by rows of a matrix.
-    pub(in super::super) fn push_unshared(&mut self, index: usize, instruction: Instruction) {
+    pub(super) fn push_unshared(&mut self, index: usize, instruction: Instruction) {
         let shares = vec![Share { first: 0, rows: 0 }; self.blocks as usize];
         self.push(index, instruction, shares);
     }
 
     /// An instruction that a variant's code runs.
-    pub(in super::super) fn instruction(&mut self, variant: Variant) -> Instruction {
+    pub(super) fn instruction(&mut self, variant: Variant) -> Instruction {
         Instruction::of(self.variants.add(variant))
     }
 
@@ -432,10 +432,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// As [`Recorder::read`], of a vector that every block may have a copy of. True if it has.
-    pub(in super::super) fn read_or_own(
-        &mut self,
-        at: BufferRef,
-    ) -> Result<(bool, (u32, u8)), String> {
+    pub(super) fn read_or_own(&mut self, at: BufferRef) -> Result<(bool, (u32, u8)), String> {
         let local = self.hidden == Some(at);
         let read = if local { (0, 0) } else { self.read(at)? };
         Ok((local, read))
