@@ -267,6 +267,7 @@ pub(super) fn compile(
         slots: 1,
         tokens: tokens.buffer,
         features,
+        adapters: None,
         passes: vec![pass],
     };
     cost::fill(&mut program);
