@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{ChainStart, Replay, Sampling, Stepper};
+use welte::{ChainStart, Replay, ReplayTools, Sampling, Stepper};
 use welte_report::profile::{Part, Report, Timed, html, json, text};
 use welte_report::trace::{self, Step};
 
@@ -112,7 +112,10 @@ fn timed_by_command(stepper: &mut Stepper, name: &'static str, tokens: u32) -> P
 fn generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
     stepper.set_sampling(&Sampling::default(), &[], &[])?;
     let tools = stepper.context().replays();
-    if tools.is_some_and(|tools| tools.replaying().replay == Replay::Persistent) {
+    let by_kernel = |tools: &mut dyn ReplayTools| {
+        tools.has_timeline() && tools.replaying().replay == Replay::Persistent
+    };
+    if tools.is_some_and(by_kernel) {
         return persistent_generation(stepper, tokens);
     }
     stepper.context().set_profiling(true)?;

@@ -31,6 +31,12 @@ pub fn start(ordinal: u32) {
     }
 }
 
+/// Whether the first `count` GPUs can use each other's memory, as ranks do.
+pub fn reach_each_other(count: u32) -> bool {
+    let devices: Vec<u32> = (0..count).collect();
+    gpu::Reach::among(&devices).is_ok_and(|reach| reach > gpu::Reach::Nothing)
+}
+
 /// A GPU that may not exist, for planning: one of [`GPUS`](crate::GPUS).
 pub fn assumed_device(name: &str, options: &DeviceOptions) -> Option<Arc<dyn Device>> {
     let gpu = info::known(name)?;

@@ -34,6 +34,51 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above; the driver's calls are thread-safe.
 unsafe impl Sync for Gpu {}
 
+/// What GPUs can do with each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    Nothing,
+    /// Read and write it.
+    Write,
+    /// Count in it, too.
+    Count,
+}
+
+impl Reach {
+    /// What each of these GPUs, of which one may be named several times, can do with the memory of each other one.
+    pub(crate) fn among(devices: &[u32]) -> Result<Reach, Error> {
+        let handle = |device: &u32| -> Result<sys::CUdevice, Error> {
+            let device = info::info(*device)?.device;
+            let mut handle = 0;
+            // SAFETY: the device exists, and the driver writes its handle.
+            let found = unsafe { sys::cuDeviceGet(&mut handle, device as i32) };
+            check(found, "opening the GPU").map(|()| handle)
+        };
+        let handles: Vec<_> = devices.iter().map(handle).collect::<Result<_, _>>()?;
+        let mut least = Reach::Count;
+        for from in &handles {
+            for to in handles.iter().filter(|to| *to != from) {
+                let (mut writes, mut counts) = (0, 0);
+                let attribute =
+                    sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+                // SAFETY: both devices exist, and the driver writes two numbers.
+                unsafe {
+                    let what = "asking which GPUs reach each other";
+                    check(sys::cuDeviceCanAccessPeer(&mut writes, *from, *to), what)?;
+                    let asked = sys::cuDeviceGetP2PAttribute(&mut counts, attribute, *from, *to);
+                    check(asked, what)?;
+                }
+                least = least.min(match (writes, counts) {
+                    (0, _) => Reach::Nothing,
+                    (_, 0) => Reach::Write,
+                    _ => Reach::Count,
+                });
+            }
+        }
+        Ok(least)
+    }
+}
+
 impl Gpu {
     /// Opens a GPU's primary context and creates a stream of its own.
     pub(crate) fn open(device: u32) -> Result<Gpu, Error> {

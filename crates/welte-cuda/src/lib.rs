@@ -35,7 +35,7 @@ mod upload;
 
 pub use catalogue::{Compiled, Depth, compile_all, compile_alone};
 pub use context::CudaContext;
-pub use device::{CudaDevice, assumed_device, device, start};
+pub use device::{CudaDevice, assumed_device, device, reach_each_other, start};
 pub use error::Error;
 pub use info::{GPUS, GpuInfo, h200};
 pub use load::CudaProgram;

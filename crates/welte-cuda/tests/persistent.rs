@@ -119,8 +119,6 @@ fn every_position_around_the_first_split_agrees_with_the_graph() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are not a multiple of a tile,
-/// ropes of a part of a head; contexts of one position, of one split and of many.
 #[test]
 #[ignore = "needs a GPU"]
 fn rows_too_long_for_the_ring_are_multiplied_by_columns() {
@@ -157,6 +155,8 @@ fn rows_too_long_for_the_ring_are_multiplied_by_columns() {
     }
 }
 
+/// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are not a multiple of a tile,
+/// ropes of a part of a head; contexts of one position, of one split and of many.
 #[test]
 #[ignore = "needs a GPU"]
 fn attention_of_every_shape_agrees_with_the_graph() {

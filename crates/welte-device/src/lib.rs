@@ -345,6 +345,11 @@ pub trait ReplayTools {
     /// Replays chains in another way from now on.
     fn set_replay(&mut self, replay: Replay) -> Result<(), Error>;
 
+    /// Whether [`ReplayTools::timeline`] answers.
+    fn has_timeline(&self) -> bool {
+        true
+    }
+
     /// Decodes `steps` tokens with clocks on, and says which worker did what in the last step.
     fn timeline(&mut self, start: ChainStart) -> Result<Timeline, Error>;
 

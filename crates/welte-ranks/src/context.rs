@@ -424,7 +424,7 @@ impl Context for RanksContext {
     }
 }
 
-/// What one rank says counts for all, since they do the same.
+/// What rank 0 says counts for all, since they do the same.
 impl ReplayTools for RanksContext {
     fn replaying(&mut self) -> Replaying {
         match self.first.replays() {
@@ -443,6 +443,10 @@ impl ReplayTools for RanksContext {
         })
     }
 
+    fn has_timeline(&self) -> bool {
+        false
+    }
+
     fn timeline(&mut self, _: ChainStart) -> Result<Timeline, Error> {
         Err(Error::request("several ranks have no timeline of a chain"))
     }
@@ -454,8 +458,9 @@ impl ReplayTools for RanksContext {
         }
     }
 
+    /// Ranks are not tuned.
     fn tuning(&mut self) -> Option<String> {
-        self.first.replays()?.tuning()
+        None
     }
 }
 

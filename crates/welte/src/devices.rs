@@ -25,6 +25,8 @@ pub(crate) struct Kind {
     assumed: Option<Assume>,
     /// Cuts the only device of its kind into one for each rank.
     deal: Option<Deal>,
+    /// Whether the first devices of that number can be ranks of one model, if the engine may deal a model to several by itself.
+    together: Option<fn(u32) -> bool>,
     /// Starts the device of this number, if that takes long. A load then need not wait for it.
     pub(crate) start: Option<fn(u32)>,
 }
@@ -41,6 +43,7 @@ pub(crate) const KINDS: &[Kind] = &[
         models: welte_cuda::GPUS,
         assumed: Some(welte_cuda::assumed_device),
         deal: None,
+        together: Some(welte_cuda::reach_each_other),
         start: Some(welte_cuda::start),
     },
     #[cfg(feature = "gpu")]
@@ -73,6 +76,7 @@ pub(crate) const KINDS: &[Kind] = &[
         models: &[],
         assumed: None,
         deal: Some(welte_cpu::devices),
+        together: None,
         start: None,
     },
     Kind {
@@ -90,6 +94,7 @@ pub(crate) const KINDS: &[Kind] = &[
         models: &[],
         assumed: None,
         deal: None,
+        together: None,
         start: None,
     },
 ];
@@ -106,6 +111,7 @@ const fn portable(api: welte_wgpu::Api, open: Open) -> Kind {
         models: &[],
         assumed: None,
         deal: None,
+        together: None,
         start: None,
     }
 }
@@ -120,9 +126,11 @@ impl Kind {
         }
     }
 
-    /// How many there are on this machine.
-    pub(crate) fn count(&self) -> u32 {
-        (self.reports)().len() as u32
+    /// Whether the first `count` of this machine can be ranks of one model.
+    pub(crate) fn work_together(&self, count: u32) -> bool {
+        let there = || (self.reports)().len() >= count as usize;
+        self.together
+            .is_some_and(|together| there() && together(count))
     }
 
     /// Whether the engine may choose it by itself.

@@ -249,8 +249,8 @@ pub(crate) fn more_ranks(
 ) -> impl Iterator<Item = Arc<dyn Device>> {
     let lacks = matches!(why, Error::Memory { .. });
     let alone = options.ranks <= 1 && options.cpu_experts == 0;
-    let there = if lacks && alone { kind.count() } else { 0 };
-    let counts = [2, 4, 8].into_iter().filter(move |count| *count <= there);
+    let counts = [2, 4, 8].into_iter().take_while(move |_| lacks && alone);
+    let counts = counts.take_while(|count| kind.work_together(*count));
     counts.filter_map(|count| {
         let numbers: Vec<u32> = (0..count).collect();
         open_ranks(kind.name, &numbers, &options.for_device()).ok()

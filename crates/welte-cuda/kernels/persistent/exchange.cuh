@@ -136,8 +136,10 @@ __device__ __forceinline__ void wait_for_all(WaitContext &w, const u32 *counter,
 }
 
 #if RANKS > 1
-// Waits until every rank has begun this launch: its memory is then as a launch finds it.
-__device__ __forceinline__ void await_ranks(WaitContext &w, const RanksArgs &a) {
+// Waits until every rank has begun this launch: its memory is then as a launch finds it. Another rank's thread may be late, so the patience is
+// that of exchange.cu.
+__device__ __forceinline__ void await_ranks(WaitContext w, const RanksArgs &a) {
+    w.patience *= 10;
     if (blockIdx.x == 0)
         for (u32 r = 0; r < RANKS - 1; r++) store_release_system(elsewhere(a.begun + a.rank, a.away[r]), a.launch);
     WaitState wait;

@@ -162,7 +162,11 @@ impl CudaContext {
             if let Err(error) = wait.turn(&self.gpu) {
                 if by_kernel && let Some(why) = self.fault()? {
                     self.slots[slot].mark_changed();
-                    self.fall_back(why)?;
+                    self.fall_back(why.clone())?;
+                    // Ranks may have seen different numbers of tokens.
+                    if self.seated.is_some() {
+                        return Err(Error::Kernel(why));
+                    }
                     if rewinds {
                         self.rewind(row, &made[..seen])?;
                     }

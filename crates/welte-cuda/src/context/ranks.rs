@@ -3,7 +3,7 @@
 
 use super::CudaContext;
 use crate::Error;
-use crate::gpu::{DeviceBlock, Gpu, HostBlock};
+use crate::gpu::{DeviceBlock, Gpu, HostBlock, Reach};
 use crate::launch::bytes_of;
 use crate::ops::exchange::{BLOCKS_EACH, FEW_BLOCKS, Inbox, MOST_RANKS, Seats};
 use crate::persistent::{RanksArgs, Recording};
@@ -137,7 +137,11 @@ impl Seated {
         // SAFETY: the block has room for the seats there. The bytes are pageable.
         unsafe { gpu.upload(block.start() + place, bytes_of(&seats)) }?;
         gpu.synchronise()?;
-        let shares_gpu = peers.len() + 1 < all.len();
+        // All ranks must decide alike, so each looks at all.
+        let devices: Vec<u32> = all.iter().map(|words| words[1] as u32).collect();
+        let others = |at: usize| devices[at + 1..].iter();
+        let mut places = 0..devices.len();
+        let shares_gpu = places.any(|at| others(at).any(|other| *other == devices[at]));
         let kernels = all.iter().map(|words| Together {
             memory: words[3],
             logits: words[4],
@@ -146,6 +150,8 @@ impl Seated {
         let kernels: Vec<Together> = kernels.collect();
         let persistent = if shares_gpu {
             Err("two ranks share a GPU".to_string())
+        } else if Reach::among(&devices)? < Reach::Count {
+            Err("the GPUs cannot count in each other's memory".to_string())
         } else {
             Together::place(&kernels, seat.rank())
         };

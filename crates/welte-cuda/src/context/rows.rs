@@ -120,7 +120,11 @@ impl CudaContext {
         let Some((what, _)) = fault else {
             return Ok(false);
         };
-        self.fall_back(format!("{what}, in a step; going on with the graph"))?;
+        let why = format!("{what}, in a step; going on with the graph");
+        self.fall_back(why.clone())?;
+        if self.seated.is_some() {
+            return Err(Error::Kernel(why));
+        }
         // Some blocks may have changed their states.
         if let Some(persistent) = &self.persistent {
             persistent.states().restore(&self.gpu)?;

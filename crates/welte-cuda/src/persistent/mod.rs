@@ -154,7 +154,10 @@ impl Recording {
 
     /// Recordings of ranks that go together have the same number: vectors lie alike, and the writes of each are counted alike.
     pub(crate) fn signature(&self) -> u64 {
-        let counts = |i: &Instruction| [i.reads, i.reads_per_turn, i.writes, i.writes_per_turn];
+        let counts = |i: &Instruction| {
+            let counts = [i.reads, i.reads_per_turn, i.writes, i.writes_per_turn];
+            (i.input, counts)
+        };
         let mut hasher = DefaultHasher::new();
         [self.blocks, self.exchange, self.ranks].hash(&mut hasher);
         for instruction in &self.program {

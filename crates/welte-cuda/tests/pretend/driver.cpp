@@ -251,6 +251,7 @@ static int device_count() { return (int)std::min(setting("WELTE_PRETEND_GPUS", 1
 API cuDeviceGetCount(int *to) { return *to = device_count(), SUCCESS; }
 API cuDeviceGet(int *to, int number) { return *to = number, number >= 0 && number < device_count() ? SUCCESS : INVALID_DEVICE; }
 API cuDeviceCanAccessPeer(int *to, int, int) { return *to = 1, SUCCESS; }
+API cuDeviceGetP2PAttribute(int *to, int, int, int) { return *to = 1, SUCCESS; }
 API cuDeviceGetName(char *to, int room, int) { return snprintf(to, room, "a pretend GPU"), SUCCESS; }
 API cuDeviceTotalMem_v2(size_t *to, int) { return *to = TOTAL, SUCCESS; }
 API cuDeviceGetAttribute(int *to, int which, int) {
