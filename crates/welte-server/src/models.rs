@@ -287,9 +287,22 @@ impl Served {
         self.for_all_lock().clone()
     }
 
-    /// Sets it.
-    pub(crate) fn set_for_all(&self, adapter: Option<Adapter>) {
-        *self.for_all_lock() = adapter;
+    /// Sets it. One that is unloaded or replaced between the choice and its storing does not stay: that waits for this.
+    pub(crate) fn set_for_all(
+        &self,
+        choose: impl FnOnce() -> Result<Option<Adapter>, Failure>,
+    ) -> Result<(), Failure> {
+        let mut for_all = self.for_all_lock();
+        *for_all = choose()?;
+        Ok(())
+    }
+
+    /// Takes the adapter that was loaded in its place if it has this name.
+    pub(crate) fn renew_for_all(&self, name: &str) {
+        let mut for_all = self.for_all_lock();
+        if for_all.as_ref().is_some_and(|before| before.name() == name) {
+            *for_all = self.engine.adapter(name);
+        }
     }
 
     /// Takes it away if it has this name.
