@@ -17,7 +17,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use welte::{Adapter, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
+use welte::{
+    Adapter, AdapterSource, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model,
+};
 use welte_text::calls::Format;
 
 /// A load that waits for memory looks again at the latest after this time.
@@ -517,6 +519,12 @@ impl Lease {
         self.adapter.clone().or_else(|| self.for_all())
     }
 
+    /// The name that answers give: that of the adapter that the request named, or the model's.
+    pub(crate) fn name(&self) -> &str {
+        let adapter = self.adapter.as_ref();
+        adapter.map_or(&self.id, Adapter::name)
+    }
+
     /// Refuses a request that names an adapter where none is used.
     pub(crate) fn without_adapter(self) -> Result<Lease, Failure> {
         match &self.adapter {
@@ -591,12 +599,31 @@ impl Models {
             }
             entries.push(Arc::new(entry));
         }
-        Ok(Models {
+        let models = Models {
             load: catalog.load,
             entries: Mutex::new(entries),
             turn: Arc::default(),
             released,
-        })
+        };
+        models.check_adapters()?;
+        Ok(models)
+    }
+
+    /// Refuses adapters that requests cannot choose, since a model has their name.
+    fn check_adapters(&self) -> Result<(), welte::Error> {
+        let mut chosen = self.load.adapters.iter().filter(|source| !source.for_all);
+        match chosen.find(|source| self.find(Some(&source.name)).is_ok()) {
+            None => Ok(()),
+            Some(source) => Err(welte::Error::Adapter {
+                name: source.name.clone(),
+                problem: "is the name of a model; give it another one: --lora NAME=PATH".into(),
+            }),
+        }
+    }
+
+    /// The adapters that a model has once it is loaded.
+    pub(crate) fn adapter_sources(&self) -> &[AdapterSource] {
+        &self.load.adapters
     }
 
     fn entries(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
