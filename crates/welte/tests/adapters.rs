@@ -1,9 +1,14 @@
 //! Adapters: their logits against PEFT, their rows beside others, and how engines load, separate and unload them.
 
 mod common;
+#[path = "common/spy.rs"]
+mod spy;
 
 use common::*;
+use spy::{Spy, Watch};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use welte::{AdapterSource, Engine, EngineOptions, Error, LoadOptions, Model, Outcome, Request};
 use welte_device::{Role, SlotAdapter, SlotState, Step, StepOptions};
@@ -451,6 +456,34 @@ fn adapters_come_and_go_while_requests_run() {
     assert_eq!(names, ["gguf", "third"]);
     let twice = engine.load_adapter(&source("third", files[1].path()));
     assert!(twice.unwrap_err().to_string().contains("loaded already"));
+}
+
+#[test]
+fn a_place_that_was_half_written_is_written_again() {
+    let (sources, _files) = two();
+    let (whole, case) = engine(sources, |_| ());
+    let which = ["all", "gguf"].map(Some);
+    let wanted = which.map(|w| answer(&whole, &case.prompt, w).tokens);
+    for fail_in in [1, 4, 20] {
+        let watch: Arc<Watch> = Arc::default();
+        watch.fail_write_in.store(fail_in, SeqCst);
+        let watched = watch.clone();
+        let wrap = move |context| -> Box<dyn welte::Context> {
+            Box::new(Spy::new(context, &watched, None, true))
+        };
+        let options = EngineOptions::default();
+        let model = whole.model();
+        let (engine, mut driver) = Engine::without_thread(model, &options, Box::new(wrap)).unwrap();
+        let requests = which.map(|w| ask(&engine, &case.prompt, w, 1.0));
+        let streams = requests.map(|request| engine.submit(request).unwrap());
+        while !driver.is_idle() {
+            driver.turn().unwrap();
+        }
+        let got = streams.map(|stream| stream.complete().unwrap().1.tokens);
+        assert_eq!(got, wanted, "{fail_in}");
+        assert_eq!(watch.fail_write_in.load(SeqCst), 0);
+        assert_eq!(watch.contexts.load(SeqCst), 2);
+    }
 }
 
 /// A copy of an adapter of PEFT with a changed configuration.
