@@ -30,6 +30,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     load.slots = args.parallel;
     load.fit_context = true;
     load.fit_within = args.models_memory;
+    anyhow::ensure!(
+        !args.lora_updates || load.max_adapters > 0 || !load.adapters.is_empty(),
+        "--lora-updates: there is room for no adapter; add --max-adapters N"
+    );
     args.spec.set_load(&mut load)?;
     load.fit_with_others = args.spec.has_draft_model(&load) || catalog::has_several(args);
     (load.embeddings, load.scores) = (!args.reranking, args.reranking);

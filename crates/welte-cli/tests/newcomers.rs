@@ -101,13 +101,14 @@ fn llama_cpps_flags_are_honoured_or_noted() {
         out(&output),
         out(&welte(&[&base[..], &["--device", "cpu"]].concat()))
     );
-    let refused = welte(&[&base[..], &["--lora", "x.gguf"]].concat());
+    let refused = welte(&[&base[..], &["--rope-scaling", "linear"]].concat());
     assert_eq!(refused.status.code(), Some(2));
-    assert!(
-        err(&refused).contains("--lora: adapters"),
-        "{}",
-        err(&refused)
-    );
+    let said = err(&refused);
+    assert!(said.contains("--rope-scaling: "), "{said}");
+    let missing = welte(&[&base[..], &["--lora-scaled", "x.gguf:0.5"]].concat());
+    assert_eq!(missing.status.code(), Some(1));
+    let said = err(&missing);
+    assert!(said.contains("x.gguf: "), "{said}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::arch::Architecture;
 use crate::names::{self, Names};
 use crate::{Error, ModelSpec};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use welte_formats::quant;
 use welte_formats::{AdapterFile, AdapterTensor, Dialect};
 use welte_table::{
@@ -298,19 +298,25 @@ impl<'a> Model<'a> {
                 to_gguf,
             });
             // One tensor per expert there, one for all here; or the other way round.
-            let pieces: Vec<Piece> = (0..tensor.stack)
+            let pieces: Option<Vec<Piece>> = (0..tensor.stack)
                 .map(|matrix| {
                     let number = expert.unwrap_or(matrix as u32);
                     let stacks = !to.contains("[]");
                     let name = to.replace("[]", &number.to_string());
-                    Piece {
+                    let rows = u32::try_from(tensor.n).ok()?;
+                    let before = if stacks { number } else { 0 };
+                    Some(Piece {
                         tensor: format!("{name}.weight"),
-                        first: if stacks { number * tensor.n as u32 } else { 0 },
+                        // The number is that of the tensor's name.
+                        first: before.checked_mul(rows)?,
                         matrix,
                         order,
-                    }
+                    })
                 })
                 .collect();
+            let Some(pieces) = pieces else {
+                continue;
+            };
             if pieces.iter().all(|piece| self.knows(&piece.tensor)) {
                 return Some(pieces);
             }
@@ -424,10 +430,11 @@ impl<'a> Banks<'a> {
                 (rows, spec.bank.k as usize)
             }
         };
+        let experts: BTreeSet<u32> = known.iter().map(|(_, row)| row.expert).collect();
+        // The whole tensor, or the rows of one expert.
         let fits = columns == tensor.k
-            && rows.is_multiple_of(tensor.n)
-            && piece.first as usize + tensor.n <= rows
-            && (rows == tensor.n || spec.bank.experts > 1);
+            && [rows, rows / experts.len()].contains(&tensor.n)
+            && piece.first as usize + tensor.n <= rows;
         if fits && spec.lookup == tensor.table {
             return Ok(());
         }

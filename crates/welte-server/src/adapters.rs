@@ -46,10 +46,12 @@ pub(crate) async fn load(app: Arc<App>, mut fields: Fields) -> Outcome {
         source.name
     );
     let loaded = tokio::task::spawn_blocking(move || {
-        if replace && served.engine.adapter(&source.name).is_some() {
-            served.engine.unload_adapter(&source.name)?;
+        if !replace {
+            return served.engine.load_adapter(&source).map(drop);
         }
-        served.engine.load_adapter(&source)
+        served.engine.replace_adapter(&source)?;
+        served.renew_for_all(&source.name);
+        Ok(())
     });
     let loaded = loaded.await.map_err(|error| Failure::fault(&error))?;
     let wrong = |error: welte::Error| match error {
@@ -120,8 +122,7 @@ pub(crate) async fn set(
     let done = async {
         let (body, _held) = bodies::value(&app.bodies, &app.options, request).await?;
         let served = app.peek(asked.get("model").map(String::as_str))?;
-        let chosen = chosen(&served, &body, "the body")?;
-        served.set_for_all(chosen);
+        served.set_for_all(|| chosen(&served, &body, "the body"))?;
         Ok::<Response, Failure>(ok(&json!({ "success": true })))
     };
     done.await

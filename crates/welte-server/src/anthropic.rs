@@ -56,7 +56,7 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     let end = whole.end()?;
     let (reason, sequence) = stop_reason(end);
     Ok(ok(&json!({
-        "id": id, "type": "message", "role": "assistant", "model": served.id, "content": blocks(&app, whole),
+        "id": id, "type": "message", "role": "assistant", "model": served.name(), "content": blocks(&app, whole),
         "stop_reason": reason, "stop_sequence": sequence, "stop_details": null, "container": null,
         "usage": usage(end), "welte": figures(end),
     })))
@@ -430,7 +430,7 @@ impl MessageStream {
 impl answer::Format for MessageStream {
     fn begin(&mut self) -> Vec<Value> {
         vec![json!({ "type": "message_start", "message": {
-            "id": self.id, "type": "message", "role": "assistant", "model": self.served.id, "content": [],
+            "id": self.id, "type": "message", "role": "assistant", "model": self.served.name(), "content": [],
             "stop_reason": null, "stop_sequence": null, "stop_details": null, "container": null, "usage": { "input_tokens": self.prompt_tokens, "output_tokens": 0 },
         }})]
     }

@@ -17,7 +17,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use welte::{Adapter, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
+use welte::{
+    Adapter, AdapterSource, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model,
+};
 use welte_text::calls::Format;
 
 /// A load that waits for memory looks again at the latest after this time.
@@ -287,9 +289,22 @@ impl Served {
         self.for_all_lock().clone()
     }
 
-    /// Sets it.
-    pub(crate) fn set_for_all(&self, adapter: Option<Adapter>) {
-        *self.for_all_lock() = adapter;
+    /// Sets it. One that is unloaded or replaced between the choice and its storing does not stay: that waits for this.
+    pub(crate) fn set_for_all(
+        &self,
+        choose: impl FnOnce() -> Result<Option<Adapter>, Failure>,
+    ) -> Result<(), Failure> {
+        let mut for_all = self.for_all_lock();
+        *for_all = choose()?;
+        Ok(())
+    }
+
+    /// Takes the adapter that was loaded in its place if it has this name.
+    pub(crate) fn renew_for_all(&self, name: &str) {
+        let mut for_all = self.for_all_lock();
+        if for_all.as_ref().is_some_and(|before| before.name() == name) {
+            *for_all = self.engine.adapter(name);
+        }
     }
 
     /// Takes it away if it has this name.
@@ -504,6 +519,12 @@ impl Lease {
         self.adapter.clone().or_else(|| self.for_all())
     }
 
+    /// The name that answers give: that of the adapter that the request named, or the model's.
+    pub(crate) fn name(&self) -> &str {
+        let adapter = self.adapter.as_ref();
+        adapter.map_or(&self.id, Adapter::name)
+    }
+
     /// Refuses a request that names an adapter where none is used.
     pub(crate) fn without_adapter(self) -> Result<Lease, Failure> {
         match &self.adapter {
@@ -578,12 +599,31 @@ impl Models {
             }
             entries.push(Arc::new(entry));
         }
-        Ok(Models {
+        let models = Models {
             load: catalog.load,
             entries: Mutex::new(entries),
             turn: Arc::default(),
             released,
-        })
+        };
+        models.check_adapters()?;
+        Ok(models)
+    }
+
+    /// Refuses adapters that requests cannot choose, since a model has their name.
+    fn check_adapters(&self) -> Result<(), welte::Error> {
+        let mut chosen = self.load.adapters.iter().filter(|source| !source.for_all);
+        match chosen.find(|source| self.find(Some(&source.name)).is_ok()) {
+            None => Ok(()),
+            Some(source) => Err(welte::Error::Adapter {
+                name: source.name.clone(),
+                problem: "is the name of a model; give it another one: --lora NAME=PATH".into(),
+            }),
+        }
+    }
+
+    /// The adapters that a model has once it is loaded.
+    pub(crate) fn adapter_sources(&self) -> &[AdapterSource] {
+        &self.load.adapters
     }
 
     fn entries(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {

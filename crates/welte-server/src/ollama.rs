@@ -258,7 +258,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
 }
 
 /// The answer to a request without a prompt, which only loads the model.
-fn loaded(served: &Served, chat: bool) -> Response {
+fn loaded(served: &Lease, chat: bool) -> Response {
     let mut value = head(served);
     if chat {
         value["message"] = json!({ "role": "assistant", "content": "" })
@@ -270,8 +270,8 @@ fn loaded(served: &Served, chat: bool) -> Response {
     ok(&value)
 }
 
-fn head(served: &Served) -> Value {
-    json!({ "model": served.id, "created_at": now() })
+fn head(served: &Lease) -> Value {
+    json!({ "model": served.name(), "created_at": now() })
 }
 
 struct Lines {

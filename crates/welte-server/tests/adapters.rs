@@ -51,6 +51,15 @@ struct Tested {
 }
 
 fn tested(sources: &[&str], change: impl FnOnce(&mut LoadOptions, &mut ServerOptions)) -> Tested {
+    let (server, folder) = started(sources, change);
+    let server = server.unwrap();
+    Tested { server, folder }
+}
+
+fn started(
+    sources: &[&str],
+    change: impl FnOnce(&mut LoadOptions, &mut ServerOptions),
+) -> (Result<Router, welte::Error>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (seed, name) in (1..).zip(["fox", "owl"]) {
         adapter(&folder.path().join(name), seed);
@@ -65,10 +74,14 @@ fn tested(sources: &[&str], change: impl FnOnce(&mut LoadOptions, &mut ServerOpt
     change(&mut load, &mut options);
     let mut catalog = Catalog::new(load);
     assert!(catalog.add("demo", DEMO));
-    Tested {
-        server: router(catalog, options).unwrap(),
-        folder,
-    }
+    (router(catalog, options), folder)
+}
+
+#[test]
+fn an_adapter_with_a_models_name_is_refused() {
+    let (server, _folder) = started(&["demo=DIR/fox"], |_, _| ());
+    let said = server.unwrap_err().to_string();
+    assert!(said.contains("'demo': is the name of a model"), "{said}");
 }
 
 const TOKENS: usize = 16;
@@ -81,6 +94,9 @@ async fn text(server: &Router, model: &str, more: Value) -> String {
         .extend(more.as_object().unwrap().clone());
     let reply = post(server, "/v1/completions", body).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
+    // The name of a model with an adapter is the adapter's.
+    let named = model.rsplit(':').next();
+    assert_eq!(reply.json()["model"].as_str(), named);
     reply.json()["choices"][0]["text"]
         .as_str()
         .unwrap()
@@ -94,6 +110,10 @@ async fn an_adapter_is_a_model_of_all_apis() {
         folder: _folder,
     } = tested(&["fox=DIR/fox", "owl=DIR/owl"], |_, _| ());
     let none = json!({});
+    // Before the model is loaded, too.
+    let fox = get(&server, "/v1/models/fox").await.json();
+    assert_eq!([&fox["id"], &fox["parent"]], ["fox", "demo"]);
+    assert_eq!(fox["welte"]["loaded"], false);
     let base = text(&server, "demo", none.clone()).await;
     let fox = text(&server, "fox", none.clone()).await;
     let owl = text(&server, "owl", none.clone()).await;
@@ -164,16 +184,6 @@ async fn clients_of_vllm_load_and_unload() {
     let again = post(&server, "/v1/load_lora_adapter", load.clone()).await;
     assert_eq!(again.status, 400);
     assert!(again.text.contains("loaded already"), "{}", again.text);
-    let mut replaced = load.clone();
-    replaced["load_inplace"] = true.into();
-    replaced["scale"] = json!(0.0);
-    assert_eq!(
-        post(&server, "/v1/load_lora_adapter", replaced)
-            .await
-            .status,
-        200
-    );
-    assert_eq!(text(&server, "fox", json!({})).await, base);
     let unload = json!({ "lora_name": "fox" });
     assert_eq!(
         post(&server, "/v1/unload_lora_adapter", unload.clone())
@@ -203,6 +213,47 @@ async fn clients_of_vllm_load_and_unload() {
         "{}",
         reply.text
     );
+}
+
+#[tokio::test]
+async fn an_adapter_is_replaced_by_another_files() {
+    let Tested { server, folder } = tested(&["owl=DIR/owl"], |load, options| {
+        options.lora_updates = true;
+        load.max_adapters = 3;
+    });
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let load = async |name: &str, path: String| {
+        let body = json!({ "lora_name": name, "lora_path": path, "load_inplace": true });
+        post(&server, "/v1/load_lora_adapter", body).await
+    };
+    let base = text(&server, "demo", json!({})).await;
+    let owl = text(&server, "owl", json!({})).await;
+    // There is none of this name yet.
+    assert_eq!(load("fox", path("fox")).await.status, 200);
+    let fox = text(&server, "fox", json!({})).await;
+    assert!(fox != base && fox != owl);
+    // It is that of all requests, and stays it.
+    let for_all = json!([{ "id": 1, "scale": 1.0 }]);
+    let set = post(&server, "/lora-adapters", for_all).await;
+    assert_eq!(set.status, 200);
+    assert_eq!(text(&server, "demo", json!({})).await, fox);
+    // What cannot be loaded takes nothing away.
+    assert_eq!(load("fox", path("none")).await.status, 400);
+    assert_eq!(text(&server, "fox", json!({})).await, fox);
+    let replaced = load("fox", path("owl")).await;
+    assert_eq!(replaced.status, 200, "{}", replaced.text);
+    assert_eq!(text(&server, "fox", json!({})).await, owl);
+    assert_eq!(text(&server, "demo", json!({})).await, owl);
+    let listed = get(&server, "/lora-adapters").await.json();
+    let names = [&listed[0]["name"], &listed[1]["name"], &listed[2]["name"]];
+    assert_eq!(names, [&json!("owl"), &json!("fox"), &Value::Null]);
+    // Without a free place the one before stays.
+    assert_eq!(load("third", path("fox")).await.status, 200);
+    assert_eq!(text(&server, "third", json!({})).await, fox);
+    let full = load("fox", path("fox")).await;
+    assert_eq!(full.status, 400);
+    assert!(full.text.contains("3 of 3 places"), "{}", full.text);
+    assert_eq!(text(&server, "fox", json!({})).await, owl);
 }
 
 #[tokio::test]

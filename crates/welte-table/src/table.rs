@@ -581,10 +581,10 @@ impl Program {
         passes.position(|pass| (pass.kind, pass.adapted) == (kind, adapted))
     }
 
-    /// Whether any matrix of experts has a bank.
+    /// Whether any matrix of experts has an adapter.
     pub fn adapts_experts(&self) -> bool {
-        let banks = self.adapters.iter().flat_map(|adapters| &adapters.banks);
-        banks.into_iter().any(|spec| spec.bank.experts > 1)
+        let mut commands = self.passes.iter().flat_map(|pass| &pass.commands);
+        commands.any(|c| matches!(c.op, Op::AdaptExpertsDown | Op::AdaptExpertsUp))
     }
 
     /// The cache that a command reads or writes.

@@ -6,20 +6,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::{Context, Error as DeviceError};
 use welte_formats::checkpoint::Checkpoint;
-use welte_formats::{AdapterFile, Dialect};
+use welte_formats::{AdapterFile, Dialect, MOST_RANK};
 use welte_models::{AdapterData, ModelSpec};
 use welte_table::Program;
 
 impl LoadOptions {
     /// Adapters that may be loaded at a time, and their highest rank; `None`: none are.
-    pub(crate) fn room_for_adapters(&self, files: &[AdapterFile]) -> Option<(u32, u32)> {
+    fn room_for_adapters(&self, files: &[AdapterFile]) -> Result<Option<(u32, u32)>, Error> {
+        let wrong = |option, problem| Err(welte_models::Error::Option { option, problem }.into());
         let places = self.max_adapters.max(self.adapters.len() as u32);
+        if places > MOST_PLACES {
+            let problem = format!("{places}; there may be {MOST_PLACES}");
+            return wrong("max_adapters", problem);
+        }
+        if self.max_rank > MOST_RANK {
+            let problem = format!("{}; it may be {MOST_RANK}", self.max_rank);
+            return wrong("max_rank", problem);
+        }
+        if self.adapters.iter().filter(|a| a.for_all).count() > 1 {
+            let problem = "several are for all requests, and a request has one".to_string();
+            return wrong("adapters", problem);
+        }
         let highest = files.iter().map(AdapterFile::rank).max().unwrap_or(0);
         let rank = match self.max_rank {
             0 => highest.max(DEFAULT_RANK),
             rank => rank,
         };
-        (places > 0).then_some((places, rank))
+        Ok((places > 0).then_some((places, rank)))
     }
 
     /// The files of the adapters.
@@ -33,6 +46,8 @@ impl LoadOptions {
 /// Ranks that there is room for if nothing says more.
 const DEFAULT_RANK: u32 = 16;
 
+const MOST_PLACES: u32 = 4096;
+
 /// Gives a program the control vectors and room for the adapters that the options ask for.
 pub(crate) fn with_adapters(
     program: &mut Program,
@@ -45,7 +60,7 @@ pub(crate) fn with_adapters(
         welte_models::steer(program, spec, &vectors)?;
     }
     let files = options.adapter_files()?;
-    if let Some(room) = options.room_for_adapters(&files) {
+    if let Some(room) = options.room_for_adapters(&files)? {
         welte_models::adapt(program, spec, checkpoint.dialect(), &files, room)?;
     }
     Ok(())

@@ -131,18 +131,18 @@ pub fn is_draft_head(source: &str) -> Result<bool, Error> {
 
 /// The fingerprint of a model with what its program adds to it: control vectors.
 fn steered(print: [u8; 32], program: &Program) -> [u8; 32] {
-    let vectors = program
-        .weights
-        .iter()
-        .filter_map(|weight| match &weight.source {
-            Source::Constant(values) if weight.name.ends_with("control vector") => Some(values),
-            _ => None,
-        });
-    let bytes: Vec<u8> = vectors.flatten().flat_map(|v| v.to_le_bytes()).collect();
-    match bytes.is_empty() {
-        true => print,
-        false => sha256([print.as_slice(), &bytes]),
-    }
+    let weights = program.weights.iter();
+    let vectors = weights.filter_map(|weight| match &weight.source {
+        Source::Constant(values) if weight.name.ends_with("control vector") => {
+            Some((weight.name.as_bytes(), values))
+        }
+        _ => None,
+    });
+    // The names say which layers they are added to.
+    vectors.fold(print, |print, (name, values)| {
+        let values: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        sha256([print.as_slice(), name, &values])
+    })
 }
 
 impl Model {

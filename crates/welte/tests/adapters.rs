@@ -1,13 +1,16 @@
 //! Adapters: their logits against PEFT, their rows beside others, and how engines load, separate and unload them.
 
 mod common;
+#[path = "common/spy.rs"]
+mod spy;
 
 use common::*;
+use spy::{Spy, Watch};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use welte::{
-    AdapterSource, DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Outcome, Request,
-};
+use welte::{AdapterSource, Engine, EngineOptions, Error, LoadOptions, Model, Outcome, Request};
 use welte_device::{Role, SlotAdapter, SlotState, Step, StepOptions};
 use welte_goldens::Golden;
 use welte_table::{PassKind, Row};
@@ -16,6 +19,8 @@ use welte_table::{PassKind, Row};
 const EXACT: f32 = 4e-3;
 /// Activations in BF16.
 const BF16: f32 = 1.5e-2;
+/// Prompts on CUDA: sums in another order besides.
+const CUDA: f32 = 3e-2;
 
 const PLACES: u32 = 3;
 
@@ -129,9 +134,13 @@ fn off(got: &[f32], want: &[f32], vocabulary: usize) -> f32 {
     .fold(0.0, f32::max)
 }
 
-fn check_goldens(device: &str, tolerance: f32) {
+/// Checks all but the cases named `without`. The adapter changes the logits by at least `most` tolerances.
+fn check_goldens(device: &str, tolerance: f32, most: f32, without: &[&str]) {
     for entry in &list() {
         let case = case(entry);
+        if without.contains(&case.name.as_str()) {
+            continue;
+        }
         let with_adapter = with(options(device), |o| {
             o.adapters = vec![source("one", case.adapter.path())];
         });
@@ -150,7 +159,7 @@ fn check_goldens(device: &str, tolerance: f32) {
                 case.vocabulary,
             );
             assert!(
-                plain > 10.0 * tolerance,
+                plain > most * tolerance,
                 "{}: the adapter changes {plain}",
                 case.name
             );
@@ -158,29 +167,43 @@ fn check_goldens(device: &str, tolerance: f32) {
     }
 }
 
+/// What a load with the adapter of a case is refused with.
+fn refusal(device: &str, case: &Case) -> String {
+    let with_adapter = with(options(device), |o| {
+        o.adapters = vec![source("one", case.adapter.path())];
+    });
+    let path = case.base.path().display().to_string();
+    let loaded = Model::load(&path, &with_adapter, &mut |_| ());
+    loaded.unwrap_err().to_string()
+}
+
 #[test]
 fn the_reference_agrees_with_peft() {
-    check_goldens("reference", EXACT);
+    check_goldens("reference", EXACT, 10.0, &[]);
 }
 
 #[test]
 fn the_cpu_agrees_with_peft() {
-    check_goldens("cpu", BF16);
+    check_goldens("cpu", BF16, 10.0, &[]);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn cuda_agrees_with_peft() {
-    check_goldens("cuda", BF16);
+    check_goldens("cuda", CUDA, 4.0, &["adapters/qwen3moe"]);
+    let said = refusal("cuda", &named("qwen3moe"));
+    assert!(said.contains("adapters of experts"), "{said}");
 }
 
 #[test]
 #[ignore = "needs a GPU with Vulkan"]
-fn wgpu_agrees_with_peft() {
-    check_goldens("wgpu", BF16);
+fn wgpu_refuses_adapters() {
+    let said = refusal("wgpu", &named("llama-all"));
+    assert!(said.contains("adapters (--lora"), "{said}");
 }
 
-/// The rows of three slots, of which two have adapters, have the bits of each alone; the third has those of a load without banks.
+/// The rows of three slots, of which two have adapters, have the bits of each alone; the third has those of a load without banks. Where rows
+/// with and without adapters cannot share a step, the third is alone.
 fn check_batches(device: &str, base: &str, first: &str, second: &str) {
     let (one, two) = (named(first), named(second));
     assert!(
@@ -236,8 +259,10 @@ fn check_batches(device: &str, base: &str, first: &str, second: &str) {
         all
     };
     for kind in [PassKind::Prompt, PassKind::Decode] {
-        let together = run(&model, &[0, 1, 2], kind);
-        for slot in 0..3 {
+        let mixes = model.stepper().unwrap().context().mixes_adapters();
+        let at_once: &[u32] = if mixes { &[0, 1, 2] } else { &[0, 1] };
+        let together = run(&model, at_once, kind);
+        for slot in at_once.iter().copied() {
             let alone = run(&model, &[slot], kind);
             let (alone, together) = (&alone[slot as usize], &together[slot as usize]);
             assert_eq!(
@@ -246,8 +271,12 @@ fn check_batches(device: &str, base: &str, first: &str, second: &str) {
             );
         }
         let without = run(&plain, &[2], kind);
+        let with_banks = match mixes {
+            true => together.clone(),
+            false => run(&model, &[2], kind),
+        };
         assert_eq!(
-            without[2], together[2],
+            without[2], with_banks[2],
             "no adapter, {base} on {device}, {kind:?}"
         );
         assert_ne!(together[0], together[1]);
@@ -429,6 +458,34 @@ fn adapters_come_and_go_while_requests_run() {
     assert!(twice.unwrap_err().to_string().contains("loaded already"));
 }
 
+#[test]
+fn a_place_that_was_half_written_is_written_again() {
+    let (sources, _files) = two();
+    let (whole, case) = engine(sources, |_| ());
+    let which = ["all", "gguf"].map(Some);
+    let wanted = which.map(|w| answer(&whole, &case.prompt, w).tokens);
+    for fail_in in [1, 4, 20] {
+        let watch: Arc<Watch> = Arc::default();
+        watch.fail_write_in.store(fail_in, SeqCst);
+        let watched = watch.clone();
+        let wrap = move |context| -> Box<dyn welte::Context> {
+            Box::new(Spy::new(context, &watched, None, true))
+        };
+        let options = EngineOptions::default();
+        let model = whole.model();
+        let (engine, mut driver) = Engine::without_thread(model, &options, Box::new(wrap)).unwrap();
+        let requests = which.map(|w| ask(&engine, &case.prompt, w, 1.0));
+        let streams = requests.map(|request| engine.submit(request).unwrap());
+        while !driver.is_idle() {
+            driver.turn().unwrap();
+        }
+        let got = streams.map(|stream| stream.complete().unwrap().1.tokens);
+        assert_eq!(got, wanted, "{fail_in}");
+        assert_eq!(watch.fail_write_in.load(SeqCst), 0);
+        assert_eq!(watch.contexts.load(SeqCst), 2);
+    }
+}
+
 /// A copy of an adapter of PEFT with a changed configuration.
 fn changed(name: &str, change: &dyn Fn(&mut serde_json::Value)) -> tempfile::TempDir {
     let golden = Golden::new(name);
@@ -596,5 +653,4 @@ fn banks_are_part_of_the_plan() {
     assert_eq!(bytes(0), 0);
     assert!(bytes(1) > 0);
     assert_eq!(bytes(3), 3 * bytes(1));
-    let _ = DeviceChoice::CPU;
 }

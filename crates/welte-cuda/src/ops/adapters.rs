@@ -98,7 +98,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             };
             ("adapt_lookup", 1, a)
         }
-        _ => {
+        Op::AdaptUp => {
             let p = params::AdaptUp::of(&command.params);
             let wide = p.rank.is_multiple_of(8) && aligned(p.h_stride, first);
             let a = AdapterArgs {
@@ -111,6 +111,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             };
             ("adapt_up", p.n.div_ceil(THREADS), a)
         }
+        _ => return Err(missing()),
     };
     Ok(vec![Node::Kernel(Launch {
         unit: unit(),

@@ -93,7 +93,7 @@ pub(crate) async fn chat(app: Arc<App>, fields: Fields) -> Outcome {
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     let mut body = json!({
-        "id": id, "object": "chat.completion", "created": created(), "model": served.id,
+        "id": id, "object": "chat.completion", "created": created(), "model": served.name(),
         "system_fingerprint": FINGERPRINT, "choices": choices?, "usage": usage(&ends, ends.len()),
         "timings": llama::timings(ends[0]), "welte": figures(ends[0]),
     });
@@ -235,7 +235,7 @@ impl ChatStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created,
-            "model": self.served.id, "system_fingerprint": FINGERPRINT, "choices": choices,
+            "model": self.served.name(), "system_fingerprint": FINGERPRINT, "choices": choices,
         })
     }
 

@@ -109,7 +109,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     };
     let all: Vec<Value> = wholes.iter().enumerate().map(choice).collect();
     Ok(ok(&json!({
-        "id": id, "object": "text_completion", "created": created(), "model": served.id,
+        "id": id, "object": "text_completion", "created": created(), "model": served.name(),
         "system_fingerprint": FINGERPRINT, "choices": all, "usage": usage(&ends, choices),
         "timings": llama::timings(ends[0]), "welte": figures(ends[0]),
     })))
@@ -172,7 +172,7 @@ impl CompletionStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "text_completion", "created": self.created,
-            "model": self.served.id, "system_fingerprint": FINGERPRINT, "choices": choices,
+            "model": self.served.name(), "system_fingerprint": FINGERPRINT, "choices": choices,
         })
     }
 }

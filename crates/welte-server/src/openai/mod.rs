@@ -71,17 +71,25 @@ pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -
 
 /// The adapters of a model, as models whose parent it is. They also answer to `MODEL:ADAPTER`.
 fn describe_adapters(app: &App, entry: &Entry) -> Vec<Value> {
-    let Some(served) = entry.loaded() else {
-        return Vec::new();
-    };
-    let each = served.engine.adapters().into_iter().map(|adapter| {
-        let root = adapters::shown_path(app, adapter.path());
+    let describe = |name: &str,
+                    path: &std::path::Path,
+                    rank: Option<u32>,
+                    context: Option<usize>| {
         json!({
-            "id": adapter.name(), "object": "model", "created": entry.created, "owned_by": "welte",
-            "root": root, "parent": entry.id, "aliases": [format!("{}:{}", entry.id, adapter.name())],
-            "welte": { "loaded": true, "adapter": adapter.name(), "rank": adapter.rank(), "context": served.model.context() },
+            "id": name, "object": "model", "created": entry.created, "owned_by": "welte",
+            "root": adapters::shown_path(app, path), "parent": entry.id, "aliases": [format!("{}:{name}", entry.id)],
+            "welte": { "loaded": context.is_some(), "adapter": name, "rank": rank, "context": context },
         })
-    });
+    };
+    let Some(served) = entry.loaded() else {
+        let sources = app.models.adapter_sources().iter();
+        let each = sources.map(|source| describe(&source.name, &source.path, None, None));
+        return each.collect();
+    };
+    let context = Some(served.model.context());
+    let adapters = served.engine.adapters();
+    let each = adapters.iter();
+    let each = each.map(|a| describe(a.name(), a.path(), Some(a.rank()), context));
     each.collect()
 }
 

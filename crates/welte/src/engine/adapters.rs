@@ -106,15 +106,20 @@ impl Loadable {
         }
     }
 
-    /// Takes an adapter in. `write` is told of it before anybody can name it.
+    /// Takes an adapter in, in place of that of its name if it `replaces`. `write` is told of it before anybody can name it.
     pub(super) fn add(
         &self,
         source: AdapterSource,
         content: Arc<AdapterContent>,
+        replaces: bool,
         write: impl FnOnce(Arc<LoadedAdapter>),
     ) -> Result<Adapter, Error> {
         let mut list = locked(&self.list);
-        self.check_name(&list, &source.name)?;
+        let mut others = list.iter();
+        let before = others.position(|adapter| replaces && adapter.name() == source.name);
+        if before.is_none() {
+            self.check_name(&list, &source.name)?;
+        }
         let Some(place) = locked(&self.free).pop() else {
             let used = list.len() as u32;
             let leaving = self.places - used;
@@ -140,7 +145,10 @@ impl Loadable {
         });
         write(loaded.clone());
         let adapter = Adapter { loaded, scale };
-        list.push(adapter.clone());
+        match before {
+            Some(at) => list[at] = adapter.clone(),
+            None => list.push(adapter.clone()),
+        }
         Ok(adapter)
     }
 
@@ -186,25 +194,29 @@ impl Loadable {
 pub(crate) struct Written(Vec<Weak<LoadedAdapter>>);
 
 impl Written {
-    /// Puts adapters into their places.
+    /// Puts adapters into their places. All are noted first: after an error the context is lost, and [`Written::renew`] writes them.
     pub(crate) fn write(
         &mut self,
         context: &mut dyn Context,
         adapters: impl IntoIterator<Item = Arc<LoadedAdapter>>,
     ) -> Result<(), DeviceError> {
+        let adapters: Vec<_> = adapters.into_iter().collect();
         self.0.retain(|adapter| adapter.strong_count() > 0);
-        for adapter in adapters {
-            self.0.push(Arc::downgrade(&adapter));
-            adapter.content.write(context, adapter.place)?;
-        }
-        Ok(())
+        self.0.extend(adapters.iter().map(Arc::downgrade));
+        write_all(context, &adapters)
     }
 
     /// Puts all of them into the banks of a new context.
     pub(crate) fn renew(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
         let known: Vec<_> = self.0.iter().filter_map(Weak::upgrade).collect();
-        known
-            .iter()
-            .try_for_each(|adapter| adapter.content.write(context, adapter.place))
+        write_all(context, &known)
     }
+}
+
+fn write_all(
+    context: &mut dyn Context,
+    adapters: &[Arc<LoadedAdapter>],
+) -> Result<(), DeviceError> {
+    let mut adapters = adapters.iter();
+    adapters.try_for_each(|adapter| adapter.content.write(context, adapter.place))
 }

@@ -21,9 +21,20 @@ impl Engine {
     /// Loads an adapter. Requests that run are not disturbed.
     pub fn load_adapter(&self, source: &AdapterSource) -> Result<Adapter, Error> {
         self.handle.shared.adapters.check(&source.name)?;
+        let content = Arc::new(self.content_of(source)?);
+        self.handle.add_adapter(source.clone(), content, false)
+    }
+
+    /// Loads an adapter in place of that of its name, if there is one. It takes a free place: the one before keeps its own until requests that
+    /// run with it have ended, and stays if the new one cannot be loaded.
+    pub fn replace_adapter(&self, source: &AdapterSource) -> Result<Adapter, Error> {
+        let content = Arc::new(self.content_of(source)?);
+        self.handle.add_adapter(source.clone(), content, true)
+    }
+
+    fn content_of(&self, source: &AdapterSource) -> Result<AdapterContent, Error> {
         let (model, dialect) = (&self.model, self.model.inner.dialect);
-        let content = AdapterContent::of(model.program(), model.spec(), dialect, source)?;
-        self.handle.add_adapter(source.clone(), Arc::new(content))
+        AdapterContent::of(model.program(), model.spec(), dialect, source)
     }
 
     /// Removes an adapter: no further request can name it. Those that run with it end as they would have ended, and its place is
@@ -44,9 +55,10 @@ impl Handle {
         &self,
         source: AdapterSource,
         content: Arc<AdapterContent>,
+        replaces: bool,
     ) -> Result<Adapter, Error> {
         let shared = &self.shared;
-        let added = shared.adapters.add(source, content, |loaded| {
+        let added = shared.adapters.add(source, content, replaces, |loaded| {
             // Requests that name it come after it.
             shared.inbox().adapters.push(loaded);
         });
@@ -57,7 +69,7 @@ impl Handle {
     /// The adapters that the model was loaded with.
     pub(super) fn add_adapters_of(&self, model: &Model) -> Result<(), Error> {
         for (source, content) in &model.inner.adapters {
-            self.add_adapter(source.clone(), content.clone())?;
+            self.add_adapter(source.clone(), content.clone(), false)?;
         }
         Ok(())
     }

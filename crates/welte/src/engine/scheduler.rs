@@ -219,16 +219,13 @@ impl Scheduler {
         }
     }
 
-    /// Puts adapters that were loaded into the banks.
+    /// Puts adapters that were loaded into the banks. A place that is half written must not be read, whether or not the context works.
     fn write_adapters(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         if self.new_adapters.is_empty() {
             return Ok(());
         }
         let new = std::mem::take(&mut self.new_adapters);
-        match self.adapters.write(context, new) {
-            Ok(()) => Ok(()),
-            Err(error) => self.fault(context, error),
-        }
+        self.adapters.write(context, new).map_err(|_| ContextLost)
     }
 
     /// The context is new.

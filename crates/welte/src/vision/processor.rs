@@ -461,11 +461,19 @@ fn views(settings: &Settings<'_>, spec: &VisionSpec) -> Result<Method, Error> {
         let side = settings
             .number(keys, MOST_SIDE)?
             .map_or(default, |n| n as u32);
-        if side.is_multiple_of(unit) && side <= most {
-            return Ok(side);
+        if !side.is_multiple_of(unit) || side > most {
+            let problem = format!("is {side}; must be a multiple of {unit}, at most {most}");
+            return Err(settings.wrong(keys[0], &problem));
         }
-        let problem = format!("is {side}; must be a multiple of {unit}, at most {most}");
-        Err(settings.wrong(keys[0], &problem))
+        let (lines, sets) = (side / unit, &spec.query_sets);
+        if spec.has_causal_queries() && !sets.contains(&(lines * lines)) {
+            let problem = format!(
+                "is {side}, which needs {} queries; the encoder has sets of {sets:?}",
+                lines * lines
+            );
+            return Err(settings.wrong(keys[0], &problem));
+        }
+        Ok(side)
     };
     let tile = side(&["tile_size"], if lined { 640 } else { 768 }.min(most))?;
     let whole = side(&["size.height"], most)?;

@@ -38,6 +38,8 @@ pub struct Watch {
     pub rows: Mutex<Vec<Row>>,
     /// The starts of all chains.
     pub starts: Mutex<Vec<ChainStart>>,
+    /// Writes into buffers left until one fails; 0: none will.
+    pub fail_write_in: AtomicUsize,
     /// Bytes written into buffers.
     pub written: AtomicUsize,
 }
@@ -64,13 +66,17 @@ impl Watch {
         }
         *broken |= now && self.lost.load(Ordering::SeqCst) > 0;
         if now || *broken {
-            Err(Error::Failed {
-                device: DeviceId::only("spy"),
-                source: "a planted fault".into(),
-            })
+            Err(planted())
         } else {
             Ok(())
         }
+    }
+}
+
+fn planted() -> Error {
+    Error::Failed {
+        device: DeviceId::only("spy"),
+        source: "a planted fault".into(),
     }
 }
 
@@ -315,6 +321,11 @@ impl Context for Spy {
     }
 
     fn write_bytes(&mut self, id: BufferId, first: u64, bytes: &[u8]) -> Result<(), Error> {
+        let left = &self.watch.fail_write_in;
+        let left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if left == Ok(1) {
+            return Err(planted());
+        }
         let written = &self.watch.written;
         written.fetch_add(bytes.len(), Ordering::SeqCst);
         self.inner.write_bytes(id, first, bytes)

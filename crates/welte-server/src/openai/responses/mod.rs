@@ -96,7 +96,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         "id": ask.id, "object": "response", "created_at": created(), "status": "in_progress",
         "completed_at": null, "background": background, "error": null, "incomplete_details": null,
         "instructions": conversation.instructions, "max_output_tokens": limit, "max_tool_calls": most_calls,
-        "metadata": metadata, "model": served.id, "output": [],
+        "metadata": metadata, "model": served.name(), "output": [],
         "parallel_tool_calls": !ask.one_call, "previous_response_id": conversation.previous,
         "reasoning": { "effort": conversation.effort, "summary": null }, "service_tier": "default",
         "store": store, "temperature": sampling.temperature, "text": { "format": conversation.format },
