@@ -292,7 +292,7 @@ impl<'a> Model<'a> {
                 && self.spec.rope.interleaved == to_gguf
                 && [hf.q, hf.k].contains(&of_hf);
             let shape = self.spec.shape(layer as usize);
-            let order = interleaves.then(|| Order {
+            let order = interleaves.then_some(Order {
                 head: shape.head_dim as usize,
                 rot: self.spec.rope.rot as usize,
                 to_gguf,

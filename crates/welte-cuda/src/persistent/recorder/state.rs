@@ -487,7 +487,7 @@ impl<'a> Recorder<'a> {
         if self.budget.is_step
             || p.kind != Output::Add
             || p.norm.is_some()
-            || p.k % (64 * parts) != 0
+            || !p.k.is_multiple_of(64 * parts)
         {
             return Err(format!("rows of {} elements", p.k));
         }
