@@ -22,7 +22,7 @@ impl FromStr for AdapterSource {
 
     fn from_str(text: &str) -> Result<AdapterSource, String> {
         let (name, rest) = match text.split_once('=') {
-            Some((name, _)) if name.is_empty() => return Err("the name before = is empty".into()),
+            Some(("", _)) => return Err("the name before = is empty".into()),
             Some((name, rest)) if !name.contains(['/', '\\']) => (Some(name), rest),
             _ => (None, text),
         };
