@@ -598,6 +598,27 @@ fn a_rank_above_the_room_is_refused() {
 }
 
 #[test]
+fn room_that_cannot_be_is_refused() {
+    let (mut sources, _files) = two();
+    sources.iter_mut().for_each(|source| source.for_all = true);
+    let case = named("llama-all");
+    let path = case.base.path().display().to_string();
+    let refused = |change: &dyn Fn(&mut LoadOptions)| {
+        let inspected = Model::inspect(&path, &with(options("cpu"), change));
+        inspected.err().unwrap().to_string()
+    };
+    let cases: [(&dyn Fn(&mut LoadOptions), &str); 3] = [
+        (&|o| o.max_adapters = 4097, "max_adapters: 4097"),
+        (&|o| o.max_rank = 1025, "max_rank: 1025"),
+        (&|o| o.adapters = sources.clone(), "several are for all"),
+    ];
+    for (change, wanted) in cases {
+        let said = refused(change);
+        assert!(said.contains(wanted), "{said}");
+    }
+}
+
+#[test]
 fn control_vectors_agree_with_transformers() {
     let folder = welte_goldens::folder();
     let text = std::fs::read_to_string(folder.join("control.json")).unwrap();

@@ -398,3 +398,23 @@ fn a_processor_that_does_not_fit_is_refused() {
         );
     }
 }
+
+/// An encoder that has queries for some sizes of tiles takes no others.
+#[test]
+fn a_tile_without_queries_is_refused() {
+    let golden = welte_goldens::Golden::new("vision/deepseek_ocr2/hf");
+    let file = golden.path().join("preprocessor_config.json");
+    for text in [
+        r#"{"tile_size": 32, "size": {"height": 64}}"#,
+        r#"{"tile_size": 48, "size": {"height": 32}}"#,
+    ] {
+        std::fs::write(&file, text).expect("the file");
+        let source = golden.path().to_str().expect("a path");
+        let error = Vision::open(source, None, &VisionOptions::default());
+        let error = error.expect_err("no queries").to_string();
+        assert!(
+            error.contains("is 32, which needs 4 queries") && error.contains("[9, 16]"),
+            "{error}"
+        );
+    }
+}
