@@ -10,7 +10,8 @@ fn question() -> Value {
 }
 
 /// The endpoints that take a body here, with the fields that the description names and the smallest body that is accepted.
-/// Left out are those that this server refuses: its model does not fill in the middle, is not a reranker, and the hub is not offered.
+/// Left out are those that this server refuses: its model does not fill in the middle, is not a reranker, has no room for adapters, and the
+/// hub is not offered.
 fn endpoints(document: &Value) -> Vec<(String, Map<String, Value>, Value)> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -20,6 +21,7 @@ fn endpoints(document: &Value) -> Vec<(String, Map<String, Value>, Value)> {
         };
         if ["/api/pull", "/api/create", "/infill"].contains(&path.as_str())
             || path.ends_with("/rerank")
+            || path.contains("lora")
         {
             continue;
         }
