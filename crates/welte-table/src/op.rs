@@ -271,7 +271,8 @@ impl params::ExpertsActMul {
 impl params::EncodeAttention {
     /// What the scores of a head's query add by distance: values of a row.
     pub fn of_places(&self) -> u32 {
-        2 * (2 * self.places).saturating_sub(1)
+        let distances = self.places.saturating_mul(2).saturating_sub(1);
+        distances.saturating_mul(2)
     }
 }
 
