@@ -50,7 +50,7 @@ pub(crate) async fn load(app: Arc<App>, mut fields: Fields) -> Outcome {
             return served.engine.load_adapter(&source).map(drop);
         }
         served.engine.replace_adapter(&source)?;
-        served.renew_for_all(&source.name);
+        served.for_all.renew(&source.name, &served.engine);
         Ok(())
     });
     let loaded = loaded.await.map_err(|error| Failure::fault(&error))?;
@@ -75,7 +75,7 @@ pub(crate) async fn unload(app: Arc<App>, mut fields: Fields) -> Outcome {
         let message = format!("adapter '{name}' is not loaded");
         return Err(Failure::new(StatusCode::NOT_FOUND, message));
     }
-    served.forget_for_all(&name);
+    served.for_all.forget(&name);
     Ok(format!("Success: LoRA adapter '{name}' removed successfully.").into_response())
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn list(
 }
 
 fn listed(app: &App, served: &Served) -> Value {
-    let for_all = served.for_all();
+    let for_all = served.for_all.get();
     let scale = |adapter: &Adapter| match &for_all {
         Some(other) if other.name() == adapter.name() => other.scale(),
         _ => 0.0,
@@ -122,7 +122,7 @@ pub(crate) async fn set(
     let done = async {
         let (body, _held) = bodies::value(&app.bodies, &app.options, request).await?;
         let served = app.peek(asked.get("model").map(String::as_str))?;
-        served.set_for_all(|| chosen(&served, &body, "the body"))?;
+        served.for_all.set(|| chosen(&served, &body, "the body"))?;
         Ok::<Response, Failure>(ok(&json!({ "success": true })))
     };
     done.await

@@ -18,6 +18,7 @@ mod ending;
 mod engine;
 mod error;
 mod fields;
+mod for_all;
 mod form;
 mod health;
 #[cfg(feature = "hub")]

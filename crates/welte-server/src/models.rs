@@ -3,6 +3,7 @@
 
 use crate::client::Client;
 use crate::error::Failure;
+use crate::for_all::ForAll;
 use crate::metrics::Metrics;
 use crate::rates::History;
 use crate::recipe::Recipe;
@@ -211,7 +212,7 @@ pub(crate) struct Served {
     /// Variables of the chat template that requests do not set.
     variables: Map<String, Value>,
     /// The adapter of requests that choose none.
-    for_all: Mutex<Option<Adapter>>,
+    pub(crate) for_all: ForAll,
     /// Requests in the engine, by the numbers that the engine gave them.
     active: Mutex<BTreeMap<u64, Active>>,
 }
@@ -259,7 +260,7 @@ impl Served {
         let for_all = for_all.and_then(|name| engine.adapter(name));
         Ok(Served {
             id: entry.id.clone(),
-            for_all: Mutex::new(for_all),
+            for_all: ForAll::new(for_all),
             engine,
             template,
             template_source,
@@ -282,39 +283,6 @@ impl Served {
         let mut all = self.variables.clone();
         all.extend(own.clone());
         all
-    }
-
-    /// The adapter of requests that choose none.
-    pub(crate) fn for_all(&self) -> Option<Adapter> {
-        self.for_all_lock().clone()
-    }
-
-    /// Sets it. One that is unloaded or replaced between the choice and its storing does not stay: that waits for this.
-    pub(crate) fn set_for_all(
-        &self,
-        choose: impl FnOnce() -> Result<Option<Adapter>, Failure>,
-    ) -> Result<(), Failure> {
-        let mut for_all = self.for_all_lock();
-        *for_all = choose()?;
-        Ok(())
-    }
-
-    /// Takes the adapter that was loaded in its place if it has this name.
-    pub(crate) fn renew_for_all(&self, name: &str) {
-        let mut for_all = self.for_all_lock();
-        if for_all.as_ref().is_some_and(|before| before.name() == name) {
-            *for_all = self.engine.adapter(name);
-        }
-    }
-
-    /// Takes it away if it has this name.
-    pub(crate) fn forget_for_all(&self, name: &str) {
-        self.for_all_lock()
-            .take_if(|adapter| adapter.name() == name);
-    }
-
-    fn for_all_lock(&self) -> MutexGuard<'_, Option<Adapter>> {
-        self.for_all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits a moment for the scheduler to clear away what it has just answered.
@@ -516,7 +484,7 @@ struct Release {
 impl Lease {
     /// The adapter that the request named, or that of all requests.
     pub(crate) fn adapter(&self) -> Option<Adapter> {
-        self.adapter.clone().or_else(|| self.for_all())
+        self.adapter.clone().or_else(|| self.for_all.get())
     }
 
     /// The name that answers give: that of the adapter that the request named, or the model's.

@@ -223,7 +223,8 @@ impl CudaContext {
                 if let Err(why) = &self.loaded.recording {
                     return self.fall_back(why.clone());
                 }
-                if let Some(why) = self.ranks_refused().or_else(|| self.rows_refused()) {
+                let refused = self.seated.as_ref().and_then(Seated::refused);
+                if let Some(why) = refused.or_else(|| self.rows_refused()) {
                     return self.fall_back(why);
                 }
                 let prepared = self.prepare_persistent();

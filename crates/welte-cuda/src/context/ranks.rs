@@ -1,7 +1,6 @@
 //! A context of a rank: it knows the inboxes of all others, and whether one of them was waited for in vain.
 #![allow(unsafe_code)]
 
-use super::CudaContext;
 use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, HostBlock, Reach};
 use crate::launch::bytes_of;
@@ -72,14 +71,6 @@ impl Together {
             *logits = other.logits.wrapping_sub(own.logits);
         }
         Ok(args)
-    }
-}
-
-impl CudaContext {
-    /// Why the ranks cannot replay by persistent kernels.
-    pub(super) fn ranks_refused(&self) -> Option<String> {
-        let why = self.seated.as_ref()?.persistent.as_ref().err()?;
-        Some(format!("not the persistent kernel: {why}"))
     }
 }
 
@@ -168,6 +159,12 @@ impl Seated {
             },
             _peers: peers,
         })
+    }
+
+    /// Why the ranks cannot replay by persistent kernels.
+    pub(super) fn refused(&self) -> Option<String> {
+        let why = self.persistent.as_ref().err()?;
+        Some(format!("not the persistent kernel: {why}"))
     }
 
     /// Whether an exchange has failed. Nothing that was computed since counts.

@@ -24,6 +24,7 @@ use experts::is_router;
 use recurrent::is_small_part;
 use shared::{gate_rows, is_score};
 pub(super) use state::rows_of;
+use state::rows_of_all;
 use state::{InputNorm, PendingNorm, Product, Recorder};
 use std::collections::BTreeMap;
 use welte_table::{
@@ -47,7 +48,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
     let blocks = fewest(products().filter_map(rows).min());
     let of_all = |i: usize| {
         let matrix = pass.commands[i].weights[0];
-        Some(exchange::rows_of_all(cx.program, matrix, rows(i)?))
+        Some(rows_of_all(cx.program, matrix, rows(i)?))
     };
     let usual_blocks = fewest(products().filter_map(of_all).min());
     let mut recorder = Recorder {

@@ -1,7 +1,7 @@
 //! Exchanges between ranks: instructions publish to all of them what an exchange completes (`kernels/persistent/exchange.cuh`).
 
 use super::state::Recorder;
-use welte_table::{BufferRef, Command, Deal, Op, Pass, Program, Source, WeightId, params};
+use welte_table::{BufferRef, Command, Deal, Op, Pass, params};
 
 /// Of a model on several GPUs; else 1.
 pub(super) fn ranks(pass: &Pass) -> u32 {
@@ -18,17 +18,6 @@ pub(super) struct Exchanged {
     pub(super) width: u32,
     pub(super) stride: u32,
     pub(super) deal: Deal,
-}
-
-/// How many rows there are on all ranks together, of which this one has `rows` of a matrix.
-pub(super) fn rows_of_all(program: &Program, matrix: WeightId, rows: u32) -> u32 {
-    let spec = program.weights.get(matrix as usize);
-    match spec.map(|spec| (&spec.source, spec.n)) {
-        Some((Source::Chosen(chosen), n)) if n > 0 => {
-            (u64::from(rows) * u64::from(chosen.rows) / u64::from(n)) as u32
-        }
-        _ => rows,
-    }
 }
 
 impl Recorder<'_> {

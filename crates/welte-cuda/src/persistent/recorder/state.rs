@@ -10,12 +10,11 @@ use super::super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, Shared
 use super::super::share::{RowDivider, Share};
 use super::super::tap::Tap;
 use super::super::variants::{self, Output, Variant, Variants, tuning_index};
-use super::exchange;
 use crate::layout;
 use std::collections::BTreeMap;
 use welte_table::{
-    BufferId, BufferRef, Command, Format, NO_WEIGHT, Op, Pass, Run, WeightId, accesses, params,
-    step,
+    BufferId, BufferRef, Command, Format, NO_WEIGHT, Op, Pass, Program, Run, Source, WeightId,
+    accesses, params, step,
 };
 
 /// A vector of activations in the exchange.
@@ -269,6 +268,17 @@ pub(super) fn after_parts<'a>(
         let fills = matches!(c.op, Op::Matmul | Op::NormMatmul) && p.kind == Output::Store;
         !(fills && c.buffers[1].buffer == p.output.buffer)
     })
+}
+
+/// How many rows there are on all ranks together, of which this one has `rows` of a matrix.
+pub(super) fn rows_of_all(program: &Program, matrix: WeightId, rows: u32) -> u32 {
+    let spec = program.weights.get(matrix as usize);
+    match spec.map(|spec| (&spec.source, spec.n)) {
+        Some((Source::Chosen(chosen), n)) if n > 0 => {
+            (u64::from(rows) * u64::from(chosen.rows) / u64::from(n)) as u32
+        }
+        _ => rows,
+    }
 }
 
 /// How many parts the columns of a matrix make: rows of floats are too long to be whole in slots of the ring.
@@ -642,7 +652,7 @@ impl<'a> Recorder<'a> {
         rows: u32,
         outputs: u32,
     ) -> Result<ProductShape, String> {
-        let rows = exchange::rows_of_all(self.cx.program, p.matrix, rows);
+        let rows = rows_of_all(self.cx.program, p.matrix, rows);
         let share = rows.div_ceil(self.usual_blocks);
         let sets = if p.kind == Output::ActMul { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
