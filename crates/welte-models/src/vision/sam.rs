@@ -61,9 +61,14 @@ impl<'a> Tensors<'a> {
         self.shape(&weight(template, layer), [1 << 17; 2])
     }
 
-    /// How many layers there are.
+    /// How many layers have any tensor.
     fn layers(&self, template: &str) -> u32 {
-        let has = |layer: &u32| ending(self.keys.checkpoint, &weight(template, *layer)).is_some();
+        let (before, _) = template.split_once("{}").unwrap_or((template, ""));
+        let has = |layer: &u32| {
+            let place = format!("{before}{layer}.");
+            let mut all = self.keys.checkpoint.tensors().iter();
+            all.any(|tensor| tensor.name.contains(&place))
+        };
         (0..MOST_LAYERS).take_while(has).count() as u32
     }
 
