@@ -607,7 +607,8 @@ fn room_that_cannot_be_is_refused() {
         let inspected = Model::inspect(&path, &with(options("cpu"), change));
         inspected.err().unwrap().to_string()
     };
-    let cases: [(&dyn Fn(&mut LoadOptions), &str); 3] = [
+    type Change<'a> = &'a dyn Fn(&mut LoadOptions);
+    let cases: [(Change<'_>, &str); 3] = [
         (&|o| o.max_adapters = 4097, "max_adapters: 4097"),
         (&|o| o.max_rank = 1025, "max_rank: 1025"),
         (&|o| o.adapters = sources.clone(), "several are for all"),
