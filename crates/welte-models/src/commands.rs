@@ -2,8 +2,8 @@
 
 use crate::weights::NormWeights;
 use welte_table::{
-    BufferRef, Command, Format, ModelPart, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId,
-    WeightSpec, params as p,
+    BufferId, BufferRef, BufferSpec, Command, Format, ModelPart, NO_WEIGHT, Op, Params, Pass,
+    PassKind, Program, WeightId, WeightSpec, cost, params as p,
 };
 
 /// Commands with their names for people.
@@ -116,4 +116,28 @@ pub(crate) fn at(buffer: BufferRef, elements: u32) -> BufferRef {
         offset: buffer.offset + 4 * elements,
         ..buffer
     }
+}
+
+/// A program of one pass over as many positions as it has rows.
+pub(crate) fn one_pass(
+    weights: Vec<WeightSpec>,
+    buffers: Vec<BufferSpec>,
+    (tokens, features): (BufferRef, BufferId),
+    pass: Pass,
+) -> Program {
+    let mut program = Program {
+        weights,
+        buffers,
+        caches: Vec::new(),
+        vocab: 1,
+        context: pass.rows,
+        page: 64,
+        slots: 1,
+        tokens: tokens.buffer,
+        features,
+        adapters: None,
+        passes: vec![pass],
+    };
+    cost::fill(&mut program);
+    program
 }

@@ -5,11 +5,11 @@ use super::weights::{Attention, Layer, Limits, Linear, Queries, Weights, taker};
 use super::{VisionAct, VisionFamily, VisionSpec, windows};
 use crate::Error;
 use crate::buffers::Buffers;
-use crate::commands::{Commands, at};
+use crate::commands::{Commands, at, one_pass};
 use crate::weights::NormWeights;
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::{
-    BufferRef, Class, ModelPart, NO_WEIGHT, Op, Pass, PassKind, Program, Sections, WeightId, cost,
+    BufferRef, Class, ModelPart, NO_WEIGHT, Op, Pass, PassKind, Program, Sections, WeightId,
     params as p,
 };
 
@@ -116,21 +116,12 @@ pub fn compile_vision(
         out: Commands::new(&taker.collector.list),
     };
     let pass = emitter.pass(rows, outputs);
-    let mut program = Program {
-        weights: taker.collector.list,
-        buffers: buffers.into_list(),
-        caches: Vec::new(),
-        vocab: 1,
-        context: rows,
-        page: 64,
-        slots: 1,
-        tokens: tokens.buffer,
-        features,
-        adapters: None,
-        passes: vec![pass],
-    };
-    cost::fill(&mut program);
-    Ok(program)
+    Ok(one_pass(
+        taker.collector.list,
+        buffers.into_list(),
+        (tokens, features),
+        pass,
+    ))
 }
 
 /// Something stands between pooled patches and features.

@@ -5,10 +5,10 @@ use super::weights::{Linear, Taker, taker};
 use super::{VisionFamily, VisionSpec, Windows};
 use crate::Error;
 use crate::buffers::Buffers;
-use crate::commands::{Commands, at};
+use crate::commands::{Commands, at, one_pass};
 use crate::weights::NormWeights;
 use welte_formats::Checkpoint;
-use welte_table::{BufferRef, Class, NO_WEIGHT, Op, PassKind, Program, Usage, cost, params as p};
+use welte_table::{BufferRef, Class, NO_WEIGHT, Op, PassKind, Program, Usage, params as p};
 
 /// Attention that ends with a sum and a norm.
 struct Attention {
@@ -257,19 +257,10 @@ pub(super) fn compile(
         e.out
             .pass(PassKind::Embed, (rows, outputs), (width, result))
     };
-    let mut program = Program {
-        weights: taker.collector.list,
-        buffers: buffers.into_list(),
-        caches: Vec::new(),
-        vocab: 1,
-        context: rows,
-        page: 64,
-        slots: 1,
-        tokens: tokens.buffer,
-        features,
-        adapters: None,
-        passes: vec![pass],
-    };
-    cost::fill(&mut program);
-    Ok(program)
+    Ok(one_pass(
+        taker.collector.list,
+        buffers.into_list(),
+        (tokens, features),
+        pass,
+    ))
 }
