@@ -118,6 +118,9 @@ pub(crate) struct RunArgs {
     /// An image that the prompt is about, or a video where ffmpeg exists (repeatable)
     #[arg(long, value_name = "FILE")]
     pub(crate) image: Vec<PathBuf>,
+    /// A sound that the prompt is about (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) audio: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) eyes: EyeArgs,
     /// System prompt (also -sys)

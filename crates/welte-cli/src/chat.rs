@@ -5,7 +5,7 @@ use crate::{conversation, figures, hints, images, source, terminal};
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use welte::{ChatTemplate, Image, Message, Outcome, Session, StopReason};
 use welte_formats::files;
@@ -14,6 +14,7 @@ const HELP: &str = "\
 /help           this list
 /clear          forget the conversation
 /image FILE     ask about an image or a video in the next message; a file dropped into the line does the same
+/audio FILE     ask about a sound in the next message
 /system [TEXT]  set or clear the system prompt; forgets the conversation
 /save FILE      write the conversation as JSON
 /load FILE      read a conversation
@@ -25,7 +26,7 @@ struct Chat {
     session: Session,
     template: Option<ChatTemplate>,
     messages: Vec<Message>,
-    /// Images of the next message.
+    /// Images and sounds of the next message.
     images: Vec<Image>,
     /// The text so far, if there is no template.
     raw: String,
@@ -60,8 +61,8 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
         images: Vec::new(),
         raw: String::new(),
     };
-    for path in &args.image {
-        chat.attach(path)?;
+    for medium in conversation::media(args)? {
+        chat.attach(medium)?;
     }
     if chat.template.is_some() {
         chat.messages = conversation::opening(args);
@@ -114,7 +115,7 @@ fn read(line: &mut dyn FnMut(&str) -> rustyline::Result<String>) -> rustyline::R
 }
 
 impl Chat {
-    /// A command, a message, or images dropped into the line.
+    /// A command, a message, or images and sounds dropped into the line.
     fn line(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<Next> {
         // The first word of a path that was dropped has further slashes, or a dot.
         let command = line.trim().strip_prefix('/').filter(|command| {
@@ -124,7 +125,8 @@ impl Chat {
         if let Some(command) = command {
             return self.command(args, command);
         }
-        let (text, paths) = match self.session.model().eyes() {
+        let model = self.session.model();
+        let (text, paths) = match model.eyes().or(model.ears()) {
             Some(_) => images::dropped(line),
             None => (line.to_string(), Vec::new()),
         };
@@ -134,7 +136,7 @@ impl Chat {
             return self.command(args, command);
         }
         for path in &paths {
-            self.attach(path)?;
+            self.attach(images::read(path)?)?;
         }
         if text.is_empty() {
             return Ok(Next::Go);
@@ -142,16 +144,16 @@ impl Chat {
         self.turn(args, &text).map(|()| Next::Go)
     }
 
-    /// Takes an image for the next message.
-    fn attach(&mut self, path: &Path) -> anyhow::Result<()> {
+    /// Takes an image or a sound for the next message.
+    fn attach(&mut self, medium: Image) -> anyhow::Result<()> {
         let model = self.session.model();
-        anyhow::ensure!(self.template.is_some(), "images need a chat template");
-        if model.eyes().is_none() {
-            let why = model.no_images().unwrap_or("it has no eyes");
-            anyhow::bail!("the model takes no images: {why}");
-        }
-        self.images.push(images::read(path)?);
-        eprintln!("{}: goes with the next message", path.display());
+        anyhow::ensure!(
+            self.template.is_some(),
+            "images and sounds need a chat template"
+        );
+        model.sense(&medium.source).map_err(anyhow::Error::msg)?;
+        eprintln!("{}: goes with the next message", medium.name);
+        self.images.push(medium);
         Ok(())
     }
 
@@ -212,7 +214,11 @@ impl Chat {
             "clear" => self.clear(args),
             "image" => {
                 anyhow::ensure!(!rest.is_empty(), "/image FILE");
-                self.attach(rest.as_ref())?;
+                self.attach(images::read(rest.as_ref())?)?;
+            }
+            "audio" => {
+                anyhow::ensure!(!rest.is_empty(), "/audio FILE");
+                self.attach(images::read_sound(rest.as_ref())?)?;
             }
             "system" => {
                 anyhow::ensure!(self.template.is_some(), "/system needs a chat template");

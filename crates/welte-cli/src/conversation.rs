@@ -1,13 +1,13 @@
 //! A model and its answers in the terminal: the answer goes to standard output, everything else to standard error.
 
 use crate::args::RunArgs;
-use crate::source;
 use crate::wrap::Wrapper;
+use crate::{images, source};
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use welte::{
     Activations, CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL,
-    GenerateOptions, Images, LoadOptions, Message, Model, Outcome, Prompt, Said, Session,
+    GenerateOptions, Image, Images, LoadOptions, Message, Model, Outcome, Prompt, Said, Session,
 };
 
 /// The chat template to use: the file's, the model's, or none for raw text.
@@ -40,6 +40,15 @@ pub(crate) fn opening(args: &RunArgs) -> Vec<Message> {
     let replaced = own.is_some();
     let created = created.filter(|message| !replaced || message.role != "system");
     own.iter().cloned().chain(created).collect()
+}
+
+/// The images and the sounds that the prompt is about.
+pub(crate) fn media(args: &RunArgs) -> anyhow::Result<Vec<Image>> {
+    let mut all = images::read_all(&args.image)?;
+    for path in &args.audio {
+        all.push(images::read_sound(path)?);
+    }
+    Ok(all)
 }
 
 /// The model, prepared for the prefix cache that the arguments ask for.

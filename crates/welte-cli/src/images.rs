@@ -1,4 +1,4 @@
-//! Images on the command line: where the model's eyes are, and which files a question is about.
+//! Images and sounds on the command line: where the model's eyes are, and which files a question is about.
 
 use anyhow::Context;
 use clap::Args;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use welte::{Image, ImageSource, Images, LoadOptions, VideoTools};
 
-/// The largest file of an image, in bytes.
+/// The largest file of an image or a sound, in bytes.
 const LARGEST: u64 = 100 << 20;
 
 /// Endings of files that are taken for images where a line names them.
@@ -15,6 +15,10 @@ const ENDINGS: [&str; 9] = [
 ];
 /// Endings of files that are taken for videos.
 const VIDEOS: [&str; 6] = ["mp4", "m4v", "mov", "mkv", "webm", "avi"];
+/// Endings of files that are taken for sounds.
+const SOUNDS: [&str; 10] = [
+    "wav", "mp3", "flac", "ogg", "oga", "m4a", "aac", "aiff", "aif", "mka",
+];
 /// Frames of a video.
 const FRAMES: u32 = 8;
 
@@ -49,10 +53,13 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Image>> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// Reads an image's file, or a video, to stand at the beginning of a text.
+/// Reads the file of an image, a sound or a video, to stand at the beginning of a text.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Image> {
+    if has_ending(path, &SOUNDS) {
+        return read_sound(path);
+    }
     if !is_video(path) {
-        return picture(path);
+        return file(path, ImageSource::Bytes);
     }
     let name = path.display().to_string();
     let tools = VideoTools::find().map_err(|missing| {
@@ -67,24 +74,29 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Image> {
     })
 }
 
-fn picture(path: &Path) -> anyhow::Result<Image> {
+/// Reads a file of sound.
+pub(crate) fn read_sound(path: &Path) -> anyhow::Result<Image> {
+    file(path, ImageSource::Sound)
+}
+
+fn file(path: &Path, source: fn(Arc<[u8]>) -> ImageSource) -> anyhow::Result<Image> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).with_context(|| format!("{name}: cannot be read"))?;
     anyhow::ensure!(meta.is_file(), "{name}: is not a file");
     let bytes = meta.len();
     anyhow::ensure!(
         bytes <= LARGEST,
-        "{name}: {bytes} bytes is too large for an image"
+        "{name}: {bytes} bytes is too large; at most {LARGEST} are read"
     );
     let bytes = std::fs::read(path).with_context(|| format!("{name}: cannot be read"))?;
     Ok(Image {
         at: 0,
-        source: ImageSource::Bytes(bytes.into()),
+        source: source(bytes.into()),
         name,
     })
 }
 
-/// Takes the paths of images out of a line, as terminals write them when files are dropped there: in quotes, or with
+/// Takes the paths of images and sounds out of a line, as terminals write them when files are dropped there: in quotes, or with
 /// backslashes before blanks. Other words stay as they are.
 pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
     let (mut rest, mut paths) = (String::new(), Vec::new());
@@ -94,7 +106,7 @@ pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
         rest.push_str(&left[..blank]);
         left = &left[blank..];
         let (word, end) = word(left);
-        if is_image(Path::new(&word)) {
+        if is_medium(Path::new(&word)) {
             paths.push(word.into());
         } else {
             rest.push_str(&left[..end]);
@@ -108,8 +120,9 @@ pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
     }
 }
 
-fn is_image(path: &Path) -> bool {
-    (has_ending(path, &ENDINGS) || is_video(path)) && path.is_file()
+fn is_medium(path: &Path) -> bool {
+    let known = has_ending(path, &ENDINGS) || has_ending(path, &SOUNDS) || is_video(path);
+    known && path.is_file()
 }
 
 /// A file that is taken for a video.
@@ -150,14 +163,16 @@ mod tests {
     fn dropped_files_leave_the_line() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        for name in ["a.PNG", "two words.jpg", "notes.txt"] {
+        let names = ["a.PNG", "two words.jpg", "notes.txt", "said.Mp3"];
+        for name in names {
             std::fs::write(at(name), "").unwrap();
         }
-        let [a, two, notes] = ["a.PNG", "two words.jpg", "notes.txt"].map(at);
+        let [a, two, notes, said] = names.map(at);
         let quoted = format!("what is '{}'  this?", two.display());
         let all = [
             (format!("{} what?", a.display()), "what?", vec![a.clone()]),
             (quoted, "what is   this?", vec![two.clone()]),
+            (said.display().to_string(), "", vec![said.clone()]),
             (
                 format!("{} {}", a.display(), a.display()),
                 "",
@@ -180,5 +195,8 @@ mod tests {
             assert_eq!(dropped(line), (line.to_string(), Vec::new()));
         }
         assert!(read(folder.path()).is_err());
+        let is_sound = |image: anyhow::Result<Image>| image.unwrap().source.is_sound();
+        assert!(is_sound(read(&said)) && is_sound(read_sound(&notes)));
+        assert!(!is_sound(read(&a)));
     }
 }

@@ -16,6 +16,7 @@ mod constraint;
 mod conversation;
 #[cfg(feature = "hub")]
 mod create;
+mod dictate;
 mod doctor;
 mod embed;
 mod figures;
@@ -117,7 +118,14 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Profile(args) => profile::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
         Command::Embed(args) => embed::run(&args),
-        Command::Transcribe(args) => transcribe::run(&args),
+        Command::Transcribe(args) => {
+            let (model, files) = args.named()?;
+            if welte::hears(model) {
+                dictate::run(&args, model, files)
+            } else {
+                transcribe::run(&args, model, files)
+            }
+        }
         Command::Rerank(args) => rerank::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Quantize(args) => quantize::run(&args),

@@ -27,13 +27,13 @@ pub(crate) struct LimitArgs {
     /// memory if that is less]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) bodies_memory: Option<u64>,
-    /// Images that a request may have
+    /// Images and sounds that a request may have
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) max_images: u32,
-    /// The largest file of an image, in bytes or with K or M
+    /// The largest file of an image or a sound, in bytes or with K or M
     #[arg(long, default_value = "20M", value_name = "SIZE", value_parser = bytes)]
     pub(crate) max_image: u64,
-    /// Fetch images from this host when requests give their address, or from all public hosts with * (repeatable)
+    /// Fetch images and sounds from this host when requests give their address, or from all public hosts with * (repeatable)
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_remote_images: Vec<String>,
     /// Give files of videos in requests to ffmpeg; lists of frames need none

@@ -2,9 +2,9 @@
 
 use crate::args::RunArgs;
 use crate::conversation::{
-    answer, close, in_channels, load, message, on_interrupt, opening, session, template,
+    answer, close, in_channels, load, media, message, on_interrupt, opening, session, template,
 };
-use crate::{chat, figures, images, logprobs, source};
+use crate::{chat, figures, logprobs, source};
 use anyhow::bail;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -80,14 +80,14 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let model = load(source, args)?;
     let template = template(args, &model)?;
     anyhow::ensure!(
-        template.is_some() || args.image.is_empty(),
-        "--image needs a chat template, which this model lacks or --no-chat switches off"
+        template.is_some() || args.image.is_empty() && args.audio.is_empty(),
+        "--image and --audio need a chat template, which this model lacks or --no-chat switches off"
     );
     let tokens: Prompt = match &template {
         Some(template) => {
             let mut messages = opening(args);
             messages.push(Message {
-                images: images::read_all(&args.image)?,
+                images: media(args)?,
                 ..message("user", prompt.to_string())
             });
             model.encode_conversation(template, &messages)?

@@ -116,6 +116,11 @@ fn print_first(model: &Model, verbose: bool) {
         Some(why) if verbose => eprintln!("note: the model takes no images: {why}"),
         Some(_) => {}
     }
+    match model.no_sounds() {
+        None => eprintln!("note: the model takes sounds"),
+        Some(why) if verbose => eprintln!("note: the model takes no sounds: {why}"),
+        Some(_) => {}
+    }
     let plan = model.plan();
     for class in Class::ALL {
         eprintln!("{:>12}  {}", human(plan.bytes(class)), class.name());

@@ -19,10 +19,10 @@ const MOST_SECONDS: u32 = 24 * 3600;
 
 #[derive(clap::Args)]
 pub(crate) struct TranscribeArgs {
-    /// A model of speech (a Whisper directory, or a .bin file of whisper.cpp) unless -m names it, and files (-: standard input)
+    /// A model of speech (a Whisper directory, a .bin file of whisper.cpp, or the directory of Qwen3-ASR or Voxtral) unless -m names it, and files (-: standard input)
     #[arg(value_name = "[MODEL] FILE", required = true)]
     words: Vec<String>,
-    /// Whisper directory, or .bin file of whisper.cpp
+    /// Whisper directory, .bin file of whisper.cpp, or directory of Qwen3-ASR or Voxtral
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// A model on the Hugging Face hub, ORG/NAME, downloaded if it is not in the cache (also -hf)
@@ -30,31 +30,31 @@ pub(crate) struct TranscribeArgs {
     pub(crate) hf_repo: Option<String>,
     /// Subtitles as SubRip has them
     #[arg(long, group = "form")]
-    srt: bool,
+    pub(crate) srt: bool,
     /// Subtitles of the web
     #[arg(long, group = "form")]
-    vtt: bool,
+    pub(crate) vtt: bool,
     /// JSON with segments, language and length, a line for each file
     #[arg(long, group = "form")]
-    json: bool,
+    pub(crate) json: bool,
     /// The text alone [default: segments with their times]
     #[arg(long, group = "form")]
     text: bool,
     /// Write in English what is said in another language
     #[arg(long)]
-    translate: bool,
+    pub(crate) translate: bool,
     /// The language: a code or an English name [default: detected]
     #[arg(short, long, value_name = "NAME")]
-    language: Option<String>,
+    pub(crate) language: Option<String>,
     /// Give every word a beginning and an end (with --json)
     #[arg(long)]
-    word_timestamps: bool,
+    pub(crate) word_timestamps: bool,
     /// Names, spellings and style that come before the text
     #[arg(short, long, value_name = "TEXT")]
-    prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// Words that are likely to be said
     #[arg(long, value_name = "TEXT")]
-    hotwords: Option<String>,
+    pub(crate) hotwords: Option<String>,
     /// Temperature; several are tried in turn until the text is good enough [default: 0 to 1 in steps of 0.2]
     #[arg(
         long = "temp",
@@ -62,7 +62,7 @@ pub(crate) struct TranscribeArgs {
         value_name = "T",
         value_delimiter = ','
     )]
-    temperatures: Vec<f32>,
+    pub(crate) temperatures: Vec<f32>,
     /// Texts at a temperature above 0, of which the likeliest counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=16))]
     best_of: u32,
@@ -77,7 +77,7 @@ pub(crate) struct TranscribeArgs {
     no_speech_threshold: f32,
     /// Cut windows where it is quiet and write N of them together: faster, but no window knows the text before it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    batch: Option<u32>,
+    pub(crate) batch: Option<u32>,
     /// Do not use the text so far as the prompt of the next window
     #[arg(long)]
     no_context: bool,
@@ -86,19 +86,32 @@ pub(crate) struct TranscribeArgs {
     keep_silence: bool,
     /// Seed of texts at temperatures above 0
     #[arg(short, long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// Device: cpu, cuda, cuda:N, gpu, gpu:N, reference (slow and plain), or auto (the first that runs the model)
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = device)]
-    device: DeviceChoice,
+    pub(crate) device: DeviceChoice,
     /// CPU threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    pub(crate) threads: Option<u16>,
     /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
     #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
-    cpus: Option<Cpus>,
+    pub(crate) cpus: Option<Cpus>,
 }
 
 impl TranscribeArgs {
+    /// The model, and the files.
+    pub(crate) fn named(&self) -> anyhow::Result<(&str, &[String])> {
+        match (&self.model, &self.words[..]) {
+            (Some(model), files) => Ok((model, files)),
+            (None, [first, files @ ..]) if source::is_model(first) && !files.is_empty() => {
+                Ok((first, files))
+            }
+            _ => anyhow::bail!(
+                "no model of speech is named: give a Whisper directory, a .bin file of whisper.cpp, or a directory of Qwen3-ASR or Voxtral with -m, and files"
+            ),
+        }
+    }
+
     fn format(&self) -> Option<TranscriptFormat> {
         let all = [
             (self.srt, TranscriptFormat::Srt),
@@ -134,16 +147,11 @@ impl TranscribeArgs {
     }
 }
 
-pub(crate) fn run(args: &TranscribeArgs) -> anyhow::Result<ExitCode> {
-    let (model, files) = match (&args.model, &args.words[..]) {
-        (Some(model), files) => (model, files),
-        (None, [first, files @ ..]) if source::is_model(first) && !files.is_empty() => {
-            (first, files)
-        }
-        _ => anyhow::bail!(
-            "no model of speech is named: give a Whisper directory or a .bin file of whisper.cpp with -m, and files"
-        ),
-    };
+pub(crate) fn run(
+    args: &TranscribeArgs,
+    model: &str,
+    files: &[String],
+) -> anyhow::Result<ExitCode> {
     let mut place = SpeechOptions::default();
     place.device = args.device;
     place.threads = args.threads.map(usize::from);
@@ -231,7 +239,7 @@ fn one(
     Ok(())
 }
 
-fn bytes(file: &str) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn bytes(file: &str) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut read = |from: &mut dyn Read| from.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     if file == "-" {

@@ -5,6 +5,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
+/// Where configurations of multimodal models have the keys of their language model. Qwen3-ASR's authors have one more section around it
+/// and its encoder.
+const SECTIONS: [&str; 4] = [
+    "text_config",
+    "language_config",
+    "thinker_config.text_config",
+    "thinker_config",
+];
+
 /// The metadata of a checkpoint.
 pub(crate) struct Keys<'a> {
     pub(crate) checkpoint: &'a dyn Checkpoint,
@@ -55,7 +64,7 @@ impl<'a> Keys<'a> {
     /// A value. Multimodal models keep the keys of their language model in a section.
     pub(crate) fn value(&self, key: &str) -> Option<&'a Value> {
         let metadata = self.checkpoint.metadata();
-        let mut sections = ["text_config", "language_config"].into_iter();
+        let mut sections = SECTIONS.into_iter();
         metadata
             .get(key)
             .or_else(|| sections.find_map(|section| metadata.get(&format!("{section}.{key}"))))
@@ -69,6 +78,8 @@ impl<'a> Keys<'a> {
             "text_config.hidden_size",
             "language_config.hidden_size",
             "vision_config.hidden_size",
+            "audio_config.d_model",
+            "thinker_config.text_config.hidden_size",
         ];
         !self.is_gguf() && sections.into_iter().any(has)
     }

@@ -13,6 +13,7 @@ mod draft;
 mod emit;
 mod encoder;
 mod error;
+mod hearing;
 mod keys;
 mod names;
 mod options;
@@ -31,6 +32,9 @@ pub use arch::supported;
 pub use compile::compile;
 pub use convert::AsGguf;
 pub use error::Error;
+pub use hearing::{
+    HearingFamily, HearingSpec, Pieces, compile_hearing, hearing_spec, unknown_hearing,
+};
 pub use options::CompileOptions;
 pub use read::spec;
 pub use spec::{
@@ -38,7 +42,9 @@ pub use spec::{
     LayerShape, Mamba, ModelSpec, NormKind, PositionScale, Positions, QkNorm, Rope, Scaling,
     Scoring, SharedExpert,
 };
-pub use speech::{SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
+pub use speech::{
+    SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, row_values, speech_spec,
+};
 pub use steer::steer;
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};

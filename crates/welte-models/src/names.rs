@@ -295,7 +295,7 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
 };
 
 /// Prefixes in place of `model.`, most of them in multimodal checkpoints.
-pub(crate) const LANGUAGE_MODEL: [&str; 5] = [
+pub(crate) const LANGUAGE_MODEL: [&str; 6] = [
     "language_model.model.",
     "model.language_model.",
     // Idefics 3
@@ -304,10 +304,12 @@ pub(crate) const LANGUAGE_MODEL: [&str; 5] = [
     "backbone.",
     // MiniCPM-V
     "llm.model.",
+    // Qwen3-ASR, as its authors write it
+    "thinker.model.",
 ];
 
-/// Prefixes of an encoder's tensors in checkpoints with a classifier.
-const ENCODER: [&str; 3] = ["bert.", "roberta.", "model."];
+/// Prefixes of an encoder's tensors in checkpoints with a classifier, or beside a language model.
+const ENCODER: [&str; 4] = ["bert.", "roberta.", "model.", "thinker."];
 
 /// The name of a tensor in this checkpoint.
 pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
@@ -378,7 +380,9 @@ pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
 
 /// Tensors of the vision and audio parts of a multimodal checkpoint.
 pub(crate) fn is_of_other_modality(name: &str) -> bool {
-    let name = name.strip_prefix("model.").unwrap_or(name);
+    let mut inner = ["model.", "thinker."].into_iter();
+    let inner = inner.find_map(|prefix| name.strip_prefix(prefix));
+    let name = inner.unwrap_or(name);
     [
         "vision_tower.",
         "vision_model.",

@@ -41,8 +41,8 @@ pub(crate) fn read_keys(
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, max| keys.size(&keys.name(gguf, hf), default, max);
 
-    // Configurations of LLaVA leave out what LLaMA and Mistral have by default.
-    let llava = matches!(said, "llava" | "llava_next");
+    // Configurations of LLaVA leave out what LLaMA and Mistral have by default, those of Qwen2-Audio what Qwen2 has.
+    let llava = matches!(said, "llava" | "llava_next" | "qwen2_audio");
     let mistral = keys.text("model_type")? == Some("mistral");
     let default = |llama: u32, other: u32| llava.then_some(if mistral { other } else { llama });
     let listed = listed_layers(keys).or(default(32, 32));

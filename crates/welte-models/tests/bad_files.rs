@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use welte_formats::checkpoint::{self, Checkpoint, Metadata, Overlay, TensorInfo, Value};
 use welte_goldens::Golden;
 use welte_models::{
-    CompileOptions, Error, VisionSpec, compile, compile_speech, compile_vision, spec, speech_spec,
-    vision_spec,
+    CompileOptions, Error, VisionSpec, compile, compile_hearing, compile_speech, compile_vision,
+    hearing_spec, spec, speech_spec, vision_spec,
 };
 use welte_table::{Program, Source};
 
@@ -21,6 +21,8 @@ fn is_optional(model: &str, tensor: &str) -> bool {
 
 /// What follows the name of a model whose encoder of pictures is meant.
 const EYES: &str = ", its eyes";
+/// The same for its encoder of sounds.
+const EARS: &str = ", its ears";
 
 /// A file whose names, shapes and keys are changed.
 struct Changed<'a> {
@@ -29,6 +31,8 @@ struct Changed<'a> {
     tensors: Vec<TensorInfo>,
     /// Its encoder of pictures is compiled.
     eyes: bool,
+    /// Its encoder of sounds is compiled.
+    ears: bool,
     /// It is a model of speech.
     speech: bool,
 }
@@ -37,6 +41,7 @@ impl Changed<'_> {
     fn of<'a>(name: &str, file: &'a dyn Checkpoint) -> Changed<'a> {
         Changed {
             eyes: name.ends_with(EYES) || name.ends_with("mmproj.gguf"),
+            ears: name.ends_with(EARS),
             speech: name.starts_with("speech/"),
             file,
             metadata: file.metadata().clone(),
@@ -56,6 +61,10 @@ impl Changed<'_> {
             let parts = spec.first.as_deref().into_iter().chain([&spec]);
             let program = |part: &VisionSpec| compile_vision(part, self, 4 * part.group());
             return parts.map(program).collect();
+        }
+        if self.ears {
+            let spec = hearing_spec(self)?.ok_or_else(unknown)?;
+            return compile_hearing(&spec, self);
         }
         if self.speech {
             let spec = speech_spec(self)?.ok_or_else(unknown)?;
@@ -116,22 +125,29 @@ impl Overlay for Changed<'_> {
     }
 }
 
-/// All golden models: GGUF files and directories, one of each kind and family. Those with eyes come twice.
+/// All golden models: GGUF files and directories, one of each kind and family. Those with eyes or ears come twice.
 fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
     let open = |name: String| {
-        let golden = Golden::new(name.trim_end_matches(EYES));
+        let golden = Golden::new(name.trim_end_matches(EYES).trim_end_matches(EARS));
         let file = welte_formats::open(golden.path()).unwrap_or_else(|e| panic!("{name}: {e}"));
         (name, file, golden)
     };
     let mut names = welte_goldens::names();
     // A head that drafts for a model is none, nor is an adapter.
     names.retain(|name| !name.starts_with("drafts/eagle3") && !name.starts_with("adapters/"));
-    let eyes = names
-        .iter()
-        .filter(|name| name.starts_with("vision/") && name.ends_with("hf"));
-    let eyes: Vec<String> = eyes.map(|name| format!("{name}{EYES}")).collect();
-    assert_eq!(eyes.len(), 32, "models with eyes");
-    let found: Vec<_> = names.into_iter().chain(eyes).map(open).collect();
+    let with = |folder: &str, sense: &str| -> Vec<String> {
+        let own = |name: &&String| name.starts_with(folder) && name.ends_with("hf");
+        let own = names.iter().filter(own);
+        own.map(|name| format!("{name}{sense}")).collect()
+    };
+    let (eyes, ears) = (with("vision/", EYES), with("hearing/", EARS));
+    assert_eq!(
+        (eyes.len(), ears.len()),
+        (32, 3),
+        "models with eyes and ears"
+    );
+    let found = names.into_iter().chain(eyes).chain(ears).map(open);
+    let found: Vec<_> = found.collect();
     assert!(found.len() > 100, "{} goldens", found.len());
     found
 }

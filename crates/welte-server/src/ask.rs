@@ -67,17 +67,17 @@ impl Prompt {
                     match part {
                         Part::Token(token) => tokens.push(*token),
                         Part::Image(image) => {
-                            let (Some(eyes), Some(seen)) = (served.model.eyes(), seen.next())
-                            else {
+                            let sense = served.model.sense(&image.source).ok();
+                            let (Some(sense), Some(seen)) = (sense, seen.next()) else {
                                 return Err(Failure::field(
                                     image.name.as_str(),
-                                    "images cannot stand here",
+                                    "images and sounds cannot stand here",
                                 ));
                             };
                             if !begun && tokens.is_empty() {
                                 tokens.extend(served.model.encode("")?);
                             }
-                            eyes.push(&mut prompt, seen);
+                            sense.push(&mut prompt, seen);
                         }
                         Part::Text(text) => {
                             length::check(served, text)?;
@@ -125,7 +125,7 @@ impl Prompt {
 }
 
 impl Prompt {
-    /// Its images, in order.
+    /// Its images and sounds, in order.
     pub(crate) fn images(&self) -> Vec<&Image> {
         match self {
             Prompt::Chat { messages, .. } => messages.iter().flat_map(|m| &m.images).collect(),
@@ -421,7 +421,7 @@ impl Ask {
         Ok(())
     }
 
-    /// True if it has images.
+    /// True if it has images or sounds.
     pub(crate) fn has_images(&self) -> bool {
         self.prompts
             .iter()
@@ -439,8 +439,9 @@ impl Ask {
         let (count, max_images) = (all.len(), self.image_rules.max_images);
         // A video becomes a picture at least.
         if let Some(beyond) = all.get(max_images) {
-            let problem =
-                format!("the request has {count} images; see --max-images ({max_images})");
+            let problem = format!(
+                "the request has {count} images and sounds; see --max-images ({max_images})"
+            );
             return Err(Failure::field(beyond.name.as_str(), problem));
         }
         let chats = self.prompts.iter_mut().filter_map(|prompt| match prompt {
@@ -563,9 +564,10 @@ impl Ask {
                     Some(rendered) => rendered,
                     None => self.encode_chat(messages, variables)?,
                 };
-                let prompt = match served.model.eyes().filter(|_| !seen.is_empty()) {
-                    Some(eyes) => eyes.place(&tokens, seen),
-                    None => Ok(tokens.into()),
+                let prompt = if seen.is_empty() {
+                    Ok(tokens.into())
+                } else {
+                    served.model.place(&tokens, seen)
                 };
                 let prompt = prompt.map_err(|error| Failure::field("messages", error))?;
                 Ok(Encoded {

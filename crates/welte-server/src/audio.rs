@@ -3,8 +3,10 @@
 use crate::answer::respond_bytes;
 use crate::app::App;
 use crate::bodies::{self, Held};
+use crate::dictation;
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
+use crate::models::Lease;
 use crate::multipart::{self, Part};
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -79,15 +81,29 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
     let (body, ignored, held) = bodies::bytes(&app.bodies, &app.options, request).await?;
     let parts = multipart::parts(&kind, &body)?;
     let mut fields = Fields::root(form(&parts, &body)?, &ignored)?;
-    let service = service(app, &mut fields)?;
-    let wanted = wanted(app, &mut fields, task)?;
-    fields.finish()?;
+    let service = service(app, &mut fields).await?;
     let mut files = parts.into_iter().filter(|part| part.name == "file");
     let file = match (files.next(), files.next()) {
-        (Some(file), None) => file.content,
-        (None, _) => return Err(Failure::field("file", "is required")),
-        _ => return Err(Failure::field("file", "one file is taken at a time")),
+        (Some(file), None) => Ok(file.content),
+        (None, _) => Err(Failure::field("file", "is required")),
+        _ => Err(Failure::field("file", "one file is taken at a time")),
     };
+    let service = match service {
+        Service::Speech(service) => service,
+        Service::Language(_) if task == Task::Translate => {
+            let problem = "does not translate; ask it in a chat, or start the server with --speech";
+            return Err(Failure::field("model", problem));
+        }
+        Service::Language(served) => {
+            let wanted = dictation::take(&mut fields)?;
+            fields.finish()?;
+            let sound = Arc::from(&body[file?]);
+            return dictation::answer(app, &served, wanted, sound).await;
+        }
+    };
+    let wanted = wanted(app, &mut fields, task)?;
+    fields.finish()?;
+    let file = file?;
     let work = Work {
         most: app.bodies.most() / service.model.bytes_per_second(),
         model: service.model,
@@ -267,23 +283,38 @@ fn form(parts: &[Part], body: &[u8]) -> Result<Map<String, Value>, Failure> {
     Ok(map)
 }
 
-fn service(app: &App, fields: &mut Fields) -> Result<SpeechService, Failure> {
-    let service = app.options.speech.clone().ok_or_else(|| {
-        let message = "no model of speech is served here; start the server with --speech";
-        Failure::new(StatusCode::NOT_FOUND, message)
-    })?;
+/// What writes speech down.
+enum Service {
+    Speech(SpeechService),
+    /// A language model that hears.
+    Language(Lease),
+}
+
+async fn service(app: &App, fields: &mut Fields) -> Result<Service, Failure> {
     let name: Option<String> = fields.take("model")?;
-    match name.as_deref() {
-        Some(name) if name != service.name && name != COMMON_NAME => {
-            let message = format!(
-                "there is no model of speech {name:?}; there is {:?}",
-                service.name
-            );
-            Err(Failure::new(StatusCode::NOT_FOUND, message))
-        }
-        None if app.options.strict => Err(fields.wrong("model", "is required")),
-        _ => Ok(service),
+    if name.is_none() && app.options.strict {
+        return Err(fields.wrong("model", "is required"));
     }
+    let own = name.as_deref().filter(|name| *name != COMMON_NAME);
+    let speech = app.options.speech.clone();
+    let of_speech = |speech: &SpeechService| own.is_none_or(|name| name == speech.name);
+    if let Some(speech) = speech.filter(of_speech) {
+        return Ok(Service::Speech(speech));
+    }
+    let missing = || {
+        match (&app.options.speech, own) {
+        (Some(speech), Some(name)) => {
+            format!("there is no model of speech {name:?}; there is {:?}", speech.name)
+        }
+        _ => "no model of speech is served here; start the server with --speech, or serve a language model that hears, such as Qwen3-ASR or Voxtral".to_string(),
+    }
+    };
+    let served = match app.lease(own).await {
+        Ok(served) if served.model.ears().is_some() => served,
+        Err(failure) if failure.status != StatusCode::NOT_FOUND => return Err(failure),
+        _ => return Err(Failure::new(StatusCode::NOT_FOUND, missing())),
+    };
+    Ok(Service::Language(served))
 }
 
 fn wanted(app: &App, fields: &mut Fields, task: Task) -> Result<Wanted, Failure> {

@@ -1,4 +1,4 @@
-//! Images in requests: their fields, how they are fetched, and how they come into prompts.
+//! Images and sounds in requests: their fields, how they are fetched, and how they come into prompts.
 
 #[cfg(feature = "hub")]
 mod remote;
@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::fields::Fields;
 use crate::models::Served;
 use serde_json::Value;
-use source::{BASE64, bytes_at};
+use source::{BASE64, bytes_at, is_sound};
 use std::sync::Arc;
 use std::time::Duration;
 use video::MOST_LISTED;
@@ -47,17 +47,85 @@ pub(crate) fn of_base64(fields: &Fields, name: &str, text: &str) -> Result<Image
     of_url(fields, name, &format!("data:{BASE64}{text}"))
 }
 
-/// An image by an address that was accepted before.
-pub(crate) fn known(url: &str, at: usize) -> Image {
+/// A source that was accepted before.
+pub(crate) fn known(source: ImageSource, at: usize) -> Image {
     Image {
         at,
-        source: ImageSource::Url(url.to_string()),
+        source,
         name: "input".into(),
     }
 }
 
-/// A list of images as base64.
-pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failure> {
+/// The same source as that of a sound.
+fn heard(source: ImageSource) -> ImageSource {
+    match source {
+        ImageSource::Url(url) => ImageSource::SoundUrl(url),
+        other => other,
+    }
+}
+
+/// A sound as base64, or by a data address, that was accepted before.
+pub(crate) fn sound(data: &str) -> ImageSource {
+    ImageSource::SoundUrl(if data.starts_with("data:") {
+        data.to_string()
+    } else {
+        format!("data:{BASE64}{data}")
+    })
+}
+
+/// Endings that OpenAI's clients and others give sounds as their format. What a file is decides its bytes.
+pub(crate) const FORMATS: [&str; 12] = [
+    "wav", "mp3", "flac", "ogg", "oga", "vorbis", "m4a", "mp4", "aac", "aiff", "mka", "webm",
+];
+
+/// The sound of a part in OpenAI's form, as base64 in `input_audio`.
+pub(crate) fn of_sound_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
+    let Some(mut inner) = part.object("input_audio")? else {
+        return Err(part.wrong("input_audio", "is required"));
+    };
+    let data: String = inner.need("data")?;
+    let source = sound(&data);
+    if let ImageSource::SoundUrl(url) = &source {
+        of_url(&inner, "data", url)?;
+    }
+    if let Some(format) = inner.take::<String>("format")?
+        && !FORMATS.contains(&format.to_lowercase().as_str())
+    {
+        let problem = format!("must be one of {}", FORMATS.join(", "));
+        return Err(inner.wrong("format", problem));
+    }
+    let name = inner.name("data");
+    inner.finish()?;
+    Ok(Image { at, source, name })
+}
+
+/// The sound of a part by its address, as vLLM has it.
+pub(crate) fn of_audio_url(part: &mut Fields, at: usize) -> Result<Image, Failure> {
+    let url = address(part, "audio_url")?;
+    Ok(Image {
+        at,
+        source: heard(of_url(part, "audio_url", &url)?),
+        name: part.name("audio_url"),
+    })
+}
+
+/// An address, or an object with one.
+fn address(part: &mut Fields, name: &str) -> Result<String, Failure> {
+    match part.need::<Value>(name)? {
+        Value::String(url) => Ok(url),
+        value => {
+            let mut inner = part.inner(value, name)?;
+            let url = inner.need("url")?;
+            // Every image has the size that the model's family gives it.
+            inner.ignore(&["detail"]);
+            inner.finish()?;
+            Ok(url)
+        }
+    }
+}
+
+/// A list of images as base64, or of images and sounds.
+pub(crate) fn list(fields: &mut Fields, name: &str, sounds: bool) -> Result<Vec<Image>, Failure> {
     let all: Vec<String> = fields.take(name)?.unwrap_or_default();
     let image = |(nth, text): (usize, &String)| {
         let name = format!("{name}[{nth}]");
@@ -66,6 +134,14 @@ pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failur
             of_url(fields, &name, text)?
         } else {
             of_base64(fields, &name, text)?
+        };
+        let base64 = text
+            .split_once(BASE64)
+            .map_or(text.as_str(), |(_, base64)| base64);
+        let source = if sounds && is_sound(base64) {
+            heard(source)
+        } else {
+            source
         };
         Ok(Image {
             at: 0,
@@ -78,17 +154,7 @@ pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failur
 
 /// The image of a part in OpenAI's form: an address, or an object with one.
 pub(crate) fn of_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
-    let url = match part.need::<Value>("image_url")? {
-        Value::String(url) => url,
-        value => {
-            let mut inner = part.inner(value, "image_url")?;
-            let url = inner.need("url")?;
-            // Every image has the size that the model's family gives it.
-            inner.ignore(&["detail"]);
-            inner.finish()?;
-            url
-        }
-    };
+    let url = address(part, "image_url")?;
     part.ignore(&["detail"]);
     Ok(Image {
         at,
@@ -188,7 +254,7 @@ pub(crate) fn play(
     Ok(())
 }
 
-/// An image that is decoded, with its name for errors.
+/// An image or a sound that is decoded, with its name for errors.
 pub(crate) struct Looked<'a> {
     name: &'a str,
     glimpse: Glimpse<'a>,
@@ -209,7 +275,7 @@ impl Looked<'_> {
     }
 }
 
-/// Fetches and decodes an image.
+/// Fetches and decodes an image or a sound.
 pub(crate) fn look<'a>(
     served: &'a Served,
     rules: &ImageRules,
@@ -217,19 +283,18 @@ pub(crate) fn look<'a>(
 ) -> Result<Looked<'a>, Failure> {
     let name = image.name.as_str();
     let wrong = |problem: String| Failure::field(name, problem);
-    let Some(eyes) = served.model.eyes() else {
-        let why = served.model.no_images().unwrap_or("it has no eyes");
-        return Err(wrong(format!("the model takes no images: {why}")));
-    };
+    let sense = served.model.sense(&image.source).map_err(wrong)?;
     let refused = |error| match error {
         welte::Error::ManyImages { .. } => Failure::from(error),
         error => wrong(error.to_string()),
     };
     let bytes = match &image.source {
-        ImageSource::Bytes(bytes) => bytes.clone(),
-        ImageSource::Url(url) => bytes_at(rules, url).map_err(wrong)?,
+        ImageSource::Bytes(bytes) | ImageSource::Sound(bytes) => bytes.clone(),
+        ImageSource::Url(url) | ImageSource::SoundUrl(url) => {
+            bytes_at(rules, url).map_err(wrong)?
+        }
         ImageSource::Clip(clip) => {
-            let glimpse = eyes.look_at_frames(clip).map_err(refused)?;
+            let glimpse = sense.look_at_frames(clip).map_err(refused)?;
             return Ok(Looked { name, glimpse });
         }
         ImageSource::Video(_) | ImageSource::VideoUrls { .. } => {
@@ -238,8 +303,13 @@ pub(crate) fn look<'a>(
     };
     if bytes.len() > rules.largest {
         let (own, most) = (bytes.len() >> 10, rules.largest >> 10);
-        return Err(wrong(format!("has {own} KiB; an image may have {most}")));
+        let what = if image.source.is_sound() {
+            "a sound"
+        } else {
+            "an image"
+        };
+        return Err(wrong(format!("has {own} KiB; {what} may have {most}")));
     }
-    let glimpse = eyes.look(&bytes).map_err(refused)?;
+    let glimpse = sense.look(&bytes).map_err(refused)?;
     Ok(Looked { name, glimpse })
 }

@@ -13,6 +13,7 @@ mod bodies;
 mod browser;
 mod client;
 mod connections;
+mod dictation;
 mod embeddings;
 mod ending;
 mod engine;

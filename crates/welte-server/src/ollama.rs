@@ -53,7 +53,7 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     let thinks = !variables.is_empty();
     let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
-    let images = images::list(&mut fields, "images")?;
+    let images = images::list(&mut fields, "images", false)?;
     fields.only("context", &[json!([])])?;
     let system = system.filter(|text| !text.is_empty());
     let plain = raw || ask.served.template.is_none();
@@ -207,7 +207,7 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
     let tool_calls = tool_calls.into_iter().map(call).collect::<Result<_, _>>()?;
     let name = fields.take("tool_name")?;
     let tool_call_id = fields.take("tool_call_id")?;
-    let images = images::list(&mut fields, "images")?;
+    let images = images::list(&mut fields, "images", false)?;
     fields.finish()?;
     Ok(Message {
         images,
@@ -516,6 +516,7 @@ fn capabilities(served: &Served) -> Vec<&'static str> {
             "thinking",
         ),
         (model.eyes().is_some(), "vision"),
+        (model.ears().is_some(), "audio"),
     ];
     let can = |(can, name): (bool, &'static str)| can.then_some(name);
     all.into_iter().filter_map(can).collect()

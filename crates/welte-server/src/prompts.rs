@@ -6,7 +6,7 @@ use crate::fields::Fields;
 use serde_json::{Map, Value};
 use welte::{Image, Message};
 
-/// Where an image stands in a prompt's text.
+/// Where an image or a sound stands in a prompt's text.
 pub(crate) const MEDIUM: &str = "<__media__>";
 
 const FORMS: &str = "must be a text, a list of tokens, a list of texts and tokens that follow each other, \
@@ -108,7 +108,7 @@ fn tokens(parts: &[Part]) -> Option<Vec<u32>> {
 
 /// The text of an object.
 fn object(mut fields: Fields) -> Result<Prompt, Failure> {
-    let images = crate::images::list(&mut fields, "multimodal_data")?;
+    let images = crate::images::list(&mut fields, "multimodal_data", true)?;
     let text: String = match fields.take("prompt_string")? {
         Some(text) => text,
         None => {
@@ -123,7 +123,8 @@ fn object(mut fields: Fields) -> Result<Prompt, Failure> {
     let count = text.matches(MEDIUM).count();
     if count != images.len() {
         let own = images.len();
-        let problem = format!("has {own} images for {count} places ({MEDIUM}) in the text");
+        let problem =
+            format!("has {own} images and sounds for {count} places ({MEDIUM}) in the text");
         return Err(fields.wrong("multimodal_data", problem));
     }
     fields.finish()?;

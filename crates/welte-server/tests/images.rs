@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
-use welte::{Clip, Decoded, Error, Film, LoadOptions, Model, Sight, WordSight, Words};
+use welte::{Clip, Decoded, Error, Film, LoadOptions, MediaEncoder, Model, WordEncoder, Words};
 use welte_server::{ServerOptions, router};
 
 /// "a red fox" and "blue", as base64.
@@ -20,12 +20,14 @@ const BLUE: &str = "Ymx1ZQ==";
 fn seeing(change: impl FnOnce(&mut ServerOptions)) -> (Router, Arc<AtomicUsize>) {
     let model = scripted_with("I see it.", 64);
     let count = Arc::<AtomicUsize>::default();
-    let sight = WordSight {
+    let sight = WordEncoder {
         placeholder: "<|image|>".into(),
+        what: "images",
+        dictation: None,
         width: model.feature_width(),
         count: count.clone(),
     };
-    model.set_eyes(Box::new(sight)).unwrap();
+    model.set_sense(Box::new(sight)).unwrap();
     let mut options = ServerOptions::default();
     change(&mut options);
     (router(model, options).unwrap(), count)
@@ -216,9 +218,9 @@ async fn all_apis_take_images() {
 }
 
 /// Eyes that have the words of two frames in one picture, and tell the time before each.
-struct Watching(WordSight);
+struct Watching(WordEncoder);
 
-impl Sight for Watching {
+impl MediaEncoder for Watching {
     fn placeholder(&self) -> &str {
         self.0.placeholder()
     }
@@ -251,12 +253,14 @@ impl Sight for Watching {
 async fn videos_become_pictures_and_times() {
     let model = scripted_with("I see it.", 64);
     let count = Arc::<AtomicUsize>::default();
-    let sight = WordSight {
+    let sight = WordEncoder {
         placeholder: "<|image|>".into(),
+        what: "images",
+        dictation: None,
         width: model.feature_width(),
         count: count.clone(),
     };
-    model.set_eyes(Box::new(Watching(sight))).unwrap();
+    model.set_sense(Box::new(Watching(sight))).unwrap();
     let mut options = ServerOptions::default();
     options.images.max_images = 3;
     let server = router(model, options).unwrap();
@@ -392,7 +396,7 @@ async fn images_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
         &server,
         "/completion",
         json!({ "prompt": prompt }),
-        "1 images for 0 places",
+        "1 images and sounds for 0 places",
     )
     .await;
     // Nor have those that are only counted or put before the answer.
@@ -490,12 +494,14 @@ async fn images_have_vectors() {
     let blind = router(model, ServerOptions::default()).unwrap();
     let model = Model::load(common::DEMO, &options, &mut |_| ()).unwrap();
     let count = Arc::<AtomicUsize>::default();
-    let sight = WordSight {
+    let sight = WordEncoder {
         placeholder: "<image>".into(),
+        what: "images",
+        dictation: None,
         width: model.feature_width(),
         count: count.clone(),
     };
-    model.set_eyes(Box::new(sight)).unwrap();
+    model.set_sense(Box::new(sight)).unwrap();
     let server = router(model, ServerOptions::default()).unwrap();
     let asked = |image: &str| {
         let content = json!([picture(image), text("What is it?")]);

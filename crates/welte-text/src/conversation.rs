@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An image in a message.
+/// An image, a video or a sound in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// Where it stands: before this byte of the text, at a border of characters.
@@ -37,6 +37,22 @@ pub enum ImageSource {
     Video(Arc<Video>),
     /// Frames that become one picture.
     Clip(Arc<Clip>),
+    /// The bytes of a file of sound.
+    Sound(Arc<[u8]>),
+    /// The address of a sound.
+    SoundUrl(String),
+}
+
+impl ImageSource {
+    /// It is a sound.
+    pub fn is_sound(&self) -> bool {
+        matches!(self, ImageSource::Sound(_) | ImageSource::SoundUrl(_))
+    }
+
+    /// What templates call it.
+    fn kind(&self) -> &'static str {
+        if self.is_sound() { "audio" } else { "image" }
+    }
 }
 
 /// Frames of a video.
@@ -75,7 +91,7 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
-    /// Images in the text, in order.
+    /// Images and sounds in the text, in order.
     pub images: Vec<Image>,
     /// The reasoning before the text; empty if there is none.
     pub reasoning: String,
@@ -108,7 +124,7 @@ impl Message {
         }
     }
 
-    /// Adds text and images of another message.
+    /// Adds text, images and sounds of another message.
     pub fn append(&mut self, other: Message) {
         let before = self.content.len();
         self.content.push_str(&other.content);
@@ -131,7 +147,7 @@ impl Message {
             if at > from {
                 parts.push(text(&content[from..at]));
             }
-            parts.push(json!({"type": "image"}));
+            parts.push(json!({"type": image.source.kind()}));
             from = at;
         }
         if from < content.len() {

@@ -83,8 +83,8 @@ pub struct ChatTemplate {
     eos: String,
     /// The form of messages that it reads: without and with tools.
     dialects: [OnceLock<Dialect>; 2],
-    /// What stands for an image, if the template takes only text.
-    image_mark: Option<String>,
+    /// What stands for images and sounds.
+    media: Vec<Mark>,
 }
 
 impl ChatTemplate {
@@ -132,19 +132,21 @@ impl ChatTemplate {
             bos: bos.to_owned(),
             eos: eos.to_owned(),
             dialects: Default::default(),
-            image_mark: None,
+            media: Vec::new(),
         })
     }
 
-    /// The same template for a model that takes images. `mark` stands for one in the prompt. A template that takes only text
-    /// gets the parts of a message as one text, with marks among them.
-    pub fn with_images(mut self, mark: &str) -> ChatTemplate {
-        let content = json!([{"type": "image"}, {"type": "text", "text": "What is this?"}]);
+    /// The same template for a model that takes parts of a kind besides text: `image` or `audio`. `mark` stands for one in the prompt. A
+    /// template that takes only text gets the parts of a message as one text, with marks among them.
+    pub fn with_media(mut self, kind: &'static str, mark: &str) -> ChatTemplate {
+        let content = json!([{"type": kind}, {"type": "text", "text": "What is this?"}]);
         let trial = [json!({"role": "user", "content": content})];
         let rendered = self.render_with(&trial, &RenderOptions::default());
-        if !rendered.is_ok_and(|rendered| rendered.text().contains(mark)) {
-            self.image_mark = Some(mark.to_owned());
-        }
+        self.media.push(Mark {
+            kind,
+            text: mark.to_owned(),
+            written: rendered.is_ok_and(|rendered| rendered.text().contains(mark)),
+        });
         self
     }
 
@@ -236,11 +238,10 @@ impl ChatTemplate {
         options: &RenderOptions,
     ) -> Result<Rendered, Error> {
         // Trials of the dialect cover texts, too, so they come first.
-        let joins = self
-            .image_mark
-            .as_deref()
-            .filter(|_| messages.iter().any(has_images));
-        let joins = joins.map(|mark| (mark, self.dialect(true).parts));
+        let unwritten = self.media.iter().filter(|mark| !mark.written);
+        let has = |message: &Json| unwritten.clone().any(|mark| mark.is_in(message));
+        let joins = messages.iter().any(has);
+        let joins = joins.then(|| self.dialect(true).parts);
         let mut variables = options.variables.clone();
         let input = messages.iter().map(size).sum::<usize>();
         budget::begin(input + variables.values().map(size).sum::<usize>());
@@ -249,10 +250,10 @@ impl ChatTemplate {
             line: 1,
             problem: "the conversation has every private character of Unicode".to_owned(),
         })?;
-        if let Some((mark, as_parts)) = joins {
+        if let Some(as_parts) = joins {
             let all = messages.iter().zip(&mut covered);
-            for (_, covered) in all.filter(|(message, _)| has_images(message)) {
-                let text = joined(covered, mark);
+            for (_, covered) in all.filter(|(message, _)| has(message)) {
+                let text = joined(covered, &self.media);
                 covered["content"] = if as_parts {
                     json!([{"type": "text", "text": text}])
                 } else {
@@ -316,17 +317,34 @@ fn compiled(source: &str) -> Result<(CodeGenerator<'_>, Rebuild), Error> {
     Ok((generator, rebuild))
 }
 
-fn has_images(message: &Json) -> bool {
-    let parts = message["content"].as_array();
-    parts.is_some_and(|parts| parts.iter().any(|part| part["type"] == "image"))
+/// What stands for a part of a message in the prompt.
+#[derive(Debug)]
+struct Mark {
+    /// The part's type.
+    kind: &'static str,
+    text: String,
+    /// The template writes it.
+    written: bool,
 }
 
-/// The parts of a message as one text, with marks for images. Its own words are covered.
-fn joined(message: &Json, mark: &str) -> String {
+impl Mark {
+    fn is_in(&self, message: &Json) -> bool {
+        let parts = message["content"].as_array();
+        parts.is_some_and(|parts| parts.iter().any(|part| part["type"] == self.kind))
+    }
+}
+
+/// The parts of a message as one text, with marks for those that are none. Its own words are covered.
+fn joined(message: &Json, marks: &[Mark]) -> String {
     let parts = message["content"].as_array().into_iter().flatten();
-    parts
-        .map(|part| part["text"].as_str().unwrap_or(mark))
-        .collect()
+    let text = |part: &'_ Json| {
+        let own = part["text"].as_str();
+        let mark = || marks.iter().find(|mark| part["type"] == mark.kind);
+        own.or_else(|| mark().map(|mark| mark.text.as_str()))
+            .unwrap_or("")
+            .to_owned()
+    };
+    parts.map(text).collect()
 }
 
 /// The bytes of a value, roughly.

@@ -473,7 +473,7 @@ fn images_have_marks_in_templates_that_take_only_text() {
         (parts, "<|endoftext|>a <|endoftext|><|endoftext|> b"),
         (own, "<s><|endoftext|>a <s><|endoftext|><|endoftext|> b"),
     ] {
-        let template = template(source, &tokenizer.marks()).with_images(MARK);
+        let template = template(source, &tokenizer.marks()).with_media("image", MARK);
         let prompt = template
             .render(std::slice::from_ref(&message), false)
             .unwrap();

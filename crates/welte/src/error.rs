@@ -296,26 +296,26 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
-    /// The model cannot use its encoder of images.
+    /// The model cannot use its encoder of images or sounds.
     #[error("{origin}: {problem}")]
-    Eyes {
+    Sense {
         /// Which model.
         origin: String,
         /// Why not.
         problem: String,
     },
-    /// A prompt does not have a place for each image.
+    /// A prompt does not have a place for each image and sound.
     #[error(
-        "the prompt has {places} places for {images} images: the chat template takes no images, or not there"
+        "the prompt has {places} places for {images} images and sounds: the chat template takes none, or not there"
     )]
     ImagePlaces {
-        /// Images of the request.
+        /// Images and sounds of the request.
         images: usize,
         /// Placeholders in the prompt.
         places: usize,
     },
     /// The features of images in running and waiting requests take all memory that images may.
-    #[error("the images of other requests take {} of memory; try again", welte_table::human(*bytes))]
+    #[error("the images and sounds of other requests take {} of memory; try again", welte_table::human(*bytes))]
     ManyImages {
         /// Bytes of their features.
         bytes: u64,

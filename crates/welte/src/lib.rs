@@ -32,6 +32,7 @@ mod error;
 mod fair_lock;
 mod fit;
 mod generate;
+mod hearing;
 mod importance;
 mod load_options;
 mod model;
@@ -64,13 +65,14 @@ pub use engine::{
 pub use engine::{Clock, SyntheticDraft};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
+pub use hearing::{Dictated, Dictation, Hearing, Sound, hears};
 pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
 pub use model::{Inspection, Model, is_draft_head, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
-pub use pictures::WordSight;
-pub use pictures::{Decoded, Encode, Eyes, Glimpse, Prompt, Seen, Sight};
+pub use pictures::WordEncoder;
+pub use pictures::{Decoded, Encode, Glimpse, MediaEncoder, Prompt, Seen, Sense};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use speech::{
     Segment, Speech, SpeechOptions, Task, TranscribeOptions, Transcript, TranscriptFormat, Update,

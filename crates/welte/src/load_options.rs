@@ -176,13 +176,14 @@ impl LoadOptions {
     }
 }
 
-/// Whether a model takes images, and where their encoder is.
+/// Whether a model takes images and sounds, and where their encoders are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Images {
     /// It takes none.
     #[default]
     Off,
-    /// In a file `mmproj*.gguf` beside the model's, or in its directory. Without one the model takes none.
+    /// In a file `mmproj*.gguf` beside the model's, or in its directory. Without one the model takes none. Only a directory has an encoder
+    /// of sounds.
     Beside,
     /// In this file. The load fails if the model cannot use it.
     File(PathBuf),

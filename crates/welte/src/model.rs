@@ -13,7 +13,7 @@ use crate::cache::{fingerprint, sha256};
 use crate::constraint::Grammars;
 use crate::engine::Neighbour;
 use crate::fit::FittedContext;
-use crate::pictures::Eyes;
+use crate::pictures::Sense;
 use crate::text::TextSide;
 use crate::{AdapterSource, DeviceChoice, Error, LoadOptions, Skipped, device, text};
 use eyes::Found;
@@ -68,10 +68,12 @@ pub(crate) struct Inner {
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     /// Made for the first constraint.
     grammars: OnceLock<Result<Grammars, String>>,
-    pub(crate) eyes: OnceLock<Eyes>,
+    pub(crate) eyes: OnceLock<Sense>,
+    pub(crate) ears: OnceLock<Sense>,
     /// The engine that encoders on the same device leave steps to.
     pub(crate) neighbour: Neighbour,
     no_images: Option<String>,
+    no_sounds: Option<String>,
     /// The tokens that the draft head knows, if it does not know all.
     pub(crate) draft_tokens: Option<Vec<u32>>,
     /// It was loaded with a draft head.
@@ -255,7 +257,7 @@ impl Model {
             plan,
             fitted,
             options: sized,
-            images: _,
+            media: _,
         } = phases.time("opening the device, plan", || {
             inspect_with_eyes(checkpoint, options, &mut found)
         })?;
@@ -304,9 +306,14 @@ impl Model {
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
         let place = (device.info().id, &**loaded.program(), &spec);
-        let eyes = found.open(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
+        let eyes = found.open_eyes(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
+        let ears = found.open_ears(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
         let neighbour = Neighbour::default();
-        let eyes = eyes.map(|eyes| eyes.beside(device.info().id, &neighbour));
+        let once = |sense: Option<Sense>| {
+            let sense = sense.map(|sense| sense.beside(device.info().id, &neighbour));
+            sense.map_or_else(OnceLock::new, OnceLock::from)
+        };
+        let (eyes, ears) = (once(eyes), once(ears));
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -324,9 +331,11 @@ impl Model {
                 segments,
                 vectors,
                 tokenizer,
-                eyes: eyes.map_or_else(OnceLock::new, OnceLock::from),
+                eyes,
+                ears,
                 neighbour,
                 no_images: found.missing,
+                no_sounds: found.deaf,
                 draft_tokens,
                 draft_head: options.draft_head.is_some(),
                 dialect: checkpoint.dialect(),
@@ -530,10 +539,13 @@ impl Model {
     /// A chat template from somewhere else, for this model's tokens.
     pub fn chat_template_from(&self, source: &str) -> Result<ChatTemplate, Error> {
         let template = text::template(source, self.tokenizer()?)?;
-        Ok(match self.eyes() {
-            Some(eyes) => template.with_images(eyes.placeholder()),
-            None => template,
-        })
+        let media = [("image", self.eyes()), ("audio", self.ears())];
+        let media = media
+            .into_iter()
+            .filter_map(|(kind, sense)| Some((kind, sense?)));
+        Ok(media.fold(template, |template, (kind, sense)| {
+            template.with_media(kind, sense.placeholder())
+        }))
     }
 
     /// Encodes a conversation so that the model answers next.

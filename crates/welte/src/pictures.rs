@@ -1,8 +1,8 @@
-//! Pictures in prompts: a model's eyes, what they have seen, and prompts with pictures in the places of placeholders.
+//! Pictures and sounds in prompts: a model's senses, what they remember, and prompts with media in the places of placeholders.
 
 use crate::engine::{Neighbour, Turns};
 use crate::vision::{Picture, Piece, Vision, hash_of};
-use crate::{Error, Medium, MediumAt};
+use crate::{Dictation, Error, Hearing, Medium, MediumAt};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,13 +20,23 @@ const OF_VIDEO: u32 = 2048;
 /// How often somebody who waits for a picture looks whether it is still wanted.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Control tokens that stand for a picture where the vocabulary lacks the placeholder. Prompts have none of them otherwise.
+/// Control tokens that stand for a picture or a sound where the vocabulary lacks the placeholder. Prompts have none of them otherwise.
 const STAND_INS: [&str; 4] = ["<pad>", "[PAD]", "<|endoftext|>", "<unk>"];
 
-/// What turns pictures into features. [`Vision`] does; tests have a simple one.
-pub trait Sight: Send + Sync {
-    /// The text that the chat template writes for a picture.
+/// What turns pictures or sounds into features. [`Vision`] and [`Hearing`] do; tests have a simple one.
+pub trait MediaEncoder: Send + Sync {
+    /// The text that the chat template writes for a picture or a sound.
     fn placeholder(&self) -> &str;
+
+    /// What it encodes: `images` or `sounds`.
+    fn what(&self) -> &'static str {
+        "images"
+    }
+
+    /// How it is asked for a transcript of a sound, if that is known.
+    fn dictation(&self) -> Option<Dictation> {
+        None
+    }
 
     /// Floats of a feature.
     fn width(&self) -> usize;
@@ -36,12 +46,12 @@ pub trait Sight: Send + Sync {
         None
     }
 
-    /// Where pictures are encoded, if a device does that.
+    /// Where it runs, if a device does that.
     fn device(&self) -> Option<DeviceId> {
         None
     }
 
-    /// Decodes a picture.
+    /// Decodes a picture or a sound, the bytes of a file.
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error>;
 
     /// How videos are shown.
@@ -61,7 +71,7 @@ pub struct Decoded<'a> {
     pub layout: Vec<Piece>,
     /// Bytes that it takes until it is encoded.
     pub bytes: usize,
-    /// Its number may stand before it ([`Sight::number`]).
+    /// Its number may stand before it ([`MediaEncoder::number`]).
     pub numbered: bool,
     /// Computes its features.
     pub encode: Encode<'a>,
@@ -70,7 +80,7 @@ pub struct Decoded<'a> {
 /// Computes the features of a picture, row after row, in turns with others that use the device.
 pub type Encode<'a> = Box<dyn FnOnce(&Turns<'_>) -> Result<Vec<f32>, Error> + 'a>;
 
-impl Sight for Vision {
+impl MediaEncoder for Vision {
     fn placeholder(&self) -> &str {
         Vision::placeholder(self)
     }
@@ -100,6 +110,38 @@ impl Sight for Vision {
     }
 }
 
+impl MediaEncoder for Hearing {
+    fn placeholder(&self) -> &str {
+        Hearing::placeholder(self)
+    }
+
+    fn what(&self) -> &'static str {
+        "sounds"
+    }
+
+    fn dictation(&self) -> Option<Dictation> {
+        Hearing::dictation(self)
+    }
+
+    fn width(&self) -> usize {
+        Hearing::width(self)
+    }
+
+    fn device(&self) -> Option<DeviceId> {
+        Some(Hearing::device(self))
+    }
+
+    fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
+        let sound = self.read(bytes)?;
+        Ok(Decoded {
+            numbered: false,
+            layout: self.layout(&sound),
+            bytes: sound.bytes(),
+            encode: Box::new(move |turns| Ok(self.encode_in(&sound, turns)?.rows.to_vec())),
+        })
+    }
+}
+
 fn decoded(vision: &Vision, picture: Picture, numbered: bool) -> Decoded<'_> {
     Decoded {
         numbered,
@@ -109,10 +151,14 @@ fn decoded(vision: &Vision, picture: Picture, numbered: bool) -> Decoded<'_> {
     }
 }
 
-/// A picture as it stands in prompts.
+/// A picture or a sound as it stands in prompts.
 #[derive(Debug)]
 pub struct Seen {
     parts: Vec<Part>,
+    /// The token that stands for it in a prompt.
+    placeholder: u32,
+    /// It is a sound.
+    sound: bool,
     /// Its number may stand before it. Frames of a video have none.
     numbered: bool,
 }
@@ -144,7 +190,7 @@ impl Seen {
 
 /// A picture before it is encoded, unless it was seen before: it says how many positions it takes.
 pub struct Glimpse<'a> {
-    eyes: &'a Eyes,
+    sense: &'a Sense,
     hash: [u8; 32],
     tokens: usize,
     /// What to encode, with memory for it; nothing if the picture was seen before.
@@ -166,14 +212,14 @@ impl Glimpse<'_> {
     pub fn see_while(self, wanted: &dyn Fn() -> bool) -> Result<Arc<Seen>, Error> {
         match self.found {
             Ok(seen) => Ok(seen),
-            Err((decoded, _reserved)) => self.eyes.encode(self.hash, decoded, wanted),
+            Err((decoded, _reserved)) => self.sense.encode(self.hash, decoded, wanted),
         }
     }
 }
 
-/// A model's eyes. They remember what they have seen, so a picture that comes again is not encoded again.
-pub struct Eyes {
-    sight: Box<dyn Sight>,
+/// A model's eyes, or its ears. They remember what they have seen or heard, so a picture or a sound that comes again is not encoded again.
+pub struct Sense {
+    encoder: Box<dyn MediaEncoder>,
     tokenizer: Arc<Tokenizer>,
     /// The placeholder, and its token.
     mark: String,
@@ -209,42 +255,43 @@ impl Made {
 
 /// Memory for a picture, until it is encoded or given up.
 struct Reserved<'a> {
-    eyes: &'a Eyes,
+    sense: &'a Sense,
     bytes: usize,
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.eyes.made().reserved -= self.bytes;
+        self.sense.made().reserved -= self.bytes;
     }
 }
 
-impl std::fmt::Debug for Eyes {
+impl std::fmt::Debug for Sense {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Eyes").field(&self.placeholder).finish()
+        f.debug_tuple("Sense").field(&self.placeholder).finish()
     }
 }
 
-impl Eyes {
-    /// Eyes for a vocabulary and embeddings of `width` values. `origin` is what errors call the model.
+impl Sense {
+    /// For a vocabulary and embeddings of `width` values. `origin` is what errors call the model.
     pub(crate) fn new(
-        sight: Box<dyn Sight>,
+        encoder: Box<dyn MediaEncoder>,
         tokenizer: Arc<Tokenizer>,
         width: usize,
         origin: &str,
-    ) -> Result<Eyes, Error> {
-        let wrong = |problem: String| Error::Eyes {
+    ) -> Result<Sense, Error> {
+        let wrong = |problem: String| Error::Sense {
             origin: origin.to_string(),
             problem,
         };
-        let own = sight.width();
+        let own = encoder.width();
         if own != width {
+            let what = encoder.what();
             return Err(wrong(format!(
-                "the encoder of images makes vectors of {own} values, and the model reads {width}; \
+                "the encoder of {what} makes vectors of {own} values, and the model reads {width}; \
                  it belongs to another model"
             )));
         }
-        let own_mark = sight.placeholder();
+        let own_mark = encoder.placeholder();
         let known = |mark: &&str| {
             tokenizer
                 .id_of(mark)
@@ -256,12 +303,13 @@ impl Eyes {
         };
         let found = own(own_mark).or_else(|| STAND_INS.into_iter().filter(known).find_map(own));
         let (mark, placeholder) = found.ok_or_else(|| {
+            let what = encoder.what();
             wrong(format!(
-                "the vocabulary has no token {own_mark:?}, which stands for images"
+                "the vocabulary has no token {own_mark:?}, which stands for {what}"
             ))
         })?;
-        Ok(Eyes {
-            sight,
+        Ok(Sense {
+            encoder,
             tokenizer,
             mark,
             placeholder,
@@ -275,27 +323,27 @@ impl Eyes {
         })
     }
 
-    /// Eyes that share the device `near` with an engine.
-    pub(crate) fn beside(mut self, near: DeviceId, engine: &Neighbour) -> Eyes {
-        let shares = self.sight.device() == Some(near);
+    /// A sense that shares the device `near` with an engine.
+    pub(crate) fn beside(mut self, near: DeviceId, engine: &Neighbour) -> Sense {
+        let shares = self.encoder.device() == Some(near);
         self.neighbour = shares.then(|| engine.clone());
         self
     }
 
-    /// The text that stands for a picture in a prompt.
+    /// The text that stands for a picture or a sound in a prompt.
     pub fn placeholder(&self) -> &str {
         &self.mark
     }
 
-    /// Decodes a picture, a file's bytes, unless it was seen before.
+    /// Decodes a picture or a sound, a file's bytes, unless it was seen before.
     pub fn look(&self, bytes: &[u8]) -> Result<Glimpse<'_>, Error> {
         let hash = Sha256::digest(bytes).into();
-        self.glimpse(hash, || self.sight.look(bytes))
+        self.glimpse(hash, || self.encoder.look(bytes))
     }
 
     /// Decodes frames that become one picture, unless they were seen before.
     pub fn look_at_frames(&self, clip: &Clip) -> Result<Glimpse<'_>, Error> {
-        self.glimpse(hash_of(clip), || self.sight.look_at_frames(clip))
+        self.glimpse(hash_of(clip), || self.encoder.look_at_frames(clip))
     }
 
     fn glimpse<'a>(
@@ -318,16 +366,21 @@ impl Eyes {
             }
         };
         Ok(Glimpse {
-            eyes: self,
+            sense: self,
             hash,
             tokens,
             found,
         })
     }
 
+    /// How it is asked for a transcript of a sound, if that is known.
+    pub fn dictation(&self) -> Option<Dictation> {
+        self.encoder.dictation()
+    }
+
     /// How videos are shown.
     pub fn film(&self) -> Film {
-        self.sight.film()
+        self.encoder.film()
     }
 
     /// Makes text and pictures of the videos in messages.
@@ -409,6 +462,8 @@ impl Eyes {
         let parts = layout.map(|piece| self.part(piece, &features));
         let seen = Arc::new(Seen {
             parts: parts.collect::<Result<_, _>>()?,
+            placeholder: self.placeholder,
+            sound: self.encoder.what() == "sounds",
             numbered,
         });
         self.note(&seen);
@@ -432,7 +487,7 @@ impl Eyes {
         }
         busy.push(hash);
         drop(busy);
-        Ok(Encoding { eyes: self, hash })
+        Ok(Encoding { sense: self, hash })
     }
 
     fn made(&self) -> MutexGuard<'_, Made> {
@@ -449,7 +504,7 @@ impl Eyes {
 
     /// Memory for a picture and its features, if there is enough of it.
     fn reserve(&self, decoded: &Decoded<'_>) -> Result<Reserved<'_>, Error> {
-        let row = 4 * self.sight.width() + size_of::<[u32; 3]>();
+        let row = 4 * self.encoder.width() + size_of::<[u32; 3]>();
         let features = |piece: &Piece| match piece {
             Piece::Text(_) => 0,
             Piece::Features { axes, .. } => axes.len() * row,
@@ -461,7 +516,7 @@ impl Eyes {
             return Err(Error::ManyImages { bytes: held as u64 });
         }
         made.reserved += bytes;
-        Ok(Reserved { eyes: self, bytes })
+        Ok(Reserved { sense: self, bytes })
     }
 
     fn part(&self, piece: Piece, features: &[f32]) -> Result<Part, Error> {
@@ -476,7 +531,7 @@ impl Eyes {
                 both_ways,
             } => (first, axes, advance, both_ways),
         };
-        let width = self.sight.width();
+        let width = self.encoder.width();
         let own = features.get(first * width..(first + axes.len()) * width);
         let own = own.ok_or_else(|| Error::Media {
             problem: "an image has fewer features than its layout; please report this as a bug"
@@ -513,45 +568,60 @@ impl Eyes {
         }
     }
 
-    /// A prompt with pictures in the places of its placeholders, which must be as many.
-    pub fn place(&self, tokens: &[u32], pictures: &[Arc<Seen>]) -> Result<Prompt, Error> {
-        let places = tokens.iter().filter(|t| **t == self.placeholder).count();
-        if places != pictures.len() {
-            return Err(Error::ImagePlaces {
-                images: pictures.len(),
-                places,
-            });
+    /// A prompt with media in the places of their placeholders, which must be as many. The media may be those of other senses, too.
+    pub fn place(&self, tokens: &[u32], media: &[Arc<Seen>]) -> Result<Prompt, Error> {
+        let is_place = |token: &u32| media.iter().any(|medium| medium.placeholder == *token);
+        let places = tokens.iter().filter(|token| is_place(token)).count();
+        let wrong = Error::ImagePlaces {
+            images: media.len(),
+            places,
+        };
+        if places != media.len() {
+            return Err(wrong);
         }
         let mut prompt = Prompt::default();
-        let mut pictures = pictures.iter();
-        for token in tokens {
-            match pictures.as_slice().first() {
-                Some(picture) if *token == self.placeholder => {
-                    pictures.next();
-                    self.push(&mut prompt, picture);
+        let mut next = media.iter();
+        for (at, token) in tokens.iter().enumerate() {
+            if !is_place(token) {
+                prompt.tokens.push(*token);
+                continue;
+            }
+            match next.next() {
+                Some(medium) if medium.placeholder == *token => {
+                    self.add(&mut prompt, medium, tokens[..at].last());
                 }
-                _ => prompt.tokens.push(*token),
+                _ => return Err(wrong),
             }
         }
         Ok(prompt)
     }
 
-    /// Adds a picture to a prompt.
-    pub fn push(&self, prompt: &mut Prompt, picture: &Seen) {
-        if picture.numbered {
-            let number = self.sight.number(prompt.pictures);
+    /// Adds a picture or a sound to a prompt.
+    pub fn push(&self, prompt: &mut Prompt, medium: &Seen) {
+        self.add(prompt, medium, None);
+    }
+
+    /// The same after a token of the template.
+    fn add(&self, prompt: &mut Prompt, medium: &Seen, before: Option<&u32>) {
+        if medium.numbered {
+            let number = self.encoder.number(prompt.pictures);
             // A vocabulary without these tokens cannot say it.
             let number = number.and_then(|text| self.tokenizer.encode(&text, false, true).ok());
             prompt.tokens.extend(number.unwrap_or_default());
             prompt.pictures += 1;
         }
-        for part in &picture.parts {
+        // Some templates write the token that begins a sound.
+        let begun = before.filter(|before| medium.sound && **before != medium.placeholder);
+        for (number, part) in medium.parts.iter().enumerate() {
             match part {
+                Part::Tokens(own) if number == 0 && begun.is_some_and(|token| own == &[*token]) => {
+                }
                 Part::Tokens(own) => prompt.tokens.extend_from_slice(own),
-                Part::Medium(medium) => {
+                Part::Medium(features) => {
                     let at = prompt.tokens.len();
-                    prompt.tokens.resize(at + medium.rows(), self.placeholder);
-                    let medium = medium.clone();
+                    let end = at + features.rows();
+                    prompt.tokens.resize(end, medium.placeholder);
+                    let medium = features.clone();
                     prompt.media.push(MediumAt { at, medium });
                 }
             }
@@ -561,14 +631,14 @@ impl Eyes {
 
 /// A picture that is being encoded.
 struct Encoding<'a> {
-    eyes: &'a Eyes,
+    sense: &'a Sense,
     hash: [u8; 32],
 }
 
 impl Drop for Encoding<'_> {
     fn drop(&mut self) {
-        self.eyes.busy().retain(|hash| *hash != self.hash);
-        self.eyes.free.notify_all();
+        self.sense.busy().retain(|hash| *hash != self.hash);
+        self.sense.free.notify_all();
     }
 }
 
@@ -616,18 +686,28 @@ impl From<&Prompt> for Prompt {
     }
 }
 
-/// Eyes for tests: a picture is text, and each of its words becomes a feature between two tokens.
+/// Eyes or ears for tests: a picture or a sound is text, and each of its words becomes a feature between two tokens.
 #[doc(hidden)]
-pub struct WordSight {
+pub struct WordEncoder {
     pub placeholder: String,
+    pub what: &'static str,
+    pub dictation: Option<Dictation>,
     pub width: usize,
     /// Pictures encoded so far.
     pub count: Arc<std::sync::atomic::AtomicUsize>,
 }
 
-impl Sight for WordSight {
+impl MediaEncoder for WordEncoder {
     fn placeholder(&self) -> &str {
         &self.placeholder
+    }
+
+    fn what(&self) -> &'static str {
+        self.what
+    }
+
+    fn dictation(&self) -> Option<Dictation> {
+        self.dictation
     }
 
     fn width(&self) -> usize {
@@ -688,9 +768,11 @@ mod tests {
         Arc::new(Tokenizer::from_json(&tokenizer.to_string(), None).unwrap())
     }
 
-    fn words() -> WordSight {
-        WordSight {
+    fn words() -> WordEncoder {
+        WordEncoder {
             placeholder: "<image>".into(),
+            what: "images",
+            dictation: None,
             width: 4,
             count: Arc::default(),
         }
@@ -699,8 +781,8 @@ mod tests {
     /// MiniCPM-V's pictures have their number in the prompt before them.
     #[test]
     fn pictures_are_numbered() {
-        struct Numbered(WordSight);
-        impl Sight for Numbered {
+        struct Numbered(WordEncoder);
+        impl MediaEncoder for Numbered {
             fn placeholder(&self) -> &str {
                 self.0.placeholder()
             }
@@ -725,7 +807,7 @@ mod tests {
             }
         }
         let tokenizer = tokenizer(&["0", "1"], &["<image>", "<image_id>", "</image_id>"]);
-        let eyes = Eyes::new(Box::new(Numbered(words())), tokenizer, 4, "m").unwrap();
+        let eyes = Sense::new(Box::new(Numbered(words())), tokenizer, 4, "m").unwrap();
         let seen = eyes.see(b"word").unwrap();
         let prompt = eyes.place(&[2, 0, 2], &[seen.clone(), seen.clone()]);
         let prompt = prompt.unwrap();
@@ -744,7 +826,7 @@ mod tests {
     #[test]
     fn pictures_stand_in_the_order_of_their_placeholders() {
         let tokenizer = tokenizer(&["a"], &["<image>"]);
-        let eyes = Eyes::new(Box::new(words()), tokenizer, 4, "m").unwrap();
+        let eyes = Sense::new(Box::new(words()), tokenizer, 4, "m").unwrap();
         let seen = [b"one", b"two"].map(|word| eyes.see(word).unwrap());
         let prompt = eyes.place(&[1, 0, 1], &seen).unwrap();
         assert_eq!(prompt.media.len(), 2);
@@ -759,11 +841,36 @@ mod tests {
         assert!(prompt.media[0].at < prompt.media[1].at);
     }
 
+    /// A model may see and hear. Media stand where placeholders of their own kind are.
+    #[test]
+    fn media_of_both_senses_stand_in_their_order() {
+        let tokenizer = tokenizer(&["a"], &["<image>", "<sound>"]);
+        let sense = |what: &'static str, placeholder: &str| {
+            let encoder = WordEncoder {
+                placeholder: placeholder.into(),
+                what,
+                ..words()
+            };
+            Sense::new(Box::new(encoder), tokenizer.clone(), 4, "m").unwrap()
+        };
+        let (eyes, ears) = (sense("images", "<image>"), sense("sounds", "<sound>"));
+        let (seen, heard) = (eyes.see(b"one two").unwrap(), ears.see(b"three").unwrap());
+        let both = [seen.clone(), heard.clone()];
+        let prompt = eyes.place(&[1, 0, 2], &both).unwrap();
+        assert_eq!(prompt.tokens, [1, 1, 1, 1, 0, 2, 2, 2]);
+        let at: Vec<usize> = prompt.media.iter().map(|medium| medium.at).collect();
+        assert_eq!(at, [1, 6]);
+        for wrong in [&[2, 0, 1][..], &[1, 1], &[1], &[1, 2, 2]] {
+            let error = eyes.place(wrong, &both).unwrap_err();
+            assert!(matches!(error, Error::ImagePlaces { .. }), "{wrong:?}");
+        }
+    }
+
     /// Features that requests hold are bounded; what was given back makes room.
     #[test]
     fn no_more_is_encoded_than_there_is_memory_for() {
         let tokenizer = tokenizer(&["a"], &["<image>"]);
-        let mut eyes = Eyes::new(Box::new(words()), tokenizer, 4, "m").unwrap();
+        let mut eyes = Sense::new(Box::new(words()), tokenizer, 4, "m").unwrap();
         // Two features of four values with their axes, and nine letters; one with five.
         (eyes.most_held, eyes.most_bytes) = (70, 0);
         let held = eyes.see(b"two words").unwrap();

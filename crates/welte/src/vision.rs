@@ -13,7 +13,7 @@ use crate::devices::{KINDS, open_device};
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
 use crate::{DeviceChoice, Error};
-use budget::Budget;
+pub(crate) use budget::Budget;
 use places::Places;
 use sha2::{Digest, Sha256};
 use stages::{Stage, ends};

@@ -12,7 +12,7 @@ use anyhow::Context;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use welte::{Engine, Eyes, Images, Prompt};
+use welte::{Engine, Images, Prompt, Sense};
 
 const COLUMNS: &[Column] = &[
     ("width", "width", 0),
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
 /// A row of the table: medians of all repetitions.
 fn measure(
     engine: &Engine,
-    eyes: &Eyes,
+    eyes: &Sense,
     size: [u32; 2],
     repetitions: u32,
 ) -> anyhow::Result<Figures> {

@@ -133,6 +133,7 @@ impl Architecture {
         // A multimodal model may say what its language model is.
         let text = match said {
             "minicpmv" => Some(minicpm_v(&keys)?),
+            "qwen3_asr" => Some("qwen3"),
             // DeepSeek-OCR. DeepSeek-VL2 has latents.
             "deepseek_vl_v2" if keys.bool("use_mla")? == Some(false) => Some("deepseek"),
             _ => keys.text("text_config.model_type")?,

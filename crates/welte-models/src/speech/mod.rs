@@ -5,10 +5,14 @@
 //! decode and prompt passes of a language model.
 
 mod compile;
+pub(crate) mod parts;
 mod read;
+pub(crate) mod tower;
 
 pub use compile::{SpeechPrograms, compile_speech};
 pub use read::speech_spec;
+pub(crate) use read::{MOST_DIM, MOST_MELS, MOST_POSITIONS};
+pub use tower::row_values;
 
 /// What a model of speech is.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,19 +52,6 @@ pub(crate) const ARCHITECTURE: &str = "whisper";
 pub(crate) const PAGE: u32 = 64;
 
 impl SpeechSpec {
-    /// Frames of the spectrogram that a row of the encoder reads: five around its place.
-    pub const ROW_FRAMES: u32 = 5;
-
-    /// Values that a row of the encoder reads: its frames, and whether there is a frame before the window's first. Padded.
-    pub fn row_values(&self) -> u32 {
-        Self::ROW_FRAMES * self.mels + 4
-    }
-
-    /// Where the value lies that is 0 if the row's first state of the first convolution is before the window, else 1.
-    pub fn inside(&self) -> u32 {
-        Self::ROW_FRAMES * self.mels
-    }
-
     /// Pages of the cache for cross attention that a window takes.
     pub fn window_pages(&self) -> u32 {
         self.positions.div_ceil(PAGE)

@@ -7,9 +7,9 @@ use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Dialect;
 
-const MOST_DIM: u32 = 1 << 13;
-const MOST_MELS: u32 = 256;
-const MOST_POSITIONS: u32 = 1 << 13;
+pub(crate) const MOST_DIM: u32 = 1 << 13;
+pub(crate) const MOST_MELS: u32 = 256;
+pub(crate) const MOST_POSITIONS: u32 = 1 << 13;
 const MOST_TOKENS: u32 = 1 << 13;
 const MOST_VOCAB: u32 = 1 << 20;
 

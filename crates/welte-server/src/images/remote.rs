@@ -104,7 +104,7 @@ fn allowed(hosts: &[String], url: &str) -> Result<Uri, String> {
     if !hosts.iter().any(is) {
         let known = hosts.join(", ");
         return Err(format!(
-            "images are not fetched from {host}; the hosts that are allowed: {known}"
+            "images and sounds are not fetched from {host}; the hosts that are allowed: {known}"
         ));
     }
     // Names are checked once they have addresses.

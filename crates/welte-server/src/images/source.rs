@@ -1,21 +1,22 @@
-//! The bytes of images and videos: in data addresses, or on other servers.
+//! The bytes of images, videos and sounds: in data addresses, or on other servers.
 
 #[cfg(feature = "hub")]
 use super::remote;
 use std::sync::Arc;
+use welte_text::from_base64;
 
 /// What is between the type and the bytes of a data address.
 pub(super) const BASE64: &str = ";base64,";
 
-/// What images a request may have.
+/// What images and sounds a request may have.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ImageRules {
-    /// Images of a request.
+    /// Images and sounds of a request.
     pub max_images: usize,
-    /// Bytes of an image's file.
+    /// Bytes of the file of an image or a sound.
     pub largest: usize,
-    /// Hosts from which images are fetched, or `*` for all; `None`: requests bring their images along.
+    /// Hosts from which images and sounds are fetched, or `*` for all; `None`: requests bring them along.
     pub remote: Option<Vec<String>>,
     /// Files of videos are given to ffmpeg.
     pub videos: bool,
@@ -32,29 +33,20 @@ impl Default for ImageRules {
     }
 }
 
-/// The bytes of base64, with or without padding, in either alphabet, in one line or several.
-pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end().trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
-    let (mut bits, mut count) = (0u32, 0);
-    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    // A single letter at the end is not a byte.
-    (count < 6).then_some(bytes)
+/// Whether base64 is a file of sound, by its first bytes.
+pub(super) fn is_sound(text: &str) -> bool {
+    let end = text.floor_char_boundary(24);
+    let bytes = from_base64(&text[..end]).unwrap_or_default();
+    let begins =
+        |at: usize, with: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(with));
+    let is_mp3 =
+        begins(0, b"ID3") || begins(0, &[0xff]) && bytes.get(1).is_some_and(|b| b & 0xe0 == 0xe0);
+    begins(0, b"RIFF") && begins(8, b"WAVE")
+        || begins(0, b"FORM") && begins(8, b"AIF")
+        || begins(0, b"fLaC")
+        || begins(0, b"OggS")
+        || begins(4, b"ftypM4A")
+        || is_mp3
 }
 
 /// The file at an address, if the rules allow that.
@@ -63,10 +55,12 @@ pub(super) fn bytes_at(rules: &ImageRules, url: &str) -> Result<Arc<[u8]>, Strin
         .strip_prefix("data:")
         .and_then(|data| data.split_once(BASE64))
     {
-        return decoded(text).map(Arc::from).ok_or("is not base64".into());
+        return from_base64(text)
+            .map(Arc::from)
+            .ok_or("is not base64".into());
     }
     let Some(hosts) = &rules.remote else {
-        let problem = "images are not fetched from other servers; send them as a data address, or see --allow-remote-images";
+        let problem = "images and sounds are not fetched from other servers; send them as a data address, or see --allow-remote-images";
         return Err(problem.into());
     };
     #[cfg(feature = "hub")]
@@ -83,24 +77,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_read_in_its_common_forms() {
-        for (text, want) in [
-            ("", Some("")),
-            ("Zg==", Some("f")),
-            ("Zg", Some("f")),
-            ("Zm8=", Some("fo")),
-            ("Zm9v", Some("foo")),
-            ("Zm9v\nYmFy\n", Some("foobar")),
-            ("Z", None),
-            ("Zm9v!", None),
-            ("Zm=v", None),
+    fn files_of_sound_are_told_by_their_beginning() {
+        // RIFF....WAVEfmt, fLaC, OggS, ID3, a frame of MP3; RIFF....WEBP, PNG, JPEG and a text.
+        for sound in [
+            "UklGRiQAAABXQVZFZm10IBAAAAA",
+            "ZkxhQw==",
+            "T2dnUwAC",
+            "SUQzBAAA",
+            "//uQZAAP",
         ] {
-            assert_eq!(
-                decoded(text).as_deref(),
-                want.map(str::as_bytes),
-                "{text:?}"
-            );
+            assert!(is_sound(sound), "{sound}");
         }
-        assert_eq!(decoded("-_+/"), Some(vec![0xfb, 0xff, 0xbf]));
+        for other in [
+            "UklGRiQAAABXRUJQVlA4",
+            "iVBORw0KGgo",
+            "/9j/4AAQSkZJRg",
+            "c2VlbiBpdA",
+            "",
+            "é",
+        ] {
+            assert!(!is_sound(other), "{other}");
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! Videos in requests: a file, whose frames ffmpeg finds, or a list of frames.
 
-use super::source::{ImageRules, bytes_at, decoded};
+use super::source::{ImageRules, bytes_at};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use welte::{Film, Frame, Video, VideoTools};
+use welte_text::from_base64;
 
 /// How long a frame of a list is shown, unless the request says otherwise.
 const STEP: Duration = Duration::from_millis(500);
@@ -56,7 +57,7 @@ impl<'a> Reader<'a> {
         let rules = self.rules;
         if let Some(list) = in_one(urls) {
             let frame = |text: &str| {
-                let bytes = decoded(text).filter(|bytes| !bytes.is_empty());
+                let bytes = from_base64(text).filter(|bytes| !bytes.is_empty());
                 let bytes = bytes.ok_or("is not frames as base64, with commas between them")?;
                 checked(rules, bytes.into())
             };

@@ -48,8 +48,8 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> R
     let name = Path::new(path).file_name().filter(|_| !app.options.verbose);
     props["model_path"] = name.map_or(path.into(), OsStr::to_string_lossy).into();
     props["chat_template"] = served.template_source.as_deref().into();
-    let vision = served.model.eyes().is_some();
-    props["modalities"] = json!({ "vision": vision, "audio": false });
+    let (vision, audio) = (served.model.eyes(), served.model.ears());
+    props["modalities"] = json!({ "vision": vision.is_some(), "audio": audio.is_some() });
     props["media_marker"] = crate::prompts::MEDIUM.into();
     (props["bos_token"], props["eos_token"]) = (tokens.0.into(), tokens.1.into());
     ok(&props)

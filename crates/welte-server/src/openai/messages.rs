@@ -70,7 +70,7 @@ pub(crate) fn text(fields: &Fields, content: Value) -> Result<String, Failure> {
     }
 }
 
-/// The text and the images of a string or of a list of parts.
+/// The text, the images and the sounds of a string or of a list of parts.
 fn content_of(fields: &Fields, content: Value) -> Result<(String, Vec<Image>), Failure> {
     let parts = match content {
         Value::String(text) => return Ok((text, Vec::new())),
@@ -90,8 +90,11 @@ fn content_of(fields: &Fields, content: Value) -> Result<(String, Vec<Image>), F
             "video_url" | "video" => {
                 images.push(images::of_video_part(&mut part, &kind, text.len())?);
             }
+            "input_audio" => images.push(images::of_sound_part(&mut part, text.len())?),
+            "audio_url" => images.push(images::of_audio_url(&mut part, text.len())?),
             _ => {
-                let supported = "\"text\", \"image_url\" or \"video_url\"";
+                let supported =
+                    "\"text\", \"image_url\", \"video_url\", \"input_audio\" or \"audio_url\"";
                 let problem = images::unsupported(&kind, supported);
                 return Err(part.wrong("type", problem));
             }

@@ -97,11 +97,13 @@ fn describe(app: &App, entry: &Entry) -> Value {
     let loaded = entry.loaded();
     let names: Vec<&String> = [&entry.id].into_iter().chain(&entry.aliases).collect();
     let context = loaded.as_ref().map(|served| served.model.context());
-    let vision = loaded.as_ref().map(|served| served.model.eyes().is_some());
+    let model = loaded.as_ref().map(|served| &served.model);
+    let vision = model.map(|model| model.eyes().is_some());
+    let audio = model.map(|model| model.ears().is_some());
     json!({
         "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
         "root": entry.id, "parent": null, "aliases": names, "tags": app.options.tags,
-        "welte": { "loaded": loaded.is_some(), "context": context, "vision": vision },
+        "welte": { "loaded": loaded.is_some(), "context": context, "vision": vision, "audio": audio },
     })
 }
 

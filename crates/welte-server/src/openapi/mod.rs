@@ -96,7 +96,10 @@ fn document(app: &App) -> Value {
         "components": {
             "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
             // What no model takes is not described: a body that the description allows is answered.
-            "schemas": objects::schemas(any(app, |served| served.model.eyes().is_some())),
+            "schemas": objects::schemas(
+                any(app, |served| served.model.eyes().is_some()),
+                any(app, |served| served.model.ears().is_some()),
+            ),
         },
     })
 }

@@ -1,12 +1,13 @@
 //! Objects in the bodies of requests, by name. They describe the common case; the server takes more.
 
 use super::endpoint::{self, SAMPLING};
+use crate::images::FORMATS;
 use crate::openai::INCLUDES;
 use crate::sampling::SAMPLERS;
 use serde_json::{Map, Value, json};
 
-/// With images, if a model takes some.
-pub(super) fn schemas(images: bool) -> Value {
+/// With images and sounds, if a model takes some.
+pub(super) fn schemas(images: bool, sounds: bool) -> Value {
     let roles = json!({ "enum": ["system", "developer", "user", "assistant", "tool"] });
     let text = json!({ "type": "string" });
     let some = json!({ "type": "string", "minLength": 1 });
@@ -23,7 +24,7 @@ pub(super) fn schemas(images: bool) -> Value {
     };
     let content = |parts: &[Value]| {
         let parts = json!({ "type": "array", "minItems": 1, "items": { "anyOf": parts } });
-        if images {
+        if images || sounds {
             json!({ "anyOf": [text, parts] })
         } else {
             text.clone()
@@ -38,37 +39,49 @@ pub(super) fn schemas(images: bool) -> Value {
     let base64 = json!({ "type": "string", "minLength": 1, "contentEncoding": "base64" });
     let address = json!({ "type": "string", "pattern": "^(data:|https?://)" });
     let rate = json!({ "type": "number", "minimum": 0.01, "maximum": 1000 });
-    let list = if images {
-        json!({ "type": "array", "items": base64 })
-    } else {
-        json!({ "enum": [[]] })
+    let list = |takes: bool| {
+        if takes {
+            json!({ "type": "array", "items": base64 })
+        } else {
+            json!({ "enum": [[]] })
+        }
     };
-    let of_chat = content(&[
+    let (list, media) = (list(images), list(images || sounds));
+    let place = object(json!({ "url": address }), &["url"]);
+    let film = object(json!({ "url": address, "fps": rate }), &["url"]);
+    let format = json!({ "enum": FORMATS });
+    let sound = object(json!({ "data": base64, "format": format }), &["data"]);
+    let sound = part("input_audio", "input_audio", &sound);
+    let with = |text: Value, of_images: Vec<Value>, of_sounds: Vec<Value>| {
+        let of_images = of_images.into_iter().filter(|_| images);
+        let of_sounds = of_sounds.into_iter().filter(|_| sounds);
+        let parts: Vec<Value> = [text]
+            .into_iter()
+            .chain(of_images)
+            .chain(of_sounds)
+            .collect();
+        content(&parts)
+    };
+    let of_chat = with(
         part("text", "text", &text),
-        part(
-            "image_url",
-            "image_url",
-            &object(json!({ "url": address }), &["url"]),
-        ),
-        part(
-            "video_url",
-            "video_url",
-            &object(json!({ "url": address, "fps": rate }), &["url"]),
-        ),
-    ]);
-    let of_responses = content(&[
+        vec![
+            part("image_url", "image_url", &place),
+            part("video_url", "video_url", &film),
+        ],
+        vec![sound.clone(), part("audio_url", "audio_url", &place)],
+    );
+    let of_responses = with(
         part("input_text", "text", &text),
-        part("input_image", "image_url", &address),
-    ]);
+        vec![part("input_image", "image_url", &address)],
+        vec![sound],
+    );
     let source = json!({ "type": { "const": "base64" }, "media_type": text, "data": base64 });
-    let of_anthropic = content(&[
+    let source = object(source, &["type", "media_type", "data"]);
+    let of_anthropic = with(
         part("text", "text", &text),
-        part(
-            "image",
-            "source",
-            &object(source, &["type", "media_type", "data"]),
-        ),
-    ]);
+        vec![part("image", "source", &source)],
+        Vec::new(),
+    );
     let function = object(
         json!({ "name": name, "description": text, "parameters": schema }),
         &["name"],
@@ -147,7 +160,7 @@ pub(super) fn schemas(images: bool) -> Value {
         "Prompt": { "anyOf": [
             some,
             { "type": "array", "minItems": 1, "items": { "anyOf": [some, { "type": "integer", "minimum": 0 }] } },
-            object(json!({ "prompt_string": some, "multimodal_data": list }), &["prompt_string"]),
+            object(json!({ "prompt_string": some, "multimodal_data": media }), &["prompt_string"]),
         ] },
         // A text, texts, tokens, or lists of tokens.
         "Prompts": { "anyOf": [

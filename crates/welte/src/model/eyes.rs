@@ -1,8 +1,8 @@
-//! A model's eyes at load: where the encoder of images is found, and what the model lacks if there is none.
+//! A model's eyes and ears at load: where their encoders are found, and what the model lacks if there is none.
 
-use crate::pictures::Eyes;
+use crate::pictures::{MediaEncoder, Sense};
 use crate::vision::{Vision, VisionOptions};
-use crate::{DeviceChoice, Error, Images, LoadOptions};
+use crate::{DeviceChoice, Error, Hearing, Images, LoadOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use welte_device::{Device, DeviceId};
@@ -14,60 +14,76 @@ use welte_text::Tokenizer;
 /// Rows of images that the device has room for, unless the options say otherwise.
 const ROOM: u32 = 2560;
 
-/// What a load knows about a model's eyes.
+/// What a load knows about a model's eyes and ears.
 #[derive(Default)]
 pub(super) struct Found {
     /// The file, or the model's own directory.
     path: Option<PathBuf>,
     /// Why the model takes no images.
     pub(super) missing: Option<String>,
+    /// Its directory has an encoder of sounds.
+    hears: bool,
+    /// Why the model takes no sounds.
+    pub(super) deaf: Option<String>,
 }
 
 impl Images {
     /// Where the encoder of a model is.
     pub(super) fn find(&self, origin: &str) -> Found {
-        let path = match self {
-            Images::Off => return Found::without("images are switched off"),
+        let mut found = Found::default();
+        found.path = match self {
+            Images::Off => {
+                found.missing = Some("images are switched off".into());
+                found.deaf = Some("sounds are switched off".into());
+                return found;
+            }
             Images::File(path) => Some(path.clone()),
             Images::Beside => beside(Path::new(origin)),
         };
-        match path {
-            None => Found::without("no file mmproj*.gguf lies beside the model; see --mmproj"),
-            path => Found {
-                path,
-                missing: None,
-            },
+        if found.path.is_none() {
+            let why = "no file mmproj*.gguf lies beside the model; see --mmproj";
+            found.missing = Some(why.into());
         }
+        found.deaf =
+            Some("only directories of the Hugging Face hub have encoders of sounds".into());
+        found
     }
 }
 
 impl Found {
-    fn without(why: impl Into<String>) -> Found {
-        Found {
-            path: None,
-            missing: Some(why.into()),
-        }
+    fn blind(&mut self, why: impl Into<String>) {
+        self.path = None;
+        self.missing = Some(why.into());
     }
 
-    /// A directory that has only a language model has no eyes.
-    pub(super) fn forget_directory_without_encoder(
-        &mut self,
-        images: &Images,
-        checkpoint: &dyn Checkpoint,
-    ) {
-        let own = self.path.as_deref() == Some(Path::new(checkpoint.origin()));
-        if own
+    fn deafen(&mut self, why: impl Into<String>) {
+        self.hears = false;
+        self.deaf = Some(why.into());
+    }
+
+    /// A directory may have only a language model, or one of both encoders.
+    pub(super) fn read_directory(&mut self, images: &Images, checkpoint: &dyn Checkpoint) {
+        let own = Path::new(checkpoint.origin());
+        if *images == Images::Off || !own.is_dir() {
+            return;
+        }
+        match welte_models::hearing_spec(checkpoint) {
+            Ok(None) => self.deafen(crate::hearing::unknown(checkpoint)),
+            // What is wrong with it is said when it is opened.
+            _ => (self.hears, self.deaf) = (true, None),
+        }
+        if self.path.as_deref() == Some(own)
             && *images == Images::Beside
             && matches!(welte_models::vision_spec(checkpoint), Ok(None))
         {
-            *self = Found::without(crate::vision::unknown(checkpoint));
+            self.blind(crate::vision::unknown(checkpoint));
         }
     }
 
-    /// Load options with room for images, if there are eyes.
+    /// Load options with room for images and sounds, if there are eyes or ears.
     pub(super) fn with_room(&self, options: &LoadOptions) -> LoadOptions {
         let mut options = options.clone();
-        if self.path.is_some() && options.features == 0 {
+        if (self.path.is_some() || self.hears) && options.features == 0 {
             options.features = ROOM;
         }
         options
@@ -79,27 +95,28 @@ impl Found {
         program: &Program,
         options: &LoadOptions,
         encoder: u64,
-    ) -> Option<String> {
+    ) -> Vec<(String, String)> {
         if options.images == Images::Off {
-            return None;
+            return Vec::new();
         }
-        let Some(path) = &self.path else {
-            return self.missing.as_ref().map(|why| format!("none: {why}"));
+        let none = |why: &Option<String>| why.as_ref().map(|why| format!("none: {why}"));
+        let images = match &self.path {
+            None => none(&self.missing),
+            Some(path) => {
+                let path = path.display();
+                Some(of_encoder(&format!("encoder {path}"), program, encoder))
+            }
         };
-        let (rows, width) = (program.feature_count(), program.feature_width());
-        let bytes = 4 * u64::from(rows) * width;
-        let path = path.display();
-        let besides = match encoder {
-            0 => String::new(),
-            bytes => format!(" ({} besides the plan)", human(bytes)),
-        };
-        Some(format!(
-            "encoder {path}{besides}; room for {rows} rows ({})",
-            human(bytes)
-        ))
+        let hears = || of_encoder("encoder in the directory", program, encoder);
+        let sounds = self.hears.then(hears);
+        let both = [("images", images), ("sounds", sounds)];
+        let facts = both
+            .into_iter()
+            .filter_map(|(what, text)| Some((what.to_string(), text?)));
+        facts.collect()
     }
 
-    /// Bytes that the encoder takes on the model's device, if it runs there.
+    /// Bytes that the encoders take on the model's device, if they run there.
     pub(super) fn bytes(
         &self,
         origin: &str,
@@ -107,57 +124,108 @@ impl Found {
         spec: &ModelSpec,
         device: &dyn Device,
     ) -> u64 {
-        let bytes = self.path.as_deref().and_then(|path| {
-            let options = of_vision(options, spec, device.info().id);
+        let eyes = self.path.as_deref().and_then(|path| {
+            let options = of_media(options, spec, device.info().id);
             Vision::bytes(origin, beside_directory(path, origin), &options, device)
         });
-        bytes.unwrap_or(0)
+        let ears = self.hears.then(|| Hearing::bytes(origin, device)).flatten();
+        eyes.unwrap_or(0) + ears.unwrap_or(0)
     }
 
-    /// Gives up: the device takes no images. Only a file that was asked for is an error.
+    /// Gives up: the device takes neither images nor sounds. Only a file that was asked for is an error.
     pub(super) fn give_up(&mut self, images: &Images, why: Error) -> Result<(), Error> {
-        match (images, self.path.take()) {
-            (Images::Beside, Some(_)) => {
-                self.missing = Some(why.to_string());
-                Ok(())
-            }
-            _ => Err(why),
+        if *images != Images::Beside || !(self.path.is_some() || self.hears) {
+            return Err(why);
         }
+        if self.path.is_some() {
+            self.blind(why.to_string());
+        }
+        if self.hears {
+            self.deafen(why.to_string());
+        }
+        Ok(())
     }
 
-    /// Opens the encoder for a model with this vocabulary and program, which runs on `near`.
-    pub(super) fn open(
+    /// Opens the encoder of images for a model with this vocabulary and program, which runs on `near`.
+    pub(super) fn open_eyes(
         &mut self,
         origin: &str,
         options: &LoadOptions,
         tokenizer: Option<&Arc<Tokenizer>>,
-        (near, program, spec): (DeviceId, &Program, &ModelSpec),
-    ) -> Result<Option<Eyes>, Error> {
+        model: Place<'_>,
+    ) -> Result<Option<Sense>, Error> {
         let Some(path) = &self.path else {
             return Ok(None);
         };
-        let width = program.feature_width() as usize;
-        let eyes = |vision: Vision| {
-            let origin = origin.to_string();
-            let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
-            Eyes::new(
-                Box::new(vision),
-                tokenizer,
-                width,
-                path.to_string_lossy().as_ref(),
-            )
-        };
         let file = beside_directory(path, origin);
-        let opened = Vision::open(origin, file, &of_vision(options, spec, near));
-        match opened.and_then(|vision| vision.map(eyes).transpose()) {
+        let name = path.to_string_lossy();
+        let opened = Vision::open(origin, file, &of_media(options, model.2, model.0));
+        let sense = |vision| sense(Box::new(vision), &name, origin, tokenizer, model.1);
+        match opened.and_then(|vision| vision.map(sense).transpose()) {
             Ok(Some(eyes)) => Ok(Some(eyes)),
             Ok(None) => {
-                *self = Found::without("it has no encoder of images that is supported");
+                self.blind("it has no encoder of images that is supported");
                 Ok(None)
             }
-            Err(why) => self.give_up(&options.images, why).map(|()| None),
+            Err(why) if options.images == Images::Beside => {
+                self.blind(why.to_string());
+                Ok(None)
+            }
+            Err(why) => Err(why),
         }
     }
+
+    /// The same for sounds.
+    pub(super) fn open_ears(
+        &mut self,
+        origin: &str,
+        options: &LoadOptions,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        model: Place<'_>,
+    ) -> Result<Option<Sense>, Error> {
+        if !self.hears {
+            return Ok(None);
+        }
+        let opened = Hearing::open(origin, &of_media(options, model.2, model.0));
+        let sense = |hearing| sense(Box::new(hearing), origin, origin, tokenizer, model.1);
+        match opened.and_then(|hearing| hearing.map(sense).transpose()) {
+            Ok(Some(ears)) => Ok(Some(ears)),
+            Ok(None) => {
+                self.deafen("it has no encoder of sounds that is supported");
+                Ok(None)
+            }
+            Err(why) => {
+                self.deafen(why.to_string());
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A model's device, its program, and what it is.
+type Place<'a> = (DeviceId, &'a Program, &'a ModelSpec);
+
+fn sense(
+    encoder: Box<dyn MediaEncoder>,
+    name: &str,
+    origin: &str,
+    tokenizer: Option<&Arc<Tokenizer>>,
+    program: &Program,
+) -> Result<Sense, Error> {
+    let origin = origin.to_string();
+    let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
+    Sense::new(encoder, tokenizer, program.feature_width() as usize, name)
+}
+
+/// What an inspection says of an encoder that takes so many bytes.
+fn of_encoder(name: &str, program: &Program, bytes: u64) -> String {
+    let besides = match bytes {
+        0 => String::new(),
+        bytes => format!(" ({} besides the plan)", human(bytes)),
+    };
+    let (rows, width) = (program.feature_count(), program.feature_width());
+    let room = human(4 * u64::from(rows) * width);
+    format!("{name}{besides}; room for {rows} rows ({room})")
 }
 
 /// The encoder's file, unless it is the model's own directory.
@@ -165,8 +233,8 @@ fn beside_directory<'a>(path: &'a Path, origin: &str) -> Option<&'a Path> {
     (Path::new(origin) != path).then_some(path)
 }
 
-/// How to open the encoder of a model that runs on `near`.
-fn of_vision(options: &LoadOptions, spec: &ModelSpec, near: DeviceId) -> VisionOptions {
+/// How to open the encoders of a model that runs on `near`.
+fn of_media(options: &LoadOptions, spec: &ModelSpec, near: DeviceId) -> VisionOptions {
     VisionOptions {
         device: match options.device {
             DeviceChoice::Named(id) if matches!(id.kind, "cpu" | "reference") => options.device,

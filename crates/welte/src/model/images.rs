@@ -1,14 +1,19 @@
-//! Images in the prompts of a model.
+//! Images and sounds in the prompts of a model.
 
 use super::Model;
-use crate::{Error, Eyes, Glimpse, Prompt, Sight};
+use crate::{Dictated, Dictation, Error, Glimpse, MediaEncoder, Prompt, Seen, Sense};
 use std::sync::Arc;
 use welte_text::{ChatTemplate, Image, ImageSource, Message};
 
 impl Model {
     /// The model's eyes, if it takes images.
-    pub fn eyes(&self) -> Option<&Eyes> {
+    pub fn eyes(&self) -> Option<&Sense> {
         self.inner.eyes.get()
+    }
+
+    /// The model's ears, if it takes sounds.
+    pub fn ears(&self) -> Option<&Sense> {
+        self.inner.ears.get()
     }
 
     /// Why it takes no images, if it takes none.
@@ -17,19 +22,79 @@ impl Model {
         missing.filter(|_| self.eyes().is_none())
     }
 
-    /// Gives a model eyes that were opened elsewhere.
+    /// Why it takes no sounds, if it takes none.
+    pub fn no_sounds(&self) -> Option<&str> {
+        let missing = self.inner.no_sounds.as_deref();
+        missing.filter(|_| self.ears().is_none())
+    }
+
+    /// The sense for what comes from a source, or why there is none.
+    pub fn sense(&self, source: &ImageSource) -> Result<&Sense, String> {
+        let (sense, what, why) = if source.is_sound() {
+            let why = self.no_sounds().unwrap_or("it has no ears");
+            (self.ears(), "sounds", why)
+        } else {
+            let why = self.no_images().unwrap_or("it has no eyes");
+            (self.eyes(), "images", why)
+        };
+        sense.ok_or_else(|| format!("the model takes no {what}: {why}"))
+    }
+
+    /// A prompt with images and sounds in the places of their placeholders, which must be as many.
+    pub fn place(&self, tokens: &[u32], media: &[Arc<Seen>]) -> Result<Prompt, Error> {
+        match self.eyes().or(self.ears()) {
+            Some(sense) => sense.place(tokens, media),
+            None => Ok(tokens.into()),
+        }
+    }
+
+    /// The tokens before and after a sound whose transcript is wanted.
+    pub fn dictation(
+        &self,
+        language: Option<&str>,
+        prompt: Option<&str>,
+    ) -> Result<[Vec<u32>; 2], Error> {
+        self.dictating()?
+            .around(self.tokenizer()?, language, prompt)
+    }
+
+    /// What an answer to that says.
+    pub fn dictated(&self, answer: &[u32]) -> Result<Dictated, Error> {
+        Ok(self.dictating()?.read(self.tokenizer()?, answer))
+    }
+
+    fn dictating(&self) -> Result<Dictation, Error> {
+        let wrong = |problem: String| Error::Speech {
+            field: "model",
+            problem,
+        };
+        let ears = self.ears().ok_or_else(|| {
+            let why = self.no_sounds().unwrap_or("it has no ears");
+            wrong(format!("the model takes no sounds: {why}"))
+        })?;
+        let problem = "has no prompt for transcripts that is known; ask it in a chat";
+        ears.dictation().ok_or_else(|| wrong(problem.into()))
+    }
+
+    /// Gives a model eyes or ears that were opened elsewhere.
     #[doc(hidden)]
-    pub fn set_eyes(&self, sight: Box<dyn Sight>) -> Result<(), Error> {
+    pub fn set_sense(&self, encoder: Box<dyn MediaEncoder>) -> Result<(), Error> {
         let origin = self.origin().to_string();
         let tokenizer = self.inner.tokenizer.clone();
         let tokenizer: Arc<_> = tokenizer.ok_or(Error::NoTokenizer { origin })?;
-        let eyes = Eyes::new(sight, tokenizer, self.feature_width(), self.origin())?
+        let sounds = encoder.what() == "sounds";
+        let sense = Sense::new(encoder, tokenizer, self.feature_width(), self.origin())?
             .beside(self.device().id, &self.inner.neighbour);
-        let _ = self.inner.eyes.set(eyes);
+        let place = if sounds {
+            &self.inner.ears
+        } else {
+            &self.inner.eyes
+        };
+        let _ = place.set(sense);
         Ok(())
     }
 
-    /// The prompt that begins an answer to a conversation, with its images in their places. The images must be there: none is
+    /// The prompt that begins an answer to a conversation, with its images and sounds in their places. They must be there: none is
     /// fetched from an address.
     pub fn encode_conversation(
         &self,
@@ -50,19 +115,19 @@ impl Model {
         if images.peek().is_none() {
             return Ok(tokens.into());
         }
-        let wrong = |problem: String| Error::Eyes {
+        let wrong = |problem: String| Error::Sense {
             origin: self.origin().to_string(),
             problem,
         };
-        let eyes = self.eyes().ok_or_else(|| {
-            let why = self.no_images().unwrap_or("it has no eyes");
-            wrong(format!("the model takes no images: {why}"))
-        })?;
-        let look = |image: &Image| match &image.source {
-            ImageSource::Bytes(bytes) => eyes.look(bytes),
-            ImageSource::Clip(clip) => eyes.look_at_frames(clip),
-            ImageSource::Url(_) | ImageSource::VideoUrls { .. } | ImageSource::Video(_) => {
-                Err(wrong("an image is an address, not a file".into()))
+        let look = |image: &Image| {
+            let sense = self.sense(&image.source).map_err(wrong)?;
+            match &image.source {
+                ImageSource::Bytes(bytes) | ImageSource::Sound(bytes) => sense.look(bytes),
+                ImageSource::Clip(clip) => sense.look_at_frames(clip),
+                ImageSource::Url(_)
+                | ImageSource::SoundUrl(_)
+                | ImageSource::VideoUrls { .. }
+                | ImageSource::Video(_) => Err(wrong("an image is an address, not a file".into())),
             }
         };
         let looks = images.map(look).collect::<Result<Vec<_>, _>>()?;
@@ -77,6 +142,6 @@ impl Model {
         }
         let seen = looks.into_iter().map(Glimpse::see);
         let seen = seen.collect::<Result<Vec<_>, _>>()?;
-        eyes.place(&tokens, &seen)
+        self.place(&tokens, &seen)
     }
 }

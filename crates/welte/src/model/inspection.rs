@@ -24,8 +24,8 @@ pub struct Inspection {
     pub(super) device: Arc<dyn Device>,
     pub(super) plan: Plan,
     pub(super) fitted: Option<FittedContext>,
-    /// What is known of its eyes, in words.
-    pub(super) images: Option<String>,
+    /// What is known of its eyes and ears, in words.
+    pub(super) media: Vec<(String, String)>,
 }
 
 impl Inspection {
@@ -49,8 +49,7 @@ impl Inspection {
         let general = metadata.filter(|(key, _)| key.starts_with("general."));
         facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
         facts.extend(self.plan.facts.iter().cloned());
-        let images = self.images.iter().cloned();
-        facts.extend(images.map(|images| ("images".to_string(), images)));
+        facts.extend(self.media.iter().cloned());
         let others = KINDS
             .iter()
             .filter(|kind| kind.name != self.device.info().id.kind);
@@ -125,7 +124,7 @@ impl Inspection {
     }
 }
 
-/// As [`inspect`], with room for images if the model has eyes. What an encoder needs that happens to lie beside the model does
+/// As [`inspect`], with room for images and sounds if the model has eyes or ears. What an encoder needs that happens to lie beside the model does
 /// not decide where the model runs.
 pub(super) fn inspect_with_eyes(
     checkpoint: Arc<dyn Checkpoint>,
@@ -133,7 +132,7 @@ pub(super) fn inspect_with_eyes(
     found: &mut Found,
 ) -> Result<Inspection, Error> {
     *found = options.images.find(checkpoint.origin());
-    found.forget_directory_without_encoder(&options.images, checkpoint.as_ref());
+    found.read_directory(&options.images, checkpoint.as_ref());
     let wanted = found.with_room(options);
     let with = |checkpoint: Arc<dyn Checkpoint>, found: &Found| {
         let mut inspection = inspect(checkpoint.clone(), &wanted)?;
@@ -146,9 +145,9 @@ pub(super) fn inspect_with_eyes(
             };
             inspection = inspect(checkpoint, &room)?;
         }
-        let images = found.in_words(&inspection.plan.program, options, encoder);
+        let media = found.in_words(&inspection.plan.program, options, encoder);
         Ok(Inspection {
-            images,
+            media,
             ..inspection
         })
     };
@@ -165,9 +164,11 @@ pub(super) fn inspect_with_eyes(
     let takes = without.device.takes_features();
     let seeing = takes.then(|| with(checkpoint.clone(), found));
     let why = match seeing {
-        None => unsupported("images, which are rows that read vectors"),
+        None => unsupported("images and sounds, which are rows that read vectors"),
         Some(Err(error)) => error,
-        Some(Ok(seeing)) if seeing.device.info().id != id => unsupported("room for images"),
+        Some(Ok(seeing)) if seeing.device.info().id != id => {
+            unsupported("room for images and sounds")
+        }
         Some(Ok(seeing)) => {
             let (device, plan) = (seeing.device.as_ref(), &seeing.plan);
             let fits = check_fit(
@@ -184,8 +185,8 @@ pub(super) fn inspect_with_eyes(
         }
     };
     found.give_up(&options.images, why)?;
-    let images = found.in_words(&without.plan.program, options, 0);
-    Ok(Inspection { images, ..without })
+    let media = found.in_words(&without.plan.program, options, 0);
+    Ok(Inspection { media, ..without })
 }
 
 /// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
@@ -279,6 +280,6 @@ fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         device,
         plan: planned.plan,
         fitted: planned.fitted,
-        images: None,
+        media: Vec::new(),
     })
 }

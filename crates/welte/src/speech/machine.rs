@@ -1,5 +1,6 @@
 //! The two programs of a model on a device, and what they are fed.
 
+use super::frames::read_frames;
 use crate::Error;
 use std::sync::Arc;
 use welte_device::{Context, Loaded, Pick, Role, Stage, Step, StepOptions, Want};
@@ -94,19 +95,7 @@ impl Machine {
         let (mels, rows) = (self.spec.mels as usize, self.spec.positions);
         let frames = &frames[..frames.len().min(self.spec.frames() as usize * mels)];
         self.bytes.clear();
-        let nothing = vec![0.0; mels];
-        for row in 0..i64::from(rows) {
-            for frame in 2 * row - 2..=2 * row + 2 {
-                let at = usize::try_from(frame).ok().map(|frame| frame * mels);
-                let values = at.and_then(|at| frames.get(at..at + mels));
-                let values = values.unwrap_or(&nothing);
-                self.bytes
-                    .extend(values.iter().flat_map(|v| v.to_ne_bytes()));
-            }
-            let inside = if row == 0 { 0.0f32 } else { 1.0 };
-            let rest = [inside, 0.0, 0.0, 0.0];
-            self.bytes.extend(rest.iter().flat_map(|v| v.to_ne_bytes()));
-        }
+        read_frames(frames, mels, rows, &mut self.bytes);
         let buffer = self.encoder.program().features;
         self.encoder.write_bytes(buffer, 0, &self.bytes)?;
         self.listen(rows);

@@ -3,6 +3,7 @@
 //! [`Speech::transcribe`] reads sound in windows of 30 s. Each is heard once, by the encoder; then the decoder writes its text,
 //! with timestamps that say where the next window begins.
 
+mod frames;
 mod machine;
 mod options;
 mod parts;
@@ -16,6 +17,7 @@ use crate::fair_lock::FairLock;
 use crate::model::plan_program;
 use crate::vision::{fits, place};
 use crate::{Error, VisionOptions};
+pub(crate) use frames::read_frames;
 use machine::Machine;
 pub use options::{SpeechOptions, TranscribeOptions, Update};
 use parts::Parts;
@@ -24,6 +26,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use tokens::{Tokens, symbols};
+pub(crate) use tokens::{language_code, language_name};
 pub use transcript::{Segment, Task, Transcript, TranscriptFormat, Word};
 
 use welte_audio::{Audio, HOP, Limits, Mel, RATE};

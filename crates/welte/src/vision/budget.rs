@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that callers hold together at most. They get them in turn, so a caller who wants many is not passed by.
-pub(super) struct Budget {
+pub(crate) struct Budget {
     turn: Mutex<()>,
     free: Mutex<u64>,
     given_back: Condvar,
@@ -11,13 +11,13 @@ pub(super) struct Budget {
 }
 
 /// Bytes of a budget, until it is dropped.
-pub(super) struct Share<'a> {
+pub(crate) struct Share<'a> {
     budget: &'a Budget,
     bytes: u64,
 }
 
 impl Budget {
-    pub(super) fn new(all: u64) -> Budget {
+    pub(crate) fn new(all: u64) -> Budget {
         Budget {
             turn: Mutex::default(),
             free: Mutex::new(all),
@@ -31,7 +31,7 @@ impl Budget {
     }
 
     /// Waits for bytes: all of them for a caller who wants more than there are.
-    pub(super) fn take(&self, bytes: u64) -> Share<'_> {
+    pub(crate) fn take(&self, bytes: u64) -> Share<'_> {
         let bytes = bytes.min(self.all);
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.free();

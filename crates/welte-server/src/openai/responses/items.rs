@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::fields::Fields;
 use crate::images;
 use serde_json::{Value, json};
-use welte::{Image, Message};
+use welte::{Image, ImageSource, Message};
 use welte_text::ToolCall;
 
 /// Takes `input`: text, or a list of items.
@@ -140,6 +140,12 @@ fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> 
                 let detail = fields.take("detail")?.unwrap_or_else(|| json!("auto"));
                 json!({ "type": "input_image", "image_url": url, "detail": detail })
             }
+            "input_audio" if role != "assistant" => {
+                let sound: Value = fields.take("input_audio")?.unwrap_or_default();
+                let own = json!({ "input_audio": sound });
+                images::of_sound_part(&mut fields.inner(own, "")?, 0)?;
+                json!({ "type": "input_audio", "input_audio": sound })
+            }
             _ => {
                 let problem = images::unsupported(&kind, &format!("{text_kind:?}"));
                 return Err(fields.wrong("type", problem));
@@ -268,13 +274,15 @@ fn answer(all: &mut Vec<Message>, goes_on: impl Fn(&Message) -> bool) -> &mut Me
     &mut all[last]
 }
 
-/// The images of a list of parts. What was accepted is well-formed.
+/// The images and sounds of a list of parts. What was accepted is well-formed.
 fn pictures(parts: &Value) -> Vec<Image> {
     let (mut all, mut at) = (Vec::new(), 0);
     for part in parts.as_array().into_iter().flatten() {
         at += part["text"].as_str().map_or(0, str::len);
-        let url = part["image_url"].as_str();
-        all.extend(url.map(|url| images::known(url, at)));
+        let url = part["image_url"].as_str().map(str::to_string);
+        let sound = part["input_audio"]["data"].as_str().map(images::sound);
+        let source = url.map(ImageSource::Url).or(sound);
+        all.extend(source.map(|source| images::known(source, at)));
     }
     all
 }

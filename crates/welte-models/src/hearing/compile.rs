@@ -1,0 +1,94 @@
+//! The programs of an encoder of sound.
+
+use super::convolutions::{first_two, third};
+use super::{HearingFamily, HearingSpec};
+use crate::Error;
+use crate::speech::tower::{End, Front, Tower};
+use welte_formats::Checkpoint;
+use welte_table::Program;
+
+/// The programs, each of which reads what the one before it yields: with pieces three, the first two of which run piece by piece.
+pub fn compile_hearing(
+    spec: &HearingSpec,
+    checkpoint: &dyn Checkpoint,
+) -> Result<Vec<Program>, Error> {
+    let projector = |name: &str| format!("multi_modal_projector.{name}");
+    // Qwen3-ASR's authors count the projector to the encoder.
+    let is_inside = checkpoint
+        .tensor("thinker.audio_tower.proj1.weight")
+        .is_some();
+    let names = if is_inside {
+        ["proj", "proj1", "proj2"].map(|name| format!("audio_tower.{name}"))
+    } else {
+        ["linear", "linear_1", "linear_2"].map(projector)
+    };
+    let (inner, width) = match spec.family {
+        HearingFamily::Qwen3Asr => (spec.dim, spec.width),
+        _ => (spec.width, spec.width),
+    };
+    let has_bias = spec.family == HearingFamily::Qwen3Asr;
+    let one = [(names[0].as_str(), width, true)];
+    let two = [
+        (names[1].as_str(), inner, has_bias),
+        (names[2].as_str(), width, has_bias),
+    ];
+    let mut programs = Vec::new();
+    let front = match &spec.pieces {
+        None => Front::Frames { mels: spec.mels },
+        Some(pieces) => {
+            programs.push(first_two(spec, pieces, checkpoint)?);
+            programs.push(third(spec, pieces, checkpoint)?);
+            // Places begin again with every piece.
+            let own = waves(pieces.each(), spec.dim);
+            Front::States {
+                places: own.repeat((spec.positions / pieces.each()) as usize),
+            }
+        }
+    };
+    let tower = Tower {
+        prefix: "audio_tower",
+        dim: spec.dim,
+        layers: spec.layers,
+        rows: spec.positions,
+        front,
+        key_bias: spec.family == HearingFamily::Qwen3Asr,
+        windowed: spec.pieces.is_some(),
+        last_norm: match spec.family {
+            HearingFamily::Qwen3Asr => "ln_post",
+            _ => "layer_norm",
+        },
+        end: match spec.family {
+            HearingFamily::Qwen2Audio => End {
+                group: spec.group,
+                pool: 1,
+                norm_later: true,
+                matrices: &one,
+            },
+            HearingFamily::Voxtral => End {
+                group: spec.group,
+                pool: 3,
+                norm_later: false,
+                matrices: &two,
+            },
+            HearingFamily::Qwen3Asr => End {
+                matrices: &two,
+                ..End::STATES
+            },
+        },
+    };
+    programs.push(tower.compile(checkpoint)?);
+    Ok(programs)
+}
+
+/// Vectors of places: sines of slower and slower waves, then their cosines.
+fn waves(places: u32, dim: u32) -> Vec<f32> {
+    const SLOWEST: f64 = 10_000.0;
+    let half = dim / 2;
+    let step = SLOWEST.ln() / f64::from(half - 1);
+    let each = |place: u32| {
+        let angle = move |i: u32| f64::from(place) * (-step * f64::from(i)).exp();
+        let sines = (0..half).map(move |i| angle(i).sin() as f32);
+        sines.chain((0..half).map(move |i| angle(i).cos() as f32))
+    };
+    (0..places).flat_map(each).collect()
+}

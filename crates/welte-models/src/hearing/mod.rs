@@ -1,0 +1,119 @@
+//! Encoders of sound, whose features rows of a language model read: what a checkpoint's encoder is, and its programs.
+
+mod compile;
+mod convolutions;
+mod read;
+
+pub use compile::compile_hearing;
+pub use read::{hearing_spec, unknown_hearing};
+
+use crate::speech::{SpeechLayers, row_values};
+
+/// The family of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HearingFamily {
+    /// Qwen2-Audio: Whisper's encoder without the silence after the sound; the mean of two states, a norm, a matrix.
+    Qwen2Audio,
+    /// Voxtral: Whisper's encoder, window by window; four states side by side, two matrices.
+    Voxtral,
+    /// Qwen3-ASR: convolutions over pieces of a second, of time and pitch; layers in windows of several pieces; two matrices.
+    Qwen3Asr,
+}
+
+impl HearingFamily {
+    /// All families, with their names for people.
+    pub const ALL: [(HearingFamily, &'static str); 3] = [
+        (HearingFamily::Qwen2Audio, "Qwen2-Audio"),
+        (HearingFamily::Voxtral, "Voxtral"),
+        (HearingFamily::Qwen3Asr, "Qwen3-ASR"),
+    ];
+}
+
+/// What an encoder of sound is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HearingSpec {
+    /// Its family.
+    pub family: HearingFamily,
+    /// Bins of a frame of the spectrogram.
+    pub mels: u32,
+    /// Width of a hidden state.
+    pub dim: u32,
+    /// Its layers.
+    pub layers: SpeechLayers,
+    /// The most states of a step: those of a window of Whisper, or of several windows.
+    pub positions: u32,
+    /// States that become a feature.
+    pub group: u32,
+    /// Width of a feature.
+    pub width: u32,
+    /// The convolutions of Qwen3-ASR.
+    pub pieces: Option<Pieces>,
+}
+
+/// Three convolutions over pieces of a spectrogram, each of which keeps every other place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// Frames of a piece.
+    pub frames: u32,
+    /// Values of a place between two convolutions.
+    pub channels: u32,
+    /// Pieces whose states see each other.
+    pub together: u32,
+}
+
+/// Places that a convolution keeps.
+fn halved(places: u32) -> u32 {
+    places.div_ceil(2)
+}
+
+impl Pieces {
+    /// Values that a row of the first program reads: a square of the spectrogram around its place, and which neighbours of the first
+    /// convolution there are. Padded.
+    pub const ROW_VALUES: u32 = 64;
+    /// Where the latter are.
+    pub const INSIDE: u32 = 52;
+    /// The side of that square.
+    pub const SIDE: u32 = 7;
+    /// Neighbours that a convolution reads.
+    pub const TAPS: u32 = 9;
+
+    /// Places of a line after some convolutions.
+    pub fn after(places: u32, convolutions: u32) -> u32 {
+        (0..convolutions).fold(places, |places, _| halved(places))
+    }
+
+    /// States of a piece with so many frames.
+    pub fn states(frames: u32) -> u32 {
+        Self::after(frames, 3)
+    }
+
+    /// States of a whole piece.
+    pub fn each(&self) -> u32 {
+        Self::states(self.frames)
+    }
+
+    /// States that see each other.
+    pub fn window(&self) -> u32 {
+        self.together * self.each()
+    }
+}
+
+impl HearingSpec {
+    /// Values that a row of the last program reads.
+    pub fn row_values(&self) -> u32 {
+        match self.pieces {
+            Some(_) => self.dim,
+            None => row_values(self.mels),
+        }
+    }
+
+    /// Frames of a window of Whisper.
+    pub fn frames(&self) -> u32 {
+        2 * self.positions
+    }
+
+    /// What families there are, in words.
+    pub fn families() -> String {
+        HearingFamily::ALL.map(|(_, name)| name).join(", ")
+    }
+}

@@ -1,0 +1,300 @@
+//! Sounds in the requests of all APIs, with ears that read a sound's bytes as words: a feature for each.
+
+mod common;
+
+use axum::Router;
+use axum::http::Method;
+use common::scripted::scripted_with;
+use common::{Reply, get, post, send, with};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use welte::{Dictation, WordEncoder};
+use welte_server::{ServerOptions, router};
+
+/// "ID3 red fox", as base64: the beginning of a file of sound.
+const FOX: &str = "SUQzIHJlZCBmb3g=";
+/// Another one: "ID3 blue".
+const BLUE: &str = "SUQzIGJsdWU=";
+/// "a red fox": an image, where both are taken.
+const PICTURE: &str = "YSByZWQgZm94";
+
+/// A server whose model has these senses, and how many pictures and sounds they have encoded.
+fn sensing(senses: &[&'static str]) -> (Router, Arc<AtomicUsize>) {
+    let model = scripted_with("I hear it.", 64);
+    let count = Arc::<AtomicUsize>::default();
+    for what in senses {
+        let encoder = WordEncoder {
+            placeholder: "<|image|>".into(),
+            what,
+            dictation: None,
+            width: model.feature_width(),
+            count: count.clone(),
+        };
+        model.set_sense(Box::new(encoder)).unwrap();
+    }
+    (router(model, ServerOptions::default()).unwrap(), count)
+}
+
+fn chat(content: Value) -> Value {
+    json!({ "max_tokens": 4, "temperature": 0, "messages": [{ "role": "user", "content": content }] })
+}
+
+fn sound(data: &str) -> Value {
+    json!({ "type": "input_audio", "input_audio": { "data": data, "format": "mp3" } })
+}
+
+fn text(text: &str) -> Value {
+    json!({ "type": "text", "text": text })
+}
+
+async fn counted(server: &Router, content: Value) -> u64 {
+    let reply = post(server, "/v1/chat/completions", chat(content)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.json()["usage"]["prompt_tokens"].as_u64().unwrap()
+}
+
+/// A sound takes a row for each word between two marks, wherever it comes from. It is encoded once.
+#[tokio::test]
+async fn all_apis_take_sounds() {
+    let (server, count) = sensing(&["sounds"]);
+    let plain = counted(&server, json!("What?")).await;
+    let own = counted(&server, json!([sound(FOX), text("What?")])).await;
+    assert_eq!(own, plain + 5);
+    let url = |url: Value| json!([{ "type": "audio_url", "audio_url": url }, text("What?")]);
+    let address = format!("data:audio/mpeg;base64,{FOX}");
+    assert_eq!(counted(&server, url(json!(address))).await, own);
+    assert_eq!(counted(&server, url(json!({ "url": address }))).await, own);
+    let whole = json!([sound(&address), text("What?")]);
+    assert_eq!(counted(&server, whole).await, own);
+    assert_eq!(count.load(SeqCst), 1);
+    let two = json!([text("Wh"), sound(FOX), text("at"), sound(BLUE), text("?")]);
+    assert_eq!(counted(&server, two).await, plain + 5 + 4);
+    assert_eq!(count.load(SeqCst), 2);
+    let input = json!([{ "role": "user", "content": [
+        sound(FOX), { "type": "input_text", "text": "What?" },
+    ] }]);
+    let body = json!({ "input": input, "max_output_tokens": 4 });
+    let reply = post(&server, "/v1/responses", body).await;
+    assert_eq!(reply.json()["usage"]["input_tokens"], own, "{}", reply.text);
+    // The stored conversation still has the sound.
+    let id = reply.json()["id"].clone();
+    let next = json!({ "previous_response_id": id, "input": "And?", "max_output_tokens": 4 });
+    let reply = post(&server, "/v1/responses", next).await.json();
+    assert!(
+        reply["usage"]["input_tokens"].as_u64().unwrap() > own,
+        "{reply}"
+    );
+    let completion = async |data: Value| {
+        let prompt = json!({ "prompt_string": "<__media__>", "multimodal_data": data });
+        let body = json!({ "prompt": prompt, "n_predict": 2 });
+        post(&server, "/completion", body).await
+    };
+    for data in [FOX, &address] {
+        let reply = completion(json!([data])).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.json()["tokens_evaluated"], 5, "{}", reply.text);
+    }
+    // What does not begin as a sound is an image.
+    let reply = completion(json!([PICTURE])).await;
+    assert!(reply.text.contains("takes no images"), "{}", reply.text);
+    assert_eq!(count.load(SeqCst), 2);
+}
+
+/// Images and sounds of a message keep their order.
+#[tokio::test]
+async fn a_model_may_see_and_hear() {
+    let (server, count) = sensing(&["images", "sounds"]);
+    let plain = counted(&server, json!("What?")).await;
+    let picture =
+        json!({ "type": "image_url", "image_url": format!("data:image/png;base64,{PICTURE}") });
+    let both = json!([picture, sound(FOX), text("What?")]);
+    assert_eq!(counted(&server, both).await, plain + 5 + 5);
+    let swapped = json!([sound(FOX), text("What?"), picture]);
+    assert_eq!(counted(&server, swapped).await, plain + 5 + 5);
+    assert_eq!(count.load(SeqCst), 2);
+    let data = json!([FOX, PICTURE]);
+    let prompt = json!({ "prompt_string": "<__media__> and <__media__>", "multimodal_data": data });
+    let body = json!({ "prompt": prompt, "n_predict": 2 });
+    let reply = post(&server, "/completion", body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_eq!(count.load(SeqCst), 2);
+}
+
+/// A form with these fields and a file.
+async fn form(server: &Router, path: &str, fields: &[(&str, &str)]) -> Reply {
+    let mut body = String::new();
+    for (name, value) in fields {
+        body += &format!(
+            "--line\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
+        );
+    }
+    body += "--line\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.mp3\"\r\n\r\nID3 red fox\r\n--line--\r\n";
+    let kind = ("content-type", "multipart/form-data; boundary=line");
+    send(server, Method::POST, path, &[kind], body.into_bytes()).await
+}
+
+const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+
+/// A language model that hears gives a transcript without times.
+#[tokio::test]
+async fn a_language_model_writes_down_speech() {
+    let dictating = |dictation: Option<Dictation>| {
+        let model = scripted_with("I hear it.", 64);
+        let count = Arc::<AtomicUsize>::default();
+        let encoder = WordEncoder {
+            placeholder: "<|image|>".into(),
+            what: "sounds",
+            dictation,
+            width: model.feature_width(),
+            count: count.clone(),
+        };
+        model.set_sense(Box::new(encoder)).unwrap();
+        let mut options = ServerOptions::default();
+        options.defaults.max_tokens = 8;
+        (router(model, options).unwrap(), count)
+    };
+    // The script goes on after a turn only.
+    let wrong = "\0".repeat(8);
+    let (server, count) = dictating(Some(Dictation::Qwen3Asr));
+    let model = get(&server, "/v1/models").await.json()["data"][0]["id"].clone();
+    for name in [model.as_str().unwrap(), "whisper-1"] {
+        let fields = [
+            ("model", name),
+            ("language", "en"),
+            ("prompt", "Fox"),
+            ("temperature", "0"),
+        ];
+        let reply = form(&server, TRANSCRIPTIONS, &fields).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.json(), json!({ "text": wrong }));
+    }
+    let reply = form(&server, TRANSCRIPTIONS, &[("response_format", "text")]).await;
+    assert_eq!(
+        (reply.status.as_u16(), &*reply.text),
+        (200, &*format!("{wrong}\n"))
+    );
+    assert_eq!(count.load(SeqCst), 1);
+    for (name, value, said) in [
+        ("response_format", "srt", "needs times"),
+        ("timestamp_granularities[]", "word", "does not tell times"),
+        ("stream", "true", "is not supported"),
+        ("include[]", "logprobs", "not supported"),
+        ("temperature", "2", "from 0 to 1"),
+        ("language", "klingon", "it knows Arabic"),
+        ("file", "twice", "one file"),
+    ] {
+        let reply = form(&server, TRANSCRIPTIONS, &[(name, value)]).await;
+        assert_eq!(reply.status, 400, "{name}: {}", reply.text);
+        let field = name.trim_end_matches("[]");
+        assert!(
+            reply.text.contains(field) && reply.text.contains(said),
+            "{name}: {}",
+            reply.text
+        );
+    }
+    let reply = form(&server, "/v1/audio/translations", &[]).await;
+    assert!(reply.text.contains("does not translate"), "{}", reply.text);
+    let (server, _) = dictating(None);
+    let reply = form(&server, TRANSCRIPTIONS, &[]).await;
+    assert!(reply.text.contains("ask it in a chat"), "{}", reply.text);
+    let reply = form(&with(|_| ()), TRANSCRIPTIONS, &[]).await;
+    assert_eq!(reply.status, 404, "{}", reply.text);
+    assert!(reply.text.contains("--speech"), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn a_missing_sense_is_named() {
+    let blind = sensing(&["sounds"]).0;
+    let deaf = with(|_| ());
+    let picture =
+        json!({ "type": "image_url", "image_url": format!("data:image/png;base64,{PICTURE}") });
+    for (server, part, said) in [
+        (&blind, picture, "takes no images"),
+        (&deaf, sound(FOX), "takes no sounds"),
+    ] {
+        let reply = post(server, "/v1/chat/completions", chat(json!([part]))).await;
+        assert_eq!(reply.status, 400, "{}", reply.text);
+        assert!(reply.text.contains(said), "{}", reply.text);
+    }
+    for (server, hears) in [(&blind, true), (&deaf, false)] {
+        let props = get(server, "/props").await.json();
+        assert_eq!(
+            props["modalities"],
+            json!({ "vision": false, "audio": hears })
+        );
+        let models = get(server, "/v1/models").await.json();
+        let model = &models["data"][0];
+        assert_eq!(model["welte"]["audio"], hears, "{model}");
+        let shown = post(server, "/api/show", json!({ "model": model["id"] })).await;
+        let can = shown.json()["capabilities"].clone();
+        let can = can.as_array().unwrap().contains(&json!("audio"));
+        assert_eq!(can, hears, "{}", shown.text);
+        let document = get(server, "/openapi.json").await.json();
+        let schemas = &document["components"]["schemas"];
+        for (name, word, described) in [
+            ("Message", "input_audio", hears),
+            ("Message", "audio_url", hears),
+            ("Item", "input_audio", hears),
+            ("Prompt", "contentEncoding", hears),
+            ("Message", "image_url", false),
+            ("OllamaMessage", "contentEncoding", false),
+            ("Turn", "media_type", false),
+        ] {
+            let has = schemas[name].to_string().contains(word);
+            assert_eq!(has, described, "{name}, {word}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sounds_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
+    let (server, count) = sensing(&["sounds"]);
+    let audio = |value: Value| json!({ "type": "input_audio", "input_audio": value });
+    let url = |value: Value| json!({ "type": "audio_url", "audio_url": value });
+    let field = "messages[0].content[0]";
+    for (part, name, said) in [
+        (
+            json!({ "type": "input_audio" }),
+            "input_audio",
+            "is required",
+        ),
+        (audio(json!({})), "input_audio.data", "is required"),
+        (audio(json!({ "data": "" })), "input_audio.data", "is empty"),
+        (
+            audio(json!({ "data": "!" })),
+            "input_audio.data",
+            "is not base64",
+        ),
+        (
+            audio(json!({ "data": FOX, "format": "midi" })),
+            "input_audio.format",
+            "must be one of wav, mp3",
+        ),
+        (audio(json!("data")), "input_audio", ""),
+        (url(json!("file:///a.wav")), "audio_url", "must begin with"),
+        (
+            url(json!("https://example.org/a.wav")),
+            "audio_url",
+            "not fetched from other servers",
+        ),
+        (
+            url(json!("data:audio/wav;base64,")),
+            "audio_url",
+            "is empty",
+        ),
+        (url(json!("data:audio/wav,abc")), "audio_url", ";base64,"),
+    ] {
+        let body = chat(json!([part]));
+        let reply = post(&server, "/v1/chat/completions", body).await;
+        assert_eq!(reply.status, 400, "{part}: {}", reply.text);
+        let text = reply.text.replace(r#"\""#, "\"");
+        assert!(text.contains(&format!("{field}.{name}")), "{part}: {text}");
+        assert!(text.contains(said), "{part}: {text}");
+    }
+    let many = vec![sound(FOX); 17];
+    let reply = post(&server, "/v1/chat/completions", chat(json!(many))).await;
+    assert_eq!(reply.status, 400, "{}", reply.text);
+    assert!(reply.text.contains("--max-images"), "{}", reply.text);
+    assert_eq!(count.load(SeqCst), 0);
+}

@@ -1,0 +1,126 @@
+//! How language models that hear are asked for a transcript, and what they answer.
+
+use crate::Error;
+use crate::speech::{language_code, language_name};
+use welte_text::Tokenizer;
+
+/// How a family is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dictation {
+    /// Qwen3-ASR: a chat whose system message has names and spellings. The answer begins with the language, and may be given it.
+    Qwen3Asr,
+    /// Voxtral: a token in place of a question, before it perhaps the language.
+    Voxtral,
+}
+
+/// What a model has written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dictated {
+    /// The English name of the language, if the model says it.
+    pub language: Option<String>,
+    /// The text.
+    pub text: String,
+}
+
+/// Between the language and the text of Qwen3-ASR.
+const ASR_TEXT: &str = "<asr_text>";
+/// The languages of Qwen3-ASR.
+const OF_QWEN: [&str; 30] = [
+    "ar", "yue", "zh", "cs", "da", "nl", "en", "tl", "fi", "fr", "de", "el", "hi", "hu", "id",
+    "it", "ja", "ko", "mk", "ms", "fa", "pl", "pt", "ro", "ru", "es", "sv", "th", "tr", "vi",
+];
+
+impl Dictation {
+    /// The tokens before and after the sound. Names and spellings (`prompt`) cannot spell control tokens.
+    pub(crate) fn around(
+        self,
+        tokenizer: &Tokenizer,
+        language: Option<&str>,
+        prompt: Option<&str>,
+    ) -> Result<[Vec<u32>; 2], Error> {
+        let marks = |text: &str| tokenizer.encode(text, false, true);
+        let language = language.map(|asked| self.language(asked)).transpose()?;
+        match self {
+            Dictation::Qwen3Asr => {
+                let mut before = tokenizer.encode("<|im_start|>system\n", true, true)?;
+                before.extend(tokenizer.encode(prompt.unwrap_or_default(), false, false)?);
+                before.extend(marks("<|im_end|>\n<|im_start|>user\n<|audio_start|>")?);
+                let begun = language.map(|name| format!("language {name}{ASR_TEXT}"));
+                let after = format!(
+                    "<|audio_end|><|im_end|>\n<|im_start|>assistant\n{}",
+                    begun.unwrap_or_default()
+                );
+                Ok([before, marks(&after)?])
+            }
+            Dictation::Voxtral => {
+                if prompt.is_some_and(|prompt| !prompt.is_empty()) {
+                    return Err(Error::Speech {
+                        field: "prompt",
+                        problem: "is not supported by this model; it takes none".into(),
+                    });
+                }
+                let language = language.map(|code| format!("lang:{code}"));
+                let after = format!("[/INST]{}[TRANSCRIBE]", language.unwrap_or_default());
+                Ok([tokenizer.encode("[INST]", true, true)?, marks(&after)?])
+            }
+        }
+    }
+
+    /// What the model calls a language.
+    fn language(self, asked: &str) -> Result<String, Error> {
+        let code = language_code(asked);
+        let name = |code: &str| match code {
+            "tl" => "Filipino".to_string(),
+            code => {
+                let name = language_name(code);
+                name[..1].to_uppercase() + &name[1..]
+            }
+        };
+        let found = match self {
+            Dictation::Voxtral => code.map(str::to_string),
+            Dictation::Qwen3Asr => code.filter(|code| OF_QWEN.contains(code)).map(name),
+        };
+        found.ok_or_else(|| {
+            let shown: String = asked.chars().filter(|c| !c.is_control()).take(40).collect();
+            let known = match self {
+                Dictation::Voxtral => "give a code such as en, or an English name".to_string(),
+                Dictation::Qwen3Asr => format!("it knows {}", OF_QWEN.map(name).join(", ")),
+            };
+            Error::Speech {
+                field: "language",
+                problem: format!("'{shown}' is not a language of this model; {known}"),
+            }
+        })
+    }
+
+    /// What an answer says.
+    pub(crate) fn read(self, tokenizer: &Tokenizer, answer: &[u32]) -> Dictated {
+        let spell = |tokens: &[u32]| {
+            let texts = tokens.iter().filter(|token| !tokenizer.is_control(**token));
+            let bytes: Vec<u8> = texts
+                .flat_map(|token| tokenizer.token_bytes(*token))
+                .copied()
+                .collect();
+            String::from_utf8_lossy(&bytes).trim().to_string()
+        };
+        // It is a token of its own, which need not be text.
+        let mark = tokenizer.id_of(ASR_TEXT);
+        let cut = mark.and_then(|mark| answer.iter().position(|token| *token == mark));
+        let (before, text) = match cut {
+            Some(cut) => (spell(&answer[..cut]), spell(&answer[cut + 1..])),
+            None => {
+                let all = spell(answer);
+                match all.split_once(ASR_TEXT) {
+                    Some((before, text)) => (before.to_string(), text.trim().to_string()),
+                    None => (String::new(), all),
+                }
+            }
+        };
+        let language = before.strip_prefix("language ").map(str::trim);
+        let language = language.filter(|name| !name.is_empty() && *name != "None");
+        Dictated {
+            language: language.map(str::to_string),
+            text,
+        }
+    }
+}
