@@ -56,7 +56,7 @@ const fn to(ours: &'static str) -> Becomes {
     Becomes::Flag(ours)
 }
 
-const NO_MEDIA: Becomes = Error("sound and video are not supported; leave it out");
+const VIDEO: Becomes = Error("a video is a file of --image");
 const NO_DOWNLOAD: Becomes =
     Error("an encoder is not downloaded by its address; name its file with --mmproj");
 const ROPE: Becomes =
@@ -288,7 +288,7 @@ const FLAGS: &[Flag] = &[
     flag(&["--lora-scaled"], One, Becomes::Flag("--lora")),
     flag(&["-mm"], One, Becomes::Flag("--mmproj")),
     flag(&["-mmu", "--mmproj-url"], One, NO_DOWNLOAD),
-    flag(&["--audio", "--video"], One, NO_MEDIA),
+    flag(&["--video"], One, VIDEO),
     flag(&["--no-mmproj-auto"], Zero, Becomes::Flag("--no-mmproj")),
     flag(&["--mmproj-auto"], Zero, Given),
     flag(&["--rope-scaling", "--rope-scale"], One, ROPE),

@@ -285,3 +285,117 @@ fn no_server_and_other_servers_are_told_apart() {
     thread.join().unwrap();
     assert_eq!(mail.status.code(), Some(1), "{}", out(&mail));
 }
+
+/// What Mistral's vocabularies have.
+const PATTERN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// A tiny model that hears, with a vocabulary of bytes, and a second of sound.
+fn hearing(name: &str) -> (welte_goldens::Golden, String, String) {
+    let golden = welte_goldens::Golden::new(&format!("hearing/{name}/hf"));
+    let marks = [
+        ("<unk>", 0),
+        ("<s>", 1),
+        ("</s>", 2),
+        ("[INST]", 3),
+        ("[/INST]", 4),
+        ("[SYSTEM_PROMPT]", 5),
+        ("[AUDIO]", 24),
+        ("[BEGIN_AUDIO]", 25),
+        ("[TRANSCRIBE]", 29),
+        ("<|AUDIO|>", 7),
+    ];
+    let special: Vec<String> = marks
+        .iter()
+        .map(|(text, rank)| format!(r#"{{"rank": {rank}, "token_str": "{text}"}}"#))
+        .collect();
+    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let token = |byte: usize| {
+        let [first, second] = [letters[byte >> 2], letters[(byte & 3) << 4]].map(char::from);
+        format!(r#"{{"token_bytes": "{first}{second}"}}"#)
+    };
+    let vocab: Vec<String> = (0..221).map(token).collect();
+    let pattern = PATTERN.replace('\\', "\\\\");
+    let tekken = format!(
+        r#"{{"config": {{"pattern": "{pattern}", "default_vocab_size": 251, "default_num_special_tokens": 30}},
+            "vocab": [{}], "special_tokens": [{}]}}"#,
+        vocab.join(","),
+        special.join(",")
+    );
+    std::fs::write(golden.path().join("tekken.json"), tekken).unwrap();
+    let samples: Vec<u8> = (0..16_000u32)
+        .flat_map(|n| (((f64::from(n) * 0.2).sin() * 9000.0) as i16).to_le_bytes())
+        .collect();
+    let mut wav = b"RIFF\x24\x7d\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\0\x7d\0\0\x02\0\x10\0data\0\x7d\0\0".to_vec();
+    wav.extend(samples);
+    let file = golden.path().join("said.wav");
+    std::fs::write(&file, wav).unwrap();
+    let [model, file] = [golden.path(), &file].map(|path| path.display().to_string());
+    (golden, model, file)
+}
+
+#[test]
+fn a_sound_is_asked_about_and_written_down() {
+    let (_golden, model, file) = hearing("voxtral");
+    let cpu = ["--device", "cpu", "-c", "128"];
+    let ask = |files: &[&str]| {
+        let output =
+            welte(&[&["run", "-m", &model, "-p", "what", "-n", "4"], files, &cpu].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        err(&output)
+    };
+    // The sound takes 13 rows, those of a window of about a second, and a mark.
+    let tokens = |said: &str| {
+        let said = said.lines().find(|line| line.contains("prompt")).unwrap();
+        let digits = said
+            .split(|c: char| !c.is_ascii_digit())
+            .find(|d| !d.is_empty());
+        digits.unwrap().parse::<u32>().unwrap()
+    };
+    let (plain, heard) = (ask(&[]), ask(&["--audio", &file]));
+    assert_eq!(tokens(&heard), tokens(&plain) + 14, "{plain}\n{heard}");
+    let picture = file.replace(".wav", ".png");
+    std::fs::write(&picture, "no picture").unwrap();
+    let asked = ["run", "-m", &model, "-p", "what", "--image", &picture];
+    let refused = welte(&[&asked[..], &cpu].concat());
+    let said = err(&refused);
+    assert!(said.contains("takes no images"), "{said}");
+    let output = welte(&[
+        "transcribe",
+        "-m",
+        &model,
+        "--json",
+        "--device",
+        "cpu",
+        "-l",
+        "en",
+        &file,
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let said = out(&output);
+    let is_json =
+        said.starts_with(r#"{"text":""#) && said.trim_end().ends_with(r#""language":"en"}"#);
+    assert!(is_json, "{said}");
+    for (flag, said) in [
+        ("--srt", "--srt"),
+        ("--word-timestamps", "without times"),
+        ("--translate", "--translate"),
+    ] {
+        let output = welte(&["transcribe", "-m", &model, flag, "--device", "cpu", &file]);
+        assert_eq!(output.status.code(), Some(1), "{flag}");
+        assert!(err(&output).contains(said), "{}", err(&output));
+    }
+    let (_golden, other, file) = hearing("qwen2_audio");
+    let output = welte(&["transcribe", "-m", &other, "--device", "cpu", &file]);
+    assert!(
+        err(&output).contains("ask it in a chat"),
+        "{}",
+        err(&output)
+    );
+    let shown = welte(&["inspect", &other, "--device", "cpu"]);
+    assert!(
+        out(&shown).contains("encoder in the directory"),
+        "{}{}",
+        out(&shown),
+        err(&shown)
+    );
+}

@@ -221,16 +221,21 @@ mod tests {
         format!(r#"{{"config": {config}, "vocab": {vocab}{special}}}"#)
     }
 
-    const WORDS: [&str; 7] = ["he", "ll", "llo", "hello", " wo", "wor", "é"];
+    const WORDS: [&str; 10] = [
+        "he", "ll", "llo", "hello", " wo", "wor", "é", "ab", "bc", "abc",
+    ];
 
     #[test]
     fn merges_follow_from_ranks() {
         let special = r#", "special_tokens": [{"rank": 0, "token_str": "<unk>"}, {"rank": 1, "token_str": "<s>"},
             {"rank": 24, "token_str": "[AUDIO]"}]"#;
         let vocabulary = Vocabulary::from_tekken(&file(&WORDS, special)).unwrap();
-        // "hello" is "he" and "llo"; "wor" cannot be made of two.
+        // "hello" is "he" and "llo", "abc" begins with the pair of the lower rank; "wor" cannot be made of two.
         let merges: Vec<&str> = vocabulary.merges.iter().map(String::as_str).collect();
-        assert_eq!(merges, ["h e", "l l", "ll o", "he llo", "Ã ©"]);
+        assert_eq!(
+            merges,
+            ["h e", "l l", "ll o", "he llo", "Ã ©", "a b", "b c", "ab c"]
+        );
         let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
         let first = 30 + 256;
         let encode = |text: &str| tokenizer.encode(text, false, true).unwrap();
@@ -254,13 +259,13 @@ mod tests {
             (whole.replace(r"\\p{N}|", r"\\p{N}{1,3}|"), "config.pattern"),
             (
                 whole.replace(
-                    r#""default_vocab_size":293"#,
+                    r#""default_vocab_size":296"#,
                     r#""default_vocab_size":9999"#,
                 ),
                 "9999 tokens",
             ),
             (
-                whole.replace(r#""default_vocab_size":293"#, r#""default_vocab_size":2"#),
+                whole.replace(r#""default_vocab_size":296"#, r#""default_vocab_size":2"#),
                 "2 tokens",
             ),
             (
