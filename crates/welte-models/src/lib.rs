@@ -42,9 +42,7 @@ pub use spec::{
     LayerShape, Mamba, ModelSpec, NormKind, PositionScale, Positions, QkNorm, Rope, Scaling,
     Scoring, SharedExpert,
 };
-pub use speech::{
-    SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, row_values, speech_spec,
-};
+pub use speech::{SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
 pub use steer::steer;
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};

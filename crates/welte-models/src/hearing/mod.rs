@@ -7,7 +7,7 @@ mod read;
 pub use compile::compile_hearing;
 pub use read::{hearing_spec, unknown_hearing};
 
-use crate::speech::{SpeechLayers, row_values};
+use crate::speech::SpeechLayers;
 
 /// The family of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,14 +99,6 @@ impl Pieces {
 }
 
 impl HearingSpec {
-    /// Values that a row of the last program reads.
-    pub fn row_values(&self) -> u32 {
-        match self.pieces {
-            Some(_) => self.dim,
-            None => row_values(self.mels),
-        }
-    }
-
     /// Frames of a window of Whisper.
     pub fn frames(&self) -> u32 {
         2 * self.positions

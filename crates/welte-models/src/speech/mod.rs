@@ -12,7 +12,6 @@ pub(crate) mod tower;
 pub use compile::{SpeechPrograms, compile_speech};
 pub use read::speech_spec;
 pub(crate) use read::{MOST_DIM, MOST_MELS, MOST_POSITIONS};
-pub use tower::row_values;
 
 /// What a model of speech is.
 #[derive(Clone, Debug, PartialEq)]

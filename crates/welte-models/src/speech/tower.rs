@@ -72,7 +72,7 @@ impl End<'_> {
 }
 
 /// Values that a row reads of frames: five of them, and whether there is one before the window's first. Padded.
-pub fn row_values(mels: u32) -> u32 {
+fn row_values(mels: u32) -> u32 {
     5 * mels + 4
 }
 
