@@ -20,7 +20,7 @@ mod voice;
 
 pub use decode::{Audio, Limits, decode};
 pub use error::Error;
-pub use mel::{HOP, Mel, Spectrogram};
+pub use mel::{HOP, Mel, Spectrogram, WINDOW};
 pub use resample::Resampler;
 pub use voice::speech;
 

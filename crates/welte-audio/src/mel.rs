@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Samples from one frame to the next.
 pub const HOP: usize = 160;
 /// Samples of a frame.
-const WINDOW: usize = 400;
+pub const WINDOW: usize = 400;
 /// The least power.
 const FLOOR: f64 = 1e-10;
 

@@ -9,13 +9,15 @@ mod dictation;
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
 use crate::speech::read_frames;
+use crate::text::read_text;
 use crate::vision::{Budget, fits, place};
 use crate::{Error, Features, VisionOptions};
 pub use dictation::{Dictated, Dictation};
+use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
-use welte_audio::{HOP, Limits, Mel, RATE, Spectrogram, decode};
+use welte_audio::{HOP, Limits, Mel, RATE, Spectrogram, WINDOW, decode};
 use welte_device::{Device, DeviceId, Plan, Role, Step};
 use welte_formats::Checkpoint;
 use welte_models::{HearingFamily, HearingSpec, Pieces};
@@ -89,10 +91,11 @@ impl Hearing {
             return Ok(None);
         }
         let checkpoint = welte_formats::open(Path::new(source))?;
-        match welte_models::hearing_spec(&*checkpoint)? {
-            Some(spec) => Hearing::of(spec, &*checkpoint, options).map(Some),
-            None => Ok(None),
-        }
+        let Some(spec) = welte_models::hearing_spec(&*checkpoint)? else {
+            return Ok(None);
+        };
+        check_processor(&spec, Path::new(source))?;
+        Hearing::of(spec, &*checkpoint, options).map(Some)
     }
 
     /// Bytes that the encoder takes on a device. `None`: it is not there, or does not run there.
@@ -318,6 +321,37 @@ impl Hearing {
         let axes = (0..times * group).map(|_| [0; 3]);
         self.encoders[1].run(&bytes, step(axes, &ends), turns)
     }
+}
+
+/// Refuses settings of a processor that makes another spectrogram.
+fn check_processor(spec: &HearingSpec, folder: &Path) -> Result<(), Error> {
+    let path = folder.join("preprocessor_config.json");
+    if !path.is_file() {
+        return Ok(());
+    }
+    let wrong = |problem: String| Error::File {
+        path: path.display().to_string(),
+        problem,
+    };
+    let settings: Json =
+        serde_json::from_str(&read_text(&path)?).map_err(|e| wrong(e.to_string()))?;
+    for (key, wanted) in [
+        ("feature_size", spec.mels),
+        ("sampling_rate", RATE),
+        ("hop_length", HOP as u32),
+        ("n_fft", WINDOW as u32),
+    ] {
+        match &settings[key] {
+            Json::Null => {}
+            found if found.as_u64() == Some(wanted.into()) => {}
+            found => {
+                return Err(wrong(format!(
+                    "{key}: is {found}; the encoder takes {wanted}"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A step of rows with these axes, of which `ends` yield features.

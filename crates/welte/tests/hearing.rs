@@ -334,6 +334,47 @@ fn sounds_that_cannot_be_heard_are_refused() {
 }
 
 #[test]
+fn a_processor_that_does_not_fit_is_refused() {
+    let golden = welte_goldens::Golden::new("hearing/qwen2_audio/hf");
+    let source = golden.path().to_str().expect("a path");
+    for (text, said) in [
+        (
+            r#"{"feature_size": 128}"#,
+            "feature_size: is 128; the encoder takes 80",
+        ),
+        (r#"{"sampling_rate": 8000}"#, "sampling_rate: is 8000"),
+        (r#"{"hop_length": "160"}"#, "hop_length: is"),
+        (r#"{"n_fft": 512}"#, "n_fft: is 512; the encoder takes 400"),
+        ("{", "EOF"),
+    ] {
+        std::fs::write(golden.path().join("preprocessor_config.json"), text).expect("the file");
+        let error = Hearing::open(source, &VisionOptions::default()).expect_err(said);
+        let error = error.to_string();
+        assert!(
+            error.contains(said) && error.contains("preprocessor_config"),
+            "{error}"
+        );
+    }
+}
+
+/// A family that is not supported is named, with those that are. The language model is there.
+#[test]
+fn an_unknown_encoder_is_named() {
+    let golden = with_vocabulary("qwen2_audio", TEXT);
+    let file = golden.path().join("config.json");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    let other = text.replace("\"qwen2_audio\"", "\"other_audio\"");
+    assert_ne!(other, text);
+    std::fs::write(&file, other).expect("the configuration");
+    let model = load(&golden, &listening(Images::Beside));
+    let why = model.no_sounds().expect("no ears");
+    assert!(
+        why.contains("(other_audio) is not supported; known are Qwen2-Audio, Voxtral"),
+        "{why}"
+    );
+}
+
+#[test]
 fn models_without_ears_have_none() {
     let options = VisionOptions::default();
     for source in ["qwen2/hf", "vision/qwen2_vl/hf"] {
