@@ -30,6 +30,7 @@ pub use adapters::{AdapterData, adapt, adapter_data};
 pub use arch::supported;
 pub use compile::compile;
 pub use convert::AsGguf;
+pub use draft::is_draft_head;
 pub use error::Error;
 pub use options::CompileOptions;
 pub use read::spec;

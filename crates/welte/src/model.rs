@@ -120,13 +120,9 @@ fn with_draft(
     }
 }
 
-/// True if a source is an EAGLE-3 head ([`LoadOptions::draft_head`]) and no model.
+/// True if a source drafts for a model ([`LoadOptions::draft_head`]) and is none itself.
 pub fn is_draft_head(source: &str) -> Result<bool, Error> {
-    let checkpoint = open(source)?;
-    Ok(
-        checkpoint.tensor("fc.weight").is_some()
-            && checkpoint.tensor("model.norm.weight").is_none(),
-    )
+    Ok(welte_models::is_draft_head(&*open(source)?))
 }
 
 /// The fingerprint of a model with what its program adds to it: control vectors.

@@ -124,6 +124,7 @@ pub(super) fn read_eagle(
         spec,
         names: own,
         eagle: Some(eagle),
+        assistant: None,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Finds the draft layer of a checkpoint.
 
-use super::{DraftNames, DraftSpec, eagle};
+use super::{DraftNames, DraftSpec, assistant, eagle};
 use crate::names::resolve;
 use crate::{Error, LayerKind, LayerRope, ModelSpec};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
@@ -92,6 +92,9 @@ impl ModelSpec {
             && self.per_layer_width == 0
             && !self.alone;
         if let Some(head) = checkpoint.draft() {
+            if assistant::is_assistant(head) {
+                return assistant::read_assistant(self, head).map(Some);
+            }
             return eagle::read_eagle(self, head, plain).map(Some);
         }
         let Some(names) = DraftNames::of(checkpoint, self.layers).filter(|_| plain) else {
@@ -113,6 +116,7 @@ impl ModelSpec {
             spec,
             names,
             eagle: None,
+            assistant: None,
         }))
     }
 }

@@ -36,9 +36,10 @@ fn program(checkpoint: &dyn Checkpoint, target: &Target, slots: u32) -> Arc<Prog
     Arc::new(program)
 }
 
-/// The rows of the draft layer after positions `first..end`.
-fn follow(tokens: &[u32], first: usize, end: usize) -> Vec<Row> {
-    let rows = (first..end).map(|at| Row::new(tokens[at + 1], at as u32, 0));
+/// The rows of the draft layer after positions `first..end`. A drafter that attends to the model's keys and values is where its token is.
+fn follow(program: &Program, tokens: &[u32], first: usize, end: usize) -> Vec<Row> {
+    let ahead = i32::from(program.guesses_stay());
+    let rows = (first..end).map(|at| Row::new(tokens[at + 1], at as u32, 0).shifted(ahead));
     rows.collect()
 }
 
@@ -51,6 +52,7 @@ fn logits(
     decoded: usize,
 ) -> Result<Vec<f32>, Error> {
     let count = tokens.len() - 1 - GUESSES;
+    let program = context.program().clone();
     let own: Vec<Row> = (0..count)
         .map(|at| Row::new(tokens[at], at as u32, 0))
         .collect();
@@ -71,11 +73,11 @@ fn logits(
             pass(context, PassKind::Decode),
         );
         context.step_rows(prompt, &own[..from], &[])?;
-        let (mut rows, mut numbers) = (follow(tokens, 0, from), 0..from as u32);
+        let (mut rows, mut numbers) = (follow(&program, tokens, 0, from), 0..from as u32);
         if decoded > 0 {
             guess(context, &rows, &[])?;
             context.step_rows(decode, &own[from..], &[])?;
-            (rows, numbers) = (follow(tokens, from, count), 0..decoded as u32);
+            (rows, numbers) = (follow(&program, tokens, from, count), 0..decoded as u32);
         }
         assert!(last >= wanted && numbers.len() >= wanted);
         let numbers: Vec<u32> = numbers.rev().take(wanted).rev().collect();
@@ -85,7 +87,14 @@ fn logits(
         }
     }
     for at in count..count + GUESSES {
-        got.extend(guess(context, &follow(tokens, at, at + 1), &[0])?);
+        let mut row = follow(&program, tokens, at, at + 1);
+        if program.guesses_stay() {
+            row[0] = Row {
+                input: row[0].input,
+                ..follow(&program, tokens, count - 1, count)[0]
+            };
+        }
+        got.extend(guess(context, &row, &[0])?);
     }
     Ok(got)
 }

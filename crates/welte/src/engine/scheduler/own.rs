@@ -23,6 +23,8 @@ pub(super) struct Own {
     pub(super) took: Duration,
     /// They followed a step of generated rows.
     pub(super) only_guesses: bool,
+    /// Guesses stay at the position of their row.
+    pub(super) stays: bool,
     /// Of a head that knows a part of the tokens.
     pub(super) partial: Option<Partial>,
 }
@@ -51,6 +53,7 @@ impl Own {
                 .collect(),
         });
         Own {
+            stays: program.guesses_stay(),
             partial,
             step: Step::with_room(rows),
             open: Vec::with_capacity(rows),
