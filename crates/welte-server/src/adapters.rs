@@ -140,7 +140,7 @@ fn chosen(served: &Served, list: &Value, field: &str) -> Result<Option<Adapter>,
         let id = entry.get("id").and_then(Value::as_u64);
         let id = id.ok_or_else(|| wrong("an entry lacks its id, a number".into()))?;
         let scale = match entry.get("scale") {
-            None => 0.0,
+            None | Some(Value::Null) => 0.0,
             Some(scale) => scale.as_f64().unwrap_or(f64::NAN),
         };
         let scale = scale as f32;
