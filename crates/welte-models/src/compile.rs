@@ -112,7 +112,13 @@ pub fn compile(
                 Class::ScratchPrompt,
                 width * u64::from(outputs),
             ),
+            logits,
         };
+        let known = weights.eagle.as_ref().and_then(|eagle| eagle.map);
+        let known = known.map(|_| {
+            let bytes = 4 * u64::from(outputs) * u64::from(draft.spec.vocab);
+            buffers.add("draft.logits", Class::ScratchPrompt, bytes)
+        });
         let caches: Vec<LayerCache> = match assistant {
             Some(assistant) => {
                 let sources = assistant.sources.iter();
@@ -122,6 +128,7 @@ pub fn compile(
         };
         let places = Places {
             caches: &caches,
+            logits: known.unwrap_or(logits),
             ..places
         };
         // Another shape needs a set of its own.

@@ -5,6 +5,7 @@ mod eagle;
 mod find;
 
 pub(crate) use assistant::Assistant;
+pub(crate) use eagle::tokens as draft_tokens;
 
 use crate::ModelSpec;
 use crate::names::Names;

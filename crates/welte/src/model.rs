@@ -72,8 +72,6 @@ pub(crate) struct Inner {
     /// The engine that encoders on the same device leave steps to.
     pub(crate) neighbour: Neighbour,
     no_images: Option<String>,
-    /// The tokens that the draft head knows, if it does not know all.
-    pub(crate) draft_tokens: Option<Vec<u32>>,
     /// It was loaded with a draft head.
     draft_head: bool,
     /// How its tensors are named.
@@ -279,10 +277,6 @@ impl Model {
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let fingerprint = fingerprint.map(|print| steered(print, &plan.program));
-        let draft_tokens = match plan.program.pass(PassKind::Draft) {
-            Some(_) => spec.draft_tokens(checkpoint.as_ref())?,
-            None => None,
-        };
         let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
         if spec.has_draft_layer(checkpoint.as_ref()) {
             let said = match plan.program.pass(PassKind::Draft) {
@@ -323,7 +317,6 @@ impl Model {
                 eyes: eyes.map_or_else(OnceLock::new, OnceLock::from),
                 neighbour,
                 no_images: found.missing,
-                draft_tokens,
                 draft_head: options.draft_head.is_some(),
                 dialect: checkpoint.dialect(),
                 adapters,

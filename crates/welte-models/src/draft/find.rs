@@ -74,14 +74,6 @@ impl ModelSpec {
         matches!(self.draft(checkpoint), Ok(Some(_)))
     }
 
-    /// The tokens that a draft head knows, by their numbers in its guesses; `None`: all.
-    pub fn draft_tokens(&self, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<u32>>, Error> {
-        match (checkpoint.draft(), self.draft(checkpoint)?) {
-            (Some(head), Some(draft)) => eagle::tokens(head, draft.spec.vocab, self.vocab),
-            _ => Ok(None),
-        }
-    }
-
     /// The first of the checkpoint's draft layers. It has the shape of the layers with attention and, if there are any, experts.
     pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Result<Option<DraftSpec>, Error> {
         // These parts follow the layer's number, which the draft layer has not.

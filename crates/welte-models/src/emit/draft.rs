@@ -12,6 +12,8 @@ pub(crate) struct DraftPlaces {
     pub(crate) joined: BufferRef,
     /// The hidden states of output rows.
     pub(crate) chosen: BufferRef,
+    /// The logits of all tokens.
+    pub(crate) logits: BufferRef,
 }
 
 impl Emitter<'_> {
@@ -171,7 +173,19 @@ impl Emitter<'_> {
             (None, _, Some(norm)) => self.norm("tap", norm, places.chosen, taps),
             _ => self.copy_rows("tap", dim, (places.chosen, dim), (taps, dim)),
         }
-        let (width, result) = self.head(places.chosen);
+        let (mut width, mut result) = self.head(places.chosen);
+        if let Some((map, vocab)) = eagle.and_then(|eagle| Some((eagle.map?, eagle.vocab))) {
+            let spread = p::Spread {
+                n: vocab,
+                k: width,
+                x_stride: width,
+                y_stride: vocab,
+            };
+            let buffers = [result, places.logits];
+            self.out
+                .push("all tokens", Op::Spread, &[map], &buffers, spread.words());
+            (width, result) = (vocab, places.logits);
+        }
         self.out
             .pass(PassKind::Draft, (rows, outputs), (width, result))
     }

@@ -3,13 +3,13 @@
 use super::layer::{DraftWeights, EagleWeights, Layer, Weights, layer};
 use super::{Collector, NormWeights, RopeConstants, Rows};
 use crate::arch::GEMMA4_ASSISTANT;
-use crate::draft::{Assistant, DraftSpec, Eagle};
+use crate::draft::{Assistant, DraftSpec, Eagle, draft_tokens};
 use crate::names::{Names, weight};
 use crate::weights::EncoderWeights;
 use crate::{Error, ModelSpec};
 use welte_formats::DRAFT;
-use welte_formats::checkpoint::Checkpoint;
-use welte_table::{Source, Usage, WeightId};
+use welte_formats::checkpoint::{Checkpoint, TOKEN_MAP};
+use welte_table::{Format, Source, Usage, WeightId, WeightSpec};
 
 /// What it shares with the model.
 pub(crate) struct Shared {
@@ -92,6 +92,7 @@ pub(super) fn collect(
             dim: spec.dim,
             eps: spec.eps,
             vocab: eagle.vocab,
+            map: map(c, spec.vocab, eagle.vocab)?,
         }),
         None => None,
     };
@@ -130,6 +131,37 @@ pub(super) fn collect(
             draft: None,
         },
     })
+}
+
+/// Where the head has each of the model's tokens, if it knows a part of them.
+fn map(c: &mut Collector<'_>, known: u32, vocab: u32) -> Result<Option<WeightId>, Error> {
+    let head = c.checkpoint.draft();
+    let Some(tokens) = head
+        .map(|head| draft_tokens(head, known, vocab))
+        .transpose()?
+    else {
+        return Ok(None);
+    };
+    let Some(tokens) = tokens else {
+        if known == vocab {
+            return Ok(None);
+        }
+        let problem = format!("is missing; the head knows {known} of {vocab} tokens");
+        return Err(c.fault(TOKEN_MAP, problem));
+    };
+    let mut places = vec![-1.0; vocab as usize];
+    for (place, token) in tokens.into_iter().enumerate() {
+        places[token as usize] = place as f32;
+    }
+    Ok(Some(c.push(WeightSpec {
+        name: "draft tokens".into(),
+        format: Format::F32,
+        n: 1,
+        k: vocab,
+        usage: Usage::Vector,
+        add: 0.0,
+        source: Source::Constant(places),
+    })))
 }
 
 /// The weights of an assistant, which has a checkpoint of its own and shares the model's embedding.

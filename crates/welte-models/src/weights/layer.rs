@@ -95,6 +95,8 @@ pub(crate) struct EagleWeights {
     pub(crate) eps: f32,
     /// Tokens of the model.
     pub(crate) vocab: u32,
+    /// Where the head has each of them, if it knows a part.
+    pub(crate) map: Option<WeightId>,
 }
 
 /// Collects the weights of a layer.

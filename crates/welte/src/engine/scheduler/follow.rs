@@ -94,9 +94,6 @@ impl Scheduler {
             let room = self.pages.reserve(context, sequence, end, false);
             let wanted = wanted.min(room.unwrap_or(0).saturating_sub(sequence.computed));
             if wanted > 0 {
-                if let Some(partial) = &mut own.partial {
-                    partial.set(own.open.len(), sequence);
-                }
                 let token = Want::Token { draft: None };
                 own.step.picks.push(pick(first + at as u32, token));
                 own.open.push(owner.at);
