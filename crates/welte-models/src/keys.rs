@@ -69,6 +69,8 @@ impl<'a> Keys<'a> {
             "text_config.hidden_size",
             "language_config.hidden_size",
             "vision_config.hidden_size",
+            // jina-clip
+            "vision_config.width",
         ];
         !self.is_gguf() && sections.into_iter().any(has)
     }

@@ -306,8 +306,13 @@ pub(crate) const LANGUAGE_MODEL: [&str; 5] = [
     "llm.model.",
 ];
 
-/// Prefixes of an encoder's tensors in checkpoints with a classifier.
-const ENCODER: [&str; 3] = ["bert.", "roberta.", "model."];
+/// Prefixes of an encoder's tensors in checkpoints with a classifier, and in jina-clip.
+const ENCODER: [&str; 4] = [
+    "bert.",
+    "roberta.",
+    "model.",
+    "text_model.transformer.roberta.",
+];
 
 /// The name of a tensor in this checkpoint.
 pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
@@ -403,6 +408,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "projector.",
         "view_seperator",
         "view_separator",
+        "logit_scale",
     ]
     .iter()
     .any(|s| name.starts_with(s))
