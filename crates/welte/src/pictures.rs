@@ -188,6 +188,8 @@ pub struct Eyes {
     most_bytes: usize,
     made: Mutex<Made>,
     most_held: usize,
+    /// What they see is a vector beside those of texts, and stands in no prompt.
+    apart: bool,
 }
 
 #[derive(Default)]
@@ -255,12 +257,30 @@ impl Eyes {
             _ => None,
         };
         let found = own(own_mark).or_else(|| STAND_INS.into_iter().filter(known).find_map(own));
-        let (mark, placeholder) = found.ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             wrong(format!(
                 "the vocabulary has no token {own_mark:?}, which stands for images"
             ))
         })?;
-        Ok(Eyes {
+        Ok(Eyes::with(sight, tokenizer, found))
+    }
+
+    /// Eyes that make a vector of each picture, of as many values as those of texts have.
+    pub(crate) fn apart(sight: Box<dyn Sight>, tokenizer: Arc<Tokenizer>) -> Eyes {
+        // A prompt is this token alone.
+        let mark = (sight.placeholder().to_string(), 0);
+        Eyes {
+            apart: true,
+            ..Eyes::with(sight, tokenizer, mark)
+        }
+    }
+
+    fn with(
+        sight: Box<dyn Sight>,
+        tokenizer: Arc<Tokenizer>,
+        (mark, placeholder): (String, u32),
+    ) -> Eyes {
+        Eyes {
             sight,
             tokenizer,
             mark,
@@ -272,7 +292,13 @@ impl Eyes {
             most_bytes: KEPT,
             made: Mutex::default(),
             most_held: HELD,
-        })
+            apart: false,
+        }
+    }
+
+    /// What they see is a vector beside those of texts, and can stand in no prompt beside other things.
+    pub fn are_apart(&self) -> bool {
+        self.apart
     }
 
     /// Eyes that share the device `near` with an engine.

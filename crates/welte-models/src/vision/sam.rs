@@ -150,6 +150,7 @@ fn sam(keys: &Keys<'_>) -> Result<VisionSpec, Error> {
         merge: 1,
         positions: side * side,
         theta: 10000.0,
+        pace: 1.0,
         interleaved: false,
         by_halves: false,
         window,

@@ -52,12 +52,11 @@ impl Emitter<'_> {
             self.out
                 .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
-        if let Some(bias) = linear.bias {
-            let params = p::Bias {
-                n: linear.n,
-                y_stride,
-            };
-            self.out.push(what, Op::Bias, &[bias], &[y], params.words());
+        for own in &linear.biases {
+            let (n, y) = (own.n, at(y, own.at));
+            let params = p::Bias { n, y_stride };
+            self.out
+                .push(what, Op::Bias, &[own.weight], &[y], params.words());
         }
     }
 

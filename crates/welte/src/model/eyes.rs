@@ -89,14 +89,16 @@ impl Found {
         let (rows, width) = (program.feature_count(), program.feature_width());
         let bytes = 4 * u64::from(rows) * width;
         let path = path.display();
+        let room = match rows {
+            // Images have vectors of their own.
+            0 => String::new(),
+            rows => format!("; room for {rows} rows ({})", human(bytes)),
+        };
         let besides = match encoder {
             0 => String::new(),
             bytes => format!(" ({} besides the plan)", human(bytes)),
         };
-        Some(format!(
-            "encoder {path}{besides}; room for {rows} rows ({})",
-            human(bytes)
-        ))
+        Some(format!("encoder {path}{besides}{room}"))
     }
 
     /// Bytes that the encoder takes on the model's device, if it runs there.
@@ -140,6 +142,9 @@ impl Found {
         let eyes = |vision: Vision| {
             let origin = origin.to_string();
             let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
+            if vision.is_apart() {
+                return Ok(Eyes::apart(Box::new(vision), tokenizer));
+            }
             Eyes::new(
                 Box::new(vision),
                 tokenizer,

@@ -1,7 +1,7 @@
 //! Images in the prompts of a model.
 
 use super::Model;
-use crate::{Error, Eyes, Glimpse, Prompt, Sight};
+use crate::{Error, Eyes, Glimpse, Prompt, Sight, TextToEmbed};
 use std::sync::Arc;
 use welte_text::{ChatTemplate, Image, ImageSource, Message};
 
@@ -27,6 +27,25 @@ impl Model {
             .beside(self.device().id, &self.inner.neighbour);
         let _ = self.inner.eyes.set(eyes);
         Ok(())
+    }
+
+    /// An image to embed: as it is, if the model has a vector for each image, or as the message of a user and the beginning of an answer.
+    pub fn encode_image_to_embed(&self, image: Image) -> Result<TextToEmbed, Error> {
+        match (self.eyes(), &image.source) {
+            (Some(eyes), ImageSource::Bytes(bytes)) if eyes.are_apart() => {
+                let mut prompt = Prompt::default();
+                eyes.push(&mut prompt, &*eyes.see(bytes)?);
+                Ok(prompt.into())
+            }
+            _ => {
+                let message = Message {
+                    images: vec![image],
+                    ..Message::new("user", String::new())
+                };
+                let prompt = self.encode_conversation(&self.chat_template()?, &[message])?;
+                Ok(prompt.into())
+            }
+        }
     }
 
     /// The prompt that begins an answer to a conversation, with its images in their places. The images must be there: none is

@@ -56,10 +56,10 @@ impl Settings<'_> {
         metadata.get(&format!("clip.vision.{key}"))
     }
 
-    /// A value for each colour.
-    fn colours(&self, [key, other]: [&str; 2], default: [f32; 3]) -> Result<[f32; 3], Error> {
-        let has = |key: &str| self.json.get(key).is_some();
-        let key = if has(other) && !has(key) { other } else { key };
+    /// A value for each colour, under the first of these keys that the file has.
+    fn colours(&self, keys: [&str; 3], default: [f32; 3]) -> Result<[f32; 3], Error> {
+        let found = keys.into_iter().find(|key| self.json.get(key).is_some());
+        let key = found.unwrap_or(keys[0]);
         let list: Option<Vec<f64>> = match (self.metadata(key), self.json.get(key)) {
             (None, None | Some(Json::Null)) => return Ok(default),
             (Some(Value::Array(list)), _) => list
@@ -291,10 +291,32 @@ pub(super) fn read(
             // SigLIP's processor makes whole pictures square.
             let method = match (cuts, spec.class) {
                 (true, _) => Method::Padded { tile: side },
-                (false, true) => Method::Middle { side },
+                (false, true) => Method::Middle { side, even: false },
                 (false, false) => Method::Square { side },
             };
             (method, Filter::Bicubic, Marks::Lined)
+        }
+        VisionFamily::JinaClip => {
+            same_side(
+                &settings,
+                "size",
+                settings.number(&["size"], MOST_SIDE)?,
+                side,
+            )?;
+            let side = spec.image;
+            let method = match settings.json.get("resize_mode").and_then(Json::as_str) {
+                None | Some("shortest") => Method::Middle { side, even: true },
+                Some("squash") => Method::Square { side },
+                Some(_) => {
+                    let problem = "is not supported; supported are shortest and squash";
+                    return Err(settings.wrong("resize_mode", problem));
+                }
+            };
+            let filter = match settings.json.get("interpolation").and_then(Json::as_str) {
+                Some("bilinear") => Filter::Bilinear,
+                _ => Filter::Bicubic,
+            };
+            (method, filter, Marks::Lined)
         }
         VisionFamily::DeepSeekOcr
         | VisionFamily::DeepSeekOcr2
@@ -367,8 +389,8 @@ pub(super) fn read(
     let (mean, deviation) = match spec.family {
         VisionFamily::Gemma4 => (mean, deviation),
         _ => (
-            settings.colours(["image_mean", "norm_mean"], mean)?,
-            settings.colours(["image_std", "norm_std"], deviation)?,
+            settings.colours(["image_mean", "norm_mean", "mean"], mean)?,
+            settings.colours(["image_std", "norm_std", "std"], deviation)?,
         ),
     };
     if deviation.contains(&0.0) {
@@ -409,10 +431,10 @@ pub(super) fn read(
         },
         mean,
         deviation,
-        queries: if spec.has_causal_queries() {
-            0
-        } else {
-            spec.queries
+        queries: match spec.has_causal_queries() {
+            _ if spec.is_of_class() => 1,
+            true => 0,
+            false => spec.queries,
         },
         most_features: most_features.max(1),
         ticks: spec.ticks,
