@@ -342,8 +342,9 @@ const GRANITE4: Family = Family {
     family: VisionFamily::Granite4,
     title: "Granite Vision 4",
     hugging_face: &["granite4_vision"],
-    gguf: &[],
+    gguf: &["granite4_vision"],
     names: &names::GRANITE4,
+    gguf_names: &names::GGUF_GRANITE4,
     tower: SIGLIP,
     merge: Merge::Fixed(1),
     gguf_merge: Merge::Fixed(1),
@@ -583,12 +584,14 @@ static ALL: &[Family] = &[
         family: VisionFamily::Granite4Queries,
         title: "",
         hugging_face: &[],
+        gguf: &[],
         ..GRANITE4
     },
     Family {
         family: VisionFamily::Granite4Tower,
         title: "",
         hugging_face: &[],
+        gguf: &[],
         places: Places::Fixed,
         ..GRANITE4
     },

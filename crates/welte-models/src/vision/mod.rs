@@ -13,7 +13,7 @@ mod weights;
 mod windows;
 
 pub use compile::compile_vision;
-pub(crate) use granite::projectors;
+pub(crate) use granite::{layers_in_gguf, projectors};
 pub use read::{unknown_vision, vision_spec};
 pub use weights::{learned_ends, learned_positions, learned_queries, learned_windows};
 

@@ -616,6 +616,11 @@ pub(super) const GGUF_GEMMA4: VisionNames = VisionNames {
     ..GGUF
 };
 
+pub(super) const GGUF_GRANITE4: VisionNames = VisionNames {
+    last_norm: "",
+    ..GGUF
+};
+
 pub(super) const GGUF_QWEN2: VisionNames = VisionNames {
     linear1: "mm.0",
     linear2: "mm.2",

@@ -660,7 +660,10 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let last = [names.linear2, names.linear1]
         .into_iter()
         .find(|name| !name.is_empty());
-    let last = weight(last.unwrap_or_default(), 0);
+    let last = match last {
+        Some(last) => weight(last, 0),
+        None => granite::GGUF_OUT.into(),
+    };
     let info = keys.checkpoint.tensor(&last);
     let info = info.ok_or_else(|| keys.error(&last, "is missing"))?;
     let width = match own.projector {

@@ -718,7 +718,9 @@ impl Taker<'_> {
         };
         let mut tap_norms = Vec::new();
         for one in spec.windows.iter().flat_map(|windows| &windows.projectors) {
-            let name = format!("{}norm", granite::prefix(self.collector.checkpoint, one));
+            let checkpoint = self.collector.checkpoint;
+            let before = granite::prefix(checkpoint, one);
+            let name = format!("{before}{}", granite::ProjectorNames::of(checkpoint).norm);
             tap_norms.push(self.norm("norm of a state", &name, 0.0)?);
         }
         let projector_norm = self.projector(names.projector_norm);
@@ -912,9 +914,10 @@ pub fn learned_windows(
         let row = rows.flat_map(|row| each.iter().map(move |table| &table[row * dim..][..dim]));
         Ok::<_, Error>(row.flatten().copied().collect())
     };
+    let names = granite::ProjectorNames::of(checkpoint);
     Ok([
-        read("query", own.queries)?,
-        read("image_positions", own.patches)?,
+        read(names.queries, own.queries)?,
+        read(names.positions, own.patches)?,
     ])
 }
 

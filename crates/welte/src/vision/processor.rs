@@ -425,7 +425,9 @@ pub(super) fn read(
         },
         sizes: match spec.family {
             VisionFamily::Llava | VisionFamily::Granite4 if spec.line_end => {
-                sizes(&settings, spec.image)?
+                let gguf = checkpoint.dialect() == Dialect::Gguf;
+                let swapped = gguf && spec.family == VisionFamily::Granite4;
+                sizes(&settings, spec.image, swapped)?
             }
             _ => Vec::new(),
         },
@@ -552,8 +554,8 @@ fn scan(settings: &Settings<'_>, side: u32) -> Result<Method, Error> {
     })
 }
 
-/// Heights and widths that pictures may be resized to: whole tiles.
-fn sizes(settings: &Settings<'_>, tile: u32) -> Result<Vec<[u32; 2]>, Error> {
+/// Heights and widths that pictures may be resized to: whole tiles. `swapped`: widths come first.
+fn sizes(settings: &Settings<'_>, tile: u32, swapped: bool) -> Result<Vec<[u32; 2]>, Error> {
     const KEY: &str = "image_grid_pinpoints";
     let numbers: Option<Vec<u64>> = match (settings.metadata(KEY), settings.json.get(KEY)) {
         (Some(Value::Array(list)), _) => list
@@ -577,7 +579,15 @@ fn sizes(settings: &Settings<'_>, tile: u32) -> Result<Vec<[u32; 2]>, Error> {
         }
         _ => None,
     };
-    let (pairs, rest) = numbers.as_deref().unwrap_or_default().as_chunks::<2>();
+    let mut numbers = numbers.unwrap_or_default();
+    if swapped {
+        numbers
+            .as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .for_each(|pair| pair.reverse());
+    }
+    let (pairs, rest) = numbers.as_chunks::<2>();
     let fits = |n: &u64| (1..=MOST_SIDE).contains(n) && n.is_multiple_of(tile.into());
     if pairs.is_empty() || !rest.is_empty() || !pairs.as_flattened().iter().all(fits) {
         let problem = format!("must be pairs of multiples of {tile}");
