@@ -216,7 +216,7 @@ async fn all_apis_take_images() {
 }
 
 /// Eyes that have the words of two frames in one picture, and tell the time before each.
-struct Watching(WordSight);
+struct Watching(WordSight, Option<[&'static str; 2]>);
 
 impl Sight for Watching {
     fn placeholder(&self) -> &str {
@@ -237,6 +237,7 @@ impl Sight for Watching {
             most: 64,
             together: 2,
             words: Words::Seconds,
+            around: self.1,
         }
     }
 
@@ -256,7 +257,7 @@ async fn videos_become_pictures_and_times() {
         width: model.feature_width(),
         count: count.clone(),
     };
-    model.set_eyes(Box::new(Watching(sight))).unwrap();
+    model.set_eyes(Box::new(Watching(sight, None))).unwrap();
     let mut options = ServerOptions::default();
     options.images.max_images = 3;
     let server = router(model, options).unwrap();
@@ -318,6 +319,27 @@ async fn videos_become_pictures_and_times() {
     }
     let remote = chat(json!([{ "type": "video", "video": ["https://example.org/a.png"] }]));
     refused(&server, "/v1/chat/completions", remote, "--allow-").await;
+}
+
+/// GLM has control tokens around a video.
+#[tokio::test]
+async fn control_tokens_stand_around_videos() {
+    let list = format!("data:video/jpeg;base64,{FOX},{BLUE}");
+    let asked = json!([{ "type": "video_url", "video_url": { "url": list } }, text("What?")]);
+    let mut found = Vec::new();
+    for around in [None, Some(["<|turn|>", "<|end|>"])] {
+        let model = scripted_with("I see it.", 64);
+        let sight = WordSight {
+            placeholder: "<|image|>".into(),
+            width: model.feature_width(),
+            count: Arc::default(),
+        };
+        model.set_eyes(Box::new(Watching(sight, around))).unwrap();
+        let server = router(model, ServerOptions::default()).unwrap();
+        found.push(counted(&server, asked.clone()).await.0);
+    }
+    // One token each: text would have one for every letter.
+    assert_eq!(found[1], found[0] + 2);
 }
 
 /// The bodies that Open WebUI 0.12 sends: an image pasted into a chat, the next turn, and an image that a tool has found.

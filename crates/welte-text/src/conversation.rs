@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The field of a part that is a control token of the model's family.
+pub(crate) const MARK: &str = "welte_mark";
+
 /// An image in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
@@ -77,6 +80,9 @@ pub struct Message {
     pub content: String,
     /// Images in the text, in order.
     pub images: Vec<Image>,
+    /// Control tokens of the model's family in the text, in order, each before this byte of it and before an image there. None of them
+    /// comes from a request.
+    pub marks: Vec<(usize, &'static str)>,
     /// The reasoning before the text; empty if there is none.
     pub reasoning: String,
     /// Calls after the text.
@@ -117,6 +123,9 @@ impl Message {
             ..image
         });
         self.images.extend(moved);
+        let marks = other.marks.into_iter();
+        self.marks
+            .extend(marks.map(|(at, mark)| (at + before, mark)));
     }
 
     /// The content as a list of parts.
@@ -125,13 +134,21 @@ impl Message {
         if self.images.is_empty() {
             return json!([text(content)]);
         }
+        let marks = self.marks.iter().map(|(at, mark)| (*at, Some(*mark)));
+        let images = self.images.iter().map(|image| (image.at, None));
+        let mut all: Vec<(usize, Option<&str>)> = marks.chain(images).collect();
+        // Marks stay before images at the same place.
+        all.sort_by_key(|(at, _)| *at);
         let (mut parts, mut from) = (Vec::new(), 0);
-        for image in &self.images {
-            let at = content.floor_char_boundary(image.at).max(from);
+        for (at, mark) in all {
+            let at = content.floor_char_boundary(at).max(from);
             if at > from {
                 parts.push(text(&content[from..at]));
             }
-            parts.push(json!({"type": "image"}));
+            parts.push(match mark {
+                Some(mark) => json!({"type": "text", "text": mark, MARK: true}),
+                None => json!({"type": "image"}),
+            });
             from = at;
         }
         if from < content.len() {

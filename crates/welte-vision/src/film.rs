@@ -13,6 +13,8 @@ pub struct Film {
     pub together: u32,
     /// What stands between pictures.
     pub words: Words,
+    /// Control tokens before all pictures and words, and after them.
+    pub around: Option<[&'static str; 2]>,
 }
 
 /// What stands between the pictures of a video.
@@ -50,6 +52,7 @@ impl Film {
         most: 8,
         together: 1,
         words: Words::None,
+        around: None,
     };
 
     /// How many frames to take of a video of this length, of which at most `most` pictures may be made.

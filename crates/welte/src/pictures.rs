@@ -394,6 +394,10 @@ impl Eyes {
             _ => scenes.iter().filter(of_frames).count(),
         };
         let each = video.length / times.len().max(1) as u32;
+        let around = self.film().around;
+        if let Some([before, _]) = around {
+            message.marks.push((message.content.len(), before));
+        }
         for scene in scenes {
             let own = match scene {
                 Scene::Text(text) => {
@@ -412,6 +416,9 @@ impl Eyes {
                 source: ImageSource::Clip(Arc::new(clip)),
                 name: name.to_string(),
             });
+        }
+        if let Some([_, after]) = around {
+            message.marks.push((message.content.len(), after));
         }
     }
 

@@ -455,6 +455,7 @@ pub(super) fn film(
         most,
         together,
         words,
+        around: None,
     };
     Ok(match spec.family {
         VisionFamily::Idefics3 => film(Some(1.0), 64, 1, Words::Series),
@@ -471,7 +472,10 @@ pub(super) fn film(
             } else {
                 Words::After
             };
-            film(Some(2.0), 64, 2, words)
+            Film {
+                around: Some(["<|begin_of_video|>", "<|end_of_video|>"]),
+                ..film(Some(2.0), 64, 2, words)
+            }
         }
         _ => Film::PLAIN,
     })
