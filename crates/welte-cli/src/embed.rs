@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use welte::{Embedding, Error, Model, Pooling, TextToEmbed};
+use welte::{Embedding, Error, Images, Model, Pooling, TextToEmbed};
 
 #[derive(clap::Args)]
 pub(crate) struct EmbedArgs {
@@ -46,9 +46,16 @@ pub(crate) struct EmbedArgs {
     truncate: bool,
 }
 
+impl EmbedArgs {
+    /// An encoder in the model's repository is of use.
+    pub(crate) fn wants_encoder(&self) -> bool {
+        !self.image.is_empty()
+    }
+}
+
 pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     let (source, words) = texts::split_words(args.load.model.as_deref(), &args.words)?;
-    let texts = if args.image.is_empty() || !words.is_empty() || !args.texts.file.is_empty() {
+    let texts = if !args.wants_encoder() || !words.is_empty() || !args.texts.file.is_empty() {
         args.texts.read(words)?
     } else {
         Vec::new()
@@ -60,6 +67,10 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     );
     (options.embeddings, options.pooling) = (true, args.pooling);
     options.slots = args.texts.batch;
+    // Texts do not need the encoder.
+    if args.wants_encoder() {
+        options.images = Images::Beside;
+    }
     let model = source::load_with(&source, &options)?;
     let shape = Shape::of(&model, args)?;
     let engine = model.engine()?;

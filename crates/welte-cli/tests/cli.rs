@@ -982,3 +982,40 @@ fn speculation_never_changes_the_text() {
         refused(&[&run[..], wrong].concat(), 1, &[word]);
     }
 }
+
+/// jina-clip: a line for each text and each image.
+#[test]
+fn embed_reads_texts_and_images() {
+    let list = std::fs::read_to_string(welte_goldens::folder().join("clip.json")).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let golden = welte_goldens::Golden::new(list["path"].as_str().unwrap());
+    let model = golden.path().to_str().unwrap();
+    let (text, image) = (&list["texts"][1], &list["pictures"][0]);
+    let folder = welte_goldens::folder().join("../../../welte-vision/tests/data/pictures");
+    let file = folder.join(image["picture"].as_str().unwrap());
+    let words = text["text"].as_str().unwrap();
+    let (device, file) = (["--device", "cpu"], file.to_str().unwrap());
+    let given = ["embed", "-m", model, words, "--image", file];
+    let output = welte(&[&given[..], &device].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let found = out(&output);
+    let found: Vec<serde_json::Value> = found
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(found.len(), 2);
+    for (found, want) in found.iter().zip([text, image]) {
+        let floats = |list: &serde_json::Value| {
+            let list = list.as_array().unwrap().iter();
+            list.map(|v| v.as_f64().unwrap()).collect::<Vec<_>>()
+        };
+        let (found, want) = (floats(&found["embedding"]), floats(&want["vector"]));
+        let length = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+        let cosine: f64 = found.iter().zip(&want).map(|(a, b)| a * b / length).sum();
+        assert!((1.0 - cosine).abs() < 1e-4, "{cosine}");
+    }
+    let blind = welte_goldens::Golden::new("encoders/bert");
+    let blind = ["embed", "-m", blind.path().to_str().unwrap()];
+    let asked = [&blind[..], &["--image", file], &device].concat();
+    refused(&asked, 1, &["takes no images"]);
+}

@@ -17,6 +17,17 @@ impl Model {
         missing.filter(|_| self.eyes().is_none())
     }
 
+    /// The eyes, or why there are none.
+    fn needed_eyes(&self) -> Result<&Eyes, Error> {
+        self.eyes().ok_or_else(|| {
+            let why = self.no_images().unwrap_or("it has no eyes");
+            Error::Eyes {
+                origin: self.origin().to_string(),
+                problem: format!("the model takes no images: {why}"),
+            }
+        })
+    }
+
     /// Gives a model eyes that were opened elsewhere.
     #[doc(hidden)]
     pub fn set_eyes(&self, sight: Box<dyn Sight>) -> Result<(), Error> {
@@ -31,8 +42,9 @@ impl Model {
 
     /// An image to embed: as it is, if the model has a vector for each image, or as the message of a user and the beginning of an answer.
     pub fn encode_image_to_embed(&self, image: Image) -> Result<TextToEmbed, Error> {
-        match (self.eyes(), &image.source) {
-            (Some(eyes), ImageSource::Bytes(bytes)) if eyes.are_apart() => {
+        let eyes = self.needed_eyes()?;
+        match &image.source {
+            ImageSource::Bytes(bytes) if eyes.are_apart() => {
                 let mut prompt = Prompt::default();
                 eyes.push(&mut prompt, &*eyes.see(bytes)?);
                 Ok(prompt.into())
@@ -73,10 +85,7 @@ impl Model {
             origin: self.origin().to_string(),
             problem,
         };
-        let eyes = self.eyes().ok_or_else(|| {
-            let why = self.no_images().unwrap_or("it has no eyes");
-            wrong(format!("the model takes no images: {why}"))
-        })?;
+        let eyes = self.needed_eyes()?;
         let look = |image: &Image| match &image.source {
             ImageSource::Bytes(bytes) => eyes.look(bytes),
             ImageSource::Clip(clip) => eyes.look_at_frames(clip),
