@@ -246,6 +246,7 @@ mod tests {
             most: 64,
             together: 2,
             words: Words::Seconds,
+            around: None,
         };
         let found = [0.1, 1.4, 2.6, 500.0].map(|seconds| film.frames(seconds, 16));
         assert_eq!(found, [2, 2, 6, 32]);
