@@ -63,11 +63,13 @@ impl TensorInfo {
 pub struct TextFiles {
     /// `tokenizer.json`
     pub tokenizer_json: Option<PathBuf>,
+    /// Mistral's `tekken.json`
+    pub tekken_json: Option<PathBuf>,
     /// `tokenizer_config.json`
     pub tokenizer_config_json: Option<PathBuf>,
     /// `generation_config.json`
     pub generation_config_json: Option<PathBuf>,
-    /// `chat_template.jinja`
+    /// `chat_template.jinja`, or `chat_template.json`, which has it as a field
     pub chat_template: Option<PathBuf>,
 }
 

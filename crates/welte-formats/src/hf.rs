@@ -227,9 +227,10 @@ impl Checkpoint for Directory {
         let there = |name: &str| Some(self.path.join(name)).filter(|p| p.is_file());
         TextFiles {
             tokenizer_json: there("tokenizer.json"),
+            tekken_json: there("tekken.json"),
             tokenizer_config_json: there("tokenizer_config.json"),
             generation_config_json: there("generation_config.json"),
-            chat_template: there("chat_template.jinja"),
+            chat_template: there("chat_template.jinja").or_else(|| there("chat_template.json")),
         }
     }
 }

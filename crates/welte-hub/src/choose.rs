@@ -7,10 +7,11 @@ const DEFAULTS: [&str; 14] = [
 ];
 
 /// Files that belong to a directory of safetensors besides the weights.
-const COMPANIONS: [&str; 13] = [
+const COMPANIONS: [&str; 14] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
+    "tekken.json",
     "tokenizer_config.json",
     "tokenizer.model",
     "special_tokens_map.json",

@@ -14,6 +14,7 @@
 //! # Ok::<(), welte_text::Error>(())
 //! ```
 
+mod base64;
 mod bpe;
 pub mod calls;
 mod channels;
@@ -28,11 +29,13 @@ pub mod pretokenizers;
 mod python;
 mod splitter;
 mod stops;
+mod tekken;
 mod template;
 mod token;
 mod tokenizer;
 mod vocabulary;
 
+pub use base64::from_base64;
 pub use channels::{Channels, FINAL, Said};
 pub use conversation::{Clip, Frame, Image, ImageSource, Message, ToolCall, Video};
 pub use error::Error;

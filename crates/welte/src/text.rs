@@ -85,7 +85,10 @@ fn from_metadata(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
 fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
     let files = checkpoint.text_files();
     let Some(tokenizer_json) = &files.tokenizer_json else {
-        return Ok(TextSide::default());
+        return match &files.tekken_json {
+            Some(path) => tekken(path, files.chat_template.as_deref()),
+            None => Ok(TextSide::default()),
+        };
     };
     let config = files
         .tokenizer_config_json
@@ -98,7 +101,7 @@ fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
         tokenizer = tokenizer.lower_cased();
     }
     let template = match &files.chat_template {
-        Some(path) => Some(read_text(path)?),
+        Some(path) => template_of(path)?,
         None => match (&config, &files.tokenizer_config_json) {
             (Some(text), Some(path)) => template_in_config(text, path)?,
             _ => None,
@@ -113,6 +116,29 @@ fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
         tokenizer: Some(tokenizer),
         template,
         end_tokens,
+    })
+}
+
+/// What Mistral's models without a template were trained with, since version 7 of their vocabulary.
+const TEKKEN_TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% set text = m.content if m.content is string else '' %}\
+{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ text }}[/SYSTEM_PROMPT]\
+{% elif m.role == 'user' %}[INST]{{ text }}{% if m.content is not string %}{% for p in m.content %}\
+{% if p.type == 'audio' %}[AUDIO]{% elif p.type == 'image' %}[IMG]{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}[/INST]\
+{% elif m.role == 'assistant' %}{{ text }}{{ eos_token }}\
+{% else %}{{ raise_exception('roles are system, user and assistant') }}{% endif %}{% endfor %}";
+
+/// The text side of a directory that has Mistral's own file only, such as Voxtral's.
+fn tekken(path: &Path, template: Option<&Path>) -> Result<TextSide, Error> {
+    let vocabulary = Vocabulary::from_tekken(&read_text(path)?)?;
+    let knows = |text: &str| vocabulary.tokens.iter().any(|token| token == text);
+    let template = match template {
+        Some(path) => template_of(path)?,
+        None => knows("[SYSTEM_PROMPT]").then(|| TEKKEN_TEMPLATE.to_string()),
+    };
+    Ok(TextSide {
+        tokenizer: Some(Tokenizer::from_vocabulary(vocabulary)?),
+        template,
+        end_tokens: Vec::new(),
     })
 }
 
@@ -137,6 +163,15 @@ fn json(text: &str, path: &Path) -> Result<serde_json::Value, Error> {
         path: path.display().to_string(),
         problem: format!("is not JSON: {e}"),
     })
+}
+
+/// The template in a file of its own.
+fn template_of(path: &Path) -> Result<Option<String>, Error> {
+    let text = read_text(path)?;
+    if path.extension().is_some_and(|own| own == "json") {
+        return template_in_config(&text, path);
+    }
+    Ok(Some(text))
 }
 
 /// The template, or the one named `default` if there are several.
