@@ -774,7 +774,7 @@ MMPROJ = {"lfm2_vl": ("lfm2", LFM2_NAMES), "internvl": ("internvl", INTERN_VL_NA
           "mistral3": ("pixtral", PIXTRAL_NAMES), "llava_next": ("mlp", LLAVA_NEXT_NAMES),
           "paddleocr_vl": ("paddleocr", PADDLE_OCR_NAMES), "glm4v": ("glm4v", GLM_NAMES), "glm_ocr": ("glm4v", GLM_NAMES),
           "granite_vision": ("mlp", LLAVA_NEXT_NAMES), "llava": ("mlp", LLAVA_NEXT_NAMES), "minicpmv4_5": ("resampler", MINICPM_NAMES), "kimi": ("kimivl", KIMI_NAMES),
-          "deepseek_ocr": ("deepseekocr", None), "deepseek_ocr2": ("deepseekocr2", None),
+          "deepseek_ocr": ("deepseekocr", None), "deepseek_ocr2": ("deepseekocr2", None), "granite4_vision": ("granite4_vision", None),
           "lighton_ocr": ("lightonocr", LIGHT_ON_OCR_NAMES), "minicpmv4_6": ("minicpmv4_6", MINICPM_V46_NAMES), "kimi_k25": ("kimik25", KIMI_NAMES)}
 
 
@@ -955,6 +955,53 @@ def mmproj_of_sam(name, model, processor, path, seed):
             value = p.float().numpy()
             shape = (1, -1) if "separator" in key else value.shape
             put = file.put(new + key[key.index(old) + len(old) :], value.reshape(shape), "F32" if plain else "F16")
+            p.copy_(torch.from_numpy(np.ascontiguousarray(put)).reshape(p.shape))
+    file.finish()
+
+
+GRANITE4_NAMES = {"crossattention.attention.query": "cross_attn_q", "crossattention.attention.key": "cross_attn_k",
+                  "crossattention.attention.value": "cross_attn_v", "crossattention.output.dense": "cross_attn_out",
+                  "crossattention.output.LayerNorm": "cross_attn_norm", "attention.attention.query": "self_attn_q",
+                  "attention.attention.key": "self_attn_k", "attention.attention.value": "self_attn_v",
+                  "attention.output.dense": "self_attn_out", "attention.output.LayerNorm": "self_attn_norm",
+                  "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down", "output_query.LayerNorm": "ffn_norm",
+                  "qformer.layernorm": "post_norm", "image_positions": "img_pos", "out_linear": "linear", "query": "query", "norm": "norm"}
+
+
+def mmproj_of_granite4(name, model, processor, path, seed):
+    """The same for Granite Vision 4, whose projectors have the order of the layers that they are added before."""
+    file, config = Gguf(path, "clip", seed), model.config
+    vision, count = config.vision_config, config.vision_config.num_hidden_layers
+    projectors = [(before, after % count, -1, f"layerwise_projectors.{i}.") for i, (after, before) in enumerate(config.deepstack_layer_map)]
+    projectors += [(before, config.spatial_vision_layer % count, i, f"spatial_projectors.{i}.") for i, before in enumerate(config.spatial_target_layers)]
+    projectors.sort()
+    file.keys.add_bool("clip.has_vision_encoder", True)
+    file.keys.add_string("clip.projector_type", name)
+    file.keys.add_bool("clip.use_gelu", True)
+    numbers = {"block_count": count, "embedding_length": vision.hidden_size, "feed_forward_length": vision.intermediate_size,
+               "attention.head_count": vision.num_attention_heads, "patch_size": vision.patch_size, "image_size": 32, "projection_dim": 64,
+               "preproc_image_size": 32, "projector.query_side": 2, "projector.window_side": 4}
+    for key, value in numbers.items():
+        file.keys.add_uint32(f"clip.vision.{key}", value)
+    file.keys.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+    file.keys.add_array("clip.vision.image_mean", list(map(float, processor.image_mean)))
+    file.keys.add_array("clip.vision.image_std", list(map(float, processor.image_std)))
+    file.keys.add_array("clip.vision.feature_layer", [after for _, after, *_ in projectors])
+    file.keys.add_array("clip.vision.projector.spatial_offsets", [offset for *_, offset, _ in projectors])
+    # Widths come first.
+    file.keys.add_array("clip.vision.image_grid_pinpoints", [side for pair in PINPOINTS for side in reversed(pair)])
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if "language_model" in key or key.startswith("lm_head") or "vision_tower.head" in key or "post_layernorm" in key:
+                continue
+            number = next((i for i, own in enumerate(projectors) if own[-1] in key), None)
+            match = re.search(r"layers\.(\d+)\.", key)
+            names = LLAVA_NEXT_NAMES if number is None else GRANITE4_NAMES
+            own = key if number is None else key.split(projectors[number][-1])[1]
+            old, new = next((old, new) for old, new in names.items() if old in own)
+            place = f"v.proj_blk.{number}." if number is not None else f"v.blk.{match[1]}." if match else ""
+            plain = p.dim() == 1 or "position_embedding" in key
+            put = file.put(place + new + own[own.index(old) + len(old) :], p.float().numpy(), "F32" if plain else "F16")
             p.copy_(torch.from_numpy(np.ascontiguousarray(put)).reshape(p.shape))
     file.finish()
 
@@ -1174,7 +1221,8 @@ def main():
             entry |= {"vector": f"vision/{name}/vector.f32"}
         if name in MMPROJ:
             path = out / f"vision/{name}/mmproj.gguf"
-            (mmproj_of_sam if name in DEEPSEEK else mmproj)(name, model, processor, path, 80 + number)
+            write = mmproj_of_sam if name in DEEPSEEK else mmproj_of_granite4 if name == "granite4_vision" else mmproj
+            write(name, model, processor, path, 80 + number)
             image = Image.open(files[2])
             processor = DEFAULTS[name]() if name in DEFAULTS else processor
             inputs = processor([[image]] if name == "smolvlm" else image, return_tensors="np")

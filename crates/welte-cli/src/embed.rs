@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use welte::{Embedding, Error, Message, Model, Pooling, TextToEmbed};
+use welte::{Embedding, Error, Images, Model, Pooling, TextToEmbed};
 
 #[derive(clap::Args)]
 pub(crate) struct EmbedArgs {
@@ -20,7 +20,7 @@ pub(crate) struct EmbedArgs {
     pub(crate) load: LoadArgs,
     #[command(flatten)]
     texts: TextArgs,
-    /// An image that gets a vector, as the message of a user, after the texts (repeatable)
+    /// An image that gets a vector, after the texts (repeatable); models that generate text read it as the message of a user
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
     /// Rows that make the vector: last, mean or cls [default: as the model says, else last]
@@ -46,9 +46,16 @@ pub(crate) struct EmbedArgs {
     truncate: bool,
 }
 
+impl EmbedArgs {
+    /// An encoder in the model's repository is of use.
+    pub(crate) fn wants_encoder(&self) -> bool {
+        !self.image.is_empty()
+    }
+}
+
 pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     let (source, words) = texts::split_words(args.load.model.as_deref(), &args.words)?;
-    let texts = if args.image.is_empty() || !words.is_empty() || !args.texts.file.is_empty() {
+    let texts = if !args.wants_encoder() || !words.is_empty() || !args.texts.file.is_empty() {
         args.texts.read(words)?
     } else {
         Vec::new()
@@ -60,6 +67,10 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
     );
     (options.embeddings, options.pooling) = (true, args.pooling);
     options.slots = args.texts.batch;
+    // Texts do not need the encoder.
+    if args.wants_encoder() {
+        options.images = Images::Beside;
+    }
     let model = source::load_with(&source, &options)?;
     let shape = Shape::of(&model, args)?;
     let engine = model.engine()?;
@@ -79,7 +90,10 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
                     encoded.tokens = texts::fit(&model, encoded.tokens, args.truncate)?;
                     (encoded, &text.id)
                 }
-                Item::Image(path) => (encode_image(&model, path)?, &None),
+                Item::Image(path) => {
+                    let encoded = model.encode_image_to_embed(images::read(path)?);
+                    (encoded.context("--image")?, &None)
+                }
             };
             let count = encoded.tokens.len();
             begun.push_back((shape.apply(engine.embed(encoded, None)?), count, id));
@@ -101,16 +115,6 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
 enum Item<'a> {
     Text(&'a Text),
     Image(&'a Path),
-}
-
-/// A message with an image, and the beginning of an answer.
-fn encode_image(model: &Model, path: &Path) -> anyhow::Result<TextToEmbed> {
-    let message = Message {
-        images: vec![images::read(path)?],
-        ..Message::new("user", String::new())
-    };
-    let template = model.chat_template().context("--image")?;
-    Ok(model.encode_conversation(&template, &[message])?.into())
 }
 
 /// What is done to every vector.

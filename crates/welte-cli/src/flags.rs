@@ -297,9 +297,9 @@ pub(crate) enum Spec {
     Auto,
     /// Earlier text of prompt and answer
     Ngram,
-    /// The model's own draft layer
+    /// The model's own draft layer, or the drafter of -md
     Mtp,
-    /// The EAGLE-3 head of -md
+    /// The head of -md
     Eagle3,
     /// The draft model
     Draft,
@@ -310,11 +310,12 @@ pub(crate) enum Spec {
 /// Speculation.
 #[derive(Args)]
 pub(crate) struct SpecArgs {
-    /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer), eagle3 (the head of -md), draft (the model
-    /// of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
+    /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer, or Gemma 4's drafter of -md), eagle3 (the head of
+    /// -md), draft (the model of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
     #[arg(long, value_enum, value_name = "FROM", default_value = "auto")]
     pub(crate) spec: Spec,
-    /// What guesses tokens: an EAGLE-3 head for the model, or a smaller model with the same vocabulary (also -md)
+    /// What guesses tokens: an EAGLE-3 head or Gemma 4's drafter for the model, or a smaller model with the same vocabulary
+    /// (also -md)
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_draft: Option<String>,
     /// The most tokens to guess at a time
@@ -333,7 +334,9 @@ impl SpecArgs {
             (Spec::Eagle3, false) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
             }
-            (Spec::Draft, true) => anyhow::bail!("-md is an EAGLE-3 head; use --spec eagle3"),
+            (Spec::Draft, true) => {
+                anyhow::bail!("-md is a head for this model and no model; use --spec auto")
+            }
             _ => {}
         }
         options.draft_layer = match self.spec {
@@ -363,7 +366,7 @@ impl SpecArgs {
         let head = model.is_some_and(Model::has_draft_head);
         let usable = model.is_some_and(Model::has_draft_layer);
         options.speculation = match (self.spec, &self.model_draft) {
-            (Spec::Auto | Spec::Eagle3, Some(_)) if head && usable => Speculation::Own,
+            (Spec::Auto | Spec::Mtp | Spec::Eagle3, Some(_)) if head && usable => Speculation::Own,
             (Spec::Auto, Some(draft)) if head => {
                 eprintln!("note: {draft} is not used: the device runs no draft heads yet");
                 Speculation::Ngram
@@ -373,7 +376,7 @@ impl SpecArgs {
                 anyhow::bail!("this device runs no draft heads; try --spec auto without -md")
             }
             (Spec::Ngram | Spec::Mtp | Spec::Off, Some(_)) => {
-                anyhow::bail!("-md is used with --spec draft or eagle3 only; leave one of both out")
+                anyhow::bail!("-md does not go with this --spec; leave one of both out")
             }
             (Spec::Eagle3, None) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")

@@ -11,6 +11,7 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
     let encoder = match command {
         Command::Run(args) | Command::Chat(args) => args.eyes.wants_encoder(),
         Command::Inspect(args) => args.eyes.wants_encoder(),
+        Command::Embed(args) => args.wants_encoder(),
         _ => false,
     };
     let (name, model) = match command {

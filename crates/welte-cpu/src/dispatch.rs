@@ -5,7 +5,7 @@ use crate::ops::adapt::{AdaptDown, AdaptLookup, AdaptUp};
 use crate::ops::altup::{AltUp, Cutoff, MatchSquares, Multiply};
 use crate::ops::attention::Attention;
 use crate::ops::basic::{
-    self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
+    self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale, Spread,
 };
 use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::exchange::Exchange;
@@ -68,6 +68,7 @@ pub(crate) enum Phase {
     ActMul(ActMul),
     Gate(Gate),
     Multiply(Multiply),
+    Spread(Spread),
     Cutoff(Cutoff),
     MatchSquares(MatchSquares),
     AltUp(AltUp),
@@ -186,6 +187,7 @@ impl Phase {
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
                 Phase::Gate(p) => some.for_each(|row| p.run(row)),
                 Phase::Multiply(p) => some.for_each(|row| p.run(row)),
+                Phase::Spread(p) => some.for_each(|row| p.run(row)),
                 Phase::Cutoff(p) => some.for_each(|row| p.run(row)),
                 Phase::MatchSquares(p) => some.for_each(|row| p.run(row)),
                 Phase::AltUp(p) => some.for_each(|row| p.run(row)),

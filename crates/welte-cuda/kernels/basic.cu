@@ -1,4 +1,4 @@
-// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, add_feature, scale, select_rows, pool. Block (row,
+// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, add_feature, spread, scale, select_rows, pool. Block (row,
 // stretch) takes a stretch of one row.
 #include "common.cuh"
 
@@ -53,6 +53,11 @@ extern "C" __global__ void __launch_bounds__(256) add_feature(const __grid_const
         u32 feature = a.step->rows[blockIdx.x].feature;
         if (feature != NO_FEATURE) y[i] += a.x[(u64)feature * a.x_stride + i];
     });
+}
+
+// weight: where in x each value is; negative: nowhere.
+extern "C" __global__ void __launch_bounds__(256) spread(const __grid_constant__ BasicArgs a) {
+    each(a, [&](const float *x, float *y, u32 i) { y[i] = a.weight[i] < 0.0f ? -3.402823466e38f : x[(u32)a.weight[i]]; });
 }
 
 extern "C" __global__ void __launch_bounds__(256) scale(const __grid_constant__ BasicArgs a) {

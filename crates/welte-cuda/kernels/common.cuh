@@ -30,14 +30,17 @@ struct Row {
     u32 axes[3]; // coordinates of multimodal rotary positions
     u32 feature; // the number of the feature that it reads; NO_FEATURE: it reads its token
 
+    __device__ __forceinline__ void read(u32 next) {
+        token = next;
+        feature = NO_FEATURE;
+    }
     // Becomes the row of the next token.
     __device__ __forceinline__ void advance(u32 next) {
-        token = next;
+        read(next);
         position += 1;
         reach += 1;
 #pragma unroll
         for (u32 i = 0; i < 3; ++i) axes[i] += 1;
-        feature = NO_FEATURE;
     }
 };
 

@@ -80,10 +80,12 @@ struct SampleArgs {
     u32 stride; // from one row's logits to the next
     u32 mask_stride; // words from one mask to the next
     u32 patience_us; // for a mask
-    u32 guess; // not 0: tokens leave no trace in their slots, and masks do not count; 2: rows are those of a draft pass, which have read the
-               // token before the guess and go on whatever the guess is
+    u32 guess; // not 0: tokens leave no trace in their slots, and masks do not count; MOVES: rows are those of a draft pass, which have read
+               // the token before the guess and go on whatever the guess is; above: they stay, and so many more guesses came before
     u32 pad;
 };
+
+constexpr u32 MOVES = 2; // of `guess`
 
 // The memory that samples for the nth row of the launch.
 __device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
@@ -94,6 +96,9 @@ __device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
     row.scratch += nth;
     return row;
 }
+
+// From the row's position to that of its token.
+__device__ __forceinline__ u32 ahead(const SampleArgs &a) { return a.guess > MOVES ? a.guess - MOVES + 1 : a.guess == MOVES ? 2 : 1; }
 
 // The sampler of the row's slot.
 __device__ __forceinline__ Sampler *sampler_of(const SampleArgs &a) { return (Sampler *)(a.samplers + a.step->rows[a.row].slot * a.sampler_bytes); }
@@ -515,10 +520,11 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     RowState *state = a.states + a.row;
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool none = token >= NO_MASK, end = none;
-    if (a.guess == 2) {
+    if (a.guess >= MOVES) {
         // Before the row may stop: if others go on, its last step is repeated there, and keeps what it has left at its place.
         a.tokens[a.row] = token;
-        step->rows[a.row].advance(token);
+        if (a.guess == MOVES) step->rows[a.row].advance(token);
+        else step->rows[a.row].read(token);
     } else {
         for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
     }
@@ -541,7 +547,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
         return;
     }
     state->left = left;
-    if (a.guess == 2) return;
+    if (a.guess >= MOVES) return;
     a.tokens[a.row] = token;
     step->rows[a.row].advance(token);
 }
@@ -584,7 +590,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
             for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fsub_rn(values[i], largest));
             block_meets();
             bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
-            key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + (a.guess == 2 ? 2 : 1)) ^ 0x9e3779b97f4a7c15ull));
+            key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + ahead(a)) ^ 0x9e3779b97f4a7c15ull));
             if (by_count || (!some && s.top_p < 1.0f)) {
                 gathers = gather(a, s, sh, orders, from, count, by_count) ? 1 + by_count : 0;
                 used |= 1 << 6;

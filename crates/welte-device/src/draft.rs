@@ -1,7 +1,7 @@
 //! Guesses that follow guesses: what every device checks, and how the host drives them.
 
 use crate::{Error, Pick, Role, Span, Step, Want};
-use welte_table::Program;
+use welte_table::{Input, Program, Row};
 
 /// Runs a step and writes the token after each pick.
 pub type RunDraftStep<'a> = dyn FnMut(&Step, &mut [u32]) -> Result<(), Error> + 'a;
@@ -57,7 +57,11 @@ pub fn check_draft(
             continue;
         };
         // Those that want fewer guesses than others go on once more and stay there.
-        let last = u64::from(row.position) + u64::from((*wanted).min(most - 1));
+        let moves = match step.stays {
+            Some(_) => 0,
+            None => (*wanted).min(most - 1),
+        };
+        let last = u64::from(row.position) + u64::from(moves);
         if last >= program.context.into() {
             let context = program.context;
             return Err(Error::request(format!(
@@ -80,13 +84,19 @@ impl Step {
     /// Makes a draft step the one that follows it. After guess `nth` of each pick, those that wanted one more go on with its token, or
     /// with the position after it; the others repeat their row, because hidden states have the order of the last step.
     fn follow_guesses(&mut self, wanted: &[u32], nth: u32, chosen: &[u32]) {
+        if let Some(before) = &mut self.stays {
+            *before += 1;
+        }
         for at in 0..self.picks.len() {
             let row = self.rows[self.picks[at].row as usize];
             // In place: no pick has a lower number than those before it.
-            self.rows[at] = if nth <= wanted[at] {
-                row.later(chosen[at], 1)
-            } else {
-                row
+            self.rows[at] = match (nth <= wanted[at], self.stays) {
+                (true, None) => row.later(chosen[at], 1),
+                (true, Some(_)) => Row {
+                    input: Input::Token(chosen[at]),
+                    ..row
+                },
+                (false, _) => row,
             };
             self.picks[at] = Pick {
                 row: at as u32,
@@ -106,7 +116,6 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use welte_table::Row;
 
     /// Two picks of a step of five rows, which want one guess and three.
     fn step() -> Step {

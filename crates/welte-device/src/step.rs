@@ -79,6 +79,10 @@ pub struct Step {
     pub rows: Vec<Row>,
     /// What is wanted, in ascending order of rows. Generated rows are output rows anyway.
     pub picks: Vec<Pick>,
+    /// Of a draft step whose guesses all stay at the position of their row ([`Program::guesses_stay`]): the guesses before it.
+    ///
+    /// [`Program::guesses_stay`]: welte_table::Program::guesses_stay
+    pub stays: Option<u32>,
 }
 
 impl Step {
@@ -88,6 +92,7 @@ impl Step {
             spans: Vec::with_capacity(rows),
             rows: Vec::with_capacity(rows),
             picks: Vec::with_capacity(rows),
+            stays: None,
         }
     }
 
@@ -136,6 +141,7 @@ impl Step {
         self.spans.clear();
         self.rows.clear();
         self.picks.clear();
+        self.stays = None;
     }
 
     /// True if it has no rows.
@@ -171,8 +177,11 @@ impl Step {
     /// The tokens that are wanted, as [`Context::sample`](crate::Context::sample) chooses them.
     pub fn choices(&self) -> impl Iterator<Item = Choice> {
         let generated = self.generated() as u32;
-        // A row that guesses has read the next token.
-        let ahead = if self.pass() == PassKind::Draft { 2 } else { 1 };
+        // A row that guesses has read the next token, or as many guesses more.
+        let ahead = match self.pass() {
+            PassKind::Draft => 2 + self.stays.unwrap_or(0),
+            _ => 1,
+        };
         let mut prompts = 0;
         self.picks.iter().filter_map(move |pick| {
             let output = if pick.row < generated {

@@ -3,11 +3,13 @@
 mod files;
 mod float8;
 mod gpt_oss;
+mod jina_clip;
 mod json;
 mod mlx;
 mod mxfp4;
 mod nvfp4;
 mod packed;
+mod parametrized;
 pub(crate) mod peft;
 mod sentence;
 
@@ -23,6 +25,7 @@ use std::path::{Path, PathBuf};
 use welte_table::Format;
 
 const CONFIG: &str = "config.json";
+
 /// An open directory.
 #[derive(Debug)]
 pub struct Directory {
@@ -52,6 +55,8 @@ enum Data {
     Packed(packed::Parts),
     /// Experts of gpt-oss.
     GptOss(gpt_oss::Parts),
+    /// A weight with a separate change of low rank.
+    Parametrized(parametrized::Parts),
 }
 
 impl Directory {
@@ -61,6 +66,7 @@ impl Directory {
         refuse_methods(&path.join(CONFIG), &metadata)?;
         let mut files = Files::open(path)?;
         sentence::add(path, &mut metadata, &mut files)?;
+        jina_clip::add(&path.join(CONFIG), &mut metadata)?;
         let mut directory = Directory {
             path: path.to_path_buf(),
             origin: path.display().to_string(),
@@ -105,6 +111,10 @@ impl Directory {
             || quantised.is_part(tensor)?
         {
             return Ok(Vec::new());
+        }
+        let config = self.path.join(CONFIG);
+        if let Some(found) = parametrized::taken(&config, &self.metadata, files, tensor)? {
+            return Ok(as_data(found, Data::Parametrized));
         }
         if let Some(experts) = gpt_oss::taken(files, &self.metadata, tensor)? {
             return Ok(as_data(experts, Data::GptOss));
@@ -192,6 +202,9 @@ impl Checkpoint for Directory {
                 Some(Cow::Owned(rows))
             }
             Data::Mxfp4(parts) => mxfp4::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Parametrized(parts) => {
+                parametrized::rows(&self.maps, parts, tensor, rows).map(Cow::Owned)
+            }
             Data::GptOss(parts) => gpt_oss::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
             Data::Nvfp4(parts) => {
                 let rows = nvfp4::rows(&self.maps, parts, tensor, rows);

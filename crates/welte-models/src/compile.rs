@@ -35,7 +35,14 @@ pub fn compile(
     let tokens = 4 * u64::from(options.decode_rows.max(shared_rows));
     let tokens = buffers.add("tokens", Class::Tables, tokens);
     let draft = spec.draft(checkpoint)?.filter(|_| weights.draft.is_some());
-    let draft_shape = draft.as_ref().map(|draft| draft.spec.shape(0));
+    let assistant = draft.as_ref().and_then(|draft| draft.assistant.as_ref());
+    let draft_shape = draft.as_ref().filter(|_| assistant.is_none());
+    let draft_shape = draft_shape.map(|draft| draft.spec.shape(0));
+    // What the draft pass reads of the model is as wide as the model.
+    let tap_width = draft.as_ref().map(|draft| match assistant {
+        Some(_) => spec.dim,
+        None => draft.spec.dim,
+    });
     let (caches, layer_caches) = caches(spec, draft_shape, options, &mut buffers)?;
     let logits = 4 * u64::from(options.decode_rows.max(outputs)) * u64::from(spec.vocab);
     let logits = buffers.add("logits", Class::ScratchDecode, logits);
@@ -69,9 +76,9 @@ pub fn compile(
         }),
         context: options.context,
         results: &[],
-        taps: draft.as_ref().map(|draft| {
+        taps: tap_width.map(|width| {
             let rows = u64::from(options.decode_rows.max(options.prompt_rows));
-            let bytes = 4 * rows * u64::from(draft.spec.dim);
+            let bytes = 4 * rows * u64::from(width);
             buffers.add("taps", Class::ScratchPrompt, bytes)
         }),
         captured: draft.as_ref().and_then(|draft| {
@@ -97,27 +104,36 @@ pub fn compile(
         let rows = options.decode_rows.max(options.prompt_rows);
         let outputs = options.decode_rows;
         let width = 4 * u64::from(draft.spec.dim);
+        let joined = 8 * u64::from(tap_width.unwrap_or(0)) * u64::from(rows);
         let own = DraftPlaces {
-            joined: buffers.add(
-                "draft.joined",
-                Class::ScratchPrompt,
-                2 * width * u64::from(rows),
-            ),
+            joined: buffers.add("draft.joined", Class::ScratchPrompt, joined),
             chosen: buffers.add(
                 "draft.chosen",
                 Class::ScratchPrompt,
                 width * u64::from(outputs),
             ),
+            logits,
+        };
+        let known = weights.eagle.as_ref().and_then(|eagle| eagle.map);
+        let known = known.map(|_| {
+            let bytes = 4 * u64::from(outputs) * u64::from(draft.spec.vocab);
+            buffers.add("draft.logits", Class::ScratchPrompt, bytes)
+        });
+        let caches: Vec<LayerCache> = match assistant {
+            Some(assistant) => {
+                let sources = assistant.sources.iter();
+                sources.map(|layer| layer_caches[*layer as usize]).collect()
+            }
+            None => layer_caches[spec.layers as usize..].to_vec(),
         };
         let places = Places {
-            caches: &layer_caches[spec.layers as usize..],
+            caches: &caches,
+            logits: known.unwrap_or(logits),
             ..places
         };
         // Another shape needs a set of its own.
-        let set = draft
-            .eagle
-            .as_ref()
-            .map(|_| buffers.set("draft", Class::ScratchPrompt, rows, &draft.spec));
+        let differs = draft.eagle.is_some() || assistant.is_some();
+        let set = differs.then(|| buffers.set("draft", Class::ScratchPrompt, rows, &draft.spec));
         let set = set.as_ref().unwrap_or(&shared);
         let emitter = Emitter::new(&draft.spec, &weights.model, &list, set, &places);
         passes.push(emitter.draft_pass(weights, spec, own, (rows, outputs)));

@@ -1,22 +1,36 @@
 //! What a model's own draft layer is: the layers after the last one of a checkpoint, which guess tokens ahead.
 
+mod assistant;
 mod eagle;
 mod find;
 
+pub(crate) use assistant::Assistant;
+pub(crate) use eagle::tokens as draft_tokens;
+
 use crate::ModelSpec;
 use crate::names::Names;
+use welte_formats::Checkpoint;
+
+/// True if a checkpoint drafts for a model, and is none itself: an EAGLE-3 head, or a drafter of Gemma 4.
+pub fn is_draft_head(checkpoint: &dyn Checkpoint) -> bool {
+    let has = |name: &str| checkpoint.tensor(name).is_some();
+    assistant::is_assistant(checkpoint) || has("fc.weight") && !has("model.norm.weight")
+}
 
 /// A draft layer. It reads the embedding of a token and the hidden state before it.
 pub(crate) struct DraftSpec {
-    /// The layer as a model of one layer. Its vocabulary is that of its guesses.
+    /// The layer as a model of one layer, or an assistant. Its vocabulary is that of its guesses.
     pub(crate) spec: ModelSpec,
-    /// Its tensors.
+    /// Its tensors; none of an assistant.
     pub(crate) names: DraftNames,
     /// What EAGLE-3 has and a layer of the model has not.
     pub(crate) eagle: Option<Eagle>,
+    /// What a drafter of Gemma 4 has.
+    pub(crate) assistant: Option<Assistant>,
 }
 
 /// Names of tensors, without `.weight`.
+#[derive(Default)]
 pub(crate) struct DraftNames {
     /// What the names of the layer's own tensors begin with.
     pub(crate) layer: String,

@@ -21,6 +21,12 @@ pub enum Error {
         /// The checkpoint.
         origin: String,
     },
+    /// It drafts for a model, and is none itself.
+    #[error("{origin}: drafts for a model of Gemma 4; name it with -md beside that model")]
+    Drafter {
+        /// The checkpoint.
+        origin: String,
+    },
     /// A metadata key is missing, has the wrong type or is out of bounds.
     #[error("{origin}: {key}: {problem}")]
     Key {
@@ -61,6 +67,7 @@ impl Error {
             self,
             Error::Architecture { .. }
                 | Error::Speech { .. }
+                | Error::Drafter { .. }
                 | Error::Key { .. }
                 | Error::Tensor { .. }
         )

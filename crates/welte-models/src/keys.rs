@@ -80,6 +80,8 @@ impl<'a> Keys<'a> {
             "vision_config.hidden_size",
             "audio_config.d_model",
             "thinker_config.text_config.hidden_size",
+            // jina-clip
+            "vision_config.width",
         ];
         !self.is_gguf() && sections.into_iter().any(has)
     }

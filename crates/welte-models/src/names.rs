@@ -308,8 +308,14 @@ pub(crate) const LANGUAGE_MODEL: [&str; 6] = [
     "thinker.model.",
 ];
 
-/// Prefixes of an encoder's tensors in checkpoints with a classifier, or beside a language model.
-const ENCODER: [&str; 4] = ["bert.", "roberta.", "model.", "thinker."];
+/// Prefixes of an encoder's tensors in checkpoints with a classifier, beside a language model, and in jina-clip.
+const ENCODER: [&str; 5] = [
+    "bert.",
+    "roberta.",
+    "model.",
+    "thinker.",
+    "text_model.transformer.roberta.",
+];
 
 /// The name of a tensor in this checkpoint.
 pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
@@ -407,6 +413,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "projector.",
         "view_seperator",
         "view_separator",
+        "logit_scale",
     ]
     .iter()
     .any(|s| name.starts_with(s))

@@ -755,3 +755,22 @@ fn keys_of_images_that_are_missing_are_named() {
     let deep = (deep_key, Value::U64(1));
     assert_eq!(gguf(&[axes, deep]).unwrap().deep_features, [0]);
 }
+
+/// Granite Vision 4 in GGUF numbers the parts of features by the layers that they are added before.
+#[test]
+fn parts_of_features_are_numbered_by_layers() {
+    let key = "granite.deepstack_mapping";
+    let of = |numbers: &[i64]| {
+        let list = numbers.iter().map(|n| Value::I64(*n)).collect();
+        with(fake("granite", Dialect::Gguf), &[(key, Value::Array(list))])
+    };
+    assert!(of(&[-1, -1]).unwrap().deep_features.is_empty());
+    assert_eq!(of(&[-1, 1]).unwrap().deep_features, [0]);
+    assert_eq!(of(&[-1, 1, 2]).unwrap().deep_features, [0, 1]);
+    for wrong in [&[-1, 2][..], &[1, -1], &[-1, 2, 1]] {
+        refused(of(wrong), &[key, "does not number parts"]);
+    }
+    refused(of(&[-1, 1, -1, -1, 2]), &[key, "names layer 4 of 3"]);
+    let text = with(fake("granite", Dialect::Gguf), &[(key, text("8"))]);
+    refused(text, &[key, "is not a list"]);
+}

@@ -321,6 +321,17 @@ impl<'a> Execution<'a> {
                     self.write(a, p.x_stride, row, &x);
                 }
             }
+            Op::Spread => {
+                let p = params::Spread::of(words);
+                let x = self.read(a, p.x_stride, row, p.k);
+                let map = self.weight(0).unwrap_or(&[]);
+                let place = |from: &f32| x.get(*from as usize).filter(|_| *from >= 0.0);
+                let y = map
+                    .iter()
+                    .map(|from| place(from).copied().unwrap_or(f32::MIN));
+                let y: Vec<f32> = y.collect();
+                self.write(b, p.y_stride, row, &y);
+            }
             Op::ShortConv => self.short_conv(row),
             Op::Gate => {
                 let p = params::Gate::of(words);

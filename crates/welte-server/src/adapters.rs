@@ -140,7 +140,7 @@ fn chosen(served: &Served, list: &Value, field: &str) -> Result<Option<Adapter>,
         let id = entry.get("id").and_then(Value::as_u64);
         let id = id.ok_or_else(|| wrong("an entry lacks its id, a number".into()))?;
         let scale = match entry.get("scale") {
-            None => 0.0,
+            None | Some(Value::Null) => 0.0,
             Some(scale) => scale.as_f64().unwrap_or(f64::NAN),
         };
         let scale = scale as f32;
@@ -148,8 +148,10 @@ fn chosen(served: &Served, list: &Value, field: &str) -> Result<Option<Adapter>,
             return Err(wrong("a scale is not a number".into()));
         }
         let adapter = usize::try_from(id).ok().and_then(|id| adapters.get(id));
-        let adapter = adapter
-            .ok_or_else(|| wrong(format!("{id} is no adapter; there are {}", adapters.len())))?;
+        let adapter = adapter.ok_or_else(|| {
+            let message = format!("{field}: {id} is no adapter; there are {}", adapters.len());
+            Failure::new(StatusCode::NOT_FOUND, message)
+        })?;
         if scale == 0.0 {
             continue;
         }

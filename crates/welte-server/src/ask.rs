@@ -61,7 +61,15 @@ impl Prompt {
             Prompt::Parts(parts) => {
                 let mut prompt = welte::Prompt::default();
                 let mut seen = seen.iter();
-                let mut begun = false;
+                // An image alone may be its own vector, without the tokens that begin a text.
+                let apart = served.model.eyes().filter(|eyes| eyes.are_apart());
+                let image = apart.and_then(|_| parts.iter().find_map(Part::image));
+                let mut begun = image.is_some();
+                if let (Some(image), [_, _, ..]) = (image, &parts[..]) {
+                    let problem =
+                        "must stand alone: this model has a vector for each text and each image";
+                    return Err(Failure::field(image.name.as_str(), problem));
+                }
                 for part in parts {
                     let tokens = &mut prompt.tokens;
                     match part {

@@ -37,7 +37,8 @@ pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
                     fields.pass_over(field, "has no effect without messages")?;
                 }
             }
-            let mut texts = Texts::new(prompts::to_embed(&fields, "input", input)?);
+            let apart = served.model.eyes().is_some_and(|eyes| eyes.are_apart());
+            let mut texts = Texts::new(prompts::to_embed(&fields, "input", input, apart)?);
             // Models that see take the vector where an answer would begin.
             texts.ending = Ending::Begin;
             texts
@@ -260,7 +261,14 @@ impl Texts {
         let Some(name) = name else {
             return Ok(());
         };
-        if self.prompts.iter().any(|p| !matches!(p, Prompt::Text(_))) {
+        // Images with vectors of their own have no prompt.
+        let apart = served.model.eyes().is_some_and(|eyes| eyes.are_apart());
+        let fits = |prompt: &Prompt| match prompt {
+            Prompt::Text(_) => true,
+            Prompt::Parts(parts) => apart && matches!(parts[..], [ask::Part::Image(_)]),
+            _ => false,
+        };
+        if !self.prompts.iter().all(fits) {
             return Err(fields.wrong(field, "needs texts, not tokens"));
         }
         if settings.prompt(&name).is_none() {
@@ -412,8 +420,8 @@ fn too_large(mut failure: Failure) -> Failure {
 /// sentence-transformers).
 fn prompts_of(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
-        "query" => Some(&["query"]),
-        "document" | "passage" => Some(&["document", "passage", "corpus"]),
+        "query" => Some(&["query", "retrieval.query"]),
+        "document" | "passage" => Some(&["document", "passage", "corpus", "retrieval.passage"]),
         _ => None,
     }
 }

@@ -211,6 +211,7 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
     fields.finish()?;
     Ok(Message {
         images,
+        marks: Vec::new(),
         role,
         content,
         reasoning,

@@ -29,8 +29,15 @@ pub(crate) fn several(
     }
 }
 
-/// What to embed: texts and tokens, or Jina's objects with a text or an image, each of which is a message of a user.
-pub(crate) fn to_embed(fields: &Fields, name: &str, value: Value) -> Result<Vec<Prompt>, Failure> {
+/// What to embed: texts and tokens, or Jina's objects with a text or an image, each of which is a message of a user. `apart`: the model
+/// has a vector for each text and each image.
+pub(crate) fn to_embed(
+    fields: &Fields,
+    name: &str,
+    value: Value,
+    apart: bool,
+) -> Result<Vec<Prompt>, Failure> {
+    let message = |fields: Fields| message(fields, apart);
     let is_message = |value: &Value| value.get("text").or(value.get("image")).is_some();
     match value {
         Value::Array(all) if all.iter().any(is_message) => {
@@ -49,8 +56,8 @@ pub(crate) fn to_embed(fields: &Fields, name: &str, value: Value) -> Result<Vec<
     }
 }
 
-/// A user's message of a text, an image or both.
-fn message(mut fields: Fields) -> Result<Prompt, Failure> {
+/// A user's message of a text, an image or both; one of them for models with a vector for each.
+fn message(mut fields: Fields, apart: bool) -> Result<Prompt, Failure> {
     let content: Option<String> = fields.take("text")?;
     let source = match fields.take::<String>("image")? {
         Some(url) if url.contains(':') => Some(crate::images::of_url(&fields, "image", &url)?),
@@ -58,13 +65,23 @@ fn message(mut fields: Fields) -> Result<Prompt, Failure> {
         Some(text) => Some(crate::images::of_base64(&fields, "image", &text)?),
         None => None,
     };
-    let name = fields.name("image");
-    fields.finish()?;
     let image = source.map(|source| Image {
         at: 0,
         source,
-        name,
+        name: fields.name("image"),
     });
+    match (&content, &image) {
+        (Some(_), Some(_)) if apart => {
+            let problem = "does not go with text: this model has a vector for each text and each image; send two objects";
+            return Err(fields.wrong("image", problem));
+        }
+        _ => fields.finish()?,
+    }
+    match image {
+        Some(image) if apart => return Ok(Prompt::Parts(vec![Part::Image(image)])),
+        None if apart => return Ok(Prompt::Text(content.unwrap_or_default())),
+        _ => {}
+    }
     let message = Message {
         role: "user".into(),
         content: content.unwrap_or_default(),

@@ -313,23 +313,20 @@ async fn llama_cpp_scales_and_chooses() {
     assert_eq!(text(&server, "demo", json!({})).await, owl);
     assert_eq!(post(&server, "/lora-adapters", json!([])).await.status, 200);
     assert_eq!(text(&server, "demo", json!({})).await, base);
-    for wrong in [
-        json!({}),
-        json!([{ "id": 7, "scale": 1 }]),
-        json!([{ "scale": 1 }]),
-        json!([{ "id": 0, "scale": "x" }]),
-        json!([{ "id": 0, "scale": 1 }, { "id": 1, "scale": 1 }]),
+    for (wrong, status) in [
+        (json!({}), 400),
+        (json!([{ "id": 7, "scale": 1 }]), 404),
+        (json!([{ "scale": 1 }]), 400),
+        (json!([{ "id": 0, "scale": "x" }]), 400),
+        (
+            json!([{ "id": 0, "scale": 1 }, { "id": 1, "scale": 1 }]),
+            400,
+        ),
     ] {
-        assert_eq!(
-            post(&server, "/lora-adapters", wrong.clone()).await.status,
-            400,
-            "{wrong}"
-        );
+        let set = post(&server, "/lora-adapters", wrong.clone()).await;
+        assert_eq!(set.status, status, "{wrong}");
         let body = json!({ "prompt": "x", "n_predict": 1, "lora": wrong });
-        assert_eq!(
-            post(&server, "/completion", body).await.status,
-            400,
-            "{wrong}"
-        );
+        let asked = post(&server, "/completion", body).await;
+        assert_eq!(asked.status, status, "{wrong}");
     }
 }

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
-use welte::{Clip, Decoded, Error, Film, LoadOptions, MediaEncoder, Model, WordEncoder, Words};
+use welte::{
+    Clip, Decoded, Error, Film, Images, LoadOptions, MediaEncoder, Model, WordEncoder, Words,
+};
 use welte_server::{ServerOptions, router};
 
 /// "a red fox" and "blue", as base64.
@@ -218,7 +220,7 @@ async fn all_apis_take_images() {
 }
 
 /// Eyes that have the words of two frames in one picture, and tell the time before each.
-struct Watching(WordEncoder);
+struct Watching(WordEncoder, Option<[&'static str; 2]>);
 
 impl MediaEncoder for Watching {
     fn placeholder(&self) -> &str {
@@ -239,6 +241,7 @@ impl MediaEncoder for Watching {
             most: 64,
             together: 2,
             words: Words::Seconds,
+            around: self.1,
         }
     }
 
@@ -260,7 +263,7 @@ async fn videos_become_pictures_and_times() {
         width: model.feature_width(),
         count: count.clone(),
     };
-    model.set_sense(Box::new(Watching(sight))).unwrap();
+    model.set_sense(Box::new(Watching(sight, None))).unwrap();
     let mut options = ServerOptions::default();
     options.images.max_images = 3;
     let server = router(model, options).unwrap();
@@ -322,6 +325,29 @@ async fn videos_become_pictures_and_times() {
     }
     let remote = chat(json!([{ "type": "video", "video": ["https://example.org/a.png"] }]));
     refused(&server, "/v1/chat/completions", remote, "--allow-").await;
+}
+
+/// GLM has control tokens around a video.
+#[tokio::test]
+async fn control_tokens_stand_around_videos() {
+    let list = format!("data:video/jpeg;base64,{FOX},{BLUE}");
+    let asked = json!([{ "type": "video_url", "video_url": { "url": list } }, text("What?")]);
+    let mut found = Vec::new();
+    for around in [None, Some(["<|turn|>", "<|end|>"])] {
+        let model = scripted_with("I see it.", 64);
+        let sight = WordEncoder {
+            placeholder: "<|image|>".into(),
+            what: "images",
+            dictation: None,
+            width: model.feature_width(),
+            count: Arc::default(),
+        };
+        model.set_sense(Box::new(Watching(sight, around))).unwrap();
+        let server = router(model, ServerOptions::default()).unwrap();
+        found.push(counted(&server, asked.clone()).await.0);
+    }
+    // One token each: text would have one for every letter.
+    assert_eq!(found[1], found[0] + 2);
 }
 
 /// The bodies that Open WebUI 0.12 sends: an image pasted into a chat, the next turn, and an image that a tool has found.
@@ -565,4 +591,106 @@ async fn images_have_vectors() {
     ] {
         refused(server, "/v1/embeddings", body, word).await;
     }
+}
+
+/// jina-clip: texts and images have vectors in one space, each of its own.
+#[tokio::test]
+async fn texts_and_images_share_a_space() {
+    let list = std::fs::read_to_string(welte_goldens::folder().join("clip.json")).unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let golden = welte_goldens::Golden::new(list["path"].as_str().unwrap());
+    let mut options = LoadOptions::default();
+    (options.slots, options.embeddings) = (2, true);
+    (options.device, options.images) = ("reference".parse().unwrap(), Images::Beside);
+    let source = golden.path().display().to_string();
+    let model = Model::load(&source, &options, &mut |_| ()).unwrap();
+    let server = router(model, ServerOptions::default()).unwrap();
+    let folder = welte_goldens::folder().join("../../../welte-vision/tests/data/pictures");
+    let image = |number: usize| {
+        let name = list["pictures"][number]["picture"].as_str().unwrap();
+        base64(&std::fs::read(folder.join(name)).unwrap())
+    };
+    let embed = async |body: Value| {
+        let reply = post(&server, "/v1/embeddings", body).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply.json()
+    };
+    let vector = |reply: &Value, number: usize| {
+        let list = reply["data"][number]["embedding"].as_array().unwrap();
+        list.iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let same = |found: &[f64], want: &Value, what: &str| {
+        let want: Vec<f64> = want["vector"].as_array().unwrap()[..found.len()]
+            .iter()
+            .map(|v| v.as_f64().unwrap())
+            .collect();
+        let length = want.iter().map(|v| v * v).sum::<f64>().sqrt();
+        let cosine: f64 = found.iter().zip(&want).map(|(a, b)| a * b / length).sum();
+        assert!((1.0 - cosine).abs() < 1e-6, "{what}: {cosine}");
+    };
+    let (texts, pictures) = (&list["texts"], &list["pictures"]);
+    let words = |number: usize| texts[number]["text"].clone();
+    let items = json!([{ "image": format!("data:image/png;base64,{}", image(0)) }, words(0), { "text": words(1) }, { "image": image(1) }]);
+    let reply = embed(json!({ "input": items })).await;
+    same(&vector(&reply, 0), &pictures[0], "the first image");
+    same(&vector(&reply, 1), &texts[0], "the first text");
+    same(&vector(&reply, 2), &texts[1], "the second text");
+    same(&vector(&reply, 3), &pictures[1], "the second image");
+    // An image counts as one token.
+    let counted = |number: usize| texts[number]["tokens"].as_array().unwrap().len();
+    let tokens = reply["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(tokens as usize, 2 + counted(0) + counted(1));
+    // Alone, as llama.cpp's object, and shortened: the same vector.
+    let object = json!({ "prompt_string": "<__media__>", "multimodal_data": [image(1)] });
+    let alone = embed(json!({ "input": [object] })).await;
+    assert_eq!(vector(&alone, 0), vector(&reply, 3));
+    let short = embed(json!({ "input": items, "dimensions": 16 })).await;
+    for (number, want) in [(0, &pictures[0]), (1, &texts[0])] {
+        let found = vector(&short, number);
+        assert_eq!(found.len(), 16);
+        same(&found, want, "shortened");
+    }
+    // Instructions stand before texts only.
+    let asked = embed(json!({ "input": items, "input_type": "query" })).await;
+    assert_eq!(vector(&asked, 0), vector(&reply, 0));
+    assert_ne!(vector(&asked, 1), vector(&reply, 1));
+    let between = json!({ "prompt_string": "a <__media__>", "multimodal_data": [image(1)] });
+    for (input, word) in [
+        (
+            json!([{ "image": image(0), "text": "a fox" }]),
+            "input[0].image",
+        ),
+        (json!([between]), "must stand alone"),
+        (json!([{ "image": "YWJj" }]), "input[0].image"),
+    ] {
+        refused(&server, "/v1/embeddings", json!({ "input": input }), word).await;
+    }
+    let asked = json!({ "messages": [{ "role": "user", "content": [picture(&image(0))] }] });
+    refused(&server, "/v1/embeddings", asked, "chat template").await;
+    refused(
+        &server,
+        "/v1/chat/completions",
+        chat(json!([picture(&image(0))])),
+        "chat template",
+    )
+    .await;
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = bytes.chunks(3).flat_map(|three| {
+        let all = three
+            .iter()
+            .fold(0u32, |all, byte| all << 8 | u32::from(*byte));
+        let all = all << (8 * (3 - three.len()));
+        let digit = move |at: usize| {
+            if at <= three.len() {
+                char::from(DIGITS[(all >> (18 - 6 * at) & 63) as usize])
+            } else {
+                '='
+            }
+        };
+        (0..4).map(digit)
+    });
+    digits.collect()
 }

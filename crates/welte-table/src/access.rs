@@ -151,6 +151,10 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::Multiply::of(words);
             vec![rows(w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]
         }
+        Op::Spread => {
+            let q = p::Spread::of(words);
+            vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
         Op::Cutoff => {
             let q = p::Cutoff::of(words);
             vec![rows(w(q.n), q.y_stride)]

@@ -198,7 +198,8 @@ fn flops(c: &Command) -> u64 {
         | Op::CrossAttention
         | Op::EncodeAttention
         | Op::Exchange
-        | Op::SelectRows => 0,
+        | Op::SelectRows
+        | Op::Spread => 0,
     }
 }
 

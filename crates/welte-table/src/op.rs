@@ -173,6 +173,8 @@ ops! {
     AltUpPredict "altup_predict": weights ["coefficients"] reads ["x"] writes ["y"] { dim: u32, streams: u32, scale: f32, x_stride: u32, y_stride: u32 }
     /// AltUp's correction by the row `now`: `y[i] += (1 + c[i]) * (now - y[0])`, with `c = coefficients * tanh(scale * x)`.
     AltUpCorrect "altup_correct": weights ["coefficients"] reads ["now", "x"] writes ["y"] { dim: u32, streams: u32, scale: f32, now_stride: u32, x_stride: u32, y_stride: u32 }
+    /// `y[i] = x[map[i]]` for `n` values of `k`; where the map is negative, the lowest float.
+    Spread "spread": weights ["map"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
     /// `y += x`
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0. A scale of 0 gives 0 whatever `y` was.

@@ -99,6 +99,16 @@ pub struct Sections {
 }
 
 impl Sections {
+    /// For rows whose axes are all the same: angles of `rot` elements follow them and not the position.
+    pub const fn along(rot: u32) -> Sections {
+        let pairs = rot / 2;
+        let second = pairs / 2;
+        Sections {
+            pairs: [(pairs - second) as u8, second as u8, 0],
+            interleaved: false,
+        }
+    }
+
     /// As an op's parameter.
     pub const fn word(self) -> u32 {
         let [time, height, width] = self.pairs;

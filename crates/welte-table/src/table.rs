@@ -1,6 +1,6 @@
 //! The table: commands as plain data, and the program that holds the tables of one model.
 
-use crate::{Adapters, Format, Op, Params};
+use crate::{Access, Adapters, Extent, Format, Op, Params, accesses};
 use std::ops::Range;
 
 /// An index into [`Program::weights`].
@@ -573,6 +573,16 @@ impl Program {
     /// Index of the pass of a kind, without adapters.
     pub fn pass(&self, kind: PassKind) -> Option<usize> {
         self.pass_with(kind, false)
+    }
+
+    /// Whether the draft pass stores no keys and values: it attends to those of the model, so all guesses of a round stay at one position.
+    pub fn guesses_stay(&self) -> bool {
+        let Some(pass) = self.pass(PassKind::Draft) else {
+            return false;
+        };
+        let stores = |access: &Access| access.writes && access.extent == Extent::Cache;
+        let commands = self.passes[pass].commands.iter();
+        !commands.flat_map(accesses).any(|access| stores(&access))
     }
 
     /// Index of the pass of a kind, with adapters or without.

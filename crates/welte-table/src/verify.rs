@@ -314,10 +314,7 @@ fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
         })?;
     }
     if pass.kind != PassKind::Embed {
-        // A draft layer may know a part of the tokens.
-        let fits = pass.width == program.vocab
-            || pass.kind == PassKind::Draft && pass.width < program.vocab;
-        ensure(fits, || {
+        ensure(pass.width == program.vocab, || {
             format!(
                 "{} logits, the vocabulary has {}",
                 pass.width, program.vocab
@@ -819,6 +816,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             low_rank(program, c)
         }
         Op::Exchange => exchange(&p::Exchange::of(words)),
+        Op::Spread => vector(program, c, 0, p::Spread::of(words).n),
         Op::Add | Op::SelectRows => Ok(()),
     }
 }

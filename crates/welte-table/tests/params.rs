@@ -34,6 +34,7 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::MatchSquares => p::MatchSquares::of(w).words(),
         Op::AltUpPredict => p::AltUpPredict::of(w).words(),
         Op::AltUpCorrect => p::AltUpCorrect::of(w).words(),
+        Op::Spread => p::Spread::of(w).words(),
         Op::Add => p::Add::of(w).words(),
         Op::Scale => p::Scale::of(w).words(),
         Op::SelectRows => p::SelectRows::of(w).words(),

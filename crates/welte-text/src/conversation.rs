@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The field of a part that is a control token of the model's family.
+pub(crate) const MARK: &str = "welte_mark";
+
 /// An image, a video or a sound in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
@@ -93,6 +96,9 @@ pub struct Message {
     pub content: String,
     /// Images and sounds in the text, in order.
     pub images: Vec<Image>,
+    /// Control tokens of the model's family in the text, in order, each before this byte of it and before an image there. None of them
+    /// comes from a request.
+    pub marks: Vec<(usize, &'static str)>,
     /// The reasoning before the text; empty if there is none.
     pub reasoning: String,
     /// Calls after the text.
@@ -133,6 +139,9 @@ impl Message {
             ..image
         });
         self.images.extend(moved);
+        let marks = other.marks.into_iter();
+        self.marks
+            .extend(marks.map(|(at, mark)| (at + before, mark)));
     }
 
     /// The content as a list of parts.
@@ -141,13 +150,20 @@ impl Message {
         if self.images.is_empty() {
             return json!([text(content)]);
         }
+        let mark =
+            |(at, mark): &(usize, &str)| (*at, json!({"type": "text", "text": mark, MARK: true}));
+        let medium = |image: &Image| (image.at, json!({"type": image.source.kind()}));
+        let marks = self.marks.iter().map(mark);
+        let mut all: Vec<(usize, Json)> = marks.chain(self.images.iter().map(medium)).collect();
+        // Marks stay before images at the same place.
+        all.sort_by_key(|(at, _)| *at);
         let (mut parts, mut from) = (Vec::new(), 0);
-        for image in &self.images {
-            let at = content.floor_char_boundary(image.at).max(from);
+        for (at, part) in all {
+            let at = content.floor_char_boundary(at).max(from);
             if at > from {
                 parts.push(text(&content[from..at]));
             }
-            parts.push(json!({"type": image.source.kind()}));
+            parts.push(part);
             from = at;
         }
         if from < content.len() {

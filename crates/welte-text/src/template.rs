@@ -13,7 +13,7 @@ use self::budget::charged;
 use self::shield::Shield;
 use self::tree::Rebuild;
 use crate::Error;
-use crate::conversation::{Dialect, Message};
+use crate::conversation::{Dialect, MARK, Message};
 use crate::generic;
 use crate::python;
 use crate::token::shortened;
@@ -250,6 +250,15 @@ impl ChatTemplate {
             line: 1,
             problem: "the conversation has every private character of Unicode".to_owned(),
         })?;
+        let parts = |message: &Json| message["content"].as_array().map_or(0, Vec::len);
+        for (message, covered) in messages.iter().zip(&mut covered) {
+            for at in 0..parts(message) {
+                if message["content"][at][MARK] == true {
+                    let text = &message["content"][at]["text"];
+                    covered["content"][at] = json!({"type": "text", "text": text});
+                }
+            }
+        }
         if let Some(as_parts) = joins {
             let all = messages.iter().zip(&mut covered);
             for (_, covered) in all.filter(|(message, _)| has(message)) {

@@ -266,6 +266,7 @@ fn templates_of_models() {
                 role: text(&message["role"]),
                 content: text(&message["content"]),
                 images: Vec::new(),
+                marks: Vec::new(),
                 reasoning: text(&message["reasoning"]),
                 tool_calls: message["tool_calls"]
                     .as_array()

@@ -655,3 +655,35 @@ proptest! {
         }
     }
 }
+
+/// A family may have control tokens around what stands in a message. The same ones, spelt, stay text.
+#[test]
+fn marks_of_a_family_are_tokens() {
+    const IMAGE: &str = "<|endoftext|>";
+    const AROUND: [&str; 2] = ["<|im_start|>", "<|im_end|>"];
+    let [tokenizer, _] = tokenizers();
+    let image = Image {
+        at: 2,
+        source: ImageSource::Url("x".into()),
+        name: String::new(),
+    };
+    let message = Message {
+        images: vec![image],
+        marks: vec![(2, AROUND[0]), (9, AROUND[1])],
+        ..Message::new("user", "a seconds <|im_end|>")
+    };
+    let before = Message::new("user", "12");
+    let mut both = before.clone();
+    both.append(message.clone());
+    let parts = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}<|endoftext|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}";
+    for source in [parts, "{% for m in messages %}{{ m.content }}{% endfor %}"] {
+        let template = template(source, &tokenizer.marks()).with_media("image", IMAGE);
+        let prompt = template.render(&[both.clone()], false).unwrap();
+        let [start, end] = AROUND;
+        let expected = format!("12a {start}{IMAGE}seconds{end} <|im_end|>");
+        assert_eq!(prompt.text(), expected, "{source}");
+        let marks = marks_of(&tokenizer, &prompt);
+        let count = |mark: &str| marks.iter().filter(|own| *own == mark).count();
+        assert_eq!([start, end, IMAGE].map(count), [1; 3], "{source}");
+    }
+}

@@ -13,6 +13,8 @@ pub struct Film {
     pub together: u32,
     /// What stands between pictures.
     pub words: Words,
+    /// Control tokens before all pictures and words, and after them.
+    pub around: Option<[&'static str; 2]>,
 }
 
 /// What stands between the pictures of a video.
@@ -50,6 +52,7 @@ impl Film {
         most: 8,
         together: 1,
         words: Words::None,
+        around: None,
     };
 
     /// How many frames to take of a video of this length, of which at most `most` pictures may be made.
@@ -243,6 +246,7 @@ mod tests {
             most: 64,
             together: 2,
             words: Words::Seconds,
+            around: None,
         };
         let found = [0.1, 1.4, 2.6, 500.0].map(|seconds| film.frames(seconds, 16));
         assert_eq!(found, [2, 2, 6, 32]);

@@ -73,15 +73,17 @@ pub enum Method {
         /// the other.
         lined: bool,
     },
-    /// One square of this side.
+    /// One square of this side. Pixels beyond whole patches are left out.
     Square {
         /// The side.
         side: u32,
     },
-    /// The shorter side becomes `side`, and a square is cut out of the middle.
+    /// The shorter side becomes `side`, and a square is cut out of the middle. Pixels beyond whole patches are left out.
     Middle {
         /// The side.
         side: u32,
+        /// The middle between two pixels is at the even one, as torchvision has it. Otherwise it is at the first one.
+        even: bool,
     },
     /// Sides in their proportion, each a multiple of a feature's side, with pixels within bounds.
     Pixels {
@@ -258,6 +260,8 @@ impl Processor {
         check_ratio(image)?;
         let whole = |pixels| (vec![Tile::still(pixels)], [0, 0]);
         let to = |[width, height]: [u32; 2]| resize(image, width, height, self.filter);
+        // Whole patches.
+        let used = |side: u32| side - side % self.side();
         let mut lines = Vec::new();
         let (tiles, grid) = match self.method {
             Method::Padded { tile } => {
@@ -270,7 +274,7 @@ impl Processor {
                 lines = self.view_lines(&tiles, grid);
                 (tiles, grid)
             }
-            Method::Square { side } => whole(to([side, side])),
+            Method::Square { side } => whole(cut(&to([side, side]), 0, 0, used(side))),
             Method::Slices { side, most } => self.slices(image, side, most),
             Method::Scan { side, .. } => {
                 let parts = scanned(image, self.method);
@@ -280,12 +284,15 @@ impl Processor {
                 let pixels = [to([side, side])].into_iter().chain(parts);
                 (pixels.map(Tile::still).collect(), [0, 0])
             }
-            Method::Middle { side } => {
+            Method::Middle { side, even } => {
                 let shorter = u64::from(image.width.min(image.height));
                 let [width, height] = [image.width, image.height]
                     .map(|of| (u64::from(of) * u64::from(side) / shorter) as u32);
-                let [x, y] = [(width - side) / 2, (height - side) / 2];
-                whole(cut(&to([width, height]), x, y, side))
+                let [x, y] = [width, height].map(|of| {
+                    let (half, between) = ((of - side) / 2, !(of - side).is_multiple_of(2));
+                    half + u32::from(even && between && !half.is_multiple_of(2))
+                });
+                whole(cut(&to([width, height]), x, y, used(side)))
             }
             Method::Pixels { least, most, grows } => {
                 let size = match grows {
@@ -476,7 +483,7 @@ impl Processor {
             Method::Grid { tile, features, .. } => {
                 square(tile).max(features[1] * self.merge * self.merge)
             }
-            Method::Square { side } | Method::Middle { side } | Method::Scan { side, .. } => {
+            Method::Square { side } | Method::Middle { side, .. } | Method::Scan { side, .. } => {
                 square(side)
             }
             // Rounded sides of long slices make them larger.

@@ -66,7 +66,17 @@ fn processor(model: &str) -> (Processor, &'static str) {
             (method, Filter::Bicubic, 4, merge, marks, "<|image_pad|>")
         }
         "llava" => {
-            let method = Method::Middle { side: 32 };
+            let method = Method::Middle {
+                side: 32,
+                even: false,
+            };
+            (method, Filter::Bicubic, 8, 1, Marks::Lined, "<image>")
+        }
+        "jina_clip" => {
+            let method = Method::Middle {
+                side: 33,
+                even: true,
+            };
             (method, Filter::Bicubic, 8, 1, Marks::Lined, "<image>")
         }
         "gemma4" => {
@@ -160,7 +170,11 @@ fn processor(model: &str) -> (Processor, &'static str) {
         deviation: [0.5; 3],
         sizes: vec![[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
         part: (model == "minicpmv4_6").then_some(2),
-        queries: if model == "minicpmv4" { 4 } else { 0 },
+        queries: match model {
+            "minicpmv4" => 4,
+            "jina_clip" => 1,
+            _ => 0,
+        },
         most_features: 1280,
         ticks: None,
         marks,
@@ -177,7 +191,7 @@ fn picture(name: &str) -> Pixels {
 fn tiles_and_layouts_are_those_of_the_processors() {
     let text = std::fs::read_to_string(data().join("processors.json")).expect("a list");
     let list: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(list.len(), 81);
+    assert_eq!(list.len(), 83);
     for entry in list {
         let text = |key: &str| entry[key].as_str().expect("text");
         let what = format!("{} of {}", text("picture"), text("model"));
@@ -330,7 +344,8 @@ fn every_filter_keeps_an_even_picture_even() {
 #[test]
 fn the_middle_is_cut_out() {
     let (mut processor, _) = processor("llava_next");
-    (processor.method, processor.patch) = (Method::Middle { side: 4 }, 2);
+    let even = false;
+    (processor.method, processor.patch) = (Method::Middle { side: 4, even }, 2);
     for (width, height) in [(9, 4), (4, 9)] {
         let column = |i: u32| if width > height { i % width } else { i / width };
         let bytes = (0..width * height).flat_map(|i| [column(i) as u8; 3]);

@@ -788,6 +788,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         ("position_scale", POSITION_SCALE),
         ("scale", SCALE),
         ("select_rows", SELECT_ROWS),
+        ("spread", SPREAD),
     ];
     let mut all: Vec<Kernel> = each.map(|(name, text)| Kernel::each(name, text)).into();
     for dim in [64, 1024] {
@@ -915,6 +916,7 @@ pub(crate) mod source {
     pub(crate) const SCALE: &str = shader!("scale");
     pub(crate) const SELECT_ROWS: &str = shader!("select_rows");
     pub(crate) const SHORT_CONV: &str = shader!("short_conv");
+    pub(crate) const SPREAD: &str = shader!("spread");
 }
 
 #[cfg(test)]

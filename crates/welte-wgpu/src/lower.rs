@@ -711,6 +711,7 @@ impl Lowering<'_> {
             Op::Add => each(name, source::ADD, params::Add::of(words).n),
             Op::Scale => each(name, source::SCALE, params::Scale::of(words).n),
             Op::SelectRows => each(name, source::SELECT_ROWS, params::SelectRows::of(words).n),
+            Op::Spread => each(name, source::SPREAD, params::Spread::of(words).n),
             Op::Gate => each(name, source::GATE, params::Gate::of(words).n),
             Op::Pool => (kernels::pool(), [1, 1]),
             Op::ShortConv => stateful(name, source::SHORT_CONV, params::ShortConv::of(words).n),

@@ -65,7 +65,8 @@ pub struct LoadOptions {
     /// Load the model's own draft layer, if its checkpoint has one and the device can guess with it
     /// ([`Speculation::Own`](crate::Speculation::Own)).
     pub draft_layer: bool,
-    /// A head that drafts for the model, trained for it: an EAGLE-3 head as GGUF file or directory.
+    /// A head that drafts for the model, trained for it: an EAGLE-3 head or a drafter of Gemma 4, as GGUF file or
+    /// directory.
     pub draft_head: Option<String>,
     /// Adapters that engines load at their start.
     pub adapters: Vec<AdapterSource>,

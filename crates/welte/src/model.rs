@@ -74,8 +74,6 @@ pub(crate) struct Inner {
     pub(crate) neighbour: Neighbour,
     no_images: Option<String>,
     no_sounds: Option<String>,
-    /// The tokens that the draft head knows, if it does not know all.
-    pub(crate) draft_tokens: Option<Vec<u32>>,
     /// It was loaded with a draft head.
     draft_head: bool,
     /// How its tensors are named.
@@ -122,13 +120,9 @@ fn with_draft(
     }
 }
 
-/// True if a source is an EAGLE-3 head ([`LoadOptions::draft_head`]) and no model.
+/// True if a source drafts for a model ([`LoadOptions::draft_head`]) and is none itself.
 pub fn is_draft_head(source: &str) -> Result<bool, Error> {
-    let checkpoint = open(source)?;
-    Ok(
-        checkpoint.tensor("fc.weight").is_some()
-            && checkpoint.tensor("model.norm.weight").is_none(),
-    )
+    Ok(welte_models::is_draft_head(&*open(source)?))
 }
 
 /// The fingerprint of a model with what its program adds to it: control vectors.
@@ -285,10 +279,6 @@ impl Model {
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let fingerprint = fingerprint.map(|print| steered(print, &plan.program));
-        let draft_tokens = match plan.program.pass(PassKind::Draft) {
-            Some(_) => spec.draft_tokens(checkpoint.as_ref())?,
-            None => None,
-        };
         let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
         if spec.has_draft_layer(checkpoint.as_ref()) {
             let said = match plan.program.pass(PassKind::Draft) {
@@ -336,7 +326,6 @@ impl Model {
                 neighbour,
                 no_images: found.missing,
                 no_sounds: found.deaf,
-                draft_tokens,
                 draft_head: options.draft_head.is_some(),
                 dialect: checkpoint.dialect(),
                 adapters,

@@ -234,6 +234,8 @@ pub struct Sense {
     most_bytes: usize,
     made: Mutex<Made>,
     most_held: usize,
+    /// What they see is a vector beside those of texts, and stands in no prompt.
+    apart: bool,
 }
 
 #[derive(Default)]
@@ -302,13 +304,31 @@ impl Sense {
             _ => None,
         };
         let found = own(own_mark).or_else(|| STAND_INS.into_iter().filter(known).find_map(own));
-        let (mark, placeholder) = found.ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             let what = encoder.what();
             wrong(format!(
                 "the vocabulary has no token {own_mark:?}, which stands for {what}"
             ))
         })?;
-        Ok(Sense {
+        Ok(Sense::with(encoder, tokenizer, found))
+    }
+
+    /// A sense that makes a vector of each picture, of as many values as those of texts have.
+    pub(crate) fn apart(encoder: Box<dyn MediaEncoder>, tokenizer: Arc<Tokenizer>) -> Sense {
+        // A prompt is this token alone.
+        let mark = (encoder.placeholder().to_string(), 0);
+        Sense {
+            apart: true,
+            ..Sense::with(encoder, tokenizer, mark)
+        }
+    }
+
+    fn with(
+        encoder: Box<dyn MediaEncoder>,
+        tokenizer: Arc<Tokenizer>,
+        (mark, placeholder): (String, u32),
+    ) -> Sense {
+        Sense {
             encoder,
             tokenizer,
             mark,
@@ -320,7 +340,13 @@ impl Sense {
             most_bytes: KEPT,
             made: Mutex::default(),
             most_held: HELD,
-        })
+            apart: false,
+        }
+    }
+
+    /// What they see is a vector beside those of texts, and can stand in no prompt beside other things.
+    pub fn are_apart(&self) -> bool {
+        self.apart
     }
 
     /// A sense that shares the device `near` with an engine.
@@ -421,6 +447,10 @@ impl Sense {
             _ => scenes.iter().filter(of_frames).count(),
         };
         let each = video.length / times.len().max(1) as u32;
+        let around = self.film().around;
+        if let Some([before, _]) = around {
+            message.marks.push((message.content.len(), before));
+        }
         for scene in scenes {
             let own = match scene {
                 Scene::Text(text) => {
@@ -439,6 +469,9 @@ impl Sense {
                 source: ImageSource::Clip(Arc::new(clip)),
                 name: name.to_string(),
             });
+        }
+        if let Some([_, after]) = around {
+            message.marks.push((message.content.len(), after));
         }
     }
 

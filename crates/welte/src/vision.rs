@@ -238,6 +238,11 @@ impl Vision {
         self.device
     }
 
+    /// No language model reads what it makes: a picture's only feature is a vector beside those of texts.
+    pub fn is_apart(&self) -> bool {
+        self.spec.is_of_class()
+    }
+
     /// The text that the chat template writes for a picture, and that the picture's layout replaces.
     pub fn placeholder(&self) -> &str {
         self.processor.marks.placeholder()

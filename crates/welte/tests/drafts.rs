@@ -1,8 +1,12 @@
 //! A smaller model, or a model's own draft layer, guesses: the texts stay those of plain decoding. `WELTE_TEST_DEVICE` names the device.
 
 mod common;
+#[path = "common/spy.rs"]
+mod spy;
 
 use common::*;
+use spy::{Spy, Watch};
+use std::sync::Arc;
 use welte::{
     DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome, Request, Speculated,
     Speculation, Stream,
@@ -145,6 +149,38 @@ fn guesses_of_an_own_draft_layer_are_verified() {
     }
 }
 
+/// A draft layer has seen nothing of a chain. Before it guesses again, the chain's last tokens are computed once more, with the same bits.
+#[test]
+fn the_end_of_a_chain_is_computed_again() {
+    let file = welte_goldens::Golden::new("drafts/glm4_moe/hf");
+    let own = model(file.path().to_str().unwrap(), |_| ());
+    let watch: Arc<Watch> = Arc::default();
+    let watched = watch.clone();
+    let wrap = move |context| -> Box<dyn welte::Context> {
+        Box::new(Spy::new(context, &watched, None, true))
+    };
+    // Fewer guesses than tokens that are computed again.
+    let how = with(EngineOptions::default(), |o| o.draft_max = 3);
+    let (engine, mut driver) = Engine::without_thread(&own, &how, Box::new(wrap)).unwrap();
+    let request = request(&own, 5, 180, 1);
+    let stream = engine.submit(request.clone()).unwrap();
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
+    let (_, outcome) = stream.complete().unwrap();
+    let plain = together(&self::engine(&own, None).unwrap(), &[request]);
+    assert_eq!(outcome.tokens, plain.0[0].tokens);
+    let rows = watch.rows.lock().unwrap();
+    let again = rows.windows(8).filter(|rows| {
+        let first = rows[0].position as usize;
+        let follow = rows.windows(2).all(|r| r[0].position + 1 == r[1].position);
+        let tokens = rows.iter().map(welte_table::Row::token);
+        let known = outcome.tokens.iter().skip(first.saturating_sub(5)).copied();
+        first >= 5 && follow && known.take(8).eq(tokens)
+    });
+    assert!(again.count() > 0);
+}
+
 /// Recurrent states go back after wrong guesses, alone and together, in small caches and after prefix hits.
 #[test]
 fn recurrent_models_take_wrong_guesses_back() {
@@ -187,8 +223,18 @@ fn recurrent_models_take_wrong_guesses_back() {
 /// An EAGLE-3 head that knows a part of the tokens guesses for a model, and the texts stay.
 #[test]
 fn guesses_of_a_head_are_verified() {
-    let file = welte_goldens::Golden::new("llama/hf");
-    let head = welte_goldens::Golden::new("drafts/eagle3/hf");
+    guesses_of("llama/hf", "drafts/eagle3/hf");
+}
+
+/// A drafter that attends to the model's keys and values guesses, and the texts stay.
+#[test]
+fn guesses_of_an_assistant_are_verified() {
+    guesses_of("gemma4/effective", "drafts/gemma4_assistant/hf");
+    guesses_of("gemma4/effective", "drafts/gemma4_assistant/f16.gguf");
+}
+
+fn guesses_of(target: &str, head: &str) {
+    let [file, head] = [target, head].map(welte_goldens::Golden::new);
     let path = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();
     assert!(welte::is_draft_head(&path(&head)).unwrap());
     assert!(!welte::is_draft_head(&path(&file)).unwrap());
@@ -220,6 +266,34 @@ fn guesses_of_a_head_are_verified() {
         .collect();
     assert_eq!(by_position.iter().sum::<u32>() as usize, accepted);
     assert!(by_position.is_sorted_by(|a, b| a >= b));
+}
+
+/// A drafter is no model, and drafts for the model that it was made for only.
+#[test]
+fn an_assistant_needs_its_model() {
+    let file = |name: &str| welte_goldens::Golden::new(name);
+    let text = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();
+    let head = file("drafts/gemma4_assistant/hf");
+    let refused = |model: &welte_goldens::Golden, head: Option<String>| {
+        let options = with(options(device()), |o| o.draft_head = head);
+        let loaded = Model::load(&text(model), &options, &mut |_| ());
+        loaded.err().expect("a refusal").to_string()
+    };
+    let why = refused(&head, None);
+    assert!(why.contains("name it with -md beside that model"), "{why}");
+    let why = refused(&file("llama/hf"), Some(text(&head)));
+    assert!(why.contains("drafts for Gemma 4, not for 'llama'"), "{why}");
+    // Narrower, and with other heads.
+    let why = refused(&file("gemma4/small-q8_0.gguf"), Some(text(&head)));
+    assert!(
+        why.contains("backbone_hidden_size: is 64; the model has a width of 32"),
+        "{why}"
+    );
+    let why = refused(&file("gemma4/mixture"), Some(text(&head)));
+    assert!(
+        why.contains("layer 2 reads 2 heads of 64 (window 0)"),
+        "{why}"
+    );
 }
 
 /// Guesses of the bundled model's drafter are right as often as they were when it was trained, alone and beside others that want fewer.

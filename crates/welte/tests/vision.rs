@@ -325,6 +325,16 @@ fn layouts_have_the_axes_and_reach_of_their_family() {
 }
 
 #[test]
+fn videos_of_glm_stand_between_its_control_tokens() {
+    let golden = welte_goldens::Golden::new("vision/glm_ocr/hf");
+    let film = open(golden.path(), "reference").film();
+    assert_eq!(
+        film.around,
+        Some(["<|begin_of_video|>", "<|end_of_video|>"])
+    );
+}
+
+#[test]
 fn models_without_eyes_have_none() {
     let golden = welte_goldens::Golden::new("qwen2/hf");
     let source = golden.path().to_str().expect("a path");

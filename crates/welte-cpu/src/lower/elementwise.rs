@@ -5,7 +5,7 @@ use super::{Lowered, Lowering, scratch_too_small};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::basic::{
-    Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
+    Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale, Spread,
 };
 use crate::ops::exchange::Exchange;
 use crate::ops::heads::{self, HeadsMatmul};
@@ -188,6 +188,20 @@ impl Lowering<'_> {
             y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
             n,
             bias: self.floats(l.command.weights[0], n)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn spread(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Spread::of(&l.command.params);
+        let (n, k) = (p.n as usize, p.k as usize);
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Spread(Spread {
+            x: self.float_rows(x, p.x_stride, k, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
+            k,
+            n,
+            map: self.floats(l.command.weights[0], n)?,
         }));
         Ok(())
     }

@@ -117,6 +117,7 @@ impl Lowering<'_> {
             Op::ActMul => self.act_mul(l),
             Op::Gate => self.gate(l),
             Op::Multiply => self.multiply(l),
+            Op::Spread => self.spread(l),
             Op::Cutoff => self.cutoff(l),
             Op::MatchSquares => self.match_squares(l),
             Op::AltUpPredict => self.altup_predict(l),

@@ -223,6 +223,33 @@ impl Bias {
     }
 }
 
+/// Puts values to their places; the others become the lowest float.
+pub(crate) struct Spread {
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
+    /// Values of a row of x, and of y.
+    pub(crate) k: usize,
+    pub(crate) n: usize,
+    /// Where in x each value of y is; negative: nowhere.
+    pub(crate) map: Floats,
+}
+
+impl Spread {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: both rows lie in their buffers, which differ; the map has n values.
+        let (x, y, map) = unsafe {
+            let (x, y) = (self.x.row(row, self.k), self.y.row_mut(row, self.n));
+            (x, y, self.map.get(self.n))
+        };
+        for (y, from) in y.iter_mut().zip(map.unwrap_or(&[])) {
+            let value = x.get(*from as usize).filter(|_| *from >= 0.0);
+            *y = value.copied().unwrap_or(f32::MIN);
+        }
+    }
+}
+
 pub(crate) struct ActMul {
     pub(crate) x: FloatRows,
     pub(crate) y: FloatRows,

@@ -221,8 +221,7 @@ impl Context for CudaContext {
     ) -> Result<(), DeviceError> {
         let program = self.loaded.program.clone();
         let plan = self.checks.step(&program, step, &StepOptions::default())?;
-        let whole = self.passes[plan.pass].width == program.vocab;
-        if self.passes[plan.pass].kind != PassKind::Draft || !whole || !self.drafts_ahead(step) {
+        if self.passes[plan.pass].kind != PassKind::Draft || !self.drafts_ahead(step) {
             return draft_by_steps(step, wanted, tokens, &mut |step, tokens| {
                 self.step(step, StepOptions::tokens(tokens)).map(drop)
             });

@@ -79,7 +79,7 @@ impl CudaContext {
         open.clear();
         open.extend(chosen.iter().map(|row| rows[*row as usize]));
         let begun = self.begin_draft(pass, rows, &chosen);
-        let made = begun.and_then(|()| self.go_on(pass, &open, wanted, most));
+        let made = begun.and_then(|()| self.go_on(pass, &open, wanted, most, step.stays));
         (self.chosen_rows, self.chained) = (chosen, open);
         // The outputs are those of the last guess.
         self.last = (pass, 0);
@@ -101,13 +101,14 @@ impl CudaContext {
     }
 
     /// Enqueues the choice of the tokens after `rows`, those of the output rows at hand, and the steps that go on with them. Returns the
-    /// number of the first token.
+    /// number of the first token. `stays` is that of the step ([`Step::stays`]).
     fn go_on(
         &mut self,
         pass: usize,
         rows: &[Row],
         wanted: &[u32],
         most: u32,
+        stays: Option<u32>,
     ) -> Result<u32, Error> {
         let (count, logits) = (rows.len() as u32, self.passes[pass].result);
         let first = self.serial.wrapping_add(1);
@@ -121,7 +122,8 @@ impl CudaContext {
             if nth > 0 {
                 self.launch_draft(pass, rows, rows.len())?;
             }
-            self.launch_sample(0, count, logits, 0, Guess::Chained)?;
+            let guess = stays.map_or(Guess::Moves, |before| Guess::Stays(before + nth));
+            self.launch_sample(0, count, logits, 0, guess)?;
         }
         self.serial = self.serial.wrapping_add(count * most);
         Ok(first)

@@ -1,4 +1,4 @@
-//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, add_feature, scale, select_rows, pool.
+//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, add_feature, spread, scale, select_rows, pool.
 
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -234,6 +234,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 ..a
             };
             stretched("add_feature", p.n, a)
+        }
+        Op::Spread => {
+            let p = params::Spread::of(words);
+            let (n, x_stride, y_stride) = (p.n, p.x_stride, p.y_stride);
+            #[rustfmt::skip]
+            let a = Args { n, x_stride, y_stride, ..a };
+            stretched("spread", n, a)
         }
         Op::SelectRows => {
             let p = params::SelectRows::of(words);

@@ -124,6 +124,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         | Op::Gate
         | Op::Add
         | Op::AddFeature
+        | Op::Spread
         | Op::Scale
         | Op::SelectRows
         | Op::Pool => basic::lower(cx, command, rows),

@@ -85,11 +85,24 @@ mirrored! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guess {
     /// They count.
-    No = 0,
+    No,
     /// They leave no trace in their slots.
-    Alone = 1,
+    Alone,
     /// So do these, and the rows of a draft step go on with them.
-    Chained = 2,
+    Moves,
+    /// Likewise, but the rows stay at their positions. So many guesses came before.
+    Stays(u32),
+}
+
+impl Guess {
+    fn word(self) -> u32 {
+        match self {
+            Guess::No => 0,
+            Guess::Alone => 1,
+            Guess::Moves => 2,
+            Guess::Stays(before) => 3 + before,
+        }
+    }
 }
 
 /// The structs that the kernels check.
@@ -269,7 +282,7 @@ impl SampleLaunch {
             row,
             logits,
             fault,
-            guess: guess as u32,
+            guess: guess.word(),
             slice: self.shapes[nth].slice,
             ..self.args
         };

@@ -52,7 +52,7 @@ pub(super) const NOMIC_BERT: Architecture = Architecture {
 pub(super) const JINA_V3: Architecture = Architecture {
     name: "jina-bert-v3",
     gguf: &["jina-bert-v3"],
-    hugging_face: &["jina_embeddings_v3"],
+    hugging_face: &["jina_embeddings_v3", "jina_clip"],
     hugging_face_names: Names {
         qkv: "encoder.layers.{}.mixer.Wqkv",
         o: "encoder.layers.{}.mixer.out_proj",

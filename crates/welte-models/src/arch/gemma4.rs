@@ -8,6 +8,7 @@ use crate::spec::{Act, LayerRope, LayerShape, Rope, Scaling};
 use crate::weights::scalar_name;
 use crate::{Error, ModelSpec, names};
 use welte_formats::checkpoint::Value;
+use welte_table::Sections;
 
 pub(super) const GEMMA4: Architecture = Architecture {
     name: "gemma4",
@@ -21,12 +22,44 @@ pub(super) const GEMMA4: Architecture = Architecture {
     ..GEMMA3
 };
 
+/// A drafter, none of whose layers has keys and values of its own.
+pub(crate) const GEMMA4_ASSISTANT: Architecture = Architecture {
+    name: "gemma4-assistant",
+    gguf: &["gemma4-assistant"],
+    hugging_face: &["gemma4_assistant", "gemma4_unified_assistant"],
+    finish: |spec, keys| {
+        spec.kv_sources = vec![u32::MAX; spec.layers as usize];
+        begin(spec, keys)?;
+        spec.logit_softcap = 0.0;
+        shapes(spec, keys)?;
+        ropes(spec, keys)?;
+        // The angle is that of the token which a row reads: one position after that of the row.
+        for rope in [Some(&mut spec.rope), spec.local_rope.as_mut()]
+            .into_iter()
+            .flatten()
+        {
+            rope.sections = Some(Sections::along(rope.rot));
+        }
+        mixture(spec, keys)
+    },
+    ..GEMMA4
+};
+
 /// The default head size of full layers.
 const GLOBAL_HEAD_DIM: u32 = 512;
 const MOST_HEADS: u32 = 1024;
 const MOST_FFN: u32 = 1 << 20;
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    begin(spec, keys)?;
+    share(spec, keys)?;
+    shapes(spec, keys)?;
+    ropes(spec, keys)?;
+    mixture(spec, keys)
+}
+
+/// What a model and its drafter have in common.
+fn begin(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     gemma::scaled_embedding(spec);
     spec.act = Act::GeluTanh;
     spec.post_norm = true;
@@ -49,10 +82,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let scalar = scalar_name(keys.checkpoint.dialect(), 0);
     let scalar = names::resolve(keys.checkpoint, &scalar);
     spec.layer_scalars = keys.checkpoint.tensor(&scalar).is_some();
-    share(spec, keys)?;
-    shapes(spec, keys)?;
-    ropes(spec, keys)?;
-    mixture(spec, keys)
+    Ok(())
 }
 
 /// Width of the embeddings per layer; 0 is none.
@@ -128,7 +158,9 @@ fn shapes(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let list: Vec<LayerShape> = all.clone().map(shaped).collect::<Result<_, _>>()?;
     // A layer reads the cache of the layer that it shares.
     for i in all.clone() {
-        let source = list[spec.kv_sources[i] as usize];
+        let Some(source) = list.get(spec.kv_sources[i] as usize) else {
+            continue;
+        };
         if (source.kv_heads, source.head_dim) != (list[i].kv_heads, list[i].head_dim) {
             let key = keys.name("attention.head_count_kv", "num_key_value_heads");
             let problem =

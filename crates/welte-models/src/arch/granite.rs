@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::llama;
 use crate::keys::Keys;
 use crate::spec::MOST_LAYERS;
-use crate::vision::projectors;
+use crate::vision::{layers_in_gguf, projectors};
 use crate::{Error, ModelSpec};
 
 pub(super) const GRANITE: Architecture = Architecture {
@@ -21,15 +21,22 @@ pub(super) const GRANITE: Architecture = Architecture {
 
 /// Granite Vision 4 adds parts of features before some of the layers.
 fn parts_of_features(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
-    if keys.text("general.architecture")? != Some("granite4_vision") {
+    let before: Vec<u32> = if keys.is_gguf() {
+        match layers_in_gguf(keys)? {
+            Some(layers) => layers,
+            None => return Ok(()),
+        }
+    } else if keys.text("general.architecture")? == Some("granite4_vision") {
+        let layers = keys.size("vision_config.num_hidden_layers", Some(12), MOST_LAYERS)?;
+        let before = projectors(keys, layers)?.into_iter().map(|one| one.before);
+        before.collect()
+    } else {
         return Ok(());
-    }
-    let layers = keys.size("vision_config.num_hidden_layers", Some(12), MOST_LAYERS)?;
-    let before = projectors(keys, layers)?.into_iter().map(|one| one.before);
-    let before: Vec<u32> = before.collect();
+    };
     if let Some(last) = before.last().filter(|last| **last > spec.layers) {
+        let key = keys.name("deepstack_mapping", "spatial_target_layers");
         let problem = format!("names layer {last} of {}", spec.layers);
-        return Err(keys.error("spatial_target_layers", problem));
+        return Err(keys.error(&key, problem));
     }
     // The first part takes the place of an embedding.
     spec.deep_features = before[1..].iter().map(|layer| layer - 1).collect();

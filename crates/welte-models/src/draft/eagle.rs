@@ -124,6 +124,7 @@ pub(super) fn read_eagle(
         spec,
         names: own,
         eagle: Some(eagle),
+        assistant: None,
     })
 }
 
@@ -186,7 +187,7 @@ fn taps(model: &ModelSpec, keys: &Keys<'_>) -> Result<Vec<u32>, Error> {
 }
 
 /// The tokens that a head knows. Directories have their distances from the head's own numbers, GGUF files the tokens.
-pub(super) fn tokens(
+pub(crate) fn tokens(
     head: &dyn Checkpoint,
     count: u32,
     vocab: u32,

@@ -1,6 +1,6 @@
 //! Finds the draft layer of a checkpoint.
 
-use super::{DraftNames, DraftSpec, eagle};
+use super::{DraftNames, DraftSpec, assistant, eagle};
 use crate::names::resolve;
 use crate::{Error, LayerKind, LayerRope, ModelSpec};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
@@ -74,14 +74,6 @@ impl ModelSpec {
         matches!(self.draft(checkpoint), Ok(Some(_)))
     }
 
-    /// The tokens that a draft head knows, by their numbers in its guesses; `None`: all.
-    pub fn draft_tokens(&self, checkpoint: &dyn Checkpoint) -> Result<Option<Vec<u32>>, Error> {
-        match (checkpoint.draft(), self.draft(checkpoint)?) {
-            (Some(head), Some(draft)) => eagle::tokens(head, draft.spec.vocab, self.vocab),
-            _ => Ok(None),
-        }
-    }
-
     /// The first of the checkpoint's draft layers. It has the shape of the layers with attention and, if there are any, experts.
     pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Result<Option<DraftSpec>, Error> {
         // These parts follow the layer's number, which the draft layer has not.
@@ -92,6 +84,9 @@ impl ModelSpec {
             && self.per_layer_width == 0
             && !self.alone;
         if let Some(head) = checkpoint.draft() {
+            if assistant::is_assistant(head) {
+                return assistant::read_assistant(self, head).map(Some);
+            }
             return eagle::read_eagle(self, head, plain).map(Some);
         }
         let Some(names) = DraftNames::of(checkpoint, self.layers).filter(|_| plain) else {
@@ -113,6 +108,7 @@ impl ModelSpec {
             spec,
             names,
             eagle: None,
+            assistant: None,
         }))
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct DraftPlaces {
     pub(crate) joined: BufferRef,
     /// The hidden states of output rows.
     pub(crate) chosen: BufferRef,
+    /// The logits of all tokens.
+    pub(crate) logits: BufferRef,
 }
 
 impl Emitter<'_> {
@@ -28,19 +30,20 @@ impl Emitter<'_> {
         let (dim, count) = (self.spec.dim, eagle.taps.len() as u32);
         for (nth, _) in (0..).zip(&eagle.taps).filter(|(_, tap)| **tap == layer) {
             let place = super::at(captured, nth * dim);
-            self.copy_rows("tap", (self.set.x, dim), (place, count * dim));
+            self.copy_rows("tap", dim, (self.set.x, dim), (place, count * dim));
         }
     }
 
-    /// y = x, of rows as wide as the stream, so far apart.
+    /// y = x, of n floats of each row, so far apart.
     fn copy_rows(
         &mut self,
         what: &str,
+        n: u32,
         (x, x_stride): (BufferRef, u32),
         (y, y_stride): (BufferRef, u32),
     ) {
         let params = p::Multiply {
-            n: self.spec.dim,
+            n,
             x_stride,
             y_stride,
         };
@@ -89,49 +92,61 @@ impl Emitter<'_> {
         let (set, spec) = (self.set, self.spec);
         let (dim, taps) = (spec.dim, self.places.taps.unwrap_or(BufferRef::NONE));
         let eagle = weights.eagle.as_ref();
+        // The width of an embedding and of a hidden state.
+        let wide = if weights.up.is_some() { model.dim } else { dim };
+        let [first, second] = [0, wide].map(|at| super::at(places.joined, at));
+        let (embedded, stride) = match weights.norms {
+            Some(_) => (set.norm, wide),
+            None => (first, 2 * wide),
+        };
         let embed = p::Embed {
             n: eagle.map_or(spec.vocab, |eagle| eagle.vocab),
-            k: dim,
+            k: wide,
             scale: model.embedding_scale / model.residual_scale,
-            x_stride: dim,
+            x_stride: stride,
         };
         let table = [weights.model.embed];
-        let buffers = [self.places.tokens, set.norm];
+        let buffers = [self.places.tokens, embedded];
         self.out
             .push("embedding", Op::Embed, &table, &buffers, embed.words());
-        let halves = [
-            ("embedding norm", weights.embedding_norm, set.norm, 0),
-            ("hidden norm", weights.hidden_norm, taps, dim),
-        ];
-        for (what, norm, x, at) in halves {
-            let y = super::at(places.joined, at);
-            let rms = spec.norm == NormKind::Rms;
-            let strides = [dim, 2 * dim];
-            self.out
-                .norm_strided(what, (norm, rms), (dim, spec.stream_eps()), [x, y], strides);
-        }
-        match (eagle, weights.model.layers.first()) {
-            (Some(eagle), Some(layer)) => {
-                if eagle.adds_to_norm {
-                    self.norm("hidden norm", weights.hidden_norm, taps, set.x);
-                } else {
-                    self.copy_rows("hidden state", (taps, dim), (set.x, dim));
-                }
-                self.eagle_layer(layer, places.joined);
-            }
-            (None, Some(layer)) => {
-                let join = p::Matmul {
-                    n: dim,
-                    k: 2 * dim,
-                    x_stride: 2 * dim,
-                    y_stride: dim,
-                };
-                let (matrix, buffers) = ([weights.join], [places.joined, set.x]);
+        let rms = spec.norm == NormKind::Rms;
+        let (size, strides) = ((wide, spec.stream_eps()), [wide, 2 * wide]);
+        if let Some([embedding, hidden]) = weights.norms {
+            let halves = [
+                ("embedding norm", embedding, embedded, first),
+                ("hidden norm", hidden, taps, second),
+            ];
+            for (what, norm, x, y) in halves {
                 self.out
-                    .push("join", Op::Matmul, &matrix, &buffers, join.words());
-                self.layer(0, layer);
+                    .norm_strided(what, (norm, rms), size, [x, y], strides);
             }
-            (_, None) => {}
+        } else {
+            self.copy_rows("hidden state", wide, (taps, wide), (second, 2 * wide));
+        }
+        if let Some(eagle) = eagle {
+            match weights.norms {
+                Some([_, norm]) if eagle.adds_to_norm => {
+                    self.norm("hidden norm", norm, taps, set.x);
+                }
+                _ => self.copy_rows("hidden state", dim, (taps, dim), (set.x, dim)),
+            }
+        } else {
+            let join = p::Matmul {
+                n: dim,
+                k: 2 * wide,
+                x_stride: 2 * wide,
+                y_stride: dim,
+            };
+            let (matrix, buffers) = ([weights.join], [places.joined, set.x]);
+            self.out
+                .push("join", Op::Matmul, &matrix, &buffers, join.words());
+        }
+        for (index, layer) in weights.model.layers.iter().enumerate() {
+            match eagle {
+                Some(_) => self.eagle_layer(layer, places.joined),
+                None => self.layer(index, layer),
+            }
+            self.per_layer(index, layer);
         }
         self.out.part = ModelPart::Head;
         let select = p::SelectRows {
@@ -142,11 +157,35 @@ impl Emitter<'_> {
         let buffers = [set.x, places.chosen];
         self.out
             .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
-        match (eagle, weights.model.final_norm) {
-            (None, Some(norm)) => self.norm("tap", norm, places.chosen, taps),
-            _ => self.copy_rows("tap", (places.chosen, dim), (taps, dim)),
+        match (eagle, weights.up, weights.model.final_norm) {
+            (_, Some(up), Some(norm)) => {
+                self.norm("tap norm", norm, places.chosen, set.norm);
+                let matmul = p::Matmul {
+                    n: wide,
+                    k: dim,
+                    x_stride: dim,
+                    y_stride: wide,
+                };
+                let buffers = [set.norm, taps];
+                self.out
+                    .push("tap", Op::Matmul, &[up], &buffers, matmul.words());
+            }
+            (None, _, Some(norm)) => self.norm("tap", norm, places.chosen, taps),
+            _ => self.copy_rows("tap", dim, (places.chosen, dim), (taps, dim)),
         }
-        let (width, result) = self.head(places.chosen);
+        let (mut width, mut result) = self.head(places.chosen);
+        if let Some((map, vocab)) = eagle.and_then(|eagle| Some((eagle.map?, eagle.vocab))) {
+            let spread = p::Spread {
+                n: vocab,
+                k: width,
+                x_stride: width,
+                y_stride: vocab,
+            };
+            let buffers = [result, places.logits];
+            self.out
+                .push("all tokens", Op::Spread, &[map], &buffers, spread.words());
+            (width, result) = (vocab, places.logits);
+        }
         self.out
             .pass(PassKind::Draft, (rows, outputs), (width, result))
     }

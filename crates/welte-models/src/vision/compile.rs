@@ -240,8 +240,13 @@ impl Emitter<'_> {
         }
         if let Some(queries) = &weights.queries {
             self.ask(queries);
-        } else if !weights.tap_norms.is_empty() {
+        } else if weights.linear1.n == 0 {
             let n = spec.tapped();
+            let x = if spec.taps.is_empty() {
+                set.x
+            } else {
+                set.states
+            };
             let pool = p::Pool {
                 n,
                 kind: 3,
@@ -250,7 +255,7 @@ impl Emitter<'_> {
                 y_stride: n,
                 group: 1,
             };
-            let buffers = [set.states, set.result];
+            let buffers = [x, set.result];
             self.out
                 .push("features", Op::Pool, &[], &buffers, pool.words());
         } else if weights.deep.is_empty() {
@@ -330,6 +335,9 @@ impl Emitter<'_> {
             &buffers,
             params.words(),
         );
+        if let Some(norm) = own.inner_norm {
+            self.norm("norm within attention", norm, spec.eps, set.norm, set.norm);
+        }
         // The queries are not read again.
         self.linear("attention output", &own.o, (set.norm, dim), (set.qkv, dim));
         self.scale("attention scale", own.scale, set.qkv);
@@ -366,6 +374,11 @@ impl Emitter<'_> {
             self.act("activation", spec.act, set.wide, ffn);
             set.wide
         };
+        if let Some(norm) = layer.inner_norm {
+            let norm = (norm, spec.rms);
+            let what = "norm within feed-forward";
+            self.out.norm(what, norm, (ffn, spec.eps), [h, h]);
+        }
         self.linear("down", &layer.down, (h, ffn), (set.norm, dim));
         self.scale("feed-forward scale", layer.scale, set.norm);
         if let Some(norm) = layer.post_norm {
@@ -771,8 +784,9 @@ impl Emitter<'_> {
             self.out
                 .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
-        if let Some(bias) = linear.bias {
-            self.bias(&format!("{what} bias"), bias, y, (linear.n, y_stride));
+        for own in &linear.biases {
+            let what = format!("{what} bias");
+            self.bias(&what, own.weight, at(y, own.at), (own.n, y_stride));
         }
         for (first, n, limits) in &linear.makes {
             self.limit(what, *limits, at(y, *first), (*n, y_stride));

@@ -30,8 +30,10 @@ pub(super) struct Family {
     /// What patches know of their places besides rotary positions.
     pub(super) places: Places,
     pub(super) rotation: Rotation,
-    /// RMS norms and gated feed-forward parts, in place of layer norms and plain ones.
+    /// RMS norms in place of layer norms.
     pub(super) rms: bool,
+    /// Gated feed-forward parts in place of plain ones.
+    pub(super) gated: bool,
     /// A norm stands before the layers.
     pub(super) first_norm: bool,
     /// Queries and keys of each head are normed.
@@ -51,6 +53,7 @@ pub(super) struct Family {
 #[derive(Clone, Copy)]
 pub(super) struct Tower {
     pub(super) layers: (&'static str, u32),
+    /// A key that ends in `width` has the values of a head.
     pub(super) heads: (&'static str, u32),
     pub(super) dim: (&'static str, u32),
     /// The width of the feed-forward parts. A key that ends in `ratio` has their part of `dim`.
@@ -152,6 +155,8 @@ pub(super) enum Projector {
     Queries,
     /// One, then a gated feed-forward part whose width has this key of the encoder.
     Gated(&'static str, u32),
+    /// None.
+    Nothing,
 }
 
 const SIGLIP: Tower = Tower {
@@ -223,6 +228,7 @@ const IDEFICS3: Family = Family {
     places: Places::Fixed,
     rotation: Rotation::None,
     rms: false,
+    gated: false,
     first_norm: false,
     head_norms: false,
     video: false,
@@ -270,6 +276,7 @@ const PIXTRAL: Family = Family {
     places: Places::None,
     rotation: Rotation::Alternating,
     rms: true,
+    gated: true,
     first_norm: true,
     projector: Projector::Wide,
     ..IDEFICS3
@@ -305,6 +312,7 @@ const GLM4V: Family = Family {
     },
     places: Places::Cubic,
     rms: true,
+    gated: true,
     first_norm: true,
     pool: Pool::ByValue,
     projector_norm: ProjectorNorm::Projected,
@@ -334,12 +342,36 @@ const GRANITE4: Family = Family {
     family: VisionFamily::Granite4,
     title: "Granite Vision 4",
     hugging_face: &["granite4_vision"],
-    gguf: &[],
+    gguf: &["granite4_vision"],
     names: &names::GRANITE4,
+    gguf_names: &names::GGUF_GRANITE4,
     tower: SIGLIP,
     merge: Merge::Fixed(1),
     gguf_merge: Merge::Fixed(1),
     places: Places::None,
+    ..IDEFICS3
+};
+
+const JINA_CLIP: Family = Family {
+    family: VisionFamily::JinaClip,
+    title: "jina-clip",
+    hugging_face: &["jina_clip"],
+    gguf: &[],
+    names: &names::JINA_CLIP,
+    tower: Tower {
+        layers: ("layers", 12),
+        heads: ("head_width", 64),
+        dim: ("width", 768),
+        ffn: ("mlp_ratio", 4),
+        act: VisionAct::Silu,
+        eps: ("", 1e-6),
+        ..SIGLIP
+    },
+    merge: Merge::Fixed(1),
+    gguf_merge: Merge::Fixed(1),
+    rotation: Rotation::Axes,
+    gated: true,
+    projector: Projector::Nothing,
     ..IDEFICS3
 };
 
@@ -395,6 +427,7 @@ static ALL: &[Family] = &[
         places: Places::Sums,
         rotation: Rotation::Halves,
         rms: true,
+        gated: true,
         head_norms: true,
         pool: Pool::Mean,
         ..IDEFICS3
@@ -408,6 +441,7 @@ static ALL: &[Family] = &[
         names: &names::QWEN2_5,
         tower: QWEN_TOWER,
         rms: true,
+        gated: true,
         ..QWEN2
     },
     Family {
@@ -544,17 +578,20 @@ static ALL: &[Family] = &[
         projector: Projector::Two,
         ..IDEFICS3
     },
+    JINA_CLIP,
     GRANITE4,
     Family {
         family: VisionFamily::Granite4Queries,
         title: "",
         hugging_face: &[],
+        gguf: &[],
         ..GRANITE4
     },
     Family {
         family: VisionFamily::Granite4Tower,
         title: "",
         hugging_face: &[],
+        gguf: &[],
         places: Places::Fixed,
         ..GRANITE4
     },
@@ -581,6 +618,7 @@ static ALL: &[Family] = &[
         places: Places::None,
         rotation: Rotation::Row,
         rms: true,
+        gated: true,
         ..IDEFICS3
     },
     SAM,

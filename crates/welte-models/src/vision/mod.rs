@@ -13,7 +13,7 @@ mod weights;
 mod windows;
 
 pub use compile::compile_vision;
-pub(crate) use granite::projectors;
+pub(crate) use granite::{layers_in_gguf, projectors};
 pub use read::{unknown_vision, vision_spec};
 pub use weights::{learned_ends, learned_positions, learned_queries, learned_windows};
 
@@ -85,6 +85,9 @@ pub enum VisionFamily {
     SamHalf,
     /// PaddleOCR-VL: SigLIP with positions that are learned and rotary; a norm of each patch, the vectors side by side, two matrices.
     PaddleOcr,
+    /// jina-clip: EVA-02, with positions that are learned and rotary and norms within attention and feed-forward parts. The class's row
+    /// is the only feature, and no language model reads it: it is a vector beside those of texts.
+    JinaClip,
 }
 
 /// What patches know of their places besides rotary positions.
@@ -189,6 +192,8 @@ pub struct VisionSpec {
     pub positions: u32,
     /// The base of rotary positions.
     pub theta: f32,
+    /// What lines and columns are multiplied by before patches turn.
+    pub pace: f32,
     /// Rotated pairs are neighbours.
     pub interleaved: bool,
     /// Each half of a head turns by itself.
@@ -350,9 +355,15 @@ impl VisionSpec {
         u32::from(self.class) + self.queries
     }
 
+    /// The class's row is the only feature of a tile.
+    pub fn is_of_class(&self) -> bool {
+        self.family == VisionFamily::JinaClip
+    }
+
     /// Features of a tile with this many patches.
     pub fn features_of(&self, patches: u32) -> u32 {
         match self.queries {
+            _ if self.is_of_class() => 1,
             0 => patches / self.group(),
             queries => queries,
         }

@@ -18,6 +18,10 @@ pub(super) struct VisionNames {
     pub(super) head_norms: [&'static str; 2],
     /// Norms of what attention and feed-forward parts add.
     pub(super) post_norms: [&'static str; 2],
+    /// Norms of what heads find, and of what is between the matrices of a feed-forward part.
+    pub(super) inner_norms: [&'static str; 2],
+    /// Biases of queries, keys and values, where they have names of their own; full names.
+    pub(super) qkv_biases: [&'static str; 3],
     pub(super) v: &'static str,
     pub(super) o: &'static str,
     pub(super) gate: &'static str,
@@ -80,6 +84,8 @@ pub(super) const SIGLIP: VisionNames = VisionNames {
     k: "encoder.layers.{}.self_attn.k_proj",
     head_norms: ["", ""],
     post_norms: ["", ""],
+    inner_norms: ["", ""],
+    qkv_biases: ["", "", ""],
     v: "encoder.layers.{}.self_attn.v_proj",
     o: "encoder.layers.{}.self_attn.out_proj",
     gate: "",
@@ -362,6 +368,27 @@ pub(super) const PADDLE_OCR: VisionNames = VisionNames {
     ..SIGLIP
 };
 
+/// EVA-02, as jina-clip has it.
+pub(super) const JINA_CLIP: VisionNames = VisionNames {
+    patch: "patch_embed.proj",
+    position: "pos_embed",
+    class: "cls_token",
+    norm1: "blocks.{}.norm1",
+    norm2: "blocks.{}.norm2",
+    q: "blocks.{}.attn.q_proj",
+    k: "blocks.{}.attn.k_proj",
+    v: "blocks.{}.attn.v_proj",
+    o: "blocks.{}.attn.proj",
+    inner_norms: ["blocks.{}.attn.inner_attn_ln", "blocks.{}.mlp.ffn_ln"],
+    qkv_biases: ["blocks.{}.attn.q_bias", "", "blocks.{}.attn.v_bias"],
+    gate: "blocks.{}.mlp.w1",
+    up: "blocks.{}.mlp.w2",
+    down: "blocks.{}.mlp.w3",
+    last_norm: "norm",
+    linear1: "",
+    ..SIGLIP
+};
+
 /// SAM as transformers writes it.
 pub(super) const SAM: VisionNames = VisionNames {
     patch: "vision_tower.sam_encoder.patch_embed.projection",
@@ -547,6 +574,8 @@ pub(super) const GGUF: VisionNames = VisionNames {
     k: "v.blk.{}.attn_k",
     head_norms: ["v.blk.{}.attn_q_norm", "v.blk.{}.attn_k_norm"],
     post_norms: ["v.blk.{}.attn_post_norm", "v.blk.{}.ffn_post_norm"],
+    inner_norms: ["", ""],
+    qkv_biases: ["", "", ""],
     v: "v.blk.{}.attn_v",
     o: "v.blk.{}.attn_out",
     gate: "v.blk.{}.ffn_gate",
@@ -584,6 +613,11 @@ pub(super) const GGUF_GEMMA3: VisionNames = VisionNames {
 pub(super) const GGUF_GEMMA4: VisionNames = VisionNames {
     last_norm: "",
     linear1: "mm.input_projection",
+    ..GGUF
+};
+
+pub(super) const GGUF_GRANITE4: VisionNames = VisionNames {
+    last_norm: "",
     ..GGUF
 };
 

@@ -228,8 +228,18 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         keys.size(if known { &full } else { &other }, Some(default), most)
     };
     let layers = size(tower.layers, MOST_LAYERS)?;
-    let heads = size(tower.heads, MOST_HEADS)?;
     let dim = size(tower.dim, MOST_DIM)?;
+    let heads = match tower.heads {
+        (key, default) if key.ends_with("width") => {
+            let head = size((key, default), dim)?;
+            if !dim.is_multiple_of(head) || dim / head > MOST_HEADS {
+                let problem = format!("heads of {head} of {dim} values");
+                return Err(keys.error("vision encoder", problem));
+            }
+            dim / head
+        }
+        sized => size(sized, MOST_HEADS)?,
+    };
     let ffn = match tower.ffn {
         (key, default) if key.ends_with("ratio") => {
             let ratio = keys.positive(&format!("vision_config.{key}"), Some(default.into()))?;
@@ -329,7 +339,10 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     }
     // LLaVA may leave out the default of LLaMA.
     let default = (family == VisionFamily::Llava).then_some(4096);
-    let width = keys.size("hidden_size", default, 1 << 16)?;
+    let width = match family {
+        VisionFamily::JinaClip => plain_jina_clip(keys, dim)?,
+        _ => keys.size("hidden_size", default, 1 << 16)?,
+    };
     let act_key = format!("vision_config.{}", tower.act_key);
     let theta = "vision_config.rope_parameters.rope_theta";
     let normed = keys.bool("projector_use_layernorm")?.unwrap_or(true);
@@ -343,7 +356,7 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         eps: eps as f32,
         projector_eps: own.projector_eps(projector_eps as f32),
         rms: own.rms,
-        gated: own.rms,
+        gated: own.gated,
         act: act(keys, &act_key, tower.act)?,
         projector_act: act(keys, "projector_hidden_act", VisionAct::Gelu)?,
         patch,
@@ -363,14 +376,21 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         merge,
         positions: own.positions(side),
         theta: keys.positive(theta, Some(own.theta().into()))? as f32,
-        interleaved: own.rotation == Rotation::Turns,
+        pace: match family {
+            // Places of pictures of this size stand for those of the pictures that the encoder was trained with first.
+            VisionFamily::JinaClip => {
+                size(("pt_hw_seq_len", 16), MOST_SIDE)? as f32 / side.max(1) as f32
+            }
+            _ => 1.0,
+        },
+        interleaved: own.rotation == Rotation::Turns || family == VisionFamily::JinaClip,
         by_halves: false,
         window,
         whole,
         deep,
         // One state that is the last one needs no place of its own.
         taps: if taps.len() > 1 { taps } else { Vec::new() },
-        class: clip || family == VisionFamily::InternVl,
+        class: clip || matches!(family, VisionFamily::InternVl | VisionFamily::JinaClip),
         line_end: said == "llava_next",
         width,
         hidden: match own.projector {
@@ -406,6 +426,42 @@ fn plain_gemma4(keys: &Keys<'_>, dim: u32, heads: u32) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Refuses what no published jina-clip has. The width of its vectors.
+fn plain_jina_clip(keys: &Keys<'_>, dim: u32) -> Result<u32, Error> {
+    // What it must be, and what it is without the key.
+    let flags = [
+        ("naive_swiglu", true, false),
+        ("subln", true, false),
+        ("rope_embeddings", true, false),
+        ("intp_freq", true, false),
+        ("post_norm", false, false),
+        ("qkv_bias", true, true),
+    ];
+    for (key, wanted, default) in flags {
+        let key = format!("vision_config.{key}");
+        if keys.bool(&key)?.unwrap_or(default) != wanted {
+            return Err(keys.error(&key, format!("is not supported; it must be {wanted}")));
+        }
+    }
+    for key in ["vision_config.ls_init_value", "vision_config.proj_type"] {
+        if keys.value(key).is_some() {
+            return Err(keys.error(key, "is not supported; it must be null"));
+        }
+    }
+    let (image, text) = ("vision_config.embed_dim", "hidden_size");
+    let width = keys.size(image, Some(768), MOST_DIM)?;
+    for (what, wanted) in [
+        ("the encoder's width", dim),
+        ("vectors of texts", keys.size(text, None, 1 << 16)?),
+    ] {
+        if width != wanted {
+            let problem = format!("is {width}, and {what} {wanted}, which is not supported");
+            return Err(keys.error(image, problem));
+        }
+    }
+    Ok(width)
 }
 
 /// Whether the encoder of LLaVA is CLIP and not SigLIP.
@@ -604,7 +660,10 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
     let last = [names.linear2, names.linear1]
         .into_iter()
         .find(|name| !name.is_empty());
-    let last = weight(last.unwrap_or_default(), 0);
+    let last = match last {
+        Some(last) => weight(last, 0),
+        None => granite::GGUF_OUT.into(),
+    };
     let info = keys.checkpoint.tensor(&last);
     let info = info.ok_or_else(|| keys.error(&last, "is missing"))?;
     let width = match own.projector {
@@ -637,7 +696,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         eps,
         projector_eps: own.projector_eps(eps),
         rms: own.rms,
-        gated: own.rms,
+        gated: own.gated,
         act,
         projector_act: VisionAct::Gelu,
         patch,
@@ -649,6 +708,7 @@ fn gguf(keys: &Keys<'_>) -> Result<Option<VisionSpec>, Error> {
         merge,
         positions: own.positions(side),
         theta: own.theta(),
+        pace: 1.0,
         interleaved: matches!(own.rotation, Rotation::Alternating | Rotation::Turns),
         // Its converter has moved the pairs that turn by columns to the front.
         by_halves: said == Some("kimik25"),

@@ -150,6 +150,7 @@ fn sam(keys: &Keys<'_>) -> Result<VisionSpec, Error> {
         merge: 1,
         positions: side * side,
         theta: 10000.0,
+        pace: 1.0,
         interleaved: false,
         by_halves: false,
         window,
@@ -199,36 +200,31 @@ fn convolution(
     })
 }
 
-/// The second encoder is CLIP, whose class becomes no feature.
-fn with_clip(keys: &Keys<'_>, first: VisionSpec) -> Result<VisionSpec, Error> {
-    let own = Tensors::of(keys, VisionFamily::DeepSeekOcr);
+/// What both kinds of a second encoder have in common. `hugging_face` is the key of the number of heads.
+fn second(
+    keys: &Keys<'_>,
+    family: VisionFamily,
+    (hugging_face, heads): (&str, u32),
+    first: VisionSpec,
+) -> Result<VisionSpec, Error> {
+    let own = Tensors::of(keys, family);
     let names = own.names;
     let [dim, _] = own.shape(&weight(names.patch, 0), [MOST_DIM, u32::MAX])?;
-    let [places, _] = own.matrix(names.position, 0)?;
-    let side = places.saturating_sub(1).isqrt();
-    let layers = own.layers(names.norm1);
     let key = if keys.is_gguf() {
         "clip.vision.attention.head_count"
     } else {
-        "vision_config.width.clip-l-14-224.heads"
+        hugging_face
     };
-    let heads = keys.size(key, Some(16), MOST_HEADS)?;
+    let heads = keys.size(key, Some(heads), MOST_HEADS)?;
     let [ffn, _] = own.matrix(names.up, 0)?;
     let [width, _] = own.matrix(names.linear1, 0)?;
     Ok(VisionSpec {
-        family: VisionFamily::DeepSeekOcr,
-        layers,
+        family,
+        layers: own.layers(names.norm1),
         dim,
         heads,
         kv_heads: heads,
         ffn: ffn.min(MOST_FFN),
-        eps: 1e-5,
-        act: VisionAct::QuickGelu,
-        image: side * first.patch,
-        positions: side * side,
-        taps: vec![layers, 0],
-        class: true,
-        line_end: true,
         separator: true,
         width,
         hidden: width,
@@ -238,41 +234,48 @@ fn with_clip(keys: &Keys<'_>, first: VisionSpec) -> Result<VisionSpec, Error> {
     })
 }
 
+/// The second encoder is CLIP, whose class becomes no feature.
+fn with_clip(keys: &Keys<'_>, first: VisionSpec) -> Result<VisionSpec, Error> {
+    let family = VisionFamily::DeepSeekOcr;
+    let heads = ("vision_config.width.clip-l-14-224.heads", 16);
+    let spec = second(keys, family, heads, first)?;
+    let own = Tensors::of(keys, family);
+    let [places, _] = own.matrix(own.names.position, 0)?;
+    let side = places.saturating_sub(1).isqrt();
+    Ok(VisionSpec {
+        eps: 1e-5,
+        act: VisionAct::QuickGelu,
+        image: side * spec.patch,
+        positions: side * side,
+        taps: vec![spec.layers, 0],
+        class: true,
+        line_end: true,
+        ..spec
+    })
+}
+
 /// The second encoder is a language model, whose queries become features.
 fn with_language_model(keys: &Keys<'_>, first: VisionSpec) -> Result<VisionSpec, Error> {
-    let own = Tensors::of(keys, VisionFamily::DeepSeekOcr2);
-    let names = own.names;
-    let [dim, _] = own.shape(&weight(names.patch, 0), [MOST_DIM, u32::MAX])?;
-    let key = if keys.is_gguf() {
-        "clip.vision.attention.head_count"
-    } else {
-        "vision_config.encoder_config.num_attention_heads"
-    };
-    let heads = keys.size(key, Some(14), MOST_HEADS)?;
-    let [k, _] = own.matrix(names.k, 0)?;
+    let family = VisionFamily::DeepSeekOcr2;
+    let heads = ("vision_config.encoder_config.num_attention_heads", 14);
+    let spec = second(keys, family, heads, first)?;
+    let own = Tensors::of(keys, family);
+    let [k, _] = own.matrix(own.names.k, 0)?;
+    let (dim, heads) = (spec.dim, spec.heads);
     let kv_heads = (k / (dim / heads).max(1)).max(1);
     if !dim.is_multiple_of(heads) || !heads.is_multiple_of(kv_heads) {
         let problem = format!("{heads} heads over {kv_heads} of {dim} values");
         return Err(keys.error("vision encoder", problem));
     }
-    let sets = names.queries.queries.iter();
+    let sets = own.names.queries.queries.iter();
     let sets = sets.map(|name| Ok(own.shape(name, [MOST_QUERIES, MOST_DIM])?[0]));
     let query_sets = sets.collect::<Result<Vec<u32>, Error>>()?;
     let number = |key: &str, default: f64| {
-        keys.positive(
-            &format!("vision_config.encoder_config.{key}"),
-            Some(default),
-        )
+        let key = format!("vision_config.encoder_config.{key}");
+        keys.positive(&key, Some(default))
     };
-    let [ffn, _] = own.matrix(names.up, 0)?;
-    let [width, _] = own.matrix(names.linear1, 0)?;
     Ok(VisionSpec {
-        family: VisionFamily::DeepSeekOcr2,
-        layers: own.layers(names.norm1),
-        dim,
-        heads,
         kv_heads,
-        ffn: ffn.min(MOST_FFN),
         eps: number("rms_norm_eps", 1e-6)? as f32,
         rms: true,
         gated: true,
@@ -280,11 +283,6 @@ fn with_language_model(keys: &Keys<'_>, first: VisionSpec) -> Result<VisionSpec,
         theta: number("rope_parameters.rope_theta", 1e6)? as f32,
         queries: query_sets.iter().copied().max().unwrap_or(0),
         query_sets,
-        separator: true,
-        width,
-        hidden: width,
-        step: 2,
-        first: Some(Box::new(first.clone())),
-        ..first
+        ..spec
     })
 }

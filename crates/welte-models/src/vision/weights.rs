@@ -20,7 +20,7 @@ pub(super) struct Linear {
     /// Limits of what it makes, each with the first value and how many.
     pub(super) makes: Vec<(u32, u32, Limits)>,
     pub(super) pieces: Vec<OutputPart>,
-    pub(super) bias: Option<WeightId>,
+    pub(super) biases: Vec<OutputPart>,
     pub(super) n: u32,
     pub(super) k: u32,
 }
@@ -30,6 +30,8 @@ pub(super) struct Layer {
     pub(super) norm: NormWeights,
     pub(super) up: Linear,
     pub(super) down: Linear,
+    /// A norm before the last matrix.
+    pub(super) inner_norm: Option<NormWeights>,
     /// The factor of what it adds, and its norm.
     pub(super) scale: Option<WeightId>,
     pub(super) post_norm: Option<NormWeights>,
@@ -41,6 +43,8 @@ pub(super) struct Attention {
     pub(super) o: Linear,
     /// Norms of a head's queries and keys.
     pub(super) head_norms: Option<[WeightId; 2]>,
+    /// A norm of what heads find.
+    pub(super) inner_norm: Option<NormWeights>,
     /// The factor of what it adds, and its norm.
     pub(super) scale: Option<WeightId>,
     pub(super) post_norm: Option<NormWeights>,
@@ -56,7 +60,7 @@ impl Linear {
         reads: Vec::new(),
         makes: Vec::new(),
         pieces: Vec::new(),
-        bias: None,
+        biases: Vec::new(),
         n: 0,
         k: 0,
     };
@@ -179,18 +183,15 @@ impl Taker<'_> {
             (at - n, *n, *makes)
         });
         let makes = makes.filter(|(_, _, makes)| limited(makes)).collect();
-        let biases = named(bias);
-        let has = biases.iter().all(|(name, _)| self.collector.has(name));
+        let named = named(bias);
+        let has = named.iter().all(|(name, _)| self.collector.has(name));
+        let biases = named.into_iter().map(|(name, n)| (has, name, n));
         let label = format!("{label} bias");
         Ok(Linear {
             reads,
             makes,
             pieces,
-            bias: if has {
-                Some(self.collector.vector(&label, &biases, 0.0)?)
-            } else {
-                None
-            },
+            biases: self.collector.biases(&label, &biases.collect::<Vec<_>>())?,
             n: parts.iter().map(|part| part.1).sum(),
             k,
         })
@@ -262,8 +263,14 @@ impl Taker<'_> {
             None => vec![(q, dim), (k, kv), (v, kv)],
         };
         let [gate, mut up, mut down] = [names.gate, names.up, names.down].map(name);
-        let [of_scales, of_heads, of_posts] =
-            [names.scales, names.head_norms, names.post_norms].map(|pair| pair.map(name));
+        let [of_scales, of_heads, of_posts, inner] = [
+            names.scales,
+            names.head_norms,
+            names.post_norms,
+            names.inner_norms,
+        ]
+        .map(|pair| pair.map(name));
+        let qkv_biases = names.qkv_biases.map(name);
         let swapped = |name: &str| {
             let info = self.collector.checkpoint.tensor(&weight(name, 0));
             info.is_some_and(|info| (info.n, info.k) == (dim as usize, ffn as usize))
@@ -296,14 +303,27 @@ impl Taker<'_> {
             let second = self.norm(&label("norm after feed-forward"), &second, 0.0)?;
             post_norm = [Some(first), Some(second)];
         }
-        let qkv = self.linear(&label("qkv"), &qkv, dim)?;
+        let mut qkv = self.linear(&label("qkv"), &qkv, dim)?;
+        if names.qkv_biases != [""; 3] {
+            let own = names.qkv_biases.iter().zip(qkv_biases).zip([dim, kv, kv]);
+            let own = own.map(|((template, name), n)| (!template.is_empty(), name, n));
+            let own: Vec<_> = own.collect();
+            qkv.biases = self.collector.biases(&label("qkv bias"), &own)?;
+        }
+        let mut inner_norm = [None; 2];
+        if !names.inner_norms[0].is_empty() {
+            let [first, second] = inner;
+            let first = self.norm(&label("norm within attention"), &first, 0.0)?;
+            let label = label("norm within feed-forward");
+            inner_norm = [Some(first), Some(self.norm_of(&label, &second, ffn, 0.0)?)];
+        }
         let windowed = self.spec.window.is_some() && !self.spec.whole.contains(&index);
         let distances = self.distances(index, windowed)?;
         let absent = if distances.is_some() && windowed {
             // Converted and original files alike have a bias.
             let problem = "lacks a bias, which is not supported".to_string();
             let fault = self.collector.fault(&label("qkv"), problem);
-            qkv.bias.ok_or(fault)?
+            qkv.biases.first().ok_or(fault)?.weight
         } else {
             NO_WEIGHT
         };
@@ -318,6 +338,7 @@ impl Taker<'_> {
                 qkv,
                 o: self.linear(&label("attention output"), &[(o, dim)], dim)?,
                 head_norms,
+                inner_norm: inner_norm[0],
                 scale: scale[0],
                 post_norm: post_norm[0],
                 distances,
@@ -326,6 +347,7 @@ impl Taker<'_> {
             norm: self.norm(&label("feed-forward norm"), &norm2, 0.0)?,
             up: self.linear(&label("up"), &up, dim)?,
             down: self.linear(&label("down"), &[(down, dim)], ffn)?,
+            inner_norm: inner_norm[1],
             scale: scale[1],
             post_norm: post_norm[1],
         })
@@ -350,7 +372,7 @@ impl Taker<'_> {
             reads: Vec::new(),
             makes: Vec::new(),
             pieces,
-            bias: None,
+            biases: Vec::new(),
             n,
             k,
         };
@@ -367,6 +389,7 @@ impl Taker<'_> {
             qkv: self.linear("qkv of neighbours", &qkv, dim)?,
             o: self.linear("output of neighbours", &[(o, dim)], dim)?,
             head_norms: None,
+            inner_norm: None,
             scale: None,
             post_norm: None,
             distances: None,
@@ -506,7 +529,7 @@ impl Taker<'_> {
                 reads: Vec::new(),
                 makes: Vec::new(),
                 pieces: self.collector.joined_rows(label, &[rows], width)?,
-                bias: None,
+                biases: Vec::new(),
                 n: width,
                 k: width,
             });
@@ -556,7 +579,7 @@ impl Taker<'_> {
             reads: Vec::new(),
             makes: Vec::new(),
             pieces: vec![OutputPart { weight, n, at: 0 }],
-            bias: None,
+            biases: Vec::new(),
             n,
             k,
         })
@@ -643,7 +666,7 @@ impl Taker<'_> {
                 reads: Vec::new(),
                 makes: Vec::new(),
                 pieces,
-                bias: None,
+                biases: Vec::new(),
                 n: dim,
                 k: values,
             })
@@ -695,7 +718,9 @@ impl Taker<'_> {
         };
         let mut tap_norms = Vec::new();
         for one in spec.windows.iter().flat_map(|windows| &windows.projectors) {
-            let name = format!("{}norm", granite::prefix(self.collector.checkpoint, one));
+            let checkpoint = self.collector.checkpoint;
+            let before = granite::prefix(checkpoint, one);
+            let name = format!("{before}{}", granite::ProjectorNames::of(checkpoint).norm);
             tap_norms.push(self.norm("norm of a state", &name, 0.0)?);
         }
         let projector_norm = self.projector(names.projector_norm);
@@ -731,7 +756,9 @@ impl Taker<'_> {
         let first = self.projector(names.linear1);
         // What the first matrix makes, if another one follows.
         let n = match own.projector {
-            Projector::One | Projector::Transposed | Projector::Queries => None,
+            Projector::One | Projector::Transposed | Projector::Queries | Projector::Nothing => {
+                None
+            }
             Projector::Gated(..) => Some(width),
             _ => Some(spec.hidden),
         };
@@ -812,7 +839,7 @@ fn frequencies(spec: &VisionSpec) -> Vec<f32> {
         Rotation::Halves => quarter.map(|i| power(2 * i, head / 2)).collect(),
         Rotation::Row => (0..head / 2).map(|i| power(2 * i, head)).collect(),
         _ => {
-            let each = quarter.map(|i| power(2 * i, head / 2));
+            let each = quarter.map(|i| spec.pace * power(2 * i, head / 2));
             each.clone().chain(each).collect()
         }
     }
@@ -887,9 +914,10 @@ pub fn learned_windows(
         let row = rows.flat_map(|row| each.iter().map(move |table| &table[row * dim..][..dim]));
         Ok::<_, Error>(row.flatten().copied().collect())
     };
+    let names = granite::ProjectorNames::of(checkpoint);
     Ok([
-        read("query", own.queries)?,
-        read("image_positions", own.patches)?,
+        read(names.queries, own.queries)?,
+        read(names.positions, own.patches)?,
     ])
 }
 

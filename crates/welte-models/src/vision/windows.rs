@@ -1,6 +1,6 @@
 //! The programs of queries in windows: among each other, and with the patches of their window.
 
-use super::granite::prefix;
+use super::granite::{ProjectorNames, prefix};
 use super::weights::{Linear, Taker, taker};
 use super::{VisionFamily, VisionSpec, Windows};
 use crate::Error;
@@ -17,15 +17,15 @@ struct Attention {
     norm: NormWeights,
 }
 
-/// The weights of a projector's attention of this name.
-fn attention(taker: &mut Taker<'_>, layer: &str, name: &str) -> Result<Attention, Error> {
+/// The weights of a projector's attention with these names.
+fn attention(taker: &mut Taker<'_>, before: &str, names: &[&str; 5]) -> Result<Attention, Error> {
     let dim = taker.spec.dim;
-    let own = |part: &str| format!("{layer}{name}.{part}");
-    let qkv = ["query", "key", "value"].map(|part| (own(&format!("attention.{part}")), dim));
+    let [q, k, v, o, norm] = names.map(|name| format!("{before}{name}"));
+    let qkv = [q, k, v].map(|name| (name, dim));
     Ok(Attention {
         qkv: taker.linear("qkv of queries", &qkv, dim)?,
-        o: taker.linear("output of queries", &[(own("output.dense"), dim)], dim)?,
-        norm: taker.norm_of("norm after attention", &own("output.LayerNorm"), dim, 0.0)?,
+        o: taker.linear("output of queries", &[(o, dim)], dim)?,
+        norm: taker.norm_of("norm after attention", &norm, dim, 0.0)?,
     })
 }
 
@@ -52,12 +52,11 @@ impl Emitter<'_> {
             self.out
                 .push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
         }
-        if let Some(bias) = linear.bias {
-            let params = p::Bias {
-                n: linear.n,
-                y_stride,
-            };
-            self.out.push(what, Op::Bias, &[bias], &[y], params.words());
+        for own in &linear.biases {
+            let (n, y) = (own.n, at(y, own.at));
+            let params = p::Bias { n, y_stride };
+            self.out
+                .push(what, Op::Bias, &[own.weight], &[y], params.words());
         }
     }
 
@@ -151,12 +150,9 @@ pub(super) fn compile(
     let result = add("prompt.result", outputs, spec.feature_values());
     let mut taker = taker(spec, checkpoint);
     let nothing = taker.constant("nothing", vec![0.0; all as usize], Usage::Lookup);
-    let layers = windows.projectors.iter().map(|one| {
-        let before = prefix(checkpoint, one);
-        let layer = format!("{before}qformer.encoder.layer.0.");
-        (before, layer)
-    });
-    let layers: Vec<(String, String)> = layers.collect();
+    let names = ProjectorNames::of(checkpoint);
+    let prefixes = windows.projectors.iter().map(|one| prefix(checkpoint, one));
+    let prefixes: Vec<String> = prefixes.collect();
     let embed = p::Embed {
         n: 1,
         k: all,
@@ -165,10 +161,10 @@ pub(super) fn compile(
     };
     let pass = if among {
         let mut own = Vec::new();
-        for (before, layer) in &layers {
-            let first = format!("{before}qformer.layernorm");
+        for before in &prefixes {
+            let first = format!("{before}{}", names.first_norm);
             let norm = taker.norm_of("norm of queries", &first, dim, 0.0)?;
-            own.push((norm, attention(&mut taker, layer, "attention")?));
+            own.push((norm, attention(&mut taker, before, &names.among)?));
         }
         let mut e = Emitter {
             spec,
@@ -193,16 +189,13 @@ pub(super) fn compile(
         let middle = add("prompt.middle", outputs, dim);
         let up = add("prompt.up", outputs, spec.ffn);
         let mut own = Vec::new();
-        for (before, layer) in &layers {
-            let named = |part: &str| format!("{layer}{part}");
-            let attention = attention(&mut taker, layer, "crossattention")?;
-            let wide = [(named("intermediate_query.dense"), spec.ffn)];
-            let up = taker.linear("up", &wide, dim)?;
-            let down = [(named("output_query.dense"), dim)];
-            let down = taker.linear("down", &down, spec.ffn)?;
-            let last = named("output_query.LayerNorm");
-            let last = taker.norm_of("last norm", &last, dim, 0.0)?;
-            let out = [(format!("{before}out_linear"), spec.width)];
+        for before in &prefixes {
+            let named = |part: &str| format!("{before}{part}");
+            let attention = attention(&mut taker, before, &names.across)?;
+            let up = taker.linear("up", &[(named(names.up), spec.ffn)], dim)?;
+            let down = taker.linear("down", &[(named(names.down), dim)], spec.ffn)?;
+            let last = taker.norm_of("last norm", &named(names.last_norm), dim, 0.0)?;
+            let out = [(named(names.out), spec.width)];
             let out = taker.linear("projection", &out, dim)?;
             own.push((attention, up, down, last, out));
         }

@@ -2,12 +2,14 @@
 
 use super::layer::{DraftWeights, EagleWeights, Layer, Weights, layer};
 use super::{Collector, NormWeights, RopeConstants, Rows};
-use crate::Error;
-use crate::draft::{DraftSpec, Eagle};
+use crate::arch::GEMMA4_ASSISTANT;
+use crate::draft::{Assistant, DraftSpec, Eagle, draft_tokens};
 use crate::names::{Names, weight};
 use crate::weights::EncoderWeights;
-use welte_formats::checkpoint::Checkpoint;
-use welte_table::{Usage, WeightId};
+use crate::{Error, ModelSpec};
+use welte_formats::DRAFT;
+use welte_formats::checkpoint::{Checkpoint, TOKEN_MAP};
+use welte_table::{Format, Source, Usage, WeightId, WeightSpec};
 
 /// What it shares with the model.
 pub(crate) struct Shared {
@@ -32,6 +34,9 @@ pub(super) fn collect(
     names: &Names,
     shared: Shared,
 ) -> Result<DraftWeights, Error> {
+    if let (Some(assistant), Some(head)) = (&draft.assistant, c.checkpoint.draft()) {
+        return assistant_weights(c, &draft.spec, assistant, head, shared);
+    }
     let (spec, own) = (&draft.spec, &draft.names);
     let norm = |c: &mut Collector<'_>, what: &str, name: &str| {
         c.norm(&format!("draft {what}"), name, 0, spec)
@@ -87,6 +92,7 @@ pub(super) fn collect(
             dim: spec.dim,
             eps: spec.eps,
             vocab: eagle.vocab,
+            map: map(c, spec.vocab, eagle.vocab)?,
         }),
         None => None,
     };
@@ -106,9 +112,9 @@ pub(super) fn collect(
     let embed = table("embedding", &own.embed, all, Usage::Lookup, shared.embed)?;
     let head = table("head", &own.head, spec.vocab, Usage::Matrix, shared.head)?;
     Ok(DraftWeights {
-        embedding_norm,
-        hidden_norm,
+        norms: Some([embedding_norm, hidden_norm]),
         join,
+        up: None,
         eagle,
         model: Weights {
             embed,
@@ -119,6 +125,96 @@ pub(super) fn collect(
             layers: vec![layer],
             final_norm,
             head,
+            scores: None,
+            encoder: EncoderWeights::default(),
+            head_bias: Vec::new(),
+            draft: None,
+        },
+    })
+}
+
+/// Where the head has each of the model's tokens, if it knows a part of them.
+fn map(c: &mut Collector<'_>, known: u32, vocab: u32) -> Result<Option<WeightId>, Error> {
+    let head = c.checkpoint.draft();
+    let Some(tokens) = head
+        .map(|head| draft_tokens(head, known, vocab))
+        .transpose()?
+    else {
+        return Ok(None);
+    };
+    let Some(tokens) = tokens else {
+        if known == vocab {
+            return Ok(None);
+        }
+        let problem = format!("is missing; the head knows {known} of {vocab} tokens");
+        return Err(c.fault(TOKEN_MAP, problem));
+    };
+    let mut places = vec![-1.0; vocab as usize];
+    for (place, token) in tokens.into_iter().enumerate() {
+        places[token as usize] = place as f32;
+    }
+    Ok(Some(c.push(WeightSpec {
+        name: "draft tokens".into(),
+        format: Format::F32,
+        n: 1,
+        k: vocab,
+        usage: Usage::Vector,
+        add: 0.0,
+        source: Source::Constant(places),
+    })))
+}
+
+/// The weights of an assistant, which has a checkpoint of its own and shares the model's embedding.
+fn assistant_weights(
+    c: &mut Collector<'_>,
+    spec: &ModelSpec,
+    assistant: &Assistant,
+    head: &dyn Checkpoint,
+    shared: Shared,
+) -> Result<DraftWeights, Error> {
+    let names = GEMMA4_ASSISTANT.names(head.dialect());
+    let mut own = Collector::new(head);
+    own.list = std::mem::take(&mut c.list);
+    let first = own.list.len();
+    let matrix = |own: &mut Collector<'_>, what: &str, name: &str, n: u32, k: u32| {
+        own.matrix(what, Usage::Matrix, &format!("{name}.weight"), n, k)
+    };
+    let (dim, wide) = (spec.dim, shared.dim);
+    let join = matrix(&mut own, "join", assistant.down, dim, 2 * wide)?;
+    let up = matrix(&mut own, "hidden state", assistant.up, wide, dim)?;
+    let table = if spec.tied { names.embed } else { names.head };
+    let table = matrix(&mut own, "head", table, spec.vocab, dim)?;
+    let layers = (0..spec.layers).map(|i| layer(&mut own, spec, names, i));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let final_norm = Some(own.norm("head norm", names.final_norm, 0, spec)?);
+    let ropes = [Some(&spec.rope), spec.local_rope.as_ref()];
+    let ropes = ropes.map(|rope| {
+        let what = "rope frequencies";
+        own.rope_constants(what, rope.unwrap_or(&spec.rope), shared.context)
+    });
+    let [rope_constants, local_rope_constants] = ropes;
+    for weight in &mut own.list[first..] {
+        weight.name.insert_str(0, "draft ");
+        if let Source::Parts(parts) | Source::Transposed(parts) = &mut weight.source {
+            let tensors = parts.iter_mut().map(|part| &mut part.tensor);
+            tensors.for_each(|name| name.insert_str(0, DRAFT));
+        }
+    }
+    c.list = own.list;
+    Ok(DraftWeights {
+        norms: None,
+        join,
+        up: Some(up),
+        eagle: None,
+        model: Weights {
+            embed: shared.embed,
+            rope_constants: rope_constants?,
+            local_rope_constants: local_rope_constants?,
+            per_layer: None,
+            altup: None,
+            layers,
+            final_norm,
+            head: table,
             scores: None,
             encoder: EncoderWeights::default(),
             head_bias: Vec::new(),

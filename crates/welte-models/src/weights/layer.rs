@@ -72,12 +72,12 @@ pub(crate) struct Weights {
 pub(crate) struct DraftWeights {
     /// The layer, with the embedding that it reads, its last norm and its head.
     pub(crate) model: Weights,
-    /// The norm of what the embedding yields.
-    pub(crate) embedding_norm: NormWeights,
-    /// The norm of the hidden state that it reads.
-    pub(crate) hidden_norm: NormWeights,
+    /// The norms of what the embedding yields and of the hidden state that it reads.
+    pub(crate) norms: Option<[NormWeights; 2]>,
     /// From both, one after the other, to the stream. Of EAGLE-3: from the taps to the hidden state.
     pub(crate) join: WeightId,
+    /// From an assistant's hidden state to the width of the model's.
+    pub(crate) up: Option<WeightId>,
     pub(crate) eagle: Option<EagleWeights>,
 }
 
@@ -95,6 +95,8 @@ pub(crate) struct EagleWeights {
     pub(crate) eps: f32,
     /// Tokens of the model.
     pub(crate) vocab: u32,
+    /// Where the head has each of them, if it knows a part.
+    pub(crate) map: Option<WeightId>,
 }
 
 /// Collects the weights of a layer.

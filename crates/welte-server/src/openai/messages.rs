@@ -45,6 +45,7 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
     let message = Message {
         content,
         images,
+        marks: Vec::new(),
         reasoning: reasoning.or(other).unwrap_or_default(),
         tool_calls,
         tool_call_id: fields.take("tool_call_id")?,

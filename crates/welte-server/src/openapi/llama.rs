@@ -106,7 +106,7 @@ pub(super) const EXTRAS: &[Field] = &[
     ),
     (
         "lora",
-        "object[]",
+        "AdapterScale[]",
         "id and scale of an adapter: this one in place of the model's",
     ),
     (
@@ -333,19 +333,24 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
             ("lora_name", "!string", "the adapter's name"),
         ]],
     ),
-    get(
-        "/lora-adapters",
-        "llama.cpp",
-        "The adapters, and how strong each is for requests that choose none",
-    ),
     Endpoint {
-        method: "post",
+        answer: &[("", "object[]", "")],
         ..get(
             "/lora-adapters",
             "llama.cpp",
-            "Choose the adapter of requests that choose none: a list of id and scale",
+            "The adapters, and how strong each is for requests that choose none",
         )
     },
+    post(
+        "/lora-adapters",
+        "llama.cpp",
+        "Choose the adapter of requests that choose none",
+        &[&[(
+            "",
+            "AdapterScale[]",
+            "one adapter; the others have a scale of 0",
+        )]],
+    ),
     get("/props", "llama.cpp", "The model and the default options"),
     get("/slots", "llama.cpp", "The slots"),
     get("/metrics", "llama.cpp", "Figures for Prometheus"),

@@ -147,6 +147,9 @@ fn operation(endpoint: &Endpoint, strict: bool) -> Value {
 }
 
 fn body(endpoint: &Endpoint, strict: bool) -> Value {
+    if let [[("", kind, meaning)]] = endpoint.body {
+        return schema(kind, meaning);
+    }
     let (mut fields, mut required) = (Map::new(), Vec::new());
     for (name, kind, meaning) in endpoint.body.iter().copied().flatten() {
         let kind = kind.strip_prefix('!').map_or_else(
@@ -190,6 +193,9 @@ fn answer(endpoint: &Endpoint) -> Value {
         "/metrics" => return json!({ "type": "string" }),
         "/slots" | "/embedding" | "/embeddings" => return json!({ "type": "array" }),
         _ => {}
+    }
+    if let [("", kind, meaning)] = endpoint.answer {
+        return schema(kind, meaning);
     }
     let field = |(name, kind, _): &Field| (name.to_string(), schema(kind, ""));
     let fields: Map<String, Value> = endpoint.answer.iter().map(field).collect();

@@ -168,6 +168,7 @@ pub(super) fn schemas(images: bool, sounds: bool) -> Value {
             { "type": "array", "minItems": 1, "maxItems": 64, "items": some },
             { "type": "array", "minItems": 1, "items": { "type": "integer", "minimum": 0 } },
         ] },
+        "AdapterScale": object(json!({ "id": { "type": "integer", "minimum": 0 }, "scale": { "type": "number" } }), &["id"]),
         "Document": { "anyOf": [text, object(json!({ "text": text }), &["text"])] },
     })
 }

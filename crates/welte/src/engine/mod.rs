@@ -179,7 +179,7 @@ impl Handle {
             speculator,
         );
         if matches!(speculation, Speculation::Own) {
-            scheduler.guess_with_own(program, model.inner.draft_tokens.as_deref());
+            scheduler.guess_with_own(program);
         }
         if let Some(watcher) = &options.prefix_changes {
             scheduler.watch(watcher.clone());

@@ -480,6 +480,18 @@ impl Pages {
         }
     }
 
+    /// The first position whose row finds all that it attends to: windowed caches have given back what lies further back.
+    pub(crate) fn first_computable(&self, sequence: &Sequence) -> usize {
+        let of_cache = |(kind, list): (&Kind, &Vec<u32>)| match kind {
+            Kind::Attention {
+                window: window @ 1..,
+            } => first_whole(*window, self.page, list),
+            _ => 0,
+        };
+        let caches = self.kinds.iter().zip(&sequence.lists);
+        caches.map(of_cache).max().unwrap_or(0)
+    }
+
     /// Gives back the pages of a windowed cache that no later row reads.
     fn drop_before_window(&mut self, cache: usize, sequence: &mut Sequence) {
         let Kind::Attention {
@@ -589,5 +601,26 @@ fn swap_states(lists: &mut [Vec<u32>], copies: &mut [u32]) {
         if let Some(own) = list.first_mut().filter(|_| *copy != NO_PAGE) {
             std::mem::swap(own, copy);
         }
+    }
+}
+
+/// The first position whose window holds no page that was given back.
+fn first_whole(window: usize, page: usize, list: &[u32]) -> usize {
+    match list.iter().take_while(|entry| **entry == NO_PAGE).count() {
+        0 => 0,
+        dropped => dropped * page + window - 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_may_not_begin_in_a_dropped_page() {
+        assert_eq!(first_whole(20, 16, &[7, 8, 9]), 0);
+        // Position 51 sees 32 to 51.
+        assert_eq!(first_whole(20, 16, &[NO_PAGE, NO_PAGE, 9, 4]), 51);
+        assert_eq!(first_whole(1, 16, &[NO_PAGE, 9]), 16);
     }
 }

@@ -156,10 +156,9 @@ impl Scheduler {
     }
 
     /// Guesses with the program's draft pass. `tokens` are those that it knows, if it does not know all.
-    pub(crate) fn guess_with_own(&mut self, program: &Program, tokens: Option<&[u32]>) {
-        self.own = program
-            .pass(PassKind::Draft)
-            .map(|_| Own::new(program, tokens));
+    pub(crate) fn guess_with_own(&mut self, program: &Program) {
+        let pass = program.pass(PassKind::Draft);
+        self.own = pass.map(|_| Own::new(program));
     }
 
     /// Tells of the prefixes that come and go.

@@ -285,6 +285,13 @@ impl Sequence {
         self.computed < self.target()
     }
 
+    /// Computes its generated tokens again from this one on.
+    pub(crate) fn look_back(&mut self, first: usize) {
+        let generated = |key: &&Key| **key & GENERATED != 0;
+        let last = self.keys[first.min(self.computed)..self.computed].iter();
+        self.computed -= last.rev().take_while(generated).count();
+    }
+
     /// True if a chain can go on with it.
     pub(crate) fn is_decoding(&self) -> bool {
         !self.is_filling() && !self.stalled && !self.rests

@@ -160,7 +160,14 @@ impl Found {
         let file = beside_directory(path, origin);
         let name = path.to_string_lossy();
         let opened = Vision::open(origin, file, &of_media(options, model.2, model.0));
-        let sense = |vision| sense(Box::new(vision), &name, origin, tokenizer, model.1);
+        let sense = |vision: Vision| {
+            if vision.is_apart() {
+                let origin = origin.to_string();
+                let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
+                return Ok(Sense::apart(Box::new(vision), tokenizer));
+            }
+            sense(Box::new(vision), &name, origin, tokenizer, model.1)
+        };
         match opened.and_then(|vision| vision.map(sense).transpose()) {
             Ok(Some(eyes)) => Ok(Some(eyes)),
             Ok(None) => {
@@ -224,8 +231,15 @@ fn of_encoder(name: &str, program: &Program, bytes: u64) -> String {
         bytes => format!(" ({} besides the plan)", human(bytes)),
     };
     let (rows, width) = (program.feature_count(), program.feature_width());
-    let room = human(4 * u64::from(rows) * width);
-    format!("{name}{besides}; room for {rows} rows ({room})")
+    let room = match rows {
+        // Images have vectors of their own.
+        0 => String::new(),
+        rows => format!(
+            "; room for {rows} rows ({})",
+            human(4 * u64::from(rows) * width)
+        ),
+    };
+    format!("{name}{besides}{room}")
 }
 
 /// The encoder's file, unless it is the model's own directory.

@@ -1,7 +1,7 @@
 //! Images and sounds in the prompts of a model.
 
 use super::Model;
-use crate::{Dictated, Dictation, Error, Glimpse, MediaEncoder, Prompt, Seen, Sense};
+use crate::{Dictated, Dictation, Error, Glimpse, MediaEncoder, Prompt, Seen, Sense, TextToEmbed};
 use std::sync::Arc;
 use welte_text::{ChatTemplate, Image, ImageSource, Message};
 
@@ -92,6 +92,30 @@ impl Model {
         };
         let _ = place.set(sense);
         Ok(())
+    }
+
+    /// An image to embed: as it is, if the model has a vector for each image, or as the message of a user and the beginning of an answer.
+    pub fn encode_image_to_embed(&self, image: Image) -> Result<TextToEmbed, Error> {
+        let wrong = |problem: String| Error::Sense {
+            origin: self.origin().to_string(),
+            problem,
+        };
+        let eyes = self.sense(&image.source).map_err(wrong)?;
+        match &image.source {
+            ImageSource::Bytes(bytes) if eyes.are_apart() => {
+                let mut prompt = Prompt::default();
+                eyes.push(&mut prompt, &*eyes.see(bytes)?);
+                Ok(prompt.into())
+            }
+            _ => {
+                let message = Message {
+                    images: vec![image],
+                    ..Message::new("user", String::new())
+                };
+                let prompt = self.encode_conversation(&self.chat_template()?, &[message])?;
+                Ok(prompt.into())
+            }
+        }
     }
 
     /// The prompt that begins an answer to a conversation, with its images and sounds in their places. They must be there: none is

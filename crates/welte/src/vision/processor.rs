@@ -56,10 +56,10 @@ impl Settings<'_> {
         metadata.get(&format!("clip.vision.{key}"))
     }
 
-    /// A value for each colour.
-    fn colours(&self, [key, other]: [&str; 2], default: [f32; 3]) -> Result<[f32; 3], Error> {
-        let has = |key: &str| self.json.get(key).is_some();
-        let key = if has(other) && !has(key) { other } else { key };
+    /// A value for each colour, under the first of these keys that the file has.
+    fn colours(&self, keys: [&str; 3], default: [f32; 3]) -> Result<[f32; 3], Error> {
+        let found = keys.into_iter().find(|key| self.json.get(key).is_some());
+        let key = found.unwrap_or(keys[0]);
         let list: Option<Vec<f64>> = match (self.metadata(key), self.json.get(key)) {
             (None, None | Some(Json::Null)) => return Ok(default),
             (Some(Value::Array(list)), _) => list
@@ -291,10 +291,32 @@ pub(super) fn read(
             // SigLIP's processor makes whole pictures square.
             let method = match (cuts, spec.class) {
                 (true, _) => Method::Padded { tile: side },
-                (false, true) => Method::Middle { side },
+                (false, true) => Method::Middle { side, even: false },
                 (false, false) => Method::Square { side },
             };
             (method, Filter::Bicubic, Marks::Lined)
+        }
+        VisionFamily::JinaClip => {
+            same_side(
+                &settings,
+                "size",
+                settings.number(&["size"], MOST_SIDE)?,
+                side,
+            )?;
+            let side = spec.image;
+            let method = match settings.json.get("resize_mode").and_then(Json::as_str) {
+                None | Some("shortest") => Method::Middle { side, even: true },
+                Some("squash") => Method::Square { side },
+                Some(_) => {
+                    let problem = "is not supported; supported are shortest and squash";
+                    return Err(settings.wrong("resize_mode", problem));
+                }
+            };
+            let filter = match settings.json.get("interpolation").and_then(Json::as_str) {
+                Some("bilinear") => Filter::Bilinear,
+                _ => Filter::Bicubic,
+            };
+            (method, filter, Marks::Lined)
         }
         VisionFamily::DeepSeekOcr
         | VisionFamily::DeepSeekOcr2
@@ -367,8 +389,8 @@ pub(super) fn read(
     let (mean, deviation) = match spec.family {
         VisionFamily::Gemma4 => (mean, deviation),
         _ => (
-            settings.colours(["image_mean", "norm_mean"], mean)?,
-            settings.colours(["image_std", "norm_std"], deviation)?,
+            settings.colours(["image_mean", "norm_mean", "mean"], mean)?,
+            settings.colours(["image_std", "norm_std", "std"], deviation)?,
         ),
     };
     if deviation.contains(&0.0) {
@@ -403,16 +425,18 @@ pub(super) fn read(
         },
         sizes: match spec.family {
             VisionFamily::Llava | VisionFamily::Granite4 if spec.line_end => {
-                sizes(&settings, spec.image)?
+                let gguf = checkpoint.dialect() == Dialect::Gguf;
+                let swapped = gguf && spec.family == VisionFamily::Granite4;
+                sizes(&settings, spec.image, swapped)?
             }
             _ => Vec::new(),
         },
         mean,
         deviation,
-        queries: if spec.has_causal_queries() {
-            0
-        } else {
-            spec.queries
+        queries: match spec.has_causal_queries() {
+            _ if spec.is_of_class() => 1,
+            true => 0,
+            false => spec.queries,
         },
         most_features: most_features.max(1),
         ticks: spec.ticks,
@@ -431,6 +455,7 @@ pub(super) fn film(
         most,
         together,
         words,
+        around: None,
     };
     Ok(match spec.family {
         VisionFamily::Idefics3 => film(Some(1.0), 64, 1, Words::Series),
@@ -447,7 +472,10 @@ pub(super) fn film(
             } else {
                 Words::After
             };
-            film(Some(2.0), 64, 2, words)
+            Film {
+                around: Some(["<|begin_of_video|>", "<|end_of_video|>"]),
+                ..film(Some(2.0), 64, 2, words)
+            }
         }
         _ => Film::PLAIN,
     })
@@ -530,8 +558,8 @@ fn scan(settings: &Settings<'_>, side: u32) -> Result<Method, Error> {
     })
 }
 
-/// Heights and widths that pictures may be resized to: whole tiles.
-fn sizes(settings: &Settings<'_>, tile: u32) -> Result<Vec<[u32; 2]>, Error> {
+/// Heights and widths that pictures may be resized to: whole tiles. `swapped`: widths come first.
+fn sizes(settings: &Settings<'_>, tile: u32, swapped: bool) -> Result<Vec<[u32; 2]>, Error> {
     const KEY: &str = "image_grid_pinpoints";
     let numbers: Option<Vec<u64>> = match (settings.metadata(KEY), settings.json.get(KEY)) {
         (Some(Value::Array(list)), _) => list
@@ -555,7 +583,15 @@ fn sizes(settings: &Settings<'_>, tile: u32) -> Result<Vec<[u32; 2]>, Error> {
         }
         _ => None,
     };
-    let (pairs, rest) = numbers.as_deref().unwrap_or_default().as_chunks::<2>();
+    let mut numbers = numbers.unwrap_or_default();
+    if swapped {
+        numbers
+            .as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .for_each(|pair| pair.reverse());
+    }
+    let (pairs, rest) = numbers.as_chunks::<2>();
     let fits = |n: &u64| (1..=MOST_SIDE).contains(n) && n.is_multiple_of(tile.into());
     if pairs.is_empty() || !rest.is_empty() || !pairs.as_flattened().iter().all(fits) {
         let problem = format!("must be pairs of multiples of {tile}");

@@ -142,7 +142,7 @@ pub(super) fn numbers_in_windows(windows: &Windows, features: u32) -> Vec<u32> {
     (0..features).map(number).collect()
 }
 
-/// The rows that yield features: the last patch of each group, or the queries.
+/// The rows that yield features: the last patch of each group, the queries or the class.
 pub(super) fn ends(spec: &VisionSpec, rows: u32, queries: u32) -> Vec<u32> {
     let group = spec.group();
     match &spec.windows {
@@ -153,6 +153,8 @@ pub(super) fn ends(spec: &VisionSpec, rows: u32, queries: u32) -> Vec<u32> {
             (0..rows).filter(is_query).collect()
         }
         _ if queries > 0 => (rows..rows + queries).collect(),
+        // The class comes after the patches.
+        _ if spec.is_of_class() => vec![rows],
         _ => (1..=rows / group).map(|i| i * group - 1).collect(),
     }
 }

@@ -113,13 +113,22 @@ impl Speculator {
         }
     }
 
-    /// The longest chain that may run now: a short one tells what a step costs.
-    pub(crate) fn longest_chain(&self) -> usize {
-        if self.chain.at(1) > 0.0 {
-            usize::MAX
-        } else {
-            FIRST_CHAIN
+    /// The longest chain of `sequences` sequences that may run now: a short one tells what a step costs, and one of a model with a drafter
+    /// ends where a round is tried.
+    pub(crate) fn longest_chain(&self, sequences: usize) -> usize {
+        if self.chain.at(1) == 0.0 {
+            return FIRST_CHAIN;
         }
+        let tries = self.own || self.model.is_some();
+        if !tries || self.is_trial() {
+            return usize::MAX;
+        }
+        (self.patience + 1 - self.idle).div_ceil(sequences.max(1))
+    }
+
+    /// True if the draft layer shall guess for a sequence after a chain, of which it has seen nothing, and tokens can be computed again.
+    pub(crate) fn looks_back(&self, draft: &Draft, remaining: usize, sequences: usize) -> bool {
+        draft.is_own() && !self.replays && self.depth(draft, remaining, sequences) > 0
     }
 
     /// Plain decoding of `sequences` sequences made `tokens` tokens, with a step in `step`.
@@ -475,9 +484,14 @@ mod tests {
     #[test]
     fn the_first_chain_is_short() {
         let mut speculator = Speculator::new(16, 16);
-        assert_eq!(speculator.longest_chain(), FIRST_CHAIN);
+        assert_eq!(speculator.longest_chain(1), FIRST_CHAIN);
         speculator.decoded(1, 8, Duration::from_secs(1));
-        assert_eq!(speculator.longest_chain(), usize::MAX);
+        assert_eq!(speculator.longest_chain(1), usize::MAX);
+        // With a draft layer it ends where a round is tried, however many make its tokens, unless the trial does not pay.
+        speculator.own = true;
+        assert_eq!([1, 4].map(|n| speculator.longest_chain(n)), [25, 7]);
+        speculator.decoded(1, 25, Duration::from_secs(1));
+        assert_eq!(speculator.longest_chain(1), usize::MAX);
     }
 
     #[test]

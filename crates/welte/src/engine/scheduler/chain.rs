@@ -1,7 +1,6 @@
 //! Planning chains: several steps of all sequences that decode, in one call of the device.
 
 use super::{ContextLost, Scheduler};
-use crate::engine::draft::Speculator;
 use crate::engine::sequence::{Part, Sequence};
 use welte_device::{ChainStart, Context};
 
@@ -27,7 +26,8 @@ impl Scheduler {
         } else if single {
             1
         } else {
-            speculator.map_or(usize::MAX, Speculator::longest_chain)
+            let sequences = self.running.iter().filter(|s| s.is_decoding()).count();
+            speculator.map_or(usize::MAX, |s| s.longest_chain(sequences))
         };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];

@@ -8,7 +8,30 @@ use crate::engine::sequence::Sequence;
 use welte_device::{Context, Error, Role, Want};
 use welte_table::{Input, Row};
 
+/// Tokens of a chain that are computed again before the draft layer guesses. Of 8 its guesses are right nearly as often as if it had seen
+/// all.
+const LOOK_BACK: usize = 8;
+
 impl Scheduler {
+    /// After a chain that guesses shall follow: its last tokens are computed again, so that the draft layer sees them. Their bits are the
+    /// same again.
+    pub(super) fn look_back(&mut self, sequences: usize) {
+        let (Some(speculator), Some(own)) = (&self.speculator, &self.own) else {
+            return;
+        };
+        for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
+            let guesses = sequence
+                .draft
+                .as_ref()
+                .is_some_and(|draft| speculator.looks_back(draft, sequence.remaining(), sequences));
+            // A drafter without keys and values of its own misses nothing.
+            if guesses && sequence.end.is_none() && !own.stays {
+                let first = sequence.computed.saturating_sub(LOOK_BACK);
+                sequence.look_back(self.pages.first_computable(sequence).max(first));
+            }
+        }
+    }
+
     /// Lets the draft layer follow the step at hand, whose tokens are known, and guess for those who decode next.
     pub(super) fn follow(&mut self, context: &mut dyn Context, work: Work) {
         if work == Work::Texts || !self.speculator.as_ref().is_some_and(|s| s.is_own()) {
@@ -35,6 +58,9 @@ impl Scheduler {
         own.step.clear();
         own.open.clear();
         own.wanted.clear();
+        own.step.stays = own.stays.then_some(0);
+        // Who stays is where the token is that it reads.
+        let ahead = u32::from(own.stays);
         let decodes = |s: &&Sequence| !s.is_filling() && s.end.is_none();
         let sequences = self.running.iter().filter(decodes).count();
         let guesses = !self.step.is_mixed();
@@ -46,6 +72,7 @@ impl Scheduler {
             let follow = rows.iter().map(|row| Row {
                 input: sequence.input_after(row),
                 reach: row.position,
+                axes: row.axes.map(|axis| axis + ahead),
                 ..*row
             });
             let first = own.step.add(Role::Draft, follow).start;
@@ -67,9 +94,6 @@ impl Scheduler {
             let room = self.pages.reserve(context, sequence, end, false);
             let wanted = wanted.min(room.unwrap_or(0).saturating_sub(sequence.computed));
             if wanted > 0 {
-                if let Some(partial) = &mut own.partial {
-                    partial.set(own.open.len(), sequence);
-                }
                 let token = Want::Token { draft: None };
                 own.step.picks.push(pick(first + at as u32, token));
                 own.open.push(owner.at);

@@ -100,6 +100,7 @@ impl Scheduler {
         self.totals.generated_tokens += tokens as u64;
         let took = self.shared.clock.since(begun);
         self.measure_tokens(context, tokens, tokens.div_ceil(sequences), took);
+        self.look_back(sequences);
         Ok(())
     }
 
