@@ -149,6 +149,30 @@ mod tests {
         assert_eq!(steps.len(), 3);
     }
 
+    /// They have the noise of the positions that they guess.
+    #[test]
+    fn guesses_may_stay_at_one_position() {
+        let mut steps = Vec::new();
+        let (mut tokens, mut first) = (vec![0; 6], step());
+        first.stays = Some(0);
+        draft_by_steps(&mut first, &[1, 3], &mut tokens, &mut |step, tokens| {
+            tokens.fill(20 + steps.len() as u32);
+            let positions: Vec<u32> = step.choices().map(|choice| choice.position).collect();
+            steps.push((step.rows.clone(), positions));
+            Ok(())
+        })
+        .unwrap();
+        let [a, b] =
+            [(2, 12, 102), (0, 41, 101)].map(|(slot, at, token)| Row::new(token, at, slot));
+        let reads = |row: Row, token| Row {
+            input: Input::Token(token),
+            ..row
+        };
+        assert_eq!(steps[0], (step().rows, vec![14, 43]));
+        assert_eq!(steps[1], (vec![reads(a, 20), reads(b, 20)], vec![15, 44]));
+        assert_eq!(steps[2], (vec![reads(a, 20), reads(b, 21)], vec![16, 45]));
+    }
+
     #[test]
     fn a_step_without_picks_is_run() {
         let (mut step, mut ran) = (step(), false);
