@@ -372,11 +372,13 @@ impl SpecArgs {
                 Speculation::Ngram
             }
             (Spec::Auto | Spec::Draft, Some(draft)) => Speculation::Model(load(draft)?),
-            (Spec::Eagle3, Some(_)) => {
+            (Spec::Mtp | Spec::Eagle3, Some(_)) if head => {
                 anyhow::bail!("this device runs no draft heads; try --spec auto without -md")
             }
-            (Spec::Ngram | Spec::Mtp | Spec::Off, Some(_)) => {
-                anyhow::bail!("-md does not go with this --spec; leave one of both out")
+            (Spec::Ngram | Spec::Mtp | Spec::Eagle3 | Spec::Off, Some(_)) => {
+                anyhow::bail!(
+                    "-md is used with --spec draft, mtp, eagle3 or auto only; leave one of both out"
+                )
             }
             (Spec::Eagle3, None) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")

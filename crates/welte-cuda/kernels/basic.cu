@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) add_feature(const __grid_const
 
 // weight: where in x each value is; negative: nowhere.
 extern "C" __global__ void __launch_bounds__(256) spread(const __grid_constant__ BasicArgs a) {
-    each(a, [&](const float *x, float *y, u32 i) { y[i] = a.weight[i] < 0.0f ? -3.402823466e38f : x[(u32)a.weight[i]]; });
+    each(a, [&](const float *x, float *y, u32 i) { y[i] = a.weight[i] >= 0.0f ? x[(u32)a.weight[i]] : -3.402823466e38f; });
 }
 
 extern "C" __global__ void __launch_bounds__(256) scale(const __grid_constant__ BasicArgs a) {

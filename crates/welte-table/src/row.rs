@@ -99,6 +99,9 @@ pub struct Sections {
 }
 
 impl Sections {
+    /// The most elements for [`Sections::along`].
+    pub const MOST_ALONG: u32 = 1020;
+
     /// For rows whose axes are all the same: angles of `rot` elements follow them and not the position.
     pub const fn along(rot: u32) -> Sections {
         let pairs = rot / 2;

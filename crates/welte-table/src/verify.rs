@@ -816,7 +816,14 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             low_rank(program, c)
         }
         Op::Exchange => exchange(&p::Exchange::of(words)),
-        Op::Spread => vector(program, c, 0, p::Spread::of(words).n),
+        Op::Spread => {
+            let q = p::Spread::of(words);
+            vector(program, c, 0, q.n)?;
+            let map = weight(program, c, 0).map(|w| &w.source);
+            let place = |v: &f32| *v == -1.0 || (0.0..q.k as f32).contains(v) && v.fract() == 0.0;
+            let known = matches!(map, Some(Source::Constant(map)) if map.iter().all(place));
+            ensure(known, || format!("a map that leads out of {} values", q.k))
+        }
         Op::Add | Op::SelectRows => Ok(()),
     }
 }

@@ -179,7 +179,7 @@ fn parameters_at_their_limits() {
                 let heads = pass.commands.iter_mut().filter(|c| c.op == Op::NormMatmul);
                 heads
                     .filter(|c| c.weights[0] == 0)
-                    .for_each(|c| c.weights[0] = 20);
+                    .for_each(|c| c.weights[0] = 21);
             }
         }),
         ("one row whose stride is too small", |p| {
@@ -605,8 +605,8 @@ fn weights_are_sound() {
 #[test]
 fn operands_are_in_their_places() {
     refused(&[
-        ("weight 'matrix' (20) does not exist", |p| {
-            command(p, Op::Matmul).weights[0] = 20
+        ("weight 'matrix' (21) does not exist", |p| {
+            command(p, Op::Matmul).weights[0] = 21
         }),
         ("it has no weight 1", |p| {
             command(p, Op::Matmul).weights[1] = 0

@@ -6,12 +6,17 @@ use std::cmp::Ordering;
 use welte_table::Sampling;
 
 impl HostScratch {
-    /// The least distance from the largest logit that top-n-sigma keeps. It looks at all finite logits.
+    /// The least distance from the largest logit that top-n-sigma keeps. It looks at all finite logits but those of tokens that a draft head
+    /// does not know, which are the lowest float.
     pub(super) fn least_by_sigma(&self, sigmas: f32) -> f32 {
         if sigmas.is_nan() || sigmas <= 0.0 {
             return f32::NEG_INFINITY;
         }
-        let finite = || self.work.iter().filter(|z| z.is_finite());
+        let finite = || {
+            self.work
+                .iter()
+                .filter(|z| z.is_finite() && **z > f32::MIN / 2.0)
+        };
         let count = finite().count() as f64;
         let mean = finite().map(|z| f64::from(*z)).sum::<f64>() / count;
         let square = |z: &f32| (f64::from(*z) - mean).powi(2);

@@ -123,7 +123,7 @@ pub(super) fn add(config: &Path, metadata: &mut Metadata) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_one(metadata: &Metadata) -> bool {
+pub(super) fn is_one(metadata: &Metadata) -> bool {
     matches!(metadata.get("model_type"), Some(Value::String(name)) if name == MODEL)
 }
 

@@ -2,7 +2,7 @@
 //! and the pairs `X.parametrizations.weight.0.lora_A` and `lora_B` become one tensor `X.weight`. Models of Jina have them.
 
 use super::files::{Files, Place, Stored};
-use super::jina_clip::{Task, task};
+use super::jina_clip::{Task, is_one, task};
 use crate::quant::{decode, encode};
 use crate::{Error, Metadata, TensorInfo, mapped};
 use memmap2::Mmap;
@@ -47,6 +47,9 @@ pub(super) fn taken(
     files: &Files,
     tensor: &Stored,
 ) -> Result<Option<Vec<(TensorInfo, Parts)>>, Error> {
+    if !is_one(metadata) {
+        return Ok(None);
+    }
     let of = |end: &str| tensor.name.strip_suffix(end);
     if let Some(stem) = PAIR.iter().find_map(|end| of(end)) {
         let is_part = files.tensor(&format!("{stem}{ORIGINAL}")).is_some();

@@ -7,6 +7,7 @@ use crate::keys::Keys;
 use crate::read::read;
 use crate::{Error, LayerKind, ModelSpec};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
+use welte_table::Sections;
 
 /// What is special about such a drafter.
 pub(crate) struct Assistant {
@@ -42,6 +43,22 @@ pub(super) fn read_assistant(model: &ModelSpec, head: &dyn Checkpoint) -> Result
     if said != model.dim {
         let problem = format!("is {said}; the model has a width of {}", model.dim);
         return refused(&width, problem);
+    }
+    if spec.per_layer_width > 0 {
+        let key = keys.name(
+            "embedding_length_per_layer_input",
+            "hidden_size_per_layer_input",
+        );
+        return refused(&key, "is not supported in a drafter".to_string());
+    }
+    if spec.experts.is_some() {
+        let key = keys.name("expert_count", "enable_moe_block");
+        return refused(&key, "is not supported in a drafter".to_string());
+    }
+    let widest = (0..spec.layers as usize).map(|i| spec.shape(i).head_dim);
+    if let Some(size) = widest.max().filter(|size| *size > Sections::MOST_ALONG) {
+        let problem = format!("is {size}; must be at most {}", Sections::MOST_ALONG);
+        return refused(&keys.name("attention.key_length", "head_dim"), problem);
     }
     if spec.vocab != model.vocab {
         let problem = format!("is {}; the model has {} tokens", spec.vocab, model.vocab);

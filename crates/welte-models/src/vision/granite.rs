@@ -39,6 +39,10 @@ pub(crate) fn layers_in_gguf(keys: &Keys<'_>) -> Result<Option<Vec<u32>>, Error>
     };
     let parts = parts.ok_or_else(|| keys.error(&key, "is not a list of numbers"))?;
     let count = parts.iter().filter(|part| **part > 0).count() as i64;
+    if count >= MOST as i64 {
+        let problem = format!("has {count} parts; at most {} are supported", MOST - 1);
+        return Err(keys.error(&key, problem));
+    }
     let layer = |part: i64| parts.iter().position(|own| *own == part);
     let layers: Option<Vec<u32>> = (1..=count).map(|p| layer(p).map(|l| l as u32)).collect();
     let layers = layers.map(|layers| [vec![0], layers].concat());

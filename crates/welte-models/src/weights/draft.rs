@@ -151,6 +151,9 @@ fn map(c: &mut Collector<'_>, known: u32, vocab: u32) -> Result<Option<WeightId>
     };
     let mut places = vec![-1.0; vocab as usize];
     for (place, token) in tokens.into_iter().enumerate() {
+        if places[token as usize] >= 0.0 {
+            return Err(c.fault(TOKEN_MAP, format!("names token {token} twice")));
+        }
         places[token as usize] = place as f32;
     }
     Ok(Some(c.push(WeightSpec {

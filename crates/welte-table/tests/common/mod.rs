@@ -47,6 +47,7 @@ const EXPERTS_DOWN_BIAS: u32 = 13;
 const HEAD_NORM: u32 = 14;
 const DECAY: u32 = 15;
 const ROUTE_BIAS: u32 = 16;
+const PLACES: u32 = 20;
 pub(crate) const MATRICES: u32 = 17;
 const POSITIONS: u32 = 18;
 const SEGMENTS: u32 = 19;
@@ -86,10 +87,13 @@ fn weights() -> Vec<WeightSpec> {
         ("matrices", 6, 2, Usage::Matrix),
         ("positions", 1, 136, Usage::Vector),
         ("segments", 1, 16, Usage::Vector),
+        ("places", 1, 8, Usage::Vector),
     ]
     .map(of)
     .into();
     list[FREQS as usize].source = Source::Constant(vec![1.0, 0.5]);
+    let places = vec![3.0, -1.0, 0.0, 7.0, -1.0, 1.0, 2.0, 6.0];
+    list[PLACES as usize].source = Source::Constant(places);
     list
 }
 
@@ -251,6 +255,12 @@ fn decode() -> Vec<Command> {
         n: 8,
         part: 1,
         x_stride: 8,
+    };
+    let spread = p::Spread {
+        n: 8,
+        k: 8,
+        x_stride: 8,
+        y_stride: 8,
     };
     let matmul = |n, k| {
         p::Matmul {
@@ -448,6 +458,7 @@ fn decode() -> Vec<Command> {
             add_position.words(),
         ),
         command(Op::AddFeature, &[], &[x], add_feature.words()),
+        command(Op::Spread, &[PLACES], &[x, at(T, 0)], spread.words()),
         command(
             Op::EncodeAttention,
             &[],

@@ -155,7 +155,7 @@ impl Scheduler {
         }
     }
 
-    /// Guesses with the program's draft pass. `tokens` are those that it knows, if it does not know all.
+    /// Guesses with the program's draft pass.
     pub(crate) fn guess_with_own(&mut self, program: &Program) {
         let pass = program.pass(PassKind::Draft);
         self.own = pass.map(|_| Own::new(program));

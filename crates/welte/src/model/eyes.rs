@@ -162,6 +162,15 @@ impl Found {
         let opened = Vision::open(origin, file, &of_media(options, model.2, model.0));
         let sense = |vision: Vision| {
             if vision.is_apart() {
+                if file.is_some()
+                    || model.2.encoder.is_none()
+                    || vision.width() != model.2.dim as usize
+                {
+                    return Err(Error::Sense {
+                        origin: name.to_string(),
+                        problem: "its vectors of images belong beside those of its own text model; load its directory as the model".into(),
+                    });
+                }
                 let origin = origin.to_string();
                 let tokenizer = tokenizer.ok_or(Error::NoTokenizer { origin })?.clone();
                 return Ok(Sense::apart(Box::new(vision), tokenizer));

@@ -8,7 +8,7 @@ use crate::engine::sequence::Sequence;
 use welte_device::{Context, Error, Role, Want};
 use welte_table::{Input, Row};
 
-/// Tokens of a chain that are computed again before the draft layer guesses. Of 8 its guesses are right nearly as often as if it had seen
+/// Tokens of a chain that are computed again at most before the draft layer guesses. Of 8 its guesses are right nearly as often as if it had seen
 /// all.
 const LOOK_BACK: usize = 8;
 
@@ -26,8 +26,10 @@ impl Scheduler {
                 .is_some_and(|draft| speculator.looks_back(draft, sequence.remaining(), sequences));
             // A drafter without keys and values of its own misses nothing.
             if guesses && sequence.end.is_none() && !own.stays {
+                // Whole pages may be others', too.
                 let first = sequence.computed.saturating_sub(LOOK_BACK);
-                sequence.look_back(self.pages.first_computable(sequence).max(first));
+                let whole = self.pages.first_computable(sequence);
+                sequence.look_back(first.max(whole).max(sequence.inserted));
             }
         }
     }
@@ -42,6 +44,11 @@ impl Scheduler {
         };
         let begun = self.shared.clock.now();
         self.plan_own(context, &mut own);
+        if own.stays && own.step.picks.is_empty() {
+            // It has no keys and values that could be missed later.
+            self.own = Some(own);
+            return;
+        }
         if self.guess_ahead(context, &mut own).is_err()
             && let Some(speculator) = &mut self.speculator
         {
@@ -89,10 +96,16 @@ impl Scheduler {
             if wanted == 0 {
                 continue;
             }
-            // The draft layer writes keys and values of its guesses, too.
+            // A draft layer writes keys and values of its guesses, too.
             let end = sequence.computed + wanted;
-            let room = self.pages.reserve(context, sequence, end, false);
-            let wanted = wanted.min(room.unwrap_or(0).saturating_sub(sequence.computed));
+            let room = match own.stays {
+                true => end,
+                false => self
+                    .pages
+                    .reserve(context, sequence, end, false)
+                    .unwrap_or(0),
+            };
+            let wanted = wanted.min(room.saturating_sub(sequence.computed));
             if wanted > 0 {
                 let token = Want::Token { draft: None };
                 own.step.picks.push(pick(first + at as u32, token));
