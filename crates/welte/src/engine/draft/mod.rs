@@ -25,7 +25,7 @@ const MARGIN: f64 = 1.05;
 /// The least probability of a guess, given those before it, at which it is worth a row.
 const LEAST: f64 = 0.02;
 /// After this many tokens without a round, one is tried as if it were cheap: costs may have changed, or were measured badly.
-/// The number doubles with each trial, up to the second one.
+/// The number doubles with each trial, up to the second one, which comes at once where right guesses would not have paid.
 const PATIENCE: usize = 32;
 const MOST_PATIENCE: usize = 512;
 /// Guesses of such a trial.
@@ -158,7 +158,15 @@ impl Speculator {
         }
         if is_trial {
             self.round.forget_above(rows);
-            self.patience = MOST_PATIENCE.min(2 * self.patience);
+            // Where not even right guesses would have paid, trials become rare at once.
+            let took = (drafting.unwrap_or_default() + verifying).as_secs_f64();
+            let hopeless = rows == drafted + 1 && rows as f64 * self.chain.at(1) < took;
+            let longer = if hopeless {
+                MOST_PATIENCE
+            } else {
+                2 * self.patience
+            };
+            self.patience = MOST_PATIENCE.min(longer);
         }
         self.idle = 0;
     }
@@ -527,6 +535,15 @@ mod tests {
             speculator.verified(4, 3, None, Duration::from_secs(1));
         }
         assert_eq!(patience, [32, 64, 128, 256, 512, 512]);
+    }
+
+    #[test]
+    fn hopeless_trials_become_rare_at_once() {
+        let mut speculator = speculator(0.1);
+        speculator.decoded(1, PATIENCE + 1, Duration::from_secs(1));
+        let (drafting, verifying) = (Duration::from_secs(2), Duration::from_secs(3));
+        speculator.verified(4, 3, Some(drafting), verifying);
+        assert_eq!(speculator.patience, MOST_PATIENCE);
     }
 
     /// However cheap it is.
