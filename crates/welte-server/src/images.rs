@@ -275,17 +275,18 @@ impl Looked<'_> {
     }
 }
 
-/// Fetches and decodes an image or a sound.
+/// Fetches and decodes an image or a sound, as long as it is wanted.
 pub(crate) fn look<'a>(
     served: &'a Served,
     rules: &ImageRules,
     image: &'a Image,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<Looked<'a>, Failure> {
     let name = image.name.as_str();
     let wrong = |problem: String| Failure::field(name, problem);
     let sense = served.model.sense(&image.source).map_err(wrong)?;
     let refused = |error| match error {
-        welte::Error::ManyImages { .. } => Failure::from(error),
+        welte::Error::ManyImages { .. } | welte::Error::Deadline => Failure::from(error),
         error => wrong(error.to_string()),
     };
     let bytes = match &image.source {
@@ -310,6 +311,6 @@ pub(crate) fn look<'a>(
         };
         return Err(wrong(format!("has {own} KiB; {what} may have {most}")));
     }
-    let glimpse = sense.look(&bytes).map_err(refused)?;
+    let glimpse = sense.look_while(&bytes, wanted).map_err(refused)?;
     Ok(Looked { name, glimpse })
 }
