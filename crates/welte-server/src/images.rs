@@ -73,11 +73,6 @@ pub(crate) fn sound(data: &str) -> ImageSource {
     })
 }
 
-/// Endings that OpenAI's clients and others give sounds as their format. What a file is decides its bytes.
-pub(crate) const FORMATS: [&str; 12] = [
-    "wav", "mp3", "flac", "ogg", "oga", "vorbis", "m4a", "mp4", "aac", "aiff", "mka", "webm",
-];
-
 /// The sound of a part in OpenAI's form, as base64 in `input_audio`.
 pub(crate) fn of_sound_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
     let Some(mut inner) = part.object("input_audio")? else {
@@ -88,12 +83,8 @@ pub(crate) fn of_sound_part(part: &mut Fields, at: usize) -> Result<Image, Failu
     if let ImageSource::SoundUrl(url) = &source {
         of_url(&inner, "data", url)?;
     }
-    if let Some(format) = inner.take::<String>("format")?
-        && !FORMATS.contains(&format.to_lowercase().as_str())
-    {
-        let problem = format!("must be one of {}", FORMATS.join(", "));
-        return Err(inner.wrong("format", problem));
-    }
+    // The bytes decide what a file is.
+    inner.take::<String>("format")?;
     let name = inner.name("data");
     inner.finish()?;
     Ok(Image { at, source, name })
@@ -124,8 +115,8 @@ fn address(part: &mut Fields, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// A list of images as base64, or of images and sounds.
-pub(crate) fn list(fields: &mut Fields, name: &str, sounds: bool) -> Result<Vec<Image>, Failure> {
+/// A list of images and sounds as base64.
+pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failure> {
     let all: Vec<String> = fields.take(name)?.unwrap_or_default();
     let image = |(nth, text): (usize, &String)| {
         let name = format!("{name}[{nth}]");
@@ -138,7 +129,7 @@ pub(crate) fn list(fields: &mut Fields, name: &str, sounds: bool) -> Result<Vec<
         let base64 = text
             .split_once(BASE64)
             .map_or(text.as_str(), |(_, base64)| base64);
-        let source = if sounds && is_sound(base64) {
+        let source = if is_sound(base64) {
             heard(source)
         } else {
             source
