@@ -124,7 +124,7 @@ fn silence(blocks: u8) -> Vec<u8> {
     };
     let mut file = b"fLaC\x80\0\0\x22".to_vec();
     file.extend([0x10, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]);
-    let format: u64 = 384_000 << 44 | 7 << 41 | 15 << 36 | u64::from(blocks) * 4096;
+    let format: u64 = 384_000 << 44 | 7 << 41 | 15 << 36 | (u64::from(blocks) * 4096);
     file.extend(format.to_be_bytes());
     file.extend([0; 16]);
     for block in 0..blocks {
