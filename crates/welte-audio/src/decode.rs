@@ -17,24 +17,41 @@ const MOST_FRAMES: u64 = 1 << 16;
 /// The most packets in a row that have no samples: those of other tracks among them.
 const MOST_EMPTY: usize = 1 << 20;
 
+/// The most changes of the sample rate. Each makes a resampler.
+const MOST_CHANGES: usize = 64;
+/// Samples of all channels for each second that a file may last: 96 kHz in stereo. Files of a few bytes may have many.
+const VALUES_PER_SECOND: u64 = 192_000;
+/// As many may have a short file at any rate.
+const FEWEST_VALUES: u64 = 128 << 20;
+
 /// What a file may have at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Seconds.
     pub seconds: u32,
+    /// Samples of all channels together.
+    pub values: u64,
     /// Channels.
     pub channels: usize,
     /// The lowest and the highest sample rate.
     pub rates: [u32; 2],
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
+impl Limits {
+    /// For files that last so many seconds.
+    pub fn lasting(seconds: u32) -> Limits {
         Limits {
-            seconds: 4 * 3600,
+            seconds,
+            values: FEWEST_VALUES.max(VALUES_PER_SECOND * u64::from(seconds)),
             channels: 32,
             rates: [1_000, 384_000],
         }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::lasting(4 * 3600)
     }
 }
 
@@ -58,16 +75,25 @@ impl Audio {
 
 /// Decodes the first track of sound of a file. Memory grows with the samples that are found, not with what headers promise.
 pub fn decode(bytes: impl Into<Vec<u8>>, limits: &Limits) -> Result<Audio, Error> {
+    decode_while(bytes, limits, &|| true)
+}
+
+/// As [`decode`], but gives up with [`Error::Unwanted`] once `wanted` is false.
+pub fn decode_while(
+    bytes: impl Into<Vec<u8>>,
+    limits: &Limits,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Audio, Error> {
     let bytes = bytes.into();
     if bytes.is_empty() {
         return Err(Error::Empty);
     }
     // The decoders may panic on hostile bytes.
-    let work = AssertUnwindSafe(|| read(bytes, limits));
+    let work = AssertUnwindSafe(|| read(bytes, limits, wanted));
     catch_unwind(work).unwrap_or_else(|_| Err(Error::Damaged("it cannot be decoded".to_string())))
 }
 
-fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
+fn read(bytes: Vec<u8>, limits: &Limits, wanted: &dyn Fn() -> bool) -> Result<Audio, Error> {
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
     let (files, packets) = (FormatOptions::default(), MetadataOptions::default());
     let probe = symphonia::default::get_probe();
@@ -101,7 +127,7 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
         .map_err(|fault| Error::Codec(fault.to_string()))?;
     let mut found: Option<Found> = None;
     let mut interleaved: Vec<f32> = Vec::new();
-    let (mut damaged, mut empty) = (0, 0);
+    let (mut damaged, mut empty, mut changes, mut values) = (0, 0, 0, 0);
     loop {
         if empty > MOST_EMPTY {
             let problem = "too many of its packets have no samples";
@@ -132,11 +158,26 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
             Err(fault) => return Err(Error::Damaged(fault.to_string())),
         };
         damaged = 0;
+        if !wanted() {
+            return Err(Error::Unwanted);
+        }
         let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
         if buffer.is_empty() || channels == 0 {
             continue;
         }
+        values += buffer.samples_interleaved() as u64;
+        if values > limits.values {
+            return Err(Error::Limit {
+                what: format!("more than {} samples in all channels", limits.values),
+                limit: "convert it to one channel at 16 kHz, or cut it".to_string(),
+            });
+        }
         if found.as_ref().is_none_or(|own| own.rate != rate) {
+            changes += 1;
+            if changes > MOST_CHANGES {
+                let problem = "its sample rate changes too often";
+                return Err(Error::Damaged(problem.to_string()));
+            }
             check_rate(rate, limits)?;
             check_channels(channels, limits)?;
             let samples = found.take().map(Found::finish).unwrap_or_default();
@@ -154,9 +195,8 @@ fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Audio, Error> {
             found.add(&interleaved, channels);
             let most = limits.seconds as usize * RATE as usize;
             if found.samples.len() > most {
-                return Err(Error::Limit {
-                    what: format!("more than {} seconds", limits.seconds),
-                    limit: "cut it into shorter files".to_string(),
+                return Err(Error::Long {
+                    seconds: limits.seconds,
                 });
             }
         }

@@ -19,6 +19,15 @@ pub enum Error {
     /// The file breaks its own rules.
     #[error("the audio is damaged: {0}")]
     Damaged(String),
+    /// Nobody waits for it any more.
+    #[error("the audio is not wanted any more")]
+    Unwanted,
+    /// The file lasts too long.
+    #[error("the audio has more than {seconds} seconds; cut it into shorter files")]
+    Long {
+        /// The most that are taken.
+        seconds: u32,
+    },
     /// The file has more of something than is taken.
     #[error("the audio has {what}; {limit}")]
     Limit {

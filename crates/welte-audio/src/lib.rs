@@ -18,7 +18,7 @@ mod mel;
 mod resample;
 mod voice;
 
-pub use decode::{Audio, Limits, decode};
+pub use decode::{Audio, Limits, decode, decode_while};
 pub use error::Error;
 pub use mel::{HOP, Mel, Spectrogram, WINDOW};
 pub use resample::Resampler;

@@ -1,6 +1,6 @@
 //! Files of every kind, whole, cut off and damaged. `data/tone.*` hold a quarter of a second of 440 Hz, as ffmpeg wrote it.
 
-use welte_audio::{Audio, Error, Limits, RATE, decode};
+use welte_audio::{Audio, Error, Limits, RATE, decode, decode_while};
 
 const KINDS: [&str; 5] = ["flac", "m4a", "mkv", "mp3", "ogg"];
 
@@ -109,6 +109,51 @@ fn files_that_exceed_limits_are_refused() {
     assert!(error.contains("convert it to WAV"), "{error}");
 }
 
+/// A FLAC file of silence at 384 kHz in 8 channels: blocks of 4096 frames, each of about 40 bytes.
+fn silence(blocks: u8) -> Vec<u8> {
+    let crc = |bytes: &[u8], bits: u32, polynomial: u32| {
+        let mut sum = 0u32;
+        for byte in bytes {
+            sum ^= u32::from(*byte) << (bits - 8);
+            for _ in 0..8 {
+                let carry = sum >> (bits - 1) & 1;
+                sum = (sum << 1) ^ (carry * polynomial);
+            }
+        }
+        sum & ((1 << bits) - 1)
+    };
+    let mut file = b"fLaC\x80\0\0\x22".to_vec();
+    file.extend([0x10, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]);
+    let format: u64 = 384_000 << 44 | 7 << 41 | 15 << 36 | (u64::from(blocks) * 4096);
+    file.extend(format.to_be_bytes());
+    file.extend([0; 16]);
+    for block in 0..blocks {
+        let mut frame = vec![0xff, 0xf8, 0xc0, 0x78, block];
+        frame.push(crc(&frame, 8, 0x07) as u8);
+        frame.extend([0; 3 * 8]);
+        let sum = crc(&frame, 16, 0x8005) as u16;
+        frame.extend(sum.to_be_bytes());
+        file.extend(frame);
+    }
+    file
+}
+
+/// Small files may hold many samples, which take time even where they become few.
+#[test]
+fn samples_of_all_channels_are_bounded() {
+    let file = silence(40);
+    let mut limits = Limits::lasting(60);
+    let audio = decode(file.clone(), &limits).expect("silence");
+    assert_eq!((audio.rate, audio.channels), (384_000, 8));
+    assert_eq!(audio.samples.len(), 40 * 4096 / 24 + 1);
+    limits.values = 1 << 20;
+    let error = decode(file, &limits).expect_err("too many").to_string();
+    assert!(error.contains("more than 1048576 samples"), "{error}");
+    // As many as 384 kHz in 8 channels has in half a minute may be in any file, and 40 minutes of 96 kHz in stereo.
+    assert!(Limits::lasting(1).values > 30 * 384_000 * 8);
+    assert_eq!(Limits::lasting(2400).values, 2400 * 192_000);
+}
+
 #[test]
 fn damaged_files_are_read_or_refused() {
     let limits = Limits {
@@ -147,4 +192,16 @@ fn damaged_files_are_read_or_refused() {
             }
         }
     }
+}
+
+/// Nobody waits for it: the file is not decoded to its end.
+#[test]
+fn what_is_not_wanted_is_given_up() {
+    let left = std::cell::Cell::new(3);
+    let wanted = || {
+        left.set(left.get() - 1);
+        left.get() > 0
+    };
+    let done = decode_while(wav(8_000, 1, 60.0), &Limits::default(), &wanted);
+    assert_eq!((done, left.get()), (Err(Error::Unwanted), 0));
 }

@@ -126,10 +126,7 @@ impl Chat {
             return self.command(args, command);
         }
         let model = self.session.model();
-        let (text, paths) = match model.eyes().or(model.ears()) {
-            Some(_) => images::dropped(line),
-            None => (line.to_string(), Vec::new()),
-        };
+        let (text, paths) = images::dropped(line, model.eyes().is_some(), model.ears().is_some());
         if paths.is_empty()
             && let Some(command) = line.trim().strip_prefix('/')
         {

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{GenerateOptions, Images, LoadOptions, Model, Prompt, Session};
+use welte::{GenerateOptions, Images, LoadOptions, Prompt, Session, StopReason};
 
 /// Refuses what only models of speech with timestamps do.
 fn check(args: &TranscribeArgs) -> anyhow::Result<()> {
@@ -20,11 +20,20 @@ fn check(args: &TranscribeArgs) -> anyhow::Result<()> {
         (args.hotwords.is_some(), "--hotwords"),
         (args.batch.is_some(), "--batch"),
         (args.temperatures.len() > 1, "--temp with several values"),
+        (args.best_of.is_some(), "--best-of"),
+        (
+            args.compression_ratio_threshold.is_some(),
+            "--compression-ratio-threshold",
+        ),
+        (args.logprob_threshold.is_some(), "--logprob-threshold"),
+        (args.no_speech_threshold.is_some(), "--no-speech-threshold"),
+        (args.no_context, "--no-context"),
+        (args.keep_silence, "--keep-silence"),
     ];
     for (given, flag) in refused {
         anyhow::ensure!(
             !given,
-            "{flag}: a language model that hears gives the text alone, without times; take a Whisper model"
+            "{flag}: a language model hears a file at once and gives its text alone, without times; take a Whisper model"
         );
     }
     Ok(())
@@ -43,10 +52,16 @@ pub(crate) fn run(
     options.images = Images::Beside;
     options.fit_context = true;
     let model = source::load_with(model, &options)?;
+    let around = model.dictation(args.language.as_deref(), args.prompt.as_deref())?;
     let mut session = model.session()?;
     let mut failed = 0;
     for file in files {
-        match one(args, &model, &mut session, file, files.len() > 1) {
+        let done = bytes(file).and_then(|bytes| {
+            let name = (files.len() > 1).then_some(&**file);
+            let done = one(args, &mut session, &around, &bytes, name);
+            done.with_context(|| file.clone())
+        });
+        match done {
             Err(error) if files.len() > 1 => {
                 eprintln!("error: {error:#}");
                 failed += 1;
@@ -58,19 +73,23 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes down one file.
+/// Writes down one file, under its name, if it has one. `before` and `after` stand around the sound.
 fn one(
     args: &TranscribeArgs,
-    model: &Model,
     session: &mut Session,
-    file: &str,
-    several: bool,
+    [before, after]: &[Vec<u32>; 2],
+    bytes: &[u8],
+    name: Option<&str>,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let (language, prompt) = (args.language.as_deref(), args.prompt.as_deref());
-    let [before, after] = model.dictation(language, prompt)?;
+    let model = session.model().clone();
     let ears = model.ears().context("the model takes no sounds")?;
-    let sound = ears.look(&bytes(file)?).with_context(|| file.to_string())?;
+    let sound = ears.look(bytes)?;
+    let (own, context) = (before.len() + sound.tokens() + after.len(), model.context());
+    anyhow::ensure!(
+        own < context,
+        "its sound takes {own} positions of the context, which has {context}; cut it into shorter files"
+    );
     let mut prompt: Prompt = before.into();
     let heard = sound.see()?;
     ears.push(&mut prompt, &heard);
@@ -79,6 +98,10 @@ fn one(
     options.sampling.temperature = args.temperatures.first().copied().unwrap_or(0.0);
     options.sampling.seed = args.seed;
     let outcome = session.generate(&prompt, &options, &mut |_| ControlFlow::Continue(()))?;
+    anyhow::ensure!(
+        matches!(outcome.stop, StopReason::End(_)),
+        "its transcript does not fit the context of {context} positions; cut it into shorter files"
+    );
     let dictated = model.dictated(&outcome.tokens)?;
     let mut out = terminal::stdout();
     if args.json {
@@ -89,8 +112,8 @@ fn one(
             json!({ "text": dictated.text, "language": language })
         )?;
     } else {
-        if several {
-            writeln!(out, "{file}:")?;
+        if let Some(name) = name {
+            writeln!(out, "{name}:")?;
         }
         writeln!(out, "{}", dictated.text)?;
     }

@@ -96,9 +96,13 @@ fn file(path: &Path, source: fn(Arc<[u8]>) -> ImageSource) -> anyhow::Result<Ima
     })
 }
 
-/// Takes the paths of images and sounds out of a line, as terminals write them when files are dropped there: in quotes, or with
-/// backslashes before blanks. Other words stay as they are.
-pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
+/// Takes the paths of images and sounds that a model takes out of a line, as terminals write them when files are dropped there: in
+/// quotes, or with backslashes before blanks. Other words stay as they are.
+pub(crate) fn dropped(line: &str, sees: bool, hears: bool) -> (String, Vec<PathBuf>) {
+    let is_medium = |path: &Path| {
+        let seen = sees && (has_ending(path, &ENDINGS) || is_video(path));
+        (seen || hears && has_ending(path, &SOUNDS)) && path.is_file()
+    };
     let (mut rest, mut paths) = (String::new(), Vec::new());
     let mut left = line;
     while !left.is_empty() {
@@ -118,11 +122,6 @@ pub(crate) fn dropped(line: &str) -> (String, Vec<PathBuf>) {
     } else {
         (rest.trim().to_string(), paths)
     }
-}
-
-fn is_medium(path: &Path) -> bool {
-    let known = has_ending(path, &ENDINGS) || has_ending(path, &SOUNDS) || is_video(path);
-    known && path.is_file()
 }
 
 /// A file that is taken for a video.
@@ -180,11 +179,15 @@ mod tests {
             ),
         ];
         for (line, text, paths) in all {
-            assert_eq!(dropped(&line), (text.to_string(), paths), "{line}");
+            assert_eq!(
+                dropped(&line, true, true),
+                (text.to_string(), paths),
+                "{line}"
+            );
         }
         if cfg!(unix) {
             let escaped = two.display().to_string().replace(' ', "\\ ");
-            assert_eq!(dropped(&escaped), (String::new(), vec![two]));
+            assert_eq!(dropped(&escaped, true, true), (String::new(), vec![two]));
         }
         for line in [
             "plain 'words' \\ here ",
@@ -192,7 +195,17 @@ mod tests {
             "no.png",
             "'",
         ] {
-            assert_eq!(dropped(line), (line.to_string(), Vec::new()));
+            assert_eq!(dropped(line, true, true), (line.to_string(), Vec::new()));
+        }
+        // Only what the model takes.
+        let both = format!("{} {}", a.display(), said.display());
+        let (picture, sound) = (vec![a.clone()], vec![said.clone()]);
+        for (sees, hears, paths) in [
+            (true, false, picture),
+            (false, true, sound),
+            (false, false, Vec::new()),
+        ] {
+            assert_eq!(dropped(&both, sees, hears).1, paths);
         }
         assert!(read(folder.path()).is_err());
         let is_sound = |image: anyhow::Result<Image>| image.unwrap().source.is_sound();

@@ -63,27 +63,27 @@ pub(crate) struct TranscribeArgs {
         value_delimiter = ','
     )]
     pub(crate) temperatures: Vec<f32>,
-    /// Texts at a temperature above 0, of which the likeliest counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=16))]
-    best_of: u32,
-    /// A text that compresses better repeats itself, so the next temperature is tried
-    #[arg(long, value_name = "R", default_value_t = 2.4)]
-    compression_ratio_threshold: f32,
-    /// A text whose mean logarithm of probability is lower is not good enough, so the next temperature is tried
-    #[arg(long, value_name = "P", default_value_t = -1.0, allow_hyphen_values = true)]
-    logprob_threshold: f32,
-    /// A window is silent if this is likelier and its text is not likely enough
-    #[arg(long, value_name = "P", default_value_t = 0.6)]
-    no_speech_threshold: f32,
+    /// Texts at a temperature above 0, of which the likeliest counts [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) best_of: Option<u32>,
+    /// A text that compresses better repeats itself, so the next temperature is tried [default: 2.4]
+    #[arg(long, value_name = "R")]
+    pub(crate) compression_ratio_threshold: Option<f32>,
+    /// A text whose mean logarithm of probability is lower is not good enough, so the next temperature is tried [default: -1]
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
+    pub(crate) logprob_threshold: Option<f32>,
+    /// A window is silent if this is likelier and its text is not likely enough [default: 0.6]
+    #[arg(long, value_name = "P")]
+    pub(crate) no_speech_threshold: Option<f32>,
     /// Cut windows where it is quiet and write N of them together: faster, but no window knows the text before it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) batch: Option<u32>,
     /// Do not use the text so far as the prompt of the next window
     #[arg(long)]
-    no_context: bool,
+    pub(crate) no_context: bool,
     /// Transcribe silent windows, too
     #[arg(long)]
-    keep_silence: bool,
+    pub(crate) keep_silence: bool,
     /// Seed of texts at temperatures above 0
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
@@ -123,6 +123,10 @@ impl TranscribeArgs {
         chosen.map(|(_, format)| format)
     }
 
+    fn best_of(&self) -> u32 {
+        self.best_of.unwrap_or(5)
+    }
+
     fn options(&self) -> TranscribeOptions {
         let mut options = TranscribeOptions::default();
         if self.translate {
@@ -135,10 +139,10 @@ impl TranscribeArgs {
         if !self.temperatures.is_empty() {
             options.temperatures = self.temperatures.clone();
         }
-        options.best_of = self.best_of;
-        options.compression_ratio_threshold = Some(self.compression_ratio_threshold);
-        options.logprob_threshold = Some(self.logprob_threshold);
-        options.no_speech_threshold = Some(self.no_speech_threshold);
+        options.best_of = self.best_of();
+        options.compression_ratio_threshold = Some(self.compression_ratio_threshold.unwrap_or(2.4));
+        options.logprob_threshold = Some(self.logprob_threshold.unwrap_or(-1.0));
+        options.no_speech_threshold = Some(self.no_speech_threshold.unwrap_or(0.6));
         options.condition_on_previous = !self.no_context;
         options.batch = self.batch.is_some();
         options.skip_silence = !self.keep_silence;
@@ -156,7 +160,7 @@ pub(crate) fn run(
     place.device = args.device;
     place.threads = args.threads.map(usize::from);
     place.cpus = args.cpus.as_ref().map(|cpus| cpus.0.clone());
-    place.texts = args.best_of;
+    place.texts = args.best_of();
     place.windows = args.batch.unwrap_or(1);
     let begun = Instant::now();
     let speech = Speech::open(model, &place)?;
@@ -243,7 +247,7 @@ pub(crate) fn bytes(file: &str) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut read = |from: &mut dyn Read| from.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     if file == "-" {
-        read(&mut std::io::stdin().lock())?;
+        read(&mut std::io::stdin().lock()).context("-: standard input")?;
     } else {
         let path = Path::new(file);
         anyhow::ensure!(!path.is_dir(), "{file}: is a directory");

@@ -379,11 +379,17 @@ fn a_sound_is_asked_about_and_written_down() {
         ("--srt", "--srt"),
         ("--word-timestamps", "without times"),
         ("--translate", "--translate"),
+        ("--no-context", "--no-context"),
+        ("--no-speech-threshold=0.5", "--no-speech-threshold"),
     ] {
         let output = welte(&["transcribe", "-m", &model, flag, "--device", "cpu", &file]);
         assert_eq!(output.status.code(), Some(1), "{flag}");
         assert!(err(&output).contains(said), "{}", err(&output));
     }
+    let broken = file.replace(".wav", ".txt");
+    std::fs::write(&broken, "no sound").unwrap();
+    let output = welte(&["transcribe", "-m", &model, "--device", "cpu", &broken]);
+    assert!(err(&output).contains("said.txt"), "{}", err(&output));
     let (_golden, other, file) = hearing("qwen2_audio");
     let output = welte(&["transcribe", "-m", &other, "--device", "cpu", &file]);
     assert!(

@@ -468,15 +468,23 @@ impl Ask {
         let all: Vec<Vec<&Image>> = all.collect();
         let mut looked = Vec::new();
         for (prompt, images) in self.prompts.iter().zip(&all) {
-            let mut own = Vec::new();
+            let (mut own, mut rows) = (Vec::new(), 0);
             for &image in images {
                 if !is_wanted() {
                     return Err(welte::Error::Deadline.into());
                 }
-                own.push(images::look(&self.served, &self.image_rules, image)?);
+                let looked = images::look(&self.served, &self.image_rules, image, &is_wanted)?;
+                rows += looked.tokens();
+                own.push(looked);
+                // Those after what does not fit need not be decoded.
+                let context = self.served.model.context();
+                if rows > context {
+                    let prompt = rows;
+                    return Err(welte::Error::ContextFull { prompt, context }.into());
+                }
             }
             // A prompt that does not fit needs no features.
-            let chat = self.check_length(prompt, own.iter().map(Looked::tokens).sum())?;
+            let chat = self.check_length(prompt, rows)?;
             looked.push((own, chat));
         }
         let see = |image: Looked<'_>| image.see(&is_wanted);

@@ -81,29 +81,23 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
     let (body, ignored, held) = bodies::bytes(&app.bodies, &app.options, request).await?;
     let parts = multipart::parts(&kind, &body)?;
     let mut fields = Fields::root(form(&parts, &body)?, &ignored)?;
-    let service = service(app, &mut fields).await?;
     let mut files = parts.into_iter().filter(|part| part.name == "file");
     let file = match (files.next(), files.next()) {
-        (Some(file), None) => Ok(file.content),
-        (None, _) => Err(Failure::field("file", "is required")),
-        _ => Err(Failure::field("file", "one file is taken at a time")),
+        (Some(file), None) => file.content,
+        (None, _) => return Err(Failure::field("file", "is required")),
+        _ => return Err(Failure::field("file", "one file is taken at a time")),
     };
-    let service = match service {
+    let service = match service(app, &mut fields, task).await? {
         Service::Speech(service) => service,
-        Service::Language(_) if task == Task::Translate => {
-            let problem = "does not translate; ask it in a chat, or start the server with --speech";
-            return Err(Failure::field("model", problem));
-        }
         Service::Language(served) => {
             let wanted = dictation::take(&mut fields)?;
             fields.finish()?;
-            let sound = Arc::from(&body[file?]);
+            let sound = Arc::from(&body[file]);
             return dictation::answer(app, &served, wanted, sound).await;
         }
     };
     let wanted = wanted(app, &mut fields, task)?;
     fields.finish()?;
-    let file = file?;
     let work = Work {
         most: app.bodies.most() / service.model.bytes_per_second(),
         model: service.model,
@@ -290,7 +284,8 @@ enum Service {
     Language(Lease),
 }
 
-async fn service(app: &App, fields: &mut Fields) -> Result<Service, Failure> {
+/// The model that a request names. One that cannot do the task is not loaded.
+async fn service(app: &App, fields: &mut Fields, task: Task) -> Result<Service, Failure> {
     let name: Option<String> = fields.take("model")?;
     if name.is_none() && app.options.strict {
         return Err(fields.wrong("model", "is required"));
@@ -309,11 +304,24 @@ async fn service(app: &App, fields: &mut Fields) -> Result<Service, Failure> {
         _ => "no model of speech is served here; start the server with --speech, or serve a language model that hears, such as Qwen3-ASR or Voxtral".to_string(),
     }
     };
+    let absent = |problem: String| Failure::new(StatusCode::NOT_FOUND, problem);
+    if task == Task::Translate {
+        if app.models.find_any(own, &app.options).is_err() {
+            return Err(absent(missing()));
+        }
+        let problem = "a language model does not translate speech here; ask it in a chat, or start the server with --speech";
+        return Err(fields.wrong("model", problem));
+    }
     let served = match app.lease(own).await {
-        Ok(served) if served.model.ears().is_some() => served,
-        Err(failure) if failure.status != StatusCode::NOT_FOUND => return Err(failure),
-        _ => return Err(Failure::new(StatusCode::NOT_FOUND, missing())),
+        Ok(served) => served,
+        Err(failure) if failure.status == StatusCode::NOT_FOUND => return Err(absent(missing())),
+        Err(failure) => return Err(failure),
     };
+    if served.model.ears().is_none() {
+        let why = served.model.no_sounds().unwrap_or("it has no ears");
+        let (id, missing) = (&served.id, missing());
+        return Err(absent(format!("{missing}. {id:?} takes no sounds: {why}")));
+    }
     Ok(Service::Language(served))
 }
 

@@ -1,17 +1,18 @@
 //! Transcripts by language models that hear: `/v1/audio/transcriptions` without times.
 
-use crate::answer::Answers;
+use crate::answer::{Answers, Reason};
 use crate::app::App;
 use crate::ask::{Ask, Part, Prompt};
 use crate::error::{Failure, Outcome, ok};
 use crate::fields::Fields;
+use crate::length;
 use crate::models::Lease;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use serde_json::json;
 use std::sync::Arc;
-use welte::{Image, ImageSource};
+use welte::{Image, ImageSource, StopReason};
 
 /// What is asked besides the file.
 pub(crate) struct Wanted {
@@ -52,7 +53,10 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Wanted, Failure> {
         _ => return Err(fields.wrong("stream", "is not supported by this model; leave it out")),
     }
     // It hears the whole file at once.
-    fields.take::<String>("chunking_strategy")?;
+    let strategy: Option<String> = fields.take("chunking_strategy")?;
+    if strategy.is_some_and(|strategy| strategy != "auto") {
+        return Err(fields.wrong("chunking_strategy", "must be auto"));
+    }
     fields.refuse(&["include", "known_speaker_names", "known_speaker_references"])?;
     Ok(Wanted {
         language: fields.take("language")?,
@@ -69,12 +73,22 @@ pub(crate) async fn answer(
     wanted: Wanted,
     file: Arc<[u8]>,
 ) -> Outcome {
-    let (language, prompt) = (wanted.language.as_deref(), wanted.prompt.as_deref());
-    let around = served.model.dictation(language, prompt);
-    let [before, after] = around.map_err(|error| match error {
-        welte::Error::Speech { field, problem } => Failure::field(field, problem),
-        other => other.into(),
-    })?;
+    let (lease, language, prompt) = (served.clone(), wanted.language, wanted.prompt);
+    let around = move || {
+        let prompt = prompt.as_deref();
+        let long = |failure: Failure| Failure {
+            message: format!("prompt: {}", failure.message),
+            field: Some("prompt".into()),
+            ..failure
+        };
+        length::check(&lease, prompt.unwrap_or_default()).map_err(long)?;
+        let around = lease.model.dictation(language.as_deref(), prompt);
+        around.map_err(|error| match error {
+            welte::Error::Speech { field, problem } => Failure::field(field, problem),
+            other => other.into(),
+        })
+    };
+    let [before, after] = app.bodies.aside(around).await?;
     let tokens = |tokens: Vec<u32>| tokens.into_iter().map(Part::Token);
     let sound = Part::Image(Image {
         at: 0,
@@ -85,12 +99,26 @@ pub(crate) async fn answer(
     let mut ask = Ask::new(app, served, app.id("trsc-"));
     ask.prompts = vec![Prompt::Parts(parts.collect())];
     ask.options.sampling.temperature = wanted.temperature;
+    // What the server gives an answer by default would cut the transcript.
+    (ask.options.max_tokens, ask.options.stop) = (usize::MAX, Default::default());
     // The form's own bound counts.
     ask.image_rules.largest = usize::MAX;
     let wholes = Answers::new(ask.start(app).await?).collect().await?;
     let whole = wholes.first();
     let end = whole.ok_or_else(|| Failure::server("the engine gave no result"))?;
-    let dictated = served.model.dictated(end.end()?.new_tokens())?;
+    let end = end.end()?;
+    match (&end.reason, &end.outcome.stop) {
+        (Reason::Stop, _) => {}
+        (_, StopReason::Deadline) => return Err(welte::Error::Deadline.into()),
+        _ => {
+            let context = served.model.context();
+            let problem = format!(
+                "its transcript does not fit the context of {context} positions; send shorter files, or start the server with a larger --ctx-size"
+            );
+            return Err(Failure::field("file", problem));
+        }
+    }
+    let dictated = served.model.dictated(end.new_tokens())?;
     if wanted.plain {
         let mut response = Response::new(format!("{}\n", dictated.text).into());
         let kind = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -73,11 +73,6 @@ pub(crate) fn sound(data: &str) -> ImageSource {
     })
 }
 
-/// Endings that OpenAI's clients and others give sounds as their format. What a file is decides its bytes.
-pub(crate) const FORMATS: [&str; 12] = [
-    "wav", "mp3", "flac", "ogg", "oga", "vorbis", "m4a", "mp4", "aac", "aiff", "mka", "webm",
-];
-
 /// The sound of a part in OpenAI's form, as base64 in `input_audio`.
 pub(crate) fn of_sound_part(part: &mut Fields, at: usize) -> Result<Image, Failure> {
     let Some(mut inner) = part.object("input_audio")? else {
@@ -88,12 +83,8 @@ pub(crate) fn of_sound_part(part: &mut Fields, at: usize) -> Result<Image, Failu
     if let ImageSource::SoundUrl(url) = &source {
         of_url(&inner, "data", url)?;
     }
-    if let Some(format) = inner.take::<String>("format")?
-        && !FORMATS.contains(&format.to_lowercase().as_str())
-    {
-        let problem = format!("must be one of {}", FORMATS.join(", "));
-        return Err(inner.wrong("format", problem));
-    }
+    // The bytes decide what a file is.
+    inner.take::<String>("format")?;
     let name = inner.name("data");
     inner.finish()?;
     Ok(Image { at, source, name })
@@ -124,8 +115,8 @@ fn address(part: &mut Fields, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// A list of images as base64, or of images and sounds.
-pub(crate) fn list(fields: &mut Fields, name: &str, sounds: bool) -> Result<Vec<Image>, Failure> {
+/// A list of images and sounds as base64.
+pub(crate) fn list(fields: &mut Fields, name: &str) -> Result<Vec<Image>, Failure> {
     let all: Vec<String> = fields.take(name)?.unwrap_or_default();
     let image = |(nth, text): (usize, &String)| {
         let name = format!("{name}[{nth}]");
@@ -138,7 +129,7 @@ pub(crate) fn list(fields: &mut Fields, name: &str, sounds: bool) -> Result<Vec<
         let base64 = text
             .split_once(BASE64)
             .map_or(text.as_str(), |(_, base64)| base64);
-        let source = if sounds && is_sound(base64) {
+        let source = if is_sound(base64) {
             heard(source)
         } else {
             source
@@ -275,17 +266,18 @@ impl Looked<'_> {
     }
 }
 
-/// Fetches and decodes an image or a sound.
+/// Fetches and decodes an image or a sound, as long as it is wanted.
 pub(crate) fn look<'a>(
     served: &'a Served,
     rules: &ImageRules,
     image: &'a Image,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<Looked<'a>, Failure> {
     let name = image.name.as_str();
     let wrong = |problem: String| Failure::field(name, problem);
     let sense = served.model.sense(&image.source).map_err(wrong)?;
     let refused = |error| match error {
-        welte::Error::ManyImages { .. } => Failure::from(error),
+        welte::Error::ManyImages { .. } | welte::Error::Deadline => Failure::from(error),
         error => wrong(error.to_string()),
     };
     let bytes = match &image.source {
@@ -310,6 +302,6 @@ pub(crate) fn look<'a>(
         };
         return Err(wrong(format!("has {own} KiB; {what} may have {most}")));
     }
-    let glimpse = sense.look(&bytes).map_err(refused)?;
+    let glimpse = sense.look_while(&bytes, wanted).map_err(refused)?;
     Ok(Looked { name, glimpse })
 }

@@ -758,7 +758,11 @@ impl Models {
 
     /// As [`Models::find`], for clients that know a fixed name: if one model is served, it answers to every name, unless other names
     /// may be those of adapters.
-    fn find_any(&self, name: Option<&str>, options: &ServerOptions) -> Result<Arc<Entry>, Failure> {
+    pub(crate) fn find_any(
+        &self,
+        name: Option<&str>,
+        options: &ServerOptions,
+    ) -> Result<Arc<Entry>, Failure> {
         let found = self.find(name);
         let mut all = self.all();
         match found {

@@ -53,7 +53,7 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     let thinks = !variables.is_empty();
     let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
-    let images = images::list(&mut fields, "images", false)?;
+    let images = images::list(&mut fields, "images")?;
     fields.only("context", &[json!([])])?;
     let system = system.filter(|text| !text.is_empty());
     let plain = raw || ask.served.template.is_none();
@@ -207,7 +207,7 @@ fn message(mut fields: Fields) -> Result<Message, Failure> {
     let tool_calls = tool_calls.into_iter().map(call).collect::<Result<_, _>>()?;
     let name = fields.take("tool_name")?;
     let tool_call_id = fields.take("tool_call_id")?;
-    let images = images::list(&mut fields, "images", false)?;
+    let images = images::list(&mut fields, "images")?;
     fields.finish()?;
     Ok(Message {
         images,

@@ -125,7 +125,7 @@ fn tokens(parts: &[Part]) -> Option<Vec<u32>> {
 
 /// The text of an object.
 fn object(mut fields: Fields) -> Result<Prompt, Failure> {
-    let images = crate::images::list(&mut fields, "multimodal_data", true)?;
+    let images = crate::images::list(&mut fields, "multimodal_data")?;
     let text: String = match fields.take("prompt_string")? {
         Some(text) => text,
         None => {

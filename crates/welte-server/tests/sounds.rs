@@ -4,7 +4,7 @@ mod common;
 
 use axum::Router;
 use axum::http::Method;
-use common::scripted::scripted_with;
+use common::scripted::{scripted_after, scripted_with};
 use common::{Reply, get, post, send, with};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -19,13 +19,18 @@ const BLUE: &str = "SUQzIGJsdWU=";
 /// "a red fox": an image, where both are taken.
 const PICTURE: &str = "YSByZWQgZm94";
 
+/// What stands for a picture, and for a sound.
+fn placeholder(what: &str) -> String {
+    if what == "sounds" { "~" } else { "<|image|>" }.to_string()
+}
+
 /// A server whose model has these senses, and how many pictures and sounds they have encoded.
 fn sensing(senses: &[&'static str]) -> (Router, Arc<AtomicUsize>) {
     let model = scripted_with("I hear it.", 64);
     let count = Arc::<AtomicUsize>::default();
     for what in senses {
         let encoder = WordEncoder {
-            placeholder: "<|image|>".into(),
+            placeholder: placeholder(what),
             what,
             dictation: None,
             width: model.feature_width(),
@@ -95,6 +100,13 @@ async fn all_apis_take_sounds() {
         assert_eq!(reply.status, 200, "{}", reply.text);
         assert_eq!(reply.json()["tokens_evaluated"], 5, "{}", reply.text);
     }
+    // Ollama's clients have one list for both.
+    let message = json!({ "role": "user", "content": "What?", "images": [FOX] });
+    let model = get(&server, "/v1/models").await.json()["data"][0]["id"].clone();
+    let mut body = json!({ "model": model, "messages": [message], "stream": false });
+    body["options"] = json!({ "num_predict": 4 });
+    let reply = post(&server, "/api/chat", body).await;
+    assert_eq!(reply.json()["prompt_eval_count"], own, "{}", reply.text);
     // What does not begin as a sound is an image.
     let reply = completion(json!([PICTURE])).await;
     assert!(reply.text.contains("takes no images"), "{}", reply.text);
@@ -108,12 +120,13 @@ async fn a_model_may_see_and_hear() {
     let plain = counted(&server, json!("What?")).await;
     let picture =
         json!({ "type": "image_url", "image_url": format!("data:image/png;base64,{PICTURE}") });
-    let both = json!([picture, sound(FOX), text("What?")]);
-    assert_eq!(counted(&server, both).await, plain + 5 + 5);
-    let swapped = json!([sound(FOX), text("What?"), picture]);
-    assert_eq!(counted(&server, swapped).await, plain + 5 + 5);
+    // Each stands at a placeholder of its own kind, or the prompt is refused.
+    let both = json!([picture, sound(BLUE), text("What?")]);
+    assert_eq!(counted(&server, both).await, plain + 5 + 4);
+    let swapped = json!([sound(BLUE), text("What?"), picture]);
+    assert_eq!(counted(&server, swapped).await, plain + 5 + 4);
     assert_eq!(count.load(SeqCst), 2);
-    let data = json!([FOX, PICTURE]);
+    let data = json!([BLUE, PICTURE]);
     let prompt = json!({ "prompt_string": "<__media__> and <__media__>", "multimodal_data": data });
     let body = json!({ "prompt": prompt, "n_predict": 2 });
     let reply = post(&server, "/completion", body).await;
@@ -139,11 +152,11 @@ const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
 /// A language model that hears gives a transcript without times.
 #[tokio::test]
 async fn a_language_model_writes_down_speech() {
-    let dictating = |dictation: Option<Dictation>| {
-        let model = scripted_with("I hear it.", 64);
+    let dictating = |dictation: Option<Dictation>, ends: &str| {
+        let model = scripted_after("I hear it.", 64, ends);
         let count = Arc::<AtomicUsize>::default();
         let encoder = WordEncoder {
-            placeholder: "<|image|>".into(),
+            placeholder: placeholder("sounds"),
             what: "sounds",
             dictation,
             width: model.feature_width(),
@@ -151,12 +164,12 @@ async fn a_language_model_writes_down_speech() {
         };
         model.set_sense(Box::new(encoder)).unwrap();
         let mut options = ServerOptions::default();
-        options.defaults.max_tokens = 8;
+        // Transcripts are not cut by what other answers are.
+        options.defaults.max_tokens = 1;
+        options.defaults.stop = ["hear".to_string()].into();
         (router(model, options).unwrap(), count)
     };
-    // The script goes on after a turn only.
-    let wrong = "\0".repeat(8);
-    let (server, count) = dictating(Some(Dictation::Qwen3Asr));
+    let (server, count) = dictating(Some(Dictation::Qwen3Asr), "\n>");
     let model = get(&server, "/v1/models").await.json()["data"][0]["id"].clone();
     for name in [model.as_str().unwrap(), "whisper-1"] {
         let fields = [
@@ -167,18 +180,17 @@ async fn a_language_model_writes_down_speech() {
         ];
         let reply = form(&server, TRANSCRIPTIONS, &fields).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
-        assert_eq!(reply.json(), json!({ "text": wrong }));
+        assert_eq!(reply.json(), json!({ "text": "I hear it." }));
     }
     let reply = form(&server, TRANSCRIPTIONS, &[("response_format", "text")]).await;
-    assert_eq!(
-        (reply.status.as_u16(), &*reply.text),
-        (200, &*format!("{wrong}\n"))
-    );
+    assert_eq!((reply.status.as_u16(), &*reply.text), (200, "I hear it.\n"));
     assert_eq!(count.load(SeqCst), 1);
     for (name, value, said) in [
         ("response_format", "srt", "needs times"),
         ("timestamp_granularities[]", "word", "does not tell times"),
         ("stream", "true", "is not supported"),
+        ("chunking_strategy", "manual", "must be auto"),
+        ("prompt", &"long ".repeat(10_000), "available context size"),
         ("include[]", "logprobs", "not supported"),
         ("temperature", "2", "from 0 to 1"),
         ("language", "klingon", "it knows Arabic"),
@@ -195,12 +207,21 @@ async fn a_language_model_writes_down_speech() {
     }
     let reply = form(&server, "/v1/audio/translations", &[]).await;
     assert!(reply.text.contains("does not translate"), "{}", reply.text);
-    let (server, _) = dictating(None);
+    // This one never ends.
+    let (server, _) = dictating(Some(Dictation::Qwen3Asr), "");
+    let names = [("prompt", &*"a".repeat(1900))];
+    let reply = form(&server, TRANSCRIPTIONS, &names).await;
+    assert_eq!(reply.status, 400, "{}", reply.text);
+    let said = "file: its transcript does not fit the context of 2048";
+    assert!(reply.text.contains(said), "{}", reply.text);
+    let (server, _) = dictating(None, "");
     let reply = form(&server, TRANSCRIPTIONS, &[]).await;
     assert!(reply.text.contains("ask it in a chat"), "{}", reply.text);
     let reply = form(&with(|_| ()), TRANSCRIPTIONS, &[]).await;
     assert_eq!(reply.status, 404, "{}", reply.text);
-    assert!(reply.text.contains("--speech"), "{}", reply.text);
+    let said = |said: &str| assert!(reply.text.contains(said), "{}", reply.text);
+    said("--speech");
+    said("takes no sounds: ");
 }
 
 #[tokio::test]
@@ -238,7 +259,7 @@ async fn a_missing_sense_is_named() {
             ("Item", "input_audio", hears),
             ("Prompt", "contentEncoding", hears),
             ("Message", "image_url", false),
-            ("OllamaMessage", "contentEncoding", false),
+            ("OllamaMessage", "contentEncoding", hears),
             ("Turn", "media_type", false),
         ] {
             let has = schemas[name].to_string().contains(word);
@@ -267,9 +288,9 @@ async fn sounds_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
             "is not base64",
         ),
         (
-            audio(json!({ "data": FOX, "format": "midi" })),
+            audio(json!({ "data": FOX, "format": 3 })),
             "input_audio.format",
-            "must be one of wav, mp3",
+            "a string",
         ),
         (audio(json!("data")), "input_audio", ""),
         (url(json!("file:///a.wav")), "audio_url", "must begin with"),
@@ -292,6 +313,16 @@ async fn sounds_that_cannot_be_read_are_refused_by_the_name_of_their_field() {
         assert!(text.contains(&format!("{field}.{name}")), "{part}: {text}");
         assert!(text.contains(said), "{part}: {text}");
     }
+    let input = json!([{ "role": "user", "content": [audio(json!({ "data": "" }))] }]);
+    let reply = post(&server, "/v1/responses", json!({ "input": input })).await;
+    let param = reply.json()["error"]["param"].clone();
+    assert_eq!(param, "input[0].content[0].input_audio.data");
+    // "a a a", too long twice: what comes after that is not looked at.
+    let words = sound(&"YSBhIGEg".repeat(500));
+    let body = chat(json!([words, words, sound("//79")]));
+    let reply = post(&server, "/v1/chat/completions", body).await;
+    let code = reply.json()["error"]["code"].clone();
+    assert_eq!(code, "context_length_exceeded", "{}", reply.text);
     let many = vec![sound(FOX); 17];
     let reply = post(&server, "/v1/chat/completions", chat(json!(many))).await;
     assert_eq!(reply.status, 400, "{}", reply.text);

@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
-use welte_audio::{HOP, Limits, Mel, RATE, Spectrogram, WINDOW, decode};
+use welte_audio::{HOP, Limits, Mel, RATE, Spectrogram, WINDOW, decode_while};
 use welte_device::{Device, DeviceId, Plan, Role, Step};
 use welte_formats::Checkpoint;
 use welte_models::{HearingFamily, HearingSpec, Pieces};
@@ -37,6 +37,8 @@ pub struct Hearing {
     mel: Mel,
     decoding: Budget,
     scale: f32,
+    /// Rows that the language model's context holds.
+    context: usize,
     /// The most features of a piece of the layout.
     most_rows: usize,
     device: DeviceId,
@@ -56,7 +58,7 @@ pub struct Sound {
 }
 
 impl Sound {
-    /// The SHA-256 of the sound's bytes.
+    /// The SHA-256 of the bytes of the sound's file, or of its samples.
     pub fn hash(&self) -> &[u8; 32] {
         &self.hash
     }
@@ -127,11 +129,18 @@ impl Hearing {
             mel: Mel::new(spec.mels as usize),
             decoding: Budget::new(DECODED),
             scale: options.scale,
+            context: usize::MAX,
             most_rows: options.most_features.max(1) as usize,
             device,
             encoders,
             spec,
         })
+    }
+
+    /// The ears of a language model whose context holds so many rows. Sounds that exceed it are not decoded to their end.
+    pub fn within(mut self, context: usize) -> Hearing {
+        self.context = context;
+        self
     }
 
     /// The device that it runs on.
@@ -169,22 +178,71 @@ impl Hearing {
 
     /// Decodes a sound. Needs no device.
     pub fn read(&self, bytes: &[u8]) -> Result<Sound, Error> {
+        self.read_while(bytes, &|| true)
+    }
+
+    /// As [`Hearing::read`], but gives up with [`Error::Deadline`] once `wanted` is false.
+    pub fn read_while(&self, bytes: &[u8], wanted: &dyn Fn() -> bool) -> Result<Sound, Error> {
         let _share = self.decoding.take(1);
-        let limits = Limits {
-            seconds: LONGEST,
-            ..Limits::default()
-        };
-        let audio = decode(bytes, &limits)?;
-        let mut sound = self.hear(&audio.samples)?;
-        sound.hash = Sha256::digest(bytes).into();
-        Ok(sound)
+        let (seconds, why) = self.longest();
+        let audio = decode_while(bytes, &Limits::lasting(seconds), wanted);
+        let audio = audio.map_err(|error| match error {
+            welte_audio::Error::Unwanted => Error::Deadline,
+            welte_audio::Error::Long { .. } => Error::Media {
+                problem: format!(
+                    "the sound lasts more than {seconds} s, and {why}; cut it into several"
+                ),
+            },
+            other => other.into(),
+        })?;
+        self.listen(&audio.samples, Sha256::digest(bytes).into())
     }
 
     /// The same for samples at [`RATE`].
     pub fn hear(&self, samples: &[f32]) -> Result<Sound, Error> {
+        let mut hash = Sha256::new();
+        for sample in samples {
+            hash.update(sample.to_le_bytes());
+        }
+        self.listen(samples, hash.finalize().into())
+    }
+
+    /// Samples of a window.
+    fn window(&self) -> usize {
+        self.spec.frames() as usize * HOP
+    }
+
+    /// The most seconds of a sound, and why.
+    fn longest(&self) -> (u32, String) {
+        let most = (LONGEST, "more are not taken".to_string());
+        let frames = match &self.spec.pieces {
+            Some(pieces) => {
+                let frames = self.context.saturating_mul(pieces.frames as usize);
+                frames.div_ceil(pieces.each() as usize)
+            }
+            None => self.context.saturating_mul(2 * self.spec.group as usize),
+        };
+        let seconds = frames.div_ceil(RATE as usize / HOP).saturating_add(1);
+        let rows = self.context;
+        let of_context = (
+            u32::try_from(seconds).unwrap_or(u32::MAX),
+            format!("the model's context ({rows} positions) holds no more"),
+        );
+        let of_window = (self.spec.family == HearingFamily::Qwen2Audio).then(|| {
+            let most = self.window().div_ceil(RATE as usize) as u32;
+            (most, format!("the model hears {most} s at once"))
+        });
+        let all = of_window.into_iter().chain([of_context]);
+        all.fold(
+            most,
+            |most, other| if other.0 < most.0 { other } else { most },
+        )
+    }
+
+    fn listen(&self, samples: &[f32], hash: [u8; 32]) -> Result<Sound, Error> {
         let seconds = samples.len() as f64 / f64::from(RATE);
         let wrong = |problem: String| Error::Media { problem };
-        let window = self.spec.frames() as usize * HOP;
+        let window = self.window();
         let length = match self.spec.family {
             HearingFamily::Qwen3Asr => samples.len().max(FEWEST),
             HearingFamily::Qwen2Audio if samples.len() > window => {
@@ -218,7 +276,7 @@ impl Hearing {
         }
         let spectrogram = self.mel.spectrogram(samples, length - samples.len());
         Ok(Sound {
-            hash: [0; 32],
+            hash,
             seconds,
             heard,
             spectrogram: Arc::new(spectrogram),
@@ -375,12 +433,14 @@ fn plans(
     programs.map(plan).collect()
 }
 
-/// Whether a source is the directory of a language model with an encoder of sounds.
-pub fn hears(source: &str) -> bool {
+/// Whether a source is the directory of a language model with an encoder of sounds. One whose configuration is wrong is an error;
+/// what is no directory of a model is said by those who open it.
+pub fn hears(source: &str) -> Result<bool, Error> {
     let path = Path::new(source);
-    path.is_dir()
-        && welte_formats::open(path)
-            .is_ok_and(|checkpoint| matches!(welte_models::hearing_spec(&*checkpoint), Ok(Some(_))))
+    match path.is_dir().then(|| welte_formats::open(path)) {
+        Some(Ok(checkpoint)) => Ok(welte_models::hearing_spec(&*checkpoint)?.is_some()),
+        _ => Ok(false),
+    }
 }
 
 /// Why a model without a known encoder takes no sounds.

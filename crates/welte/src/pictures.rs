@@ -54,6 +54,11 @@ pub trait MediaEncoder: Send + Sync {
     /// Decodes a picture or a sound, the bytes of a file.
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error>;
 
+    /// As [`MediaEncoder::look`]. What takes long gives up with [`Error::Deadline`] once `wanted` is false.
+    fn look_while(&self, bytes: &[u8], _wanted: &dyn Fn() -> bool) -> Result<Decoded<'_>, Error> {
+        self.look(bytes)
+    }
+
     /// How videos are shown.
     fn film(&self) -> Film {
         Film::PLAIN
@@ -78,7 +83,7 @@ pub struct Decoded<'a> {
 }
 
 /// Computes the features of a picture, row after row, in turns with others that use the device.
-pub type Encode<'a> = Box<dyn FnOnce(&Turns<'_>) -> Result<Vec<f32>, Error> + 'a>;
+pub type Encode<'a> = Box<dyn FnOnce(&Turns<'_>) -> Result<Arc<[f32]>, Error> + 'a>;
 
 impl MediaEncoder for Vision {
     fn placeholder(&self) -> &str {
@@ -132,12 +137,16 @@ impl MediaEncoder for Hearing {
     }
 
     fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
-        let sound = self.read(bytes)?;
+        self.look_while(bytes, &|| true)
+    }
+
+    fn look_while(&self, bytes: &[u8], wanted: &dyn Fn() -> bool) -> Result<Decoded<'_>, Error> {
+        let sound = self.read_while(bytes, wanted)?;
         Ok(Decoded {
             numbered: false,
             layout: self.layout(&sound),
             bytes: sound.bytes(),
-            encode: Box::new(move |turns| Ok(self.encode_in(&sound, turns)?.rows.to_vec())),
+            encode: Box::new(move |turns| Ok(self.encode_in(&sound, turns)?.rows)),
         })
     }
 }
@@ -147,7 +156,7 @@ fn decoded(vision: &Vision, picture: Picture, numbered: bool) -> Decoded<'_> {
         numbered,
         layout: vision.layout(&picture),
         bytes: picture.bytes(),
-        encode: Box::new(move |turns| Ok(vision.encode_in(&picture, turns)?.rows.to_vec())),
+        encode: Box::new(move |turns| Ok(vision.encode_in(&picture, turns)?.rows)),
     }
 }
 
@@ -363,8 +372,17 @@ impl Sense {
 
     /// Decodes a picture or a sound, a file's bytes, unless it was seen before.
     pub fn look(&self, bytes: &[u8]) -> Result<Glimpse<'_>, Error> {
+        self.look_while(bytes, &|| true)
+    }
+
+    /// As [`Sense::look`], but a long sound is given up with [`Error::Deadline`] once `wanted` is false.
+    pub fn look_while(
+        &self,
+        bytes: &[u8],
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Glimpse<'_>, Error> {
         let hash = Sha256::digest(bytes).into();
-        self.glimpse(hash, || self.encoder.look(bytes))
+        self.glimpse(hash, || self.encoder.look_while(bytes, wanted))
     }
 
     /// Decodes frames that become one picture, unless they were seen before.
@@ -591,6 +609,10 @@ impl Sense {
     }
 
     fn keep(&self, hash: [u8; 32], seen: &Arc<Seen>) {
+        // It would drive out all others and not stay itself.
+        if seen.bytes() > self.most_bytes {
+            return;
+        }
         let mut all = self.seen();
         all.push_back((hash, seen.clone()));
         let mut held: usize = all.iter().map(|(_, seen)| seen.bytes()).sum();
@@ -772,7 +794,7 @@ impl MediaEncoder for WordEncoder {
             numbered: true,
             encode: Box::new(|_| {
                 self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                Ok(features)
+                Ok(features.into())
             }),
         })
     }
@@ -896,6 +918,26 @@ mod tests {
         for wrong in [&[2, 0, 1][..], &[1, 1], &[1], &[1, 2, 2]] {
             let error = eyes.place(wrong, &both).unwrap_err();
             assert!(matches!(error, Error::ImagePlaces { .. }), "{wrong:?}");
+        }
+    }
+
+    /// What is too large to be remembered drives nothing out.
+    #[test]
+    fn large_media_leave_the_memory_of_others() {
+        let tokenizer = tokenizer(&["a"], &["<image>"]);
+        let encoder = words();
+        let count = encoder.count.clone();
+        let mut eyes = Sense::new(Box::new(encoder), tokenizer, 4, "m").unwrap();
+        eyes.most_bytes = 100;
+        for (words, encoded) in [
+            (&b"one"[..], 1),
+            (b"two", 2),
+            (b"much more than can be remembered", 3),
+            (b"one", 3),
+            (b"two", 3),
+        ] {
+            eyes.see(words).unwrap();
+            assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), encoded);
         }
     }
 

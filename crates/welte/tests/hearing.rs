@@ -323,6 +323,10 @@ fn sounds_that_cannot_be_heard_are_refused() {
         (wav(&[]), "no samples"),
         (wav(&sound(100)), "too short"),
         (wav(&sound(16_001)), "hears 1 s at once; cut it"),
+        (
+            wav(&sound(48_000)),
+            "more than 1 s, and the model hears 1 s",
+        ),
         (wav(&sound(9000))[..40].to_vec(), "audio"),
     ] {
         let error = error(&bytes);
@@ -331,6 +335,51 @@ fn sounds_that_cannot_be_heard_are_refused() {
     // A file that was cut off counts up to there.
     let cut = hearing.read(&wav(&sound(9000))[..20_044]).expect("a sound");
     assert_eq!(cut.features(), 8);
+}
+
+/// What exceeds the context is not decoded to its end.
+#[test]
+fn sounds_that_exceed_the_context_are_refused() {
+    for name in ["voxtral", "qwen3_asr"] {
+        let golden = welte_goldens::Golden::new(&format!("hearing/{name}/hf"));
+        let hearing = open(golden.path(), "reference", 1280);
+        let long = wav(&sound(80_000));
+        let rows = hearing.read(&long).expect("a sound").features();
+        let fitting = hearing.within(rows);
+        assert_eq!(fitting.read(&long).expect("a sound").features(), rows);
+        let error = fitting.within(rows / 5).read(&long).expect_err("too long");
+        let error = error.to_string();
+        assert!(
+            error.contains("context") && error.contains("more than"),
+            "{error}"
+        );
+    }
+}
+
+/// A sound of samples has a hash of its own, as one of bytes has.
+#[test]
+fn sounds_of_samples_are_told_apart() {
+    let golden = welte_goldens::Golden::new("hearing/qwen2_audio/hf");
+    let hearing = open(golden.path(), "reference", 1280);
+    let hash = |count: u64| *hearing.hear(&sound(count)).expect("a sound").hash();
+    assert_eq!(hash(9000), hash(9000));
+    assert_ne!(hash(9000), hash(9001));
+}
+
+/// A fault in the configuration of an encoder is told to those who ask whether there is one.
+#[test]
+fn a_wrong_configuration_is_no_missing_one() {
+    let golden = welte_goldens::Golden::new("hearing/qwen2_audio/hf");
+    let source = golden.path().to_str().expect("a path");
+    assert!(welte::hears(source).expect("an encoder"));
+    assert!(!welte::hears("no such folder").expect("no encoder"));
+    let file = golden.path().join("config.json");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    config["audio_config"]["d_model"] = "wide".into();
+    std::fs::write(&file, config.to_string()).expect("the configuration");
+    let error = welte::hears(source).expect_err("a fault").to_string();
+    assert!(error.contains("d_model"), "{error}");
 }
 
 #[test]
@@ -721,4 +770,10 @@ fn a_missing_sense_is_named() {
         error.contains("takes no sounds: sounds are switched off"),
         "{error}"
     );
+    // What cannot be heard is named.
+    let mut message = asked(&[0], &[sound(4000)]);
+    message.images[0].source = ImageSource::Sound(b"no sound"[..].into());
+    let error = model.encode_conversation(&template, &[message]);
+    let error = error.expect_err("no sound").to_string();
+    assert!(error.contains("a sound: the audio"), "{error}");
 }

@@ -33,6 +33,9 @@ impl Default for ImageRules {
     }
 }
 
+/// Brands of MP4 files that may have sound. Images have others (`avif`, `heic`, `mif1`).
+const BRANDS: [&[u8]; 7] = [b"M4A", b"M4B", b"mp41", b"mp42", b"iso", b"dash", b"3gp"];
+
 /// Whether base64 is a file of sound, by its first bytes.
 pub(super) fn is_sound(text: &str) -> bool {
     let end = text.floor_char_boundary(24);
@@ -45,7 +48,9 @@ pub(super) fn is_sound(text: &str) -> bool {
         || begins(0, b"FORM") && begins(8, b"AIF")
         || begins(0, b"fLaC")
         || begins(0, b"OggS")
-        || begins(4, b"ftypM4A")
+        // Matroska and WebM.
+        || begins(0, &[0x1a, 0x45, 0xdf, 0xa3])
+        || begins(4, b"ftyp") && BRANDS.iter().any(|brand| begins(8, brand))
         || is_mp3
 }
 
@@ -78,13 +83,19 @@ mod tests {
 
     #[test]
     fn files_of_sound_are_told_by_their_beginning() {
-        // RIFF....WAVEfmt, fLaC, OggS, ID3, a frame of MP3; RIFF....WEBP, PNG, JPEG and a text.
+        // RIFF....WAVEfmt, fLaC, OggS, ID3, a frame of MP3, EBML, ....ftyp with M4A, mp42, isom and iso5; RIFF....WEBP, PNG, JPEG,
+        // ....ftyp with avif, heic and mif1, and a text.
         for sound in [
             "UklGRiQAAABXQVZFZm10IBAAAAA",
             "ZkxhQw==",
             "T2dnUwAC",
             "SUQzBAAA",
             "//uQZAAP",
+            "GkXfo59ChoEB",
+            "AAAAHGZ0eXBNNEEg",
+            "AAAAHGZ0eXBtcDQy",
+            "AAAAHGZ0eXBpc29t",
+            "AAAAHGZ0eXBpc281",
         ] {
             assert!(is_sound(sound), "{sound}");
         }
@@ -92,6 +103,9 @@ mod tests {
             "UklGRiQAAABXRUJQVlA4",
             "iVBORw0KGgo",
             "/9j/4AAQSkZJRg",
+            "AAAAHGZ0eXBhdmlm",
+            "AAAAHGZ0eXBoZWlj",
+            "AAAAHGZ0eXBtaWYx",
             "c2VlbiBpdA",
             "",
             "é",

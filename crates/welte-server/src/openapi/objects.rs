@@ -1,7 +1,6 @@
 //! Objects in the bodies of requests, by name. They describe the common case; the server takes more.
 
 use super::endpoint::{self, SAMPLING};
-use crate::images::FORMATS;
 use crate::openai::INCLUDES;
 use crate::sampling::SAMPLERS;
 use serde_json::{Map, Value, json};
@@ -39,18 +38,14 @@ pub(super) fn schemas(images: bool, sounds: bool) -> Value {
     let base64 = json!({ "type": "string", "minLength": 1, "contentEncoding": "base64" });
     let address = json!({ "type": "string", "pattern": "^(data:|https?://)" });
     let rate = json!({ "type": "number", "minimum": 0.01, "maximum": 1000 });
-    let list = |takes: bool| {
-        if takes {
-            json!({ "type": "array", "items": base64 })
-        } else {
-            json!({ "enum": [[]] })
-        }
+    let media = if images || sounds {
+        json!({ "type": "array", "items": base64 })
+    } else {
+        json!({ "enum": [[]] })
     };
-    let (list, media) = (list(images), list(images || sounds));
     let place = object(json!({ "url": address }), &["url"]);
     let film = object(json!({ "url": address, "fps": rate }), &["url"]);
-    let format = json!({ "enum": FORMATS });
-    let sound = object(json!({ "data": base64, "format": format }), &["data"]);
+    let sound = object(json!({ "data": base64, "format": text }), &["data"]);
     let sound = part("input_audio", "input_audio", &sound);
     let with = |text: Value, of_images: Vec<Value>, of_sounds: Vec<Value>| {
         let of_images = of_images.into_iter().filter(|_| images);
@@ -100,8 +95,8 @@ pub(super) fn schemas(images: bool, sounds: bool) -> Value {
         },
         "Message": object(json!({ "role": roles, "content": of_chat }), &["role"]),
         // Any role: the chat template knows them.
-        "OllamaMessage": object(json!({ "role": text, "content": text, "images": list }), &["role"]),
-        "Images": list,
+        "OllamaMessage": object(json!({ "role": text, "content": text, "images": media }), &["role"]),
+        "Images": media,
         "Time": { "anyOf": [{ "type": "number" }, { "type": "string", "pattern": "^-?[0-9]{1,6}[smh]$" }] },
         "Turn": object(
             json!({ "role": { "enum": ["user", "assistant", "system"] }, "content": of_anthropic }),

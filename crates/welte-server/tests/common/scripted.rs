@@ -28,8 +28,13 @@ pub(crate) fn scripted(answer: &str) -> Model {
 
 /// The same with room for features of images, whose place in the prompt is `<|image|>`.
 pub(crate) fn scripted_with(answer: &str, features: u32) -> Model {
+    scripted_after(answer, features, "")
+}
+
+/// The same, and the answer also follows prompts that end in one of these bytes.
+pub(crate) fn scripted_after(answer: &str, features: u32, ends: &str) -> Model {
     let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
-    std::fs::write(file.path(), gguf(answer)).unwrap();
+    std::fs::write(file.path(), gguf(answer, ends)).unwrap();
     let path = file.path().to_str().unwrap();
     let mut options = load_options(2048);
     options.features = features;
@@ -62,7 +67,7 @@ fn pieces(answer: &str) -> Vec<String> {
     all
 }
 
-fn gguf(answer: &str) -> Vec<u8> {
+fn gguf(answer: &str, ends: &str) -> Vec<u8> {
     let mut tokens: Vec<String> = (0..=255).map(|byte| letter(byte).to_string()).collect();
     tokens.extend(["<|image|>", "<|end|>", "<|turn|>"].map(String::from));
     tokens.extend(pieces(answer));
@@ -70,6 +75,7 @@ fn gguf(answer: &str) -> Vec<u8> {
     // Each token of the answer and the next one.
     let mut follows: Vec<(usize, usize)> = (TURN..vocab).map(|at| (at, at + 1)).collect();
     follows.last_mut().unwrap().1 = END;
+    follows.extend(ends.bytes().map(|end| (end.into(), TURN + 1)));
     let width = follows.len().next_multiple_of(32);
     let mut embedding = vec![0.0f32; vocab * width];
     let mut output = embedding.clone();

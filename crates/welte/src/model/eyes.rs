@@ -203,7 +203,10 @@ impl Found {
             return Ok(None);
         }
         let opened = Hearing::open(origin, &of_media(options, model.2, model.0));
-        let sense = |hearing| sense(Box::new(hearing), origin, origin, tokenizer, model.1);
+        let sense = |hearing: Hearing| {
+            let hearing = hearing.within(model.1.context as usize);
+            sense(Box::new(hearing), origin, origin, tokenizer, model.1)
+        };
         match opened.and_then(|hearing| hearing.map(sense).transpose()) {
             Ok(Some(ears)) => Ok(Some(ears)),
             Ok(None) => {

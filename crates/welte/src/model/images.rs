@@ -154,7 +154,15 @@ impl Model {
                 | ImageSource::Video(_) => Err(wrong("an image is an address, not a file".into())),
             }
         };
-        let looks = images.map(look).collect::<Result<Vec<_>, _>>()?;
+        let named = |image: &Image, error: Error| match error {
+            error @ (Error::ManyImages { .. } | Error::Sense { .. }) => error,
+            error => Error::File {
+                path: image.name.clone(),
+                problem: error.to_string(),
+            },
+        };
+        let looks = images.map(|image| look(image).map_err(|error| named(image, error)));
+        let looks = looks.collect::<Result<Vec<_>, _>>()?;
         // A prompt that does not fit needs no features.
         let own: usize = looks.iter().map(Glimpse::tokens).sum();
         let (prompt, context) = (

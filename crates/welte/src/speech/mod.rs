@@ -133,11 +133,7 @@ impl Speech {
 
     /// Decodes a file of sound. Longer ones than `seconds` are refused.
     pub fn read(&self, bytes: Vec<u8>, seconds: u32) -> Result<Audio, Error> {
-        let limits = Limits {
-            seconds,
-            ..Limits::default()
-        };
-        Ok(welte_audio::decode(bytes, &limits)?)
+        Ok(welte_audio::decode(bytes, &Limits::lasting(seconds))?)
     }
 
     /// Memory that a second of sound takes while it is written down.

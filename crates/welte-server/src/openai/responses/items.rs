@@ -141,9 +141,8 @@ fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> 
                 json!({ "type": "input_image", "image_url": url, "detail": detail })
             }
             "input_audio" if role != "assistant" => {
-                let sound: Value = fields.take("input_audio")?.unwrap_or_default();
-                let own = json!({ "input_audio": sound });
-                images::of_sound_part(&mut fields.inner(own, "")?, 0)?;
+                let sound = fields.peek("input_audio").cloned().unwrap_or_default();
+                images::of_sound_part(&mut fields, 0)?;
                 json!({ "type": "input_audio", "input_audio": sound })
             }
             _ => {
