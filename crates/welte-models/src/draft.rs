@@ -2,20 +2,13 @@
 
 mod assistant;
 mod eagle;
-mod find;
+pub(crate) mod find;
+mod tokens;
 
-pub(crate) use assistant::Assistant;
-pub(crate) use eagle::tokens as draft_tokens;
+pub(crate) use tokens::tokens as draft_tokens;
 
 use crate::ModelSpec;
 use crate::names::Names;
-use welte_formats::Checkpoint;
-
-/// True if a checkpoint drafts for a model, and is none itself: an EAGLE-3 head, or a drafter of Gemma 4.
-pub fn is_draft_head(checkpoint: &dyn Checkpoint) -> bool {
-    let has = |name: &str| checkpoint.tensor(name).is_some();
-    assistant::is_assistant(checkpoint) || has("fc.weight") && !has("model.norm.weight")
-}
 
 /// A draft layer. It reads the embedding of a token and the hidden state before it.
 pub(crate) struct DraftSpec {
@@ -54,5 +47,16 @@ pub(crate) struct Eagle {
     /// Tokens of the model.
     pub(crate) vocab: u32,
     /// Names of the layer's tensors.
+    pub(crate) names: &'static Names,
+}
+
+/// What is special about a drafter of Gemma 4.
+pub(crate) struct Assistant {
+    /// For each of its layers, the layer of the model whose keys and values it reads.
+    pub(crate) sources: Vec<u32>,
+    /// The matrix from an embedding and a hidden state of the model, and the one to its next hidden state.
+    pub(crate) down: &'static str,
+    pub(crate) up: &'static str,
+    /// Names of its tensors.
     pub(crate) names: &'static Names,
 }

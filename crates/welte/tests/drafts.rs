@@ -277,7 +277,10 @@ fn an_assistant_needs_its_model() {
     let refused = |model: &welte_goldens::Golden, head: Option<String>| {
         let options = with(options(device()), |o| o.draft_head = head);
         let loaded = Model::load(&text(model), &options, &mut |_| ());
-        loaded.err().expect("a refusal").to_string()
+        match loaded {
+            Ok(_) => panic!("a refusal"),
+            Err(why) => why.to_string(),
+        }
     };
     let why = refused(&head, None);
     assert!(why.contains("name it with -md beside that model"), "{why}");

@@ -1,22 +1,13 @@
 //! Drafters of Gemma 4: a few layers without keys and values of their own, which attend to those of the model. What they read is
 //! projected down to their width, and their hidden state back up.
 
-use super::{DraftNames, DraftSpec};
+use super::{Assistant, DraftNames, DraftSpec};
 use crate::arch::GEMMA4_ASSISTANT;
 use crate::keys::Keys;
 use crate::read::read;
 use crate::{Error, LayerKind, ModelSpec};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 use welte_table::Sections;
-
-/// What is special about such a drafter.
-pub(crate) struct Assistant {
-    /// For each of its layers, the layer of the model whose keys and values it reads.
-    pub(crate) sources: Vec<u32>,
-    /// The matrix from an embedding and a hidden state of the model, and the one to its next hidden state.
-    pub(crate) down: &'static str,
-    pub(crate) up: &'static str,
-}
 
 /// True if a checkpoint is one.
 pub(crate) fn is_assistant(head: &dyn Checkpoint) -> bool {
@@ -92,6 +83,11 @@ pub(super) fn read_assistant(model: &ModelSpec, head: &dyn Checkpoint) -> Result
         spec,
         names: DraftNames::default(),
         eagle: None,
-        assistant: Some(Assistant { sources, down, up }),
+        assistant: Some(Assistant {
+            sources,
+            down,
+            up,
+            names: GEMMA4_ASSISTANT.names(head.dialect()),
+        }),
     })
 }

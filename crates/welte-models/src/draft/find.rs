@@ -5,6 +5,12 @@ use crate::names::resolve;
 use crate::{Error, LayerKind, LayerRope, ModelSpec};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
+/// True if a checkpoint drafts for a model, and is none itself: an EAGLE-3 head, or a drafter of Gemma 4.
+pub fn is_draft_head(checkpoint: &dyn Checkpoint) -> bool {
+    let has = |name: &str| checkpoint.tensor(name).is_some();
+    assistant::is_assistant(checkpoint) || has("fc.weight") && !has("model.norm.weight")
+}
+
 impl DraftNames {
     /// Names with the layer's number.
     fn numbered(layer: String, own: &str, norm: &str, head: &str) -> DraftNames {

@@ -2,7 +2,6 @@
 
 use super::layer::{DraftWeights, EagleWeights, Layer, Weights, layer};
 use super::{Collector, NormWeights, RopeConstants, Rows};
-use crate::arch::GEMMA4_ASSISTANT;
 use crate::draft::{Assistant, DraftSpec, Eagle, draft_tokens};
 use crate::names::{Names, weight};
 use crate::weights::EncoderWeights;
@@ -175,7 +174,7 @@ fn assistant_weights(
     head: &dyn Checkpoint,
     shared: Shared,
 ) -> Result<DraftWeights, Error> {
-    let names = GEMMA4_ASSISTANT.names(head.dialect());
+    let names = assistant.names;
     let mut own = Collector::new(head);
     own.list = std::mem::take(&mut c.list);
     let first = own.list.len();
