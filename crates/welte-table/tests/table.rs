@@ -310,8 +310,8 @@ fn a_plan_lists_the_weights_and_the_buffers() {
     let program = every_op();
     let plan = MemoryPlan::of(&program, &|w| u64::from(w.k));
     // The row lengths of all weights.
-    assert_eq!(plan.entries[0].bytes, 350);
-    assert_eq!(plan.bytes(Class::Weights), 350);
+    assert_eq!(plan.entries[0].bytes, 358);
+    assert_eq!(plan.bytes(Class::Weights), 358);
     assert_eq!(plan.entries.len(), 17);
     assert_eq!(plan.bytes(Class::Cache), 1024 + 128 + 128);
     assert_eq!(plan.bytes(Class::ScratchPrompt), 128);
