@@ -131,6 +131,14 @@ pub trait Overlay: Send + Sync {
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         self.base().rows(tensor, first, rows)
     }
+    /// As [`Checkpoint::release`].
+    fn release(&self) {
+        self.base().release();
+    }
+    /// As [`Checkpoint::draft`].
+    fn draft(&self) -> Option<&dyn Checkpoint> {
+        self.base().draft()
+    }
 }
 
 impl<T: Overlay> Checkpoint for T {
@@ -153,13 +161,16 @@ impl<T: Overlay> Checkpoint for T {
         Overlay::rows(self, tensor, first, rows)
     }
     fn release(&self) {
-        self.base().release();
+        Overlay::release(self);
     }
     fn kinds(&self) -> &Kinds {
         self.base().kinds()
     }
     fn text_files(&self) -> TextFiles {
         self.base().text_files()
+    }
+    fn draft(&self) -> Option<&dyn Checkpoint> {
+        Overlay::draft(self)
     }
 }
 

@@ -1,7 +1,6 @@
 //! A model together with a head that drafts for it, which has a checkpoint of its own.
 
-use crate::checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles};
-use crate::gguf::Kinds;
+use crate::checkpoint::{Checkpoint, Error, Overlay, TensorInfo};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,18 +35,9 @@ impl WithDraft {
     }
 }
 
-impl Checkpoint for WithDraft {
-    fn origin(&self) -> &str {
-        self.model.origin()
-    }
-    fn dialect(&self) -> Dialect {
-        self.model.dialect()
-    }
-    fn metadata(&self) -> &Metadata {
-        self.model.metadata()
-    }
-    fn tensors(&self) -> &[TensorInfo] {
-        self.model.tensors()
+impl Overlay for WithDraft {
+    fn base(&self) -> &dyn Checkpoint {
+        &*self.model
     }
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name).or_else(|| self.model.tensor(name))
@@ -65,12 +55,6 @@ impl Checkpoint for WithDraft {
     fn release(&self) {
         self.model.release();
         self.draft.release();
-    }
-    fn kinds(&self) -> &Kinds {
-        self.model.kinds()
-    }
-    fn text_files(&self) -> TextFiles {
-        self.model.text_files()
     }
     fn draft(&self) -> Option<&dyn Checkpoint> {
         Some(&*self.draft)

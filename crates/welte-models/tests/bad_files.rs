@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 use welte_formats::DRAFT;
-use welte_formats::checkpoint::{self, Checkpoint, Dialect, Metadata, Overlay, TensorInfo, Value};
+use welte_formats::checkpoint::{self, Checkpoint, Metadata, Overlay, TensorInfo, Value};
 use welte_goldens::Golden;
 use welte_models::{
     CompileOptions, Error, VisionSpec, compile, compile_hearing, compile_speech, compile_vision,
@@ -47,29 +47,9 @@ struct Drafted<'a> {
     drafter: &'a Changed<'a>,
 }
 
-impl Checkpoint for Drafted<'_> {
-    fn origin(&self) -> &str {
-        self.model.origin()
-    }
-    fn dialect(&self) -> Dialect {
-        self.model.dialect()
-    }
-    fn metadata(&self) -> &Metadata {
-        self.model.metadata()
-    }
-    fn tensors(&self) -> &[TensorInfo] {
-        self.model.tensors()
-    }
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.model.tensor(name)
-    }
-    fn rows(
-        &self,
-        info: &TensorInfo,
-        first: usize,
-        rows: usize,
-    ) -> Result<Cow<'_, [u8]>, checkpoint::Error> {
-        self.model.rows(info, first, rows)
+impl Overlay for Drafted<'_> {
+    fn base(&self) -> &dyn Checkpoint {
+        self.model
     }
     fn draft(&self) -> Option<&dyn Checkpoint> {
         Some(self.drafter)
