@@ -1,6 +1,6 @@
 //! `welte transcribe` with a language model that hears: the text alone.
 
-use crate::transcribe::{TranscribeArgs, bytes};
+use crate::transcribe::{TranscribeArgs, bytes, each};
 use crate::{source, terminal};
 use anyhow::Context;
 use serde_json::json;
@@ -54,23 +54,12 @@ pub(crate) fn run(
     let model = source::load_with(model, &options)?;
     let around = model.dictation(args.language.as_deref(), args.prompt.as_deref())?;
     let mut session = model.session()?;
-    let mut failed = 0;
-    for file in files {
-        let done = bytes(file).and_then(|bytes| {
-            let name = (files.len() > 1).then_some(&**file);
-            let done = one(args, &mut session, &around, &bytes, name);
-            done.with_context(|| file.clone())
-        });
-        match done {
-            Err(error) if files.len() > 1 => {
-                eprintln!("error: {error:#}");
-                failed += 1;
-            }
-            done => done?,
-        }
-    }
-    anyhow::ensure!(failed == 0, "{failed} of {} files failed", files.len());
-    Ok(ExitCode::SUCCESS)
+    each(files, |file| {
+        let bytes = bytes(file)?;
+        let name = (files.len() > 1).then_some(file);
+        let done = one(args, &mut session, &around, &bytes, name);
+        done.with_context(|| file.to_string())
+    })
 }
 
 /// Writes down one file, under its name, if it has one. `before` and `after` stand around the sound.

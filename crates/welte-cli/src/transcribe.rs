@@ -172,9 +172,19 @@ pub(crate) fn run(
             speech.device()
         );
     }
+    each(files, |file| {
+        one(args, &speech, file, files.len() > 1, tells)
+    })
+}
+
+/// Works on one file after the other. Where there are several, one that fails does not end the others.
+pub(crate) fn each(
+    files: &[String],
+    mut work: impl FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
     let mut failed = 0;
     for file in files {
-        match one(args, &speech, file, files.len() > 1, tells) {
+        match work(file) {
             Err(error) if files.len() > 1 => {
                 eprintln!("error: {error:#}");
                 failed += 1;
