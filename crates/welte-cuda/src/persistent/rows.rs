@@ -15,6 +15,8 @@ const MIN_ROWS: u32 = 4;
 /// The most slots. Steps of as many rows take few launches, and one row is fastest here. With more slots the products of
 /// launched kernels read the weights once for all rows (`ops/batched_matmul.rs`). A rule for the same reason as `MIN_ROWS`.
 const MOST_SLOTS: u32 = 16;
+/// The tries for the rows of the matrix whose results wait together: more, if as many rows of the step still fit.
+const OUTPUTS: [u32; 2] = [2 * STEP_OUTPUTS, STEP_OUTPUTS];
 /// The tries for the most bytes of the ring that are multiplied together: tiles that are not full waste arithmetic.
 const BYTES_AT_ONCE: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
 /// From this number of rows on full tiles are kept, and no smaller ones are tried.
@@ -70,11 +72,14 @@ fn fewest_rows(recording: &Recording, slots: u32) -> u32 {
 /// The same with a limit on the bytes that are multiplied together.
 fn most_rows(cx: &Inputs<'_>, max_rows: u32, bytes_at_once: u32) -> Result<Recording, String> {
     let mut why = String::new();
-    for rows in (1..=max_rows).rev() {
+    let tries = (1..=max_rows)
+        .rev()
+        .flat_map(|rows| OUTPUTS.map(|outputs| (rows, outputs)));
+    for (rows, outputs) in tries {
         let budget = SharedMemoryBudget {
             is_step: true,
             rows,
-            outputs: STEP_OUTPUTS,
+            outputs,
             bytes_at_once,
         };
         match record(cx, budget) {
