@@ -21,6 +21,8 @@ pub struct Compiled {
     pub name: String,
     /// Whether decoding spends its time here.
     pub hot: bool,
+    /// How much of it was compiled.
+    pub depth: Depth,
     /// Bytes of code.
     pub bytes: usize,
     /// Bytes of registers spilled to memory, over all kernels of the file.
@@ -34,10 +36,22 @@ pub struct Compiled {
 pub enum Depth {
     /// Every file once per format, by the compiler's front end, which makes no code.
     Syntax,
-    /// Every file once per format, and once with each combination of its other macros.
+    /// Every file once per common format, and once with each combination of its other macros. Of the other formats the front end reads it.
     Cover,
     /// Every listed variant.
     Variants,
+}
+
+/// The formats that [`Depth::Cover`] makes code of.
+const COMMON: [&str; 9] = [
+    "bf16", "f16", "f8_e4m3", "iq4_xs", "mxfp4", "q4_0", "q4_k", "q6_k", "q8_0",
+];
+
+/// Whether a header's name, in quotes, is that of a common format.
+fn is_common(file: &str) -> bool {
+    let name = file.trim_matches('"').strip_prefix("format/");
+    name.and_then(|name| name.strip_suffix(".cuh"))
+        .is_some_and(|name| COMMON.contains(&name))
 }
 
 /// Compiles every kernel file for an architecture such as `sm_90a`. Needs the run-time compiler but no GPU. The error names
@@ -52,24 +66,31 @@ pub fn compile_all(arch: &str, depth: Depth, notes: &Path) -> Result<Vec<Compile
         let converts = |define: &(&str, String)| define.1.contains("f8_e4m3");
         listed.retain(|l| l.unit.defines.iter().any(converts));
     }
-    if depth != Depth::Variants {
+    let mut chosen = Vec::new();
+    if depth == Depth::Variants {
+        chosen.extend(listed.into_iter().map(|listed| (listed, depth)));
+    } else {
         let is_format = |key| ["FORMAT_FILE", "BITS", "GROUP", "BF16"].contains(&key);
         let mut seen = BTreeSet::new();
-        listed.retain(|l| {
-            let Unit { file, defines, .. } = &l.unit;
+        for one in listed {
+            let Unit { file, defines, .. } = &one.unit;
             let (format, rest): (Vec<_>, Vec<_>) = defines
                 .iter()
                 .cloned()
                 .partition(|(key, _)| is_format(*key));
+            let common = format.first().is_none_or(|(_, file)| is_common(file));
             let new_format = seen.insert((*file, true, format));
-            new_format | (seen.insert((*file, false, rest)) && depth == Depth::Cover)
-        });
+            if seen.insert((*file, false, rest)) && depth == Depth::Cover || new_format && common {
+                chosen.push((one, depth));
+            } else if new_format {
+                chosen.push((one, Depth::Syntax));
+            }
+        }
     }
-    let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
-    let results = in_parallel(&units, &|unit| {
-        noted(&compiler, &checked(unit.file), unit, arch, depth, notes)
+    let results = in_parallel(&chosen, &|(Listed { unit, .. }, depth)| {
+        noted(&compiler, &checked(unit.file), unit, arch, *depth, notes)
     });
-    let hot = listed.iter().map(|listed| listed.hot);
+    let hot = chosen.iter().map(|(listed, _)| listed.hot);
     hot.zip(results)
         .map(|(hot, result)| Ok(Compiled { hot, ..result? }))
         .collect()
@@ -153,6 +174,7 @@ fn noted(
     Ok(Compiled {
         name: title(unit),
         hot: false,
+        depth,
         bytes,
         spills: spills(&log),
         log,

@@ -182,7 +182,10 @@ pub(crate) fn arch_name(arch: u32) -> String {
 }
 
 /// Runs `work` over the units on as many threads as there are cores.
-pub(crate) fn in_parallel<T: Send>(units: &[Unit], work: &(dyn Fn(&Unit) -> T + Sync)) -> Vec<T> {
+pub(crate) fn in_parallel<I: Sync, T: Send>(
+    units: &[I],
+    work: &(dyn Fn(&I) -> T + Sync),
+) -> Vec<T> {
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(units.len());
