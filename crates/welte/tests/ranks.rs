@@ -6,9 +6,14 @@ mod common;
 use common::{TINY, generate, options, prompt, with};
 use std::sync::Arc;
 use std::time::Duration;
-use welte::{DeviceId, DeviceOptions, Error, GenerateOptions, LoadOptions, Model, Sampling};
-use welte_device::{ChainStart, Context, Control, Device, Replay, SlotState};
-use welte_formats::Checkpoint;
+use welte::{
+    AdapterSource, DeviceId, DeviceOptions, Error, GenerateOptions, LoadOptions, Model, Sampling,
+};
+use welte_device::{
+    ChainStart, Context, Control, Device, Pick, Replay, Role, SlotAdapter, SlotState, Step,
+    StepOptions, Want,
+};
+use welte_formats::{Checkpoint, WithDraft};
 use welte_models::CompileOptions;
 use welte_table::{Format, Op, PassKind, Program, Row};
 
@@ -36,6 +41,13 @@ impl Devices {
 
 fn reference() -> Arc<dyn Device> {
     open(DeviceId::only("reference"), DeviceOptions::default())
+}
+
+/// The CPU with one thread.
+fn cpu() -> Arc<dyn Device> {
+    let mut options = DeviceOptions::default();
+    options.threads = Some(1);
+    open(DeviceId::only("cpu"), options)
 }
 
 fn open(id: DeviceId, options: DeviceOptions) -> Arc<dyn Device> {
@@ -85,6 +97,7 @@ fn compile_for(slots: u32, context: u32, checkpoint: &dyn Checkpoint) -> Program
         prompt_outputs: 4,
         decode_rows: slots,
         slots,
+        drafts: true,
         ..CompileOptions::default()
     };
     let spec = welte_models::spec(checkpoint).expect("a known model");
@@ -101,6 +114,60 @@ fn context(
     let plan = device.plan(Arc::new(program)).expect("a plan");
     let loaded = device.load(plan, checkpoint, &mut |_| {}).expect("weights");
     loaded.context().expect("a context")
+}
+
+/// The rows of the draft layer after those of a step, each of which reads the next token.
+fn follow(program: &Program, rows: &[Row]) -> Step {
+    let stays = program.guesses_stay();
+    let next = |row: &Row| {
+        row.later((row.token() + 7) % program.vocab, 0)
+            .shifted(stays.into())
+    };
+    let rows: Vec<Row> = rows.iter().map(next).collect();
+    let mut step = Step {
+        stays: stays.then_some(0),
+        ..Step::default()
+    };
+    for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
+        let row = step.add(Role::Draft, rows.iter().copied()).end - 1;
+        let want = Want::Token { draft: None };
+        step.picks.push(Pick { row, want });
+    }
+    step
+}
+
+/// The draft logits after the rows of the last step, and guesses that follow guesses.
+fn guesses(context: &mut dyn Context, rows: &[Row]) -> Vec<u32> {
+    let program = context.program().clone();
+    if program.pass(PassKind::Draft).is_none() {
+        return Vec::new();
+    }
+    let mut step = follow(&program, rows);
+    let wanted: Vec<u32> = (0..)
+        .map(|nth| 4 - nth % 2)
+        .take(step.picks.len())
+        .collect();
+    let mut tokens = vec![0; 4 * wanted.len()];
+    let picks = step
+        .picks
+        .iter()
+        .map(|pick| step.rows[pick.row as usize].slot);
+    let places: Vec<Row> = picks.map(|slot| Row::new(9, 40, slot)).collect();
+    context
+        .draft(&mut step, &wanted, &mut tokens)
+        .expect("guesses");
+    // After the last guess that a pick wants there may be anything.
+    let known = (0..).zip(&tokens).filter(|(at, _)| {
+        let [nth, pick] = [at / wanted.len(), at % wanted.len()];
+        nth < wanted[pick] as usize
+    });
+    let mut all: Vec<u32> = known.map(|(_, token)| *token).collect();
+    // Hidden states of guesses are left behind, in the order of the picks.
+    let outputs: Vec<u32> = (0..places.len() as u32).collect();
+    let step = Step::of(Role::Draft, &places, &outputs);
+    let values = context.step(&step, StepOptions::default()).expect("a step");
+    all.extend(values.iter().map(|v| v.to_bits()));
+    all
 }
 
 /// All that a context yields for a prompt, steps of several rows, and a chain.
@@ -120,10 +187,12 @@ fn bits(context: &mut dyn Context) -> Vec<u32> {
         let outputs = [1, rows.len() as u32 - 1];
         let values = context.step_rows(pass(PassKind::Prompt), &rows, &outputs);
         all.extend(values.expect("a prompt").iter().map(|v| v.to_bits()));
+        all.extend(guesses(context, &rows));
     }
     let rows = [row(9, 0), row(10, 1)];
     let values = context.step_rows(pass(PassKind::Decode), &rows, &[]);
     all.extend(values.expect("a step").iter().map(|v| v.to_bits()));
+    all.extend(guesses(context, &rows));
     let start = |slot: u32, position| ChainStart {
         slot,
         token: 3 + slot,
@@ -157,23 +226,165 @@ fn differences(devices: &Devices, paths: &[String]) -> Vec<String> {
         // Files of one family take turns.
         let (count, ranks) = &devices.ranks[nth % devices.ranks.len()];
         let got = bits(&mut *context(&**ranks, &program, &*checkpoint));
-        let differing = got
-            .iter()
-            .zip(&want)
-            .filter(|(got, want)| got != want)
-            .count();
-        if differing > 0 || got.len() != want.len() {
-            let far =
-                |(got, want): (&u32, &u32)| (f32::from_bits(*got) - f32::from_bits(*want)).abs();
-            let most = got.iter().zip(&want).map(far).fold(0.0, f32::max);
-            let first = got.iter().zip(&want).position(|(got, want)| got != want);
-            problems.push(format!(
-                "{path}: {count} ranks: {differing} of {} values differ, from {first:?} on, by {most} at most",
-                want.len()
-            ));
-        }
+        problems.extend(difference(&format!("{path}: {count} ranks"), &got, &want));
     }
     problems
+}
+
+/// How many bits differ, in words; `None`: none do.
+fn difference(what: &str, got: &[u32], want: &[u32]) -> Option<String> {
+    let pairs = || got.iter().zip(want);
+    let differing = pairs().filter(|(got, want)| got != want).count();
+    if differing == 0 && got.len() == want.len() {
+        return None;
+    }
+    let far = |(got, want): (&u32, &u32)| (f32::from_bits(*got) - f32::from_bits(*want)).abs();
+    let most = pairs().map(far).fold(0.0, f32::max);
+    let first = pairs().position(|(got, want)| got != want);
+    Some(format!(
+        "{what}: {differing} of {} values differ, from {first:?} on, by {most} at most",
+        want.len()
+    ))
+}
+
+/// A golden, and another one that drafts for it.
+fn with_head(model: &str, head: Option<&str>) -> Box<dyn Checkpoint> {
+    let open = |name: &str| {
+        let golden = welte_goldens::Golden::new(name);
+        welte_formats::open(golden.path()).expect("a checkpoint")
+    };
+    match head {
+        Some(head) => Box::new(WithDraft::new(open(model).into(), open(head).into())),
+        None => open(model),
+    }
+}
+
+/// Draft layers, an EAGLE-3 head and a drafter of Gemma 4: their logits, and guesses that follow guesses.
+#[test]
+fn guesses_are_those_of_a_single_device() {
+    let mut problems = Vec::new();
+    for (model, head) in [
+        ("drafts/glm4_moe/hf", None),
+        ("drafts/glm4_moe_lite/q8_0.gguf", None),
+        ("drafts/qwen35/hf", None),
+        ("llama/hf", Some("drafts/eagle3/hf")),
+        ("gemma4/effective", Some("drafts/gemma4_assistant/hf")),
+    ] {
+        let checkpoint = with_head(model, head);
+        let program = compile(&*checkpoint);
+        assert!(program.pass(PassKind::Draft).is_some(), "{model}");
+        for devices in [Devices::new(reference, &[2, 3]), Devices::new(cpu, &[2, 3])] {
+            let want = bits(&mut *context(&*devices.one, &program, &*checkpoint));
+            for (count, ranks) in &devices.ranks {
+                let got = bits(&mut *context(&**ranks, &program, &*checkpoint));
+                let what = format!("{model}, {head:?}: {count} ranks");
+                problems.extend(difference(&what, &got, &want));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Rows of several adapters and of none in one step, and chains of them. Adapters are replaced while the context lives.
+#[test]
+fn rows_with_adapters_are_those_of_a_single_device() {
+    let list = std::fs::read_to_string(welte_goldens::folder().join("adapters.json"));
+    let list: Vec<serde_json::Value> =
+        serde_json::from_str(&list.expect("the list")).expect("JSON");
+    let mut problems = Vec::new();
+    for entry in &list {
+        let [path, adapter] = ["path", "adapter"].map(|key| entry[key].as_str().expect("a name"));
+        let [model, adapter] = [path, adapter].map(welte_goldens::Golden::new);
+        let options = with(options("reference".parse().expect("a device")), |o| {
+            (o.context, o.slots, o.prompt_rows) = (64, 4, 24);
+            (o.fused, o.max_adapters) = (false, 3);
+            o.adapters = vec![AdapterSource {
+                name: "one".into(),
+                path: adapter.path().to_path_buf(),
+                scale: 1.0,
+                for_all: false,
+            }];
+        });
+        let inspection = Model::inspect(&model.path().display().to_string(), &options);
+        let inspection = inspection.expect("a plan");
+        let (program, checkpoint) = (inspection.program(), &*inspection.checkpoint);
+        let file = welte_formats::AdapterFile::open(adapter.path()).expect("an adapter");
+        let dialect = checkpoint.dialect();
+        let data = welte_models::adapter_data(program, &inspection.spec, dialect, &file);
+        let data = data.expect("an adapter of this model");
+        let run = |device: &dyn Device| {
+            let mut context = context(device, program, checkpoint);
+            let mut all = Vec::new();
+            // The second time, the adapter is at another place.
+            for place in [0, 2] {
+                write_adapter(&mut *context, program, &data, place);
+                for slot in 0..2 {
+                    let scale = [1.0, -0.5][slot as usize];
+                    let state = SlotState {
+                        adapter: Some(SlotAdapter { place, scale }),
+                        ..SlotState::default()
+                    };
+                    context.set_slot(slot, &state).expect("a slot");
+                }
+                all.extend(bits(&mut *context));
+                erase_adapter(&mut *context, program, place);
+            }
+            let without = SlotState::default();
+            (0..2).for_each(|slot| context.set_slot(slot, &without).expect("a slot"));
+            let plain = bits(&mut *context);
+            assert!(
+                all[..plain.len()] != plain[..],
+                "{path}: the adapter changes nothing"
+            );
+            all.extend(plain);
+            all
+        };
+        for devices in [Devices::new(reference, &[3]), Devices::new(cpu, &[2, 3])] {
+            let want = run(&*devices.one);
+            for (count, ranks) in &devices.ranks {
+                let what = format!("{path}: {count} ranks");
+                problems.extend(difference(&what, &run(&**ranks), &want));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// The bytes of a place of each bank, and of its head.
+fn banks(program: &Program) -> Vec<(u32, u64, u64)> {
+    let banks = program.adapters.iter().flat_map(|adapters| &adapters.banks);
+    let sizes = banks.map(|spec| {
+        let bytes = spec.bank.place_bytes().expect("a size");
+        (spec.buffer, bytes, spec.bank.head_bytes())
+    });
+    sizes.collect()
+}
+
+/// Writes what an adapter has to a place of all banks, as the engine does, in pieces.
+fn write_adapter(
+    context: &mut dyn Context,
+    program: &Program,
+    data: &welte_models::AdapterData,
+    place: u32,
+) {
+    erase_adapter(context, program, place);
+    for (buffer, each, _) in banks(program) {
+        let of_bank = data.places.iter().find(|(bank, _)| *bank == buffer);
+        let mut at = u64::from(place) * each;
+        for bytes in of_bank.iter().flat_map(|(_, bytes)| bytes.chunks(1000)) {
+            context.write_bytes(buffer, at, bytes).expect("room");
+            at += bytes.len() as u64;
+        }
+    }
+}
+
+/// Makes a place one that adds nothing.
+fn erase_adapter(context: &mut dyn Context, program: &Program, place: u32) {
+    for (buffer, each, head) in banks(program) {
+        let zeros = vec![0; head as usize];
+        let at = u64::from(place) * each;
+        context.write_bytes(buffer, at, &zeros).expect("room");
+    }
 }
 
 /// One part of all goldens of architectures, on the reference devices.
@@ -206,11 +417,6 @@ fn families_on_the_reference_3() {
 /// The CPU's kernels for parts of matrices give the bits of those for whole ones.
 #[test]
 fn families_on_the_cpu() {
-    let on_cpu = || {
-        let mut options = DeviceOptions::default();
-        options.threads = Some(1);
-        open(DeviceId::only("cpu"), options)
-    };
     let dense = |path: &str| path.contains("qwen3/") || path.contains("llama/");
     let others = [
         "qwen3moe/",
@@ -222,7 +428,7 @@ fn families_on_the_cpu() {
         "olmo2/",
     ];
     let own = paths(|path| dense(path) || others.iter().any(|family| path.contains(family)));
-    compare(&Devices::new(on_cpu, &[2, 3, 4, 8]), &own);
+    compare(&Devices::new(cpu, &[2, 3, 4, 8]), &own);
 }
 
 /// Options with so many ranks.
@@ -323,6 +529,41 @@ fn exchanges_are_few() {
             let all = shard.exchanges(decode) - router;
             assert_eq!(all, per_layer * spec.layers as usize + 1, "{path}");
         }
+    }
+}
+
+/// Low-rank parts take no exchanges of their own, and a rank has its rows of the banks alone. Draft passes are dealt like others.
+#[test]
+fn adapters_and_guesses_are_dealt() {
+    let [model, head] = ["llama/hf", "drafts/eagle3/hf"].map(welte_goldens::Golden::new);
+    let options = with(options("reference".parse().expect("a device")), |o| {
+        (o.fused, o.max_adapters) = (false, 2);
+        o.draft_head = Some(head.path().display().to_string());
+    });
+    let inspection = Model::inspect(&model.path().display().to_string(), &options);
+    let inspection = inspection.expect("a plan");
+    let program = inspection.program();
+    let bytes = |program: &Program| {
+        let adapters = program.adapters.as_ref().expect("adapters");
+        let banks = adapters.banks.iter();
+        let sum: u64 = banks
+            .map(|bank| program.buffers[bank.buffer as usize].bytes)
+            .sum();
+        sum
+    };
+    let shards = welte_table::shard(program, 2, 0).expect("two programs");
+    for shard in &shards.ranks {
+        for kind in [PassKind::Decode, PassKind::Prompt] {
+            let passes = [false, true].map(|adapted| program.pass_with(kind, adapted));
+            let [plain, adapted] = passes.map(|pass| shard.exchanges(pass.expect("a pass")));
+            assert_eq!(plain, adapted, "{}", kind.name());
+        }
+        let draft = program.pass(PassKind::Draft).expect("a pass");
+        // A layer's four, and the logits.
+        assert_eq!(shard.exchanges(draft), 5);
+        // A's are every rank's, and B's are dealt.
+        let (own, all) = (bytes(&shard.program), bytes(program));
+        assert!(own * 10 < all * 9 && own * 2 > all, "{own} of {all}");
     }
 }
 
