@@ -149,8 +149,7 @@ impl RanksContext {
 fn led<T>(seat: &Seat, act: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(done)) => return Some(done),
-        Ok(Err(Error::Rank { .. })) => {}
-        Ok(Err(error)) => seat.fail(error.to_string()),
+        Ok(Err(error)) => seat.fail_by(error),
         Err(_) => seat.fail("it panicked"),
     }
     None

@@ -167,9 +167,7 @@ impl Member {
             let done = catch_unwind(AssertUnwindSafe(|| desk.run(&job, follower, &self.seat)));
             match done {
                 Ok(Ok(())) => {}
-                // It has heard of another one's failure.
-                Ok(Err(Error::Rank { .. })) => {}
-                Ok(Err(error)) => self.seat.fail(error.to_string()),
+                Ok(Err(error)) => self.seat.fail_by(error),
                 Err(_) => self.seat.fail("it panicked"),
             }
             drop(desk);

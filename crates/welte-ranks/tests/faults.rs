@@ -14,10 +14,12 @@ use welte_device::{
 use welte_formats::Checkpoint;
 use welte_table::{BufferId, Class, Pattern, Program};
 
-/// What rank 1 does in place of its next chain.
+/// What a rank, usually rank 1, does in place of its next chain.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     Fails,
+    /// The first or another one finds out that rank 2 does not come, as GPUs do, and tells nobody else.
+    Blames(u32),
     Panics,
     /// It works, but so late that the others give up.
     Sleeps,
@@ -153,15 +155,28 @@ impl Context for FaultyContext {
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
-        let fault = match self.rank {
-            1 => self.plot.fault.lock().unwrap().take(),
-            _ => None,
+        let fault = {
+            let mut fault = self.plot.fault.lock().unwrap();
+            let whose = match *fault {
+                Some(Fault::Blames(rank)) => rank,
+                _ => 1,
+            };
+            if self.rank == whose {
+                fault.take()
+            } else {
+                None
+            }
         };
         match fault {
             None => self.inner.chain(starts, control, emit),
             Some(Fault::Fails) => Err(Error::Failed {
                 device: welte_device::DeviceId::only("reference"),
                 source: "no power".into(),
+            }),
+            Some(Fault::Blames(_)) => Err(Error::Rank {
+                rank: 2,
+                ranks: 3,
+                why: "the others waited for it in vain".into(),
             }),
             Some(Fault::Panics) => panic!("on purpose"),
             Some(Fault::Sleeps) => {
@@ -239,21 +254,13 @@ fn a_rank_that_fails_ends_the_chain_with_its_name() {
         (Fault::Fails, "rank 1 of 3: reference: no power"),
         (Fault::Panics, "rank 1 of 3: it panicked"),
         (Fault::StopsEarly, "rank 1 of 3: the others waited"),
+        (Fault::Blames(0), "rank 2 of 3: the others waited"),
+        (Fault::Blames(1), "rank 2 of 3: the others waited"),
     ] {
         *plot.fault.lock().unwrap() = Some(fault);
         let begun = Instant::now();
         let error = chain(&mut *context, |_| {}).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Error::Rank {
-                    rank: 1,
-                    ranks: 3,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Rank { ranks: 3, .. }), "{error}");
         assert!(error.to_string().starts_with(words), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(20));
         // The next one runs as if nothing had been.
