@@ -7,7 +7,8 @@ use common::{TINY, generate, options, prompt, with};
 use std::sync::Arc;
 use std::time::Duration;
 use welte::{
-    AdapterSource, DeviceId, DeviceOptions, Error, GenerateOptions, LoadOptions, Model, Sampling,
+    AdapterSource, DeviceId, DeviceOptions, Error, Exchange, GenerateOptions, LoadOptions, Model,
+    Sampling,
 };
 use welte_device::{
     ChainStart, Context, Control, Device, Pick, Replay, Role, SlotAdapter, SlotState, Step,
@@ -242,7 +243,8 @@ fn difference(what: &str, got: &[u32], want: &[u32]) -> Option<String> {
     let most = pairs().map(far).fold(0.0, f32::max);
     let first = pairs().position(|(got, want)| got != want);
     Some(format!(
-        "{what}: {differing} of {} values differ, from {first:?} on, by {most} at most",
+        "{what}: {differing} of {} and {} values differ, from {first:?} on, by {most} at most",
+        got.len(),
         want.len()
     ))
 }
@@ -568,9 +570,9 @@ fn adapters_and_guesses_are_dealt() {
 }
 
 /// The first GPUs, or the first one as often.
-fn gpus(count: usize, replay: Replay) -> Vec<Arc<dyn Device>> {
+fn gpus(count: usize, replay: Replay, exchange: Exchange) -> Vec<Arc<dyn Device>> {
     let mut options = DeviceOptions::default();
-    options.replay = Some(replay);
+    (options.replay, options.exchange) = (Some(replay), exchange);
     let gpu = |number: u32| welte::open_device(DeviceId::numbered("cuda", number), &options);
     let first = gpu(0).expect("a GPU");
     let others = (1..count as u32).map(|number| gpu(number).unwrap_or_else(|_| first.clone()));
@@ -635,7 +637,7 @@ fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
 fn persistent_kernels_on_cuda() {
     let named = std::env::var("WELTE_TEST_FAMILIES");
     let named = named.unwrap_or_else(|_| "qwen3/q4_k qwen3/q8_0 qwen3moe llama/q4_k".to_string());
-    let [one, ranks] = [1, 2].map(|count| gpus(count, Replay::Persistent));
+    let [one, ranks] = [1, 2].map(|count| gpus(count, Replay::Persistent, Exchange::Peers));
     let ranks = welte_ranks::device_by(ranks, 0, Duration::from_secs(60));
     let by = |context: &mut dyn Context| context.replays().expect("a GPU").replaying().to_string();
     let mut compared = 0;
@@ -657,19 +659,31 @@ fn persistent_kernels_on_cuda() {
     assert!(compared > 0);
 }
 
-/// `WELTE_TEST_FAMILIES` names other ones.
 #[test]
 #[ignore = "needs a GPU"]
 fn families_on_cuda() {
+    families_of(Exchange::Peers);
+}
+
+/// GPUs that do not reach each other's memory have the bits of those that do.
+#[test]
+#[ignore = "needs a GPU"]
+fn families_on_cuda_through_the_host() {
+    families_of(Exchange::Host);
+}
+
+/// `WELTE_TEST_FAMILIES` names other ones.
+fn families_of(exchange: Exchange) {
     let named = std::env::var("WELTE_TEST_FAMILIES");
     let named = named
         .unwrap_or_else(|_| "qwen3/ qwen3moe llama/q4_k gemma3/ deepseek_v2 qwen35/".to_string());
     let wanted = |path: &str| named.split(' ').any(|name| path.contains(name));
     let mut problems = Vec::new();
     for count in [2, 3] {
-        let ranks = welte_ranks::device_by(gpus(count, Replay::Graph), 0, Duration::from_secs(60));
+        let ranks = gpus(count, Replay::Graph, exchange);
+        let ranks = welte_ranks::device_by(ranks, 0, Duration::from_secs(60));
         let devices = Devices {
-            one: gpus(1, Replay::Graph).remove(0),
+            one: gpus(1, Replay::Graph, exchange).remove(0),
             ranks: vec![(count, ranks)],
         };
         for path in paths(wanted) {
@@ -678,4 +692,124 @@ fn families_on_cuda() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Two GPUs exchange through the host where the options say so, or where they do not reach each other: the plan says how.
+#[test]
+#[ignore = "needs two GPUs"]
+fn the_memory_of_exchanges_is_chosen_on_cuda() {
+    let fact = |model: &[(String, String)], name: &str| {
+        let found = model.iter().find(|fact| fact.0 == name);
+        found.map_or(String::new(), |fact| fact.1.clone())
+    };
+    // The pretended GPU says so.
+    let reach = std::env::var("WELTE_PRETEND_PEERS").is_err();
+    let load = |exchange| {
+        let options = with(dealt("cuda", 2), |o| {
+            (o.exchange, o.replay, o.slots) = (exchange, None, 1);
+        });
+        let inspected = Model::inspect(TINY, &options).expect("a plan");
+        let how = fact(&inspected.facts(), "exchange");
+        let (model, tokens) = (common::load(TINY, &options), [5, 6, 7]);
+        let memory: u64 = model
+            .stepper()
+            .expect("a context")
+            .context()
+            .allocated()
+            .values()
+            .sum();
+        assert_eq!(memory, model.plan().total());
+        let generating = with(GenerateOptions::default(), |o| {
+            (o.max_tokens, o.ignore_end) = (12, true);
+        });
+        let mut session = model.session().expect("a session");
+        let text = generate(&mut session, &tokens, &generating).0.tokens;
+        let replaying = session.engine().replaying().expect("a GPU").to_string();
+        (how, text, replaying)
+    };
+    let host = load(Some(Exchange::Host));
+    assert!(host.0.contains("through the host's memory"), "{}", host.0);
+    assert!(
+        host.2.starts_with("graph (not the persistent kernel"),
+        "{}",
+        host.2
+    );
+    let chosen = load(None);
+    assert_eq!(
+        chosen.0.contains("through the host"),
+        !reach,
+        "{}",
+        chosen.0
+    );
+    assert_eq!(chosen.1, host.1);
+    if !reach {
+        let options = with(dealt("cuda", 2), |o| o.exchange = Some(Exchange::Peers));
+        let refused =
+            Model::load(TINY, &options, &mut |_| ()).and_then(|model| model.session().map(drop));
+        let why = refused.err().expect("a refusal").to_string();
+        assert!(why.contains("--exchange host"), "{why}");
+    }
+}
+
+/// A model that one GPU lacks the memory for goes to as few as have it. Where all lack it, the error has the numbers.
+/// `WELTE_PRETEND_GPUS=4 WELTE_PRETEND_MEMORY=2048`.
+#[test]
+#[ignore = "needs four pretended GPUs of 2 GiB"]
+fn large_models_are_dealt_by_themselves_on_cuda() {
+    let options = with(LoadOptions::default(), |o| {
+        (o.context, o.prompt_rows, o.replay) = (256, 64, Some(Replay::Graph));
+    });
+    let planned = |layers: u32, options: &LoadOptions| {
+        let source = format!("synthetic:qwen3-4b,layers={layers}:q8_0");
+        Model::inspect(&source, options).expect("a plan")
+    };
+    let ranks = |inspection: &welte::Inspection| {
+        let facts = inspection.facts();
+        facts
+            .iter()
+            .filter(|fact| fact.0.starts_with("rank "))
+            .count()
+    };
+    for (layers, wanted) in [(10, 0), (20, 2), (40, 4)] {
+        let found = planned(layers, &options);
+        assert_eq!(found.device().id.kind, "cuda", "{layers} layers");
+        assert_eq!(ranks(&found), wanted, "{layers} layers");
+    }
+    let none = planned(100, &options);
+    assert_eq!(none.device().id.kind, "cpu");
+    let why = &none.skipped()[0].why;
+    let Error::Memory {
+        need,
+        have,
+        dealt: Some(dealt),
+        ..
+    } = why
+    else {
+        panic!("{why}");
+    };
+    assert_eq!((dealt.ranks, *have), (4, 2 << 30));
+    assert!(
+        dealt.need > dealt.have && dealt.need * 4 > *need && dealt.need * 3 < *need,
+        "{why}"
+    );
+    assert!(
+        why.to_string().contains("; dealt to 4, the fullest needs "),
+        "{why}"
+    );
+    // Who names the ranks hears what the fullest lacks.
+    let named = with(options.clone(), |o| {
+        (o.device, o.ranks) = ("cuda".parse().expect("a device"), 2);
+    });
+    let loaded = Model::load("synthetic:qwen3-4b,layers=40:q8_0", &named, &mut |_| ());
+    let why = loaded.err().expect("an error");
+    assert!(
+        matches!(why, Error::Memory { dealt: None, have, .. } if have == 2 << 30),
+        "{why}"
+    );
+    let many = with(named, |o| o.ranks = 5);
+    let why = Model::inspect(TINY, &many)
+        .err()
+        .expect("an error")
+        .to_string();
+    assert!(why.contains("GPU 4 does not exist"), "{why}");
 }

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
+use welte_device::Exchange;
 use welte_table::{Command, Op, Program, params};
 
 /// The most ranks: `RANKS` of `exchange.cu`.
@@ -58,11 +59,16 @@ pub(crate) struct Inbox {
     pub(crate) ranks: u64,
     /// Floats of a rank's largest part in all rows.
     pub(crate) capacity: u64,
+    /// Where its places are. All else is on the GPU.
+    pub(crate) memory: Exchange,
 }
 
 impl Inbox {
-    pub(crate) fn of(program: &Program) -> Inbox {
-        let mut inbox = Inbox::default();
+    pub(crate) fn of(program: &Program, memory: Exchange) -> Inbox {
+        let mut inbox = Inbox {
+            memory,
+            ..Inbox::default()
+        };
         for pass in &program.passes {
             for (index, command) in pass.commands.iter().enumerate() {
                 if command.op == Op::Exchange {
@@ -86,9 +92,26 @@ impl Inbox {
         2 * self.ranks * (4 * self.capacity + 4 * self.chunks())
     }
 
-    /// Offsets of the counts and of the [`Seats`], and the bytes of everything.
+    /// How ranks exchange, for a person; `None`: it is not a rank.
+    pub(crate) fn explain(self) -> Option<String> {
+        let how = match self.memory {
+            Exchange::Peers => "in each other's memory",
+            Exchange::Host => "through the host's memory, which is slower than the GPUs' own",
+        };
+        (self.ranks > 0).then(|| how.to_string())
+    }
+
+    /// Bytes of places in the host's memory.
+    pub(crate) fn on_host(self) -> u64 {
+        match self.memory {
+            Exchange::Peers => 0,
+            Exchange::Host => self.places(),
+        }
+    }
+
+    /// Offsets of the counts and of the [`Seats`] on the GPU, and the bytes of everything there.
     pub(crate) fn layout(self) -> [u64; 3] {
-        let counts = self.places().next_multiple_of(16);
+        let counts = (self.places() - self.on_host()).next_multiple_of(16);
         let seats = (counts + 4 * self.chunks()).next_multiple_of(16);
         let end = seats + size_of::<Seats>() as u64;
         [counts, seats, if self.ranks == 0 { 0 } else { end }]
