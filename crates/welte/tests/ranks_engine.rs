@@ -1,13 +1,20 @@
 //! Engines whose model is dealt to ranks: requests of every kind have the texts of a single device, alone and beside others.
 
 mod common;
+#[path = "../../welte-ranks/tests/faulty/mod.rs"]
+mod faulty;
 
 use common::*;
+use faulty::{Fault, Faulty, Plot};
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use welte::{
     AdapterSource, Constraint, DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome,
     PrefixStoreOptions, Request, Sampling, Speculation, Stream, SyntheticDraft,
 };
+use welte_device::{Device, DeviceId, DeviceOptions};
 use welte_goldens::Golden;
 
 /// Its matrices are worth an exchange.
@@ -275,7 +282,7 @@ fn adapters() {
         drop(batch);
         engine.unload_adapter("all").unwrap();
         let again = (0..100).find_map(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             engine.load_adapter(&source("again", &files[1])).ok()
         });
         assert!(again.is_some());
@@ -340,4 +347,65 @@ fn prefixes() {
         assert!(cached >= 3 * PAGE, "{cached}");
         [expected.concat(), longer]
     });
+}
+
+/// A rank that fails, stalls or is stopped ends the requests with its name, in bounded time. The next request has its text, on new
+/// contexts if the rank is lost.
+#[test]
+fn a_rank_that_does_not_go_on_is_named() {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    let model = model(TINY, 3, |o| o.slots = 2);
+    let checkpoint = welte::open(TINY).unwrap();
+    let plot = Plot::default();
+    let device = |_| -> Arc<dyn Device> {
+        let options = with(DeviceOptions::default(), |o| o.threads = Some(1));
+        Arc::new(Faulty {
+            inner: welte::open_device(DeviceId::only("cpu"), &options).unwrap(),
+            plot: plot.clone(),
+        })
+    };
+    let ranks = welte_ranks::device_by((0..3).map(device).collect(), 0, PATIENCE);
+    let plan = ranks.plan(model.program().clone().into()).unwrap();
+    let loaded = ranks.load(plan, &*checkpoint, &mut |_| {}).unwrap();
+    let wrap = move |_| loaded.context().unwrap();
+    let how = EngineOptions::default();
+    let (engine, mut driver) = Engine::without_thread(&model, &how, Box::new(wrap)).unwrap();
+    let mut answer = |tokens: usize| {
+        let request = with(Request::new(prompt(20, &model)), |r| {
+            (r.options.max_tokens, r.options.ignore_end) = (tokens, true);
+        });
+        let stream = engine.submit(request).unwrap();
+        while !driver.is_idle() {
+            driver.turn().unwrap();
+        }
+        stream.complete().map(|(_, outcome)| outcome.tokens)
+    };
+    let want = answer(40).unwrap();
+    for (fault, in_step, words) in [
+        (Fault::Fails, false, "rank 1 of 3: reference: no power"),
+        (Fault::Fails, true, "rank 1 of 3: reference: no power"),
+        (Fault::Panics, false, "rank 1 of 3: it panicked"),
+        (
+            Fault::StopsEarly,
+            false,
+            "rank 1 of 3: the others waited 0.3 s",
+        ),
+        // As a copy between GPUs that does not come.
+        (
+            Fault::Blames(0),
+            true,
+            "rank 2 of 3: the others waited for it in vain",
+        ),
+        (Fault::Sleeps, false, "rank 1 of 3: "),
+        (Fault::Sleeps, true, "rank 1 of 3: "),
+    ] {
+        plot.in_step.store(in_step, Ordering::Release);
+        *plot.fault.lock().unwrap() = Some(fault);
+        let begun = Instant::now();
+        let error = answer(40).err().expect("an error");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(error.is_of_rank(), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(answer(40).unwrap(), want, "after {words}");
+    }
 }
