@@ -371,7 +371,10 @@ mod tests {
         let failure = Failure::from(welte::Error::Fault(std::sync::Arc::new(error)));
         assert_eq!(failure.response(Api::OpenAi).status(), 503);
         let said = failure.body(Api::OpenAi)["error"]["message"].to_string();
-        assert!(said.contains("rank 1 of 3: the others waited 60 s"), "{said}");
+        assert!(
+            said.contains("rank 1 of 3: the others waited 60 s"),
+            "{said}"
+        );
     }
 
     /// Agents look for one of these to shorten their conversation.

@@ -259,7 +259,9 @@ pub(crate) fn on_more_ranks<T>(
     };
     for ranks in kind.counts_of_ranks().into_iter().filter(|_| alone) {
         let numbers: Vec<u32> = (0..ranks).collect();
-        match open_ranks(kind.name, &numbers, options).and_then(&plan_on) {
+        match open_ranks(kind.name, &numbers, &options.for_device(), options.exchange)
+            .and_then(&plan_on)
+        {
             Ok(planned) => return Ok(planned),
             Err(Error::Memory { need, have, .. }) => {
                 *dealt = Some(DealtMemory { ranks, need, have })
@@ -290,7 +292,7 @@ pub(crate) fn ranks(
             "{named} devices are named, and {given} ranks are asked for"
         ));
     }
-    open_ranks(kind, numbers, options)
+    open_ranks(kind, numbers, &options.for_device(), options.exchange)
 }
 
 #[cfg(test)]

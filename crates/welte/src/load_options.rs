@@ -176,7 +176,6 @@ impl LoadOptions {
         options.retune = self.retune;
         options.activations = self.activations;
         options.steps = self.steps;
-        options.exchange = self.exchange.unwrap_or_default();
         options
     }
 }
