@@ -264,18 +264,30 @@ fn with_head(model: &str, head: Option<&str>) -> Box<dyn Checkpoint> {
 /// Draft layers, an EAGLE-3 head and a drafter of Gemma 4: their logits, and guesses that follow guesses.
 #[test]
 fn guesses_are_those_of_a_single_device() {
+    let devices = [Devices::new(reference, &[2, 3]), Devices::new(cpu, &[2, 3])];
+    guesses_on(&devices, |_| true);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn guesses_on_cuda() {
+    guesses_on(&[on_gpus(2)], |_| true);
+}
+
+fn guesses_on(devices: &[Devices], wanted: impl Fn(&str) -> bool) {
     let mut problems = Vec::new();
-    for (model, head) in [
+    let all = [
         ("drafts/glm4_moe/hf", None),
         ("drafts/glm4_moe_lite/q8_0.gguf", None),
         ("drafts/qwen35/hf", None),
         ("llama/hf", Some("drafts/eagle3/hf")),
         ("gemma4/effective", Some("drafts/gemma4_assistant/hf")),
-    ] {
+    ];
+    for (model, head) in all.into_iter().filter(|(model, _)| wanted(model)) {
         let checkpoint = with_head(model, head);
         let program = compile(&*checkpoint);
         assert!(program.pass(PassKind::Draft).is_some(), "{model}");
-        for devices in [Devices::new(reference, &[2, 3]), Devices::new(cpu, &[2, 3])] {
+        for devices in devices {
             let want = bits(&mut *context(&*devices.one, &program, &*checkpoint));
             for (count, ranks) in &devices.ranks {
                 let got = bits(&mut *context(&**ranks, &program, &*checkpoint));
@@ -290,11 +302,25 @@ fn guesses_are_those_of_a_single_device() {
 /// Rows of several adapters and of none in one step, and chains of them. Adapters are replaced while the context lives.
 #[test]
 fn rows_with_adapters_are_those_of_a_single_device() {
+    let devices = [Devices::new(reference, &[3]), Devices::new(cpu, &[2, 3])];
+    adapters_on(&devices, |_| true);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn rows_with_adapters_on_cuda() {
+    adapters_on(&[on_gpus(2)], |name| name == "adapters/llama-all");
+}
+
+fn adapters_on(devices: &[Devices], wanted: impl Fn(&str) -> bool) {
     let list = std::fs::read_to_string(welte_goldens::folder().join("adapters.json"));
     let list: Vec<serde_json::Value> =
         serde_json::from_str(&list.expect("the list")).expect("JSON");
     let mut problems = Vec::new();
-    for entry in &list {
+    for entry in list
+        .iter()
+        .filter(|entry| wanted(entry["name"].as_str().expect("a name")))
+    {
         let [path, adapter] = ["path", "adapter"].map(|key| entry[key].as_str().expect("a name"));
         let [model, adapter] = [path, adapter].map(welte_goldens::Golden::new);
         let options = with(options("reference".parse().expect("a device")), |o| {
@@ -341,7 +367,7 @@ fn rows_with_adapters_are_those_of_a_single_device() {
             all.extend(plain);
             all
         };
-        for devices in [Devices::new(reference, &[3]), Devices::new(cpu, &[2, 3])] {
+        for devices in devices {
             let want = run(&*devices.one);
             for (count, ranks) in &devices.ranks {
                 let what = format!("{path}: {count} ranks");
@@ -579,6 +605,16 @@ fn gpus(count: usize, replay: Replay, exchange: Exchange) -> Vec<Arc<dyn Device>
     std::iter::once(first.clone()).chain(others).collect()
 }
 
+/// One GPU, and several of them.
+fn on_gpus(count: usize) -> Devices {
+    let ranks = gpus(count, Replay::Graph, Exchange::Peers);
+    let ranks = welte_ranks::device_by(ranks, 0, Duration::from_secs(60));
+    Devices {
+        one: gpus(1, Replay::Graph, Exchange::Peers).remove(0),
+        ranks: vec![(count, ranks)],
+    }
+}
+
 /// Logits of steps of one row, and tokens of chains, greedy and sampled, over a context that is split.
 fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
     let program = context.program().clone();
@@ -598,6 +634,7 @@ fn bits_of_one_stream(context: &mut dyn Context) -> Vec<u32> {
         let row = [Row::new(token(position), position, 0)];
         let values = context.step_rows(pass(PassKind::Decode), &row, &[]);
         all.extend(values.expect("a step").iter().map(|v| v.to_bits()));
+        all.extend(guesses(context, &row));
         position += 1;
         let state = SlotState {
             sampling: Sampling {
@@ -641,12 +678,19 @@ fn persistent_kernels_on_cuda() {
     let ranks = welte_ranks::device_by(ranks, 0, Duration::from_secs(60));
     let by = |context: &mut dyn Context| context.replays().expect("a GPU").replaying().to_string();
     let mut compared = 0;
-    for path in paths(|path: &str| named.split(' ').any(|name| path.contains(name))) {
-        let model = welte_goldens::Golden::new(&path);
-        let checkpoint = welte_formats::open(model.path()).expect("a checkpoint");
+    let wanted = |path: &str| named.split(' ').any(|name| path.contains(name));
+    // One has a draft layer, which reads what steps of the kernel leave.
+    let drafts = "synthetic:tiny,arch=qwen3,draft=true:q8_0".to_string();
+    for path in paths(wanted).into_iter().chain([drafts]) {
+        let golden = (!path.starts_with("synthetic")).then(|| welte_goldens::Golden::new(&path));
+        let source = golden
+            .as_ref()
+            .map_or(path.clone(), |one| one.path().display().to_string());
+        let checkpoint = welte::open(&source).expect("a checkpoint");
         let program = compile_for(1, 512, &*checkpoint);
         let mut alone = context(&*one[0], &program, &*checkpoint);
         if by(&mut *alone) != "persistent" {
+            assert!(golden.is_some(), "{}", by(&mut *alone));
             continue;
         }
         let want = bits_of_one_stream(&mut *alone);
