@@ -790,7 +790,7 @@ fn the_memory_of_exchanges_is_chosen_on_cuda() {
         let options = with(dealt("cuda", 2), |o| o.exchange = Some(Exchange::Peers));
         let refused =
             Model::load(TINY, &options, &mut |_| ()).and_then(|model| model.session().map(drop));
-        let why = refused.err().expect("a refusal").to_string();
+        let why = refused.expect_err("a refusal").to_string();
         assert!(why.contains("--exchange host"), "{why}");
     }
 }
@@ -845,7 +845,7 @@ fn large_models_are_dealt_by_themselves_on_cuda() {
         (o.device, o.ranks) = ("cuda".parse().expect("a device"), 2);
     });
     let loaded = Model::load("synthetic:qwen3-4b,layers=40:q8_0", &named, &mut |_| ());
-    let why = loaded.err().expect("an error");
+    let why = loaded.expect_err("an error");
     assert!(
         matches!(why, Error::Memory { dealt: None, have, .. } if have == 2 << 30),
         "{why}"

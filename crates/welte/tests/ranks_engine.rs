@@ -402,7 +402,7 @@ fn a_rank_that_does_not_go_on_is_named() {
         plot.in_step.store(in_step, Ordering::Release);
         *plot.fault.lock().unwrap() = Some(fault);
         let begun = Instant::now();
-        let error = answer(40).err().expect("an error");
+        let error = answer(40).expect_err("an error");
         assert!(begun.elapsed() < Duration::from_secs(20));
         assert!(error.is_of_rank(), "{error}");
         assert!(error.to_string().contains(words), "{error}");

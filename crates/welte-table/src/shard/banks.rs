@@ -58,8 +58,8 @@ impl Banks {
         let Some((adapters, whole)) = bank_of(program, of) else {
             return (of, 0);
         };
-        let all = [0..whole.bank.n];
-        let rows = rows.unwrap_or(&all);
+        let all = 0..whole.bank.n;
+        let rows = rows.unwrap_or(std::slice::from_ref(&all));
         let n = rows.iter().map(|rows| rows.len() as u32).sum();
         let mut of_bank = self.parts.iter().filter(|part| part.of == of).peekable();
         let is_first = of_bank.peek().is_none();
