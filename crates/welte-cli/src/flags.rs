@@ -4,8 +4,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use welte::{
-    Activations, AdapterSource, DeviceChoice, EngineOptions, Format, LoadOptions, Model, Pooling,
-    PrefixStoreOptions, Replay, Speculation, Steps,
+    Activations, AdapterSource, DeviceChoice, EngineOptions, Exchange, Format, LoadOptions, Model,
+    Pooling, PrefixStoreOptions, Replay, Speculation, Steps,
 };
 
 /// Which model, and how to load it.
@@ -67,6 +67,9 @@ pub(crate) struct DeviceArgs {
     /// Deal the model to N ranks: GPUs from the device's number on (or name them: --device cuda:0,1), or parts of the CPU's cores
     #[arg(long, visible_alias = "gpus", default_value = "1", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
+    /// Through which memory the GPUs of --gpus exchange: peers (each other's) or host [default: peers where they reach each other's, else host]
+    #[arg(long, value_name = "NAME", value_parser = exchange)]
+    pub(crate) exchange: Option<Exchange>,
 }
 
 impl DeviceArgs {
@@ -89,6 +92,7 @@ impl DeviceArgs {
         options.instructions = self.isa.as_deref().map(instructions).transpose()?;
         options.cpu_experts = self.cpu_experts;
         options.ranks = self.ranks;
+        options.exchange = self.exchange;
         Ok(())
     }
 }
@@ -236,6 +240,14 @@ fn steps(name: &str) -> Result<Steps, String> {
         "alike" => Ok(Steps::Alike),
         "fast" => Ok(Steps::Fast),
         _ => Err("use alike or fast".to_string()),
+    }
+}
+
+fn exchange(name: &str) -> Result<Exchange, String> {
+    match name {
+        "peers" => Ok(Exchange::Peers),
+        "host" => Ok(Exchange::Host),
+        _ => Err("use peers or host".to_string()),
     }
 }
 

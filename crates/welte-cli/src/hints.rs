@@ -111,6 +111,7 @@ mod tests {
             have: 8 << 30,
             fits_context,
             fits_cpu_experts,
+            dealt: None,
         }
     }
 

@@ -33,8 +33,56 @@ struct ExchangeArgs {
     u32 single; // not 0: only one row is live
     u32 most;   // the largest of the counts
     u32 wide;   // not 0: all places are multiples of four floats
-    u32 pad;
+    u32 rounding; // how floats travel (ROUNDING)
 };
+
+// How floats travel: whole, or as all readers round them anyway (prepare.cu): as bf16, or as f16 divided by HEADROOM.
+enum ROUNDING { WHOLE = 0, BF16 = 1, F16 = 2 };
+constexpr float HEADROOM = 64.0f;
+
+// Floats in an inbox.
+template <typename T, u32 R> struct Parcel {
+    typedef T type;
+    static __device__ __forceinline__ T pack(T v) { return v; }
+    static __device__ __forceinline__ T unpack(T v) { return v; }
+};
+
+template <u32 R> __device__ __forceinline__ u32 two(float a, float b) {
+    if (R == BF16) {
+        __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+        return *(u32 *)&v;
+    }
+    a = fminf(fmaxf(a * (1.0f / HEADROOM), -65504.0f), 65504.0f);
+    b = fminf(fmaxf(b * (1.0f / HEADROOM), -65504.0f), 65504.0f);
+    half2 v = __floats2half2_rn(a, b);
+    return *(u32 *)&v;
+}
+
+template <u32 R> __device__ __forceinline__ float2 floats(u32 v) {
+    if (R == BF16) return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+    float2 f = __half22float2(*(half2 *)&v);
+    return make_float2(f.x * HEADROOM, f.y * HEADROOM);
+}
+
+template <u32 R> struct Rounded1 {
+    typedef u16 type;
+    static __device__ __forceinline__ u16 pack(float v) { return (u16)two<R>(v, 0.0f); }
+    static __device__ __forceinline__ float unpack(u16 v) { return floats<R>(v).x; }
+};
+
+template <u32 R> struct Rounded4 {
+    typedef uint2 type;
+    static __device__ __forceinline__ uint2 pack(float4 v) { return make_uint2(two<R>(v.x, v.y), two<R>(v.z, v.w)); }
+    static __device__ __forceinline__ float4 unpack(uint2 v) {
+        float2 a = floats<R>(v.x), b = floats<R>(v.y);
+        return make_float4(a.x, a.y, b.x, b.y);
+    }
+};
+
+template <> struct Parcel<float, BF16> : Rounded1<BF16> {};
+template <> struct Parcel<float, F16> : Rounded1<F16> {};
+template <> struct Parcel<float4, BF16> : Rounded4<BF16> {};
+template <> struct Parcel<float4, F16> : Rounded4<F16> {};
 
 __device__ __forceinline__ float *place_of(const Seats &s, u32 ranks, u32 inbox, u32 turn, u32 from) {
     return (float *)s.inboxes[inbox] + (turn * ranks + from) * s.capacity;
@@ -75,7 +123,10 @@ template <typename T, typename F> __device__ __forceinline__ void each(const Exc
     }
 }
 
-template <typename T> __device__ __forceinline__ void hand_over(const ExchangeArgs &a) {
+template <typename T, u32 R> __device__ __forceinline__ void hand_over(const ExchangeArgs &a) {
+    typedef Parcel<T, R> P;
+    typedef typename P::type Packed;
+    constexpr u32 EACH = sizeof(T) / 4; // floats of a parcel
     Seats &s = *a.seats;
     u64 vectors = (u64)(a.single ? 1 : a.step->live) * a.vectors;
     for (u64 chunk = blockIdx.x, first = chunk * CHUNK; first < vectors * a.most; chunk += gridDim.x, first = chunk * CHUNK) {
@@ -83,8 +134,9 @@ template <typename T> __device__ __forceinline__ void hand_over(const ExchangeAr
         each<T>(a, vectors, first, a.rank, [&](u64 i, const T *part, T *y) {
             T v = *part;
             *y = v;
+            Packed packed = P::pack(v);
             for (u32 r = 0; r < a.ranks; ++r)
-                if (r != a.rank) *(T *)(place_of(s, a.ranks, r, turn, a.rank) + i) = v;
+                if (r != a.rank) ((Packed *)place_of(s, a.ranks, r, turn, a.rank))[i / EACH] = packed;
         });
         __threadfence_system();
         __syncthreads();
@@ -96,8 +148,8 @@ template <typename T> __device__ __forceinline__ void hand_over(const ExchangeAr
         __syncthreads();
         for (u32 r = 0; r < a.ranks; ++r) {
             if (r == a.rank) continue;
-            const float *from = place_of(s, a.ranks, a.rank, turn, r);
-            each<T>(a, vectors, first, r, [&](u64 i, const T *, T *y) { *y = __ldcg((const T *)(from + i)); });
+            const Packed *from = (const Packed *)place_of(s, a.ranks, a.rank, turn, r);
+            each<T>(a, vectors, first, r, [&](u64 i, const T *, T *y) { *y = P::unpack(__ldcg(from + i / EACH)); });
         }
         if (threadIdx.x == 0) s.counts[chunk] = serial;
         __syncthreads();
@@ -108,8 +160,9 @@ extern "C" __global__ void __launch_bounds__(256) exchange(const __grid_constant
     grid_wait();
     // All ranks' chains end at the same step.
     if (a.step->ended || a.seats->failed) return;
-    if (a.wide) hand_over<float4>(a);
-    else hand_over<float>(a);
+    if (a.rounding == BF16) a.wide ? hand_over<float4, BF16>(a) : hand_over<float, BF16>(a);
+    else if (a.rounding == F16) a.wide ? hand_over<float4, F16>(a) : hand_over<float, F16>(a);
+    else a.wide ? hand_over<float4, WHOLE>(a) : hand_over<float, WHOLE>(a);
     // Only now: blocks of the next kernel would take the place of those that another rank on this GPU waits for.
     grid_release();
 }

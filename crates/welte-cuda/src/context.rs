@@ -31,7 +31,6 @@ use crate::launch::{bytes_of, bytes_of_all};
 use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::encode::TileLists;
-use crate::ops::exchange::Inbox;
 use crate::ops::sample::{Guess, SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{ROW_BYTES, STATE_BYTES, STEP_HEAD, state_of};
@@ -223,7 +222,8 @@ impl CudaContext {
                     }
                     _ => Together::NONE,
                 };
-                let seated = Seated::new(&gpu, seat, program, &exchange, masks, together)?;
+                let inbox = sizes.inbox;
+                let seated = Seated::new(&gpu, seat, program, inbox, &exchange, masks, together)?;
                 let (at, board) = (seated.masks, seated.board.clone());
                 (Some(seated), at, board)
             }
@@ -248,7 +248,7 @@ impl CudaContext {
             mailbox: mailbox.device(),
             cancel: cancel_word.device(),
             masks: masks_at,
-            seats: exchange.start() + Inbox::of(program).layout()[1],
+            seats: exchange.start() + sizes.inbox.layout()[1],
             exchange_blocks: seated.as_ref().map_or(0, |seated| seated.blocks),
         };
         let one_scale = loaded.one_scale();

@@ -31,10 +31,9 @@ pub fn start(ordinal: u32) {
     }
 }
 
-/// Whether the first `count` GPUs can use each other's memory, as ranks do.
-pub fn reach_each_other(count: u32) -> bool {
-    let devices: Vec<u32> = (0..count).collect();
-    gpu::Reach::among(&devices).is_ok_and(|reach| reach > gpu::Reach::Nothing)
+/// Whether GPUs of these numbers can use each other's memory.
+pub fn reach_each_other(gpus: &[u32]) -> bool {
+    gpu::Reach::among(gpus).is_ok_and(|reach| reach > gpu::Reach::Nothing)
 }
 
 /// A GPU that may not exist, for planning: one of [`GPUS`](crate::GPUS).
@@ -129,7 +128,7 @@ impl Device for CudaDevice {
 
     fn missing(&self, program: &Program) -> Option<String> {
         let middle = program.passes.iter().any(Pass::is_middle);
-        if Inbox::of(program).ranks > MOST_RANKS as u64 {
+        if Inbox::of(program, self.options.exchange).ranks > MOST_RANKS as u64 {
             return Some(format!("more than {MOST_RANKS} ranks"));
         }
         if program.adapts_experts() {
@@ -153,16 +152,14 @@ impl Device for CudaDevice {
                 .check_kernels()
                 .map_err(|error| error.on(self.info.id))?;
         }
+        let upload = Staging::of(&planned.program).explain();
+        let mut facts = vec![("replay", planned.explain()), ("upload", upload)];
+        facts.extend(planned.sizes.inbox.explain().map(|how| ("exchange", how)));
+        let facts = facts.into_iter();
         Ok(Plan {
             program: planned.program.clone(),
             memory: planned.memory(),
-            facts: vec![
-                ("replay".to_string(), planned.explain()),
-                (
-                    "upload".to_string(),
-                    Staging::of(&planned.program).explain(),
-                ),
-            ],
+            facts: facts.map(|(name, fact)| (name.to_string(), fact)).collect(),
             private: Box::new(planned),
         })
     }

@@ -145,7 +145,7 @@ impl Gpu {
         check(asked, &what)?;
         if can == 0 {
             return Err(Error::Unavailable(format!(
-                "{what} is not possible: there is neither NVLink nor a shared PCI Express switch between them"
+                "{what} is not possible: there is neither NVLink nor a shared PCI Express switch between them; ranks can exchange through the host's memory (--exchange host)"
             )));
         }
         // SAFETY: this context is current, and the other one is retained until drop.

@@ -4,6 +4,7 @@ use crate::GpuInfo;
 use crate::arithmetic::Arithmetic;
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
+use crate::ops::exchange::Rounding;
 use std::sync::Arc;
 use welte_table::{BufferRef, Format, NO_WEIGHT, Program, WeightId};
 
@@ -64,6 +65,8 @@ pub(crate) struct Lowering<'a> {
     /// The arithmetic of decode passes, and of the pass.
     pub(crate) decode: Arithmetic,
     pub(crate) arithmetic: Arithmetic,
+    /// How the floats of an exchange travel.
+    pub(crate) rounding: Rounding,
     /// If FP8 weights are multiplied with activations in FP8: the weights whose rows have one scale.
     pub(crate) float8: Option<&'a [bool]>,
 }
@@ -98,6 +101,7 @@ impl<'a> Lowering<'a> {
             step: places.step,
             decode,
             arithmetic: decode,
+            rounding: Rounding::Whole,
             float8,
         }
     }

@@ -1,6 +1,7 @@
 //! A program planned for a GPU: its memory, and how chains will be replayed. Known before anything is allocated.
 
 use crate::arithmetic::Arithmetic;
+use crate::ops::exchange::Inbox;
 use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
 use crate::{Error, GpuInfo, layout, ops};
@@ -67,11 +68,16 @@ impl Planned {
         if float8 {
             check_float8(&program, gpu)?;
         }
+        let inbox = Inbox::of(&program, options.exchange);
         let Recorded {
             chains: recording,
             rows,
             few,
-        } = Recorded::of(&inputs, float8, options.steps);
+        } = if inbox.on_host() > 0 {
+            Recorded::none("the ranks exchange through the host's memory".to_string())
+        } else {
+            Recorded::of(&inputs, float8, options.steps)
+        };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
         let usual = match persistent::unproven(gpu) {
             None => Replay::Persistent,
@@ -88,7 +94,7 @@ impl Planned {
             gpu: gpu.clone(),
             replay,
             retune: options.retune,
-            sizes: Sizes::of(&program, gpu, decode, float8, bytes),
+            sizes: Sizes::of(&program, gpu, decode, float8, bytes, inbox),
             decode,
             float8,
             recording: recording.map_err(|why| not_persistent(&why)),

@@ -36,7 +36,7 @@ pub(crate) struct Sizes {
     page_tables: u64,
     samplers: u64,
     /// Of a rank: its inbox and what belongs to it.
-    exchange: u64,
+    pub(crate) inbox: Inbox,
     persistent: [u64; 2],
     /// The most bytes of a step's output.
     pub(crate) outputs: u64,
@@ -44,13 +44,14 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// `decode`: the arithmetic of decode passes. `float8`: whether FP8 weights are multiplied with activations in FP8. `persistent`: bytes of
-    /// the persistent kernels, for chains and for steps of several rows.
+    /// the persistent kernels, for chains and for steps of several rows. `inbox`: of a rank.
     pub(crate) fn of(
         program: &Program,
         gpu: &GpuInfo,
         decode: Arithmetic,
         float8: bool,
         persistent: [u64; 2],
+        inbox: Inbox,
     ) -> Sizes {
         let (mut scratch, mut counters) = (0, 0);
         for pass in &program.passes {
@@ -86,7 +87,7 @@ impl Sizes {
             text_tiles: 4 * TileLists::of(program).words() as u64,
             page_tables: 4 * entries * u64::from(program.slots),
             samplers: ops::sample::region_bytes(program) * u64::from(program.slots),
-            exchange: Inbox::of(program).layout()[2],
+            inbox,
             persistent,
             outputs: 4 * most(|pass| u64::from(pass.outputs) * u64::from(pass.width)).unwrap_or(0),
         }
@@ -109,7 +110,11 @@ impl Sizes {
             ("tiles of texts", Class::Tables, self.text_tiles),
             ("page tables", Class::Tables, self.page_tables),
             ("sampling state", Class::Tables, self.samplers),
-            ("exchange between ranks", Class::Tables, self.exchange),
+            (
+                "exchange between ranks",
+                Class::Tables,
+                self.inbox.layout()[2],
+            ),
             ("persistent replay", Class::Tables, one),
             ("persistent replay of rows", Class::Tables, several),
         ]

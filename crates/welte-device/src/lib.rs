@@ -41,7 +41,7 @@ pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
 pub use meeting::{Meeting, Seat};
 pub use noise::{chance, noise};
-pub use options::{Activations, DeviceOptions, Replay, Replaying, Steps, cpu_list};
+pub use options::{Activations, DeviceOptions, Exchange, Replay, Replaying, Steps, cpu_list};
 pub use phases::{Phase, Phases};
 pub use plan::{Demand, Plan, Progress};
 pub use profile::Profile;

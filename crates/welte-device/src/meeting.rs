@@ -268,6 +268,14 @@ impl Seat {
         self.meeting.fail(self.rank, why.into());
     }
 
+    /// The same of any error. One that names a rank blames that one: a device may find out by itself who does not come.
+    pub fn fail_by(&self, error: Error) {
+        match error {
+            Error::Rank { rank, why, .. } => self.meeting.fail(rank, why),
+            error => self.fail(error.to_string()),
+        }
+    }
+
     /// The error that names a rank which has failed, if one has.
     pub fn check(&self) -> Result<(), Error> {
         self.meeting.check()

@@ -21,6 +21,18 @@ pub struct DeviceOptions {
     pub activations: Activations,
     /// Which kernels a GPU may use for steps of few generated rows.
     pub steps: Steps,
+    /// Through which memory GPUs exchange that share a model.
+    pub exchange: Exchange,
+}
+
+/// Through which memory ranks on GPUs give each other what they compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exchange {
+    /// The GPUs write into each other's memory.
+    #[default]
+    Peers,
+    /// They write into pinned memory of the host, for GPUs that do not reach each other's. It takes longer.
+    Host,
 }
 
 /// Whether a generated row has the same bits in steps of few and of many rows.

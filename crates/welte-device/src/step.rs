@@ -144,6 +144,15 @@ impl Step {
         self.stays = None;
     }
 
+    /// Makes it equal to another one, in its own memory.
+    pub fn copy_from(&mut self, other: &Step) {
+        self.clear();
+        self.spans.extend_from_slice(&other.spans);
+        self.rows.extend_from_slice(&other.rows);
+        self.picks.extend_from_slice(&other.picks);
+        self.stays = other.stays;
+    }
+
     /// True if it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

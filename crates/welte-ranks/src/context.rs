@@ -1,5 +1,6 @@
 //! A context of every rank, and replay: all ranks do the same at the same time.
 
+use crate::banks;
 use crate::chain::Follower;
 use crate::crew::{Crew, Job};
 use crate::dealt::Dealt;
@@ -11,8 +12,9 @@ use welte_device::timeline::{Span, Timeline};
 use welte_device::{
     ChainStart, Checks, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs,
     MaskBoard, Profile, Replay, ReplayTools, Replaying, Seat, SlotState, Stage, Step, StepOptions,
+    check_draft,
 };
-use welte_table::{BufferId, Class, Kept, PassKind, Program};
+use welte_table::{Bank, BufferId, Class, Kept, PassKind, Program};
 
 /// Everything that replay changes.
 pub(crate) struct RanksContext {
@@ -115,6 +117,26 @@ impl RanksContext {
         cache.map_or(id, |cache| context.program().caches[cache].buffer)
     }
 
+    /// Writes bytes of a bank to the ranks that have them.
+    fn write_bank(
+        &mut self,
+        bank: Bank,
+        id: BufferId,
+        first: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let dealt = self.dealt.clone();
+        for (rank, numbers) in (0..).zip(&dealt.numbers) {
+            for part in numbers.banks.iter().filter(|part| part.of == id) {
+                for (run, at) in banks::runs(bank, part, first, bytes.len() as u64) {
+                    let run = &bytes[(run.start - first) as usize..(run.end - first) as usize];
+                    self.with(rank, |context| context.write_bytes(part.buffer, at, run))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn with<T>(&mut self, rank: u32, act: impl FnOnce(&mut dyn Context) -> T) -> T {
         match rank {
             0 => act(self.first.as_mut()),
@@ -127,8 +149,7 @@ impl RanksContext {
 fn led<T>(seat: &Seat, act: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(done)) => return Some(done),
-        Ok(Err(Error::Rank { .. })) => {}
-        Ok(Err(error)) => seat.fail(error.to_string()),
+        Ok(Err(error)) => seat.fail_by(error),
         Err(_) => seat.fail("it panicked"),
     }
     None
@@ -224,13 +245,9 @@ impl Context for RanksContext {
         self.masks.begin_round();
         self.crew.begin(|rank, desk| {
             if stage.begins() {
-                desk.step.clear();
-                desk.step.spans.extend_from_slice(&step.spans);
-                desk.step.rows.extend_from_slice(&step.rows);
-                desk.step.picks.extend_from_slice(&step.picks);
+                desk.step.copy_from(step);
             }
-            desk.tokens.clear();
-            desk.tokens.resize(wanted, 0);
+            desk.make_room(wanted);
             Job::Step {
                 stage: stage_of(dealt, rank as usize, pass, &stage),
                 tokens: chooses,
@@ -260,7 +277,34 @@ impl Context for RanksContext {
         self.first.mixes()
     }
 
+    fn mixes_adapters(&self) -> bool {
+        self.first.mixes_adapters()
+    }
+
+    /// Every rank goes on from its own guesses, which are those of the others.
+    fn draft(&mut self, step: &mut Step, wanted: &[u32], tokens: &mut [u32]) -> Result<(), Error> {
+        self.crew.check()?;
+        let options = StepOptions::default();
+        self.pass = self.checks.step(&self.dealt.program, step, &options)?.pass;
+        check_draft(&self.dealt.program, step, wanted, tokens)?;
+        self.logits = 0;
+        self.masks.begin_round();
+        self.crew.begin(|_, desk| {
+            desk.step.copy_from(step);
+            desk.wanted.clear();
+            desk.wanted.extend_from_slice(wanted);
+            desk.make_room(tokens.len());
+            Job::Draft
+        });
+        let first = &mut self.first;
+        led(&self.seat, || first.draft(step, wanted, tokens));
+        self.crew.finish();
+        RanksContext::outcome(&self.seat, &self.crew)?;
+        same_tokens(&self.seat, &self.crew, tokens)
+    }
+
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
+        self.checks.slot_state(&self.dealt.program, slot, state)?;
         self.each(|context| context.set_slot(slot, state))
     }
 
@@ -276,8 +320,7 @@ impl Context for RanksContext {
         self.crew.begin(|_, desk| {
             desk.choices.clear();
             desk.choices.extend_from_slice(choices);
-            desk.tokens.clear();
-            desk.tokens.resize(tokens.len(), 0);
+            desk.make_room(tokens.len());
             Job::Sample
         });
         let first = &mut self.first;
@@ -363,6 +406,9 @@ impl Context for RanksContext {
         self.checks
             .buffer(&self.dealt.program, id, first, bytes.len())?;
         let whole = self.dealt.program.clone();
+        if let Some(bank) = bank_at(&whole, id) {
+            return self.write_bank(bank, id, first, bytes);
+        }
         let Some(heads) = self.dealt_buffer(id) else {
             for rank in 0..self.seat.ranks() {
                 if let Some((own, _)) = self.number(rank as usize, id) {
@@ -475,6 +521,15 @@ fn same_tokens(seat: &Seat, crew: &Crew, tokens: &[u32]) -> Result<(), Error> {
         }),
         None => Ok(()),
     }
+}
+
+/// The bank of adapters that a buffer of the whole program is.
+fn bank_at(program: &Program, id: BufferId) -> Option<Bank> {
+    let banks = program.adapters.as_ref().map(|adapters| &adapters.banks)?;
+    banks
+        .iter()
+        .find(|bank| bank.buffer == id)
+        .map(|spec| spec.bank)
 }
 
 fn dealt_error(program: &Program, id: BufferId) -> Error {

@@ -17,6 +17,8 @@ const SPINS: u32 = 2_000;
 pub(crate) enum Job {
     /// Run a stage of the step at the desk, and choose tokens.
     Step { stage: Stage, tokens: bool },
+    /// Guess, from the step at the desk on.
+    Draft,
     /// Choose tokens from the last step.
     Sample,
     /// Decode.
@@ -27,6 +29,8 @@ pub(crate) enum Job {
 pub(crate) struct Desk {
     pub(crate) context: Box<dyn Context>,
     pub(crate) step: Step,
+    /// How many guesses each pick of the step wants.
+    pub(crate) wanted: Vec<u32>,
     pub(crate) choices: Vec<Choice>,
     pub(crate) starts: Vec<ChainStart>,
     pub(crate) tokens: Vec<u32>,
@@ -77,6 +81,7 @@ impl Crew {
                 desk: Mutex::new(Desk {
                     context,
                     step: Step::with_room(rows),
+                    wanted: Vec::with_capacity(rows),
                     choices: Vec::with_capacity(rows),
                     starts: Vec::with_capacity(slots),
                     tokens: Vec::with_capacity(rows),
@@ -162,9 +167,7 @@ impl Member {
             let done = catch_unwind(AssertUnwindSafe(|| desk.run(&job, follower, &self.seat)));
             match done {
                 Ok(Ok(())) => {}
-                // It has heard of another one's failure.
-                Ok(Err(Error::Rank { .. })) => {}
-                Ok(Err(error)) => self.seat.fail(error.to_string()),
+                Ok(Err(error)) => self.seat.fail_by(error),
                 Err(_) => self.seat.fail("it panicked"),
             }
             drop(desk);
@@ -195,6 +198,12 @@ impl Member {
 }
 
 impl Desk {
+    /// Makes room for tokens.
+    pub(crate) fn make_room(&mut self, tokens: usize) {
+        self.tokens.clear();
+        self.tokens.resize(tokens, 0);
+    }
+
     fn run(&mut self, job: &Job, follower: &Follower, seat: &Seat) -> Result<(), Error> {
         match job {
             Job::Step { stage, tokens } => {
@@ -204,6 +213,9 @@ impl Desk {
                 };
                 self.context.step(&self.step, options).map(drop)
             }
+            Job::Draft => self
+                .context
+                .draft(&mut self.step, &self.wanted, &mut self.tokens),
             Job::Sample => self.context.sample(&self.choices, &mut self.tokens),
             Job::Chain => {
                 let mut events = follower.of(seat, self.starts.len());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use web_time::Duration;
-use welte_table::{Deal, Kept, Program};
+use welte_table::{BankPart, Deal, Kept, Program};
 
 /// How the numbers of a rank's program belong to those of the whole one.
 pub(crate) struct Numbers {
@@ -10,6 +10,8 @@ pub(crate) struct Numbers {
     pub(crate) commands: Vec<Vec<usize>>,
     /// By buffer of the whole program: the rank's, and what that holds, if its rows lie alike.
     pub(crate) buffers: Vec<Option<(u32, Kept)>>,
+    /// The rank's parts of banks.
+    pub(crate) banks: Vec<BankPart>,
 }
 
 /// What ranks and their callers know of the program.

@@ -11,8 +11,8 @@ use welte_device::{
 };
 use welte_formats::Checkpoint;
 use welte_table::{
-    CacheKind, Class, Kept, MemoryPlan, NO_BUFFER, Op, Pattern, Program, Shard, fuse_tracked,
-    human, shard, verify,
+    BankPart, CacheKind, Class, Kept, MemoryPlan, NO_BUFFER, Op, Pattern, Program, Shard,
+    fuse_tracked, human, shard, verify,
 };
 
 /// Raised with every change that gives other bits.
@@ -161,6 +161,14 @@ fn fused(part: Shard, patterns: &[Pattern], buffers: usize) -> (Program, Numbers
             .take(buffers)
             .map(number)
             .collect(),
+        banks: part
+            .banks
+            .into_iter()
+            .map(|bank| BankPart {
+                buffer: fused.buffers[bank.buffer as usize],
+                ..bank
+            })
+            .collect(),
     };
     (fused.program, numbers)
 }
@@ -194,6 +202,14 @@ impl Device for RanksDevice {
 
     fn takes_features(&self) -> bool {
         self.devices.iter().all(|device| device.takes_features())
+    }
+
+    fn adapts(&self) -> bool {
+        self.devices.iter().all(|device| device.adapts())
+    }
+
+    fn drafts(&self) -> bool {
+        self.devices.iter().all(|device| device.drafts())
     }
 
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {

@@ -6,6 +6,7 @@
 //! context every rank has a thread, rank 0 that of the caller. All do the same: run a step, choose its tokens, go on. What
 //! they exchange, they exchange among themselves, at their [`Meeting`](welte_device::Meeting).
 
+mod banks;
 mod chain;
 mod context;
 mod crew;

@@ -18,7 +18,7 @@ mod two {
         only batches outputs parts chains slots_in_a_chain stops control
             pages page_transfer windows recurrent
             sampling choices drafts masks masks_in_chains masks_of_guesses
-            logprobs logprobs_of_chains faults limits allocated shared weights
+            logprobs logprobs_of_chains faults limits allocated shared weights adapters
     );
 }
 
@@ -27,7 +27,7 @@ mod three {
     use super::{device, ranks};
     welte_conformance::conformance_tests!(
         ranks(3), device(),
-        only outputs slots_in_a_chain stops page_transfer windows recurrent allocated
+        only outputs slots_in_a_chain stops page_transfer windows recurrent allocated adapters
     );
 }
 

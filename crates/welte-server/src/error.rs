@@ -363,6 +363,20 @@ mod tests {
         }
     }
 
+    /// A model on several devices is unavailable, not wrong, and the client reads why.
+    #[test]
+    fn a_rank_that_failed_is_named_with_503() {
+        let (rank, ranks, why) = (1, 3, "the others waited 60 s for it in vain".to_string());
+        let error = welte_device::Error::Rank { rank, ranks, why };
+        let failure = Failure::from(welte::Error::Fault(std::sync::Arc::new(error)));
+        assert_eq!(failure.response(Api::OpenAi).status(), 503);
+        let said = failure.body(Api::OpenAi)["error"]["message"].to_string();
+        assert!(
+            said.contains("rank 1 of 3: the others waited 60 s"),
+            "{said}"
+        );
+    }
+
     /// Agents look for one of these to shorten their conversation.
     #[test]
     fn every_api_has_its_word_for_a_prompt_that_is_too_long() {

@@ -21,7 +21,7 @@ pub struct Adapters {
 pub struct BankSpec {
     /// Where it is.
     pub buffer: BufferId,
-    /// Whose rows are adapted.
+    /// Whose rows are adapted; `NO_WEIGHT` in the program of a rank.
     pub weight: WeightId,
     /// The matrix is looked up, not multiplied.
     pub lookup: bool,

@@ -41,7 +41,7 @@ pub use plan::{MemoryPlan, PlanEntry, human};
 pub use range::Range;
 pub use row::{Input, Row, Sections};
 pub use sampling::{Sampling, SamplingOption};
-pub use shard::{Kept, Shard, Shards, shard};
+pub use shard::{BankPart, Kept, Shard, Shards, shard};
 pub use split::{Half, Region, Segment, Side, Split};
 pub use table::*;
 pub use verify::{MOST_RANKS, verify};

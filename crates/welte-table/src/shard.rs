@@ -4,6 +4,7 @@
 //!
 //! A value is dealt only as far as it is known how. Everything else is computed whole, by every rank.
 
+mod banks;
 mod forms;
 mod layout;
 mod part;
@@ -13,7 +14,7 @@ mod webs;
 use crate::verify::MOST_RANKS;
 use crate::{Deal, Op, Program};
 use layout::Layout;
-pub use part::{Kept, Shard};
+pub use part::{BankPart, Kept, Shard};
 
 /// A program for each rank.
 #[derive(Clone, Debug)]

@@ -81,6 +81,10 @@ fn check_adapters(program: &Program) -> Result<(), String> {
         ensure(fits && bank.class == Class::Adapters, || {
             format!("bank '{}' does not have the size of its shape", bank.name)
         })?;
+        if spec.weight == NO_WEIGHT {
+            // That of a rank.
+            continue;
+        }
         let weight = program.weights.get(spec.weight as usize);
         let weight = weight.ok_or("a bank is of no weight")?;
         let Bank { n, k, experts, .. } = spec.bank;

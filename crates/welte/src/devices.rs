@@ -2,7 +2,10 @@
 
 use crate::Error;
 use std::sync::Arc;
-use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport};
+use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport, Exchange};
+
+/// The most GPUs that the engine deals a model to by itself.
+const MOST_GPUS: usize = 8;
 
 type Assume = fn(&str, &DeviceOptions) -> Option<Arc<dyn Device>>;
 type Deal = fn(&DeviceOptions, u32) -> Result<Vec<Arc<dyn Device>>, welte_device::Error>;
@@ -25,8 +28,8 @@ pub(crate) struct Kind {
     assumed: Option<Assume>,
     /// Cuts the only device of its kind into one for each rank.
     deal: Option<Deal>,
-    /// Whether the first devices of that number can be ranks of one model, if the engine may deal a model to several by itself.
-    together: Option<fn(u32) -> bool>,
+    /// Whether devices of these numbers reach each other's memory, if the engine may deal a model to several by itself.
+    together: Option<fn(&[u32]) -> bool>,
     /// Starts the device of this number, if that takes long. A load then need not wait for it.
     pub(crate) start: Option<fn(u32)>,
 }
@@ -126,11 +129,20 @@ impl Kind {
         }
     }
 
-    /// Whether the first `count` of this machine can be ranks of one model.
-    pub(crate) fn work_together(&self, count: u32) -> bool {
-        let there = || (self.reports)().len() >= count as usize;
-        self.together
-            .is_some_and(|together| there() && together(count))
+    /// To how many of this machine's devices the engine may deal a model by itself, few first.
+    pub(crate) fn counts_of_ranks(&self) -> Vec<u32> {
+        match self.together {
+            Some(_) => counts_of_ranks((self.reports)().len()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Through which memory devices of these numbers exchange.
+    fn exchange(&self, numbers: &[u32]) -> Exchange {
+        match self.together {
+            Some(reach) if !reach(numbers) => Exchange::Host,
+            _ => Exchange::Peers,
+        }
     }
 
     /// Whether the engine may choose it by itself.
@@ -192,22 +204,39 @@ pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Devi
     kind.open(id.ordinal, options)
 }
 
-/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one.
+/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one. Without `exchange` GPUs
+/// exchange through the memory that they reach.
 pub(crate) fn open_ranks(
     kind: &str,
     numbers: &[u32],
     options: &DeviceOptions,
+    exchange: Option<Exchange>,
 ) -> Result<Arc<dyn Device>, Error> {
     let kind = KINDS.iter().find(|known| known.name == kind);
     let kind = kind.ok_or_else(|| Error::unknown_device("ranks"))?;
+    let mut own = options.clone();
+    own.exchange = exchange.unwrap_or_else(|| kind.exchange(numbers));
     let devices = match kind.deal {
-        Some(deal) => deal(options, numbers.len() as u32)?,
+        Some(deal) => deal(&own, numbers.len() as u32)?,
         None => {
-            let opened = numbers.iter().map(|number| kind.open(*number, options));
+            let opened = numbers.iter().map(|number| kind.open(*number, &own));
             opened.collect::<Result<_, Error>>()?
         }
     };
     Ok(welte_ranks::device(devices))
+}
+
+/// Halves and quarters of a model have parts of one size, which the fastest kernels need. Others come last.
+fn counts_of_ranks(devices: usize) -> Vec<u32> {
+    let most = devices.min(MOST_GPUS) as u32;
+    let mut counts: Vec<u32> = [2, 4, 8]
+        .into_iter()
+        .filter(|count| *count <= most)
+        .collect();
+    if most > 2 && !counts.contains(&most) {
+        counts.push(most);
+    }
+    counts
 }
 
 /// A device with the experts of the first `layers` layers on the CPU.
@@ -273,4 +302,25 @@ pub fn read_bandwidth(
     seconds: f64,
 ) -> Result<f64, Error> {
     Ok(open_device(device, options)?.read_bandwidth(seconds)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_dealt_to_few_gpus_first_and_to_all_last() {
+        for (gpus, counts) in [
+            (0, &[][..]),
+            (1, &[]),
+            (2, &[2]),
+            (3, &[2, 3]),
+            (4, &[2, 4]),
+            (6, &[2, 4, 6]),
+            (8, &[2, 4, 8]),
+            (9, &[2, 4, 8]),
+        ] {
+            assert_eq!(counts_of_ranks(gpus), counts, "{gpus}");
+        }
+    }
 }

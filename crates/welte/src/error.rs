@@ -146,7 +146,7 @@ pub enum Error {
         problem: String,
     },
     /// The model does not fit in the device's memory.
-    #[error("{origin}: needs {} of memory, {} available on {device}", human(*.need), human(*.have))]
+    #[error("{origin}: needs {} of memory, {} available on {device}{}", human(*.need), human(*.have), DealtMemory::said(.dealt))]
     Memory {
         /// Which model.
         origin: String,
@@ -161,6 +161,8 @@ pub enum Error {
         /// The fewest layers whose experts must be on the CPU ([`LoadOptions::cpu_experts`](crate::LoadOptions)) for the
         /// rest to fit; `None` if that does not help.
         fits_cpu_experts: Option<u32>,
+        /// What the fullest of several devices would need, if dealing the model to them does not help either.
+        dealt: Option<DealtMemory>,
     },
     /// Experts shall be on the CPU, and the model has none.
     #[error("{origin}: has no experts that could be on the CPU")]
@@ -381,6 +383,26 @@ pub enum Error {
         /// Tokens that the model it is compared with knows.
         base: u32,
     },
+}
+
+/// The memory of the fullest of several devices to which a model would be dealt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DealtMemory {
+    /// How many devices.
+    pub ranks: u32,
+    /// Bytes that the fullest would need.
+    pub need: u64,
+    /// Bytes that it has.
+    pub have: u64,
+}
+
+impl DealtMemory {
+    fn said(dealt: &Option<DealtMemory>) -> String {
+        dealt.map_or(String::new(), |DealtMemory { ranks, need, have }| {
+            let (need, have) = (human(need), human(have));
+            format!("; dealt to {ranks}, the fullest needs {need} and has {have}")
+        })
+    }
 }
 
 impl Error {

@@ -1,7 +1,7 @@
 //! Whether a plan fits in memory, what would fit, and the longest context that does.
 
 use crate::devices::{Kind, open_device, open_ranks, with_experts_on_cpu};
-use crate::{DEFAULT_CONTEXT, Error, LoadOptions};
+use crate::{DEFAULT_CONTEXT, DealtMemory, Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Demand, Device, DeviceId, Plan};
 use welte_table::MOST_RANKS;
@@ -16,7 +16,10 @@ pub(crate) fn check_memory(
     fewest_on_cpu: impl FnOnce() -> Option<u32>,
 ) -> Result<(), Error> {
     let demands = device.demands(plan);
-    let Some(at) = demands.iter().position(|demand| lack(demand) > 0) else {
+    let lacking = (0..demands.len())
+        .rev()
+        .filter(|at| lack(&demands[*at]) > 0);
+    let Some(at) = lacking.max_by_key(|at| lack(&demands[*at])) else {
         return Ok(());
     };
     let need_of = |plan: &Plan| device.demands(plan).get(at).map_or(0, |demand| demand.need);
@@ -37,6 +40,7 @@ pub(crate) fn check_memory(
         have: demands[at].have.unwrap_or(u64::MAX),
         fits_context: u32::try_from(fits).ok().filter(|fits| *fits > 0),
         fits_cpu_experts: fewest_on_cpu(),
+        dealt: None,
     })
 }
 
@@ -241,20 +245,32 @@ pub(crate) fn placed(
     }
 }
 
-/// Devices that consist of 2, 4 or 8 of a kind, for a model that one of them lacks the memory for.
-pub(crate) fn more_ranks(
+/// Plans on several devices of a kind, as few as have the memory, what one of them lacks the memory for. The error is that of one, with
+/// what was tried last.
+pub(crate) fn on_more_ranks<T>(
     kind: &Kind,
-    why: &Error,
+    mut why: Error,
     options: &LoadOptions,
-) -> impl Iterator<Item = Arc<dyn Device>> {
-    let lacks = matches!(why, Error::Memory { .. });
+    plan_on: impl Fn(Arc<dyn Device>) -> Result<T, Error>,
+) -> Result<T, Error> {
     let alone = options.ranks <= 1 && options.cpu_experts == 0;
-    let counts = [2, 4, 8].into_iter().take_while(move |_| lacks && alone);
-    let counts = counts.take_while(|count| kind.work_together(*count));
-    counts.filter_map(|count| {
-        let numbers: Vec<u32> = (0..count).collect();
-        open_ranks(kind.name, &numbers, &options.for_device()).ok()
-    })
+    let Error::Memory { dealt, .. } = &mut why else {
+        return Err(why);
+    };
+    for ranks in kind.counts_of_ranks().into_iter().filter(|_| alone) {
+        let numbers: Vec<u32> = (0..ranks).collect();
+        match open_ranks(kind.name, &numbers, &options.for_device(), options.exchange)
+            .and_then(&plan_on)
+        {
+            Ok(planned) => return Ok(planned),
+            Err(Error::Memory { need, have, .. }) => {
+                *dealt = Some(DealtMemory { ranks, need, have })
+            }
+            // A model that cannot be dealt lacks the memory of one.
+            Err(_) => {}
+        }
+    }
+    Err(why)
 }
 
 /// The ranks of a model on devices of these numbers.
@@ -276,7 +292,7 @@ pub(crate) fn ranks(
             "{named} devices are named, and {given} ranks are asked for"
         ));
     }
-    open_ranks(kind, numbers, &options.for_device())
+    open_ranks(kind, numbers, &options.for_device(), options.exchange)
 }
 
 #[cfg(test)]

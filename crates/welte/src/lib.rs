@@ -63,7 +63,7 @@ pub use engine::{
 };
 #[doc(hidden)]
 pub use engine::{Clock, SyntheticDraft};
-pub use error::Error;
+pub use error::{DealtMemory, Error};
 pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
 pub use hearing::{Dictated, Dictation, Hearing, Sound, hears};
 pub use importance::importance;
@@ -83,8 +83,8 @@ pub use text::{as_gguf, tokenizer};
 pub use video::VideoTools;
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
 pub use welte_device::{
-    Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs,
-    Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,
+    Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Exchange,
+    Logprobs, Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,
 };
 pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Range, Sampling, SamplingOption};

@@ -2,7 +2,7 @@
 
 use crate::{AdapterSource, DeviceChoice};
 use std::path::PathBuf;
-use welte_device::{Activations, DeviceOptions, Replay, Steps};
+use welte_device::{Activations, DeviceOptions, Exchange, Replay, Steps};
 use welte_models::{CompileOptions, Pooling};
 use welte_table::Format;
 
@@ -97,6 +97,8 @@ pub struct LoadOptions {
     /// The number of layers, from the first one on, whose experts run on the CPU, and all else on the device. 0: none;
     /// `u32::MAX`, or more than there are: all. Then a GPU runs kernel by kernel, whatever `replay` says.
     pub cpu_experts: u32,
+    /// Through which memory GPUs exchange that share the model; `None`: each other's if they reach it, else the host's.
+    pub exchange: Option<Exchange>,
     /// How many ranks the model is dealt to: GPUs from the device's number on, or parts of the CPU's cores. 0 and 1: it is on
     /// one device, unless `device` names several.
     pub ranks: u32,
@@ -143,6 +145,7 @@ impl Default for LoadOptions {
             fused: true,
             ignore_memory: false,
             cpu_experts: 0,
+            exchange: None,
             ranks: 1,
         }
     }

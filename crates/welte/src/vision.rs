@@ -547,6 +547,7 @@ pub(crate) fn fits(
             have,
             fits_context: None,
             fits_cpu_experts: None,
+            dealt: None,
         }),
     }
 }

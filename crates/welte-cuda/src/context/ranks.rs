@@ -22,8 +22,9 @@ pub(super) struct Seated {
     pub(super) blocks: u32,
     /// The persistent kernel's place among the ranks, or why they have none.
     pub(super) persistent: Result<RanksArgs, String>,
-    // Their contexts hold the inboxes.
+    // Their contexts hold the inboxes, unless these are in the host's memory.
     _peers: Vec<Gpu>,
+    _inbox: Option<HostBlock>,
 }
 
 /// What the persistent kernels of all ranks need of each other.
@@ -80,6 +81,7 @@ impl Seated {
         gpu: &Arc<Gpu>,
         seat: Seat,
         program: &Program,
+        inbox: Inbox,
         block: &DeviceBlock,
         masks: HostBlock,
         together: Together,
@@ -92,11 +94,14 @@ impl Seated {
                 Box::new(masks),
             )
         };
+        let on_host = (inbox.on_host() > 0)
+            .then(|| HostBlock::new(gpu, inbox.on_host() as usize, "exchanges on the host"))
+            .transpose()?;
         let own = (seat.rank() == 0).then(|| seat.masks(board));
         // Nobody may write before the zeros are there.
         gpu.synchronise()?;
         let all = seat.share(&[
-            block.start(),
+            on_host.as_ref().map_or(block.start(), HostBlock::device),
             gpu.info.device.into(),
             address,
             together.memory,
@@ -107,7 +112,6 @@ impl Seated {
         let board = own.unwrap_or_else(|| {
             seat.masks(|| MaskBoard::new(program.slots as usize, program.vocab as usize))
         });
-        let inbox = Inbox::of(program);
         let mut seats = Seats {
             inboxes: [0; MOST_RANKS],
             capacity: inbox.capacity,
@@ -119,7 +123,9 @@ impl Seated {
         let mut peers = Vec::new();
         for (address, words) in seats.inboxes.iter_mut().zip(all.iter()) {
             *address = words[0];
-            peers.extend(gpu.reach(words[1] as u32)?);
+            if on_host.is_none() {
+                peers.extend(gpu.reach(words[1] as u32)?);
+            }
         }
         let [counts, place, _] = inbox.layout();
         let fault = HostBlock::new(gpu, 8, "the fault of an exchange")?;
@@ -141,6 +147,8 @@ impl Seated {
         let kernels: Vec<Together> = kernels.collect();
         let persistent = if shares_gpu {
             Err("two ranks share a GPU".to_string())
+        } else if on_host.is_some() {
+            Err("the ranks exchange through the host's memory".to_string())
         } else if Reach::among(&devices)? < Reach::Count {
             Err("the GPUs cannot count in each other's memory".to_string())
         } else {
@@ -158,6 +166,7 @@ impl Seated {
                 BLOCKS_EACH * gpu.info.sms
             },
             _peers: peers,
+            _inbox: on_host,
         })
     }
 

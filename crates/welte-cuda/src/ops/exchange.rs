@@ -4,7 +4,8 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
-use welte_table::{Command, Op, Program, params};
+use welte_device::Exchange;
+use welte_table::{Access, Command, Op, Pass, Program, accesses, params};
 
 /// The most ranks: `RANKS` of `exchange.cu`.
 pub(crate) const MOST_RANKS: usize = 8;
@@ -45,7 +46,47 @@ mirrored! {
         single: u32,
         most: u32,
         wide: u32,
-        pad: u32,
+        rounding: u32,
+    }
+}
+
+/// How floats travel: `ROUNDING` of `exchange.cu`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    #[default]
+    Whole = 0,
+    Bf16 = 1,
+    F16 = 2,
+}
+
+impl Rounding {
+    /// That of an exchange in a pass: if all commands of the pass that read the buffer round it alike, it does not change their bits.
+    pub(crate) fn of(cx: &Lowering<'_>, pass: &Pass, exchange: &Command) -> Rounding {
+        let whole = exchange.buffers[1];
+        if pass.result.buffer == whole.buffer {
+            return Rounding::Whole;
+        }
+        let mut found = None;
+        for command in &pass.commands {
+            let accesses = accesses(command);
+            // What is overwritten without being read does not count, and a rank's own part is never rounded.
+            let reads = |one: &Access| {
+                one.at.buffer == whole.buffer
+                    && !(one.writes && command.op.replaces())
+                    && command.op != Op::Exchange
+            };
+            if !accesses.iter().any(reads) {
+                continue;
+            }
+            let rounds =
+                super::rounding(cx, command).filter(|_| command.buffers[1].buffer != whole.buffer);
+            match (rounds, found) {
+                (Some(rounding), None) => found = Some(rounding),
+                (Some(rounding), Some(other)) if rounding == other => {}
+                _ => return Rounding::Whole,
+            }
+        }
+        found.unwrap_or_default()
     }
 }
 
@@ -58,11 +99,16 @@ pub(crate) struct Inbox {
     pub(crate) ranks: u64,
     /// Floats of a rank's largest part in all rows.
     pub(crate) capacity: u64,
+    /// Where its places are. All else is on the GPU.
+    pub(crate) memory: Exchange,
 }
 
 impl Inbox {
-    pub(crate) fn of(program: &Program) -> Inbox {
-        let mut inbox = Inbox::default();
+    pub(crate) fn of(program: &Program, memory: Exchange) -> Inbox {
+        let mut inbox = Inbox {
+            memory,
+            ..Inbox::default()
+        };
         for pass in &program.passes {
             for (index, command) in pass.commands.iter().enumerate() {
                 if command.op == Op::Exchange {
@@ -86,9 +132,26 @@ impl Inbox {
         2 * self.ranks * (4 * self.capacity + 4 * self.chunks())
     }
 
-    /// Offsets of the counts and of the [`Seats`], and the bytes of everything.
+    /// How ranks exchange, for a person; `None`: it is not a rank.
+    pub(crate) fn explain(self) -> Option<String> {
+        let how = match self.memory {
+            Exchange::Peers => "in each other's memory",
+            Exchange::Host => "through the host's memory, which is slower than the GPUs' own",
+        };
+        (self.ranks > 0).then(|| how.to_string())
+    }
+
+    /// Bytes of places in the host's memory.
+    pub(crate) fn on_host(self) -> u64 {
+        match self.memory {
+            Exchange::Peers => 0,
+            Exchange::Host => self.places(),
+        }
+    }
+
+    /// Offsets of the counts and of the [`Seats`] on the GPU, and the bytes of everything there.
     pub(crate) fn layout(self) -> [u64; 3] {
-        let counts = self.places().next_multiple_of(16);
+        let counts = (self.places() - self.on_host()).next_multiple_of(16);
         let seats = (counts + 4 * self.chunks()).next_multiple_of(16);
         let end = seats + size_of::<Seats>() as u64;
         [counts, seats, if self.ranks == 0 { 0 } else { end }]
@@ -143,7 +206,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         single: u32::from(rows == 1),
         most,
         wide: u32::from(wide),
-        pad: 0,
+        rounding: cx.rounding as u32,
     };
     let blocks = cx.places.exchange_blocks.max(1);
     Ok(vec![Node::Kernel(Launch {
@@ -163,4 +226,50 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         unit: unit(),
         hot: false,
     }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arithmetic::Arithmetic;
+    use crate::info::h200;
+    use crate::lower::Places;
+    use welte_formats::synthetic::Synthetic;
+    use welte_models::CompileOptions;
+    use welte_table::{PATTERNS, PassKind, fuse, shard};
+
+    /// Attention's output and the feed-forward part are read by products alone; the stream is added to, and logits are results.
+    #[test]
+    fn what_prompts_round_anyway_travels_in_16_bits() {
+        for (shape, rounding) in [
+            ("qwen3-0.6b,layers=3:q4_k", Rounding::F16),
+            ("qwen3-0.6b,layers=3:bf16", Rounding::Bf16),
+        ] {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let program = welte_models::compile(&spec, &checkpoint, &CompileOptions::default());
+            let mut ranks = shard(&program.unwrap(), 2, 0).unwrap().ranks;
+            let program = fuse(ranks.remove(0).program, PATTERNS);
+            let (gpu, places) = (h200(), Places::default());
+            let generated = Arithmetic::Generated;
+            let mut cx = Lowering::new(&program, &gpu, None, &[], &places, generated, None);
+            let mut count = |kind: PassKind, wanted: Rounding| {
+                let pass = &program.passes[program.pass(kind).unwrap()];
+                cx.arithmetic = Arithmetic::of(kind, generated);
+                let all = pass.commands.iter().filter(|c| c.op == Op::Exchange);
+                all.filter(|c| Rounding::of(&cx, pass, c) == wanted).count()
+            };
+            assert_eq!(count(PassKind::Prompt, rounding), 2 * 3, "{shape}");
+            assert_eq!(
+                count(PassKind::Prompt, Rounding::Whole),
+                2 * 3 + 1,
+                "{shape}"
+            );
+            assert_eq!(
+                count(PassKind::Decode, Rounding::Whole),
+                4 * 3 + 1,
+                "{shape}"
+            );
+        }
+    }
 }

@@ -30,6 +30,7 @@ use crate::arithmetic::Arithmetic;
 use crate::launch::Node;
 use crate::lower::{Commands, LoweredPass, Lowering};
 use crate::{Error, GpuInfo};
+use exchange::Rounding;
 use need::MemoryNeed;
 use welte_table::{Command, Format, Op, Pass, PassKind, Program};
 
@@ -81,6 +82,18 @@ fn product_format(program: &Program, command: &Command) -> Option<Format> {
 pub(crate) fn is_float8_product(program: &Program, command: &Command, gpu: &GpuInfo) -> bool {
     let format = product_format(program, command);
     format.is_some_and(|format| eighths::multiplies_float8(format, gpu))
+}
+
+/// How a command rounds the rows that it reads, if it does so before anything else. Those of prompts without a norm are rounded to the 16
+/// bits of tensor cores.
+fn rounding(cx: &Lowering<'_>, command: &Command) -> Option<Rounding> {
+    let float8 = cx.float8.is_some();
+    let product = Product::of(cx.program, command, cx.arithmetic, float8, cx.gpu);
+    let plain = matches!(command.op, Op::Matmul | Op::MatmulAdd);
+    (product == Some(Product::Tiles) && plain).then(|| match product_format(cx.program, command) {
+        Some(Format::BF16) => Rounding::Bf16,
+        _ => Rounding::F16,
+    })
 }
 
 /// The most rows that the kernels of command `index` are launched for.
@@ -221,6 +234,9 @@ impl Lowering<'_> {
             cx.arithmetic = arithmetic;
             if index >= from {
                 cx.step = self.places.outputs;
+            }
+            if command.op == Op::Exchange {
+                cx.rounding = Rounding::of(&cx, pass, command);
             }
             lower(&cx, command, rows)
         });

@@ -32,7 +32,8 @@ enum Result {
     NOT_SUPPORTED = 801,
 };
 
-const size_t TOTAL = (size_t)8 << 30, PAGE = 4096;
+const size_t PAGE = 4096;
+static size_t total_memory() { return (size_t)setting("WELTE_PRETEND_MEMORY", 8 << 10) << 20; }
 
 // ---- memory ----
 
@@ -50,7 +51,7 @@ static size_t taken;
 static Result allocate(char **to, size_t bytes, bool host) {
     std::lock_guard<std::mutex> guard(memory_lock);
     if (!bytes) return INVALID_VALUE;
-    if (taken + bytes > TOTAL) return OUT_OF_MEMORY;
+    if (taken + bytes > total_memory()) return OUT_OF_MEMORY;
     size_t room = (bytes + 255) / 256 * 256, pages = (room + PAGE - 1) / PAGE * PAGE;
     char *all = (char *)mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED || mprotect(all + PAGE, pages, PROT_READ | PROT_WRITE)) return OUT_OF_MEMORY;
@@ -250,10 +251,11 @@ API cuDriverGetVersion(int *to) { return *to = 13000, SUCCESS; }
 static int device_count() { return (int)std::min(setting("WELTE_PRETEND_GPUS", 1), MOST_DEVICES); }
 API cuDeviceGetCount(int *to) { return *to = device_count(), SUCCESS; }
 API cuDeviceGet(int *to, int number) { return *to = number, number >= 0 && number < device_count() ? SUCCESS : INVALID_DEVICE; }
-API cuDeviceCanAccessPeer(int *to, int, int) { return *to = 1, SUCCESS; }
-API cuDeviceGetP2PAttribute(int *to, int, int, int) { return *to = 1, SUCCESS; }
+static bool has_peers() { return setting("WELTE_PRETEND_PEERS", 1) != 0; }
+API cuDeviceCanAccessPeer(int *to, int, int) { return *to = has_peers(), SUCCESS; }
+API cuDeviceGetP2PAttribute(int *to, int, int, int) { return *to = has_peers(), SUCCESS; }
 API cuDeviceGetName(char *to, int room, int) { return snprintf(to, room, "a pretend GPU"), SUCCESS; }
-API cuDeviceTotalMem_v2(size_t *to, int) { return *to = TOTAL, SUCCESS; }
+API cuDeviceTotalMem_v2(size_t *to, int) { return *to = total_memory(), SUCCESS; }
 API cuDeviceGetAttribute(int *to, int which, int) {
     unsigned arch = setting("WELTE_PRETEND_ARCH", 90);
     const std::map<int, int> values = {{13, 1000000}, {16, (int)multiprocessors()}, {36, 1000000}, {37, 64}, {38, 32 << 20},
@@ -275,11 +277,11 @@ API cuGetErrorString(Result, const char **to) { return *to = "an error of the pr
 API cuDevicePrimaryCtxRetain(void **to, int device) { return *to = (void *)(u64)(device + 1), SUCCESS; }
 API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 API cuCtxSetCurrent(void *context) { return current_device = (unsigned)(u64)context - 1, SUCCESS; }
-API cuCtxEnablePeerAccess(void *, unsigned) { return SUCCESS; }
+API cuCtxEnablePeerAccess(void *, unsigned) { return has_peers() ? SUCCESS : NOT_SUPPORTED; }
 
 API cuMemGetInfo_v2(size_t *free, size_t *total) {
     std::lock_guard<std::mutex> guard(memory_lock);
-    return *total = TOTAL, *free = TOTAL - taken, SUCCESS;
+    return *total = total_memory(), *free = total_memory() - taken, SUCCESS;
 }
 API cuMemAlloc_v2(Address *to, size_t bytes) { return allocate((char **)to, bytes, false); }
 API cuMemFree_v2(Address start) {

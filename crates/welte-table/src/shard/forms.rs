@@ -107,10 +107,18 @@ pub(super) fn form(c: &Command) -> Option<Form> {
         }
         Op::ExpertsActMul => (p::ExpertsActMul::of(words).n, vec![strip(2, 1, "y_stride")]),
         Op::ExpertsAdd => (p::ExpertsAdd::of(words).n, vec![strip(2, 1, "y_stride")]),
+        Op::AdaptUp => (p::AdaptUp::of(words).n, vec![strip(2, 1, "y_stride")]),
+        Op::AdaptExpertsUp if p::AdaptExpertsUp::of(words).sum == 1 => (
+            p::AdaptExpertsUp::of(words).n,
+            vec![strip(3, 1, "y_stride")],
+        ),
         _ => return None,
     };
     let vectors = match c.op {
-        Op::ExpertsActMul => p::ExpertsActMul::of(words).used,
+        Op::ExpertsActMul => {
+            let q = p::ExpertsActMul::of(words);
+            q.used * (q.width() / q.n.max(1))
+        }
         _ => 1,
     };
     let sound = strips
@@ -161,6 +169,7 @@ pub(super) fn rows(c: &Command, units: &[Range<u32>]) -> [Option<Vec<Range<u32>>
     };
     let mut all = match c.op {
         Op::Matmul | Op::Bias | Op::Multiply | Op::Attention => [times(1), None, None],
+        Op::AdaptUp | Op::AdaptExpertsUp => [times(1), None, None],
         Op::HeadsMatmul => [times(p::HeadsMatmul::of(&c.params).n), None, None],
         Op::ExpertsActMul => {
             let q = p::ExpertsActMul::of(&c.params);

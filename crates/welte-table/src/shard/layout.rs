@@ -2,7 +2,7 @@
 
 use super::forms::{Form, Strip, form};
 use super::part::kv_heads;
-use super::webs::{NO_WEB, Section, Webs, meet};
+use super::webs::{NO_WEB, Section, Webs, carried, meet};
 use crate::{Command, Deal, Op, Pass, Program};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -47,11 +47,12 @@ pub(super) enum Place {
 
 impl Layout {
     pub(super) fn of(program: &Program, ranks: u32) -> Layout {
+        let carried = carried(program);
         let mut passes: Vec<PassLayout> = program
             .passes
             .iter()
             .map(|pass| PassLayout {
-                webs: Webs::of(program, pass),
+                webs: Webs::of(program, pass, &carried),
                 cuts: vec![None; pass.commands.len()],
             })
             .collect();

@@ -1,6 +1,7 @@
 //! What a rank has of a program.
 
-use crate::{CacheKind, Op, Program};
+use crate::{BufferId, CacheKind, Op, Program};
+use std::ops::Range;
 
 /// The program of a rank, of fine ops.
 #[derive(Clone, Debug)]
@@ -11,6 +12,19 @@ pub struct Shard {
     pub origins: Vec<Vec<usize>>,
     /// By buffer: what the rank keeps of it.
     pub kept: Vec<Kept>,
+    /// The banks of adapters of which it has rows. It may have several parts of a bank.
+    pub banks: Vec<BankPart>,
+}
+
+/// A rank's part of a bank: a bank of the same shape with some of its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BankPart {
+    /// The buffer of the whole program's bank.
+    pub of: BufferId,
+    /// The rank's buffer.
+    pub buffer: BufferId,
+    /// Rows of the bank's matrix, of each expert.
+    pub rows: Vec<Range<u32>>,
 }
 
 /// What a rank keeps of a buffer of the whole program.

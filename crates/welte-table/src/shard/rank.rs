@@ -1,5 +1,6 @@
 //! The program of one rank.
 
+use super::banks::Banks;
 use super::forms::{form, replaces, rows, set, set_units};
 use super::layout::{Cut, Layout, PassLayout, Place, columns, heads_of};
 use super::part::{Kept, Shard};
@@ -30,7 +31,7 @@ pub(super) fn shard(
         let bytes = cache.bytes(program.page).ok_or("a cache is too large")?;
         out.buffers[cache.buffer as usize].bytes = bytes;
     }
-    let mut weights = Weights::default();
+    let (mut weights, mut banks) = (Weights::default(), Banks::default());
     let mut origins = Vec::new();
     let mut kept = vec![Kept::Whole; out.buffers.len()];
     for (cache, deal) in program.caches.iter().zip(&layout.caches) {
@@ -47,6 +48,7 @@ pub(super) fn shard(
             rank,
             least,
             weights: &mut weights,
+            banks: &mut banks,
             buffers: &mut out.buffers,
             dealt: pass_layout
                 .webs
@@ -75,6 +77,10 @@ pub(super) fn shard(
         out.passes.push(builder.out);
     }
     kept.resize(out.buffers.len(), Kept::Part);
+    for part in &banks.parts {
+        kept[part.of as usize] = Kept::Part;
+    }
+    out.adapters = banks.adapters(program);
     out.weights = weights.list;
     let embeds = |id: WeightId| {
         let commands = out.passes.iter().flat_map(|pass| &pass.commands);
@@ -92,6 +98,7 @@ pub(super) fn shard(
         program: out,
         origins,
         kept,
+        banks: banks.parts,
     })
 }
 
@@ -163,6 +170,7 @@ struct Builder<'a> {
     rank: u32,
     least: u64,
     weights: &'a mut Weights,
+    banks: &'a mut Banks,
     buffers: &'a mut Vec<BufferSpec>,
     /// By web and section: this rank has its part alone.
     dealt: Vec<Vec<bool>>,
@@ -303,6 +311,15 @@ impl Builder<'_> {
             *id = self.weights.take(self.program, *id, rows);
         }
         self.push(part, self.pass.labels[index].clone(), index);
+        self.place_bank(Some(units));
+    }
+
+    /// Gives the last command its part of a bank, if it reads one.
+    fn place_bank(&mut self, rows: Option<&[Range<u32>]>) {
+        let (commands, buffers) = (&mut self.out.commands, &mut *self.buffers);
+        let last = commands.len() - 1;
+        self.banks
+            .place(self.program, buffers, commands, last, rows);
     }
 
     /// Where a rank's part of a section begins, and its distance of rows.
@@ -364,6 +381,7 @@ impl Builder<'_> {
             *id = self.weights.take(self.program, *id, None);
         }
         self.push(all, self.pass.labels[index].clone(), index);
+        self.place_bank(None);
     }
 
     /// The web and the columns of an operand.

@@ -3,6 +3,7 @@
 
 use super::forms::replaces;
 use crate::{Access, BufferId, Class, Command, Deal, Extent, Pass, Program, accesses};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// No web: an operand that is a cache, or tokens.
@@ -70,18 +71,31 @@ pub(super) struct Webs {
     of: Vec<[usize; 4]>,
 }
 
+/// Buffers of which a pass reads what an earlier pass, or the host, has left there.
+pub(super) fn carried(program: &Program) -> BTreeSet<BufferId> {
+    let mut all = BTreeSet::from([program.features]);
+    for pass in &program.passes {
+        all.extend(scratch(program).filter(|buffer| lives(pass, *buffer).begins_live));
+    }
+    all
+}
+
+/// The buffers that have webs.
+fn scratch(program: &Program) -> impl Iterator<Item = BufferId> {
+    let all = (0..).zip(&program.buffers);
+    all.filter(|(_, spec)| matches!(spec.class, Class::ScratchDecode | Class::ScratchPrompt))
+        .map(|(id, _)| id)
+}
+
 impl Webs {
-    pub(super) fn of(program: &Program, pass: &Pass) -> Webs {
+    /// The webs of a pass. Buffers in `carried` outlive it, so each has one web that stays whole.
+    pub(super) fn of(program: &Program, pass: &Pass, carried: &BTreeSet<BufferId>) -> Webs {
         let mut webs = Webs {
             all: Vec::new(),
             of: vec![[NO_WEB; 4]; pass.commands.len()],
         };
-        for (id, spec) in program.buffers.iter().enumerate() {
-            let is_scratch = matches!(spec.class, Class::ScratchDecode | Class::ScratchPrompt);
-            if is_scratch {
-                let regular = id as BufferId != program.features;
-                webs.add(pass, id as BufferId, regular);
-            }
+        for buffer in scratch(program) {
+            webs.add(pass, buffer, !carried.contains(&buffer));
         }
         webs
     }
@@ -93,48 +107,12 @@ impl Webs {
 
     /// Finds the webs of a buffer.
     fn add(&mut self, pass: &Pass, buffer: BufferId, regular: bool) {
-        let touching = pass.commands.iter().enumerate();
-        let touching = touching.filter(|(_, c)| c.buffers.iter().any(|at| at.buffer == buffer));
-        let touching: Vec<(usize, &Command)> = touching.collect();
-        let is_result = !pass.is_middle() && pass.result.buffer == buffer;
-        let mut live = Live::default();
-        if is_result {
-            live.add(columns(
-                pass.result.offset,
-                pass.width.into(),
-                pass.width.into(),
-            ));
-        }
-        let mut starts = Vec::new();
-        for (index, command) in touching.iter().rev() {
-            let list = accesses(command);
-            let own = list.iter().filter(|a| a.at.buffer == buffer);
-            let replaces = replaces(command);
-            let (replaced, needed): (Vec<&Access>, Vec<&Access>) =
-                own.partition(|a| a.writes && replaces);
-            for (accesses, is_needed) in [(replaced, false), (needed, true)] {
-                for access in accesses {
-                    let (Extent::Rows { width, stride } | Extent::Outputs { width, stride }) =
-                        access.extent
-                    else {
-                        live.irregular = true;
-                        continue;
-                    };
-                    let columns = columns(access.at.offset, width, stride);
-                    if is_needed {
-                        live.add(columns);
-                    } else {
-                        live.remove(columns);
-                    }
-                }
-            }
-            if live.columns.is_empty() {
-                starts.push(*index);
-            }
-        }
-        let is_regular = regular && !live.irregular;
+        let Lives {
+            starts, irregular, ..
+        } = lives(pass, buffer);
+        let is_regular = regular && !irregular;
         let mut current = None;
-        for (index, command) in touching {
+        for (index, command) in touching(pass, buffer) {
             if current.is_none() || is_regular && starts.contains(&index) {
                 current = Some(self.all.len());
                 self.all.push(Web {
@@ -158,9 +136,71 @@ impl Webs {
                 }
             }
         }
-        if let Some(last) = current.filter(|_| is_result) {
+        if let Some(last) = current.filter(|_| is_result(pass, buffer)) {
             self.all[last].is_result = true;
         }
+    }
+}
+
+/// The commands of a pass that touch a buffer.
+fn touching(pass: &Pass, buffer: BufferId) -> impl DoubleEndedIterator<Item = (usize, &Command)> {
+    let commands = pass.commands.iter().enumerate();
+    commands.filter(move |(_, c)| c.buffers.iter().any(|at| at.buffer == buffer))
+}
+
+fn is_result(pass: &Pass, buffer: BufferId) -> bool {
+    !pass.is_middle() && pass.result.buffer == buffer
+}
+
+/// When a pass needs what is in a buffer.
+struct Lives {
+    /// Commands before which nothing in it is needed.
+    starts: Vec<usize>,
+    /// Something is needed before the first command.
+    begins_live: bool,
+    /// Its operands do not have one distance of rows.
+    irregular: bool,
+}
+
+fn lives(pass: &Pass, buffer: BufferId) -> Lives {
+    let mut live = Live::default();
+    if is_result(pass, buffer) {
+        let width = pass.width.into();
+        live.add(columns(pass.result.offset, width, width));
+    }
+    let mut starts = Vec::new();
+    let mut reads = false;
+    for (index, command) in touching(pass, buffer).rev() {
+        let list = accesses(command);
+        let own = list.iter().filter(|a| a.at.buffer == buffer);
+        let replaces = replaces(command);
+        let (replaced, needed): (Vec<&Access>, Vec<&Access>) =
+            own.partition(|a| a.writes && replaces);
+        reads = !needed.is_empty();
+        for (accesses, is_needed) in [(replaced, false), (needed, true)] {
+            for access in accesses {
+                let (Extent::Rows { width, stride } | Extent::Outputs { width, stride }) =
+                    access.extent
+                else {
+                    live.irregular = true;
+                    continue;
+                };
+                let columns = columns(access.at.offset, width, stride);
+                if is_needed {
+                    live.add(columns);
+                } else {
+                    live.remove(columns);
+                }
+            }
+        }
+        if live.columns.is_empty() {
+            starts.push(index);
+        }
+    }
+    Lives {
+        starts,
+        begins_live: !live.columns.is_empty() || live.irregular && reads,
+        irregular: live.irregular,
     }
 }
 

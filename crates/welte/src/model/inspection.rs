@@ -252,10 +252,7 @@ fn inspect(checkpoint: Arc<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
                 let first = first.and_then(|device| fit::placed(device, options));
                 let found = first.and_then(|device| planned_on(device, !last));
                 let found = found.or_else(|why| {
-                    let mut ranks = fit::more_ranks(kind, &why, options);
-                    let fits = ranks.find_map(|device| planned_on(device, true).ok());
-                    drop(ranks);
-                    fits.ok_or(why)
+                    fit::on_more_ranks(kind, why, options, |device| planned_on(device, true))
                 });
                 match found {
                     Ok(found) => break found,

@@ -3,6 +3,7 @@
 use super::{Golden, Target, compare, cpu, goldens_in, reference};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use welte_device::{
     Context, Error, Pick, Replay, Replaying, Role, SlotState, Step, StepOptions, Want,
     draft_by_steps,
@@ -371,6 +372,23 @@ fn draft_layers_on_the_cpu() {
     all(&cpu());
     in_one_call(&super::best_cpu());
     dense(&cpu());
+}
+
+/// Ranks agree too, two on the reference and three on the CPU, and each goes on from its own guesses.
+#[test]
+fn draft_layers_on_ranks() {
+    let dealt = [(2, reference()), (3, super::best_cpu())];
+    let targets = dealt.map(|(count, mut targets)| {
+        let one = targets.remove(0);
+        let devices = vec![one.device; count];
+        Target {
+            name: format!("{count} x {}", one.name),
+            device: welte_ranks::device_by(devices, 0, Duration::from_secs(60)),
+            ..one
+        }
+    });
+    all(&targets);
+    in_one_call(&targets);
 }
 
 /// The golden's head as a GGUF file of llama.cpp has it: pairs of rope are neighbours, and the map has tokens in place of distances.
