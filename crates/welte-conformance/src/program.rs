@@ -313,6 +313,7 @@ pub fn make_fine(m: &Model) -> (Program, Made) {
         tokens: places.tokens.buffer,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes,
     };
     cost::fill(&mut program);

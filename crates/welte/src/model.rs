@@ -125,6 +125,11 @@ pub fn is_draft_head(source: &str) -> Result<bool, Error> {
     Ok(welte_models::is_draft_head(&*open(source)?))
 }
 
+/// True if a source is a DFlash drafter.
+pub fn is_block_drafter(source: &str) -> Result<bool, Error> {
+    Ok(welte_models::is_block_drafter(&*open(source)?))
+}
+
 /// The fingerprint of a model with what its program adds to it: control vectors.
 fn steered(print: [u8; 32], program: &Program) -> [u8; 32] {
     let weights = program.weights.iter();
@@ -280,7 +285,7 @@ impl Model {
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let fingerprint = fingerprint.map(|print| steered(print, &plan.program));
         let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
-        if spec.has_draft_layer(checkpoint.as_ref()) {
+        if let Some(kind) = spec.draft_kind(checkpoint.as_ref()) {
             let said = match plan.program.pass(PassKind::Draft) {
                 Some(_) => "loaded: it can guess tokens ahead".to_string(),
                 None if !device.drafts() => {
@@ -288,7 +293,7 @@ impl Model {
                 }
                 None => "not loaded".to_string(),
             };
-            facts.push(("draft layer".to_string(), said));
+            facts.push(("draft layer".to_string(), format!("{kind}; {said}")));
         }
         // Before the weights, so that a wrong one is found at once.
         let adapters = read_all(&plan.program, &spec, checkpoint.dialect(), options)?;

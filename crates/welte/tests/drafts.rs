@@ -233,6 +233,14 @@ fn guesses_of_an_assistant_are_verified() {
     guesses_of("gemma4/effective", "drafts/gemma4_assistant/f16.gguf");
 }
 
+/// A drafter of blocks guesses all at once, also for a model with recurrent states, and the texts stay.
+#[test]
+fn guesses_of_blocks_are_verified() {
+    guesses_of("qwen3/hf", "drafts/dflash/hf");
+    guesses_of("gemma4/effective", "drafts/dflash/f16.gguf");
+    guesses_of("qwen35/hf", "drafts/dflash/speculators");
+}
+
 fn guesses_of(target: &str, head: &str) {
     let [file, head] = [target, head].map(welte_goldens::Golden::new);
     let path = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();

@@ -940,11 +940,11 @@ fn a_draft_head_reads_copies_within_the_exchange() {
             [5, 33, 63]
         );
     }
-    // A vector of which blocks have copies of their own is not there.
+    // Nothing joins the copies.
     let mut other = made.clone();
     let command = &mut other.passes[0].commands;
     command.retain(|c| c.op != Op::Matmul);
     other.passes[0].labels.pop();
     let why = one_row(&other, &h200()).unwrap_err();
-    assert!(why.contains("several"), "{why}");
+    assert!(why.contains("without hidden states"), "{why}");
 }
