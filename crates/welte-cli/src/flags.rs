@@ -301,7 +301,7 @@ pub(crate) enum Spec {
     Mtp,
     /// The head of -md
     Eagle3,
-    /// The drafter of blocks of -md
+    /// The DFlash drafter of -md, or the one beside the model
     Dflash,
     /// The draft model
     Draft,
@@ -312,8 +312,8 @@ pub(crate) enum Spec {
 /// Speculation.
 #[derive(Args)]
 pub(crate) struct SpecArgs {
-    /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer, or Gemma 4's drafter of -md), eagle3 or dflash (the
-    /// head of -md), draft (the model of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
+    /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer, or Gemma 4's drafter of -md), eagle3 (the head of
+    /// -md), dflash (the drafter of -md, or one beside the model), draft (the model of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
     #[arg(long, value_enum, value_name = "FROM", default_value = "auto")]
     pub(crate) spec: Spec,
     /// What guesses tokens: an EAGLE-3 head, a DFlash drafter or Gemma 4's drafter for the model, or a smaller model with the same
@@ -339,8 +339,8 @@ impl SpecArgs {
             (Spec::Eagle3, false) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
             }
-            (Spec::Dflash, _) if !blocks => {
-                anyhow::bail!("--spec dflash needs a DFlash drafter; name it with -md")
+            (Spec::Dflash, _) if self.model_draft.is_some() && !blocks => {
+                anyhow::bail!("--spec dflash needs a DFlash drafter, and -md is none")
             }
             (Spec::Draft, true) => {
                 anyhow::bail!("-md is a head for this model and no model; use --spec auto")
@@ -355,6 +355,7 @@ impl SpecArgs {
         if head {
             options.draft_head = self.model_draft.clone();
         }
+        options.draft_beside = self.spec == Spec::Dflash;
         Ok(())
     }
 
@@ -393,9 +394,10 @@ impl SpecArgs {
             (Spec::Eagle3, None) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
             }
-            (Spec::Dflash, None) => {
-                anyhow::bail!("--spec dflash needs a DFlash drafter; name it with -md")
+            (Spec::Dflash, None) if !usable => {
+                anyhow::bail!("this device runs no draft heads; try --spec auto")
             }
+            (Spec::Dflash, None) => Speculation::Own,
             (Spec::Draft, None) => {
                 anyhow::bail!("--spec draft needs a draft model; name it with -md")
             }

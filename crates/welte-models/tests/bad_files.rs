@@ -53,7 +53,7 @@ impl Overlay for Drafted<'_> {
     }
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         match name.strip_prefix(DRAFT) {
-            Some(own) => self.drafter.tensor(own),
+            Some(own) => Checkpoint::tensor(self.drafter, own),
             None => self.model.tensor(name),
         }
     }

@@ -1,5 +1,6 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+mod drafter;
 mod ending;
 mod eyes;
 mod images;
@@ -114,8 +115,18 @@ fn with_draft(
     checkpoint: Arc<dyn Checkpoint>,
     options: &LoadOptions,
 ) -> Result<Arc<dyn Checkpoint>, Error> {
-    match &options.draft_head {
-        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(head)?.into()))),
+    let found = match &options.draft_head {
+        None if options.draft_beside => {
+            let origin = checkpoint.origin();
+            let found = drafter::beside(Path::new(origin));
+            Some(found.ok_or_else(|| Error::NoDrafter {
+                origin: origin.to_string(),
+            })?)
+        }
+        named => named.clone(),
+    };
+    match found {
+        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(&head)?.into()))),
         None => Ok(checkpoint),
     }
 }
@@ -331,7 +342,7 @@ impl Model {
                 neighbour,
                 no_images: found.missing,
                 no_sounds: found.deaf,
-                draft_head: options.draft_head.is_some(),
+                draft_head: checkpoint.draft().is_some(),
                 dialect: checkpoint.dialect(),
                 adapters,
                 grammars: OnceLock::new(),

@@ -58,8 +58,10 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
             return refused(key, problem);
         }
     }
+    // Files may count the tokens of their vocabulary, whose table has more rows.
     let vocab = keys.name("vocab_size", "vocab_size");
-    if let Some(said) = keys.u32(&vocab)?.filter(|said| *said != model.vocab) {
+    let fits = |said: &u32| *said == model.vocab || gguf && *said < model.vocab;
+    if let Some(said) = keys.u32(&vocab)?.filter(|said| !fits(said)) {
         let problem = format!("is {said}; the model has {} tokens", model.vocab);
         return refused(&vocab, problem);
     }
