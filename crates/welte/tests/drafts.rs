@@ -241,6 +241,70 @@ fn guesses_of_blocks_are_verified() {
     guesses_of("qwen35/hf", "drafts/dflash/speculators");
 }
 
+/// A block is the last token and masks, which see each other, and the next step verifies what the masks have guessed. It ends with the context.
+#[test]
+fn blocks_follow_the_last_token() {
+    let [file, head] = ["qwen3/hf", "drafts/dflash/hf"].map(welte_goldens::Golden::new);
+    let own = model(file.path().to_str().unwrap(), |o| {
+        o.context = 64;
+        o.draft_head = Some(head.path().to_str().unwrap().to_string());
+    });
+    let block = own.program().block.unwrap();
+    let watch: Arc<Watch> = Arc::default();
+    let watched = watch.clone();
+    let wrap = move |context| -> Box<dyn welte::Context> {
+        Box::new(Spy::new(context, &watched, None, true))
+    };
+    let how = with(EngineOptions::default(), |o| {
+        o.speculate_always = true;
+        o.draft_max = 3;
+    });
+    let (engine, mut driver) = Engine::without_thread(&own, &how, Box::new(wrap)).unwrap();
+    let request = request(&own, 9, 55, 0);
+    let stream = engine.submit(request.clone()).unwrap();
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
+    let (_, outcome) = stream.complete().unwrap();
+    let text = [request.prompt.clone(), outcome.tokens.clone()].concat();
+    let rows = watch.rows.lock().unwrap();
+    let (mut at, mut blocks, mut cut) = (0, 0, 0);
+    while at < rows.len() {
+        let first = &rows[at];
+        let count = (first.reach - first.position) as usize + 1;
+        let whole = &rows[at..at + count];
+        at += count;
+        if count == 1 {
+            continue;
+        }
+        blocks += 1;
+        cut += usize::from(count < block.size as usize);
+        assert_eq!(
+            count,
+            (block.size as usize).min(64 - first.position as usize)
+        );
+        assert_eq!(first.token(), text[first.position as usize]);
+        for (nth, row) in (0..).zip(whole) {
+            assert_eq!(
+                (row.position, row.reach),
+                (first.position + nth, first.reach)
+            );
+            assert!(nth == 0 || row.token() == block.mask);
+        }
+        // A row for the last token, and one for each guess.
+        let verified = &rows[at..];
+        assert_eq!(
+            verified[0],
+            welte_table::Row::new(first.token(), first.position, first.slot)
+        );
+        let follow = verified
+            .windows(2)
+            .take_while(|two| two[1].position == two[0].position + 1);
+        assert!((1..=3).contains(&follow.count()));
+    }
+    assert!(blocks > 10 && cut > 0, "{blocks} blocks, {cut} of them cut");
+}
+
 /// Beside a directory it has the beginning of the name, beside a file it is in the same folder.
 #[test]
 fn a_drafter_of_blocks_is_found_beside_its_model() {

@@ -293,6 +293,7 @@ impl Emitter<'_> {
         let buffers = [set.x, places.chosen];
         self.out
             .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+        // The head norms once more: a product that took this norm over would leave nothing at `taps`.
         match (eagle, weights.up, weights.model.final_norm) {
             (_, Some(up), Some(norm)) => {
                 self.norm("tap norm", norm, places.chosen, set.norm);

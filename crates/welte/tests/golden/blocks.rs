@@ -2,7 +2,9 @@
 
 use super::drafts::{self, MORE};
 use super::{Golden, Target, compare, cpu, goldens_in, reference};
-use welte_device::{Context, Error, Guesses, Pick, Role, SlotState, Step, StepOptions, Want};
+use welte_device::{
+    Context, Error, Guesses, Pick, Replay, Role, SlotState, Step, StepOptions, Want,
+};
 use welte_table::{CacheKind, PassKind, Row, Sampling};
 
 /// As in `tools/goldens/blocks.py`: each round begins so many tokens before the end of the text.
@@ -66,13 +68,14 @@ fn logits(context: &mut dyn Context, text: &[u32], decoded: bool) -> Result<Vec<
     Ok(got)
 }
 
-fn check(golden: &Golden, target: &Target) -> f32 {
+/// The worst error, and how chains are replayed afterwards.
+fn check(golden: &Golden, target: &Target) -> (f32, Option<Replay>) {
     let checkpoint = drafts::with_head(&golden.path, &golden.name);
     let program = drafts::program(checkpoint.as_ref(), target, 1);
     let plan = target.device.plan(program).expect("a plan");
     let loaded = target.device.load(plan, checkpoint.as_ref(), &mut |_| ());
     let loaded = loaded.expect("weights");
-    let mut worst = 0.0f32;
+    let (mut worst, mut replayed) = (0.0f32, None);
     for decoded in [false, true] {
         let mut context = loaded.context().expect("a context");
         let got = logits(context.as_mut(), &golden.prompt, decoded);
@@ -89,8 +92,9 @@ fn check(golden: &Golden, target: &Target) -> f32 {
             });
             worst = worst.max(error);
         }
+        replayed = context.replays().map(|tools| tools.replaying().replay);
     }
-    worst
+    (worst, replayed)
 }
 
 /// The tokens that masks guess in one call are those of their logits, of several slots with samplings of their own.
@@ -157,8 +161,9 @@ fn all(targets: &[Target]) {
     assert_eq!(goldens.len(), 3);
     for target in targets {
         for golden in &goldens {
-            let worst = check(golden, target);
+            let (worst, replayed) = check(golden, target);
             println!("{} on {}: {worst:.1e}", golden.name, target.name);
+            assert!(target.replay.is_none() || replayed == target.replay);
         }
         guesses(target);
     }
