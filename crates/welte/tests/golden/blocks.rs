@@ -3,7 +3,7 @@
 use super::drafts::{self, MORE};
 use super::{Golden, Target, compare, cpu, goldens_in, reference};
 use welte_device::{
-    Context, Error, Guesses, Pick, Replay, Role, SlotState, Step, StepOptions, Want,
+    Context, Error, Guesses, Pick, Replaying, Role, SlotState, Step, StepOptions, Want,
 };
 use welte_table::{CacheKind, PassKind, Row, Sampling};
 
@@ -69,7 +69,7 @@ fn logits(context: &mut dyn Context, text: &[u32], decoded: bool) -> Result<Vec<
 }
 
 /// The worst error, and how chains are replayed afterwards.
-fn check(golden: &Golden, target: &Target) -> (f32, Option<Replay>) {
+fn check(golden: &Golden, target: &Target) -> (f32, Option<Replaying>) {
     let checkpoint = drafts::with_head(&golden.path, &golden.name);
     let program = drafts::program(checkpoint.as_ref(), target, 1);
     let plan = target.device.plan(program).expect("a plan");
@@ -92,7 +92,7 @@ fn check(golden: &Golden, target: &Target) -> (f32, Option<Replay>) {
             });
             worst = worst.max(error);
         }
-        replayed = context.replays().map(|tools| tools.replaying().replay);
+        replayed = context.replays().map(|tools| tools.replaying());
     }
     (worst, replayed)
 }
@@ -162,8 +162,14 @@ fn all(targets: &[Target]) {
     for target in targets {
         for golden in &goldens {
             let (worst, replayed) = check(golden, target);
-            println!("{} on {}: {worst:.1e}", golden.name, target.name);
-            assert!(target.replay.is_none() || replayed == target.replay);
+            let how = replayed
+                .as_ref()
+                .map_or(String::new(), |how| format!(", {how}"));
+            println!("{} on {}{how}: {worst:.1e}", golden.name, target.name);
+            let as_asked = target.replay == replayed.map(|how| how.replay);
+            // Blocks of the persistent kernel have copies of Gemma 4's stream of their own.
+            let asked = target.replay.is_some() && !golden.path.starts_with("gemma4");
+            assert!(!asked || as_asked, "{}{how}", golden.name);
         }
         guesses(target);
     }
