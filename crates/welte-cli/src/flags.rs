@@ -313,6 +313,8 @@ pub(crate) enum Spec {
     Mtp,
     /// The head of -md
     Eagle3,
+    /// The DFlash drafter of -md, or the one beside the model
+    Dflash,
     /// The draft model
     Draft,
     /// Nowhere
@@ -323,11 +325,11 @@ pub(crate) enum Spec {
 #[derive(Args)]
 pub(crate) struct SpecArgs {
     /// Guess tokens ahead where it pays, from: mtp (the model's own draft layer, or Gemma 4's drafter of -md), eagle3 (the head of
-    /// -md), draft (the model of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
+    /// -md), dflash (the drafter of -md, or one beside the model), draft (the model of -md), ngram (earlier text), off, or auto (-md if given, else mtp, else ngram). It never changes the text
     #[arg(long, value_enum, value_name = "FROM", default_value = "auto")]
     pub(crate) spec: Spec,
-    /// What guesses tokens: an EAGLE-3 head or Gemma 4's drafter for the model, or a smaller model with the same vocabulary
-    /// (also -md)
+    /// What guesses tokens: an EAGLE-3 head, a DFlash drafter or Gemma 4's drafter for the model, or a smaller model with the same
+    /// vocabulary (also -md)
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_draft: Option<String>,
     /// The most tokens to guess at a time
@@ -338,13 +340,19 @@ pub(crate) struct SpecArgs {
 impl SpecArgs {
     /// Sets how the model is loaded: with its own draft layer, or with a head.
     pub(crate) fn set_load(&self, options: &mut LoadOptions) -> anyhow::Result<()> {
-        let head = match &self.model_draft {
-            Some(draft) => welte::is_draft_head(draft)?,
-            None => false,
+        let (head, blocks) = match &self.model_draft {
+            Some(draft) => (
+                welte::is_draft_head(draft)?,
+                welte::is_block_drafter(draft)?,
+            ),
+            None => (false, false),
         };
         match (self.spec, head) {
             (Spec::Eagle3, false) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
+            }
+            (Spec::Dflash, _) if self.model_draft.is_some() && !blocks => {
+                anyhow::bail!("--spec dflash needs a DFlash drafter, and -md is none")
             }
             (Spec::Draft, true) => {
                 anyhow::bail!("-md is a head for this model and no model; use --spec auto")
@@ -353,12 +361,13 @@ impl SpecArgs {
         }
         options.draft_layer = match self.spec {
             Spec::Auto => head || self.model_draft.is_none(),
-            Spec::Mtp | Spec::Eagle3 => true,
+            Spec::Mtp | Spec::Eagle3 | Spec::Dflash => true,
             Spec::Ngram | Spec::Draft | Spec::Off => false,
         };
         if head {
             options.draft_head = self.model_draft.clone();
         }
+        options.draft_beside = self.spec == Spec::Dflash;
         Ok(())
     }
 
@@ -378,23 +387,29 @@ impl SpecArgs {
         let head = model.is_some_and(Model::has_draft_head);
         let usable = model.is_some_and(Model::has_draft_layer);
         options.speculation = match (self.spec, &self.model_draft) {
-            (Spec::Auto | Spec::Mtp | Spec::Eagle3, Some(_)) if head && usable => Speculation::Own,
+            (Spec::Auto | Spec::Mtp | Spec::Eagle3 | Spec::Dflash, Some(_)) if head && usable => {
+                Speculation::Own
+            }
             (Spec::Auto, Some(draft)) if head => {
                 eprintln!("note: {draft} is not used: the device runs no draft heads yet");
                 Speculation::Ngram
             }
             (Spec::Auto | Spec::Draft, Some(draft)) => Speculation::Model(load(draft)?),
-            (Spec::Mtp | Spec::Eagle3, Some(_)) if head => {
+            (Spec::Mtp | Spec::Eagle3 | Spec::Dflash, Some(_)) if head => {
                 anyhow::bail!("this device runs no draft heads; try --spec auto without -md")
             }
-            (Spec::Ngram | Spec::Mtp | Spec::Eagle3 | Spec::Off, Some(_)) => {
+            (Spec::Ngram | Spec::Mtp | Spec::Eagle3 | Spec::Dflash | Spec::Off, Some(_)) => {
                 anyhow::bail!(
-                    "-md is used with --spec draft, mtp, eagle3 or auto only; leave one of both out"
+                    "-md is used with --spec draft, mtp, eagle3, dflash or auto only; leave one of both out"
                 )
             }
             (Spec::Eagle3, None) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
             }
+            (Spec::Dflash, None) if !usable => {
+                anyhow::bail!("this device runs no draft heads; try --spec auto")
+            }
+            (Spec::Dflash, None) => Speculation::Own,
             (Spec::Draft, None) => {
                 anyhow::bail!("--spec draft needs a draft model; name it with -md")
             }

@@ -101,14 +101,19 @@ impl Builder {
     }
 
     fn frequencies(&mut self, rot: u32) -> WeightId {
+        let values = (0..rot / 2).map(|i| 0.7f32.powi(i as i32));
+        self.constant("freqs", values.collect())
+    }
+
+    fn constant(&mut self, name: &str, values: Vec<f32>) -> WeightId {
         self.weights.push(WeightSpec {
-            name: format!("freqs {}", self.weights.len()),
+            name: format!("{name} {}", self.weights.len()),
             format: Format::F32,
             n: 1,
-            k: rot / 2,
+            k: values.len() as u32,
             usage: Usage::Vector,
             add: 0.0,
-            source: Source::Constant((0..rot / 2).map(|i| 0.7f32.powi(i as i32)).collect()),
+            source: Source::Constant(values),
         });
         self.weights.len() as u32 - 1
     }
@@ -313,6 +318,7 @@ pub fn make_fine(m: &Model) -> (Program, Made) {
         tokens: places.tokens.buffer,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes,
     };
     cost::fill(&mut program);
@@ -801,6 +807,23 @@ impl Emit<'_> {
         let buffers = [now.at, rates.at, all.at];
         self.push(Op::AltUpCorrect, &[table], &buffers, p.words());
         self.add("streams out", streams * dim, all);
+        // Some values have no source, and some have the same one.
+        let source = |at: u32| {
+            if at % 3 == 1 {
+                -1.0
+            } else {
+                (at * 7 % dim) as f32
+            }
+        };
+        let map = self.b.constant("map", (0..dim).map(source).collect());
+        let p = params::Spread {
+            n: dim,
+            k: dim,
+            x_stride: places.x.stride,
+            y_stride: now.stride,
+        };
+        let buffers = [places.x.at, now.at];
+        self.push(Op::Spread, &[map], &buffers, p.words());
     }
 
     fn conv(&mut self, c: &Conv, cache: BufferRef, layer: u32) {

@@ -147,6 +147,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![
             pass(PassKind::Decode, 1, decode.to_vec()),
             pass(PassKind::Prompt, s.rows, prompt.to_vec()),

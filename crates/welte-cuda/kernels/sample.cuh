@@ -81,11 +81,12 @@ struct SampleArgs {
     u32 mask_stride; // words from one mask to the next
     u32 patience_us; // for a mask
     u32 guess; // not 0: tokens leave no trace in their slots, and masks do not count; MOVES: rows are those of a draft pass, which have read
-               // the token before the guess and go on whatever the guess is; above: they stay, and so many more guesses came before
+               // the token before the guess and go on whatever the guess is; MASKED: the guess takes the place of the row; above: rows stay,
+               // and so many more guesses came before
     u32 pad;
 };
 
-constexpr u32 MOVES = 2; // of `guess`
+constexpr u32 MOVES = 2, MASKED = 3; // of `guess`
 
 // The memory that samples for the nth row of the launch.
 __device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
@@ -98,7 +99,10 @@ __device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
 }
 
 // From the row's position to that of its token.
-__device__ __forceinline__ u32 ahead(const SampleArgs &a) { return a.guess > MOVES ? a.guess - MOVES + 1 : a.guess == MOVES ? 2 : 1; }
+__device__ __forceinline__ u32 ahead(const SampleArgs &a) {
+    if (a.guess == MASKED) return 0;
+    return a.guess > MASKED ? a.guess - MASKED + 1 : a.guess == MOVES ? 2 : 1;
+}
 
 // The sampler of the row's slot.
 __device__ __forceinline__ Sampler *sampler_of(const SampleArgs &a) { return (Sampler *)(a.samplers + a.step->rows[a.row].slot * a.sampler_bytes); }

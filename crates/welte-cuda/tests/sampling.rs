@@ -50,6 +50,7 @@ fn sampling_only(vocab: u32, rows: u32) -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![Pass {
             kind: PassKind::Decode,
             adapted: false,

@@ -1,6 +1,6 @@
 //! Guesses that follow guesses: what every device checks, and how the host drives them.
 
-use crate::{Error, Pick, Role, Span, Step, Want};
+use crate::{Error, Guesses, Pick, Role, Span, Step, Want};
 use welte_table::{Input, Program, Row};
 
 /// Runs a step and writes the token after each pick.
@@ -41,6 +41,9 @@ fn check_wanted(step: &Step, wanted: &[u32], tokens: &[u32]) -> Result<u32, Erro
             "{most} guesses of {picks} picks, and there is room for {room} tokens"
         )));
     }
+    if step.guesses == Guesses::Masked && most > 1 {
+        return Err(Error::request(format!("{most} guesses of a mask")));
+    }
     Ok(most)
 }
 
@@ -57,9 +60,9 @@ pub fn check_draft(
             continue;
         };
         // Those that want fewer guesses than others go on once more and stay there.
-        let moves = match step.stays {
-            Some(_) => 0,
-            None => (*wanted).min(most - 1),
+        let moves = match step.guesses {
+            Guesses::Moving => (*wanted).min(most - 1),
+            Guesses::Staying(_) | Guesses::Masked => 0,
         };
         let last = u64::from(row.position) + u64::from(moves);
         if last >= program.context.into() {
@@ -84,19 +87,19 @@ impl Step {
     /// Makes a draft step the one that follows it. After guess `nth` of each pick, those that wanted one more go on with its token, or
     /// with the position after it; the others repeat their row, because hidden states have the order of the last step.
     fn follow_guesses(&mut self, wanted: &[u32], nth: u32, chosen: &[u32]) {
-        if let Some(before) = &mut self.stays {
+        if let Guesses::Staying(before) = &mut self.guesses {
             *before += 1;
         }
         for at in 0..self.picks.len() {
             let row = self.rows[self.picks[at].row as usize];
             // In place: no pick has a lower number than those before it.
-            self.rows[at] = match (nth <= wanted[at], self.stays) {
-                (true, None) => row.later(chosen[at], 1),
-                (true, Some(_)) => Row {
+            self.rows[at] = match self.guesses {
+                _ if nth > wanted[at] => row,
+                Guesses::Moving => row.later(chosen[at], 1),
+                Guesses::Staying(_) | Guesses::Masked => Row {
                     input: Input::Token(chosen[at]),
                     ..row
                 },
-                (false, _) => row,
             };
             self.picks[at] = Pick {
                 row: at as u32,
@@ -154,7 +157,7 @@ mod tests {
     fn guesses_may_stay_at_one_position() {
         let mut steps = Vec::new();
         let (mut tokens, mut first) = (vec![0; 6], step());
-        first.stays = Some(0);
+        first.guesses = Guesses::Staying(0);
         draft_by_steps(&mut first, &[1, 3], &mut tokens, &mut |step, tokens| {
             tokens.fill(20 + steps.len() as u32);
             let positions: Vec<u32> = step.choices().map(|choice| choice.position).collect();
@@ -171,6 +174,25 @@ mod tests {
         assert_eq!(steps[0], (step().rows, vec![14, 43]));
         assert_eq!(steps[1], (vec![reads(a, 20), reads(b, 20)], vec![15, 44]));
         assert_eq!(steps[2], (vec![reads(a, 20), reads(b, 21)], vec![16, 45]));
+    }
+
+    /// They have the noise of the positions of their rows, and nothing follows them.
+    #[test]
+    fn masks_guess_once() {
+        let mut step = step();
+        step.guesses = Guesses::Masked;
+        let positions: Vec<u32> = step.choices().map(|choice| choice.position).collect();
+        assert_eq!(positions, [12, 41]);
+        let mut tokens = [0; 2];
+        draft_by_steps(&mut step, &[1, 1], &mut tokens, &mut |_, tokens| {
+            tokens.copy_from_slice(&[7, 8]);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(tokens, [7, 8]);
+        let refused = draft_by_steps(&mut step, &[2, 1], &mut [0; 4], &mut |_, _| Ok(()));
+        let why = refused.unwrap_err().to_string();
+        assert!(why.contains("2 guesses of a mask"), "{why}");
     }
 
     #[test]

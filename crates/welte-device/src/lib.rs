@@ -48,7 +48,9 @@ pub use profile::Profile;
 pub use report::DeviceReport;
 pub use shelf::Shelf;
 pub use slot::{ChainStart, Control, Emitted, SlotAdapter, SlotState};
-pub use step::{Choice, Pick, Place, Role, Span, Stage, Step, StepOptions, Want, same_commands};
+pub use step::{
+    Choice, Guesses, Pick, Place, Role, Span, Stage, Step, StepOptions, Want, same_commands,
+};
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -70,6 +70,31 @@ pub struct Pick {
     pub want: Want,
 }
 
+/// Where the tokens lie that a draft step guesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guesses {
+    /// After the token that the row reads. The next guess is one position further on.
+    #[default]
+    Moving,
+    /// Likewise, but all rows that follow stay at the position of the first one ([`Program::guesses_stay`]): the guesses before it.
+    ///
+    /// [`Program::guesses_stay`]: welte_table::Program::guesses_stay
+    Staying(u32),
+    /// At the row's own position, in place of a mask ([`Program::block`](welte_table::Program::block)). Nothing follows them.
+    Masked,
+}
+
+impl Guesses {
+    /// From a row's position to that of its guess.
+    pub const fn ahead(self) -> u32 {
+        match self {
+            Guesses::Moving => 2,
+            Guesses::Staying(before) => 2 + before,
+            Guesses::Masked => 0,
+        }
+    }
+}
+
 /// Rows to compute in one call of [`Context::step`](crate::Context::step).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
@@ -79,10 +104,8 @@ pub struct Step {
     pub rows: Vec<Row>,
     /// What is wanted, in ascending order of rows. Generated rows are output rows anyway.
     pub picks: Vec<Pick>,
-    /// Of a draft step whose guesses all stay at the position of their row ([`Program::guesses_stay`]): the guesses before it.
-    ///
-    /// [`Program::guesses_stay`]: welte_table::Program::guesses_stay
-    pub stays: Option<u32>,
+    /// What a draft step guesses.
+    pub guesses: Guesses,
 }
 
 impl Step {
@@ -92,7 +115,7 @@ impl Step {
             spans: Vec::with_capacity(rows),
             rows: Vec::with_capacity(rows),
             picks: Vec::with_capacity(rows),
-            stays: None,
+            guesses: Guesses::Moving,
         }
     }
 
@@ -141,7 +164,7 @@ impl Step {
         self.spans.clear();
         self.rows.clear();
         self.picks.clear();
-        self.stays = None;
+        self.guesses = Guesses::Moving;
     }
 
     /// Makes it equal to another one, in its own memory.
@@ -186,9 +209,8 @@ impl Step {
     /// The tokens that are wanted, as [`Context::sample`](crate::Context::sample) chooses them.
     pub fn choices(&self) -> impl Iterator<Item = Choice> {
         let generated = self.generated() as u32;
-        // A row that guesses has read the next token, or as many guesses more.
         let ahead = match self.pass() {
-            PassKind::Draft => 2 + self.stays.unwrap_or(0),
+            PassKind::Draft => self.guesses.ahead(),
             _ => 1,
         };
         let mut prompts = 0;

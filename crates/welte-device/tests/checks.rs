@@ -43,6 +43,7 @@ fn program() -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![
             pass(PassKind::Decode, 2, 2),
             pass(PassKind::Prompt, 4, 3),

@@ -136,6 +136,7 @@ pub(crate) fn one_pass(
         tokens: tokens.buffer,
         features,
         adapters: None,
+        block: None,
         passes: vec![pass],
     };
     cost::fill(&mut program);

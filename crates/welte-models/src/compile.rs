@@ -32,18 +32,30 @@ pub fn compile(
     if weights.draft.is_some() {
         shared_rows = shared_rows.max(options.decode_rows);
     }
-    let tokens = 4 * u64::from(options.decode_rows.max(shared_rows));
-    let tokens = buffers.add("tokens", Class::Tables, tokens);
     let draft = spec.draft(checkpoint)?.filter(|_| weights.draft.is_some());
+    let block = draft.as_ref().and_then(|draft| draft.block.as_ref());
+    let block = block.map(|block| block.block);
+    let step_rows = options.decode_rows.max(options.prompt_rows);
+    // A block for each slot, if they are as many rows as a step has.
+    let draft_rows = block.map_or(step_rows, |block| {
+        let all = block.size.saturating_mul(options.slots);
+        all.min(step_rows).max(block.size)
+    });
+    let tokens = options.decode_rows.max(shared_rows).max(draft_rows);
+    let tokens = buffers.add("tokens", Class::Tables, 4 * u64::from(tokens));
     let assistant = draft.as_ref().and_then(|draft| draft.assistant.as_ref());
-    let draft_shape = draft.as_ref().filter(|_| assistant.is_none());
-    let draft_shape = draft_shape.map(|draft| draft.spec.shape(0));
+    let draft_layers = draft.as_ref().filter(|_| assistant.is_none());
     // What the draft pass reads of the model is as wide as the model.
     let tap_width = draft.as_ref().map(|draft| match assistant {
         Some(_) => spec.dim,
         None => draft.spec.dim,
     });
-    let (caches, layer_caches) = caches(spec, draft_shape, options, &mut buffers)?;
+    let (caches, layer_caches) = caches(
+        spec,
+        draft_layers.map(|draft| &draft.spec),
+        options,
+        &mut buffers,
+    )?;
     let logits = 4 * u64::from(options.decode_rows.max(outputs)) * u64::from(spec.vocab);
     let logits = buffers.add("logits", Class::ScratchDecode, logits);
     let mut set = |kind: PassKind, rows: u32| {
@@ -77,15 +89,19 @@ pub fn compile(
         context: options.context,
         results: &[],
         taps: tap_width.map(|width| {
-            let rows = u64::from(options.decode_rows.max(options.prompt_rows));
-            let bytes = 4 * rows * u64::from(width);
+            let bytes = 4 * u64::from(step_rows) * u64::from(width);
             buffers.add("taps", Class::ScratchPrompt, bytes)
         }),
         captured: draft.as_ref().and_then(|draft| {
-            let count = draft.eagle.as_ref()?.taps.len() as u64;
-            let rows = u64::from(options.decode_rows.max(options.prompt_rows));
-            let bytes = 4 * rows * count * u64::from(spec.dim);
+            let count = draft.taps.as_ref()?.layers.len() as u64;
+            let bytes = 4 * u64::from(step_rows) * count * u64::from(spec.dim);
             Some(buffers.add("captured", Class::ScratchPrompt, bytes))
+        }),
+        stored: draft.as_ref().filter(|_| block.is_some()).map(|draft| {
+            let width = 2 * u64::from(draft.spec.kv_heads * draft.spec.head_dim);
+            let bytes = 4 * u64::from(step_rows) * width;
+            let stored = buffers.add("draft.kv", Class::ScratchPrompt, bytes);
+            (stored, &layer_caches[spec.layers as usize..])
         }),
     };
     let emit = |kind, set, rows, outputs| {
@@ -101,12 +117,15 @@ pub fn compile(
         passes.push(emit(PassKind::Embed, &shared, rows, rows));
     }
     if let (Some(draft), Some(weights)) = (&draft, &weights.draft) {
-        let rows = options.decode_rows.max(options.prompt_rows);
-        let outputs = options.decode_rows;
+        let rows = draft_rows;
+        let outputs = options.decode_rows.min(rows);
         let width = 4 * u64::from(draft.spec.dim);
         let joined = 8 * u64::from(tap_width.unwrap_or(0)) * u64::from(rows);
         let own = DraftPlaces {
-            joined: buffers.add("draft.joined", Class::ScratchPrompt, joined),
+            joined: match block {
+                Some(_) => BufferRef::NONE,
+                None => buffers.add("draft.joined", Class::ScratchPrompt, joined),
+            },
             chosen: buffers.add(
                 "draft.chosen",
                 Class::ScratchPrompt,
@@ -114,8 +133,7 @@ pub fn compile(
             ),
             logits,
         };
-        let known = weights.eagle.as_ref().and_then(|eagle| eagle.map);
-        let known = known.map(|_| {
+        let known = weights.map.map(|_| {
             let bytes = 4 * u64::from(outputs) * u64::from(draft.spec.vocab);
             buffers.add("draft.logits", Class::ScratchPrompt, bytes)
         });
@@ -132,11 +150,14 @@ pub fn compile(
             ..places
         };
         // Another shape needs a set of its own.
-        let differs = draft.eagle.is_some() || assistant.is_some();
+        let differs = draft.eagle.is_some() || assistant.is_some() || block.is_some();
         let set = differs.then(|| buffers.set("draft", Class::ScratchPrompt, rows, &draft.spec));
         let set = set.as_ref().unwrap_or(&shared);
         let emitter = Emitter::new(&draft.spec, &weights.model, &list, set, &places);
-        passes.push(emitter.draft_pass(weights, spec, own, (rows, outputs)));
+        passes.push(match block {
+            Some(_) => emitter.block_pass(weights, spec, own, (rows, outputs)),
+            None => emitter.draft_pass(weights, spec, own, (rows, outputs)),
+        });
     }
     let mut program = Program {
         weights: list,
@@ -149,6 +170,7 @@ pub fn compile(
         tokens: tokens.buffer,
         features,
         adapters: None,
+        block,
         passes,
     };
     cost::fill(&mut program);
@@ -195,19 +217,26 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
 
 /// One cache for all attention layers with the same head count, head size and window, one for the inputs of all
 /// convolutions, one for all states, and each layer's place in its caches. A layer without keys and values of its own has the
-/// place of the layer that it shares. A draft layer of this shape follows the others.
+/// place of the layer that it shares. The layers of a draft follow the others.
 fn caches(
     spec: &ModelSpec,
-    draft: Option<LayerShape>,
+    draft: Option<&ModelSpec>,
     options: &CompileOptions,
     buffers: &mut Buffers,
 ) -> Result<(Vec<CacheSpec>, Vec<LayerCache>), Error> {
     let mut shapes: Vec<(u32, u32, u32)> = Vec::new();
     let mut counts: Vec<u32> = Vec::new();
     let mut places: Vec<Option<(usize, u32)>> = Vec::with_capacity(spec.layers as usize);
-    let layers = (0..spec.layers as usize).map(|layer| (layer, spec.shape(layer)));
-    let draft = draft.map(|shape| (spec.layers as usize, shape));
-    for (layer, shape) in layers.chain(draft) {
+    let own = |spec: &ModelSpec, layer: usize| {
+        let window = spec.windows.get(layer).copied().unwrap_or(0);
+        (spec.shape(layer), window)
+    };
+    let layers = (0..spec.layers as usize).map(|layer| (layer, own(spec, layer)));
+    let draft = draft.into_iter().flat_map(|draft| {
+        let layers = 0..draft.layers as usize;
+        layers.map(move |layer| (spec.layers as usize + layer, own(draft, layer)))
+    });
+    for (layer, (shape, window)) in layers.chain(draft) {
         if let Some(place) = places.get(spec.kv_source(layer)) {
             places.push(*place);
             continue;
@@ -216,7 +245,6 @@ fn caches(
             places.push(None);
             continue;
         }
-        let window = spec.windows.get(layer).copied().unwrap_or(0);
         let LayerShape {
             kv_heads, head_dim, ..
         } = shape;

@@ -111,8 +111,10 @@ pub(crate) struct Places<'a> {
     pub(crate) context: u32,
     /// Hidden states that the draft pass reads, in programs that have one.
     pub(crate) taps: Option<BufferRef>,
-    /// What an EAGLE-3 head joins to make them.
+    /// What a head joins to make them.
     pub(crate) captured: Option<BufferRef>,
+    /// Keys and values that a drafter of blocks makes of them, and where it stores those of its layers.
+    pub(crate) stored: Option<(BufferRef, &'a [LayerCache])>,
 }
 
 /// Emits one pass.
@@ -144,10 +146,11 @@ impl<'a> Emitter<'a> {
     /// Embedding, layers and the output of the pass.
     pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
         self.layers(kind);
-        self.out.part = ModelPart::Head;
         if kind != PassKind::Embed {
+            self.out.part = ModelPart::Draft;
             self.tap();
         }
+        self.out.part = ModelPart::Head;
         let (width, result) = match kind {
             PassKind::Decode | PassKind::Draft => self.head(self.set.x),
             PassKind::Prompt => {
@@ -386,7 +389,12 @@ impl<'a> Emitter<'a> {
             softcap: spec.attention_softcap,
             q_stride: stride,
             y_stride: q,
-            causal: (spec.reach_within_windows && spec.windows[index] == 0).into(),
+            causal: spec
+                .causal_layers
+                .get(index)
+                .copied()
+                .unwrap_or(false)
+                .into(),
         };
         self.out.push(
             "attention",

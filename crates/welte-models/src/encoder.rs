@@ -62,6 +62,7 @@ pub(crate) fn compile(
         results: &results,
         taps: None,
         captured: None,
+        stored: None,
         context: options.period(spec),
     };
     let pass = Emitter::new(spec, &weights, &list, &set, &places);
@@ -77,6 +78,7 @@ pub(crate) fn compile(
         tokens: tokens.buffer,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![pass],
     };
     cost::fill(&mut program);

@@ -22,7 +22,7 @@ pub enum Error {
         origin: String,
     },
     /// It drafts for a model, and is none itself.
-    #[error("{origin}: drafts for a model of Gemma 4; name it with -md beside that model")]
+    #[error("{origin}: drafts for another model; name it with -md beside that model")]
     Drafter {
         /// The checkpoint.
         origin: String,

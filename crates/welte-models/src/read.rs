@@ -7,7 +7,7 @@ use crate::spec::{
     Act, Biases, Experts, LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS,
     ModelSpec, NormKind, Scoring,
 };
-use crate::{Error, rope};
+use crate::{Error, is_draft_head, rope};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
@@ -18,6 +18,10 @@ const MOST_CONTEXT: u32 = 1 << 30;
 
 /// Reads the spec from a checkpoint's metadata and its list of tensors.
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
+    if is_draft_head(checkpoint) {
+        let origin = checkpoint.origin().into();
+        return Err(Error::Drafter { origin });
+    }
     let (arch, said) = Architecture::of(checkpoint)?;
     read(checkpoint, arch, &said)
 }
@@ -207,7 +211,7 @@ pub(crate) fn read_keys(
         logit_scale: 1.0,
         logit_softcap: 0.0,
         deep_features: Vec::new(),
-        reach_within_windows: false,
+        causal_layers: Vec::new(),
         encoder: None,
     };
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];

@@ -528,8 +528,8 @@ pub struct ModelSpec {
     pub logit_softcap: f32,
     /// Layers after which a further part of their feature is added to rows of pictures, in the order of the parts.
     pub deep_features: Vec<u32>,
-    /// Features that attend to each other do so in layers with windows only.
-    pub reach_within_windows: bool,
+    /// The layers in which rows see nothing after themselves, whatever their reach. Empty: none.
+    pub causal_layers: Vec<bool>,
     /// What an encoder has; `None` for decoders.
     pub encoder: Option<Encoder>,
 }

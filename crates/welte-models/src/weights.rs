@@ -88,7 +88,9 @@ pub(crate) fn collect(
         head,
         final_norm,
         ropes: [rope_constants, local_rope_constants],
+        head_bias: head_bias.clone(),
         dim: spec.dim,
+        vocab: spec.vocab,
         context,
     };
     let draft = if options.drafts {

@@ -51,16 +51,32 @@ impl Overlay for Drafted<'_> {
     fn base(&self) -> &dyn Checkpoint {
         self.model
     }
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        match name.strip_prefix(DRAFT) {
+            Some(own) => Checkpoint::tensor(self.drafter, own),
+            None => self.model.tensor(name),
+        }
+    }
     fn draft(&self) -> Option<&dyn Checkpoint> {
         Some(self.drafter)
     }
 }
 
-/// The model that Gemma 4's drafters belong to.
-static MODEL: LazyLock<(Golden, Box<dyn Checkpoint>)> = LazyLock::new(|| {
-    let golden = Golden::new("gemma4/effective");
-    let file = welte_formats::open(golden.path()).expect("a model");
-    (golden, file)
+/// What the names of drafters begin with, and the models that they belong to.
+type Model = (&'static str, Golden, Box<dyn Checkpoint>);
+static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| {
+    let names = [
+        ("drafts/gemma4", "gemma4/effective"),
+        ("drafts/dflash/f16", "gemma4/effective"),
+        ("drafts/dflash/hf", "qwen3/hf"),
+        ("drafts/dflash/speculators", "qwen35/hf"),
+    ];
+    let open = |(drafter, model)| {
+        let golden = Golden::new(model);
+        let file = welte_formats::open(golden.path()).expect("a model");
+        (drafter, golden, file)
+    };
+    names.map(open).into()
 });
 
 impl Changed<'_> {
@@ -69,7 +85,10 @@ impl Changed<'_> {
             eyes: name.ends_with(EYES) || name.ends_with("mmproj.gguf"),
             ears: name.ends_with(EARS),
             speech: name.starts_with("speech/"),
-            model: name.starts_with("drafts/gemma4").then(|| &*MODEL.1),
+            model: MODELS
+                .iter()
+                .find(|(drafter, ..)| name.starts_with(drafter))
+                .map(|(_, _, model)| &**model),
             file,
             metadata: file.metadata().clone(),
             tensors: file.tensors().to_vec(),
@@ -172,7 +191,7 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
         (name, file, golden)
     };
     let mut names = welte_goldens::names();
-    // A head that drafts for a model is none, nor is an adapter. Gemma 4's are compiled with their model.
+    // A head that drafts for a model is none, nor is an adapter. Most are compiled with their model.
     names.retain(|name| !name.starts_with("drafts/eagle3") && !name.starts_with("adapters/"));
     let with = |folder: &str, sense: &str| -> Vec<String> {
         let own = |name: &&String| name.starts_with(folder) && name.ends_with("hf");

@@ -32,6 +32,7 @@ fn named(name: &str) -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: Vec::new(),
     }
 }

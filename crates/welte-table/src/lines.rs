@@ -4,8 +4,9 @@
 //! as `%hex;`. Floats are their bits in hex, so that nothing is lost.
 
 use crate::{
-    Adapters, Bank, BankSpec, BufferRef, BufferSpec, CacheKind, CacheSpec, Chosen, Class, Command,
-    Format, ModelPart, NO_BUFFER, Op, Part, Pass, PassKind, Program, Source, Usage, WeightSpec,
+    Adapters, Bank, BankSpec, Block, BufferRef, BufferSpec, CacheKind, CacheSpec, Chosen, Class,
+    Command, Format, ModelPart, NO_BUFFER, Op, Part, Pass, PassKind, Program, Source, Usage,
+    WeightSpec,
 };
 use std::fmt::Write;
 use std::str::SplitAsciiWhitespace;
@@ -70,6 +71,9 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
     writeln!(out, "program {vocab} {context} {page} {slots} {tokens}")?;
     if program.features != NO_BUFFER {
         writeln!(out, "features {}", program.features)?;
+    }
+    if let Some(block) = program.block {
+        writeln!(out, "block {} {}", block.size, block.mask)?;
     }
     for b in &program.buffers {
         writeln!(
@@ -218,6 +222,7 @@ pub fn from_lines(text: &str) -> Result<Program, String> {
         tokens: 0,
         features: NO_BUFFER,
         adapters: None,
+        block: None,
         passes: Vec::new(),
     };
     for (i, line) in lines {
@@ -240,6 +245,12 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
             program.tokens = f.number()?;
         }
         "features" => program.features = f.number()?,
+        "block" => {
+            program.block = Some(Block {
+                size: f.number()?,
+                mask: f.number()?,
+            });
+        }
         "adapters" => {
             program.adapters = Some(Adapters {
                 places: f.number()?,

@@ -327,6 +327,7 @@ impl Half {
             tokens: at(&buffers, program.tokens),
             features: NO_BUFFER,
             adapters: None,
+            block: None,
             passes,
             ..*program
         };

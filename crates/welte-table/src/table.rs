@@ -110,13 +110,15 @@ pub enum ModelPart {
     Streams,
     /// From the last hidden vector to the result.
     Head,
+    /// What a decode or prompt pass leaves for the draft pass. Its own result does not depend on it.
+    Draft,
     /// None of them.
     Other,
 }
 
 impl ModelPart {
     /// Every part, in order.
-    pub const ALL: [ModelPart; 11] = [
+    pub const ALL: [ModelPart; 12] = [
         ModelPart::Embedding,
         ModelPart::Attention,
         ModelPart::Recurrent,
@@ -127,6 +129,7 @@ impl ModelPart {
         ModelPart::LayerInputs,
         ModelPart::Streams,
         ModelPart::Head,
+        ModelPart::Draft,
         ModelPart::Other,
     ];
 
@@ -143,6 +146,7 @@ impl ModelPart {
             ModelPart::LayerInputs => "layer-inputs",
             ModelPart::Streams => "streams",
             ModelPart::Head => "head",
+            ModelPart::Draft => "draft",
             ModelPart::Other => "other",
         }
     }
@@ -256,7 +260,8 @@ pub enum PassKind {
     Embed,
     /// Yields the logits of chosen rows, as the model's own draft layer guesses them. Row `i` reads the token that follows
     /// its position, and hidden state `i` that the last step has left behind: of a decode or prompt step those of its rows, of
-    /// a draft step those of its output rows.
+    /// a draft step those of its output rows. With a [`Block`] its rows are blocks instead, and a decode or prompt step has stored what
+    /// they attend to.
     Draft,
 }
 
@@ -542,6 +547,16 @@ pub struct PageRuns {
     pub count: u64,
 }
 
+/// How a draft pass guesses several tokens at once: its rows are the last token and `size - 1` mask tokens at the positions after it,
+/// which attend to each other. A mask's output row guesses the token at its own position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Rows of a block, at least 2.
+    pub size: u32,
+    /// The mask token.
+    pub mask: u32,
+}
+
 /// Everything a device needs: weights, buffers, caches, and the passes over them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
@@ -565,6 +580,8 @@ pub struct Program {
     pub features: BufferId,
     /// The adapters that slots may have.
     pub adapters: Option<Adapters>,
+    /// How the draft pass guesses, if it guesses blocks.
+    pub block: Option<Block>,
     /// The passes, decode first.
     pub passes: Vec<Pass>,
 }

@@ -2,9 +2,9 @@
 
 use crate::access::apart;
 use crate::{
-    Access, Bank, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format, NO_BUFFER,
-    NO_WEIGHT, Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec, accesses, cost,
-    params as p,
+    Access, Bank, Block, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format,
+    NO_BUFFER, NO_WEIGHT, Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec,
+    accesses, cost, params as p,
 };
 
 /// The most ranks of a program.
@@ -43,6 +43,13 @@ pub fn verify(program: &Program) -> Result<(), String> {
         })?;
     }
     check_adapters(program)?;
+    if let Some(Block { size, mask }) = program.block {
+        let rows = program.pass(PassKind::Draft);
+        let rows = rows.map_or(0, |pass| program.passes[pass].rows);
+        ensure((2..=rows).contains(&size) && mask < program.vocab, || {
+            format!("blocks of {size} rows, with the token {mask} as mask")
+        })?;
+    }
     for pass in &program.passes {
         let name = pass.kind.name();
         check_pass(program, pass).map_err(|e| format!("{name}: {e}"))?;

@@ -326,6 +326,7 @@ fn with_cache(kind: CacheKind) -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: Vec::new(),
     }
 }

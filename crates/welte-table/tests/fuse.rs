@@ -49,6 +49,7 @@ fn program(commands: Vec<Command>) -> Program {
         tokens: 5,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![Pass {
             kind: PassKind::Decode,
             adapted: false,

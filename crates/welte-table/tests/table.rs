@@ -4,8 +4,8 @@ mod common;
 
 use common::{MATRICES, every_op};
 use welte_table::{
-    BufferRef, CacheKind, CacheSpec, Class, Format, MemoryPlan, Op, PageRuns, Part, PassKind,
-    Program, Sampling, Source, from_lines, to_lines,
+    Block, BufferRef, CacheKind, CacheSpec, Class, Format, MemoryPlan, Op, PageRuns, Part,
+    PassKind, Program, Sampling, Source, from_lines, to_lines,
 };
 
 /// 2 layers, 3 heads of 32 elements, 5 pages.
@@ -323,6 +323,7 @@ fn a_program_is_written_as_lines_and_read_back() {
     let mut program = every_op();
     program.buffers[0].name = "a.b_c-1 ü%;".into();
     program.passes[0].labels[0] = String::new();
+    program.block = Some(Block { size: 5, mask: 9 });
     program.passes[0].commands[0].layer = Some(7);
     program.passes[0].commands[0].part = welte_table::ModelPart::SharedExpert;
     let part = |first_row| Part {

@@ -4,8 +4,8 @@ mod common;
 
 use common::{ATTN, CHOICE, FEATURES, KV, MATRICES, QKV, STATE, T, X, at, every_op};
 use welte_table::{
-    BufferRef, CacheKind, Class, Command, Format, NO_WEIGHT, Op, Part, PassKind, Program, Source,
-    Usage, cost, verify,
+    Block, BufferRef, CacheKind, Class, Command, Format, NO_WEIGHT, Op, Part, PassKind, Program,
+    Source, Usage, cost, verify,
 };
 
 /// A change to the program.
@@ -45,6 +45,15 @@ fn refused(changes: &[(&str, Change)]) {
         let error = verify(&changed(*change)).expect_err(words);
         assert!(error.contains(words), "{error:?} does not say {words:?}");
     }
+}
+
+/// Blocks need a draft pass with a row for each of their tokens.
+#[test]
+fn a_block_is_that_of_a_draft_pass() {
+    let mut program = every_op();
+    program.block = Some(Block { size: 5, mask: 0 });
+    let why = verify(&program).unwrap_err();
+    assert!(why.contains("blocks of 5 rows"), "{why}");
 }
 
 #[test]

@@ -261,6 +261,12 @@ pub enum Error {
         /// The model.
         origin: String,
     },
+    /// No drafter lies beside a model.
+    #[error("{origin}: no DFlash drafter lies beside it; name one with -md")]
+    NoDrafter {
+        /// The model.
+        origin: String,
+    },
     /// There is nothing to continue.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

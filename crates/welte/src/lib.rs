@@ -68,7 +68,7 @@ pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopRe
 pub use hearing::{Dictated, Dictation, Hearing, Sound, hears};
 pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
-pub use model::{Inspection, Model, is_draft_head, open};
+pub use model::{Inspection, Model, is_block_drafter, is_draft_head, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordEncoder;

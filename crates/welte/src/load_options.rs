@@ -65,9 +65,12 @@ pub struct LoadOptions {
     /// Load the model's own draft layer, if its checkpoint has one and the device can guess with it
     /// ([`Speculation::Own`](crate::Speculation::Own)).
     pub draft_layer: bool,
-    /// A head that drafts for the model, trained for it: an EAGLE-3 head or a drafter of Gemma 4, as GGUF file or
+    /// A head that drafts for the model, trained for it: an EAGLE-3 head, a DFlash drafter or one of Gemma 4, as GGUF file or
     /// directory.
     pub draft_head: Option<String>,
+    /// Without such a head, the DFlash drafter beside the model: in its folder a GGUF file with `dflash` in its name; beside a directory one
+    /// whose name begins like the model's and has `dflash` in it.
+    pub draft_beside: bool,
     /// Adapters that engines load at their start.
     pub adapters: Vec<AdapterSource>,
     /// Adapters that may be loaded at a time; 0: as many as `adapters`.
@@ -131,6 +134,7 @@ impl Default for LoadOptions {
             features: 0,
             draft_layer: true,
             draft_head: None,
+            draft_beside: false,
             adapters: Vec::new(),
             max_adapters: 0,
             max_rank: 0,

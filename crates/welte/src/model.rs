@@ -1,5 +1,6 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+mod drafter;
 mod ending;
 mod eyes;
 mod images;
@@ -114,8 +115,18 @@ fn with_draft(
     checkpoint: Arc<dyn Checkpoint>,
     options: &LoadOptions,
 ) -> Result<Arc<dyn Checkpoint>, Error> {
-    match &options.draft_head {
-        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(head)?.into()))),
+    let found = match &options.draft_head {
+        None if options.draft_beside => {
+            let origin = checkpoint.origin();
+            let found = drafter::beside(Path::new(origin));
+            Some(found.ok_or_else(|| Error::NoDrafter {
+                origin: origin.to_string(),
+            })?)
+        }
+        named => named.clone(),
+    };
+    match found {
+        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(&head)?.into()))),
         None => Ok(checkpoint),
     }
 }
@@ -123,6 +134,11 @@ fn with_draft(
 /// True if a source drafts for a model ([`LoadOptions::draft_head`]) and is none itself.
 pub fn is_draft_head(source: &str) -> Result<bool, Error> {
     Ok(welte_models::is_draft_head(&*open(source)?))
+}
+
+/// True if a source is a DFlash drafter.
+pub fn is_block_drafter(source: &str) -> Result<bool, Error> {
+    Ok(welte_models::is_block_drafter(&*open(source)?))
 }
 
 /// The fingerprint of a model with what its program adds to it: control vectors.
@@ -280,7 +296,7 @@ impl Model {
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let fingerprint = fingerprint.map(|print| steered(print, &plan.program));
         let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
-        if spec.has_draft_layer(checkpoint.as_ref()) {
+        if let Some(kind) = spec.draft_kind(checkpoint.as_ref()) {
             let said = match plan.program.pass(PassKind::Draft) {
                 Some(_) => "loaded: it can guess tokens ahead".to_string(),
                 None if !device.drafts() => {
@@ -288,7 +304,7 @@ impl Model {
                 }
                 None => "not loaded".to_string(),
             };
-            facts.push(("draft layer".to_string(), said));
+            facts.push(("draft layer".to_string(), format!("{kind}; {said}")));
         }
         // Before the weights, so that a wrong one is found at once.
         let adapters = read_all(&plan.program, &spec, checkpoint.dialect(), options)?;
@@ -326,7 +342,7 @@ impl Model {
                 neighbour,
                 no_images: found.missing,
                 no_sounds: found.deaf,
-                draft_head: options.draft_head.is_some(),
+                draft_head: checkpoint.draft().is_some(),
                 dialect: checkpoint.dialect(),
                 adapters,
                 grammars: OnceLock::new(),

@@ -233,6 +233,191 @@ fn guesses_of_an_assistant_are_verified() {
     guesses_of("gemma4/effective", "drafts/gemma4_assistant/f16.gguf");
 }
 
+/// A drafter of blocks guesses all at once, also for a model with recurrent states, and the texts stay.
+#[test]
+fn guesses_of_blocks_are_verified() {
+    guesses_of("qwen3/hf", "drafts/dflash/hf");
+    guesses_of("gemma4/effective", "drafts/dflash/f16.gguf");
+    guesses_of("qwen35/hf", "drafts/dflash/speculators");
+}
+
+/// A block is the last token and masks, which see each other, and the next step verifies what the masks have guessed. It ends with the context.
+#[test]
+fn blocks_follow_the_last_token() {
+    let [file, head] = ["qwen3/hf", "drafts/dflash/hf"].map(welte_goldens::Golden::new);
+    let own = model(file.path().to_str().unwrap(), |o| {
+        o.context = 64;
+        o.draft_head = Some(head.path().to_str().unwrap().to_string());
+    });
+    let block = own.program().block.unwrap();
+    let watch: Arc<Watch> = Arc::default();
+    let watched = watch.clone();
+    let wrap = move |context| -> Box<dyn welte::Context> {
+        Box::new(Spy::new(context, &watched, None, true))
+    };
+    let how = with(EngineOptions::default(), |o| {
+        o.speculate_always = true;
+        o.draft_max = 3;
+    });
+    let (engine, mut driver) = Engine::without_thread(&own, &how, Box::new(wrap)).unwrap();
+    let request = request(&own, 9, 55, 0);
+    let stream = engine.submit(request.clone()).unwrap();
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
+    let (_, outcome) = stream.complete().unwrap();
+    let text = [request.prompt.clone(), outcome.tokens.clone()].concat();
+    let rows = watch.rows.lock().unwrap();
+    let (mut at, mut blocks, mut cut) = (0, 0, 0);
+    while at < rows.len() {
+        let first = &rows[at];
+        let count = (first.reach - first.position) as usize + 1;
+        let whole = &rows[at..at + count];
+        at += count;
+        if count == 1 {
+            continue;
+        }
+        blocks += 1;
+        cut += usize::from(count < block.size as usize);
+        assert_eq!(
+            count,
+            (block.size as usize).min(64 - first.position as usize)
+        );
+        assert_eq!(first.token(), text[first.position as usize]);
+        for (nth, row) in (0..).zip(whole) {
+            assert_eq!(
+                (row.position, row.reach),
+                (first.position + nth, first.reach)
+            );
+            assert!(nth == 0 || row.token() == block.mask);
+        }
+        // A row for the last token, and one for each guess.
+        let verified = &rows[at..];
+        assert_eq!(
+            verified[0],
+            welte_table::Row::new(first.token(), first.position, first.slot)
+        );
+        let follow = verified
+            .windows(2)
+            .take_while(|two| two[1].position == two[0].position + 1);
+        assert!((1..=3).contains(&follow.count()));
+    }
+    assert!(blocks > 10 && cut > 0, "{blocks} blocks, {cut} of them cut");
+}
+
+/// Beside a directory it has the beginning of the name, beside a file it is in the same folder.
+#[test]
+fn a_drafter_of_blocks_is_found_beside_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let copy = |golden: &str, to: &str| {
+        let golden = welte_goldens::Golden::new(golden);
+        std::fs::create_dir(at(to)).unwrap();
+        for file in std::fs::read_dir(golden.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folder.path().join(to).join(file.file_name())).unwrap();
+        }
+    };
+    copy("qwen3/hf", "Tiny");
+    let load = || {
+        let options = with(options(device()), |o| o.draft_beside = true);
+        Model::load(&at("Tiny"), &options, &mut |_| ())
+    };
+    let missing = load().map(drop).unwrap_err().to_string();
+    assert!(
+        missing.contains("no DFlash drafter lies beside it"),
+        "{missing}"
+    );
+    copy("drafts/dflash/hf", "Tiny-DFlash-b5");
+    let own = load().unwrap();
+    assert!(own.has_draft_head() && own.program().block.is_some());
+    let said = own
+        .device_facts()
+        .iter()
+        .find(|(what, _)| what == "draft layer");
+    assert!(said.is_some_and(|(_, said)| said.starts_with("DFlash, blocks of 5; loaded")));
+    // A drafter is no model by itself.
+    let alone = Model::load(&at("Tiny-DFlash-b5"), &options(device()), &mut |_| ());
+    let why = alone.map(drop).unwrap_err().to_string();
+    assert!(why.contains("name it with -md beside that model"), "{why}");
+}
+
+/// What does not fit the model is named.
+#[test]
+fn a_drafter_of_blocks_needs_its_model() {
+    let file = |name: &str| welte_goldens::Golden::new(name);
+    let refused = |model: &str, head: &str, change: &[(&str, &str)]| {
+        let (model, head) = (file(model), file(head));
+        let folder = tempfile::tempdir().unwrap();
+        for file in std::fs::read_dir(head.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+        let path = folder.path().join("config.json");
+        let mut config = std::fs::read_to_string(&path).unwrap();
+        for (from, to) in change {
+            assert!(config.contains(from), "{from}");
+            config = config.replacen(from, to, 1);
+        }
+        std::fs::write(path, config).unwrap();
+        let options = with(options(device()), |o| {
+            o.draft_head = Some(folder.path().to_str().unwrap().to_string());
+        });
+        let loaded = Model::load(model.path().to_str().unwrap(), &options, &mut |_| ());
+        loaded.map(drop).unwrap_err().to_string()
+    };
+    let hf = |change: &[(&str, &str)]| refused("qwen3/hf", "drafts/dflash/hf", change);
+    for (change, why) in [
+        (
+            ("\"hidden_size\": 64", "\"hidden_size\": 32"),
+            "hidden_size: is 32; the model has a width of 64",
+        ),
+        (
+            ("\"vocab_size\": 251", "\"vocab_size\": 250"),
+            "vocab_size: is 250; the model has 251 tokens",
+        ),
+        (
+            ("\"mask_token_id\": 7", "\"mask_token_id\": 251"),
+            "dflash_config.mask_token_id: is 251; the model has 251 tokens",
+        ),
+        (
+            ("\"mask_token_id\": 7,", ""),
+            "dflash_config.mask_token_id: is missing",
+        ),
+        (
+            ("\"block_size\": 5", "\"block_size\": 1"),
+            "block_size: is 1; must be from 2 to 256",
+        ),
+        (
+            ("   0,\n   1\n", "   0,\n   2\n"),
+            "dflash_config.target_layer_ids: must name layers of the model, which has 2",
+        ),
+        (
+            ("\"model_type\": \"qwen3\"", "\"model_type\": \"laguna\""),
+            "model_type: is 'laguna'",
+        ),
+        (
+            (
+                "\"mask_token_id\"",
+                "\"selector_rank\": 8, \"mask_token_id\"",
+            ),
+            "dflash_config.selector_rank: is of DFlash 2",
+        ),
+        (
+            ("\"sliding_window\": 6", "\"sliding_window\": null"),
+            "sliding_window: is missing; layers with a window need it",
+        ),
+    ] {
+        let said = hf(&[change]);
+        assert!(said.contains(why), "{change:?}: {said}");
+    }
+    let other = refused("granite/hf", "drafts/dflash/hf", &[]);
+    assert!(
+        other.contains("cannot draft for the architecture 'granite'"),
+        "{other}"
+    );
+}
+
 fn guesses_of(target: &str, head: &str) {
     let [file, head] = [target, head].map(welte_goldens::Golden::new);
     let path = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();

@@ -3,6 +3,8 @@
 //! `--include-ignored`).
 //! Teacher-forced; the scripts in `tools/goldens` wrote the logits, and `welte-goldens` makes the weights.
 
+#[path = "golden/blocks.rs"]
+mod blocks;
 #[path = "golden/drafts.rs"]
 mod drafts;
 #[path = "golden/rows.rs"]

@@ -209,7 +209,7 @@ fn logits_of(name: &str, entry: &Value, path: &Value, devices: &[Tolerance]) {
     let checkpoint = welte_formats::open(golden.path()).expect("a checkpoint");
     let spec = welte_models::spec(&*checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut own = VisionOptions::default();
-    (own.scale, own.both_ways) = (spec.feature_scale(), spec.reach_within_windows);
+    (own.scale, own.both_ways) = (spec.feature_scale(), spec.reaches_within_windows());
     let vision = open_with(golden.path(), "reference", own);
     let (rows, features) = conversation(&vision, entry["parts"].as_array().expect("parts"));
     let options = CompileOptions {

@@ -56,6 +56,7 @@ pub fn look_up(table: &[Vec<f32>], slots: u32, context: u32) -> (Program, Made) 
         tokens: tokens.buffer,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes,
     };
     cost::fill(&mut program);

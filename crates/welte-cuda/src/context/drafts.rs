@@ -7,7 +7,7 @@ use crate::graph::{Graph, Nodes};
 use crate::launch::bytes_of;
 use crate::ops::sample::Guess;
 use crate::sizes::{STATE_BYTES, state_of};
-use welte_device::{Replay, Step, Want};
+use welte_device::{Guesses, Replay, Step, Want};
 use welte_table::{PassKind, Row};
 
 /// Slots whose further guesses have a graph, and rows that a step verifies for one slot which the draft layer follows by a graph.
@@ -27,7 +27,11 @@ impl CudaContext {
         let outputs = program.passes[pass].outputs;
         let follow = (1..=outputs.min(GRAPH_ROWS)).map(|rows| [rows, 1]);
         let together = (2..=outputs.min(program.slots).min(GRAPH_SLOTS)).map(|rows| [rows; 2]);
-        for size in follow.chain(together) {
+        // Of a block several rows guess.
+        let block = program.block.map_or(0, |block| block.size);
+        let blocks = (1..block.min(outputs + 1)).map(|guesses| [block, guesses]);
+        let others = follow.chain(together).filter(|_| block == 0);
+        for size in others.chain(blocks) {
             let all = |nodes: &mut Nodes<'_>| self.add_pass(nodes, pass, size, |_| true);
             let graph = Graph::once(&self.gpu, all)?;
             self.draft_graphs.insert(size, graph);
@@ -79,7 +83,7 @@ impl CudaContext {
         open.clear();
         open.extend(chosen.iter().map(|row| rows[*row as usize]));
         let begun = self.begin_draft(pass, rows, &chosen);
-        let made = begun.and_then(|()| self.go_on(pass, &open, wanted, most, step.stays));
+        let made = begun.and_then(|()| self.go_on(pass, &open, wanted, most, step.guesses));
         (self.chosen_rows, self.chained) = (chosen, open);
         // The outputs are those of the last guess.
         self.last = (pass, 0);
@@ -101,14 +105,14 @@ impl CudaContext {
     }
 
     /// Enqueues the choice of the tokens after `rows`, those of the output rows at hand, and the steps that go on with them. Returns the
-    /// number of the first token. `stays` is that of the step ([`Step::stays`]).
+    /// number of the first token. `guesses` is that of the step ([`Step::guesses`]).
     fn go_on(
         &mut self,
         pass: usize,
         rows: &[Row],
         wanted: &[u32],
         most: u32,
-        stays: Option<u32>,
+        guesses: Guesses,
     ) -> Result<u32, Error> {
         let (count, logits) = (rows.len() as u32, self.passes[pass].result);
         let first = self.serial.wrapping_add(1);
@@ -122,7 +126,11 @@ impl CudaContext {
             if nth > 0 {
                 self.launch_draft(pass, rows, rows.len())?;
             }
-            let guess = stays.map_or(Guess::Moves, |before| Guess::Stays(before + nth));
+            let guess = match guesses {
+                Guesses::Moving => Guess::Moves,
+                Guesses::Staying(before) => Guess::Stays(before + nth),
+                Guesses::Masked => Guess::Masked,
+            };
             self.launch_sample(0, count, logits, 0, guess)?;
         }
         self.serial = self.serial.wrapping_add(count * most);

@@ -92,6 +92,8 @@ pub(crate) enum Guess {
     Moves,
     /// Likewise, but the rows stay at their positions. So many guesses came before.
     Stays(u32),
+    /// Likewise, of the rows' own positions.
+    Masked,
 }
 
 impl Guess {
@@ -100,7 +102,8 @@ impl Guess {
             Guess::No => 0,
             Guess::Alone => 1,
             Guess::Moves => 2,
-            Guess::Stays(before) => 3 + before,
+            Guess::Masked => 3,
+            Guess::Stays(before) => 4 + before,
         }
     }
 }
@@ -510,6 +513,7 @@ mod tests {
             tokens: 0,
             features: welte_table::NO_BUFFER,
             adapters: None,
+            block: None,
             passes: Vec::new(),
         }
     }

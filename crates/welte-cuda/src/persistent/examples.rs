@@ -193,6 +193,7 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
         tokens,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![Pass {
             kind: PassKind::Decode,
             adapted: false,
@@ -310,7 +311,10 @@ pub(super) fn has_draft_head(program: &mut Program) {
     };
     let buffers = [place(captured, 0), place(captured + 1, 0)];
     let matrix = [program.weights.len() as u32 - 1];
-    let join = Command::new(Op::Matmul, format, &matrix, &buffers, join.words());
+    let join = Command {
+        part: ModelPart::Draft,
+        ..Command::new(Op::Matmul, format, &matrix, &buffers, join.words())
+    };
     pass.commands.insert(layers[end], join);
     for (nth, layer) in [2, end / 2, end - 1].into_iter().enumerate().rev() {
         let copy = params::Multiply {

@@ -2,7 +2,7 @@
 //! they are launched after a step. Chains have no use for it.
 
 use std::ops::Range;
-use welte_table::{Access, BufferId, BufferRef, Extent, Op, PassKind, Program, accesses};
+use welte_table::{BufferRef, Command, Extent, ModelPart, PassKind, Program, accesses};
 
 /// Commands that are launched after a step.
 #[derive(Clone, Debug)]
@@ -16,31 +16,29 @@ pub(crate) struct Tap {
     pub(crate) start: u32,
 }
 
-/// If there is a draft pass, the command whose result the decode pass itself does not read, and a norm in place before it.
+/// If there is a draft pass, the commands of the decode pass that are for it alone. They follow each other, and all but the first read what
+/// others of them have made.
 pub(super) fn tap_of(program: &Program) -> Result<Option<Tap>, String> {
     let (Some(pass), Some(_)) = (program.passes.first(), program.pass(PassKind::Draft)) else {
         return Ok(None);
     };
-    let all = || pass.commands.iter().flat_map(accesses);
-    let is_read = |buffer: BufferId| all().any(|one| !one.writes && one.at.buffer == buffer);
-    let leaves =
-        |one: &Access| one.writes && one.extent != Extent::Cache && !is_read(one.at.buffer);
-    let commands = pass.commands.iter().enumerate();
-    let mut found = commands.filter(|(_, c)| c.op != Op::Sample && accesses(c).iter().any(leaves));
-    let (Some((last, c)), None) = (found.next(), found.next()) else {
-        return Err("a draft pass without hidden states, or with several".to_string());
+    let is_own = |c: &&Command| c.part == ModelPart::Draft;
+    let own = pass.commands.iter().skip_while(|c| !is_own(c));
+    let count = own.take_while(is_own).count();
+    let Some(first) = pass.commands.iter().position(|c| is_own(&c)) else {
+        return Err("a draft pass without hidden states".to_string());
     };
+    if pass.commands.iter().filter(is_own).count() > count {
+        return Err("hidden states for a draft pass in several places".to_string());
+    }
+    let c = &pass.commands[first];
     let x = c.buffers[0];
-    let before = last.checked_sub(1).filter(|before| {
-        let norm = &pass.commands[*before];
-        norm.op == Op::Norm && norm.buffers[..2] == [x; 2]
-    });
     let read = accesses(c).into_iter().find(|one| one.at == x);
     let Some(Extent::Rows { width, stride }) = read.map(|one| one.extent) else {
         return Err(format!("{} leaves hidden states", c.op.name()));
     };
     Ok(Some(Tap {
-        commands: before.unwrap_or(last)..last + 1,
+        commands: first..first + count,
         x,
         n: width as u32,
         stride: stride as u32,

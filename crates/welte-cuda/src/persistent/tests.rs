@@ -940,11 +940,45 @@ fn a_draft_head_reads_copies_within_the_exchange() {
             [5, 33, 63]
         );
     }
-    // A vector of which blocks have copies of their own is not there.
+    // What a drafter of blocks stores is launched, too.
+    let mut stores = made.clone();
+    let pass = &mut stores.passes[0];
+    let join = pass
+        .commands
+        .iter()
+        .position(|c| c.part == ModelPart::Draft);
+    let join = join.unwrap();
+    let joined = pass.commands[join].buffers[1];
+    let norm = params::Norm {
+        dim: LLAMA_8B.dim,
+        groups: 1,
+        eps: 1e-5,
+        x_stride: LLAMA_8B.dim,
+        y_stride: LLAMA_8B.dim,
+    };
+    let norm = Command {
+        part: ModelPart::Draft,
+        ..Command::new(
+            Op::Norm,
+            Format::F32,
+            &[NO_WEIGHT],
+            &[joined; 2],
+            norm.words(),
+        )
+    };
+    pass.commands.insert(join + 1, norm);
+    pass.labels.push(String::new());
+    for way in WAYS {
+        let (before, after) = (way(&made, &h200()).unwrap(), way(&stores, &h200()).unwrap());
+        assert_eq!(after.tap.as_ref().unwrap().commands, join..join + 2);
+        assert_eq!(after.program.len(), before.program.len());
+        assert!(!after.commands.contains(&(join + 1)));
+    }
+    // Nothing joins the copies.
     let mut other = made.clone();
     let command = &mut other.passes[0].commands;
     command.retain(|c| c.op != Op::Matmul);
     other.passes[0].labels.pop();
     let why = one_row(&other, &h200()).unwrap_err();
-    assert!(why.contains("several"), "{why}");
+    assert!(why.contains("without hidden states"), "{why}");
 }

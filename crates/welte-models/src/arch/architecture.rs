@@ -124,7 +124,7 @@ impl StateSizes {
 }
 
 /// The window of each layer, if the configuration lists the attention type of each layer.
-pub(super) fn layer_types(
+pub(crate) fn layer_types(
     keys: &Keys<'_>,
     layers: u32,
     window: u32,
@@ -146,6 +146,24 @@ pub(super) fn layer_types(
         )),
     });
     each.collect::<Result<_, _>>().map(Some)
+}
+
+/// Windows as GGUF files list them: a boolean for each layer.
+pub(crate) fn window_pattern(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Vec<u32>, Error> {
+    let pattern = keys.name("attention.sliding_window_pattern", "");
+    let Some(Value::Array(list)) = keys.value(&pattern) else {
+        return Err(keys.error(&pattern, "is missing or not a list"));
+    };
+    if list.len() != layers as usize {
+        let problem = format!("has {} entries for {layers} layers", list.len());
+        return Err(keys.error(&pattern, problem));
+    }
+    let each = |value: &Value| match value {
+        Value::Bool(true) => Ok(window),
+        Value::Bool(false) => Ok(0),
+        _ => Err(keys.error(&pattern, "has an entry that is not a boolean")),
+    };
+    list.iter().map(each).collect()
 }
 
 /// Windows as `layer_types` lists them, otherwise in all layers except every `every`th. Without a window's size: none.

@@ -1,13 +1,12 @@
 //! Gemma 4: head sizes and numbers of key and value heads that differ by layer, layers that share keys and values, an
 //! embedding per layer, or experts beside a dense part.
 
-use super::architecture::{Architecture, layer_types};
+use super::architecture::{Architecture, layer_types, window_pattern};
 use super::gemma::{self, GEMMA3};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerRope, LayerShape, Rope, Scaling};
 use crate::weights::scalar_name;
 use crate::{Error, ModelSpec, names};
-use welte_formats::checkpoint::Value;
 use welte_table::Sections;
 
 pub(super) const GEMMA4: Architecture = Architecture {
@@ -74,11 +73,14 @@ fn begin(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     }
     spec.per_layer_width = per_layer_width(keys)?;
     // GGUF files do not say it. The larger models, which have no embeddings per layer, are so.
-    spec.reach_within_windows = if keys.is_gguf() {
+    let within_windows = if keys.is_gguf() {
         spec.per_layer_width == 0
     } else {
         said.is_some()
     };
+    if within_windows {
+        spec.causal_layers = spec.windows.iter().map(|window| *window == 0).collect();
+    }
     let scalar = scalar_name(keys.checkpoint.dialect(), 0);
     let scalar = names::resolve(keys.checkpoint, &scalar);
     spec.layer_scalars = keys.checkpoint.tensor(&scalar).is_some();
@@ -283,24 +285,10 @@ pub(super) fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     if let Some(list) = layer_types(keys, layers, window)? {
         return Ok(list);
     }
-    let pattern = keys.name("attention.sliding_window_pattern", "");
-    let list = match keys.value(&pattern) {
-        Some(Value::Array(list)) if keys.is_gguf() => list,
-        _ if keys.is_gguf() => return Err(keys.error(&pattern, "is missing or not a list")),
-        // Every sixth layer is full.
-        _ => {
-            let each = |i| if (i + 1) % 6 == 0 { 0 } else { window };
-            return Ok((0..layers).map(each).collect());
-        }
-    };
-    if list.len() != layers as usize {
-        let problem = format!("has {} entries for {layers} layers", list.len());
-        return Err(keys.error(&pattern, problem));
+    if keys.is_gguf() {
+        return window_pattern(keys, layers, window);
     }
-    let each = |value: &Value| match value {
-        Value::Bool(true) => Ok(window),
-        Value::Bool(false) => Ok(0),
-        _ => Err(keys.error(&pattern, "has an entry that is not a boolean")),
-    };
-    list.iter().map(each).collect()
+    // Every sixth layer is full.
+    let each = |i| if (i + 1) % 6 == 0 { 0 } else { window };
+    Ok((0..layers).map(each).collect())
 }

@@ -37,7 +37,7 @@ mod seed_oss;
 mod smollm3;
 mod starcoder2;
 
-pub(crate) use architecture::Architecture;
+pub(crate) use architecture::{Architecture, layer_types, window_pattern};
 pub(crate) use gemma4::GEMMA4_ASSISTANT;
 
 use crate::Error;
@@ -139,8 +139,6 @@ impl Architecture {
             "deepseek_vl_v2" if keys.bool("use_mla")? == Some(false) => Some("deepseek"),
             _ => keys.text("text_config.model_type")?,
         };
-        // Their language model is none by itself.
-        let text = text.filter(|_| !is_drafter(said));
         match known(said).or_else(|| known(text?)) {
             Some(a) => Ok((a, said.to_string())),
             None => Err(unsupported(checkpoint, said)),
@@ -159,22 +157,9 @@ fn minicpm_v(keys: &Keys<'_>) -> Result<&'static str, Error> {
         .ok_or_else(|| keys.error("version", problem))
 }
 
-/// True if checkpoints with this name draft for others.
-fn is_drafter(name: &str) -> bool {
-    let names = GEMMA4_ASSISTANT.gguf.iter();
-    names
-        .chain(GEMMA4_ASSISTANT.hugging_face)
-        .any(|n| *n == name)
-}
-
 pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {
     if name == crate::speech::ARCHITECTURE {
         return Error::Speech {
-            origin: checkpoint.origin().into(),
-        };
-    }
-    if is_drafter(name) {
-        return Error::Drafter {
             origin: checkpoint.origin().into(),
         };
     }

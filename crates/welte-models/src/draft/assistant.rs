@@ -82,7 +82,9 @@ pub(super) fn read_assistant(model: &ModelSpec, head: &dyn Checkpoint) -> Result
     Ok(DraftSpec {
         spec,
         names: DraftNames::default(),
+        taps: None,
         eagle: None,
+        block: None,
         assistant: Some(Assistant {
             sources,
             down,

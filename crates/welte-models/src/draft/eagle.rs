@@ -1,48 +1,13 @@
 //! EAGLE-3 heads: directories of SGLang, vLLM and Speculators, and GGUF files of llama.cpp.
 
-use super::{DraftNames, DraftSpec, Eagle};
+use super::{DraftNames, DraftSpec, Eagle, Placed, Taps, taps};
 use crate::arch::Architecture;
 use crate::keys::Keys;
 use crate::names::weight;
 use crate::read::read;
 use crate::{Error, ModelSpec};
-use std::borrow::Cow;
-use welte_formats::checkpoint::{
-    Checkpoint, Dialect, Error as FormatError, Metadata, TensorInfo, Value,
-};
-use welte_formats::{DRAFT, Overlay};
-
-/// A head with a place for the model's embedding, without which no spec is read. Keys of Speculators lie in a section.
-struct Head<'a> {
-    base: &'a dyn Checkpoint,
-    metadata: Metadata,
-    embedding: TensorInfo,
-}
-
-impl Overlay for Head<'_> {
-    fn base(&self) -> &dyn Checkpoint {
-        self.base
-    }
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        if name == self.embedding.name {
-            return Some(&self.embedding);
-        }
-        self.base.tensor(name)
-    }
-    fn rows(
-        &self,
-        tensor: &TensorInfo,
-        first: usize,
-        rows: usize,
-    ) -> Result<Cow<'_, [u8]>, FormatError> {
-        self.base.rows(tensor, first, rows)
-    }
-}
-
-const SECTION: &str = "transformer_layer_config.";
+use welte_formats::DRAFT;
+use welte_formats::checkpoint::{Checkpoint, Dialect};
 
 /// Reads the head of a model, whose own layers must be `plain`.
 pub(super) fn read_eagle(
@@ -59,23 +24,7 @@ pub(super) fn read_eagle(
     let arch = Architecture::by_name("llama")
         .ok_or_else(|| keys.error("general.architecture", "needs the architecture 'llama'"))?;
     let names = arch.names(head.dialect());
-    let mut metadata = head.metadata().clone();
-    for (key, value) in head.metadata() {
-        if let Some(key) = key.strip_prefix(SECTION) {
-            metadata.entry(key.to_string()).or_insert(value.clone());
-        }
-    }
-    let placed = Head {
-        base: head,
-        metadata,
-        embedding: TensorInfo {
-            name: weight(names.embed, 0),
-            format: welte_table::Format::F32,
-            n: model.vocab as usize,
-            k: model.dim as usize,
-            stack: 1,
-        },
-    };
+    let placed = Placed::new(head, weight(names.embed, 0), (model.vocab, model.dim));
     let mut spec = read(&placed, arch, "eagle3")?;
     let gguf = head.dialect() == Dialect::Gguf;
     let own = names_of(head);
@@ -94,7 +43,20 @@ pub(super) fn read_eagle(
         );
         return refused(&keys.name("embedding_length", "hidden_size"), problem);
     }
-    let taps = taps(model, &keys)?;
+    // SGLang's section names layers whose outputs it reads.
+    let lists = [
+        (
+            keys.name("target_layers", "eagle_aux_hidden_state_layer_ids"),
+            0,
+        ),
+        (
+            "eagle_config.eagle_aux_hidden_state_layer_ids".to_string(),
+            1,
+        ),
+    ];
+    let all = model.layers;
+    let layers = taps(model, &keys, &lists)?
+        .unwrap_or_else(|| vec![2.min(all), all / 2, all.saturating_sub(3)]);
     let norm = if gguf {
         "enc.output_norm"
     } else {
@@ -102,11 +64,12 @@ pub(super) fn read_eagle(
     };
     let norm = format!("{DRAFT}{norm}");
     let flag = |name: &str| Ok::<bool, Error>(keys.bool(&keys.name(name, name))?.unwrap_or(false));
+    let taps = Taps {
+        layers,
+        norm: flag("norm_before_fc")?.then_some(norm),
+    };
     let eagle = Eagle {
-        tap_norm: flag("norm_before_fc")?.then_some(norm),
         adds_to_norm: flag("norm_before_residual")?,
-        vocab: model.vocab,
-        taps,
         names,
     };
     spec.vocab = match known(&own.head) {
@@ -123,8 +86,10 @@ pub(super) fn read_eagle(
     Ok(DraftSpec {
         spec,
         names: own,
+        taps: Some(taps),
         eagle: Some(eagle),
         assistant: None,
+        block: None,
     })
 }
 
@@ -156,32 +121,4 @@ fn names_of(head: &dyn Checkpoint) -> DraftNames {
         head: own("lm_head"),
         layer,
     }
-}
-
-/// The layers of the model whose inputs the head reads. SGLang's section names layers whose outputs it reads.
-fn taps(model: &ModelSpec, keys: &Keys<'_>) -> Result<Vec<u32>, Error> {
-    let layers = model.layers;
-    let key = keys.name("target_layers", "eagle_aux_hidden_state_layer_ids");
-    let nested = "eagle_config.eagle_aux_hidden_state_layer_ids".to_string();
-    let found = [(key, 0), (nested, 1)];
-    let found = found.iter().find_map(|(key, ahead)| match keys.value(key) {
-        Some(Value::Array(list)) if !list.is_empty() => Some((key, *ahead, list)),
-        _ => None,
-    });
-    let Some((key, ahead, list)) = found else {
-        return Ok(vec![2.min(layers), layers / 2, layers.saturating_sub(3)]);
-    };
-    let number = |value: &Value| {
-        let number = match value {
-            Value::U64(n) => u32::try_from(*n).ok(),
-            Value::I64(n) => u32::try_from(*n).ok(),
-            _ => None,
-        };
-        let number = number.and_then(|n| n.checked_add(ahead));
-        let problem = || format!("must name layers of the model, which has {layers}");
-        number
-            .filter(|n| *n <= layers)
-            .ok_or_else(|| keys.error(key, problem()))
-    };
-    list.iter().map(number).collect()
 }

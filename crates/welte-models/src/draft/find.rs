@@ -1,14 +1,16 @@
 //! Finds the draft layer of a checkpoint.
 
-use super::{DraftNames, DraftSpec, assistant, eagle};
+use super::{DraftNames, DraftSpec, assistant, block, eagle};
 use crate::names::resolve;
 use crate::{Error, LayerKind, LayerRope, ModelSpec};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-/// True if a checkpoint drafts for a model, and is none itself: an EAGLE-3 head, or a drafter of Gemma 4.
+/// True if a checkpoint drafts for a model, and is none itself: an EAGLE-3 head, a drafter of Gemma 4, or one of blocks.
 pub fn is_draft_head(checkpoint: &dyn Checkpoint) -> bool {
     let has = |name: &str| checkpoint.tensor(name).is_some();
-    assistant::is_assistant(checkpoint) || has("fc.weight") && !has("model.norm.weight")
+    assistant::is_assistant(checkpoint)
+        || block::is_block_drafter(checkpoint)
+        || has("fc.weight") && !has("model.norm.weight")
 }
 
 impl DraftNames {
@@ -80,6 +82,17 @@ impl ModelSpec {
         matches!(self.draft(checkpoint), Ok(Some(_)))
     }
 
+    /// What the checkpoint has to guess for the model, in words for a person.
+    pub fn draft_kind(&self, checkpoint: &dyn Checkpoint) -> Option<String> {
+        let draft = self.draft(checkpoint).ok().flatten()?;
+        Some(match (&draft.eagle, &draft.assistant, &draft.block) {
+            (Some(_), ..) => "EAGLE-3".to_string(),
+            (_, Some(_), _) => "drafter of Gemma 4".to_string(),
+            (.., Some(drafter)) => format!("DFlash, blocks of {}", drafter.block.size),
+            _ => "multi-token prediction".to_string(),
+        })
+    }
+
     /// The first of the checkpoint's draft layers. It has the shape of the layers with attention and, if there are any, experts.
     pub(crate) fn draft(&self, checkpoint: &dyn Checkpoint) -> Result<Option<DraftSpec>, Error> {
         // These parts follow the layer's number, which the draft layer has not.
@@ -92,6 +105,9 @@ impl ModelSpec {
         if let Some(head) = checkpoint.draft() {
             if assistant::is_assistant(head) {
                 return assistant::read_assistant(self, head).map(Some);
+            }
+            if block::is_block_drafter(head) {
+                return block::read_block(self, head).map(Some);
             }
             return eagle::read_eagle(self, head, plain).map(Some);
         }
@@ -113,8 +129,10 @@ impl ModelSpec {
         Ok(Some(DraftSpec {
             spec,
             names,
+            taps: None,
             eagle: None,
             assistant: None,
+            block: None,
         }))
     }
 }

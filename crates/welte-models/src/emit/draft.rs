@@ -1,7 +1,7 @@
 //! The draft pass, and the hidden states that it reads.
 
 use super::Emitter;
-use crate::weights::{DraftWeights, Layer};
+use crate::weights::{DraftWeights, Layer, Weights};
 use crate::{ModelSpec, NormKind};
 use welte_table::{BufferRef, ModelPart, NO_WEIGHT, Op, Pass, PassKind, params as p};
 
@@ -17,18 +17,18 @@ pub(crate) struct DraftPlaces {
 }
 
 impl Emitter<'_> {
-    /// Keeps the input of a layer for an EAGLE-3 head.
+    /// Keeps the input of a layer for a head that reads it.
     pub(super) fn capture(&mut self, kind: PassKind, layer: u32) {
         let draft = self.weights.draft.as_deref();
-        let eagle = draft.and_then(|draft| draft.eagle.as_ref());
-        let (Some(captured), Some(eagle)) = (self.places.captured, eagle) else {
+        let taps = draft.and_then(|draft| draft.taps.as_ref());
+        let (Some(captured), Some(taps)) = (self.places.captured, taps) else {
             return;
         };
         if kind == PassKind::Embed {
             return;
         }
-        let (dim, count) = (self.spec.dim, eagle.taps.len() as u32);
-        for (nth, _) in (0..).zip(&eagle.taps).filter(|(_, tap)| **tap == layer) {
+        let (dim, count) = (self.spec.dim, taps.layers.len() as u32);
+        for (nth, _) in (0..).zip(&taps.layers).filter(|(_, tap)| **tap == layer) {
             let place = super::at(captured, nth * dim);
             self.copy_rows("tap", dim, (self.set.x, dim), (place, count * dim));
         }
@@ -51,33 +51,169 @@ impl Emitter<'_> {
             .push(what, Op::Multiply, &[NO_WEIGHT], &[x, y], params.words());
     }
 
-    /// Leaves hidden states of all rows for the draft pass: the normed ones, or those that an EAGLE-3 head makes of its taps.
+    /// Leaves hidden states of all rows for the draft pass: the normed ones, or those that a head makes of its taps. A drafter of blocks
+    /// gets keys and values instead.
     pub(super) fn tap(&mut self) {
-        let Some(taps) = self.places.taps else {
+        let Some(place) = self.places.taps else {
             return;
         };
         let draft = self.weights.draft.as_deref();
-        let eagle = draft.and_then(|draft| Some((draft.join, draft.eagle.as_ref()?)));
-        let (Some((join, eagle)), Some(captured)) = (eagle, self.places.captured) else {
+        let joined = draft.and_then(|draft| Some((draft, draft.taps.as_ref()?)));
+        let (Some((draft, taps)), Some(captured)) = (joined, self.places.captured) else {
             if let Some(norm) = self.weights.final_norm {
-                self.norm("tap", norm, self.set.x, taps);
+                self.norm("tap", norm, self.set.x, place);
             }
             return;
         };
-        let k = eagle.taps.len() as u32 * self.spec.dim;
-        if let Some(norm) = eagle.tap_norm {
+        let k = taps.layers.len() as u32 * self.spec.dim;
+        if let Some(norm) = taps.norm {
             self.out
-                .norm("tap norm", (norm, true), (k, eagle.eps), [captured; 2]);
+                .norm("tap norm", (norm, true), (k, taps.eps), [captured; 2]);
         }
         let matmul = p::Matmul {
-            n: eagle.dim,
+            n: taps.dim,
             k,
             x_stride: k,
-            y_stride: eagle.dim,
+            y_stride: taps.dim,
         };
-        let buffers = [captured, taps];
+        let buffers = [captured, place];
+        let join = [draft.join];
         self.out
-            .push("join", Op::Matmul, &[join], &buffers, matmul.words());
+            .push("join", Op::Matmul, &join, &buffers, matmul.words());
+        if let Some(block) = &draft.block {
+            let size = (taps.dim, taps.eps);
+            self.out
+                .norm("tap norm", (block.hidden_norm, true), size, [place; 2]);
+            self.store(&draft.model, &block.spec, place);
+        }
+    }
+
+    /// Stores what the layers of a drafter of blocks make of hidden states: keys and values at the positions of the rows.
+    fn store(&mut self, weights: &Weights, spec: &ModelSpec, taps: BufferRef) {
+        let Some((stored, caches)) = self.places.stored else {
+            return;
+        };
+        let (kv_heads, head_dim, dim) = (spec.kv_heads, spec.head_dim, spec.dim);
+        let (q, kv) = (spec.heads * head_dim, kv_heads * head_dim);
+        let stride = 2 * kv;
+        for (layer, cache) in weights.layers.iter().zip(caches) {
+            let pieces = layer.qkv.iter().filter(|piece| piece.at >= q);
+            for piece in pieces {
+                let params = p::Matmul {
+                    n: piece.n,
+                    k: dim,
+                    x_stride: dim,
+                    y_stride: stride,
+                };
+                let buffers = [taps, super::at(stored, piece.at - q)];
+                let matrix = [piece.weight];
+                self.out
+                    .push("kv", Op::Matmul, &matrix, &buffers, params.words());
+            }
+            for piece in layer.qkv_bias.iter().filter(|piece| piece.at >= q) {
+                let params = p::Bias {
+                    n: piece.n,
+                    y_stride: stride,
+                };
+                let y = [super::at(stored, piece.at - q)];
+                self.out
+                    .push("kv bias", Op::Bias, &[piece.weight], &y, params.words());
+            }
+            if let Some(norm) = layer.k_norm {
+                let params = p::Norm {
+                    dim: head_dim,
+                    groups: kv_heads,
+                    eps: spec.eps,
+                    x_stride: stride,
+                    y_stride: stride,
+                };
+                self.out
+                    .push("key norm", Op::Norm, &[norm], &[stored; 2], params.words());
+            }
+            let constants = weights.rope_constants;
+            let params = p::Rope {
+                heads: kv_heads,
+                head_dim,
+                rot: spec.rope.rot,
+                interleaved: spec.rope.interleaved.into(),
+                magnitude: constants.magnitude,
+                y_stride: stride,
+                sections: spec.rope.sections_word(),
+            };
+            let freqs = [constants.freqs];
+            self.out
+                .push("rope", Op::Rope, &freqs, &[stored], params.words());
+            let params = p::KvAppend {
+                layer: cache.layer,
+                kv_heads,
+                head_dim,
+                k_stride: stride,
+                v_stride: stride,
+            };
+            let buffers = [stored, super::at(stored, kv), cache.buffer];
+            self.out
+                .push("append", Op::KvAppend, &[], &buffers, params.words());
+        }
+    }
+
+    /// The logits of chosen rows of blocks, which attend to each other and to what was stored. The emitter is that of the drafter alone.
+    pub(crate) fn block_pass(
+        mut self,
+        weights: &DraftWeights,
+        model: &ModelSpec,
+        places: DraftPlaces,
+        (rows, outputs): (u32, u32),
+    ) -> Pass {
+        let (set, dim) = (self.set, self.spec.dim);
+        let embed = p::Embed {
+            n: weights.vocab,
+            k: dim,
+            scale: model.embedding_scale,
+            x_stride: dim,
+        };
+        let table = [weights.model.embed];
+        let buffers = [self.places.tokens, set.x];
+        self.out
+            .push("embedding", Op::Embed, &table, &buffers, embed.words());
+        for (index, layer) in weights.model.layers.iter().enumerate() {
+            self.out.layer = Some(index as u32);
+            self.layer(index, layer);
+        }
+        self.out.layer = None;
+        self.out.part = ModelPart::Head;
+        let select = p::SelectRows {
+            n: dim,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        let buffers = [set.x, places.chosen];
+        self.out
+            .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+        self.guesses(weights, places, (rows, outputs))
+    }
+
+    /// The end of a draft pass: the logits of all tokens of the model.
+    fn guesses(
+        mut self,
+        weights: &DraftWeights,
+        places: DraftPlaces,
+        (rows, outputs): (u32, u32),
+    ) -> Pass {
+        let (mut width, mut result) = self.head(places.chosen);
+        if let Some(map) = weights.map {
+            let spread = p::Spread {
+                n: weights.vocab,
+                k: width,
+                x_stride: width,
+                y_stride: weights.vocab,
+            };
+            let buffers = [result, places.logits];
+            self.out
+                .push("all tokens", Op::Spread, &[map], &buffers, spread.words());
+            (width, result) = (weights.vocab, places.logits);
+        }
+        self.out
+            .pass(PassKind::Draft, (rows, outputs), (width, result))
     }
 
     /// `x = layer(join(norm(embedding), norm(tap)))` of all rows, then the logits of the chosen ones. Their normed hidden states
@@ -100,7 +236,7 @@ impl Emitter<'_> {
             None => (first, 2 * wide),
         };
         let embed = p::Embed {
-            n: eagle.map_or(spec.vocab, |eagle| eagle.vocab),
+            n: weights.vocab,
             k: wide,
             scale: model.embedding_scale / model.residual_scale,
             x_stride: stride,
@@ -157,6 +293,7 @@ impl Emitter<'_> {
         let buffers = [set.x, places.chosen];
         self.out
             .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+        // The head norms once more: a product that took this norm over would leave nothing at `taps`.
         match (eagle, weights.up, weights.model.final_norm) {
             (_, Some(up), Some(norm)) => {
                 self.norm("tap norm", norm, places.chosen, set.norm);
@@ -173,21 +310,7 @@ impl Emitter<'_> {
             (None, _, Some(norm)) => self.norm("tap", norm, places.chosen, taps),
             _ => self.copy_rows("tap", dim, (places.chosen, dim), (taps, dim)),
         }
-        let (mut width, mut result) = self.head(places.chosen);
-        if let Some((map, vocab)) = eagle.and_then(|eagle| Some((eagle.map?, eagle.vocab))) {
-            let spread = p::Spread {
-                n: vocab,
-                k: width,
-                x_stride: width,
-                y_stride: vocab,
-            };
-            let buffers = [result, places.logits];
-            self.out
-                .push("all tokens", Op::Spread, &[map], &buffers, spread.words());
-            (width, result) = (vocab, places.logits);
-        }
-        self.out
-            .pass(PassKind::Draft, (rows, outputs), (width, result))
+        self.guesses(weights, places, (rows, outputs))
     }
 
     /// x += attention of the rows at `joined`, then the feed-forward part.

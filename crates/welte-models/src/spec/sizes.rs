@@ -40,6 +40,11 @@ impl ModelSpec {
         self.kv_sources.get(layer).map_or(layer, |i| *i as usize)
     }
 
+    /// True if features that attend to each other do so in layers with windows only.
+    pub fn reaches_within_windows(&self) -> bool {
+        self.causal_layers.contains(&true)
+    }
+
     /// What mixes positions in a layer.
     pub(crate) fn kind(&self, layer: u32) -> LayerKind {
         let kind = self.layer_kinds.get(layer as usize).copied();

@@ -210,6 +210,7 @@ fn decoder(
         tokens: tokens.buffer,
         features: features.buffer,
         adapters: None,
+        block: None,
         passes,
     };
     cost::fill(&mut program);

@@ -65,6 +65,8 @@ pub(crate) struct Collector<'a> {
     used: HashSet<String>,
     /// What the names of layer 0 begin with while the weights of a draft layer are collected.
     pub(crate) draft: Option<String>,
+    /// Queries are not joined with keys and values.
+    pub(crate) keys_apart: bool,
 }
 
 impl Collector<'_> {
@@ -74,6 +76,7 @@ impl Collector<'_> {
             list: Vec::new(),
             used: HashSet::new(),
             draft: None,
+            keys_apart: false,
         }
     }
 
@@ -363,6 +366,24 @@ impl Collector<'_> {
         Ok(pieces)
     }
 
+    /// The same for the first rows, and for those after them apart.
+    pub(crate) fn keys_apart_rows(
+        &mut self,
+        label: &str,
+        rows: &[Rows],
+        k: u32,
+    ) -> Result<Vec<OutputPart>, Error> {
+        let (queries, rest) = rows.split_at(rows.len().min(1));
+        let mut pieces = self.joined_rows(label, queries, k)?;
+        let at = queries.iter().map(|rows| rows.rows).sum::<u32>();
+        let rest = self.joined_rows(&format!("{label} after queries"), rest, k)?;
+        pieces.extend(rest.into_iter().map(|piece| OutputPart {
+            at: at + piece.at,
+            ..piece
+        }));
+        Ok(pieces)
+    }
+
     /// Biases of neighbouring outputs. Adjacent ones become one vector.
     pub(crate) fn biases(
         &mut self,
@@ -384,6 +405,16 @@ impl Collector<'_> {
             at += n;
         }
         Ok(pieces)
+    }
+
+    /// Refuses tensors of a head that drafts which no command uses, but for `spare`.
+    pub(crate) fn refuse_unused_of_head(&self, what: &str, spare: &[&str]) -> Result<(), Error> {
+        let known = |t: &&TensorInfo| self.used.contains(&t.name) || spare.contains(&&*t.name);
+        let mut others = self.checkpoint.tensors().iter().filter(|t| !known(t));
+        match others.find(|t| !names::is_leftover(&t.name)) {
+            Some(t) => Err(self.fault(&t.name, format!("is not part of {what}"))),
+            None => Ok(()),
+        }
     }
 
     /// Refuses tensors that no command uses: the model differs from its architecture.

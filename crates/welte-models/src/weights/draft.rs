@@ -1,8 +1,8 @@
 //! The weights of a model's own draft layer.
 
-use super::layer::{DraftWeights, EagleWeights, Layer, Weights, layer};
-use super::{Collector, NormWeights, RopeConstants, Rows};
-use crate::draft::{Assistant, DraftSpec, Eagle, draft_tokens};
+use super::layer::{BlockWeights, DraftWeights, EagleWeights, Layer, TapWeights, Weights, layer};
+use super::{Collector, NormWeights, OutputPart, RopeConstants, Rows};
+use crate::draft::{Assistant, BlockDraft, DraftSpec, Eagle, Placed, draft_tokens};
 use crate::names::{Names, weight};
 use crate::weights::EncoderWeights;
 use crate::{Error, ModelSpec};
@@ -17,8 +17,10 @@ pub(crate) struct Shared {
     pub(crate) final_norm: Option<NormWeights>,
     /// Of all layers, and of windowed ones.
     pub(crate) ropes: [RopeConstants; 2],
-    /// Width of the model's stream.
+    pub(crate) head_bias: Vec<OutputPart>,
+    /// Width of the model's stream, and its tokens.
     pub(crate) dim: u32,
+    pub(crate) vocab: u32,
     /// The most positions.
     pub(crate) context: u32,
 }
@@ -36,14 +38,17 @@ pub(super) fn collect(
     if let (Some(assistant), Some(head)) = (&draft.assistant, c.checkpoint.draft()) {
         return assistant_weights(c, &draft.spec, assistant, head, shared);
     }
+    if let (Some(block), Some(head)) = (&draft.block, c.checkpoint.draft()) {
+        return block_weights(c, draft, block, head, shared);
+    }
     let (spec, own) = (&draft.spec, &draft.names);
     let norm = |c: &mut Collector<'_>, what: &str, name: &str| {
         c.norm(&format!("draft {what}"), name, 0, spec)
     };
     let embedding_norm = norm(c, "embedding norm", &own.embedding_norm)?;
     let hidden_norm = norm(c, "hidden norm", &own.hidden_norm)?;
-    let joined = match &draft.eagle {
-        Some(eagle) => eagle.taps.len() as u32 * shared.dim,
+    let joined = match &draft.taps {
+        Some(taps) => taps.layers.len() as u32 * shared.dim,
         None => 2 * spec.dim,
     };
     let join = c.matrix(
@@ -76,10 +81,10 @@ pub(super) fn collect(
         }
         _ => shared.ropes,
     };
-    let eagle = match &draft.eagle {
-        Some(eagle) => Some(EagleWeights {
-            taps: eagle.taps.clone(),
-            tap_norm: match &eagle.tap_norm {
+    let taps = match &draft.taps {
+        Some(taps) => Some(TapWeights {
+            layers: taps.layers.clone(),
+            norm: match &taps.norm {
                 Some(name) => {
                     let tensor = [(format!("{name}.weight"), joined)];
                     let weight = c.vector("draft tap norm", &tensor, 0.0)?;
@@ -87,34 +92,23 @@ pub(super) fn collect(
                 }
                 None => None,
             },
-            adds_to_norm: eagle.adds_to_norm,
             dim: spec.dim,
             eps: spec.eps,
-            vocab: eagle.vocab,
-            map: map(c, spec.vocab, eagle.vocab)?,
         }),
         None => None,
     };
-    let all = eagle.as_ref().map_or(spec.vocab, |eagle| eagle.vocab);
-    let mut table = |what: &str, name: &str, rows: u32, usage: Usage, model: WeightId| {
-        let name = format!("{name}.weight");
-        if !c.has(&name) {
-            return Ok(model);
-        }
-        let tensor = c.tensor(&name, rows, spec.dim)?;
-        // Files of several exporters repeat the model's own table.
-        if is_copy(c.checkpoint, &c.list[model as usize], &tensor.name) {
-            return Ok(model);
-        }
-        c.matrix(&format!("draft {what}"), usage, &name, rows, spec.dim)
-    };
-    let embed = table("embedding", &own.embed, all, Usage::Lookup, shared.embed)?;
-    let head = table("head", &own.head, spec.vocab, Usage::Matrix, shared.head)?;
+    let (embed, head) = tables_of(c, draft, &shared)?;
     Ok(DraftWeights {
         norms: Some([embedding_norm, hidden_norm]),
         join,
+        taps,
         up: None,
-        eagle,
+        eagle: draft.eagle.as_ref().map(|eagle| EagleWeights {
+            adds_to_norm: eagle.adds_to_norm,
+        }),
+        block: None,
+        vocab: shared.vocab,
+        map: map(c, spec.vocab, shared.vocab)?,
         model: Weights {
             embed,
             rope_constants: ropes[0],
@@ -130,6 +124,37 @@ pub(super) fn collect(
             draft: None,
         },
     })
+}
+
+/// The embedding and the head: the model's, unless the checkpoint has others.
+fn tables_of(
+    c: &mut Collector<'_>,
+    draft: &DraftSpec,
+    shared: &Shared,
+) -> Result<(WeightId, WeightId), Error> {
+    let (spec, own) = (&draft.spec, &draft.names);
+    let mut table = |what: &str, name: &str, rows: u32, usage: Usage, model: WeightId| {
+        let name = format!("{name}.weight");
+        if !c.has(&name) {
+            return Ok(model);
+        }
+        let tensor = c.tensor(&name, rows, spec.dim)?;
+        // Files of several exporters repeat the model's own table.
+        if is_copy(c.checkpoint, &c.list[model as usize], &tensor.name) {
+            return Ok(model);
+        }
+        c.matrix(&format!("draft {what}"), usage, &name, rows, spec.dim)
+    };
+    Ok((
+        table(
+            "embedding",
+            &own.embed,
+            shared.vocab,
+            Usage::Lookup,
+            shared.embed,
+        )?,
+        table("head", &own.head, spec.vocab, Usage::Matrix, shared.head)?,
+    ))
 }
 
 /// Where the head has each of the model's tokens, if it knows a part of them.
@@ -195,19 +220,16 @@ fn assistant_weights(
         own.rope_constants(what, rope.unwrap_or(&spec.rope), shared.context)
     });
     let [rope_constants, local_rope_constants] = ropes;
-    for weight in &mut own.list[first..] {
-        weight.name.insert_str(0, "draft ");
-        if let Source::Parts(parts) | Source::Transposed(parts) = &mut weight.source {
-            let tensors = parts.iter_mut().map(|part| &mut part.tensor);
-            tensors.for_each(|name| name.insert_str(0, DRAFT));
-        }
-    }
-    c.list = own.list;
+    c.list = of_draft(own.list, first);
     Ok(DraftWeights {
         norms: None,
         join,
+        taps: None,
         up: Some(up),
         eagle: None,
+        block: None,
+        vocab: spec.vocab,
+        map: None,
         model: Weights {
             embed: shared.embed,
             rope_constants: rope_constants?,
@@ -224,6 +246,90 @@ fn assistant_weights(
         },
     })
 }
+
+/// Weights of which those from `first` on come from a draft head's own checkpoint.
+fn of_draft(mut list: Vec<WeightSpec>, first: usize) -> Vec<WeightSpec> {
+    for weight in &mut list[first..] {
+        weight.name.insert_str(0, "draft ");
+        if let Source::Parts(parts) | Source::Transposed(parts) = &mut weight.source {
+            let tensors = parts.iter_mut().map(|part| &mut part.tensor);
+            tensors.for_each(|name| name.insert_str(0, DRAFT));
+        }
+    }
+    list
+}
+
+/// The weights of a drafter of blocks, which has a checkpoint of its own and shares the model's embedding and head.
+fn block_weights(
+    c: &mut Collector<'_>,
+    draft: &DraftSpec,
+    block: &BlockDraft,
+    head: &dyn Checkpoint,
+    shared: Shared,
+) -> Result<DraftWeights, Error> {
+    let (spec, names, dim) = (&draft.spec, block.names, draft.spec.dim);
+    let embedding = weight(names.embed, 0);
+    let placed = Placed::new(head, embedding.clone(), (shared.vocab, shared.dim));
+    let mut own = Collector::new(&placed);
+    own.list = std::mem::take(&mut c.list);
+    own.keys_apart = true;
+    let first = own.list.len();
+    let tapped = draft.taps.as_ref().map_or(&[][..], |taps| &taps.layers);
+    let joined = tapped.len() as u32 * shared.dim;
+    let join = own.matrix("join", Usage::Matrix, "fc.weight", dim, joined)?;
+    let hidden_norm = own.norm("hidden norm", block.hidden_norm, 0, spec)?;
+    let layers = (0..spec.layers).map(|i| layer(&mut own, spec, names, i));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let final_norm = Some(own.norm("head norm", names.final_norm, 0, spec)?);
+    let rope = own.rope_constants("rope frequencies", &spec.rope, shared.context)?;
+    let tables = [&draft.names.embed, &draft.names.head];
+    let [embed, table] = tables.map(|name| format!("{}.weight", name.trim_start_matches(DRAFT)));
+    let factors = weight(names.rope_factors, 0);
+    let spare = [&embed, &table, TOKEN_MAP, KNOWN_TOKENS, &factors];
+    own.refuse_unused_of_head("a DFlash drafter", &spare)?;
+    c.list = of_draft(own.list, first);
+    let (embed, head) = tables_of(c, draft, &shared)?;
+    Ok(DraftWeights {
+        norms: None,
+        join,
+        taps: Some(TapWeights {
+            layers: tapped.to_vec(),
+            norm: None,
+            dim,
+            eps: spec.eps,
+        }),
+        up: None,
+        eagle: None,
+        block: Some(BlockWeights {
+            hidden_norm,
+            spec: spec.clone(),
+        }),
+        vocab: shared.vocab,
+        map: map(c, spec.vocab, shared.vocab)?,
+        model: Weights {
+            embed,
+            rope_constants: rope,
+            local_rope_constants: rope,
+            per_layer: None,
+            altup: None,
+            layers,
+            final_norm,
+            head,
+            scores: None,
+            encoder: EncoderWeights::default(),
+            // That of the model's own head.
+            head_bias: shared
+                .head_bias
+                .into_iter()
+                .filter(|_| head == shared.head)
+                .collect(),
+            draft: None,
+        },
+    })
+}
+
+/// In directories: which tokens a head knows, once more.
+const KNOWN_TOKENS: &str = "t2d";
 
 /// The layer of an EAGLE-3 head, whose queries, keys and values are made of an embedding and a hidden state side by side.
 fn eagle_layer(c: &mut Collector<'_>, draft: &DraftSpec, eagle: &Eagle) -> Result<Layer, Error> {

@@ -74,29 +74,43 @@ pub(crate) struct DraftWeights {
     pub(crate) model: Weights,
     /// The norms of what the embedding yields and of the hidden state that it reads.
     pub(crate) norms: Option<[NormWeights; 2]>,
-    /// From both, one after the other, to the stream. Of EAGLE-3: from the taps to the hidden state.
+    /// From both, one after the other, to the stream. With taps: from these to a hidden state.
     pub(crate) join: WeightId,
+    pub(crate) taps: Option<TapWeights>,
     /// From an assistant's hidden state to the width of the model's.
     pub(crate) up: Option<WeightId>,
     pub(crate) eagle: Option<EagleWeights>,
-}
-
-/// What only EAGLE-3 has.
-pub(crate) struct EagleWeights {
-    /// Layers of the model whose inputs are joined.
-    pub(crate) taps: Vec<u32>,
-    /// Their norm.
-    pub(crate) tap_norm: Option<NormWeights>,
-    /// The layer adds to the normed hidden state.
-    pub(crate) adds_to_norm: bool,
-    /// Width of a hidden state.
-    pub(crate) dim: u32,
-    /// The epsilon of its norms.
-    pub(crate) eps: f32,
+    pub(crate) block: Option<BlockWeights>,
     /// Tokens of the model.
     pub(crate) vocab: u32,
     /// Where the head has each of them, if it knows a part.
     pub(crate) map: Option<WeightId>,
+}
+
+/// What joins hidden states of several layers of the model.
+pub(crate) struct TapWeights {
+    /// Layers of the model whose inputs they are.
+    pub(crate) layers: Vec<u32>,
+    /// Their norm.
+    pub(crate) norm: Option<NormWeights>,
+    /// Width of the result.
+    pub(crate) dim: u32,
+    /// The epsilon of norms.
+    pub(crate) eps: f32,
+}
+
+/// What only EAGLE-3 has.
+pub(crate) struct EagleWeights {
+    /// The layer adds to the normed hidden state.
+    pub(crate) adds_to_norm: bool,
+}
+
+/// What only drafters of blocks have. In their layers keys and values are pieces apart from queries.
+pub(crate) struct BlockWeights {
+    /// The norm of the joined taps.
+    pub(crate) hidden_norm: NormWeights,
+    /// The drafter as a model.
+    pub(crate) spec: ModelSpec,
 }
 
 /// Collects the weights of a layer.
@@ -181,7 +195,10 @@ pub(super) fn layer(
             "attention norm",
             names.attn_norm,
         )?,
-        qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
+        qkv: match c.keys_apart {
+            true => c.keys_apart_rows(&label("qkv"), &qkv, dim)?,
+            false => c.joined_rows(&label("qkv"), &qkv, dim)?,
+        },
         qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,

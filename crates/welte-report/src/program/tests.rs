@@ -165,6 +165,7 @@ fn program() -> Program {
         tokens: TOKENS,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: vec![
             pass(PassKind::Decode, 16, 16, layers),
             pass(PassKind::Prompt, 512, 1, vec![(None, "head", head())]),

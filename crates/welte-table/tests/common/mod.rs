@@ -674,6 +674,7 @@ pub(crate) fn every_op() -> Program {
         tokens: TOKENS,
         features: FEATURES,
         adapters: None,
+        block: None,
         passes: vec![
             pass(PassKind::Decode, 3, 3, 10, decode()),
             pass(

@@ -268,7 +268,7 @@ fn of_media(options: &LoadOptions, spec: &ModelSpec, near: DeviceId) -> VisionOp
         },
         near: Some(near).filter(|id| !matches!(id.kind, "cpu" | "reference")),
         scale: spec.feature_scale(),
-        both_ways: spec.reach_within_windows,
+        both_ways: spec.reaches_within_windows(),
         threads: options.threads,
         cpus: options.cpus.clone(),
         most_features: most_features(options, spec),
@@ -280,7 +280,7 @@ fn of_media(options: &LoadOptions, spec: &ModelSpec, near: DeviceId) -> VisionOp
 fn most_features(options: &LoadOptions, spec: &ModelSpec) -> u32 {
     let most = options.features.min(VisionOptions::default().most_features);
     let windows = spec.windows.iter().copied().filter(|window| *window > 0);
-    let window = windows.min().filter(|_| spec.reach_within_windows);
+    let window = windows.min().filter(|_| spec.reaches_within_windows());
     window.map_or(most, |window| most.min(window))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use welte_device::{
-    Context, Error, Pick, Replay, Replaying, Role, SlotState, Step, StepOptions, Want,
+    Context, Error, Guesses, Pick, Replay, Replaying, Role, SlotState, Step, StepOptions, Want,
     draft_by_steps,
 };
 use welte_formats::quantize::{Quantisation, Recipe, quantize};
@@ -15,11 +15,11 @@ use welte_models::{AsGguf, CompileOptions};
 use welte_table::{Format, PassKind, Program, Row, Sampling, Source};
 
 /// The rounding of activations passes through the draft layer again with every guess.
-const MORE: f32 = 1.5;
+pub(super) const MORE: f32 = 1.5;
 /// Guesses after the first one at the end of each golden's prompt.
 const GUESSES: usize = 2;
 
-fn program(checkpoint: &dyn Checkpoint, target: &Target, slots: u32) -> Arc<Program> {
+pub(super) fn program(checkpoint: &dyn Checkpoint, target: &Target, slots: u32) -> Arc<Program> {
     let options = CompileOptions {
         context: 64,
         page: 16,
@@ -108,7 +108,7 @@ fn check(golden: &Golden, target: &Target) -> (f32, Option<Replaying>) {
 }
 
 /// A model with a head that drafts for it.
-fn with_head(model: &str, head: &str) -> Box<dyn Checkpoint> {
+pub(super) fn with_head(model: &str, head: &str) -> Box<dyn Checkpoint> {
     let [model, head] = [model, head].map(|name| {
         let golden = welte_goldens::Golden::new(name);
         welte_formats::open(golden.path()).expect("a checkpoint")
@@ -233,7 +233,10 @@ fn in_one_call(targets: &[Target]) {
                         |row: &Row| row.later((row.token() + 7) % 90, 0).shifted(stays.into());
                     let rows: Vec<Row> = all.iter().map(next).collect();
                     let mut step = Step {
-                        stays: stays.then_some(0),
+                        guesses: match stays {
+                            true => Guesses::Staying(0),
+                            false => Guesses::Moving,
+                        },
                         ..Step::default()
                     };
                     for rows in rows.chunk_by(|a, b| a.slot == b.slot) {

@@ -37,6 +37,7 @@ fn program() -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: Vec::new(),
     }
 }

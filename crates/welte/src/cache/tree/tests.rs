@@ -45,6 +45,7 @@ fn program(caches: Vec<CacheSpec>) -> Program {
         tokens: 0,
         features: welte_table::NO_BUFFER,
         adapters: None,
+        block: None,
         passes: Vec::new(),
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Speculator {
     chain: Curve,
     /// Steps that verify, by rows.
     round: Curve,
-    /// Seconds in which a guess is made.
+    /// Seconds in which a guess is made, or all of a round at once.
     guess: f64,
     /// Tokens since the last round.
     idle: usize,
@@ -55,6 +55,8 @@ pub(crate) struct Speculator {
     model: Option<DraftModel>,
     /// The model guesses with its own draft layer.
     own: bool,
+    /// It makes all guesses of a round at once.
+    at_once: bool,
     /// The most rows of a step.
     rows: usize,
     /// After a wrong guess, tokens are computed again: recurrent state cannot go back by itself.
@@ -75,6 +77,7 @@ impl Speculator {
             promised: Vec::with_capacity(rows),
             model: None,
             own: false,
+            at_once: false,
             rows,
             replays: false,
         }
@@ -87,7 +90,11 @@ impl Speculator {
         options: &EngineOptions,
     ) -> Result<Option<Speculator>, Error> {
         let rows = model.rows_of(model.inner.decode);
-        let mut speculator = Speculator::new(options.draft_max, rows);
+        let block = model.program().block;
+        let block = block.filter(|_| matches!(speculation, Speculation::Own));
+        let most = block.map_or(usize::MAX, |block| block.size as usize - 1);
+        let mut speculator = Speculator::new(options.draft_max.min(most), rows);
+        speculator.at_once = block.is_some();
         speculator.always = options.speculate_always;
         speculator.replays = !can_roll_back(model.program());
         speculator.own = matches!(speculation, Speculation::Own);
@@ -152,7 +159,7 @@ impl Speculator {
         }
         let is_trial = self.is_trial();
         if let Some(drafting) = drafting {
-            let each = drafting.as_secs_f64() / drafted as f64;
+            let each = drafting.as_secs_f64() / self.times(drafted);
             let before = if is_trial { 0.0 } else { self.guess };
             self.guess = costs::smoothed(before, each);
         }
@@ -197,6 +204,15 @@ impl Speculator {
         limit.min(remaining.saturating_sub(1))
     }
 
+    /// How many times the cost of a guess so many take.
+    fn times(&self, drafted: usize) -> f64 {
+        if self.at_once {
+            drafted.min(1) as f64
+        } else {
+            drafted as f64
+        }
+    }
+
     /// Tokens per second of a round with `rows` rows and `drafted` guesses in the longest draft, of which all are right with
     /// the probability `all_right`.
     fn speed(&self, expected: f64, rows: usize, drafted: usize, all_right: f64) -> f64 {
@@ -206,7 +222,7 @@ impl Speculator {
         let seconds = if self.is_trial() {
             self.round.hoped(rows)
         } else {
-            self.round.at(rows) + self.guess * drafted as f64
+            self.round.at(rows) + self.guess * self.times(drafted)
         };
         let again = if self.replays {
             (1.0 - all_right) * seconds
@@ -512,6 +528,10 @@ mod tests {
         // And as much again where tokens are computed again after a wrong guess.
         speculator.replays = true;
         assert!((speculator.speed(3.0, 5, 4, 0.5) - 1.0 / 1.5).abs() < 1e-9);
+        // Or all of its cost, if they are made at once.
+        speculator.at_once = true;
+        assert!((speculator.speed(3.0, 5, 4, 0.5) - 1.0).abs() < 1e-9);
+        speculator.at_once = false;
         speculator.verified(5, 0, Some(Duration::from_secs(9)), Duration::from_secs(1));
         assert!((speculator.guess - 0.5).abs() < 1e-9);
         assert!((speculator.plain(1) - 1.0).abs() < 1e-9);

@@ -1,9 +1,10 @@
 //! The model's own draft layer follows every step: it reads the hidden states of the step's rows and the tokens after them, and goes on
-//! from its own hidden states.
+//! from its own hidden states. A drafter of blocks has what it reads of them in its caches, so it runs for guesses only.
 
 use super::Scheduler;
 use super::own::Own;
 use super::work::{Work, pick};
+use crate::engine::pages::Pages;
 use crate::engine::sequence::Sequence;
 use welte_device::{Context, Error, Role, Want};
 use welte_table::{Input, Row};
@@ -44,8 +45,8 @@ impl Scheduler {
         };
         let begun = self.shared.clock.now();
         self.plan_own(context, &mut own);
-        if own.stays && own.step.picks.is_empty() {
-            // It has no keys and values that could be missed later.
+        if (own.stays || own.block.is_some()) && own.step.picks.is_empty() {
+            // No keys and values of it could be missed later.
             self.own = Some(own);
             return;
         }
@@ -57,33 +58,34 @@ impl Scheduler {
         }
         own.took = self.shared.clock.since(begun);
         // A few rows more take hardly longer.
-        own.only_guesses = self.step.rows.len() <= self.step.generated() + LOOK_BACK;
+        let few = self.step.rows.len() <= self.step.generated() + LOOK_BACK;
+        own.only_guesses = own.block.is_some() || few;
         self.own = Some(own);
     }
 
-    /// A row for each row of the step, and who is guessed for.
+    /// A row for each row of the step, and who is guessed for; or blocks for these.
     fn plan_own(&mut self, context: &mut dyn Context, own: &mut Own) {
-        own.step.clear();
-        own.open.clear();
-        own.wanted.clear();
-        own.step.stays = own.stays.then_some(0);
+        own.clear();
         // Who stays is where the token is that it reads.
         let ahead = u32::from(own.stays);
         let decodes = |s: &&Sequence| !s.is_filling() && s.end.is_none();
         let sequences = self.running.iter().filter(decodes).count();
-        let guesses = !self.step.is_mixed();
+        let guesses = own.block.is_some() || !self.step.is_mixed();
         let mut rest = &self.step.rows[..];
         for (span, owner) in self.step.spans.iter().zip(&self.owners) {
             let rows;
             (rows, rest) = rest.split_at(span.rows as usize);
             let sequence = &mut self.running[owner.at];
-            let follow = rows.iter().map(|row| Row {
-                input: sequence.input_after(row),
-                reach: row.position,
-                axes: row.axes.map(|axis| axis + ahead),
-                ..*row
-            });
-            let first = own.step.add(Role::Draft, follow).start;
+            let mut first = 0;
+            if own.block.is_none() {
+                let follow = rows.iter().map(|row| Row {
+                    input: sequence.input_after(row),
+                    reach: row.position,
+                    axes: row.axes.map(|axis| axis + ahead),
+                    ..*row
+                });
+                first = own.step.add(Role::Draft, follow).start;
+            }
             let last = |row: &Row| row.position as usize + 2 == sequence.tokens.len();
             let Some(at) = rows.iter().position(last).filter(|_| guesses) else {
                 continue;
@@ -95,6 +97,10 @@ impl Scheduler {
                 _ => 0,
             };
             if wanted == 0 {
+                continue;
+            }
+            if own.block.is_some() {
+                own.plan_block(&mut self.pages, context, (owner.at, sequence), wanted);
                 continue;
             }
             // A draft layer writes keys and values of its guesses, too.
@@ -128,6 +134,45 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+}
+
+impl Own {
+    /// Plans a block after the last token of a sequence, as far as there is room, and that so many of its masks guess.
+    fn plan_block(
+        &mut self,
+        pages: &mut Pages,
+        context: &mut dyn Context,
+        (at, sequence): (usize, &mut Sequence),
+        wanted: usize,
+    ) {
+        let (Some(block), Some(last)) = (self.block, sequence.tokens.last().copied()) else {
+            return;
+        };
+        let first = sequence.tokens.len() - 1;
+        let most = (self.rows - self.step.rows.len()).min(block.size as usize);
+        let end = (first + most).min(self.context);
+        // Its rows write keys and values, too.
+        let room = pages.reserve(context, sequence, end, false).unwrap_or(0);
+        let count = room.saturating_sub(first);
+        let wanted = wanted.min(count.saturating_sub(1));
+        let wanted = wanted.min(self.outputs - self.step.picks.len()) as u32;
+        if wanted == 0 {
+            return;
+        }
+        let reach = (first + count - 1) as u32;
+        let rows = (0..count as u32).map(|nth| {
+            let token = if nth == 0 { last } else { block.mask };
+            let row = Row::new(token, first as u32 + nth, sequence.slot);
+            Row { reach, ..row }
+        });
+        let begin = self.step.add(Role::Draft, rows).start;
+        for row in begin + 1..=begin + wanted {
+            let token = Want::Token { draft: None };
+            self.step.picks.push(pick(row, token));
+            self.open.push(at);
+            self.wanted.push(1);
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the model's own draft layer needs for its guesses.
 
 use std::time::Duration;
-use welte_device::{Context, Error, Step};
-use welte_table::Program;
+use welte_device::{Context, Error, Guesses, Step};
+use welte_table::{Block, PassKind, Program};
 
 /// What the draft layer needs.
 pub(super) struct Own {
@@ -19,13 +19,24 @@ pub(super) struct Own {
     pub(super) only_guesses: bool,
     /// Guesses stay at the position of their row.
     pub(super) stays: bool,
+    /// Or a block guesses at once.
+    pub(super) block: Option<Block>,
+    /// The most rows of a step, its most output rows, and the positions of a sequence.
+    pub(super) rows: usize,
+    pub(super) outputs: usize,
+    pub(super) context: usize,
 }
 
 impl Own {
     pub(super) fn new(program: &Program) -> Own {
         let rows = program.most_rows() as usize;
+        let pass = program.pass(PassKind::Draft).map(|at| &program.passes[at]);
         Own {
             stays: program.guesses_stay(),
+            block: program.block,
+            rows: pass.map_or(0, |pass| pass.rows as usize),
+            outputs: pass.map_or(0, |pass| pass.outputs as usize),
+            context: program.context as usize,
             step: Step::with_room(rows),
             open: Vec::with_capacity(rows),
             wanted: Vec::with_capacity(rows),
@@ -33,6 +44,18 @@ impl Own {
             took: Duration::ZERO,
             only_guesses: false,
         }
+    }
+
+    /// Forgets the step at hand.
+    pub(super) fn clear(&mut self) {
+        self.step.clear();
+        self.open.clear();
+        self.wanted.clear();
+        self.step.guesses = match self.block {
+            Some(_) => Guesses::Masked,
+            None if self.stays => Guesses::Staying(0),
+            None => Guesses::Moving,
+        };
     }
 
     /// Computes the step at hand and what follows from its guesses.
