@@ -173,7 +173,7 @@ impl Step {
         self.spans.extend_from_slice(&other.spans);
         self.rows.extend_from_slice(&other.rows);
         self.picks.extend_from_slice(&other.picks);
-        self.stays = other.stays;
+        self.guesses = other.guesses;
     }
 
     /// True if it has no rows.
