@@ -22,3 +22,12 @@ impl Arithmetic {
         }
     }
 }
+
+/// How the floats of an exchange between ranks travel: `ROUNDING` of `exchange.cu`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    #[default]
+    Whole = 0,
+    Bf16 = 1,
+    F16 = 2,
+}

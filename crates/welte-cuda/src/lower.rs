@@ -1,10 +1,9 @@
 //! Lowering: each command of a pass becomes one or a few kernels with resolved addresses.
 
 use crate::GpuInfo;
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, Rounding};
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
-use crate::ops::exchange::Rounding;
 use std::sync::Arc;
 use welte_table::{BufferRef, Format, NO_WEIGHT, Program, WeightId};
 

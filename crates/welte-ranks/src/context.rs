@@ -6,6 +6,7 @@ use crate::crew::{Crew, Job};
 use crate::dealt::Dealt;
 use crate::pages::{self, Heads};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use welte_device::timeline::{Span, Timeline};
@@ -201,9 +202,7 @@ impl Context for RanksContext {
         for rank in 0..self.seat.ranks() {
             let own = &mut part[..heads.bytes(rank, bytes.len())];
             read = read.and(self.with(rank, |context| context.read_page(cache, page, own)));
-            for (all, own_run) in heads.runs(rank, bytes.len()) {
-                bytes[all].copy_from_slice(&own[own_run]);
-            }
+            heads.gather(rank, own, bytes);
         }
         self.page = part;
         read
@@ -227,6 +226,58 @@ impl Context for RanksContext {
         }
         self.page = part;
         written
+    }
+
+    /// Each rank keeps its parts of pages.
+    fn make_shelf(&mut self, places: u32) -> Result<bool, Error> {
+        self.crew.check()?;
+        let mut all = true;
+        for rank in 0..self.seat.ranks() {
+            all &= self.with(rank, |context| context.make_shelf(places))?;
+        }
+        Ok(all)
+    }
+
+    fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
+        self.each(|context| context.shelve(place, pages))
+    }
+
+    fn fetch(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
+        self.each(|context| context.fetch(place, pages))
+    }
+
+    fn has_fetched(&mut self, wait: bool) -> Result<bool, Error> {
+        self.crew.check()?;
+        let mut all = true;
+        for rank in 0..self.seat.ranks() {
+            all &= self.with(rank, |context| context.has_fetched(wait))?;
+        }
+        Ok(all)
+    }
+
+    fn read_shelf(&mut self, range: Range<usize>, bytes: &mut [u8]) -> Result<(), Error> {
+        self.crew.check()?;
+        let whole = self.dealt.program.clone();
+        let (place, cache) = pages::on_shelf(&whole, &range)
+            .ok_or_else(|| Error::request(format!("bytes {range:?} of the shelf, not a page")))?;
+        let own_range = |program: &Program| pages::shelf_range(program, place, cache);
+        let wrong = || Error::request("pages of a rank that have no size");
+        let Some(heads) = self.heads[cache] else {
+            let own = own_range(self.first.program()).ok_or_else(wrong)?;
+            return self.first.read_shelf(own, bytes);
+        };
+        let mut part = std::mem::take(&mut self.page);
+        let mut read = Ok(());
+        for rank in 0..self.seat.ranks() {
+            let own = &mut part[..heads.bytes(rank, bytes.len())];
+            read = read.and(self.with(rank, |context| {
+                let range = own_range(context.program()).ok_or_else(wrong)?;
+                context.read_shelf(range, own)
+            }));
+            heads.gather(rank, own, bytes);
+        }
+        self.page = part;
+        read
     }
 
     fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {

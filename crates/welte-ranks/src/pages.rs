@@ -12,6 +12,23 @@ pub(crate) fn bytes(dealt: &Dealt) -> u64 {
     bytes.max().unwrap_or(0)
 }
 
+/// Where a page of a cache lies at a place of a [`Shelf`](welte_device::Shelf) of a program: pages of all caches follow each other.
+pub(crate) fn shelf_range(program: &Program, place: usize, cache: usize) -> Option<Range<usize>> {
+    let bytes = |cache: &CacheSpec| Some(cache.page_bytes(program.page)? as usize);
+    let sum = |caches: &[CacheSpec]| caches.iter().map(bytes).sum::<Option<usize>>();
+    let start = place * sum(&program.caches)? + sum(&program.caches[..cache])?;
+    Some(start..start + bytes(program.caches.get(cache)?)?)
+}
+
+/// The place and the cache whose page such a range is.
+pub(crate) fn on_shelf(program: &Program, range: &Range<usize>) -> Option<(usize, usize)> {
+    let all = shelf_range(program, 1, 0)?.start;
+    let place = range.start.checked_div(all)?;
+    let mut caches = 0..program.caches.len();
+    let cache = caches.find(|cache| shelf_range(program, place, *cache).as_ref() == Some(range));
+    Some((place, cache?))
+}
+
 /// A cache whose heads are dealt. Its bytes are runs of heads, layer by layer, keys and values apart, page by page.
 #[derive(Clone, Copy)]
 pub(crate) struct Heads {
@@ -66,6 +83,13 @@ impl Heads {
             let at = nth * run + first;
             (at..at + own, nth * own..(nth + 1) * own)
         })
+    }
+
+    /// Puts a rank's bytes among those of all.
+    pub(crate) fn gather(&self, rank: u32, own: &[u8], all: &mut [u8]) {
+        for (run, own_run) in self.runs(rank, all.len()) {
+            all[run].copy_from_slice(&own[own_run]);
+        }
     }
 
     /// The rank that has a byte of the cache, where it has it, and how many bytes follow in the same head. If several ranks

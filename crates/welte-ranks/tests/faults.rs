@@ -93,7 +93,7 @@ fn a_rank_stopped_in_mid_chain_ends_it() {
 fn a_lost_rank_is_waited_for_once() {
     let plot = Plot::default();
     let mut context = context(&plot);
-    *plot.fault.lock().unwrap() = Some(Fault::Sleeps);
+    *plot.fault.lock().unwrap() = Some(Fault::Sleeps(900));
     let error = chain(&mut *context, |_| {}).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 of 3: "), "{error}");
     let begun = Instant::now();

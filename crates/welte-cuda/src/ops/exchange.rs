@@ -1,6 +1,7 @@
 //! Exchanges between ranks: a kernel that writes a rank's parts into the memory of all others and waits for theirs.
 
 use crate::Error;
+use crate::arithmetic::Rounding;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
@@ -50,44 +51,37 @@ mirrored! {
     }
 }
 
-/// How floats travel: `ROUNDING` of `exchange.cu`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Rounding {
-    #[default]
-    Whole = 0,
-    Bf16 = 1,
-    F16 = 2,
-}
-
-impl Rounding {
-    /// That of an exchange in a pass: if all commands of the pass that read the buffer round it alike, it does not change their bits.
-    pub(crate) fn of(cx: &Lowering<'_>, pass: &Pass, exchange: &Command) -> Rounding {
-        let whole = exchange.buffers[1];
-        if pass.result.buffer == whole.buffer {
-            return Rounding::Whole;
-        }
-        let mut found = None;
-        for command in &pass.commands {
-            let accesses = accesses(command);
-            // What is overwritten without being read does not count, and a rank's own part is never rounded.
-            let reads = |one: &Access| {
-                one.at.buffer == whole.buffer
-                    && !(one.writes && command.op.replaces())
-                    && command.op != Op::Exchange
-            };
-            if !accesses.iter().any(reads) {
-                continue;
-            }
-            let rounds =
-                super::rounding(cx, command).filter(|_| command.buffers[1].buffer != whole.buffer);
-            match (rounds, found) {
-                (Some(rounding), None) => found = Some(rounding),
-                (Some(rounding), Some(other)) if rounding == other => {}
-                _ => return Rounding::Whole,
-            }
-        }
-        found.unwrap_or_default()
+/// How the floats of an exchange in a pass travel: if all commands of the pass that read the buffer round it alike, it does not change their bits.
+/// `rounds` says how a command rounds the rows that it reads, if it does.
+pub(crate) fn rounding(
+    pass: &Pass,
+    exchange: &Command,
+    rounds: impl Fn(&Command) -> Option<Rounding>,
+) -> Rounding {
+    let whole = exchange.buffers[1];
+    if pass.result.buffer == whole.buffer {
+        return Rounding::Whole;
     }
+    let mut found = None;
+    for command in &pass.commands {
+        let accesses = accesses(command);
+        // What is overwritten without being read does not count, and a rank's own part is never rounded.
+        let reads = |one: &Access| {
+            one.at.buffer == whole.buffer
+                && !(one.writes && command.op.replaces())
+                && command.op != Op::Exchange
+        };
+        if !accesses.iter().any(reads) {
+            continue;
+        }
+        let rounding = rounds(command).filter(|_| command.buffers[1].buffer != whole.buffer);
+        match (rounding, found) {
+            (Some(one), None) => found = Some(one),
+            (Some(one), Some(other)) if one == other => {}
+            _ => return Rounding::Whole,
+        }
+    }
+    found.unwrap_or_default()
 }
 
 /// The structs that the kernel checks.
@@ -226,50 +220,4 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         unit: unit(),
         hot: false,
     }]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arithmetic::Arithmetic;
-    use crate::info::h200;
-    use crate::lower::Places;
-    use welte_formats::synthetic::Synthetic;
-    use welte_models::CompileOptions;
-    use welte_table::{PATTERNS, PassKind, fuse, shard};
-
-    /// Attention's output and the feed-forward part are read by products alone; the stream is added to, and logits are results.
-    #[test]
-    fn what_prompts_round_anyway_travels_in_16_bits() {
-        for (shape, rounding) in [
-            ("qwen3-0.6b,layers=3:q4_k", Rounding::F16),
-            ("qwen3-0.6b,layers=3:bf16", Rounding::Bf16),
-        ] {
-            let checkpoint = Synthetic::parse(shape).unwrap();
-            let spec = welte_models::spec(&checkpoint).unwrap();
-            let program = welte_models::compile(&spec, &checkpoint, &CompileOptions::default());
-            let mut ranks = shard(&program.unwrap(), 2, 0).unwrap().ranks;
-            let program = fuse(ranks.remove(0).program, PATTERNS);
-            let (gpu, places) = (h200(), Places::default());
-            let generated = Arithmetic::Generated;
-            let mut cx = Lowering::new(&program, &gpu, None, &[], &places, generated, None);
-            let mut count = |kind: PassKind, wanted: Rounding| {
-                let pass = &program.passes[program.pass(kind).unwrap()];
-                cx.arithmetic = Arithmetic::of(kind, generated);
-                let all = pass.commands.iter().filter(|c| c.op == Op::Exchange);
-                all.filter(|c| Rounding::of(&cx, pass, c) == wanted).count()
-            };
-            assert_eq!(count(PassKind::Prompt, rounding), 2 * 3, "{shape}");
-            assert_eq!(
-                count(PassKind::Prompt, Rounding::Whole),
-                2 * 3 + 1,
-                "{shape}"
-            );
-            assert_eq!(
-                count(PassKind::Decode, Rounding::Whole),
-                4 * 3 + 1,
-                "{shape}"
-            );
-        }
-    }
 }

@@ -26,11 +26,10 @@ pub(crate) mod sample;
 pub(crate) mod tile;
 mod wide_attention;
 
-use crate::arithmetic::Arithmetic;
+use crate::arithmetic::{Arithmetic, Rounding};
 use crate::launch::Node;
 use crate::lower::{Commands, LoweredPass, Lowering};
 use crate::{Error, GpuInfo};
-use exchange::Rounding;
 use need::MemoryNeed;
 use welte_table::{Command, Format, Op, Pass, PassKind, Program};
 
@@ -236,10 +235,58 @@ impl Lowering<'_> {
                 cx.step = self.places.outputs;
             }
             if command.op == Op::Exchange {
-                cx.rounding = Rounding::of(&cx, pass, command);
+                cx.rounding = exchange::rounding(pass, command, |reader| rounding(&cx, reader));
             }
             lower(&cx, command, rows)
         });
         lowered.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::h200;
+    use crate::lower::Places;
+    use welte_formats::synthetic::Synthetic;
+    use welte_models::CompileOptions;
+    use welte_table::{PATTERNS, fuse, shard};
+
+    /// Attention's output and the feed-forward part are read by products alone; the stream is added to, and logits are results.
+    #[test]
+    fn what_prompts_round_anyway_travels_in_16_bits() {
+        for (shape, half) in [
+            ("qwen3-0.6b,layers=3:q4_k", Rounding::F16),
+            ("qwen3-0.6b,layers=3:bf16", Rounding::Bf16),
+        ] {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let program = welte_models::compile(&spec, &checkpoint, &CompileOptions::default());
+            let mut ranks = shard(&program.unwrap(), 2, 0).unwrap().ranks;
+            let program = fuse(ranks.remove(0).program, PATTERNS);
+            let (gpu, places) = (h200(), Places::default());
+            let generated = Arithmetic::Generated;
+            let mut cx = Lowering::new(&program, &gpu, None, &[], &places, generated, None);
+            let mut count = |kind: PassKind, wanted: Rounding| {
+                let pass = &program.passes[program.pass(kind).unwrap()];
+                cx.arithmetic = Arithmetic::of(kind, generated);
+                let all = pass.commands.iter().filter(|c| c.op == Op::Exchange);
+                all.filter(|c| {
+                    exchange::rounding(pass, c, |reader| rounding(&cx, reader)) == wanted
+                })
+                .count()
+            };
+            assert_eq!(count(PassKind::Prompt, half), 2 * 3, "{shape}");
+            assert_eq!(
+                count(PassKind::Prompt, Rounding::Whole),
+                2 * 3 + 1,
+                "{shape}"
+            );
+            assert_eq!(
+                count(PassKind::Decode, Rounding::Whole),
+                4 * 3 + 1,
+                "{shape}"
+            );
+        }
     }
 }

@@ -22,7 +22,7 @@ pub enum Fault {
     Blames(u32),
     Panics,
     /// It works, but so late that the others give up.
-    Sleeps,
+    Sleeps(u64),
     /// It makes a token less than the others.
     StopsEarly,
 }
@@ -63,8 +63,8 @@ impl Fault {
                 why: "the others waited for it in vain".into(),
             }),
             Fault::Panics => panic!("on purpose"),
-            Fault::Sleeps => {
-                std::thread::sleep(Duration::from_millis(900));
+            Fault::Sleeps(milliseconds) => {
+                std::thread::sleep(Duration::from_millis(milliseconds));
                 Ok(())
             }
             Fault::StopsEarly => Ok(()),
