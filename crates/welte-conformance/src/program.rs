@@ -6,7 +6,7 @@ mod streams;
 pub use look_up::look_up;
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Streams, Ungated};
+use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Ungated};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
