@@ -15,6 +15,7 @@ mod encoder;
 mod error;
 mod hearing;
 mod keys;
+mod model;
 mod names;
 mod options;
 mod read;
@@ -37,8 +38,8 @@ pub use error::Error;
 pub use hearing::{
     HearingFamily, HearingSpec, Pieces, compile_hearing, hearing_spec, unknown_hearing,
 };
+pub use model::spec;
 pub use options::CompileOptions;
-pub use read::spec;
 pub use spec::{
     Act, AltUp, Biases, Delta, Dense, Encoder, Experts, Groups, Latent, LayerKind, LayerRope,
     LayerShape, Mamba, ModelSpec, NormKind, PositionScale, Positions, QkNorm, Rope, Scaling,

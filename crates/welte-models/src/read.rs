@@ -7,7 +7,7 @@ use crate::spec::{
     Act, Biases, Experts, LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS,
     ModelSpec, NormKind, Scoring,
 };
-use crate::{Error, is_draft_head, rope};
+use crate::{Error, rope};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
@@ -17,11 +17,7 @@ const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
 
 /// Reads the spec from a checkpoint's metadata and its list of tensors.
-pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
-    if is_draft_head(checkpoint) {
-        let origin = checkpoint.origin().into();
-        return Err(Error::Drafter { origin });
-    }
+pub(crate) fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
     read(checkpoint, arch, &said)
 }

@@ -530,7 +530,7 @@ mod tests {
         assert!((speculator.speed(3.0, 5, 4, 0.5) - 1.0 / 1.5).abs() < 1e-9);
         // Or all of its cost, if they are made at once.
         speculator.at_once = true;
-        assert!((speculator.speed(3.0, 5, 4, 0.5) - 1.0).abs() < 1e-9);
+        assert!((speculator.speed(3.0, 5, 4, 0.5) - 2.0 / 1.5).abs() < 1e-9);
         speculator.at_once = false;
         speculator.verified(5, 0, Some(Duration::from_secs(9)), Duration::from_secs(1));
         assert!((speculator.guess - 0.5).abs() < 1e-9);

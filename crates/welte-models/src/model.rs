@@ -1,0 +1,13 @@
+//! What a checkpoint is.
+
+use crate::{Error, ModelSpec, is_draft_head, read};
+use welte_formats::Checkpoint;
+
+/// Reads the spec from a checkpoint's metadata and its list of tensors. A head that drafts for a model is none.
+pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
+    if is_draft_head(checkpoint) {
+        let origin = checkpoint.origin().into();
+        return Err(Error::Drafter { origin });
+    }
+    read::spec(checkpoint)
+}
