@@ -49,6 +49,8 @@ pub(crate) struct Speculator {
     idle: usize,
     /// Tokens without a round after which one is tried.
     patience: usize,
+    /// A round has shown what guesses cost.
+    tried: bool,
     /// Sequences in the order in which they were promised a row.
     promised: Vec<u32>,
     /// The draft model, unless there is none or it has failed.
@@ -74,6 +76,7 @@ impl Speculator {
             guess: 0.0,
             idle: 0,
             patience: PATIENCE,
+            tried: false,
             promised: Vec::with_capacity(rows),
             model: None,
             own: false,
@@ -133,9 +136,10 @@ impl Speculator {
         (self.patience + 1 - self.idle).div_ceil(sequences.max(1))
     }
 
-    /// True if the draft layer shall guess for a sequence after a chain, of which it has seen nothing, and tokens can be computed again.
+    /// True if the draft layer shall guess for a sequence after a chain, of which it has seen nothing, and tokens can be computed again. The
+    /// first guesses only show what they cost.
     pub(crate) fn looks_back(&self, draft: &Draft, remaining: usize, sequences: usize) -> bool {
-        draft.is_own() && !self.replays && self.depth(draft, remaining, sequences) > 0
+        draft.is_own() && self.tried && !self.replays && self.depth(draft, remaining, sequences) > 0
     }
 
     /// Plain decoding of `sequences` sequences made `tokens` tokens, with a step in `step`.
@@ -158,6 +162,7 @@ impl Speculator {
             return;
         }
         let is_trial = self.is_trial();
+        let is_first = !std::mem::replace(&mut self.tried, true);
         if let Some(drafting) = drafting {
             let each = drafting.as_secs_f64() / self.times(drafted);
             let before = if is_trial { 0.0 } else { self.guess };
@@ -165,15 +170,13 @@ impl Speculator {
         }
         if is_trial {
             self.round.forget_above(rows);
-            // Where not even right guesses would have paid, trials become rare at once.
-            let took = (drafting.unwrap_or_default() + verifying).as_secs_f64();
-            let hopeless = rows == drafted + 1 && rows as f64 * self.chain.at(1) < took;
-            let longer = if hopeless {
-                MOST_PATIENCE
-            } else {
-                2 * self.patience
-            };
-            self.patience = MOST_PATIENCE.min(longer);
+            self.patience = MOST_PATIENCE.min(2 * self.patience);
+        }
+        // Where not even right guesses would have paid, trials become rare at once.
+        let took = (drafting.unwrap_or_default() + verifying).as_secs_f64();
+        let hopeless = rows == drafted + 1 && rows as f64 * self.chain.at(1) < took;
+        if hopeless && (is_trial || is_first) {
+            self.patience = MOST_PATIENCE;
         }
         self.idle = 0;
     }
@@ -195,7 +198,7 @@ impl Speculator {
 
     /// The most guesses for a sequence that has `remaining` tokens to come.
     fn limit(&self, remaining: usize) -> usize {
-        let limit = if self.is_trial() {
+        let limit = if self.is_trial() || !self.tried && !self.always {
             self.max_guesses.min(TRIAL)
         } else {
             self.max_guesses
@@ -555,6 +558,27 @@ mod tests {
             speculator.verified(4, 3, None, Duration::from_secs(1));
         }
         assert_eq!(patience, [32, 64, 128, 256, 512, 512]);
+    }
+
+    /// The first round shows what guesses cost: it is short, and nothing is computed again for it.
+    #[test]
+    fn the_first_round_is_a_trial() {
+        let mut speculator = Speculator::new(16, 16);
+        speculator.own = true;
+        speculator.decoded(1, 8, Duration::from_secs(1));
+        assert_eq!(speculator.limit(100), TRIAL);
+        let own = Source::Own(vec![Rate::expected(HOPE); 16], None);
+        let draft = Draft {
+            source: own,
+            ..of_model(4, false)
+        };
+        assert!(speculator.pays(&draft, 100, 1) && !speculator.looks_back(&draft, 100, 1));
+        let took = Duration::from_secs(3);
+        speculator.verified(4, 3, Some(took), took);
+        assert_eq!(
+            (speculator.limit(100), speculator.patience),
+            (15, MOST_PATIENCE)
+        );
     }
 
     #[test]
