@@ -404,6 +404,28 @@ fn a_drafter_of_blocks_needs_its_model() {
             "dflash_config.selector_rank: is of DFlash 2",
         ),
         (
+            ("DFlashDraftModel", "Qwen3DSparkModel"),
+            "architectures: is of DSpark",
+        ),
+        (
+            ("\"hidden_size\"", "\"markov_rank\": 256, \"hidden_size\""),
+            "markov_rank: is of DSpark",
+        ),
+        (
+            (
+                "\"mask_token_id\"",
+                "\"query_zero_predicts_next\": true, \"mask_token_id\"",
+            ),
+            "dflash_config.query_zero_predicts_next: is true; guesses of a block's first token",
+        ),
+        (
+            (
+                "\"hidden_size\"",
+                "\"sample_from_anchor\": true, \"hidden_size\"",
+            ),
+            "sample_from_anchor: is true; guesses of a block's first token",
+        ),
+        (
             ("\"sliding_window\": 6", "\"sliding_window\": null"),
             "sliding_window: is missing; layers with a window need it",
         ),
