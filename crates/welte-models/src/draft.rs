@@ -7,7 +7,6 @@ pub(crate) mod find;
 mod placed;
 mod tokens;
 
-pub use block::is_block_drafter;
 pub(crate) use placed::Placed;
 pub(crate) use tokens::tokens as draft_tokens;
 

@@ -328,6 +328,12 @@ fn a_drafter_of_blocks_is_found_beside_its_model() {
         missing.contains("no DFlash drafter lies beside it"),
         "{missing}"
     );
+    // Neither heads of another kind nor drafters of another model are taken, unless there is no other one.
+    copy("drafts/eagle3/hf", "Tiny-DFlash-a");
+    assert!(load().is_err());
+    copy("drafts/dflash/speculators", "Tiny-DFlash-a2");
+    let why = load().map(drop).unwrap_err().to_string();
+    assert!(why.contains("Tiny-DFlash-a2"), "{why}");
     copy("drafts/dflash/hf", "Tiny-DFlash-b5");
     let own = load().unwrap();
     assert!(own.has_draft_head() && own.program().block.is_some());
@@ -443,8 +449,8 @@ fn a_drafter_of_blocks_needs_its_model() {
 fn guesses_of(target: &str, head: &str) {
     let [file, head] = [target, head].map(welte_goldens::Golden::new);
     let path = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();
-    assert!(welte::is_draft_head(&path(&head)).unwrap());
-    assert!(!welte::is_draft_head(&path(&file)).unwrap());
+    assert!(welte::draft_head_kind(&path(&head)).unwrap().is_some());
+    assert_eq!(welte::draft_head_kind(&path(&file)).unwrap(), None);
     let own = model(&path(&file), |o| {
         o.slots = 4;
         o.draft_head = Some(path(&head));

@@ -21,7 +21,7 @@ const NAME: &str = "dflash";
 const DSPARK: &str = "DSpark";
 
 /// True if a checkpoint is a DFlash drafter, of whatever version.
-pub fn is_block_drafter(head: &dyn Checkpoint) -> bool {
+pub(super) fn is_block_drafter(head: &dyn Checkpoint) -> bool {
     let keys = Keys::new(head, NAME);
     let is_own = |kind: &Value| match kind {
         Value::String(kind) => kind.starts_with("DFlash") || kind.contains(DSPARK),
