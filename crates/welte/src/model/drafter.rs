@@ -1,12 +1,13 @@
 //! Finds the DFlash drafter of a model.
 
-use crate::{Error, HeadKind, open};
+use crate::Error;
 use std::cmp::Reverse;
 use std::fs::read_dir;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use welte_formats::WithDraft;
 use welte_formats::checkpoint::Checkpoint;
+use welte_models::HeadKind;
 
 /// A model with the drafter beside it ([`LoadOptions::draft_beside`](crate::LoadOptions::draft_beside)): of those that fit it, the one whose name
 /// has most in common with the model's. If none fits, the first is returned: its reader says why.
@@ -14,10 +15,10 @@ pub(super) fn with_one_beside(model: Arc<dyn Checkpoint>) -> Result<Arc<dyn Chec
     let spec = welte_models::spec(&*model)?;
     let mut first = None;
     for path in beside(Path::new(model.origin())) {
-        let both = match open(&path) {
+        let both = match welte_formats::open(Path::new(&path)) {
             Ok(head) if welte_models::head_kind(&*head) != Some(HeadKind::Dflash) => continue,
             Ok(head) => Ok(WithDraft::new(model.clone(), head.into())),
-            Err(error) => Err(error),
+            Err(error) => Err(Error::from(error)),
         };
         match both {
             Ok(both) if spec.has_draft_layer(&both) => return Ok(Arc::new(both)),
