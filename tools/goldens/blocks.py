@@ -4,7 +4,7 @@
 
 Their layers are those of Qwen3. As their authors publish them (`dflash/model.py`), keys and values of a layer are those of the block's own
 rows, after those that it makes of the model: `hidden_norm(fc(hidden states of some layers, side by side))`. Rows of a block see all of them,
-or with a window: what lies within it, and in directories nothing after themselves. A block is the last token and masks.
+or with a window: what lies within it and, as vLLM and SGLang run such layers, nothing after themselves. A block is the last token and masks.
 
 `blocks.json` lists them with a text. A round begins at each of the last tokens of a text that `AHEAD` names, and keeps the logits of its
 masks. Between two rounds several guesses were right, or none.
@@ -46,7 +46,10 @@ class Drafter:
         self.w, self.windows, self.causal = w, windows, causal
 
     def heads(self, x, layer, name):
-        return linear(x, self.w[f"layers.{layer}.self_attn.{name}_proj.weight"]).view(len(x), -1, HEAD_DIM)
+        return self.product(x, f"layers.{layer}.self_attn.{name}_proj").view(len(x), -1, HEAD_DIM)
+
+    def product(self, x, name):
+        return linear(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
 
     def keys(self, x, layer, at):
         k = norm(self.heads(x, layer, "k"), self.w[f"layers.{layer}.self_attn.k_norm.weight"])
@@ -70,7 +73,7 @@ class Drafter:
             scores = torch.einsum("qhd,khd->hqk", q, k) * HEAD_DIM**-0.5
             scores = scores.masked_fill(hidden, float("-inf")).softmax(-1)
             mixed = torch.einsum("hqk,khd->qhd", scores, v).flatten(1)
-            x = x + linear(mixed, part("self_attn.o_proj"))
+            x = x + self.product(mixed, f"layers.{i}.self_attn.o_proj")
             n = norm(x, part("post_attention_layernorm"))
             x = x + linear(torch.nn.functional.silu(linear(n, part("mlp.gate_proj"))) * linear(n, part("mlp.up_proj")), part("mlp.down_proj"))
         return norm(x, w["norm.weight"])
@@ -108,29 +111,33 @@ def store(folder, seed, tensors, config, exact=()):
 
 
 def directory(folder, dim, seed):
-    """As its authors have it: layers with a window see nothing after themselves."""
+    """As its authors publish it, with biases."""
     types, taps = [SLIDING, FULL, SLIDING], [0, 1]
-    own = {name: value.to(torch.bfloat16) for name, value in weights(dim, 3, len(taps), seed).items()}
-    more = {"sliding_window": 6, "use_sliding_window": True, "num_target_layers": 2}
+    own = weights(dim, 3, len(taps), seed)
+    g = torch.Generator().manual_seed(seed + 100)
+    for name in [name for name in own if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"))]:
+        own[name.replace("weight", "bias")] = torch.randn(len(own[name]), generator=g) * 0.5
+    own = {name: value.to(torch.bfloat16) for name, value in own.items()}
+    more = {"attention_bias": True, "sliding_window": 6, "use_sliding_window": True, "num_target_layers": 2}
     w = store(folder, seed, own, config(dim, types, taps, dflash_config={"mask_token_id": MASK, "target_layer_ids": taps}, **more))
     return Drafter(w, [6, 0, 6], [True, False, True]), taps, None
 
 
 def speculators(folder, dim, seed):
-    """As Speculators write it: with a head for a part of the tokens, and the inputs of layers."""
+    """As Speculators write it: with a head for a part of the tokens, the inputs of layers, and a window that sees the whole block."""
     inputs, known = [3, 1, 2], 96
     g = torch.Generator().manual_seed(seed)
     own = weights(dim, 2, len(inputs), seed) | {"lm_head.weight": torch.randn(known, dim, generator=g) * 2.6 / dim**0.5}
     own = {name: value.to(torch.bfloat16) for name, value in own.items()}
     tokens = torch.randperm(251, generator=g)[:known].sort().values
     own |= {"d2t": tokens - torch.arange(known), "t2d": torch.isin(torch.arange(251), tokens)}
-    plain = config(dim, [FULL] * 2, inputs)
+    plain = config(dim, [SLIDING, FULL], inputs, sliding_window=6, use_sliding_window=True)
     layers = {key: value for key, value in plain.items() if key not in ("architectures", "block_size")}
     plain = {"architectures": ["DFlashDraftModel"], "block_size": BLOCK, "aux_hidden_state_layer_ids": inputs, "draft_vocab_size": known,
-             "mask_token_id": MASK, "sliding_window_non_causal": False, "speculators_model_type": "dflash", "target_hidden_size": None,
+             "mask_token_id": MASK, "sliding_window_non_causal": True, "speculators_model_type": "dflash", "target_hidden_size": None,
              "transformer_layer_config": layers}
     w = store(folder, seed, own, plain, ("d2t", "t2d"))
-    return Drafter(w, [0, 0], [False, False]), [layer - 1 for layer in inputs], w["lm_head.weight"]
+    return Drafter(w, [6, 0], [False, False]), [layer - 1 for layer in inputs], w["lm_head.weight"]
 
 
 GGUF = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
@@ -139,7 +146,7 @@ GGUF = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", 
 
 
 def file(path, dim, seed):
-    """As llama.cpp's converter writes it: layers with a window see the whole block."""
+    """As llama.cpp's converter writes it."""
     taps, w = [4, 1], weights(dim, 2, 2, seed)
     made = Gguf(path, "dflash", seed)
     keys = made.keys
@@ -153,7 +160,6 @@ def file(path, dim, seed):
     keys.add_value_length(HEAD_DIM)
     keys.add_rope_freq_base(THETA)
     keys.add_layer_norm_rms_eps(EPS)
-    keys.add_causal_attention(False)
     keys.add_sliding_window(6)
     keys.add_sliding_window_pattern([True, False])
     keys.add_uint32("dflash.block_size", BLOCK)
@@ -166,7 +172,7 @@ def file(path, dim, seed):
             to = f"blk.{layer}.{GGUF[part]}"
         w[name] = torch.from_numpy(made.put(f"{to}.weight", value.numpy(), "F32" if value.ndim == 1 else "F16"))
     made.finish()
-    return Drafter(w, [6, 0], [False, False]), taps, None
+    return Drafter(w, [6, 0], [True, False]), taps, None
 
 
 def features(target, tokens, taps):

@@ -4,8 +4,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use welte::{
-    Activations, AdapterSource, DeviceChoice, EngineOptions, Exchange, Format, LoadOptions, Model,
-    Pooling, PrefixStoreOptions, Replay, Speculation, Steps,
+    Activations, AdapterSource, DeviceChoice, EngineOptions, Exchange, Format, HeadKind,
+    LoadOptions, Model, Pooling, PrefixStoreOptions, Replay, Speculation, Steps,
 };
 
 /// Which model, and how to load it.
@@ -340,21 +340,29 @@ pub(crate) struct SpecArgs {
 impl SpecArgs {
     /// Sets how the model is loaded: with its own draft layer, or with a head.
     pub(crate) fn set_load(&self, options: &mut LoadOptions) -> anyhow::Result<()> {
-        let (head, blocks) = match &self.model_draft {
-            Some(draft) => (
-                welte::is_draft_head(draft)?,
-                welte::is_block_drafter(draft)?,
-            ),
-            None => (false, false),
+        let kind = match &self.model_draft {
+            Some(draft) => welte::draft_head_kind(draft)?,
+            None => None,
         };
-        match (self.spec, head) {
-            (Spec::Eagle3, false) => {
+        let head = kind.is_some();
+        match (self.spec, kind) {
+            (Spec::Eagle3, None) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
             }
-            (Spec::Dflash, _) if self.model_draft.is_some() && !blocks => {
+            (Spec::Eagle3, Some(kind)) if kind != HeadKind::Eagle3 => {
+                anyhow::bail!("--spec eagle3 needs an EAGLE-3 head, and -md is {kind}")
+            }
+            (Spec::Mtp, Some(kind)) if kind != HeadKind::Assistant => {
+                anyhow::bail!(
+                    "--spec mtp is for the model's own draft layer or a drafter of Gemma 4, and -md is {kind}; use --spec auto"
+                )
+            }
+            (Spec::Dflash, kind)
+                if self.model_draft.is_some() && kind != Some(HeadKind::Dflash) =>
+            {
                 anyhow::bail!("--spec dflash needs a DFlash drafter, and -md is none")
             }
-            (Spec::Draft, true) => {
+            (Spec::Draft, Some(_)) => {
                 anyhow::bail!("-md is a head for this model and no model; use --spec auto")
             }
             _ => {}
@@ -466,6 +474,34 @@ mod tests {
         assert_eq!(size("1024x768"), Ok([1024, 768]));
         for wrong in ["", "1024", "0x5", "5x", "5x5x5", "99999x1"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_of_the_kind_that_is_asked_for() {
+        let [eagle, blocks, assistant] = [
+            "drafts/eagle3/hf",
+            "drafts/dflash/hf",
+            "drafts/gemma4_assistant/hf",
+        ]
+        .map(welte_goldens::Golden::new);
+        let fits = |spec, head: &welte_goldens::Golden| {
+            let args = SpecArgs {
+                spec,
+                model_draft: Some(head.path().to_str().unwrap().to_string()),
+                draft_max: 4,
+            };
+            args.set_load(&mut LoadOptions::default()).is_ok()
+        };
+        for (spec, wanted) in [
+            (Spec::Auto, [true, true, true]),
+            (Spec::Eagle3, [true, false, false]),
+            (Spec::Dflash, [false, true, false]),
+            (Spec::Mtp, [false, false, true]),
+            (Spec::Draft, [false, false, false]),
+        ] {
+            let got = [&eagle, &blocks, &assistant].map(|head| fits(spec, head));
+            assert_eq!(got, wanted);
         }
     }
 }

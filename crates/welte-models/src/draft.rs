@@ -7,7 +7,6 @@ pub(crate) mod find;
 mod placed;
 mod tokens;
 
-pub use block::is_block_drafter;
 pub(crate) use placed::Placed;
 pub(crate) use tokens::tokens as draft_tokens;
 
@@ -98,6 +97,10 @@ fn taps(
     let Some((key, ahead, list)) = found else {
         return Ok(None);
     };
+    if list.len() as u64 > u64::from(layers) + 1 {
+        let problem = format!("names {} layers; the model has {layers}", list.len());
+        return Err(keys.error(key, problem));
+    }
     let number = |value: &Value| {
         let number = match value {
             Value::U64(n) => u32::try_from(*n).ok(),

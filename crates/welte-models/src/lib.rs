@@ -32,8 +32,7 @@ pub use adapters::{AdapterData, adapt, adapter_data};
 pub use arch::supported;
 pub use compile::compile;
 pub use convert::AsGguf;
-pub use draft::find::is_draft_head;
-pub use draft::is_block_drafter;
+pub use draft::find::{HeadKind, head_kind};
 pub use error::Error;
 pub use hearing::{
     HearingFamily, HearingSpec, Pieces, compile_hearing, hearing_spec, unknown_hearing,

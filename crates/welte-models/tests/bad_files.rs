@@ -280,13 +280,72 @@ fn a_tensor_of_a_wrong_shape_is_refused() {
     assert!(silent.is_empty(), "{}", silent.join("\n"));
 }
 
+/// The key of drafters of blocks in files, beside those of tokenizers that these readers do not look at.
+const MASK: &str = "tokenizer.ggml.mask_token_id";
+
+/// One of the goldens.
+fn golden(name: &str) -> Box<dyn Checkpoint> {
+    welte_formats::open(Golden::new(name).path()).expect("a golden")
+}
+
+/// llama.cpp's first converter counted layers from 0 for their outputs, and named the norm of the taps otherwise; both kinds know both keys
+/// of the mask.
+#[test]
+fn files_of_the_first_converter_read_the_same_layers() {
+    let name = "drafts/dflash/f16.gguf";
+    let file = golden(name);
+    let passes = |changed: &Changed<'_>| {
+        let programs = changed.programs().unwrap_or_else(|e| panic!("{e}"));
+        format!("{:?}", programs[0].passes)
+    };
+    let list = |layers: [u64; 2]| Value::Array(layers.map(Value::U64).to_vec());
+    let plain = Changed::of(name, &*file);
+    let wanted = passes(&plain);
+    let mut early = Changed::of(name, &*file);
+    for tensor in &mut early.tensors {
+        tensor.name = tensor.name.replace("enc.output_norm", "hidden_norm");
+    }
+    let layers = "dflash.target_layers".to_string();
+    assert_ne!(passes(&early), wanted, "its list is read otherwise");
+    early.metadata.insert(layers, list([4, 1]));
+    assert_eq!(passes(&early), wanted);
+    let mut other_key = Changed::of(name, &*file);
+    let mask = other_key.metadata.remove(MASK).expect("a mask");
+    let key = "dflash.mask_token_id".to_string();
+    other_key.metadata.insert(key.clone(), mask.clone());
+    assert_eq!(passes(&other_key), wanted);
+    early.metadata.remove(MASK);
+    early.metadata.insert(key, mask);
+    assert_eq!(passes(&early), wanted);
+}
+
+/// A list of layers has no more of them than the model.
+#[test]
+fn a_long_list_of_layers_is_refused() {
+    for (name, key) in [
+        ("drafts/dflash/f16.gguf", "dflash.target_layers"),
+        ("drafts/dflash/hf", "dflash_config.target_layer_ids"),
+        ("drafts/dflash/speculators", "aux_hidden_state_layer_ids"),
+    ] {
+        let file = golden(name);
+        let mut changed = Changed::of(name, &*file);
+        assert!(changed.metadata.contains_key(key), "{name}: {key}");
+        let long = Value::Array(vec![Value::U64(1); 1 << 16]);
+        changed.metadata.insert(key.to_string(), long);
+        let error = changed.programs().expect_err("a refusal");
+        assert!(error.is_of_contents(), "{name}: {error}");
+        let said = format!("{key}: names 65536 layers; the model has");
+        assert!(error.to_string().contains(&said), "{name}: {error}");
+    }
+}
+
 /// A wrong value may be allowed, or may make another key or tensor wrong. No value makes a reader panic, or blame the options.
 #[test]
 fn a_wrong_key_is_an_error_of_the_contents() {
     let mut silent = Vec::new();
     for (name, file, _golden) in goldens() {
         for key in file.metadata().keys() {
-            if key.starts_with("tokenizer.") {
+            if key.starts_with("tokenizer.") && key != MASK {
                 continue;
             }
             let wrong = [

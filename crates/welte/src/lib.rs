@@ -68,7 +68,7 @@ pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopRe
 pub use hearing::{Dictated, Dictation, Hearing, Sound, hears};
 pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
-pub use model::{Inspection, Model, is_block_drafter, is_draft_head, open};
+pub use model::{Inspection, Model, draft_head_kind, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordEncoder;
@@ -86,7 +86,7 @@ pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Exchange,
     Logprobs, Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,
 };
-pub use welte_models::{Pooling, VectorSettings};
+pub use welte_models::{HeadKind, Pooling, VectorSettings};
 pub use welte_table::{Format, Range, Sampling, SamplingOption};
 pub use welte_text::{
     Channels, ChatTemplate, Clip, FINAL, Frame, Image, ImageSource, Message, Rendered, Said,

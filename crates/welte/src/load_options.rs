@@ -69,7 +69,7 @@ pub struct LoadOptions {
     /// directory.
     pub draft_head: Option<String>,
     /// Without such a head, the DFlash drafter beside the model: in its folder a GGUF file with `dflash` in its name; beside a directory one
-    /// whose name begins like the model's and has `dflash` in it.
+    /// whose name begins like the model's and has `dflash` in it. Of several that fit, the one whose name has most in common with the model's.
     pub draft_beside: bool,
     /// Adapters that engines load at their start.
     pub adapters: Vec<AdapterSource>,

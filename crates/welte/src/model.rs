@@ -10,13 +10,13 @@ mod plan;
 pub use inspection::Inspection;
 
 use crate::adapter::{AdapterContent, read_all};
-use crate::cache::{fingerprint, sha256};
+use crate::cache::{fingerprint, sha256, with_head};
 use crate::constraint::Grammars;
 use crate::engine::Neighbour;
 use crate::fit::FittedContext;
 use crate::pictures::Sense;
 use crate::text::TextSide;
-use crate::{AdapterSource, DeviceChoice, Error, LoadOptions, Skipped, device, text};
+use crate::{AdapterSource, DeviceChoice, Error, HeadKind, LoadOptions, Skipped, device, text};
 use eyes::Found;
 use inspection::inspect_with_eyes;
 use plan::check_fit;
@@ -115,30 +115,16 @@ fn with_draft(
     checkpoint: Arc<dyn Checkpoint>,
     options: &LoadOptions,
 ) -> Result<Arc<dyn Checkpoint>, Error> {
-    let found = match &options.draft_head {
-        None if options.draft_beside => {
-            let origin = checkpoint.origin();
-            let found = drafter::beside(Path::new(origin));
-            Some(found.ok_or_else(|| Error::NoDrafter {
-                origin: origin.to_string(),
-            })?)
-        }
-        named => named.clone(),
-    };
-    match found {
-        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(&head)?.into()))),
+    match &options.draft_head {
+        Some(head) => Ok(Arc::new(WithDraft::new(checkpoint, open(head)?.into()))),
+        None if options.draft_beside => drafter::with_one_beside(checkpoint),
         None => Ok(checkpoint),
     }
 }
 
-/// True if a source drafts for a model ([`LoadOptions::draft_head`]) and is none itself.
-pub fn is_draft_head(source: &str) -> Result<bool, Error> {
-    Ok(welte_models::is_draft_head(&*open(source)?))
-}
-
-/// True if a source is a DFlash drafter.
-pub fn is_block_drafter(source: &str) -> Result<bool, Error> {
-    Ok(welte_models::is_block_drafter(&*open(source)?))
+/// The kind of a source that drafts for a model ([`LoadOptions::draft_head`]) and is none itself.
+pub fn draft_head_kind(source: &str) -> Result<Option<HeadKind>, Error> {
+    Ok(welte_models::head_kind(&*open(source)?))
 }
 
 /// The fingerprint of a model with what its program adds to it: control vectors.
@@ -295,6 +281,13 @@ impl Model {
         let fingerprint = prefix_store
             .then(|| phases.time("fingerprint", || fingerprint(checkpoint.as_ref(), &spec)));
         let fingerprint = fingerprint.map(|print| steered(print, &plan.program));
+        // An assistant has no keys and values of its own.
+        let stores = plan.program.pass(PassKind::Draft).is_some() && !plan.program.guesses_stay();
+        let head = checkpoint.draft().filter(|_| stores);
+        let fingerprint = fingerprint.map(|print| match head {
+            Some(head) => with_head(print, head),
+            None => print,
+        });
         let (memory, mut facts) = (plan.memory.clone(), plan.facts.clone());
         if let Some(kind) = spec.draft_kind(checkpoint.as_ref()) {
             let said = match plan.program.pass(PassKind::Draft) {

@@ -11,6 +11,8 @@ use welte::{
     DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome, Request, Speculated,
     Speculation, Stream,
 };
+use welte_device::{Guesses, Pick, Role, Step, StepOptions, Want};
+use welte_table::{PassKind, Row};
 
 /// Of guesses of the bundled model's drafter, three at a time.
 const LEAST_RIGHT: f64 = 0.65;
@@ -305,6 +307,104 @@ fn blocks_follow_the_last_token() {
     assert!(blocks > 10 && cut > 0, "{blocks} blocks, {cut} of them cut");
 }
 
+/// Blocks read the same of the tokens before them, whatever the engine did before: wrong guesses, other sequences in the same steps, prefixes
+/// that were kept, preemption, chains.
+#[test]
+fn blocks_see_all_tokens_before_them() {
+    for (file, head) in [
+        ("qwen3/hf", "drafts/dflash/hf"),
+        ("gemma4/effective", "drafts/dflash/f16.gguf"),
+    ] {
+        let [file, head] = [file, head].map(welte_goldens::Golden::new);
+        let own = model(file.path().to_str().unwrap(), |o| {
+            o.slots = 3;
+            o.cache_positions = 288;
+            o.draft_head = Some(head.path().to_str().unwrap().to_string());
+        });
+        let first = request(&own, 40, 60, 1);
+        let longer = with(request(&own, 60, 70, 3), |r| {
+            r.prompt[..40].copy_from_slice(&first.prompt);
+        });
+        let others = [request(&own, 21, 110, 5), request(&own, 33, 90, 7)];
+        let rounds = [vec![first], [vec![longer], others.to_vec()].concat()];
+        let preemptions = replayed(&own, true, &rounds);
+        assert!(preemptions > 0, "nobody was preempted");
+        let (own, rounds) = (&own, [vec![request(&own, 30, 200, 9)]]);
+        replayed(own, false, &rounds);
+    }
+}
+
+/// Answers requests of one round after the other, and computes each block that followed once more, after nothing but its own sequence. Returns how often
+/// sequences were preempted.
+fn replayed(own: &Model, always: bool, rounds: &[Vec<Request>]) -> u32 {
+    let watch: Arc<Watch> = Arc::default();
+    let watched = watch.clone();
+    let wrap = move |context| -> Box<dyn welte::Context> {
+        Box::new(Spy::new(context, &watched, None, true))
+    };
+    let how = with(EngineOptions::default(), |o| {
+        o.speculate_always = always;
+        o.draft_max = 3;
+    });
+    let (engine, mut driver) = Engine::without_thread(own, &how, Box::new(wrap)).unwrap();
+    let (mut texts, mut preemptions) = (Vec::new(), 0);
+    for requests in rounds {
+        let submit = |request: &Request| engine.submit(request.clone()).unwrap();
+        let streams: Vec<Stream> = requests.iter().map(submit).collect();
+        while !driver.is_idle() {
+            driver.turn().unwrap();
+        }
+        for (request, stream) in requests.iter().zip(streams) {
+            let (_, outcome) = stream.complete().unwrap();
+            preemptions += outcome.preemptions;
+            let text = [request.prompt.clone(), outcome.tokens].concat();
+            let seed = request.options.sampling.seed;
+            texts.push((seed, request.prompt.len(), text));
+        }
+    }
+    let chains = watch.starts.lock().unwrap().len();
+    let blocks = std::mem::take(&mut *watch.blocks.lock().unwrap());
+    assert!(
+        blocks.len() > if always { 20 } else { 0 },
+        "{}",
+        blocks.len()
+    );
+    assert!(chains > 0, "no chain");
+    let again = move |mut context: Box<dyn welte::Context>| -> Box<dyn welte::Context> {
+        for block in &blocks {
+            let (_, prompt, text) = texts.iter().find(|text| text.0 == block.seed).unwrap();
+            let first = block.rows[0].position as usize;
+            for (kind, range) in [
+                (PassKind::Prompt, 0..*prompt),
+                (PassKind::Decode, *prompt..first),
+            ] {
+                let pass = context.program().pass(kind).unwrap();
+                let most = context.program().passes[pass].rows as usize;
+                let rows: Vec<Row> = range.map(|at| Row::new(text[at], at as u32, 0)).collect();
+                for rows in rows.chunks(most) {
+                    context.step_rows(pass, rows, &[]).unwrap();
+                }
+            }
+            let own = |row: &Row| Row { slot: 0, ..*row };
+            let mut step = Step::default();
+            step.add(Role::Draft, block.rows.iter().map(own));
+            step.guesses = Guesses::Masked;
+            step.picks.extend(block.picked.iter().map(|row| Pick {
+                row: *row as u32,
+                want: Want::Values,
+            }));
+            let got = context.step(&step, StepOptions::default()).unwrap();
+            assert_eq!(got.len(), block.logits.len());
+            let far = got.iter().zip(&block.logits).map(|(a, b)| (a - b).abs());
+            let far = far.fold(0.0, f32::max);
+            assert!(far < 1e-3, "{far} at {first} of request {}", block.seed);
+        }
+        context
+    };
+    drop(Engine::without_thread(own, &how, Box::new(again)).unwrap());
+    preemptions
+}
+
 /// Beside a directory it has the beginning of the name, beside a file it is in the same folder.
 #[test]
 fn a_drafter_of_blocks_is_found_beside_its_model() {
@@ -328,6 +428,12 @@ fn a_drafter_of_blocks_is_found_beside_its_model() {
         missing.contains("no DFlash drafter lies beside it"),
         "{missing}"
     );
+    // Neither heads of another kind nor drafters of another model are taken, unless there is no other one.
+    copy("drafts/eagle3/hf", "Tiny-DFlash-a");
+    assert!(load().is_err());
+    copy("drafts/dflash/speculators", "Tiny-DFlash-a2");
+    let why = load().map(drop).unwrap_err().to_string();
+    assert!(why.contains("Tiny-DFlash-a2"), "{why}");
     copy("drafts/dflash/hf", "Tiny-DFlash-b5");
     let own = load().unwrap();
     assert!(own.has_draft_head() && own.program().block.is_some());
@@ -404,6 +510,28 @@ fn a_drafter_of_blocks_needs_its_model() {
             "dflash_config.selector_rank: is of DFlash 2",
         ),
         (
+            ("DFlashDraftModel", "Qwen3DSparkModel"),
+            "architectures: is of DSpark",
+        ),
+        (
+            ("\"hidden_size\"", "\"markov_rank\": 256, \"hidden_size\""),
+            "markov_rank: is of DSpark",
+        ),
+        (
+            (
+                "\"mask_token_id\"",
+                "\"query_zero_predicts_next\": true, \"mask_token_id\"",
+            ),
+            "dflash_config.query_zero_predicts_next: is true; guesses of a block's first token",
+        ),
+        (
+            (
+                "\"hidden_size\"",
+                "\"sample_from_anchor\": true, \"hidden_size\"",
+            ),
+            "sample_from_anchor: is true; guesses of a block's first token",
+        ),
+        (
             ("\"sliding_window\": 6", "\"sliding_window\": null"),
             "sliding_window: is missing; layers with a window need it",
         ),
@@ -421,8 +549,8 @@ fn a_drafter_of_blocks_needs_its_model() {
 fn guesses_of(target: &str, head: &str) {
     let [file, head] = [target, head].map(welte_goldens::Golden::new);
     let path = |golden: &welte_goldens::Golden| golden.path().to_str().unwrap().to_string();
-    assert!(welte::is_draft_head(&path(&head)).unwrap());
-    assert!(!welte::is_draft_head(&path(&file)).unwrap());
+    assert!(welte::draft_head_kind(&path(&head)).unwrap().is_some());
+    assert_eq!(welte::draft_head_kind(&path(&file)).unwrap(), None);
     let own = model(&path(&file), |o| {
         o.slots = 4;
         o.draft_head = Some(path(&head));

@@ -38,7 +38,7 @@ impl CudaContext {
         let mut emitted = 0;
         while emitted < steps && !control.is_stopped() {
             // A loop on the device may not overtake the mailbox.
-            let most = match (self.mode(), &self.persistent) {
+            let most = match (self.chain_mode(row.slot), &self.persistent) {
                 (Replay::Loop, _) => MAILBOX_SLOTS as usize / 2,
                 (Replay::Persistent, Some(persistent)) => persistent.turns(),
                 _ => usize::MAX,
@@ -69,18 +69,7 @@ impl CudaContext {
     ) -> Result<(usize, bool), Error> {
         let slot = row.slot as usize;
         let states = self.has_states();
-        let mode = match self.mode() {
-            Replay::Loop
-                if states || self.seated.is_some() || self.slots[slot].reports_logprobs() =>
-            {
-                Replay::Graph
-            }
-            // A rank has the likeliest tokens of its own part only.
-            Replay::Persistent if self.seated.is_some() && self.slots[slot].reports_logprobs() => {
-                Replay::Graph
-            }
-            mode => mode,
-        };
+        let mode = self.chain_mode(row.slot);
         self.cancel_word.set_flag(0);
         self.upload_step(DECODE, &[row], &[], n as u32)?;
         let first = self.serial.wrapping_add(1);
@@ -210,15 +199,7 @@ impl CudaContext {
         self.gpu.current()?;
         match replay {
             Replay::Allocate | Replay::Launches => {}
-            Replay::Graph if self.decode_graph.is_some() => {}
-            Replay::Graph => {
-                let all = |nodes: &mut Nodes<'_>| self.add_decode(nodes, true);
-                let decode = Graph::once(&self.gpu, all)?;
-                let unsampled = |nodes: &mut Nodes<'_>| self.add_decode(nodes, false);
-                let forward = Graph::once(&self.gpu, unsampled)?;
-                self.decode_graph = Some(decode);
-                self.forward_graph = Some(forward);
-            }
+            Replay::Graph => self.prepare_decode_graphs()?,
             Replay::Persistent => {
                 if let Err(why) = &self.loaded.recording {
                     return self.fall_back(why.clone());
@@ -241,6 +222,9 @@ impl CudaContext {
                     }
                     other => other?,
                 }
+                if self.stores_for_blocks() {
+                    self.prepare_decode_graphs()?;
+                }
             }
             Replay::Loop if self.loop_graph.is_some() => {}
             Replay::Loop => {
@@ -257,6 +241,35 @@ impl CudaContext {
         self.replay = replay;
         self.note = None;
         Ok(())
+    }
+
+    /// The graphs of a decode step of one row, with and without the choice of a token.
+    fn prepare_decode_graphs(&mut self) -> Result<(), Error> {
+        if self.decode_graph.is_none() {
+            let all = |nodes: &mut Nodes<'_>| self.add_decode(nodes, true);
+            let decode = Graph::once(&self.gpu, all)?;
+            let unsampled = |nodes: &mut Nodes<'_>| self.add_decode(nodes, false);
+            self.forward_graph = Some(Graph::once(&self.gpu, unsampled)?);
+            self.decode_graph = Some(decode);
+        }
+        Ok(())
+    }
+
+    /// Whether every decode step must leave keys and values for a drafter of blocks. A chain of the persistent kernel leaves none.
+    pub(super) fn stores_for_blocks(&self) -> bool {
+        self.loaded.program.block.is_some()
+    }
+
+    /// How a chain of this slot is replayed.
+    fn chain_mode(&self, slot: u32) -> Replay {
+        let reports = self.slots[slot as usize].reports_logprobs();
+        let seated = self.seated.is_some();
+        match self.mode() {
+            Replay::Loop if self.has_states() || seated || reports => Replay::Graph,
+            // A rank has the likeliest tokens of its own part only.
+            Replay::Persistent if seated && reports || self.stores_for_blocks() => Replay::Graph,
+            mode => mode,
+        }
     }
 
     /// How chains are replayed: as requested, unless a profile is taken.

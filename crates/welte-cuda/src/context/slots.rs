@@ -128,6 +128,9 @@ impl CudaContext {
     /// Enqueues a step of these rows, and the choice of their tokens. The device has advanced the rows since they were uploaded.
     fn launch_slots(&mut self, rows: &[Row]) -> Result<(), Error> {
         if self.launch_rows(DECODE, rows)? {
+            if self.stores_for_blocks() {
+                self.launch_tap(rows.len())?;
+            }
             let logits = self.passes[DECODE].result;
             self.launch_sample(0, rows.len() as u32, logits, self.rows_fault(), Guess::No)?;
         } else {

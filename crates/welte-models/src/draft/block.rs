@@ -17,10 +17,16 @@ const MOST: u32 = 256;
 /// What llama.cpp calls such drafters.
 const NAME: &str = "dflash";
 
+/// What drafters of a later kind have in the names of their architectures.
+const DSPARK: &str = "DSpark";
+
 /// True if a checkpoint is a DFlash drafter, of whatever version.
-pub fn is_block_drafter(head: &dyn Checkpoint) -> bool {
+pub(super) fn is_block_drafter(head: &dyn Checkpoint) -> bool {
     let keys = Keys::new(head, NAME);
-    let is_own = |kind: &Value| matches!(kind, Value::String(kind) if kind.starts_with("DFlash"));
+    let is_own = |kind: &Value| match kind {
+        Value::String(kind) => kind.starts_with("DFlash") || kind.contains(DSPARK),
+        _ => false,
+    };
     match (head.dialect(), keys.value("architectures")) {
         (Dialect::Gguf, _) => keys.text("general.architecture").ok().flatten() == Some(NAME),
         (_, Some(Value::Array(kinds))) if kinds.iter().any(is_own) => true,
@@ -38,6 +44,7 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
     let names = arch.names(head.dialect());
     let placed = Placed::new(head, weight(names.embed, 0), (model.vocab, model.dim));
     let keys = Keys::new(&placed, NAME);
+    refuse_others(&keys, head)?;
     let refused = |key: &str, problem: String| Err(keys.error(key, problem));
     if model.residual_scale != 1.0 || model.altup.is_some() || model.encoder.is_some() {
         let problem = format!("cannot draft for the architecture '{}'", model.architecture);
@@ -47,7 +54,6 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
         let problem = format!("is '{kind}'; a drafter has layers of the kind 'qwen3'");
         return refused("model_type", problem);
     }
-    refuse_others(&keys)?;
     let width = keys.name("embedding_length", "hidden_size");
     for key in [
         &width,
@@ -90,8 +96,9 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
         let problem = format!("is {mask}; the model has {} tokens", model.vocab);
         return refused(&key, problem);
     }
-    // Files of llama.cpp's first converter, which had the mask under another key, count layers as configurations do.
-    let early = gguf && key != TOKENIZER_MASK;
+    // llama.cpp's first converter counted layers as configurations do, and named this norm as they do.
+    let has = |name: &str| head.tensor(&weight(name, 0)).is_some();
+    let early = gguf && has(HIDDEN_NORM) && !has(NORM_IN_FILES);
     let lists = match gguf {
         true => vec![(keys.name("target_layers", ""), u32::from(early))],
         false => vec![
@@ -102,8 +109,9 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
     };
     let layers = taps(model, &keys, &lists)?;
     let layers = layers.ok_or_else(|| keys.error(&lists[0].0, "is missing"))?;
-    spec.windows = windows(&keys, spec.layers)?;
-    spec.causal_layers = causal(&keys, &spec.windows)?;
+    let causal_windows;
+    (spec.windows, causal_windows) = windows(&keys, spec.layers)?;
+    spec.causal_layers = causal(&keys, &spec.windows, causal_windows)?;
     spec.rope.sections = None;
     (spec.logit_scale, spec.logit_softcap) = (model.logit_scale, model.logit_softcap);
     let own = |name: &str| format!("{DRAFT}{name}");
@@ -138,16 +146,19 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
         assistant: None,
         block: Some(BlockDraft {
             block: Block { size: count, mask },
-            hidden_norm: if gguf {
-                "enc.output_norm"
+            hidden_norm: if gguf && !early {
+                NORM_IN_FILES
             } else {
-                "hidden_norm"
+                HIDDEN_NORM
             },
             names,
         }),
     })
 }
 
+/// The norm of what `fc` makes of the taps, in directories and in files.
+const HIDDEN_NORM: &str = "hidden_norm";
+const NORM_IN_FILES: &str = "enc.output_norm";
 const TOKENIZER_MASK: &str = "tokenizer.ggml.mask_token_id";
 
 /// The first key that has a value, or the first one.
@@ -160,49 +171,80 @@ fn known(keys: &Keys<'_>, [first, second]: [String; 2]) -> String {
 }
 
 /// Later kinds have the same name in GGUF files, and parts that are not supported.
-fn refuse_others(keys: &Keys<'_>) -> Result<(), Error> {
-    let rank = keys.name("selector_rank", "dflash_config.selector_rank");
-    if keys.value(&rank).is_some() {
-        return Err(keys.error(&rank, "is of DFlash 2, which is not supported"));
+fn refuse_others(keys: &Keys<'_>, head: &dyn Checkpoint) -> Result<(), Error> {
+    let dspark = |key: &str| Err(keys.error(key, "is of DSpark, which is not supported"));
+    let is_own = |kind: &Value| matches!(kind, Value::String(kind) if kind.contains(DSPARK));
+    match keys.value("architectures") {
+        Some(Value::Array(kinds)) if kinds.iter().any(is_own) => return dspark("architectures"),
+        _ if head.tensor("markov_w1.weight").is_some() => return dspark("markov_w1.weight"),
+        _ => {}
+    }
+    // Writers have them in one place or another.
+    let places = |name: &str| match keys.is_gguf() {
+        true => vec![keys.name(name, name)],
+        false => vec![name.to_string(), format!("dflash_config.{name}")],
+    };
+    for key in places("markov_rank") {
+        if keys.u32(&key)?.is_some_and(|rank| rank > 0) {
+            return dspark(&key);
+        }
+    }
+    for key in places("selector_rank") {
+        if keys.value(&key).is_some() {
+            return Err(keys.error(&key, "is of DFlash 2, which is not supported"));
+        }
     }
     let projector = "dflash_config.projector_type";
     if let Some(kind) = keys.text(projector)?.filter(|kind| *kind != NAME) {
         return Err(keys.error(projector, format!("is '{kind}'; supported is '{NAME}'")));
     }
-    let anchor = keys.name("sample_from_anchor", "sample_from_anchor");
-    if keys.bool(&anchor)?.unwrap_or(false) {
-        let problem = "is true; guesses of a block's first token are not supported";
-        return Err(keys.error(&anchor, problem));
+    for name in ["sample_from_anchor", "query_zero_predicts_next"] {
+        for key in places(name) {
+            if keys.bool(&key)?.unwrap_or(false) {
+                let problem = "is true; guesses of a block's first token are not supported";
+                return Err(keys.error(&key, problem));
+            }
+        }
     }
     Ok(())
 }
 
-/// The windows of the layers.
-fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
+/// The windows of the layers, and whether rows of such layers see nothing after themselves if nothing else is said. Windows of one switch for
+/// all layers (`use_swa`) see the whole block.
+fn windows(keys: &Keys<'_>, layers: u32) -> Result<(Vec<u32>, bool), Error> {
     let plain = keys.name("attention.sliding_window", "sliding_window");
-    let own = "dflash_config.swa_window_size".to_string();
-    let key = known(keys, [plain, own]);
-    let window = keys.u32(&key)?.unwrap_or(0);
     if keys.is_gguf() {
-        return match window {
-            0 => Ok(vec![0; layers as usize]),
-            _ => window_pattern(keys, layers, window),
+        let window = keys.u32(&plain)?.unwrap_or(0);
+        let windows = match window {
+            0 => vec![0; layers as usize],
+            _ => window_pattern(keys, layers, window)?,
         };
+        return Ok((windows, true));
     }
+    let own = "dflash_config.swa_window_size".to_string();
     let listed = layer_types(keys, layers, 1)?.unwrap_or_default();
-    let all = keys.bool("dflash_config.use_swa")?.unwrap_or(false);
-    let slides = match listed.contains(&1) {
-        true => listed,
-        false => vec![all.into(); layers as usize],
+    let switch = "dflash_config.use_swa";
+    let (key, slides, causal) = match listed.contains(&1) {
+        true => (known(keys, [plain, own]), listed, true),
+        false => {
+            let all = keys.bool(switch)?.unwrap_or(false);
+            (
+                known(keys, [own, plain]),
+                vec![all.into(); layers as usize],
+                false,
+            )
+        }
     };
+    let window = keys.u32(&key)?.unwrap_or(0);
     if slides.contains(&1) && window == 0 {
         return Err(keys.error(&key, "is missing; layers with a window need it"));
     }
-    Ok(slides.into_iter().map(|one| one * window).collect())
+    let windows = slides.into_iter().map(|one| one * window);
+    Ok((windows.collect(), causal))
 }
 
-/// The layers in which a block's rows see nothing after themselves: as the configuration says, else those with a window.
-fn causal(keys: &Keys<'_>, windows: &[u32]) -> Result<Vec<bool>, Error> {
+/// The layers in which a block's rows see nothing after themselves: as the checkpoint says, else those with a window that is causal.
+fn causal(keys: &Keys<'_>, windows: &[u32], causal_windows: bool) -> Result<Vec<bool>, Error> {
     let keys_of_all = match keys.is_gguf() {
         true => vec![keys.name("attention.causal", "")],
         false => ["is_causal", "dflash_config.causal", "causal"]
@@ -214,6 +256,6 @@ fn causal(keys: &Keys<'_>, windows: &[u32]) -> Result<Vec<bool>, Error> {
             return Ok(vec![all; windows.len()]);
         }
     }
-    let free = keys.is_gguf() || keys.bool("sliding_window_non_causal")?.unwrap_or(false);
+    let free = !causal_windows || keys.bool("sliding_window_non_causal")?.unwrap_or(false);
     Ok(windows.iter().map(|window| *window > 0 && !free).collect())
 }

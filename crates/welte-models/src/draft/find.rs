@@ -3,14 +3,41 @@
 use super::{DraftNames, DraftSpec, assistant, block, eagle};
 use crate::names::resolve;
 use crate::{Error, LayerKind, LayerRope, ModelSpec};
+use std::fmt;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-/// True if a checkpoint drafts for a model, and is none itself: an EAGLE-3 head, a drafter of Gemma 4, or one of blocks.
-pub fn is_draft_head(checkpoint: &dyn Checkpoint) -> bool {
+/// What drafts for a model and is none itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    /// An EAGLE-3 head.
+    Eagle3,
+    /// A DFlash drafter, of whatever version.
+    Dflash,
+    /// A drafter of Gemma 4.
+    Assistant,
+}
+
+/// For messages: with an article.
+impl fmt::Display for HeadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HeadKind::Eagle3 => "an EAGLE-3 head",
+            HeadKind::Dflash => "a DFlash drafter",
+            HeadKind::Assistant => "a drafter of Gemma 4",
+        })
+    }
+}
+
+/// The kind of a checkpoint that drafts for a model. `None`: it is none of these.
+pub fn head_kind(checkpoint: &dyn Checkpoint) -> Option<HeadKind> {
     let has = |name: &str| checkpoint.tensor(name).is_some();
-    assistant::is_assistant(checkpoint)
-        || block::is_block_drafter(checkpoint)
-        || has("fc.weight") && !has("model.norm.weight")
+    if assistant::is_assistant(checkpoint) {
+        return Some(HeadKind::Assistant);
+    }
+    if block::is_block_drafter(checkpoint) {
+        return Some(HeadKind::Dflash);
+    }
+    (has("fc.weight") && !has("model.norm.weight")).then_some(HeadKind::Eagle3)
 }
 
 impl DraftNames {
@@ -103,13 +130,12 @@ impl ModelSpec {
             && self.per_layer_width == 0
             && !self.alone;
         if let Some(head) = checkpoint.draft() {
-            if assistant::is_assistant(head) {
-                return assistant::read_assistant(self, head).map(Some);
-            }
-            if block::is_block_drafter(head) {
-                return block::read_block(self, head).map(Some);
-            }
-            return eagle::read_eagle(self, head, plain).map(Some);
+            let read = match head_kind(head) {
+                Some(HeadKind::Assistant) => assistant::read_assistant(self, head),
+                Some(HeadKind::Dflash) => block::read_block(self, head),
+                _ => eagle::read_eagle(self, head, plain),
+            };
+            return read.map(Some);
         }
         let Some(names) = DraftNames::of(checkpoint, self.layers).filter(|_| plain) else {
             return Ok(None);

@@ -16,6 +16,16 @@ pub(crate) struct OutputPart {
     pub(crate) at: u32,
 }
 
+impl OutputPart {
+    /// So many rows later.
+    fn after(self, rows: u32) -> OutputPart {
+        OutputPart {
+            at: rows + self.at,
+            ..self
+        }
+    }
+}
+
 /// Rows of a tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
@@ -377,10 +387,21 @@ impl Collector<'_> {
         let mut pieces = self.joined_rows(label, queries, k)?;
         let at = queries.iter().map(|rows| rows.rows).sum::<u32>();
         let rest = self.joined_rows(&format!("{label} after queries"), rest, k)?;
-        pieces.extend(rest.into_iter().map(|piece| OutputPart {
-            at: at + piece.at,
-            ..piece
-        }));
+        pieces.extend(rest.into_iter().map(|piece| piece.after(at)));
+        Ok(pieces)
+    }
+
+    /// The biases of such rows.
+    pub(crate) fn keys_apart_biases(
+        &mut self,
+        label: &str,
+        list: &[(bool, String, u32)],
+    ) -> Result<Vec<OutputPart>, Error> {
+        let (queries, rest) = list.split_at(list.len().min(1));
+        let mut pieces = self.biases(label, queries)?;
+        let at = queries.iter().map(|bias| bias.2).sum::<u32>();
+        let rest = self.biases(&format!("{label} after queries"), rest)?;
+        pieces.extend(rest.into_iter().map(|piece| piece.after(at)));
         Ok(pieces)
     }
 

@@ -199,7 +199,10 @@ pub(super) fn layer(
             true => c.keys_apart_rows(&label("qkv"), &qkv, dim)?,
             false => c.joined_rows(&label("qkv"), &qkv, dim)?,
         },
-        qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
+        qkv_bias: match c.keys_apart {
+            true => c.keys_apart_biases(&label("qkv bias"), &qkv_bias)?,
+            false => c.biases(&label("qkv bias"), &qkv_bias)?,
+        },
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
         o: if mixes {

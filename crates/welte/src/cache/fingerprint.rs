@@ -10,7 +10,22 @@ const SAMPLE: usize = 4096;
 /// SHA-256 over what the model is, and over names, shapes, formats and samples of all tensors. Two models that differ in
 /// it have different weights. It depends neither on the path nor on the time.
 pub(crate) fn fingerprint(checkpoint: &dyn Checkpoint, spec: &ModelSpec) -> Sha256 {
-    let mut sum = sha256([format!("{spec:?}").as_bytes()]);
+    of_tensors(sha256([format!("{spec:?}").as_bytes()]), checkpoint)
+}
+
+/// That of a model whose pages hold keys and values of a draft head, too.
+pub(crate) fn with_head(model: Sha256, head: &dyn Checkpoint) -> Sha256 {
+    let mut sum = sha256([&model[..], b"draft head"]);
+    let keys = head.metadata().iter();
+    for (key, value) in keys.filter(|(key, _)| !key.starts_with("tokenizer.")) {
+        let value = format!("{value:?}");
+        sum = sha256([&sum[..], key.as_bytes(), b"=", value.as_bytes()]);
+    }
+    of_tensors(sum, head)
+}
+
+/// Goes on with the tensors of a checkpoint.
+fn of_tensors(mut sum: Sha256, checkpoint: &dyn Checkpoint) -> Sha256 {
     for tensor in checkpoint.tensors() {
         let row = tensor.format.bytes(tensor.k).unwrap_or(0).max(1);
         let rows = (SAMPLE / row).clamp(1, tensor.n.max(1)).min(tensor.n);
@@ -56,6 +71,35 @@ mod tests {
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(&copy, bytes).unwrap();
         assert_ne!(of(demo), of(copy.to_str().unwrap()));
+    }
+
+    #[test]
+    fn a_draft_head_and_its_settings_count() {
+        let demo = of("synthetic:tiny:q8_0");
+        let folder = tempfile::tempdir().unwrap();
+        let with = |change: &dyn Fn(&str) -> String| {
+            let head = welte_goldens::Golden::new("drafts/dflash/hf");
+            for file in std::fs::read_dir(head.path()).unwrap() {
+                let file = file.unwrap();
+                std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+            }
+            let path = folder.path().join("config.json");
+            let config = change(&std::fs::read_to_string(&path).unwrap());
+            std::fs::write(path, config).unwrap();
+            with_head(demo, &*open(folder.path().to_str().unwrap()).unwrap())
+        };
+        let plain = with(&|config| config.to_owned());
+        assert_ne!(plain, demo);
+        assert_eq!(plain, with(&|config| config.to_owned()));
+        let other = |config: &str| {
+            let changed = config.replace("   0,\n   1\n", "   1,\n   0\n");
+            assert_ne!(changed, config);
+            changed
+        };
+        assert_ne!(plain, with(&other), "other layers are read");
+        let eagle = welte_goldens::Golden::new("drafts/eagle3/hf");
+        let eagle = open(eagle.path().to_str().unwrap()).unwrap();
+        assert_ne!(plain, with_head(demo, &*eagle));
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod store;
 mod tree;
 
 pub use changes::PrefixChange;
-pub(crate) use fingerprint::fingerprint;
+pub(crate) use fingerprint::{fingerprint, with_head};
 pub(crate) use media::MediaNumbers;
 pub(crate) use places::Places;
 pub(crate) use pool::PagePool;

@@ -302,6 +302,11 @@ impl Pages {
         Ok(room)
     }
 
+    /// Positions of a page.
+    pub(crate) fn page(&self) -> usize {
+        self.page
+    }
+
     /// Pages of a cache that `positions` positions take.
     pub(crate) fn entries(&self, cache: usize, positions: usize) -> usize {
         match self.kinds[cache] {

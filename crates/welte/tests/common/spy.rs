@@ -15,6 +15,15 @@ use welte_device::{
 };
 use welte_table::{BufferId, Class, PassKind, Program, Row};
 
+/// A block of a drafter, and the logits of those of its masks that were picked.
+pub struct SeenBlock {
+    pub seed: u64,
+    pub rows: Vec<Row>,
+    /// Their places in the block.
+    pub picked: Vec<usize>,
+    pub logits: Vec<f32>,
+}
+
 /// What the spy saw and what it shall do. Requests are told apart by their seeds.
 #[derive(Default)]
 pub struct Watch {
@@ -36,6 +45,8 @@ pub struct Watch {
     pub mixed: AtomicUsize,
     /// The rows of all steps.
     pub rows: Mutex<Vec<Row>>,
+    /// The blocks of a drafter of blocks.
+    pub blocks: Mutex<Vec<SeenBlock>>,
     /// The starts of all chains.
     pub starts: Mutex<Vec<ChainStart>>,
     /// Writes into buffers left until one fails; 0: none will.
@@ -52,6 +63,29 @@ impl Watch {
         let mut all = self.logits.lock().unwrap();
         if *all.entry((seed, position)).or_insert(hash) != hash {
             self.differing.lock().unwrap().push((seed, position));
+        }
+    }
+
+    /// The blocks of a draft step; `outputs` are seeds, positions and logits of its output rows.
+    fn see_blocks(&self, step: &Step, seeds: &[u64], outputs: &[(u64, u32, Vec<f32>)]) {
+        let mut blocks = self.blocks.lock().unwrap();
+        let mut first = 0;
+        for rows in step.rows.chunk_by(|one, next| one.slot == next.slot) {
+            let mut seen = SeenBlock {
+                seed: seeds[rows[0].slot as usize],
+                rows: rows.to_vec(),
+                picked: Vec::new(),
+                logits: Vec::new(),
+            };
+            for (row, (.., logits)) in step.chosen().zip(outputs) {
+                let row = row as usize;
+                if (first..first + rows.len()).contains(&row) {
+                    seen.picked.push(row - first);
+                    seen.logits.extend(logits);
+                }
+            }
+            blocks.push(seen);
+            first += rows.len();
         }
     }
 
@@ -234,7 +268,9 @@ impl Context for Spy {
         let mixed = &self.watch.mixed;
         mixed.fetch_add(usize::from(step.is_mixed()), Ordering::SeqCst);
         self.watch.rows.lock().unwrap().extend(&step.rows);
-        let vocab = self.inner.program().vocab as usize;
+        let program = self.inner.program();
+        let vocab = program.vocab as usize;
+        let blocks = step.pass() == PassKind::Draft && program.block.is_some();
         let values = self.inner.step(step, StepOptions::default())?;
         if step.pass() != PassKind::Embed {
             let outputs = (0..step.generated() as u32).chain(step.chosen());
@@ -243,6 +279,9 @@ impl Context for Spy {
                 let seed = self.seeds[row.slot as usize];
                 self.stepped.push((seed, row.position, logits.to_vec()));
             }
+        }
+        if blocks {
+            self.watch.see_blocks(step, &self.seeds, &self.stepped);
         }
         let Some(tokens) = options.tokens else {
             self.values.clear();

@@ -25,8 +25,8 @@ impl Scheduler {
                 .draft
                 .as_ref()
                 .is_some_and(|draft| speculator.looks_back(draft, sequence.remaining(), sequences));
-            // A drafter without keys and values of its own misses nothing.
-            if guesses && sequence.end.is_none() && !own.stays {
+            // A drafter without keys and values of its own misses nothing, and one of blocks gets them in chains, too.
+            if guesses && sequence.end.is_none() && !own.stays && own.block.is_none() {
                 // Whole pages may be others', too.
                 let first = sequence.computed.saturating_sub(LOOK_BACK);
                 let whole = self.pages.first_computable(sequence);
@@ -70,7 +70,7 @@ impl Scheduler {
         let ahead = u32::from(own.stays);
         let decodes = |s: &&Sequence| !s.is_filling() && s.end.is_none();
         let sequences = self.running.iter().filter(decodes).count();
-        let guesses = own.block.is_some() || !self.step.is_mixed();
+        let guesses = !self.step.is_mixed();
         let mut rest = &self.step.rows[..];
         for (span, owner) in self.step.spans.iter().zip(&self.owners) {
             let rows;
@@ -153,7 +153,13 @@ impl Own {
         let most = (self.rows - self.step.rows.len()).min(block.size as usize);
         let end = (first + most).min(self.context);
         // Its rows write keys and values, too.
-        let room = pages.reserve(context, sequence, end, false).unwrap_or(0);
+        let mut room = pages.reserve(context, sequence, end, false).unwrap_or(0);
+        if room < end {
+            // Next to a page's end hardly a mask would have room, and the sequence itself needs the next page soon.
+            let page_more = end.min(room + pages.page());
+            let reserved = pages.reserve(context, sequence, page_more, true);
+            room = reserved.unwrap_or(0);
+        }
         let count = room.saturating_sub(first);
         let wanted = wanted.min(count.saturating_sub(1));
         let wanted = wanted.min(self.outputs - self.step.picks.len()) as u32;

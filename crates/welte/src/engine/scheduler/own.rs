@@ -7,9 +7,9 @@ use welte_table::{Block, PassKind, Program};
 /// What the draft layer needs.
 pub(super) struct Own {
     pub(super) step: Step,
-    /// Where the sequences run that are guessed for.
+    /// Where the sequence of each pick runs: one of a sequence, or of blocks one for each mask.
     pub(super) open: Vec<usize>,
-    /// How many guesses each of them wants.
+    /// How many guesses each pick wants: one of a mask.
     pub(super) wanted: Vec<u32>,
     /// The guesses: first ones, second ones and so on.
     pub(super) tokens: Vec<u32>,
