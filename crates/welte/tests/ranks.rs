@@ -11,7 +11,7 @@ use welte::{
     Sampling,
 };
 use welte_device::{
-    ChainStart, Context, Control, Device, Pick, Replay, Role, SlotAdapter, SlotState, Step,
+    ChainStart, Context, Control, Device, Guesses, Pick, Replay, Role, SlotAdapter, SlotState, Step,
     StepOptions, Want,
 };
 use welte_formats::{Checkpoint, WithDraft};
@@ -126,7 +126,10 @@ fn follow(program: &Program, rows: &[Row]) -> Step {
     };
     let rows: Vec<Row> = rows.iter().map(next).collect();
     let mut step = Step {
-        stays: stays.then_some(0),
+        guesses: match stays {
+            true => Guesses::Staying(0),
+            false => Guesses::Moving,
+        },
         ..Step::default()
     };
     for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
@@ -701,6 +704,32 @@ fn persistent_kernels_on_cuda() {
         compared += 1;
     }
     assert!(compared > 0);
+}
+
+/// Parts of many rows travel in several chunks, which were exchanged more or less often. None overwrites what a slow rank has not read:
+/// `WELTE_PRETEND_LATE=50`.
+#[test]
+#[ignore = "needs two GPUs"]
+fn chunks_keep_their_places_on_cuda() {
+    let source = "synthetic:tiny,layers=1,dim=256,ffn=512,vocab=300:q8_0";
+    let checkpoint = welte::open(source).expect("a checkpoint");
+    let program = compile(&*checkpoint);
+    let devices = on_gpus(2);
+    let run = |device: &dyn Device| {
+        let mut context = context(device, &program, &*checkpoint);
+        let prompt = program.pass(PassKind::Prompt).expect("a pass");
+        let mut all: Vec<u32> = Vec::new();
+        for rows in [24, 5, 24, 14, 24] {
+            let rows: Vec<Row> = (0..rows).map(|at| Row::new(3 + 7 * at, at, 0)).collect();
+            let last = rows.len() as u32 - 1;
+            let values = context.step_rows(prompt, &rows, &[last]).expect("a prompt");
+            all.extend(values.iter().map(|v| v.to_bits()));
+        }
+        all
+    };
+    let want = run(&*devices.one);
+    let got = run(&*devices.ranks[0].1);
+    assert_eq!(difference("2 ranks", &got, &want), None);
 }
 
 #[test]
