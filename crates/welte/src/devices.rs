@@ -1,6 +1,6 @@
 //! The devices of this build. No other file of the engine names a device crate: a new device is one more entry here.
 
-use crate::Error;
+use crate::{Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport, Exchange};
 
@@ -145,6 +145,21 @@ impl Kind {
         }
     }
 
+    /// Why devices of these numbers cannot exchange through a memory that the options name.
+    fn refuses(&self, exchange: Exchange, numbers: &[u32]) -> Option<String> {
+        match (exchange, self.together) {
+            (_, None) => Some(format!(
+                "--exchange is for GPUs of cuda, not for {}",
+                self.name
+            )),
+            (Exchange::Peers, Some(reach)) if !reach(numbers) => Some(format!(
+                "GPUs {numbers:?} do not reach each other's memory: there is neither NVLink nor a shared PCI Express switch between them; they can \
+                 exchange through the host's memory (--exchange host)"
+            )),
+            _ => None,
+        }
+    }
+
     /// Whether the engine may choose it by itself.
     pub(crate) fn is_automatic(&self) -> bool {
         self.automatic.is_some()
@@ -204,18 +219,17 @@ pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Devi
     kind.open(id.ordinal, options)
 }
 
-/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one. Without `exchange` GPUs
-/// exchange through the memory that they reach.
+/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one. If the options do not say how,
+/// GPUs exchange through the memory that they reach.
 pub(crate) fn open_ranks(
     kind: &str,
     numbers: &[u32],
-    options: &DeviceOptions,
-    exchange: Option<Exchange>,
+    options: &LoadOptions,
 ) -> Result<Arc<dyn Device>, Error> {
     let kind = KINDS.iter().find(|known| known.name == kind);
     let kind = kind.ok_or_else(|| Error::unknown_device("ranks"))?;
-    let mut own = options.clone();
-    own.exchange = exchange.unwrap_or_else(|| kind.exchange(numbers));
+    let mut own = options.for_device();
+    own.exchange = options.exchange.unwrap_or_else(|| kind.exchange(numbers));
     let devices = match kind.deal {
         Some(deal) => deal(&own, numbers.len() as u32)?,
         None => {
@@ -223,7 +237,13 @@ pub(crate) fn open_ranks(
             opened.collect::<Result<_, Error>>()?
         }
     };
-    Ok(welte_ranks::device(devices))
+    if let Some(why) = options
+        .exchange
+        .and_then(|exchange| kind.refuses(exchange, numbers))
+    {
+        return Err(Error::Ranks { why });
+    }
+    Ok(welte_ranks::device(devices, options.least_dealt))
 }
 
 /// Halves and quarters of a model have parts of one size, which the fastest kernels need. Others come last.

@@ -11,8 +11,8 @@ use welte::{
     Sampling,
 };
 use welte_device::{
-    ChainStart, Context, Control, Device, Guesses, Pick, Replay, Role, SlotAdapter, SlotState, Step,
-    StepOptions, Want,
+    ChainStart, Context, Control, Device, Guesses, Pick, Replay, Role, SlotAdapter, SlotState,
+    Step, StepOptions, Want,
 };
 use welte_formats::{Checkpoint, WithDraft};
 use welte_models::CompileOptions;
@@ -539,6 +539,10 @@ fn what_cannot_be_dealt_is_refused_with_a_reason() {
     assert!(split.to_string().contains("experts on the CPU"), "{split}");
     let assumed = dealt("h200", 2);
     assert!(matches!(refused(assumed), Error::Ranks { .. }));
+    for ranks in [1, 2] {
+        let named = with(dealt("cpu", ranks), |o| o.exchange = Some(Exchange::Host));
+        assert!(refused(named).to_string().contains("--exchange is for"));
+    }
 }
 
 /// A dense model has four exchanges in a layer and one for its logits; queries, keys and values take none.
@@ -775,10 +779,13 @@ fn the_memory_of_exchanges_is_chosen_on_cuda() {
         let found = model.iter().find(|fact| fact.0 == name);
         found.map_or(String::new(), |fact| fact.1.clone())
     };
-    // The pretended GPU says so.
-    let reach = std::env::var("WELTE_PRETEND_PEERS").is_err();
-    let load = |exchange| {
-        let options = with(dealt("cuda", 2), |o| {
+    let peers = with(dealt("cuda", 2), |o| o.exchange = Some(Exchange::Peers));
+    let refused = Model::inspect(TINY, &peers).err();
+    if let Some(why) = &refused {
+        assert!(why.to_string().contains("--exchange host"), "{why}");
+    }
+    let load = |ranks, exchange| {
+        let options = with(dealt("cuda", ranks), |o| {
             (o.exchange, o.replay, o.slots) = (exchange, None, 1);
         });
         let inspected = Model::inspect(TINY, &options).expect("a plan");
@@ -800,28 +807,22 @@ fn the_memory_of_exchanges_is_chosen_on_cuda() {
         let replaying = session.engine().replaying().expect("a GPU").to_string();
         (how, text, replaying)
     };
-    let host = load(Some(Exchange::Host));
+    let one = load(1, None);
+    let host = load(2, Some(Exchange::Host));
     assert!(host.0.contains("through the host's memory"), "{}", host.0);
     assert!(
         host.2.starts_with("graph (not the persistent kernel"),
         "{}",
         host.2
     );
-    let chosen = load(None);
+    let chosen = load(2, None);
     assert_eq!(
         chosen.0.contains("through the host"),
-        !reach,
+        refused.is_some(),
         "{}",
         chosen.0
     );
-    assert_eq!(chosen.1, host.1);
-    if !reach {
-        let options = with(dealt("cuda", 2), |o| o.exchange = Some(Exchange::Peers));
-        let refused =
-            Model::load(TINY, &options, &mut |_| ()).and_then(|model| model.session().map(drop));
-        let why = refused.expect_err("a refusal").to_string();
-        assert!(why.contains("--exchange host"), "{why}");
-    }
+    assert_eq!((&chosen.1, &host.1), (&one.1, &one.1));
 }
 
 /// A model that one GPU lacks the memory for goes to as few as have it. Where all lack it, the error has the numbers.
