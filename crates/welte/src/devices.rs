@@ -1,6 +1,6 @@
 //! The devices of this build. No other file of the engine names a device crate: a new device is one more entry here.
 
-use crate::{Error, LoadOptions};
+use crate::Error;
 use std::sync::Arc;
 use welte_device::{Activations, Device, DeviceId, DeviceOptions, DeviceReport, Exchange};
 
@@ -219,17 +219,19 @@ pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Devi
     kind.open(id.ordinal, options)
 }
 
-/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one. If the options do not say how,
-/// GPUs exchange through the memory that they reach.
+/// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one. Without `exchange` GPUs
+/// exchange through the memory that they reach. `least`: see [`welte_ranks::device`].
 pub(crate) fn open_ranks(
     kind: &str,
     numbers: &[u32],
-    options: &LoadOptions,
+    options: &DeviceOptions,
+    exchange: Option<Exchange>,
+    least: Option<u64>,
 ) -> Result<Arc<dyn Device>, Error> {
     let kind = KINDS.iter().find(|known| known.name == kind);
     let kind = kind.ok_or_else(|| Error::unknown_device("ranks"))?;
-    let mut own = options.for_device();
-    own.exchange = options.exchange.unwrap_or_else(|| kind.exchange(numbers));
+    let mut own = options.clone();
+    own.exchange = exchange.unwrap_or_else(|| kind.exchange(numbers));
     let devices = match kind.deal {
         Some(deal) => deal(&own, numbers.len() as u32)?,
         None => {
@@ -237,13 +239,10 @@ pub(crate) fn open_ranks(
             opened.collect::<Result<_, Error>>()?
         }
     };
-    if let Some(why) = options
-        .exchange
-        .and_then(|exchange| kind.refuses(exchange, numbers))
-    {
+    if let Some(why) = exchange.and_then(|exchange| kind.refuses(exchange, numbers)) {
         return Err(Error::Ranks { why });
     }
-    Ok(welte_ranks::device(devices, options.least_dealt))
+    Ok(welte_ranks::device(devices, least))
 }
 
 /// Halves and quarters of a model have parts of one size, which the fastest kernels need. Others come last.

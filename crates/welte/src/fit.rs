@@ -270,7 +270,7 @@ pub(crate) fn on_more_ranks<T>(
     };
     for ranks in kind.counts_of_ranks().into_iter().filter(|_| alone) {
         let numbers: Vec<u32> = (0..ranks).collect();
-        match open_ranks(kind.name, &numbers, options).and_then(&plan_on) {
+        match dealt_to(kind.name, &numbers, options).and_then(&plan_on) {
             Ok(planned) => return Ok(planned),
             Err(Error::Memory { need, have, .. }) => {
                 *dealt = Some(DealtMemory { ranks, need, have })
@@ -280,6 +280,18 @@ pub(crate) fn on_more_ranks<T>(
         }
     }
     Err(why)
+}
+
+/// A device of these ranks.
+fn dealt_to(kind: &str, numbers: &[u32], options: &LoadOptions) -> Result<Arc<dyn Device>, Error> {
+    let least = options.least_dealt;
+    open_ranks(
+        kind,
+        numbers,
+        &options.for_device(),
+        options.exchange,
+        least,
+    )
 }
 
 /// The ranks of a model on devices of these numbers.
@@ -301,7 +313,7 @@ pub(crate) fn ranks(
             "{named} devices are named, and {given} ranks are asked for"
         ));
     }
-    open_ranks(kind, numbers, options)
+    dealt_to(kind, numbers, options)
 }
 
 #[cfg(test)]
