@@ -1,6 +1,7 @@
 // Ranks give each other their parts of rows: exchange. A chunk of a rank's part lies in the inbox of every other rank, with a flag that
 // counts how often the chunk was exchanged. There are two places for it, in turn: who gives a chunk once more has taken everything
 // of the last time, so all others have read what lies in the place of the time before that.
+// Chunks have turns of their own, so none may lie where another one does, however its floats travel.
 #include "common.cuh"
 
 #define RANKS 8         // the most
@@ -136,7 +137,7 @@ template <typename T, u32 R> __device__ __forceinline__ void hand_over(const Exc
             *y = v;
             Packed packed = P::pack(v);
             for (u32 r = 0; r < a.ranks; ++r)
-                if (r != a.rank) ((Packed *)place_of(s, a.ranks, r, turn, a.rank))[i / EACH] = packed;
+                if (r != a.rank) ((Packed *)(place_of(s, a.ranks, r, turn, a.rank) + first))[(i - first) / EACH] = packed;
         });
         __threadfence_system();
         __syncthreads();
@@ -148,8 +149,8 @@ template <typename T, u32 R> __device__ __forceinline__ void hand_over(const Exc
         __syncthreads();
         for (u32 r = 0; r < a.ranks; ++r) {
             if (r == a.rank) continue;
-            const Packed *from = (const Packed *)place_of(s, a.ranks, a.rank, turn, r);
-            each<T>(a, vectors, first, r, [&](u64 i, const T *, T *y) { *y = P::unpack(__ldcg(from + i / EACH)); });
+            const Packed *from = (const Packed *)(place_of(s, a.ranks, a.rank, turn, r) + first);
+            each<T>(a, vectors, first, r, [&](u64 i, const T *, T *y) { *y = P::unpack(__ldcg(from + (i - first) / EACH)); });
         }
         if (threadIdx.x == 0) s.counts[chunk] = serial;
         __syncthreads();

@@ -191,11 +191,15 @@ pub trait Context: Send {
     /// with the same [`Loaded::arithmetic`] and the same caches.
     fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Allocates host memory in which the context itself keeps pages, in place of earlier one: `places` of a page of every cache.
-    /// False: it does not, and the [`Shelf`] has them copied. The four methods below are for contexts that do.
-    fn make_shelf(&mut self, places: u32) -> Result<bool, Error> {
-        let _ = places;
-        Ok(false)
+    /// Bytes of host memory that a page of every cache takes, if the context itself keeps pages there. `None`: it does not, and the
+    /// [`Shelf`] has them copied. The five methods below are for contexts that do.
+    fn shelf_place(&self) -> Option<u64> {
+        None
+    }
+
+    /// Allocates host memory in which the context keeps pages, in place of earlier one: `places` of a page of every cache.
+    fn make_shelf(&mut self, _places: u32) -> Result<(), Error> {
+        Err(Error::request("a context without a shelf"))
     }
 
     /// See [`Shelf::put`]. Need not wait.

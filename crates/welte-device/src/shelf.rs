@@ -16,7 +16,8 @@ impl Shelf {
     pub fn new(context: &mut dyn Context, places: u32) -> Result<Shelf, Error> {
         let starts = page_starts(context.program())
             .ok_or_else(|| Error::request("a shelf for pages that are too large"))?;
-        if context.make_shelf(places)? {
+        if context.shelf_place().is_some() {
+            context.make_shelf(places)?;
             return Ok(Shelf { own: None, starts });
         }
         let place = starts.last().copied().unwrap_or(0);
@@ -32,7 +33,13 @@ impl Shelf {
         })
     }
 
-    /// Bytes of a place.
+    /// Bytes of a place for pages of this context, wherever it is.
+    pub fn place_of(context: &dyn Context) -> Option<u64> {
+        let own = context.shelf_place();
+        own.or_else(|| Shelf::place_bytes(context.program()))
+    }
+
+    /// Bytes of the pages at a place.
     pub fn place_bytes(program: &Program) -> Option<u64> {
         page_starts(program)?.last().map(|end| *end as u64)
     }

@@ -6,7 +6,7 @@ use crate::crew::{Crew, Job};
 use crate::dealt::Dealt;
 use crate::pages::{self, Heads};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use welte_device::timeline::{Span, Timeline};
@@ -21,7 +21,7 @@ use welte_table::{Bank, BufferId, Class, Kept, PassKind, Program};
 pub(crate) struct RanksContext {
     dealt: Arc<Dealt>,
     /// Rank 0, which the caller's thread runs.
-    first: Box<dyn Context>,
+    first: First,
     seat: Seat,
     crew: Crew,
     follower: Follower,
@@ -35,6 +35,30 @@ pub(crate) struct RanksContext {
     heads: Vec<Option<Heads>>,
     /// A rank's part of a page.
     page: Vec<u8>,
+}
+
+/// The context of rank 0: one, until it is taken out.
+struct First(Vec<Box<dyn Context>>);
+
+impl Deref for First {
+    type Target = dyn Context;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0[0]
+    }
+}
+
+impl DerefMut for First {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.0[0]
+    }
+}
+
+impl Drop for RanksContext {
+    /// A rank that is lost may still write into the memory of all others.
+    fn drop(&mut self) {
+        self.crew.keep(std::mem::take(&mut self.first.0));
+    }
 }
 
 /// What a rank runs of a stage of the whole program.
@@ -73,7 +97,7 @@ impl RanksContext {
             crew: Crew::new(ranks.collect(), rows, slots, &follower, dealt.patience)?,
             follower,
             seat,
-            first,
+            first: First(vec![first]),
             pass: 0,
             logits: 0,
             dealt,
@@ -86,7 +110,7 @@ impl RanksContext {
         mut act: impl FnMut(&mut dyn Context) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.crew.check()?;
-        act(self.first.as_mut())?;
+        act(&mut *self.first)?;
         let mut desks = self.crew.desks();
         desks.try_for_each(|mut desk| act(desk.context.as_mut()))
     }
@@ -140,7 +164,7 @@ impl RanksContext {
 
     fn with<T>(&mut self, rank: u32, act: impl FnOnce(&mut dyn Context) -> T) -> T {
         match rank {
-            0 => act(self.first.as_mut()),
+            0 => act(&mut *self.first),
             rank => act(self.crew.desk(rank).context.as_mut()),
         }
     }
@@ -228,14 +252,16 @@ impl Context for RanksContext {
         written
     }
 
-    /// Each rank keeps its parts of pages.
-    fn make_shelf(&mut self, places: u32) -> Result<bool, Error> {
-        self.crew.check()?;
-        let mut all = true;
-        for rank in 0..self.seat.ranks() {
-            all &= self.with(rank, |context| context.make_shelf(places))?;
-        }
-        Ok(all)
+    /// Each rank keeps its parts of pages, and caches that are not dealt whole.
+    fn shelf_place(&self) -> Option<u64> {
+        let others = self.crew.desks().map(|desk| desk.context.shelf_place());
+        std::iter::once(self.first.shelf_place())
+            .chain(others)
+            .sum()
+    }
+
+    fn make_shelf(&mut self, places: u32) -> Result<(), Error> {
+        self.each(|context| context.make_shelf(places))
     }
 
     fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
@@ -319,7 +345,7 @@ impl Context for RanksContext {
             self.logits = plan.outputs;
         }
         if let Some(tokens) = tokens.filter(|_| stage.ends()) {
-            same_tokens(&self.seat, &self.crew, tokens)?;
+            same_tokens(&self.seat, &self.crew, tokens, |_| true)?;
         }
         Ok(values)
     }
@@ -351,7 +377,8 @@ impl Context for RanksContext {
         led(&self.seat, || first.draft(step, wanted, tokens));
         self.crew.finish();
         RanksContext::outcome(&self.seat, &self.crew)?;
-        same_tokens(&self.seat, &self.crew, tokens)
+        let is_wanted = |at: usize| at / wanted.len() < wanted[at % wanted.len()] as usize;
+        same_tokens(&self.seat, &self.crew, tokens, is_wanted)
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
@@ -378,7 +405,7 @@ impl Context for RanksContext {
         led(&self.seat, || first.sample(choices, tokens));
         self.crew.finish();
         RanksContext::outcome(&self.seat, &self.crew)?;
-        same_tokens(&self.seat, &self.crew, tokens)
+        same_tokens(&self.seat, &self.crew, tokens, |_| true)
     }
 
     fn logprobs(
@@ -561,10 +588,19 @@ impl ReplayTools for RanksContext {
     }
 }
 
-/// Checks that all ranks have chosen the same tokens.
-fn same_tokens(seat: &Seat, crew: &Crew, tokens: &[u32]) -> Result<(), Error> {
+/// Checks that all ranks have chosen the same tokens, of those that count.
+fn same_tokens(
+    seat: &Seat,
+    crew: &Crew,
+    tokens: &[u32],
+    counts: impl Fn(usize) -> bool,
+) -> Result<(), Error> {
+    let differs = |own: &[u32]| {
+        let mut pairs = own.iter().zip(tokens).enumerate();
+        own.len() != tokens.len() || pairs.any(|(at, (own, first))| counts(at) && own != first)
+    };
     let mut desks = (1..).zip(crew.desks());
-    match desks.find(|(_, desk)| desk.tokens != tokens) {
+    match desks.find(|(_, desk)| differs(&desk.tokens)) {
         Some((rank, desk)) => Err(Error::Rank {
             rank,
             ranks: seat.ranks(),

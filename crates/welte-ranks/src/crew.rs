@@ -3,7 +3,7 @@
 
 use crate::chain::Follower;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use web_time::Duration;
@@ -41,11 +41,17 @@ pub(crate) struct Desk {
 struct Member {
     seat: Seat,
     desk: Mutex<Desk>,
+    /// Dropped after the desk: if this rank is lost and nobody waits for it any more, what it may still write to.
+    kept: Mutex<Option<Kept>>,
+    abandoned: AtomicBool,
     wake: Condvar,
     /// Jobs that were left, and jobs that were done.
     left: AtomicU32,
     done: AtomicU32,
 }
+
+/// The contexts of rank 0 and of the others.
+type Kept = (Arc<Mutex<Vec<Box<dyn Context>>>>, Vec<Arc<Member>>);
 
 /// The threads of ranks 1 and up.
 pub(crate) struct Crew {
@@ -88,6 +94,8 @@ impl Crew {
                     job: None,
                     stop: false,
                 }),
+                kept: Mutex::new(None),
+                abandoned: AtomicBool::new(false),
                 wake: Condvar::new(),
                 left: AtomicU32::new(0),
                 done: AtomicU32::new(0),
@@ -145,6 +153,21 @@ impl Crew {
         }
     }
 
+    /// Drops rank 0's context, unless ranks are lost: until these come back from their last step, all contexts stay.
+    pub(crate) fn keep(&self, first: Vec<Box<dyn Context>>) {
+        let first = Arc::new(Mutex::new(first));
+        for member in &self.members {
+            let rank = member.seat.rank();
+            if self.lost.contains(&rank) {
+                let others = self.members.iter().filter(|m| m.seat.rank() != rank);
+                *lock(&member.kept) = Some((first.clone(), others.cloned().collect()));
+                member.abandoned.store(true, Release);
+                // It may have come back meanwhile.
+                member.wake.notify_one();
+            }
+        }
+    }
+
     /// Waits until all have done their job.
     pub(crate) fn finish(&mut self) {
         for member in &self.members {
@@ -186,7 +209,7 @@ impl Member {
         }
         let mut desk = lock(&self.desk);
         loop {
-            if desk.stop {
+            if desk.stop || self.abandoned.load(Acquire) {
                 return None;
             }
             if let Some(job) = desk.job.take() {

@@ -24,12 +24,13 @@ const LEAST: u64 = 1 << 20;
 /// How long ranks wait for each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A rank on each of these devices, of which there are at least two.
-pub fn device(devices: Vec<Arc<dyn Device>>) -> Arc<dyn Device> {
-    device_by(devices, LEAST, PATIENCE)
+/// A rank on each of these devices, of which there are at least two. Matrices of fewer bytes than `least` are left whole where dealing them
+/// costs an exchange; `None`: those that are read as fast.
+pub fn device(devices: Vec<Arc<dyn Device>>, least: Option<u64>) -> Arc<dyn Device> {
+    device_by(devices, least.unwrap_or(LEAST), PATIENCE)
 }
 
-/// The same with another size of the matrices that are worth an exchange, and another patience of ranks.
+/// The same with another patience of ranks.
 pub fn device_by(devices: Vec<Arc<dyn Device>>, least: u64, patience: Duration) -> Arc<dyn Device> {
     assert!(devices.len() > 1, "ranks are several");
     let first = devices[0].info();

@@ -4,6 +4,7 @@ mod faulty;
 
 use faulty::{Fault, Faulty, Plot};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use welte_conformance::model::Model;
 use welte_conformance::program;
@@ -100,4 +101,21 @@ fn a_lost_rank_is_waited_for_once() {
     let error = chain(&mut *context, |_| {}).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 of 3: it is lost"), "{error}");
     assert!(begun.elapsed() < Duration::from_millis(200));
+}
+
+/// A lost rank may still write into the memory of the others, so all contexts stay until it comes back.
+#[test]
+fn a_lost_rank_keeps_all_contexts() {
+    let plot = Plot::default();
+    let mut context = context(&plot);
+    *plot.fault.lock().unwrap() = Some(Fault::Sleeps(2000));
+    chain(&mut *context, |_| {}).unwrap_err();
+    drop(context);
+    let contexts = || plot.contexts.load(Ordering::Acquire);
+    assert_eq!(contexts(), 3);
+    let begun = Instant::now();
+    while contexts() > 0 && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(contexts(), 0);
 }

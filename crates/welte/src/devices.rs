@@ -145,6 +145,21 @@ impl Kind {
         }
     }
 
+    /// Why devices of these numbers cannot exchange through a memory that the options name.
+    fn refuses(&self, exchange: Exchange, numbers: &[u32]) -> Option<String> {
+        match (exchange, self.together) {
+            (_, None) => Some(format!(
+                "--exchange is for GPUs of cuda, not for {}",
+                self.name
+            )),
+            (Exchange::Peers, Some(reach)) if !reach(numbers) => Some(format!(
+                "GPUs {numbers:?} do not reach each other's memory: there is neither NVLink nor a shared PCI Express switch between them; they can \
+                 exchange through the host's memory (--exchange host)"
+            )),
+            _ => None,
+        }
+    }
+
     /// Whether the engine may choose it by itself.
     pub(crate) fn is_automatic(&self) -> bool {
         self.automatic.is_some()
@@ -205,12 +220,13 @@ pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Devi
 }
 
 /// The ranks of a model as one device: GPUs of these numbers, or as many parts of a device of which there is one. Without `exchange` GPUs
-/// exchange through the memory that they reach.
+/// exchange through the memory that they reach. `least`: see [`welte_ranks::device`].
 pub(crate) fn open_ranks(
     kind: &str,
     numbers: &[u32],
     options: &DeviceOptions,
     exchange: Option<Exchange>,
+    least: Option<u64>,
 ) -> Result<Arc<dyn Device>, Error> {
     let kind = KINDS.iter().find(|known| known.name == kind);
     let kind = kind.ok_or_else(|| Error::unknown_device("ranks"))?;
@@ -223,7 +239,10 @@ pub(crate) fn open_ranks(
             opened.collect::<Result<_, Error>>()?
         }
     };
-    Ok(welte_ranks::device(devices))
+    if let Some(why) = exchange.and_then(|exchange| kind.refuses(exchange, numbers)) {
+        return Err(Error::Ranks { why });
+    }
+    Ok(welte_ranks::device(devices, least))
 }
 
 /// Halves and quarters of a model have parts of one size, which the fastest kernels need. Others come last.

@@ -1,7 +1,7 @@
 //! Whether a plan fits in memory, what would fit, and the longest context that does.
 
-use crate::devices::{Kind, open_device, open_ranks, with_experts_on_cpu};
-use crate::{DEFAULT_CONTEXT, DealtMemory, Error, LoadOptions};
+use crate::devices::{KINDS, Kind, open_device, open_ranks, with_experts_on_cpu};
+use crate::{DEFAULT_CONTEXT, DealtMemory, DeviceChoice, Error, LoadOptions};
 use std::sync::Arc;
 use welte_device::{Demand, Device, DeviceId, Plan};
 use welte_table::MOST_RANKS;
@@ -239,14 +239,25 @@ pub(crate) fn placed(
         let numbers: Vec<u32> = (id.ordinal..).take(options.ranks as usize).collect();
         return ranks(id.kind, &numbers, options);
     }
+    // A model that one device lacks the memory for may still be dealt.
+    let may_be_dealt = || {
+        let mut kinds = KINDS
+            .iter()
+            .filter(|kind| kind.name == device.info().id.kind);
+        options.device == DeviceChoice::Auto && kinds.any(|kind| !kind.counts_of_ranks().is_empty())
+    };
+    if options.exchange.is_some() && !may_be_dealt() {
+        let why = "--exchange is for a model on several GPUs (--gpus N)".to_string();
+        return Err(Error::Ranks { why });
+    }
     match options.cpu_experts {
         0 => Ok(device),
         layers => with_experts_on_cpu(device, layers, &options.for_device()),
     }
 }
 
-/// Plans on several devices of a kind, as few as have the memory, what one of them lacks the memory for. The error is that of one, with
-/// what was tried last.
+/// Plans a model that one device of a kind lacks the memory for on several, on as few as have it. The error is that of the one device,
+/// with what the last attempt needed.
 pub(crate) fn on_more_ranks<T>(
     kind: &Kind,
     mut why: Error,
@@ -259,9 +270,7 @@ pub(crate) fn on_more_ranks<T>(
     };
     for ranks in kind.counts_of_ranks().into_iter().filter(|_| alone) {
         let numbers: Vec<u32> = (0..ranks).collect();
-        match open_ranks(kind.name, &numbers, &options.for_device(), options.exchange)
-            .and_then(&plan_on)
-        {
+        match dealt_to(kind.name, &numbers, options).and_then(&plan_on) {
             Ok(planned) => return Ok(planned),
             Err(Error::Memory { need, have, .. }) => {
                 *dealt = Some(DealtMemory { ranks, need, have })
@@ -271,6 +280,18 @@ pub(crate) fn on_more_ranks<T>(
         }
     }
     Err(why)
+}
+
+/// A device of these ranks.
+fn dealt_to(kind: &str, numbers: &[u32], options: &LoadOptions) -> Result<Arc<dyn Device>, Error> {
+    let least = options.least_dealt;
+    open_ranks(
+        kind,
+        numbers,
+        &options.for_device(),
+        options.exchange,
+        least,
+    )
 }
 
 /// The ranks of a model on devices of these numbers.
@@ -292,7 +313,7 @@ pub(crate) fn ranks(
             "{named} devices are named, and {given} ranks are asked for"
         ));
     }
-    open_ranks(kind, numbers, &options.for_device(), options.exchange)
+    dealt_to(kind, numbers, options)
 }
 
 #[cfg(test)]

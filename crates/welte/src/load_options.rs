@@ -105,6 +105,9 @@ pub struct LoadOptions {
     /// How many ranks the model is dealt to: GPUs from the device's number on, or parts of the CPU's cores. 0 and 1: it is on
     /// one device, unless `device` names several.
     pub ranks: u32,
+    /// For tests: the bytes of the least matrix that is dealt where that costs an exchange.
+    #[doc(hidden)]
+    pub least_dealt: Option<u64>,
 }
 
 impl Default for LoadOptions {
@@ -149,6 +152,7 @@ impl Default for LoadOptions {
             fused: true,
             ignore_memory: false,
             cpu_experts: 0,
+            least_dealt: None,
             exchange: None,
             ranks: 1,
         }

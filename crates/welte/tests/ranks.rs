@@ -11,8 +11,8 @@ use welte::{
     Sampling,
 };
 use welte_device::{
-    ChainStart, Context, Control, Device, Pick, Replay, Role, SlotAdapter, SlotState, Step,
-    StepOptions, Want,
+    ChainStart, Context, Control, Device, Guesses, Pick, Replay, Role, SlotAdapter, SlotState,
+    Step, StepOptions, Want,
 };
 use welte_formats::{Checkpoint, WithDraft};
 use welte_models::CompileOptions;
@@ -126,7 +126,10 @@ fn follow(program: &Program, rows: &[Row]) -> Step {
     };
     let rows: Vec<Row> = rows.iter().map(next).collect();
     let mut step = Step {
-        stays: stays.then_some(0),
+        guesses: match stays {
+            true => Guesses::Staying(0),
+            false => Guesses::Moving,
+        },
         ..Step::default()
     };
     for rows in rows.chunk_by(|a, b| a.slot == b.slot) {
@@ -536,6 +539,10 @@ fn what_cannot_be_dealt_is_refused_with_a_reason() {
     assert!(split.to_string().contains("experts on the CPU"), "{split}");
     let assumed = dealt("h200", 2);
     assert!(matches!(refused(assumed), Error::Ranks { .. }));
+    for ranks in [1, 2] {
+        let named = with(dealt("cpu", ranks), |o| o.exchange = Some(Exchange::Host));
+        assert!(refused(named).to_string().contains("--exchange is for"));
+    }
 }
 
 /// A dense model has four exchanges in a layer and one for its logits; queries, keys and values take none.
@@ -707,6 +714,32 @@ fn persistent_kernels_on_cuda() {
     assert!(compared > 0);
 }
 
+/// Parts of many rows travel in several chunks, which were exchanged more or less often. None overwrites what a slow rank has not read:
+/// `WELTE_PRETEND_LATE=50`.
+#[test]
+#[ignore = "needs two GPUs"]
+fn chunks_keep_their_places_on_cuda() {
+    let source = "synthetic:tiny,layers=1,dim=256,ffn=512,vocab=300:q8_0";
+    let checkpoint = welte::open(source).expect("a checkpoint");
+    let program = compile(&*checkpoint);
+    let devices = on_gpus(2);
+    let run = |device: &dyn Device| {
+        let mut context = context(device, &program, &*checkpoint);
+        let prompt = program.pass(PassKind::Prompt).expect("a pass");
+        let mut all: Vec<u32> = Vec::new();
+        for rows in [24, 5, 24, 14, 24] {
+            let rows: Vec<Row> = (0..rows).map(|at| Row::new(3 + 7 * at, at, 0)).collect();
+            let last = rows.len() as u32 - 1;
+            let values = context.step_rows(prompt, &rows, &[last]).expect("a prompt");
+            all.extend(values.iter().map(|v| v.to_bits()));
+        }
+        all
+    };
+    let want = run(&*devices.one);
+    let got = run(&*devices.ranks[0].1);
+    assert_eq!(difference("2 ranks", &got, &want), None);
+}
+
 #[test]
 #[ignore = "needs a GPU"]
 fn families_on_cuda() {
@@ -750,10 +783,13 @@ fn the_memory_of_exchanges_is_chosen_on_cuda() {
         let found = model.iter().find(|fact| fact.0 == name);
         found.map_or(String::new(), |fact| fact.1.clone())
     };
-    // The pretended GPU says so.
-    let reach = std::env::var("WELTE_PRETEND_PEERS").is_err();
-    let load = |exchange| {
-        let options = with(dealt("cuda", 2), |o| {
+    let peers = with(dealt("cuda", 2), |o| o.exchange = Some(Exchange::Peers));
+    let refused = Model::inspect(TINY, &peers).err();
+    if let Some(why) = &refused {
+        assert!(why.to_string().contains("--exchange host"), "{why}");
+    }
+    let load = |ranks, exchange| {
+        let options = with(dealt("cuda", ranks), |o| {
             (o.exchange, o.replay, o.slots) = (exchange, None, 1);
         });
         let inspected = Model::inspect(TINY, &options).expect("a plan");
@@ -775,28 +811,22 @@ fn the_memory_of_exchanges_is_chosen_on_cuda() {
         let replaying = session.engine().replaying().expect("a GPU").to_string();
         (how, text, replaying)
     };
-    let host = load(Some(Exchange::Host));
+    let one = load(1, None);
+    let host = load(2, Some(Exchange::Host));
     assert!(host.0.contains("through the host's memory"), "{}", host.0);
     assert!(
         host.2.starts_with("graph (not the persistent kernel"),
         "{}",
         host.2
     );
-    let chosen = load(None);
+    let chosen = load(2, None);
     assert_eq!(
         chosen.0.contains("through the host"),
-        !reach,
+        refused.is_some(),
         "{}",
         chosen.0
     );
-    assert_eq!(chosen.1, host.1);
-    if !reach {
-        let options = with(dealt("cuda", 2), |o| o.exchange = Some(Exchange::Peers));
-        let refused =
-            Model::load(TINY, &options, &mut |_| ()).and_then(|model| model.session().map(drop));
-        let why = refused.expect_err("a refusal").to_string();
-        assert!(why.contains("--exchange host"), "{why}");
-    }
+    assert_eq!((&chosen.1, &host.1), (&one.1, &one.1));
 }
 
 /// A model that one GPU lacks the memory for goes to as few as have it. Where all lack it, the error has the numbers.

@@ -5,10 +5,9 @@ mod common;
 mod faulty;
 
 use common::*;
-use faulty::{Fault, Faulty, Plot};
+use faulty::{Call, Fault, Faulty, Plot};
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use welte::{
     AdapterSource, Constraint, DeviceChoice, Engine, EngineOptions, LoadOptions, Model, Outcome,
@@ -31,6 +30,21 @@ fn model(source: &str, ranks: u32, change: impl FnOnce(&mut LoadOptions)) -> Mod
         change(o);
     });
     load(source, &options)
+}
+
+/// The same, where ranks deal every matrix, however small.
+fn dealt(source: &str, ranks: u32, change: impl FnOnce(&mut LoadOptions)) -> Model {
+    let model = model(source, ranks, |o| {
+        o.least_dealt = Some(0);
+        change(o);
+    });
+    let facts = model.device_facts();
+    let exchanges = facts.iter().find(|fact| fact.0 == "exchanges");
+    // At least as often as layers.
+    let count = |fact: &String| fact.split(' ').next()?.parse::<usize>().ok();
+    let count = exchanges.and_then(|fact| count(&fact.1)).unwrap_or(0);
+    assert_eq!(count >= model.spec().layers as usize, ranks > 1, "{count}");
+    model
 }
 
 /// What requests that come together end with.
@@ -190,7 +204,7 @@ fn own_guesses() {
     ] {
         let (file, head) = (Golden::new(source), head.map(Golden::new));
         alike(|ranks| {
-            let model = model(&path(&file), ranks, |o| {
+            let model = dealt(&path(&file), ranks, |o| {
                 o.draft_head = head.as_ref().map(path)
             });
             assert!(model.has_draft_layer());
@@ -215,7 +229,7 @@ fn own_guesses() {
 fn recurrent_states_go_back() {
     let file = Golden::new("qwen3next/hf");
     alike(|ranks| {
-        let model = model(&path(&file), ranks, |o| o.checkpoints = 3);
+        let model = dealt(&path(&file), ranks, |o| o.checkpoints = 3);
         let how = with(EngineOptions::default(), |o| {
             (o.speculation, o.speculate_always) = (Speculation::Ngram, true);
         });
@@ -249,7 +263,7 @@ fn adapters() {
         for_all: false,
     };
     let all = alike(|ranks| {
-        let model = model(&path(&base), ranks, |o| {
+        let model = dealt(&path(&base), ranks, |o| {
             o.adapters = vec![source("all", &files[0]), source("gguf", &files[1])];
         });
         let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
@@ -360,15 +374,16 @@ fn prefixes_of(source: &str, device: DeviceChoice, ranks: u32) -> [Vec<u32>; 2] 
     [expected.concat(), longer]
 }
 
-/// A rank that fails, stalls or is stopped ends the requests with its name, in bounded time. The next request has its text, on new
-/// contexts if the rank is lost.
-#[test]
-fn a_rank_that_does_not_go_on_is_named() {
+/// An engine of a model on three CPU ranks that deal everything and can be made to fail. The answer to one request, and its guesses.
+fn faulty_engine(
+    source: &str,
+    plot: &Plot,
+    how: &EngineOptions,
+) -> impl FnMut(usize) -> Result<Outcome, welte::Error> + use<> {
     // Long enough for a busy machine.
     const PATIENCE: Duration = Duration::from_millis(1500);
-    let model = model(TINY, 3, |o| o.slots = 2);
-    let checkpoint = welte::open(TINY).unwrap();
-    let plot = Plot::default();
+    let model = model(source, 3, |o| o.slots = 2);
+    let checkpoint = welte::open(source).unwrap();
     let device = |_| -> Arc<dyn Device> {
         let options = with(DeviceOptions::default(), |o| o.threads = Some(1));
         Arc::new(Faulty {
@@ -380,9 +395,8 @@ fn a_rank_that_does_not_go_on_is_named() {
     let plan = ranks.plan(model.program().clone().into()).unwrap();
     let loaded = ranks.load(plan, &*checkpoint, &mut |_| {}).unwrap();
     let wrap = move |_| loaded.context().unwrap();
-    let how = EngineOptions::default();
-    let (engine, mut driver) = Engine::without_thread(&model, &how, Box::new(wrap)).unwrap();
-    let mut answer = |tokens: usize| {
+    let (engine, mut driver) = Engine::without_thread(&model, how, Box::new(wrap)).unwrap();
+    move |tokens| {
         let request = with(Request::new(prompt(20, &model)), |r| {
             (r.options.max_tokens, r.options.ignore_end) = (tokens, true);
         });
@@ -390,29 +404,64 @@ fn a_rank_that_does_not_go_on_is_named() {
         while !driver.is_idle() {
             driver.turn().unwrap();
         }
-        stream.complete().map(|(_, outcome)| outcome.tokens)
-    };
+        stream.complete().map(|(_, outcome)| outcome)
+    }
+}
+
+/// Nobody depends on guesses: a rank that fails while they are made ends no request, and the next ones are guessed for again.
+#[test]
+fn a_rank_that_fails_at_guesses_ends_nothing() {
+    let plot = Plot::default();
+    let how = with(EngineOptions::default(), |o| {
+        (o.speculation, o.speculate_always) = (Speculation::Own, true);
+    });
+    let mut answer = faulty_engine("synthetic:tiny,draft=true:q8_0", &plot, &how);
     let want = answer(40).unwrap();
-    for (fault, in_step, words) in [
-        (Fault::Fails, false, "rank 1 of 3: reference: no power"),
-        (Fault::Fails, true, "rank 1 of 3: reference: no power"),
-        (Fault::Panics, false, "rank 1 of 3: it panicked"),
+    *plot.call.lock().unwrap() = Call::Draft;
+    for fault in [Fault::Fails, Fault::Panics, Fault::Sleeps(5000)] {
+        *plot.fault.lock().unwrap() = Some(fault);
+        let got = answer(40).unwrap();
+        assert!(plot.fault.lock().unwrap().is_none());
+        assert_eq!(got.tokens, want.tokens);
+        assert!(got.speculated.drafted > 0);
+    }
+    assert_eq!(
+        answer(40).unwrap().speculated.drafted,
+        want.speculated.drafted
+    );
+}
+
+/// A rank that fails, stalls or is stopped ends the requests with its name, in bounded time. The next request has its text, on new
+/// contexts if the rank is lost.
+#[test]
+fn a_rank_that_does_not_go_on_is_named() {
+    let plot = Plot::default();
+    let mut answer = faulty_engine(TINY, &plot, &EngineOptions::default());
+    let want = answer(40).unwrap().tokens;
+    for (fault, call, words) in [
+        (
+            Fault::Fails,
+            Call::Chain,
+            "rank 1 of 3: reference: no power",
+        ),
+        (Fault::Fails, Call::Step, "rank 1 of 3: reference: no power"),
+        (Fault::Panics, Call::Chain, "rank 1 of 3: it panicked"),
         // As a copy between GPUs that does not come.
         (
             Fault::Blames(0),
-            true,
+            Call::Step,
             "rank 2 of 3: the others waited for it in vain",
         ),
-        (Fault::Sleeps(5000), false, "rank 1 of 3: "),
-        (Fault::Sleeps(5000), true, "rank 1 of 3: "),
+        (Fault::Sleeps(5000), Call::Chain, "rank 1 of 3: "),
+        (Fault::Sleeps(5000), Call::Step, "rank 1 of 3: "),
     ] {
-        plot.in_step.store(in_step, Ordering::Release);
+        *plot.call.lock().unwrap() = call;
         *plot.fault.lock().unwrap() = Some(fault);
         let begun = Instant::now();
         let error = answer(40).expect_err("an error");
         assert!(begun.elapsed() < Duration::from_secs(20));
         assert!(error.is_of_rank(), "{error}");
         assert!(error.to_string().contains(words), "{error}");
-        assert_eq!(answer(40).unwrap(), want, "after {words}");
+        assert_eq!(answer(40).unwrap().tokens, want, "after {words}");
     }
 }

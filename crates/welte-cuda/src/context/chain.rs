@@ -235,7 +235,8 @@ impl CudaContext {
                 self.loop_graph = Some(Graph::repeated(&self.gpu, turn)?);
             }
         }
-        if matches!(replay, Replay::Graph | Replay::Persistent) {
+        // Ranks guess step by step.
+        if matches!(replay, Replay::Graph | Replay::Persistent) && self.seated.is_none() {
             self.prepare_draft_graphs()?;
         }
         self.replay = replay;

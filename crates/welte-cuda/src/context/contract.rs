@@ -12,8 +12,8 @@ use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Choice, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery,
-    Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, SlotAdapter, SlotState, Stage,
-    Step, StepOptions, StepPlan, chain_by_steps, check_draft, draft_by_steps,
+    Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, Shelf, SlotAdapter, SlotState,
+    Stage, Step, StepOptions, StepPlan, chain_by_steps, check_draft, draft_by_steps,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program};
 
@@ -176,11 +176,15 @@ impl Context for CudaContext {
         })
     }
 
-    fn make_shelf(&mut self, places: u32) -> Result<bool, DeviceError> {
+    fn shelf_place(&self) -> Option<u64> {
+        Shelf::place_bytes(&self.loaded.program)
+    }
+
+    fn make_shelf(&mut self, places: u32) -> Result<(), DeviceError> {
         self.shelf = None;
         let made = PinnedShelf::new(&self.gpu, &self.loaded.program, places);
         self.shelf = Some(self.done(made)?);
-        Ok(true)
+        Ok(())
     }
 
     fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), DeviceError> {

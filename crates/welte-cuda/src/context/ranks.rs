@@ -8,7 +8,7 @@ use crate::ops::exchange::{BLOCKS_EACH, FEW_BLOCKS, Inbox, MOST_RANKS, Seats};
 use crate::persistent::{RanksArgs, Recording};
 use std::sync::Arc;
 use welte_device::{Error as DeviceError, MaskBoard, Seat};
-use welte_table::Program;
+use welte_table::{Program, human};
 
 /// A context's place among the ranks.
 pub(super) struct Seated {
@@ -95,7 +95,11 @@ impl Seated {
             )
         };
         let on_host = (inbox.on_host() > 0)
-            .then(|| HostBlock::new(gpu, inbox.on_host() as usize, "exchanges on the host"))
+            .then(|| {
+                let bytes = inbox.on_host();
+                let what = format!("pinning {} of host memory for exchanges", human(bytes));
+                HostBlock::new(gpu, bytes as usize, &what)
+            })
             .transpose()?;
         let own = (seat.rank() == 0).then(|| seat.masks(board));
         // Nobody may write before the zeros are there.

@@ -6,7 +6,7 @@ use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
 use welte_device::Exchange;
-use welte_table::{Access, Command, Op, Pass, Program, accesses, params};
+use welte_table::{Access, Command, Op, Pass, Program, accesses, human, params};
 
 /// The most ranks: `RANKS` of `exchange.cu`.
 pub(crate) const MOST_RANKS: usize = 8;
@@ -129,10 +129,13 @@ impl Inbox {
     /// How ranks exchange, for a person; `None`: it is not a rank.
     pub(crate) fn explain(self) -> Option<String> {
         let how = match self.memory {
-            Exchange::Peers => "in each other's memory",
-            Exchange::Host => "through the host's memory, which is slower than the GPUs' own",
+            Exchange::Peers => "in each other's memory".to_string(),
+            Exchange::Host => format!(
+                "through the host's memory, which is slower than the GPUs' own; each rank pins {} of it",
+                human(self.on_host())
+            ),
         };
-        (self.ranks > 0).then(|| how.to_string())
+        (self.ranks > 0).then_some(how)
     }
 
     /// Bytes of places in the host's memory.

@@ -83,8 +83,8 @@ pub(crate) fn is_float8_product(program: &Program, command: &Command, gpu: &GpuI
     format.is_some_and(|format| eighths::multiplies_float8(format, gpu))
 }
 
-/// How a command rounds the rows that it reads, if it does so before anything else. Those of prompts without a norm are rounded to the 16
-/// bits of tensor cores.
+/// How a command rounds the rows that it reads, if it does so before anything else. Products of prompt passes round `x`, if there is no
+/// norm, to the 16 bits of tensor cores.
 fn rounding(cx: &Lowering<'_>, command: &Command) -> Option<Rounding> {
     let float8 = cx.float8.is_some();
     let product = Product::of(cx.program, command, cx.arithmetic, float8, cx.gpu);

@@ -1,5 +1,6 @@
 // Meetings of lanes: of a warp, with what its products do, and of a block.
 #include "lanes.h"
+#include <unistd.h>
 
 static void each_matrix(Slot *slots, bool turned) {
     const unsigned short *rows[32];
@@ -125,7 +126,9 @@ int barrier(unsigned id, unsigned threads, bool yes) {
 void yield(const char *at, const void *what) {
     bool again = what == current->last || ++current->looked % 8 == 0;
     current->last = what;
-    if (again || chance(2)) pause(at, what);
+    const unsigned late = lateness();
+    if (again || late || chance(2)) pause(at, what);
+    if (late) usleep(late * 1000);
 }
 
 void cluster_sync() {

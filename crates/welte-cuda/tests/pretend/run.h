@@ -55,6 +55,8 @@ struct Row {
     void finish();
     void finish_first();
 };
+// Milliseconds that the device of this thread is late.
+unsigned lateness();
 [[noreturn]] void die(const char *why);
 // What the driver knows of an address, for messages.
 void describe(const void *address, char *text, size_t room);

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use welte_device::timeline::Timeline;
@@ -14,7 +14,7 @@ use welte_device::{
 use welte_formats::Checkpoint;
 use welte_table::{BufferId, Class, Pattern, Program};
 
-/// What a rank, usually rank 1, does in place of its next chain, or of its next step.
+/// What a rank, usually rank 1, does in place of its next chain, or of another call.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Fault {
     Fails,
@@ -27,24 +27,34 @@ pub enum Fault {
     StopsEarly,
 }
 
+/// The call in whose place a fault happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Call {
+    #[default]
+    Chain,
+    Step,
+    Draft,
+}
+
 /// What happens next, and where: shared with the test.
 #[derive(Clone, Default)]
 pub struct Plot {
     pub fault: Arc<Mutex<Option<Fault>>>,
-    /// It happens in a step.
-    pub in_step: Arc<AtomicBool>,
+    pub call: Arc<Mutex<Call>>,
     pub seats: Arc<Mutex<Vec<Seat>>>,
+    /// Contexts that were not dropped.
+    pub contexts: Arc<AtomicU32>,
 }
 
 impl Plot {
     /// What happens to a rank now.
-    fn next(&self, rank: u32, in_step: bool) -> Option<Fault> {
+    fn next(&self, rank: u32, call: Call) -> Option<Fault> {
         let mut fault = self.fault.lock().unwrap();
         let whose = match *fault {
             Some(Fault::Blames(rank)) => rank,
             _ => 1,
         };
-        let here = rank == whose && self.in_step.load(Ordering::Acquire) == in_step;
+        let here = rank == whose && *self.call.lock().unwrap() == call;
         if here { fault.take() } else { None }
     }
 }
@@ -90,6 +100,9 @@ impl Device for Faulty {
     fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
         self.inner.plan(program)
     }
+    fn drafts(&self) -> bool {
+        self.inner.drafts()
+    }
     fn available_memory(&self) -> Option<u64> {
         None
     }
@@ -126,6 +139,7 @@ impl Loaded for FaultyLoaded {
     }
     fn rank_context(&self, seat: Seat) -> Result<Box<dyn Context>, Error> {
         self.plot.seats.lock().unwrap().push(seat.clone());
+        self.plot.contexts.fetch_add(1, Ordering::AcqRel);
         Ok(Box::new(FaultyContext {
             rank: seat.rank(),
             inner: self.inner.rank_context(seat)?,
@@ -138,6 +152,12 @@ struct FaultyContext {
     rank: u32,
     inner: Box<dyn Context>,
     plot: Plot,
+}
+
+impl Drop for FaultyContext {
+    fn drop(&mut self) {
+        self.plot.contexts.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Context for FaultyContext {
@@ -169,9 +189,14 @@ impl Context for FaultyContext {
         self.inner.write_page(cache, page, bytes)
     }
     fn step(&mut self, step: &Step, options: StepOptions<'_>) -> Result<&[f32], Error> {
-        let fault = self.plot.next(self.rank, true);
+        let fault = self.plot.next(self.rank, Call::Step);
         fault.map_or(Ok(()), Fault::happen)?;
         self.inner.step(step, options)
+    }
+    fn draft(&mut self, step: &mut Step, wanted: &[u32], tokens: &mut [u32]) -> Result<(), Error> {
+        let fault = self.plot.next(self.rank, Call::Draft);
+        fault.map_or(Ok(()), Fault::happen)?;
+        self.inner.draft(step, wanted, tokens)
     }
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
         self.inner.set_slot(slot, state)
@@ -195,7 +220,7 @@ impl Context for FaultyContext {
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
-        let fault = self.plot.next(self.rank, false);
+        let fault = self.plot.next(self.rank, Call::Chain);
         fault.map_or(Ok(()), Fault::happen)?;
         match fault {
             Some(Fault::StopsEarly) => {

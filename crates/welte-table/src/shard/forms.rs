@@ -108,6 +108,7 @@ pub(super) fn form(c: &Command) -> Option<Form> {
         Op::ExpertsActMul => (p::ExpertsActMul::of(words).n, vec![strip(2, 1, "y_stride")]),
         Op::ExpertsAdd => (p::ExpertsAdd::of(words).n, vec![strip(2, 1, "y_stride")]),
         Op::AdaptUp => (p::AdaptUp::of(words).n, vec![strip(2, 1, "y_stride")]),
+        // Parts of single experts, before their activation, are added where the experts' outputs are whole.
         Op::AdaptExpertsUp if p::AdaptExpertsUp::of(words).sum == 1 => (
             p::AdaptExpertsUp::of(words).n,
             vec![strip(3, 1, "y_stride")],

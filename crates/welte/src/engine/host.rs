@@ -8,7 +8,6 @@ use crate::cache::{FileId, Layout, NO_PAGE, Places, PrefixTree, Stored};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use welte_device::{Context, Error as DeviceError, Shelf};
-use welte_table::Program;
 
 /// What the host tier has done, as anybody may ask.
 #[derive(Debug, Default)]
@@ -55,9 +54,9 @@ impl Host {
         let own = || Layout::new(&program, &[0; 32], "");
         let layout = layout.cloned().or_else(own);
         let layout = layout.ok_or_else(|| Error::PrefixStore { origin: origin() })?;
-        let count = places(&program, bytes).ok_or_else(|| Error::HostCache {
+        let count = places(context, bytes).ok_or_else(|| Error::HostCache {
             bytes,
-            page: layout.page_bytes() as u64,
+            page: Shelf::place_of(context).unwrap_or(layout.page_bytes() as u64),
         })?;
         Ok(Host {
             shelf: Shelf::new(context, count)?,
@@ -235,8 +234,8 @@ impl HostMonitor {
 }
 
 /// Places that fit into so many bytes; `None` if not even one does.
-fn places(program: &Program, bytes: u64) -> Option<u32> {
-    let each = Shelf::place_bytes(program)?.max(1);
+fn places(context: &dyn Context, bytes: u64) -> Option<u32> {
+    let each = Shelf::place_of(context)?.max(1);
     let count = u32::try_from(bytes / each).unwrap_or(u32::MAX - 1);
     (count > 0).then_some(count)
 }

@@ -2,11 +2,15 @@
 
 use super::drafts::{self, MORE};
 use super::{Golden, Target, compare, cpu, goldens_in, reference};
+use std::time::Duration;
 use welte_device::{
-    Context, Error, Guesses, Pick, Replaying, Role, SlotState, Step, StepOptions, Want,
+    Context, DeviceId, DeviceOptions, Error, Guesses, Pick, Replaying, Role, SlotState, Step,
+    StepOptions, Want,
 };
 use welte_table::{CacheKind, PassKind, Row, Sampling};
 
+/// How long ranks wait for each other.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// As in `tools/goldens/blocks.py`: each round begins so many tokens before the end of the text.
 const AHEAD: [usize; 4] = [7, 4, 3, 1];
 
@@ -183,6 +187,20 @@ fn blocks_on_the_reference() {
 #[test]
 fn blocks_on_the_cpu() {
     all(&cpu());
+}
+
+/// Every matrix of drafter and model is dealt.
+#[test]
+fn blocks_on_cpu_ranks() {
+    let mut options = DeviceOptions::default();
+    options.threads = Some(1);
+    let open = |_| welte::open_device(DeviceId::only("cpu"), &options).expect("a CPU");
+    let target = |count: u32| Target {
+        name: format!("{count} ranks"),
+        device: welte_ranks::device_by((0..count).map(open).collect(), 0, PATIENCE),
+        ..cpu().pop().expect("a CPU")
+    };
+    all(&[2, 3].map(target));
 }
 
 #[test]

@@ -269,7 +269,7 @@ impl Speculator {
         self.own
     }
 
-    /// The model's own draft layer has failed. Nobody depends on guesses.
+    /// The model's own draft layer fails. Nobody depends on guesses.
     pub(crate) fn give_up_own(&mut self) {
         self.own = false;
     }

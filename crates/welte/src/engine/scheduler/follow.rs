@@ -1,9 +1,9 @@
 //! The model's own draft layer follows every step: it reads the hidden states of the step's rows and the tokens after them, and goes on
 //! from its own hidden states. A drafter of blocks has what it reads of them in its caches, so it runs for guesses only.
 
-use super::Scheduler;
 use super::own::Own;
 use super::work::{Work, pick};
+use super::{ContextLost, Scheduler};
 use crate::engine::pages::Pages;
 use crate::engine::sequence::Sequence;
 use welte_device::{Context, Error, Role, Want};
@@ -12,6 +12,9 @@ use welte_table::{Input, Row};
 /// Tokens of a chain that are computed again at most before the draft layer guesses. Of 8 its guesses are right nearly as often as if it had seen
 /// all.
 const LOOK_BACK: usize = 8;
+
+/// Guesses that fail one after the other until there are no more.
+const MOST_FAILURES: u32 = 3;
 
 impl Scheduler {
     /// After a chain that guesses shall follow: its last tokens are computed again, so that the draft layer sees them. Their bits are the
@@ -36,24 +39,32 @@ impl Scheduler {
     }
 
     /// Lets the draft layer follow the step at hand, whose tokens are known, and guess for those who decode next.
-    pub(super) fn follow(&mut self, context: &mut dyn Context, work: Work) {
+    pub(super) fn follow(
+        &mut self,
+        context: &mut dyn Context,
+        work: Work,
+    ) -> Result<(), ContextLost> {
         if work == Work::Texts || !self.speculator.as_ref().is_some_and(|s| s.is_own()) {
-            return;
+            return Ok(());
         }
         let Some(mut own) = self.own.take() else {
-            return;
+            return Ok(());
         };
         let begun = self.shared.clock.now();
         self.plan_own(context, &mut own);
         if (own.stays || own.block.is_some()) && own.step.picks.is_empty() {
             // No keys and values of it could be missed later.
             self.own = Some(own);
-            return;
+            return Ok(());
         }
-        if self.guess_ahead(context, &mut own).is_err()
+        let guessed = self.guess_ahead(context, &mut own);
+        own.failures = match guessed {
+            Ok(()) => 0,
+            Err(_) => own.failures + 1,
+        };
+        if own.failures == MOST_FAILURES
             && let Some(speculator) = &mut self.speculator
         {
-            // What is wrong with the device shows in the next step.
             speculator.give_up_own();
         }
         own.took = self.shared.clock.since(begun);
@@ -61,6 +72,15 @@ impl Scheduler {
         let few = self.step.rows.len() <= self.step.generated() + LOOK_BACK;
         own.only_guesses = own.block.is_some() || few;
         self.own = Some(own);
+        match guessed {
+            Ok(()) | Err(Error::Request(_)) => Ok(()),
+            Err(_) if !self.free_slots.is_empty() && self.works(context).is_ok() => Ok(()),
+            // Nobody depends on guesses, so all requests go on, on a new context.
+            Err(_) => {
+                self.retire();
+                Err(ContextLost)
+            }
+        }
     }
 
     /// A row for each row of the step, and who is guessed for; or blocks for these.

@@ -15,6 +15,8 @@ pub(super) struct Own {
     pub(super) tokens: Vec<u32>,
     /// How long the guesses took that are verified next.
     pub(super) took: Duration,
+    /// How often guesses have failed since the last ones that came.
+    pub(super) failures: u32,
     /// They followed a step of generated rows.
     pub(super) only_guesses: bool,
     /// Guesses stay at the position of their row.
@@ -42,6 +44,7 @@ impl Own {
             wanted: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
             took: Duration::ZERO,
+            failures: 0,
             only_guesses: false,
         }
     }

@@ -54,10 +54,9 @@ impl Scheduler {
         let Some(tokens) = self.settle(context, took)? else {
             return Ok(());
         };
-        self.follow(context, work);
-        if let Work::Next { .. } = work
-            && self.step.pass() == Role::Generated.pass()
-        {
+        let decodes = self.step.pass() == Role::Generated.pass();
+        self.follow(context, work)?;
+        if matches!(work, Work::Next { .. }) && decodes {
             self.measure_tokens(context, tokens, 1, took);
         }
         Ok(())

@@ -372,11 +372,16 @@ impl Context for SimulatedContext {
         Ok(())
     }
 
-    fn make_shelf(&mut self, places: u32) -> Result<bool, Error> {
+    fn shelf_place(&self) -> Option<u64> {
+        self.world.fetching?;
+        welte_device::Shelf::place_bytes(self.program())
+    }
+
+    fn make_shelf(&mut self, places: u32) -> Result<(), Error> {
         let page = |cache: &Cache| vec![Cell::NOISE; cache.page];
         let place = || self.caches.iter().map(page).collect();
         self.shelf = (0..places).map(|_| place()).collect();
-        Ok(self.world.fetching.is_some())
+        Ok(())
     }
 
     fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {
