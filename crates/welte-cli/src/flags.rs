@@ -414,6 +414,9 @@ impl SpecArgs {
             (Spec::Eagle3, None) => {
                 anyhow::bail!("--spec eagle3 needs an EAGLE-3 head; name it with -md")
             }
+            (Spec::Dflash, None) if model.is_none() => {
+                anyhow::bail!("--spec dflash needs a model that is named with -m")
+            }
             (Spec::Dflash, None) if !usable => {
                 anyhow::bail!("this device runs no draft heads; try --spec auto")
             }

@@ -144,6 +144,9 @@ impl Planned {
             (Ok(_), Replay::Persistent) if let Some(few) = self.few => {
                 format!("{replaying} for up to {few} rows, launches for more{but}")
             }
+            (_, Replay::Persistent) if self.program.block.is_some() => {
+                format!("{replaying}; chains of one request by graph, for the drafter{but}")
+            }
             (_, Replay::Persistent) => match &self.rows {
                 Ok(rows) => format!("{replaying}; up to {} rows per launch{but}", rows.rows),
                 Err(_) => format!("{replaying}; one row per launch{but}"),

@@ -261,7 +261,12 @@ impl Context for RanksContext {
     }
 
     fn make_shelf(&mut self, places: u32) -> Result<(), Error> {
-        self.each(|context| context.make_shelf(places))
+        let made = self.each(|context| context.make_shelf(places));
+        if made.is_err() {
+            // Those that some could pin would serve nobody.
+            let _ = self.each(|context| context.make_shelf(0));
+        }
+        made
     }
 
     fn shelve(&mut self, place: u32, pages: &[u32]) -> Result<(), Error> {

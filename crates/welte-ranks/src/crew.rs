@@ -11,6 +11,8 @@ use welte_device::{ChainStart, Choice, Context, Control, Error, Seat, Stage, Ste
 
 /// How often a thread looks for a job before it sleeps.
 const SPINS: u32 = 2_000;
+/// How long it sleeps at most.
+const AWAKE: Duration = Duration::from_secs(1);
 
 /// What a rank shall do.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,6 +187,8 @@ impl Member {
     fn work(&self, follower: &Follower) {
         loop {
             let Some((mut desk, job)) = self.next() else {
+                // Its last step is over. Others that are lost keep this one's context.
+                drop(lock(&self.kept).take());
                 return;
             };
             let done = catch_unwind(AssertUnwindSafe(|| desk.run(&job, follower, &self.seat)));
@@ -215,7 +219,9 @@ impl Member {
             if let Some(job) = desk.job.take() {
                 return Some((desk, job));
             }
-            desk = self.wake.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            // `Crew::keep` cannot take the lock of a desk at work, so its call may be missed.
+            let woken = self.wake.wait_timeout(desk, AWAKE);
+            desk = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -106,16 +106,20 @@ fn a_lost_rank_is_waited_for_once() {
 /// A lost rank may still write into the memory of the others, so all contexts stay until it comes back.
 #[test]
 fn a_lost_rank_keeps_all_contexts() {
-    let plot = Plot::default();
-    let mut context = context(&plot);
-    *plot.fault.lock().unwrap() = Some(Fault::Sleeps(2000));
-    chain(&mut *context, |_| {}).unwrap_err();
-    drop(context);
-    let contexts = || plot.contexts.load(Ordering::Acquire);
-    assert_eq!(contexts(), 3);
-    let begun = Instant::now();
-    while contexts() > 0 && begun.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(10));
+    // Two lost ranks keep each other's.
+    for fault in [Fault::Sleeps(2000), Fault::AllSleep(2000)] {
+        let plot = Plot::default();
+        let mut context = context(&plot);
+        *plot.fault.lock().unwrap() = Some(fault);
+        chain(&mut *context, |_| {}).unwrap_err();
+        *plot.fault.lock().unwrap() = None;
+        drop(context);
+        let contexts = || plot.contexts.load(Ordering::Acquire);
+        assert_eq!(contexts(), 3);
+        let begun = Instant::now();
+        while contexts() > 0 && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(contexts(), 0);
     }
-    assert_eq!(contexts(), 0);
 }

@@ -27,9 +27,10 @@ impl CudaContext {
         let outputs = program.passes[pass].outputs;
         let follow = (1..=outputs.min(GRAPH_ROWS)).map(|rows| [rows, 1]);
         let together = (2..=outputs.min(program.slots).min(GRAPH_SLOTS)).map(|rows| [rows; 2]);
-        // Of a block several rows guess.
+        // Of a block several rows guess. Larger ones run the kernels of prompts, which no graph takes.
         let block = program.block.map_or(0, |block| block.size);
-        let blocks = (1..block.min(outputs + 1)).map(|guesses| [block, guesses]);
+        let graphed = if block <= outputs { block } else { 0 };
+        let blocks = (1..graphed).map(|guesses| [block, guesses]);
         let others = follow.chain(together).filter(|_| block == 0);
         for size in others.chain(blocks) {
             let all = |nodes: &mut Nodes<'_>| self.add_pass(nodes, pass, size, |_| true);

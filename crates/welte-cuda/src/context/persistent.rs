@@ -45,6 +45,10 @@ impl CudaContext {
     /// Decodes a chain by a persistent kernel with clocks. Returns the work of its blocks in the last turn, a lane per block.
     /// Nanoseconds are clock ticks at the GPU's highest clock.
     pub(super) fn timed_chain(&mut self, start: &ChainStart) -> Result<Timeline, Error> {
+        if self.stores_for_blocks() {
+            let why = "graphs replay the chains of a model with a DFlash drafter";
+            return Err(Error::Program(why.to_string()));
+        }
         let loaded = self.loaded.clone();
         let recording = loaded.recording.as_ref();
         let recording = recording.map_err(|why| Error::Program(why.clone()))?;

@@ -1,8 +1,9 @@
 //! What a decode pass leaves for a draft pass. The kernels do not run the commands that make it: their input stays in the exchange, and
-//! they are launched after a step. Chains have no use for it.
+//! they are launched after a step. Chains of one slot
+//! have no use for it; those of several launch it for a drafter of blocks.
 
 use std::ops::Range;
-use welte_table::{BufferRef, Command, Extent, ModelPart, PassKind, Program, accesses};
+use welte_table::{BufferRef, Command, Extent, ModelPart, Op, PassKind, Program, accesses};
 
 /// Commands that are launched after a step.
 #[derive(Clone, Debug)]
@@ -31,6 +32,13 @@ pub(super) fn tap_of(program: &Program) -> Result<Option<Tap>, String> {
     if pass.commands.iter().filter(is_own).count() > count {
         return Err("hidden states for a draft pass in several places".to_string());
     }
+    let commands = first..first + count;
+    if pass.commands[commands.clone()]
+        .iter()
+        .any(|c| c.op == Op::Exchange)
+    {
+        return Err("exchanges among what is left for a draft pass".to_string());
+    }
     let c = &pass.commands[first];
     let x = c.buffers[0];
     let read = accesses(c).into_iter().find(|one| one.at == x);
@@ -38,7 +46,7 @@ pub(super) fn tap_of(program: &Program) -> Result<Option<Tap>, String> {
         return Err(format!("{} leaves hidden states", c.op.name()));
     };
     Ok(Some(Tap {
-        commands: first..first + count,
+        commands,
         x,
         n: width as u32,
         stride: stride as u32,

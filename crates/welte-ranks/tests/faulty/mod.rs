@@ -23,6 +23,8 @@ pub enum Fault {
     Panics,
     /// It works, but so late that the others give up.
     Sleeps(u64),
+    /// Likewise, all ranks but the first.
+    AllSleep(u64),
     /// It makes a token less than the others.
     StopsEarly,
 }
@@ -50,12 +52,19 @@ impl Plot {
     /// What happens to a rank now.
     fn next(&self, rank: u32, call: Call) -> Option<Fault> {
         let mut fault = self.fault.lock().unwrap();
+        let now = *self.call.lock().unwrap() == call;
+        if let Some(Fault::AllSleep(_)) = *fault {
+            return fault.filter(|_| rank > 0 && now);
+        }
         let whose = match *fault {
             Some(Fault::Blames(rank)) => rank,
             _ => 1,
         };
-        let here = rank == whose && *self.call.lock().unwrap() == call;
-        if here { fault.take() } else { None }
+        if rank == whose && now {
+            fault.take()
+        } else {
+            None
+        }
     }
 }
 
@@ -73,7 +82,7 @@ impl Fault {
                 why: "the others waited for it in vain".into(),
             }),
             Fault::Panics => panic!("on purpose"),
-            Fault::Sleeps(milliseconds) => {
+            Fault::Sleeps(milliseconds) | Fault::AllSleep(milliseconds) => {
                 std::thread::sleep(Duration::from_millis(milliseconds));
                 Ok(())
             }

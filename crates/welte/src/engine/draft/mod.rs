@@ -136,8 +136,8 @@ impl Speculator {
         (self.patience + 1 - self.idle).div_ceil(sequences.max(1))
     }
 
-    /// True if the draft layer shall guess for a sequence after a chain, of which it has seen nothing, and tokens can be computed again. The
-    /// first guesses only show what they cost.
+    /// True if the draft layer shall guess for a sequence after a chain, of which it has seen nothing, and tokens can be computed again.
+    /// Before the first round is over nothing is.
     pub(crate) fn looks_back(&self, draft: &Draft, remaining: usize, sequences: usize) -> bool {
         draft.is_own() && self.tried && !self.replays && self.depth(draft, remaining, sequences) > 0
     }
