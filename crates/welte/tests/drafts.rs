@@ -164,23 +164,27 @@ fn the_end_of_a_chain_is_computed_again() {
     // Fewer guesses than tokens that are computed again.
     let how = with(EngineOptions::default(), |o| o.draft_max = 3);
     let (engine, mut driver) = Engine::without_thread(&own, &how, Box::new(wrap)).unwrap();
-    let request = request(&own, 5, 180, 1);
-    let stream = engine.submit(request.clone()).unwrap();
-    while !driver.is_idle() {
-        driver.turn().unwrap();
-    }
-    let (_, outcome) = stream.complete().unwrap();
-    let plain = together(&self::engine(&own, None).unwrap(), &[request]);
-    assert_eq!(outcome.tokens, plain.0[0].tokens);
-    let rows = watch.rows.lock().unwrap();
-    let again = rows.windows(8).filter(|rows| {
-        let first = rows[0].position as usize;
-        let follow = rows.windows(2).all(|r| r[0].position + 1 == r[1].position);
-        let tokens = rows.iter().map(welte_table::Row::token);
-        let known = outcome.tokens.iter().skip(first.saturating_sub(5)).copied();
-        first >= 5 && follow && known.take(8).eq(tokens)
+    // The first trial needs no such rows, and the next one comes after 512 tokens if it did not pay.
+    let again = (1..8).any(|seed| {
+        watch.rows.lock().unwrap().clear();
+        let request = request(&own, 5, 180, seed);
+        let stream = engine.submit(request.clone()).unwrap();
+        while !driver.is_idle() {
+            driver.turn().unwrap();
+        }
+        let (_, outcome) = stream.complete().unwrap();
+        let plain = together(&self::engine(&own, None).unwrap(), &[request]);
+        assert_eq!(outcome.tokens, plain.0[0].tokens);
+        let rows = watch.rows.lock().unwrap();
+        rows.windows(8).any(|rows| {
+            let first = rows[0].position as usize;
+            let follow = rows.windows(2).all(|r| r[0].position + 1 == r[1].position);
+            let tokens = rows.iter().map(welte_table::Row::token);
+            let known = outcome.tokens.iter().skip(first.saturating_sub(5)).copied();
+            first >= 5 && follow && known.take(8).eq(tokens)
+        })
     });
-    assert!(again.count() > 0);
+    assert!(again);
 }
 
 /// Recurrent states go back after wrong guesses, alone and together, in small caches and after prefix hits.
