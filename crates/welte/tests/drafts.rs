@@ -77,8 +77,10 @@ fn tokens_of(outcomes: &[Outcome]) -> Vec<&[u32]> {
 /// The same weights in another format often agree, and wrong guesses change nothing.
 #[test]
 fn guesses_of_another_model_are_verified() {
-    let own = model(TINY, |_| ());
-    let draft = model("synthetic:tiny:q5_0", |_| ());
+    let [own, draft] = ["qwen3/q8_0.gguf", "qwen3/q4_0.gguf"].map(|name| {
+        let file = welte_goldens::Golden::new(name);
+        model(file.path().to_str().unwrap(), |_| ())
+    });
     let requests = [0, 1, 2, 3].map(|n| request(&own, 20 + n, 80, n as u64));
     let plain = together(&engine(&own, None).unwrap(), &requests);
     let guessed = together(&engine(&own, Some(&draft)).unwrap(), &requests);
