@@ -264,8 +264,9 @@ impl Context for CudaContext {
     fn sample(&mut self, picks: &[Choice], tokens: &mut [u32]) -> Result<(), DeviceError> {
         let (pass, outputs) = self.last;
         let logits = match self.passes[pass].kind {
-            PassKind::Decode | PassKind::Prompt if !self.stays => outputs,
-            _ => 0,
+            PassKind::Embed => 0,
+            _ if self.stays => 0,
+            PassKind::Decode | PassKind::Prompt | PassKind::Draft => outputs,
         };
         self.checks
             .choices(&self.loaded.program, picks, tokens, logits)?;
