@@ -48,6 +48,16 @@ impl<'a> Commands<'a> {
         self.labels.push(what.to_string());
     }
 
+    /// y = the output rows of x, of `dim` each.
+    pub(crate) fn choose_rows(&mut self, dim: u32, x: BufferRef, y: BufferRef) {
+        let params = p::SelectRows {
+            n: dim,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        self.push("chosen rows", Op::SelectRows, &[], &[x, y], params.words());
+    }
+
     /// y = norm(x), by root mean square or by mean and variance, of a row of `dim`.
     pub(crate) fn norm(
         &mut self,

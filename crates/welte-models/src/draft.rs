@@ -82,6 +82,15 @@ pub(crate) struct BlockDraft {
     pub(crate) names: &'static Names,
 }
 
+/// Refuses a head that guesses more tokens than the model has.
+fn check_vocab(keys: &Keys<'_>, vocab: u32, model: &ModelSpec) -> Result<(), Error> {
+    if vocab <= model.vocab {
+        return Ok(());
+    }
+    let problem = format!("guesses {vocab} tokens; the model has {}", model.vocab);
+    Err(keys.error("draft_vocab_size", problem))
+}
+
 /// The layers of the model whose inputs a head reads, by the first of these keys that has a list. Beside each key: what is added to its
 /// numbers, 1 if they name layers whose outputs are read.
 fn taps(

@@ -154,15 +154,8 @@ impl<'a> Emitter<'a> {
         let (width, result) = match kind {
             PassKind::Decode | PassKind::Draft => self.head(self.set.x),
             PassKind::Prompt => {
-                let (dim, chosen) = (self.spec.dim, self.places.chosen);
-                let select = p::SelectRows {
-                    n: dim,
-                    x_stride: dim,
-                    y_stride: dim,
-                };
-                let buffers = [self.set.x, chosen];
-                self.out
-                    .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+                let chosen = self.places.chosen;
+                self.out.choose_rows(self.spec.dim, self.set.x, chosen);
                 self.head(chosen)
             }
             PassKind::Embed => self.pooled(),

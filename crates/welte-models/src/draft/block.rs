@@ -1,7 +1,7 @@
 //! DFlash drafters: some layers of Qwen3's kind that guess a block of tokens at once. They attend to keys and values that are made of
 //! hidden states of the model, and to each other. Directories of its authors and of Speculators, and GGUF files of llama.cpp.
 
-use super::{BlockDraft, DraftNames, DraftSpec, Placed, Taps, taps};
+use super::{BlockDraft, DraftNames, DraftSpec, Placed, Taps, check_vocab, taps};
 use crate::arch::{Architecture, layer_types, window_pattern};
 use crate::keys::Keys;
 use crate::names::weight;
@@ -127,13 +127,7 @@ pub(super) fn read_block(model: &ModelSpec, head: &dyn Checkpoint) -> Result<Dra
             format!("needs a head of its own, {table}.weight"),
         );
     }
-    if spec.vocab > model.vocab {
-        let problem = format!(
-            "guesses {} tokens; the model has {}",
-            spec.vocab, model.vocab
-        );
-        return refused("draft_vocab_size", problem);
-    }
+    check_vocab(&keys, spec.vocab, model)?;
     Ok(DraftSpec {
         spec,
         names: DraftNames {

@@ -1,6 +1,6 @@
 //! EAGLE-3 heads: directories of SGLang, vLLM and Speculators, and GGUF files of llama.cpp.
 
-use super::{DraftNames, DraftSpec, Eagle, Placed, Taps, taps};
+use super::{DraftNames, DraftSpec, Eagle, Placed, Taps, check_vocab, taps};
 use crate::arch::Architecture;
 use crate::keys::Keys;
 use crate::names::weight;
@@ -76,13 +76,7 @@ pub(super) fn read_eagle(
         Some(table) => table.n as u32,
         None => model.vocab,
     };
-    if spec.vocab > model.vocab {
-        let problem = format!(
-            "guesses {} tokens; the model has {}",
-            spec.vocab, model.vocab
-        );
-        return refused("draft_vocab_size", problem);
-    }
+    check_vocab(&keys, spec.vocab, model)?;
     Ok(DraftSpec {
         spec,
         names: own,

@@ -181,14 +181,7 @@ impl Emitter<'_> {
         }
         self.out.layer = None;
         self.out.part = ModelPart::Head;
-        let select = p::SelectRows {
-            n: dim,
-            x_stride: dim,
-            y_stride: dim,
-        };
-        let buffers = [set.x, places.chosen];
-        self.out
-            .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+        self.out.choose_rows(dim, set.x, places.chosen);
         self.guesses(weights, places, (rows, outputs))
     }
 
@@ -285,14 +278,7 @@ impl Emitter<'_> {
             self.per_layer(index, layer);
         }
         self.out.part = ModelPart::Head;
-        let select = p::SelectRows {
-            n: dim,
-            x_stride: dim,
-            y_stride: dim,
-        };
-        let buffers = [set.x, places.chosen];
-        self.out
-            .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+        self.out.choose_rows(dim, set.x, places.chosen);
         // The head norms once more: a product that took this norm over would leave nothing at `taps`.
         match (eagle, weights.up, weights.model.final_norm) {
             (_, Some(up), Some(norm)) => {

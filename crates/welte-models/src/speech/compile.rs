@@ -258,15 +258,7 @@ impl Decoder<'_> {
         self.e.out.part = ModelPart::Head;
         let mut x = self.e.x;
         if kind == PassKind::Prompt {
-            let select = p::SelectRows {
-                n: dim,
-                x_stride: dim,
-                y_stride: dim,
-            };
-            let buffers = [x, places.chosen];
-            self.e
-                .out
-                .push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+            self.e.out.choose_rows(dim, x, places.chosen);
             x = places.chosen;
         }
         self.e.norm("last norm", self.weights.last_norm, x, x);
