@@ -18,7 +18,7 @@
 // as long, in the order of the choice; each expert's x is multiplied by its share first.
 #include "quantise.cuh"
 
-constexpr bool ROWS_BY_EXPERT = USED > 0 && OUTPUT >= 2, K_BY_EXPERT = USED > 0 && OUTPUT == 1;
+constexpr bool ROWS_BY_EXPERT = USED > 0 && OUTPUT != 1, K_BY_EXPERT = USED > 0 && OUTPUT == 1;
 constexpr int SLOTS = K_BY_EXPERT ? USED : 1; // experts that are concatenated along a row
 
 struct MatmulArgs {

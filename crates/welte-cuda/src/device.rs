@@ -131,9 +131,6 @@ impl Device for CudaDevice {
         if Inbox::of(program, self.options.exchange).ranks > MOST_RANKS as u64 {
             return Some(format!("more than {MOST_RANKS} ranks"));
         }
-        if program.adapts_experts() {
-            return Some("adapters of experts".to_string());
-        }
         middle.then(|| "the middle of a pass by itself".to_string())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{Choice, Logprobs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use welte_table::{Row, Sampling};
+use welte_table::{BufferId, Program, Row, Sampling};
 
 /// How a slot's tokens are chosen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +35,25 @@ pub struct SlotAdapter {
     pub place: u32,
     /// What it adds is multiplied by this.
     pub scale: f32,
+}
+
+impl SlotAdapter {
+    /// What a device notes of a slot's adapter in the program's table: the buffer, the first byte, and two words: a place
+    /// (`u32::MAX`: none) and a scale. `None`: the program has no adapters.
+    pub fn entry(
+        program: &Program,
+        slot: u32,
+        adapter: Option<SlotAdapter>,
+    ) -> Option<(BufferId, u64, [u8; 8])> {
+        let table = program.adapters.as_ref()?.slots;
+        let none = SlotAdapter {
+            place: u32::MAX,
+            scale: 0.0,
+        };
+        let SlotAdapter { place, scale } = adapter.unwrap_or(none);
+        let words = u64::from(place) | u64::from(scale.to_bits()) << 32;
+        Some((table, 8 * u64::from(slot), words.to_le_bytes()))
+    }
 }
 
 impl SlotState<'_> {

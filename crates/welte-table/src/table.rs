@@ -608,12 +608,6 @@ impl Program {
         passes.position(|pass| (pass.kind, pass.adapted) == (kind, adapted))
     }
 
-    /// Whether any matrix of experts has an adapter.
-    pub fn adapts_experts(&self) -> bool {
-        let mut commands = self.passes.iter().flat_map(|pass| &pass.commands);
-        commands.any(|c| matches!(c.op, Op::AdaptExpertsDown | Op::AdaptExpertsUp))
-    }
-
     /// The cache that a command reads or writes.
     pub fn cache_of(&self, c: &Command) -> Option<&CacheSpec> {
         let at = c.op.cache_operand()?;

@@ -1,5 +1,5 @@
-// `y[i] = act(gate x) * up x` of each chosen expert, or `relu(up x)^2` without a gate (activation 4). A workgroup has OUTPUTS outputs
-// of one expert.
+// `y[i] = act(gate x) * up x` of each chosen expert, or `relu(up x)^2` without a gate (activation 4). Without activation (5, and 6
+// without a gate) all gates come before all ups. A workgroup has OUTPUTS outputs of one expert.
 struct Params { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
 
 const OUTPUTS = TEAMS * OWN;
@@ -20,7 +20,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
         return;
     }
     // Without a gate both halves are up.
-    let up_rows = select(p.n, 0u, p.act == 4u);
+    let up_rows = select(p.n, 0u, p.act == 4u || p.act == 6u);
     let each = p.n + up_rows;
     let own = min(vec2(first + t / TEAM * OWN) + vec2(0u, 1u) % vec2(OWN), vec2(p.n - 1u));
     let rows = own + vec2(0u, 1u) / vec2(OWN) * up_rows + (expert - command.at.first) * each;
@@ -37,8 +37,19 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, invocation: Invocation) {
             gate += weight1[bias];
             up += weight1[bias + up_rows];
         }
-        let above = max(up, 0.0);
-        let y = select(gated(p.act, gate, up), above * above, p.act == 4u);
-        put(command.at.c + id.z * p.y_stride + id.y * p.n + first + t, y);
+        let y = command.at.c + id.z * p.y_stride + first + t;
+        switch p.act {
+            case 4u: {
+                let above = max(up, 0.0);
+                put(y + id.y * p.n, above * above);
+            }
+            case 5u, 6u: {
+                put(y + id.y * each, gate);
+                put(y + id.y * each + up_rows, up);
+            }
+            default: {
+                put(y + id.y * p.n, gated(p.act, gate, up));
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::kernels::cooperative::Cooperative;
 use crate::wait::block_on;
 use welte_device::{DeviceId, DeviceReport, Error};
-use wgpu::{Adapter, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor};
+use wgpu::{Adapter, AdapterInfo, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor};
 
 /// The APIs of operating systems.
 const NATIVE: Backends = Backends::VULKAN
@@ -85,7 +85,17 @@ fn adapters(api: Api) -> Vec<Adapter> {
     adapters
 }
 
-/// The first adapter, if it is hardware.
+/// What keeps an adapter from being used unless it is named. An integrated GPU reads the CPU's memory and is no faster where decoding waits
+/// for it; Apple's GPUs have memory of their own kind.
+fn only_if_named(info: &AdapterInfo) -> Option<&'static str> {
+    match info.device_type {
+        DeviceType::Cpu => Some("software"),
+        DeviceType::IntegratedGpu if info.backend != Backend::Metal => Some("integrated"),
+        _ => None,
+    }
+}
+
+/// The first adapter, if it may be used without being named.
 pub(crate) fn open_hardware() -> Result<Adapter, Error> {
     let unavailable = |why: &str| Error::Unavailable {
         device: Api::Gpu.id(0),
@@ -95,9 +105,11 @@ pub(crate) fn open_hardware() -> Result<Adapter, Error> {
         return Err(unavailable("this system has no GPU"));
     }
     let adapter = open(Api::Gpu, 0)?;
-    match adapter.get_info().device_type {
-        DeviceType::Cpu => Err(unavailable("the only adapter is software")),
-        _ => Ok(adapter),
+    match only_if_named(&adapter.get_info()) {
+        Some(kind) => Err(unavailable(&format!(
+            "the best adapter is {kind}; --device gpu uses it"
+        ))),
+        None => Ok(adapter),
     }
 }
 
@@ -138,11 +150,15 @@ pub fn reports() -> Vec<DeviceReport> {
 fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let kind = match info.device_type {
-        DeviceType::Cpu => "software, used only if named",
+        DeviceType::Cpu => "software",
         DeviceType::IntegratedGpu => "integrated",
         DeviceType::DiscreteGpu => "discrete",
         DeviceType::VirtualGpu => "virtual",
         DeviceType::Other => "unknown",
+    };
+    let kind = match only_if_named(&info) {
+        Some(_) => format!("{kind}, used only if named"),
+        None => kind.to_string(),
     };
     let subgroups = if features.contains(Features::SUBGROUP) {
         format!("{} to {}", info.subgroup_min_size, info.subgroup_max_size)
@@ -161,7 +177,7 @@ fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let driver = format!("{} {}", info.driver, info.driver_info);
     let facts = [
-        ("kind", kind.to_string()),
+        ("kind", kind),
         ("API", info.backend.to_string()),
         ("driver", driver.trim().to_string()),
         ("subgroups", subgroups),
@@ -196,6 +212,16 @@ mod tests {
             assert_eq!(report.id, DeviceId::numbered("gpu", ordinal));
             assert_eq!(report.name.is_empty(), report.missing.is_some());
         }
+    }
+
+    #[test]
+    fn integrated_and_software_adapters_must_be_named() {
+        let named = |kind, backend| only_if_named(&AdapterInfo::new(kind, backend));
+        assert_eq!(named(DeviceType::DiscreteGpu, Backend::Vulkan), None);
+        assert_eq!(named(DeviceType::IntegratedGpu, Backend::Metal), None);
+        let integrated = named(DeviceType::IntegratedGpu, Backend::Vulkan);
+        assert_eq!(integrated, Some("integrated"));
+        assert_eq!(named(DeviceType::Cpu, Backend::Vulkan), Some("software"));
     }
 
     #[test]

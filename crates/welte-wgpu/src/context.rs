@@ -22,9 +22,6 @@ use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard, 
 use welte_table::{Class, Op, PassKind, Program, Row};
 use wgpu::{Buffer, BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor};
 
-/// The decode pass: verified programs begin with it, unless they only embed.
-const DECODE: usize = 0;
-
 /// Everything that replay changes.
 pub(crate) struct WgpuContext {
     weights: Arc<Weights>,

@@ -116,6 +116,10 @@ impl Device for WgpuDevice {
         plan::missing(program, &self.gpu)
     }
 
+    fn adapts(&self) -> bool {
+        true
+    }
+
     fn takes_features(&self) -> bool {
         true
     }

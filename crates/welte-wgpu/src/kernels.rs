@@ -658,6 +658,19 @@ pub(crate) fn recurrent(name: &str, source: &'static str) -> Kernel {
     kernel
 }
 
+/// The first half of a low-rank part.
+pub(crate) fn adapt_down() -> Kernel {
+    let pieces = [shader!("reduce"), shader!("adapt"), shader!("adapt_down")];
+    Kernel::new("adapt_down", &pieces)
+}
+
+/// The second half, or a look-up.
+pub(crate) fn adapt(name: &str, source: &'static str) -> Kernel {
+    let mut kernel = Kernel::each(name, source);
+    kernel.pieces.push(shader!("adapt"));
+    kernel
+}
+
 pub(crate) fn route() -> Kernel {
     let most = format!("{MOST_EXPERTS}u");
     Kernel::new("route", &[shader!("reduce"), shader!("route")]).with("MOST_EXPERTS", &most)
@@ -802,7 +815,9 @@ pub(crate) fn every() -> Vec<Kernel> {
     all.extend([pool(), read(), attention_merge()]);
     all.push(altup("altup_predict", ALTUP_PREDICT));
     all.push(altup("altup_correct", ALTUP_CORRECT));
-    all.extend([cutoff(), match_squares()]);
+    all.extend([cutoff(), match_squares(), adapt_down()]);
+    all.push(adapt("adapt_lookup", ADAPT_LOOKUP));
+    all.push(adapt("adapt_up", ADAPT_UP));
     all.push(recurrent("mamba2", MAMBA2));
     all.push(recurrent("short_conv", SHORT_CONV));
     for format in Format::ALL {
@@ -903,6 +918,8 @@ fn flag(is: bool) -> &'static str {
 pub(crate) mod source {
     pub(crate) const ACT: &str = shader!("act");
     pub(crate) const ACT_MUL: &str = shader!("act_mul");
+    pub(crate) const ADAPT_LOOKUP: &str = shader!("adapt_lookup");
+    pub(crate) const ADAPT_UP: &str = shader!("adapt_up");
     pub(crate) const ADD: &str = shader!("add");
     pub(crate) const ADD_POSITION: &str = shader!("add_position");
     pub(crate) const ADD_FEATURE: &str = shader!("add_feature");

@@ -11,7 +11,7 @@ use crate::needs::{attention_cache, prepared_words, sampled_words};
 use crate::plan::{ROW_WORDS, STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
-    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
+    Bank, BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
     WeightId, params,
 };
 use wgpu::{BindingResource, Buffer, BufferBinding};
@@ -88,6 +88,14 @@ impl Run {
         let several = self.several.iter().map(|(kernel, ..)| kernel);
         let joined = self.joined.iter().map(|joined| &joined.kernel);
         [&self.kernel].into_iter().chain(several).chain(joined)
+    }
+}
+
+/// The bank that a command reads.
+fn bank_of(command: &Command) -> Option<BufferRef> {
+    match command.op {
+        Op::AdaptExpertsDown | Op::AdaptExpertsUp => Some(command.buffers[2]),
+        op => op.is_low_rank().then_some(command.buffers[1]),
     }
 }
 
@@ -217,6 +225,11 @@ impl Lowering<'_> {
         }
         if let Some(cache) = task.cache {
             bound.push((binding::CACHE, self.layer(command, cache).1));
+        }
+        if let Some(bank) = bank_of(command) {
+            let buffer = self.caches[bank.buffer as usize].as_ref();
+            let buffer = buffer.expect("every bank has a buffer");
+            bound.push((binding::CACHE, buffer.as_entire_binding()));
         }
         let mut parameters = |place: &Place, params: &[u32; 16]| {
             let bytes = place.bytes(params);
@@ -370,6 +383,7 @@ impl Lowering<'_> {
             }
             Op::Attention => self.attention(task, &mut runs),
             Op::Sample => runs.extend(self.sample(task)),
+            op if op.is_low_rank() => runs.push(self.low_rank(task)),
             Op::RopeAppend => {
                 let mut place = self.place(task, 0);
                 let (kernel, grid) = self.simple(command, task.cache, &mut place);
@@ -563,6 +577,76 @@ impl Lowering<'_> {
         runs.push(Run::new(kernel, grid, place, act.words()));
     }
 
+    /// Half of the low-rank part of a product. That of a plain matrix has the parameters of one expert, without a choice.
+    fn low_rank(&self, task: Task<'_>) -> Run {
+        let command = task.command;
+        let mut place = self.place(task, 0);
+        let bank = Bank::of(command).expect("verified: the command has a bank");
+        let adapters = self.program().adapters.as_ref();
+        let adapters = adapters.expect("verified: the program has adapters");
+        place.scratch = self.word(BufferRef {
+            buffer: adapters.slots,
+            offset: 0,
+        });
+        let words = |bytes: u64| (bytes / 4) as u32;
+        place.pages = words(bank.place_bytes().unwrap_or(0));
+        (place.split, place.entries) = (words(bank.head_bytes()), words(bank.b_at(0)));
+        let buffers = command.buffers.map(|buffer| self.word(buffer));
+        let of_experts = matches!(command.op, Op::AdaptExpertsDown | Op::AdaptExpertsUp);
+        let result = if of_experts { buffers[3] } else { buffers[2] };
+        place.operands = [buffers[0], buffers[1], result, 0];
+        let (n, k, parts, rank) = (bank.n, bank.k, bank.parts, bank.rank);
+        let across = |width: u32| [width.div_ceil(WORKGROUP), 1];
+        let up = |p: params::AdaptExpertsUp| {
+            let width = if p.sum == 1 { n } else { p.used * n };
+            let kernel = kernels::adapt("adapt_up", source::ADAPT_UP);
+            (kernel, across(width), p.words())
+        };
+        let down = |p: params::AdaptExpertsDown| {
+            let grid = [p.used * parts * rank, 1];
+            (kernels::adapt_down(), grid, p.words())
+        };
+        let (kernel, grid, params) = match command.op {
+            Op::AdaptLookup => {
+                let kernel = kernels::adapt("adapt_lookup", source::ADAPT_LOOKUP);
+                (kernel, across(rank), command.params)
+            }
+            Op::AdaptDown => {
+                let p = params::AdaptDown::of(&command.params);
+                down(params::AdaptExpertsDown {
+                    n,
+                    k,
+                    parts,
+                    rank,
+                    experts: 1,
+                    used: 1,
+                    own: 0,
+                    x_stride: p.x_stride,
+                    choice_stride: 0,
+                    h_stride: p.h_stride,
+                })
+            }
+            Op::AdaptUp => {
+                let p = params::AdaptUp::of(&command.params);
+                up(params::AdaptExpertsUp {
+                    n,
+                    k,
+                    parts,
+                    rank,
+                    experts: 1,
+                    used: 1,
+                    sum: 0,
+                    h_stride: p.h_stride,
+                    choice_stride: 0,
+                    y_stride: p.y_stride,
+                })
+            }
+            Op::AdaptExpertsDown => down(params::AdaptExpertsDown::of(&command.params)),
+            _ => up(params::AdaptExpertsUp::of(&command.params)),
+        };
+        Run::new(kernel, grid, place, params)
+    }
+
     /// The launches of either choice.
     fn sample(&self, task: Task<'_>) -> [Run; 5] {
         let words = task.command.params;
@@ -736,13 +820,13 @@ impl Lowering<'_> {
             | Op::NormMatmul
             | Op::NormMatmulActMul
             | Op::Attention
-            | Op::Sample => unreachable!("{name}: `runs` lowers it"),
-            Op::Exchange => unreachable!("{name}: a program with ranks was refused"),
-            Op::AdaptDown
+            | Op::Sample
+            | Op::AdaptDown
             | Op::AdaptLookup
             | Op::AdaptUp
             | Op::AdaptExpertsDown
-            | Op::AdaptExpertsUp => unreachable!("{name}: a program with adapters was refused"),
+            | Op::AdaptExpertsUp => unreachable!("{name}: `runs` lowers it"),
+            Op::Exchange => unreachable!("{name}: a program with ranks was refused"),
         }
     }
 

@@ -16,9 +16,9 @@ pub(crate) const ROW_WORDS: usize = 8;
 
 /// Where buffers lie, and the sizes of what a context has besides.
 pub(crate) struct Sizes {
-    /// By buffer: its place in the arena; `None` for a cache.
+    /// By buffer: its place in the arena; `None` for a cache or a bank of adapters.
     pub(crate) places: Vec<Option<u64>>,
-    /// By buffer: bytes of a cache, whole words.
+    /// By buffer: bytes of a cache or a bank, whole words.
     pub(crate) caches: Vec<u64>,
     pub(crate) arena: u64,
     /// Where a page on its way from one place to another lies in the arena, and its room.
@@ -49,10 +49,11 @@ impl Sizes {
         let mut caches = Vec::new();
         let mut arena = 0u64;
         for (id, spec) in program.buffers.iter().enumerate() {
-            let is_cache = program.caches.iter().any(|c| c.buffer == id as u32);
-            places.push((!is_cache).then_some(arena));
-            caches.push(if is_cache { words(spec.bytes) } else { 0 });
-            if !is_cache {
+            let apart = spec.class == Class::Adapters
+                || program.caches.iter().any(|c| c.buffer == id as u32);
+            places.push((!apart).then_some(arena));
+            caches.push(if apart { words(spec.bytes) } else { 0 });
+            if !apart {
                 arena = arena.saturating_add(aligned(spec.bytes));
             }
         }
@@ -159,8 +160,14 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     if commands.any(|c| c.op == Op::Exchange) {
         return Some("ranks".to_string());
     }
-    if program.adapters.is_some() {
-        return Some("adapters".to_string());
+    let banks = program.buffers.iter().filter(|b| b.class == Class::Adapters);
+    if let Some(bank) = banks.max_by_key(|b| b.bytes).filter(|b| b.bytes > gpu.binding) {
+        return Some(format!(
+            "'{}' of {}; this GPU binds at most {} (fewer --max-adapters or a lower --max-rank need less)",
+            bank.name,
+            human(bank.bytes),
+            human(gpu.binding)
+        ));
     }
     let sizes = Sizes::of(program, gpu.binding);
     if sizes.arena > gpu.binding {

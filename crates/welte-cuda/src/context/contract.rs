@@ -239,17 +239,10 @@ impl Context for CudaContext {
         self.checks.slot_state(&self.loaded.program, slot, state)?;
         self.masks.clear(slot);
         self.slots[slot as usize].set(state);
-        let adapters = self.loaded.program.adapters.as_ref();
-        let Some(table) = adapters.map(|adapters| adapters.slots) else {
-            return Ok(());
-        };
-        let none = SlotAdapter {
-            place: u32::MAX,
-            scale: 0.0,
-        };
-        let SlotAdapter { place, scale } = state.adapter.unwrap_or(none);
-        let words = [place.to_ne_bytes(), scale.to_ne_bytes()];
-        self.write_bytes(table, 8 * u64::from(slot), words.as_flattened())
+        match SlotAdapter::entry(&self.loaded.program, slot, state.adapter) {
+            Some((table, at, bytes)) => self.write_bytes(table, at, &bytes),
+            None => Ok(()),
+        }
     }
 
     /// Persistent kernels have other sums than those that adapters take.

@@ -8,8 +8,11 @@ use welte_table::{Bank, BufferRef, Command, Op, params};
 
 /// Threads per block.
 const THREADS: u32 = 256;
-/// Values of h per block of `adapt_down`.
-const RANKS: u32 = 8;
+/// Values of h per block of `adapt_down`, and rows for which there is a block (`RANKS` and `SHARE` of `adapters.cu`).
+const RANKS: u32 = 4;
+const SHARE: u32 = 4;
+/// Values of h per block of `adapt_experts_down`.
+const EXPERT_RANKS: u32 = 8;
 
 mirrored! {
     /// `AdapterArgs` of `adapters.cu`.
@@ -36,6 +39,11 @@ mirrored! {
         single: u32,
         wide: u32,
         scale: f32,
+        choice_stride: u32,
+        choice: u64,
+        used: u32,
+        experts: u32,
+        each: u32,
         pad: u32,
     }
 }
@@ -46,11 +54,16 @@ pub(crate) const MIRRORS: &[Layout] = &[AdapterArgs::LAYOUT];
 /// The kernel of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let missing = || Error::Program("a command lacks its bank".to_string());
-    let bank = Bank::of(command).filter(|bank| bank.experts == 1);
-    let bank = bank.ok_or_else(missing)?;
+    let bank = Bank::of(command).ok_or_else(missing)?;
     let adapters = cx.program.adapters.as_ref().ok_or_else(missing)?;
     let whole = |buffer| BufferRef { buffer, offset: 0 };
-    let [first, second, third, _] = command.buffers;
+    let of_experts = matches!(command.op, Op::AdaptExpertsDown | Op::AdaptExpertsUp);
+    let [first, mut second, mut third, fourth] = command.buffers;
+    let mut choice = 0;
+    if of_experts {
+        choice = cx.buffer(second);
+        (second, third) = (third, fourth);
+    }
     let common = AdapterArgs {
         step: cx.step,
         rows: cx.places.step,
@@ -71,21 +84,31 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         parts: bank.parts,
         rank: bank.rank,
         single: u32::from(rows == 1),
+        choice,
+        experts: bank.experts,
         ..AdapterArgs::default()
     };
     let aligned =
         |stride: u32, at: BufferRef| stride.is_multiple_of(4) && at.offset.is_multiple_of(16);
-    let (function, blocks, a) = match command.op {
+    // B begins at a multiple of 16 bytes if A does not end elsewhere.
+    let wide_up = |stride: u32| {
+        let whole = bank.rank.is_multiple_of(8) && bank.b_at(0).is_multiple_of(16);
+        u32::from(whole && aligned(stride, first))
+    };
+    let wide_down = |stride: u32| u32::from(bank.k.is_multiple_of(8) && aligned(stride, first));
+    let parts = || cx.vector(command.weights[0]);
+    let sets = |tile: u32| bank.parts * bank.rank.div_ceil(tile);
+    let stretches = bank.n.div_ceil(THREADS);
+    let (function, per, blocks, a) = match command.op {
         Op::AdaptDown => {
             let p = params::AdaptDown::of(&command.params);
-            let wide = p.k.is_multiple_of(8) && aligned(p.x_stride, first);
             let a = AdapterArgs {
                 x_stride: p.x_stride,
                 y_stride: p.h_stride,
-                wide: wide.into(),
+                wide: wide_down(p.x_stride),
                 ..common
             };
-            ("adapt_down", p.parts * p.rank.div_ceil(RANKS), a)
+            ("adapt_down", SHARE, [sets(RANKS), 1], a)
         }
         Op::AdaptLookup => {
             let p = params::AdaptLookup::of(&command.params);
@@ -96,28 +119,55 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 scale: p.scale,
                 ..common
             };
-            ("adapt_lookup", 1, a)
+            ("adapt_lookup", 1, [1, 1], a)
         }
         Op::AdaptUp => {
             let p = params::AdaptUp::of(&command.params);
-            let wide = p.rank.is_multiple_of(8) && aligned(p.h_stride, first);
             let a = AdapterArgs {
-                part_of: cx.vector(command.weights[0]),
+                part_of: parts(),
                 x_stride: p.h_stride,
                 y_stride: p.y_stride,
-                // B begins at a multiple of 16 bytes if A does not end elsewhere.
-                wide: (wide && bank.b_at(0).is_multiple_of(16)).into(),
+                wide: wide_up(p.h_stride),
                 ..common
             };
-            ("adapt_up", p.n.div_ceil(THREADS), a)
+            ("adapt_up", SHARE, [stretches, 1], a)
+        }
+        Op::AdaptExpertsDown => {
+            let p = params::AdaptExpertsDown::of(&command.params);
+            let a = AdapterArgs {
+                x_stride: p.x_stride,
+                y_stride: p.h_stride,
+                choice_stride: p.choice_stride,
+                used: p.used,
+                each: p.own,
+                wide: wide_down(p.x_stride),
+                ..common
+            };
+            ("adapt_experts_down", 1, [p.used * sets(EXPERT_RANKS), 1], a)
+        }
+        Op::AdaptExpertsUp => {
+            let p = params::AdaptExpertsUp::of(&command.params);
+            let each = u32::from(p.sum == 0);
+            let a = AdapterArgs {
+                part_of: parts(),
+                x_stride: p.h_stride,
+                y_stride: p.y_stride,
+                choice_stride: p.choice_stride,
+                used: p.used,
+                each,
+                wide: wide_up(p.h_stride),
+                ..common
+            };
+            let experts = if each == 1 { p.used } else { 1 };
+            ("adapt_experts_up", 1, [stretches, experts], a)
         }
         _ => return Err(missing()),
     };
     Ok(vec![Node::Kernel(Launch {
         unit: unit(),
         function,
-        grid: [rows.max(1), blocks, 1],
-        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        grid: [rows.max(1).div_ceil(per), blocks[0], blocks[1]],
+        by_rows: ByRows::Axis { axis: 0, per },
         block: THREADS,
         shared: 0,
         args: args(&a),

@@ -57,12 +57,14 @@ impl Job {
                 let p = params::ExpertsActMul::of(words);
                 Job {
                     weight,
-                    output: match p.matrices() {
-                        1 => Output::SquaredRelu,
+                    output: match p.act {
+                        4 => Output::SquaredRelu,
+                        // Without activation: gate and up are one matrix.
+                        5 | 6 => Output::Store,
                         _ => Output::ActMul,
                     },
                     act: p.act,
-                    n: p.n,
+                    n: p.width(),
                     k: p.k,
                     experts: p.experts,
                     used: p.used,
@@ -516,7 +518,8 @@ fn product(
     let (to, y_stride, epilogue, per_tile) = match job.output {
         Output::ActMul => (y, job.y_stride, Epilogue::ActMul, tile.n / 2),
         Output::SquaredRelu => (y, job.y_stride, Epilogue::SquaredRelu, tile.n),
-        _ => (private.parts, job.used * job.n, Epilogue::Store, tile.n),
+        Output::Store => (y, job.y_stride, Epilogue::Store, tile.n),
+        Output::Add => (private.parts, job.used * job.n, Epilogue::Store, tile.n),
     };
     let plain = GemmArgs {
         weight: job.weight.start,
@@ -583,25 +586,26 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     let hot = |unit: Unit| Listed { unit, hot: true };
     let cold = |unit: Unit| Listed { unit, hot: false };
     let mut listed = vec![hot(unit(128)), cold(unit(MOST_EXPERTS))];
+    let product = |format, (output, n, k)| Product {
+        format,
+        norm: false,
+        output,
+        n,
+        k,
+        used: 8,
+    };
+    listed.push(cold(product(Format::Q4_K, (Output::Store, 1536, 2048)).unit(&plan)));
     for rows in [32, 64] {
         let tile = Tile::of_entries(&h200(), rows);
         listed.push(cold(tile.experts_unit(Format::Q4_K)));
     }
     for format in layout::listed() {
-        for (output, n, k) in [
+        for shape in [
             (Output::ActMul, 768, 2048),
             (Output::SquaredRelu, 1856, 2688),
             (Output::Add, 2048, 768),
         ] {
-            let product = Product {
-                format,
-                norm: false,
-                output,
-                n,
-                k,
-                used: 8,
-            };
-            listed.push(hot(product.unit(&plan)));
+            listed.push(hot(product(format, shape).unit(&plan)));
         }
         let tile = Tile::of_entries(&h200(), 128);
         listed.push(cold(tile.experts_unit(format)));

@@ -1,7 +1,7 @@
 //! Chains. Where the GPU can choose the tokens of every slot, steps run ahead of the host: it feeds the tokens back.
 
 use super::samplers::{UNDECIDED, are_known};
-use super::{DECODE, WgpuContext};
+use super::WgpuContext;
 use crate::launch::Choice;
 use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;
@@ -12,9 +12,10 @@ use wgpu::SubmissionIndex;
 type Emit<'a> = &'a mut dyn FnMut(Emitted) -> bool;
 
 impl WgpuContext {
-    /// Decodes checked slots until all have stopped.
+    /// Decodes checked slots by a pass until all have stopped.
     pub(super) fn run_chain(
         &mut self,
+        pass: usize,
         starts: &[ChainStart],
         control: &Control,
         emit: Emit<'_>,
@@ -22,7 +23,7 @@ impl WgpuContext {
         self.live.clear();
         self.live.extend(starts.iter().filter(|s| s.steps > 0));
         while !self.live.is_empty() && !control.is_stopped() {
-            self.begin_live();
+            self.begin_live(pass);
             match self.choice() {
                 Some(choice) => self.steps_ahead(choice, control, emit)?,
                 None => {
@@ -38,11 +39,11 @@ impl WgpuContext {
     }
 
     /// Makes a step of the live slots.
-    pub(super) fn begin_live(&mut self) {
+    pub(super) fn begin_live(&mut self, pass: usize) {
         let mut rows = std::mem::take(&mut self.step.rows);
         rows.clear();
         rows.extend(self.live.iter().map(ChainStart::row));
-        self.begin(DECODE, &rows, &[]);
+        self.begin(pass, &rows, &[]);
         self.step.rows = rows;
     }
 

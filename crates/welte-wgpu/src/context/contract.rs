@@ -7,7 +7,7 @@ use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Choice, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard,
-    Profile, SKIPPED, SlotState, Stage, Step, StepOptions,
+    Profile, SKIPPED, SlotAdapter, SlotState, Stage, Step, StepOptions,
 };
 use welte_table::{BufferId, Class, PassKind, Program};
 use wgpu::Buffer;
@@ -184,7 +184,15 @@ impl Context for WgpuContext {
         self.masks.clear(slot);
         self.slots[slot as usize].set(state);
         self.samplers.forget(slot);
-        Ok(())
+        match SlotAdapter::entry(self.program(), slot, state.adapter) {
+            Some((table, at, bytes)) => self.write_bytes(table, at, &bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Products with a low-rank part do not compute the norm before them.
+    fn mixes_adapters(&self) -> bool {
+        false
     }
 
     fn masks(&self) -> Arc<MaskBoard> {
@@ -226,8 +234,8 @@ impl Context for WgpuContext {
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), Error> {
         let most = self.chain_slots();
-        self.checks.chain(&self.weights.program, starts, most)?;
-        self.run_chain(starts, control, emit)
+        let pass = self.checks.chain(&self.weights.program, starts, most)?;
+        self.run_chain(pass, starts, control, emit)
     }
 
     fn read_bytes(&mut self, id: BufferId, first: u64, bytes: &mut [u8]) -> Result<(), Error> {

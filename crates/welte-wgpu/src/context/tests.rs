@@ -1,7 +1,7 @@
 //! Sampling on the GPU: its choices are the host's, and it leaves few to it.
 
 use super::samplers::{UNDECIDED, are_known};
-use super::{DECODE, WgpuContext};
+use super::WgpuContext;
 use crate::adapter::{self, Api};
 use crate::gpu::{Abilities, Gpu, binding};
 use crate::kernels;
@@ -15,6 +15,9 @@ use welte_conformance::program::make;
 use welte_device::{ChainStart, Context as _, SlotState, noise};
 use welte_table::{Op, Sampling};
 use wgpu::BufferUsages;
+
+/// Verified programs begin with their decode pass.
+const DECODE: usize = 0;
 
 const SLOTS: u32 = 8;
 
@@ -64,7 +67,7 @@ impl WgpuContext {
             steps: 1,
             shift: 0,
         }));
-        self.begin_live();
+        self.begin_live(DECODE);
         self.update_samplers();
         let bytes: Vec<u8> = logits
             .iter()

@@ -73,6 +73,8 @@ inline void sincospif(float x, float *s, float *c) {
 inline int __float2int_rn(float x) { return x != x ? 0 : x >= 2147483648.0f ? 2147483647 : x <= -2147483648.0f ? -2147483647 - 1 : (int)rintf(x); }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
+inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
+inline int __ffsll(long long v) { return __builtin_ffsll(v); }
 inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned pick) {
     unsigned long long both = (unsigned long long)b << 32 | a;
