@@ -3,7 +3,9 @@
 use crate::kernels::cooperative::Cooperative;
 use crate::wait::block_on;
 use welte_device::{DeviceId, DeviceReport, Error};
-use wgpu::{Adapter, AdapterInfo, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor};
+use wgpu::{
+    Adapter, AdapterInfo, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor,
+};
 
 /// The APIs of operating systems.
 const NATIVE: Backends = Backends::VULKAN

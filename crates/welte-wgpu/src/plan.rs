@@ -160,8 +160,14 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     if commands.any(|c| c.op == Op::Exchange) {
         return Some("ranks".to_string());
     }
-    let banks = program.buffers.iter().filter(|b| b.class == Class::Adapters);
-    if let Some(bank) = banks.max_by_key(|b| b.bytes).filter(|b| b.bytes > gpu.binding) {
+    let banks = program
+        .buffers
+        .iter()
+        .filter(|b| b.class == Class::Adapters);
+    if let Some(bank) = banks
+        .max_by_key(|b| b.bytes)
+        .filter(|b| b.bytes > gpu.binding)
+    {
         return Some(format!(
             "'{}' of {}; this GPU binds at most {} (fewer --max-adapters or a lower --max-rank need less)",
             bank.name,

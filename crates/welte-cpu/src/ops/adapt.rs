@@ -284,7 +284,7 @@ fn widen(bits: u16) -> f32 {
 widest! {
     /// The dot product of f16 and floats.
     fn dot(a: &[u16], x: &[f32]) -> f32 {
-        sum_of_products(a, x)
+        sum_of_products::<16>(a, x)
     }
 }
 
@@ -292,26 +292,33 @@ widest! {
     /// `y[i] += factor * (row i of b) h`; rows are `stride` values apart.
     fn add_products(b: &[u16], stride: usize, h: &[f32], factor: f32, y: &mut [f32]) {
         for (y, b) in y.iter_mut().zip(b.chunks_exact(stride)) {
-            *y += factor * sum_of_products(&b[..h.len()], h);
+            *y += factor * sum_of_products::<8>(&b[..h.len()], h);
         }
     }
 }
 
-/// In 16 sums, which the compiler makes vectors of, then from left to right.
+/// In N sums, which the compiler makes vectors of, then as a tree: one after the other they would wait for each other.
 #[inline(always)]
-fn sum_of_products(a: &[u16], x: &[f32]) -> f32 {
-    let (blocks, rest) = a.as_chunks::<16>();
-    let (x_blocks, x_rest) = x.as_chunks::<16>();
-    let mut sums = [0.0f32; 16];
+fn sum_of_products<const N: usize>(a: &[u16], x: &[f32]) -> f32 {
+    let (blocks, rest) = a.as_chunks::<N>();
+    let (x_blocks, x_rest) = x.as_chunks::<N>();
+    let mut sums = [0.0f32; N];
     for (a, x) in blocks.iter().zip(x_blocks) {
-        for i in 0..16 {
+        for i in 0..N {
             sums[i] += widen(a[i]) * x[i];
         }
     }
     for (i, (a, x)) in rest.iter().zip(x_rest).enumerate() {
         sums[i] += widen(*a) * x;
     }
-    sums.iter().sum()
+    let mut half = N / 2;
+    while half > 0 {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+        half /= 2;
+    }
+    sums[0]
 }
 
 #[cfg(test)]

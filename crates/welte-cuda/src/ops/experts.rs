@@ -594,7 +594,9 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         k,
         used: 8,
     };
-    listed.push(cold(product(Format::Q4_K, (Output::Store, 1536, 2048)).unit(&plan)));
+    listed.push(cold(
+        product(Format::Q4_K, (Output::Store, 1536, 2048)).unit(&plan),
+    ));
     for rows in [32, 64] {
         let tile = Tile::of_entries(&h200(), rows);
         listed.push(cold(tile.experts_unit(Format::Q4_K)));

@@ -1,7 +1,7 @@
 //! Chains. Where the GPU can choose the tokens of every slot, steps run ahead of the host: it feeds the tokens back.
 
-use super::samplers::{UNDECIDED, are_known};
 use super::WgpuContext;
+use super::samplers::{UNDECIDED, are_known};
 use crate::launch::Choice;
 use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Sampling on the GPU: its choices are the host's, and it leaves few to it.
 
-use super::samplers::{UNDECIDED, are_known};
 use super::WgpuContext;
+use super::samplers::{UNDECIDED, are_known};
 use crate::adapter::{self, Api};
 use crate::gpu::{Abilities, Gpu, binding};
 use crate::kernels;
