@@ -579,9 +579,10 @@ impl Sense {
 
     /// The tokens of a text around features. What begins and ends a sound is a token, or missing in the vocabulary.
     fn text(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let tokens = self.tokenizer.encode(text, false, true)?;
-        let is_missing = self.encoder.what() == "sounds" && tokens.len() != 1;
-        Ok(if is_missing { Vec::new() } else { tokens })
+        if self.encoder.what() == "sounds" && self.tokenizer.id_of(text).is_none() {
+            return Ok(Vec::new());
+        }
+        Ok(self.tokenizer.encode(text, false, true)?)
     }
 
     fn part(&self, piece: Piece, features: &[f32]) -> Result<Part, Error> {
