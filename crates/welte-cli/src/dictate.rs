@@ -8,7 +8,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{GenerateOptions, Images, LoadOptions, Prompt, Session, StopReason};
+use welte::{GenerateOptions, LoadOptions, Prompt, Session, StopReason};
 
 /// Refuses what only models of speech with timestamps do.
 fn check(args: &TranscribeArgs) -> anyhow::Result<()> {
@@ -49,7 +49,7 @@ pub(crate) fn run(
     options.device = args.device;
     options.threads = args.threads.map(usize::from);
     options.cpus = args.cpus.as_ref().map(|cpus| cpus.0.clone());
-    options.images = Images::Beside;
+    options.images = args.images();
     options.fit_context = true;
     let model = source::load_with(model, &options)?;
     let around = model.dictation(args.language.as_deref(), args.prompt.as_deref())?;

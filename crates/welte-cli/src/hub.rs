@@ -12,6 +12,7 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
         Command::Run(args) | Command::Chat(args) => args.eyes.wants_encoder(),
         Command::Inspect(args) => args.eyes.wants_encoder(),
         Command::Embed(args) => args.wants_encoder(),
+        Command::Transcribe(args) => args.mmproj.is_none(),
         _ => false,
     };
     let (name, model) = match command {

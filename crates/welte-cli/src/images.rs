@@ -25,7 +25,7 @@ const FRAMES: u32 = 8;
 /// Where the model's eyes are.
 #[derive(Args)]
 pub(crate) struct EyeArgs {
-    /// File with the model's encoder of images (also -mm) [default: mmproj*.gguf beside the model]
+    /// File with the model's encoder of images or sounds (also -mm) [default: mmproj*.gguf beside the model]
     #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
     pub(crate) mmproj: Option<PathBuf>,
     /// Take no images, even if there is an encoder beside the model

@@ -120,7 +120,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Embed(args) => embed::run(&args),
         Command::Transcribe(args) => {
             let (model, files) = args.named()?;
-            if welte::hears(model)? {
+            if welte::hears(model, &args.images())? {
                 dictate::run(&args, model, files)
             } else {
                 transcribe::run(&args, model, files)

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 use welte::{
-    DeviceChoice, Segment, Speech, SpeechOptions, Task, TranscribeOptions, TranscriptFormat, Update,
+    DeviceChoice, Images, Segment, Speech, SpeechOptions, Task, TranscribeOptions,
+    TranscriptFormat, Update,
 };
 
 /// Files that are larger are not read.
@@ -19,15 +20,18 @@ const MOST_SECONDS: u32 = 24 * 3600;
 
 #[derive(clap::Args)]
 pub(crate) struct TranscribeArgs {
-    /// A model of speech (a Whisper directory, a .bin file of whisper.cpp, or the directory of Qwen3-ASR or Voxtral) unless -m names it, and files (-: standard input)
+    /// A model of speech (a Whisper directory, a .bin file of whisper.cpp, or Qwen3-ASR or Voxtral) unless -m names it, and files (-: standard input)
     #[arg(value_name = "[MODEL] FILE", required = true)]
     words: Vec<String>,
-    /// Whisper directory, .bin file of whisper.cpp, or directory of Qwen3-ASR or Voxtral
+    /// Whisper directory, .bin file of whisper.cpp, or directory or GGUF file of Qwen3-ASR or Voxtral
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// A model on the Hugging Face hub, ORG/NAME, downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
+    /// File with the encoder of sounds of a GGUF file (also -mm) [default: mmproj*.gguf beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) mmproj: Option<std::path::PathBuf>,
     /// Subtitles as SubRip has them
     #[arg(long, group = "form")]
     pub(crate) srt: bool,
@@ -99,6 +103,11 @@ pub(crate) struct TranscribeArgs {
 }
 
 impl TranscribeArgs {
+    /// Where the encoder of sounds is, if the model is none of speech.
+    pub(crate) fn images(&self) -> Images {
+        self.mmproj.clone().map_or(Images::Beside, Images::File)
+    }
+
     /// The model, and the files.
     pub(crate) fn named(&self) -> anyhow::Result<(&str, &[String])> {
         match (&self.model, &self.words[..]) {
@@ -107,7 +116,7 @@ impl TranscribeArgs {
                 Ok((first, files))
             }
             _ => anyhow::bail!(
-                "no model of speech is named: give a Whisper directory, a .bin file of whisper.cpp, or a directory of Qwen3-ASR or Voxtral with -m, and files"
+                "no model of speech is named: give a Whisper directory, a .bin file of whisper.cpp, or Qwen3-ASR or Voxtral with -m, and files"
             ),
         }
     }

@@ -35,7 +35,7 @@ pub use convert::AsGguf;
 pub use draft::find::{HeadKind, head_kind};
 pub use error::Error;
 pub use hearing::{
-    HearingFamily, HearingSpec, Pieces, compile_hearing, hearing_spec, unknown_hearing,
+    HearingFamily, HearingSpec, Pieces, Rest, compile_hearing, hearing_spec, unknown_hearing,
 };
 pub use model::spec;
 pub use options::CompileOptions;

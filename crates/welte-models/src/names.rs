@@ -1,6 +1,8 @@
 //! Tensor names in the two dialects. `{}` is the layer's number.
 
+use crate::hearing::names::in_gguf;
 use welte_formats::Checkpoint;
+use welte_formats::checkpoint::Dialect;
 
 /// The names of one architecture in one dialect, without `.weight` and `.bias`.
 #[derive(Clone, Copy, Debug)]
@@ -319,6 +321,11 @@ const ENCODER: [&str; 5] = [
 
 /// The name of a tensor in this checkpoint.
 pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
+    if checkpoint.dialect() == Dialect::Gguf
+        && let Some(own) = in_gguf(name)
+    {
+        return own;
+    }
     let known = |name: &String| checkpoint.tensor(name).is_some();
     let other = |prefix: &str| match name.strip_prefix("model.") {
         Some(rest) => format!("{prefix}{rest}"),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use welte_audio::{HOP, Limits, Mel, RATE, Spectrogram, WINDOW, decode_while};
 use welte_device::{Device, DeviceId, Plan, Role, Step};
 use welte_formats::Checkpoint;
-use welte_models::{HearingFamily, HearingSpec, Pieces};
+use welte_models::{HearingFamily, HearingSpec, Pieces, Rest};
 use welte_table::{Input, Row};
 use welte_vision::Piece;
 
@@ -41,6 +41,8 @@ pub struct Hearing {
     context: usize,
     /// The most features of a piece of the layout.
     most_rows: usize,
+    /// The language model only chats: it has learned no prompt for transcripts.
+    only_chats: bool,
     device: DeviceId,
     /// The encoders, the one that reads the spectrogram first.
     encoders: Vec<Encoder>,
@@ -86,10 +88,10 @@ impl std::fmt::Debug for Hearing {
 }
 
 impl Hearing {
-    /// Opens the ears of a model: those that a Hugging Face directory has beside its language model. `None` if the model has none, or
-    /// some of a family that is not supported.
+    /// Opens the ears of a model: those of an `mmproj` file, or those that a Hugging Face directory has beside its language model.
+    /// `None` if there are none, or some of a family that is not supported.
     pub fn open(source: &str, options: &VisionOptions) -> Result<Option<Hearing>, Error> {
-        if !Path::new(source).is_dir() {
+        if !Path::new(source).exists() {
             return Ok(None);
         }
         let checkpoint = welte_formats::open(Path::new(source))?;
@@ -101,8 +103,8 @@ impl Hearing {
     }
 
     /// Bytes that the encoder takes on a device. `None`: it is not there, or does not run there.
-    pub(crate) fn bytes(source: &str, device: &dyn Device) -> Option<u64> {
-        let checkpoint = welte_formats::open(Path::new(source)).ok()?;
+    pub(crate) fn bytes(source: &Path, device: &dyn Device) -> Option<u64> {
+        let checkpoint = welte_formats::open(source).ok()?;
         let spec = welte_models::hearing_spec(&*checkpoint).ok()??;
         let plans = plans(&spec, &*checkpoint, device).ok()?;
         Some(plans.iter().map(|plan| plan.memory.total()).sum())
@@ -131,6 +133,7 @@ impl Hearing {
             scale: options.scale,
             context: usize::MAX,
             most_rows: options.most_features.max(1) as usize,
+            only_chats: false,
             device,
             encoders,
             spec,
@@ -140,6 +143,12 @@ impl Hearing {
     /// The ears of a language model whose context holds so many rows. Sounds that exceed it are not decoded to their end.
     pub fn within(mut self, context: usize) -> Hearing {
         self.context = context;
+        self
+    }
+
+    /// The ears of Qwen3-Omni, whose encoder is Qwen3-ASR's, if the language model has experts.
+    pub(crate) fn with_experts(mut self, has_experts: bool) -> Hearing {
+        self.only_chats = has_experts && self.spec.family == HearingFamily::Qwen3Asr;
         self
     }
 
@@ -156,9 +165,10 @@ impl Hearing {
     /// How it is asked for a transcript, if that is known.
     pub fn dictation(&self) -> Option<Dictation> {
         match self.spec.family {
-            HearingFamily::Qwen2Audio => None,
+            _ if self.only_chats => None,
             HearingFamily::Voxtral => Some(Dictation::Voxtral),
             HearingFamily::Qwen3Asr => Some(Dictation::Qwen3Asr),
+            _ => None,
         }
     }
 
@@ -168,6 +178,9 @@ impl Hearing {
             HearingFamily::Qwen2Audio => "<|AUDIO|>",
             HearingFamily::Voxtral => "[AUDIO]",
             HearingFamily::Qwen3Asr => "<|audio_pad|>",
+            HearingFamily::Qwen2_5Omni => "<|AUDIO|>",
+            HearingFamily::AudioFlamingo3 => "<sound>",
+            HearingFamily::Ultravox => "<|audio|>",
         }
     }
 
@@ -251,30 +264,40 @@ impl Hearing {
                     "the sound lasts {seconds:.1} s, and the model hears {most} s at once; cut it into several"
                 )));
             }
+            // Its windows are silent up to five minutes.
+            HearingFamily::Qwen2_5Omni => samples.len().next_multiple_of(HOP) + 4 * HOP,
+            HearingFamily::Ultravox => samples.len().next_multiple_of(HOP),
             _ => samples.len().max(1).next_multiple_of(window),
         };
-        let (heard, features) = match &self.spec.pieces {
+        let heard = match (&self.spec.pieces, self.spec.family.rest()) {
+            (Some(_), _) | (None, Rest::Heard) => length / HOP,
+            (None, _) => samples.len().div_ceil(HOP),
+        };
+        let features = match &self.spec.pieces {
             Some(pieces) => {
-                let frames = length / HOP;
                 let each = pieces.frames as usize;
-                let rest = Pieces::states((frames % each) as u32) as usize;
-                (frames, frames / each * pieces.each() as usize + rest)
+                let rest = Pieces::states((heard % each) as u32) as usize;
+                heard / each * pieces.each() as usize + rest
             }
-            None if self.spec.family == HearingFamily::Qwen2Audio => {
-                let frames = samples.len().div_ceil(HOP);
-                (frames, frames.div_ceil(2) / self.spec.group as usize)
-            }
-            None => {
-                let frames = length / HOP;
-                (frames, frames / 2 / self.spec.group as usize)
-            }
+            None => self.windows(heard).map(|(_, _, rows)| rows).sum(),
         };
         if features == 0 {
             return Err(wrong(format!(
                 "the sound lasts {seconds:.3} s, which is too short"
             )));
         }
-        let spectrogram = self.mel.spectrogram(samples, length - samples.len());
+        let whole =
+            |samples: &[f32], length: usize| self.mel.spectrogram(samples, length - samples.len());
+        let spectrogram = if self.spec.family.has_own_windows() {
+            let each = samples.chunks(window);
+            let values = each.flat_map(|samples| whole(samples, window).values);
+            Spectrogram {
+                bins: self.spec.mels as usize,
+                values: values.collect(),
+            }
+        } else {
+            whole(samples, length)
+        };
         Ok(Sound {
             hash,
             seconds,
@@ -282,6 +305,18 @@ impl Hearing {
             spectrogram: Arc::new(spectrogram),
             features,
         })
+    }
+
+    /// What stands before and after a sound's features, unless the chat template writes it or the vocabulary lacks it.
+    fn marks(&self) -> [Option<&'static str>; 2] {
+        match self.spec.family {
+            HearingFamily::Qwen2Audio | HearingFamily::Qwen2_5Omni => {
+                [Some("<|audio_bos|>"), Some("<|audio_eos|>")]
+            }
+            HearingFamily::Voxtral => [Some("[BEGIN_AUDIO]"), None],
+            HearingFamily::Qwen3Asr => [Some("<|audio_start|>"), Some("<|audio_end|>")],
+            HearingFamily::AudioFlamingo3 | HearingFamily::Ultravox => [None, None],
+        }
     }
 
     /// What stands in the prompt for a sound. Its features come in pieces, so that a long sound needs no more room than a short one.
@@ -297,12 +332,10 @@ impl Hearing {
                 both_ways: false,
             }
         };
-        let begin = match self.spec.family {
-            HearingFamily::Voxtral => Some(Piece::Text("[BEGIN_AUDIO]".into())),
-            _ => None,
-        };
         let pieces = (0..sound.features).step_by(most).map(piece);
-        begin.into_iter().chain(pieces).collect()
+        let mark = |text: &str| Piece::Text(text.into());
+        let [before, after] = self.marks().map(|text| text.map(mark));
+        before.into_iter().chain(pieces).chain(after).collect()
     }
 
     /// Computes the features of a sound. One window is encoded at a time; others wait.
@@ -317,14 +350,18 @@ impl Hearing {
         let values = &sound.spectrogram.values;
         match &self.spec.pieces {
             None => {
-                let window = self.spec.frames() as usize * bins;
-                for (number, frames) in values.chunks(window).enumerate() {
-                    let before = number * self.spec.frames() as usize;
-                    let states = (sound.heard - before).div_ceil(2);
-                    let states = (states as u32).min(self.spec.positions);
+                for (first, heard, features) in self.windows(sound.heard) {
+                    // What follows the sound may be nothing.
+                    let end = match self.spec.family.rest() {
+                        Rest::Nothing => first + heard,
+                        _ => first + self.spec.frames() as usize,
+                    };
+                    let frames = &values[first * bins..end * bins];
+                    let rows = (features as u32 * self.spec.group).min(self.spec.positions);
+                    let states = heard.div_ceil(2) as u32;
                     let mut bytes = Vec::new();
-                    read_frames(frames, bins, states, &mut bytes);
-                    all.extend(self.last(&bytes, states, turns)?);
+                    read_frames(frames, bins, rows.max(states), &mut bytes);
+                    all.extend(self.last(&bytes, rows.max(states), states, turns)?);
                 }
             }
             Some(pieces) => {
@@ -338,7 +375,7 @@ impl Hearing {
                         bytes.extend(states.iter().flat_map(|v| v.to_ne_bytes()));
                     }
                     let states = (bytes.len() / 4) as u32 / self.spec.dim;
-                    all.extend(self.last(&bytes, states, turns)?);
+                    all.extend(self.last(&bytes, states, pieces.window(), turns)?);
                     Ok::<_, Error>(())
                 })?;
             }
@@ -353,9 +390,24 @@ impl Hearing {
         })
     }
 
-    /// The features of rows of the last encoder.
-    fn last(&self, bytes: &[u8], rows: u32, turns: &Turns<'_>) -> Result<Vec<f32>, Error> {
-        let window = self.spec.pieces.map_or(rows, |pieces| pieces.window());
+    /// Of each window of Whisper with so many frames in all: its first frame, its frames, and its features.
+    fn windows(&self, heard: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+        let each = self.spec.frames() as usize;
+        (0..heard).step_by(each).map(move |first| {
+            let frames = each.min(heard - first);
+            let features = self.spec.features_of(frames.div_ceil(2) as u32);
+            (first, frames, features as usize)
+        })
+    }
+
+    /// The features of rows of the last encoder, of which so many neighbours see each other.
+    fn last(
+        &self,
+        bytes: &[u8],
+        rows: u32,
+        window: u32,
+        turns: &Turns<'_>,
+    ) -> Result<Vec<f32>, Error> {
         let axes = (0..rows).map(|row| [row / window.max(1), 0, 0]);
         let group = self.spec.group;
         let ends: Vec<u32> = (1..=rows / group).map(|i| i * group - 1).collect();
@@ -431,16 +483,6 @@ fn plans(
     let programs = welte_models::compile_hearing(spec, checkpoint)?.into_iter();
     let plan = |program| plan_program(device, checkpoint, program, device.patterns());
     programs.map(plan).collect()
-}
-
-/// Whether a source is the directory of a language model with an encoder of sounds. One whose configuration is wrong is an error;
-/// what is no directory of a model is said by those who open it.
-pub fn hears(source: &str) -> Result<bool, Error> {
-    let path = Path::new(source);
-    match path.is_dir().then(|| welte_formats::open(path)) {
-        Some(Ok(checkpoint)) => Ok(welte_models::hearing_spec(&*checkpoint)?.is_some()),
-        _ => Ok(false),
-    }
 }
 
 /// Why a model without a known encoder takes no sounds.

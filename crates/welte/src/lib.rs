@@ -65,10 +65,10 @@ pub use engine::{
 pub use engine::{Clock, SyntheticDraft};
 pub use error::{DealtMemory, Error};
 pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
-pub use hearing::{Dictated, Dictation, Hearing, Sound, hears};
+pub use hearing::{Dictated, Dictation, Hearing, Sound};
 pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
-pub use model::{Inspection, Model, draft_head_kind, open};
+pub use model::{Inspection, Model, draft_head_kind, hears, open};
 pub use perplexity::{Perplexity, perplexity};
 #[doc(hidden)]
 pub use pictures::WordEncoder;

@@ -194,8 +194,7 @@ pub enum Images {
     /// It takes none.
     #[default]
     Off,
-    /// In a file `mmproj*.gguf` beside the model's, or in its directory. Without one the model takes none. Only a directory has an encoder
-    /// of sounds.
+    /// In a file `mmproj*.gguf` beside the model's, or in its directory. Without one the model takes none.
     Beside,
     /// In this file. The load fails if the model cannot use it.
     File(PathBuf),

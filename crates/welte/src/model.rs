@@ -7,6 +7,7 @@ mod images;
 mod inspection;
 mod plan;
 
+pub use eyes::hears;
 pub use inspection::Inspection;
 
 use crate::adapter::{AdapterContent, read_all};

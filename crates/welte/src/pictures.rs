@@ -21,7 +21,14 @@ const OF_VIDEO: u32 = 2048;
 const LOOKS: Duration = Duration::from_millis(20);
 
 /// Control tokens that stand for a picture or a sound where the vocabulary lacks the placeholder. Prompts have none of them otherwise.
-const STAND_INS: [&str; 4] = ["<pad>", "[PAD]", "<|endoftext|>", "<unk>"];
+const STAND_INS: [&str; 5] = [
+    "<pad>",
+    "[PAD]",
+    "<|endoftext|>",
+    "<unk>",
+    // Llama 3
+    "<|finetune_right_pad_id|>",
+];
 
 /// What turns pictures or sounds into features. [`Vision`] and [`Hearing`] do; tests have a simple one.
 pub trait MediaEncoder: Send + Sync {
@@ -400,7 +407,7 @@ impl Sense {
             None => {
                 let decoded = look()?;
                 let rows = |piece: &Piece| match piece {
-                    Piece::Text(text) => Ok(self.tokenizer.encode(text, false, true)?.len()),
+                    Piece::Text(text) => Ok(self.text(text)?.len()),
                     Piece::Features { axes, .. } => Ok(axes.len()),
                 };
                 let each = decoded.layout.iter().map(rows);
@@ -570,10 +577,18 @@ impl Sense {
         Ok(Reserved { sense: self, bytes })
     }
 
+    /// The tokens of a text around features. What begins and ends a sound is a token, or missing in the vocabulary.
+    fn text(&self, text: &str) -> Result<Vec<u32>, Error> {
+        if self.encoder.what() == "sounds" && self.tokenizer.id_of(text).is_none() {
+            return Ok(Vec::new());
+        }
+        Ok(self.tokenizer.encode(text, false, true)?)
+    }
+
     fn part(&self, piece: Piece, features: &[f32]) -> Result<Part, Error> {
         let (first, axes, advance, both_ways) = match piece {
             Piece::Text(text) => {
-                return Ok(Part::Tokens(self.tokenizer.encode(&text, false, true)?));
+                return Ok(Part::Tokens(self.text(&text)?));
             }
             Piece::Features {
                 first,
@@ -643,7 +658,8 @@ impl Sense {
             }
             match next.next() {
                 Some(medium) if medium.placeholder == *token => {
-                    self.add(&mut prompt, medium, tokens[..at].last());
+                    let around = [tokens[..at].last(), tokens.get(at + 1)];
+                    self.add(&mut prompt, medium, around);
                 }
                 _ => return Err(wrong),
             }
@@ -653,11 +669,11 @@ impl Sense {
 
     /// Adds a picture or a sound to a prompt.
     pub fn push(&self, prompt: &mut Prompt, medium: &Seen) {
-        self.add(prompt, medium, None);
+        self.add(prompt, medium, [None; 2]);
     }
 
-    /// The same after a token of the template.
-    fn add(&self, prompt: &mut Prompt, medium: &Seen, before: Option<&u32>) {
+    /// The same between two tokens of the template.
+    fn add(&self, prompt: &mut Prompt, medium: &Seen, around: [Option<&u32>; 2]) {
         if medium.numbered {
             let number = self.encoder.number(prompt.pictures);
             // A vocabulary without these tokens cannot say it.
@@ -665,12 +681,18 @@ impl Sense {
             prompt.tokens.extend(number.unwrap_or_default());
             prompt.pictures += 1;
         }
-        // Some templates write the token that begins a sound.
-        let begun = before.filter(|before| medium.sound && **before != medium.placeholder);
+        // Some templates write the tokens that begin and end a sound.
+        let written = |token: Option<&u32>| {
+            token
+                .copied()
+                .filter(|token| medium.sound && *token != medium.placeholder)
+        };
+        let ([before, after], last) = (around.map(written), medium.parts.len() - 1);
         for (number, part) in medium.parts.iter().enumerate() {
             match part {
-                Part::Tokens(own) if number == 0 && begun.is_some_and(|token| own == &[*token]) => {
-                }
+                Part::Tokens(own)
+                    if number == 0 && before.is_some_and(|token| own == &[token])
+                        || number == last && after.is_some_and(|token| own == &[token]) => {}
                 Part::Tokens(own) => prompt.tokens.extend_from_slice(own),
                 Part::Medium(features) => {
                     let at = prompt.tokens.len();

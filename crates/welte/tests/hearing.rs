@@ -91,14 +91,25 @@ fn near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
     assert!(worst <= tolerance, "{what}: off by {worst} of the spread");
 }
 
+/// The golden's directory, and its `mmproj` file with other weights, as far as there are.
 fn check(name: &str, devices: &[Tolerance]) {
     let entry = entry(name);
-    let golden = welte_goldens::Golden::new(entry["path"].as_str().expect("a path"));
+    for own in [&entry, &entry["mmproj"]] {
+        if own["path"].is_string() {
+            check_features(name, own, devices);
+        }
+    }
+}
+
+fn check_features(name: &str, entry: &Value, devices: &[Tolerance]) {
+    let path = entry["path"].as_str().expect("a path");
+    let golden = welte_goldens::Golden::new(path);
     for &(device, tolerance, _) in devices {
         let hearing = open(golden.path(), device, 1280);
         for one in entry["sounds"].as_array().expect("sounds") {
             let samples = one["samples"].as_u64().expect("a number");
-            let what = format!("{name}, {samples} samples, {device}");
+            let what = format!("{path}, {samples} samples, {device}");
+            assert!(path.contains(name), "{what}");
             let sound = hearing.read(&wav(&sound(samples))).expect("a sound");
             assert_eq!(one["count"], sound.features(), "{what}");
             let got = hearing
@@ -121,10 +132,22 @@ fn check(name: &str, devices: &[Tolerance]) {
 fn check_logits(name: &str, devices: &[Tolerance]) {
     let entry = entry(name);
     let golden = welte_goldens::Golden::new(entry["path"].as_str().expect("a path"));
+    let file = welte_goldens::Golden::new(entry["mmproj"]["path"].as_str().expect("a path"));
+    check_logits_with(name, golden.path(), (golden.path(), &entry), devices);
+    check_logits_with(
+        name,
+        golden.path(),
+        (file.path(), &entry["mmproj"]),
+        devices,
+    );
+}
+
+fn check_logits_with(name: &str, model: &Path, ears: (&Path, &Value), devices: &[Tolerance]) {
+    let (ears, entry) = ears;
     let want = floats(entry["logits"].as_str().expect("a path"));
-    let checkpoint = welte_formats::open(golden.path()).expect("a checkpoint");
+    let checkpoint = welte_formats::open(model).expect("a checkpoint");
     let spec = welte_models::spec(&*checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let hearing = open(golden.path(), "reference", 1280);
+    let hearing = open(ears, "reference", 1280);
     let (mut rows, mut features) = (Vec::<Row>::new(), Vec::<f32>::new());
     for part in entry["parts"].as_array().expect("parts") {
         let Some(samples) = part["sound"].as_u64() else {
@@ -181,25 +204,30 @@ fn check_logits(name: &str, devices: &[Tolerance]) {
 
 fn check_on(name: &str, devices: &[Tolerance]) {
     check(name, devices);
-    check_logits(name, devices);
+    if entry(name)["path"].is_string() {
+        check_logits(name, devices);
+    }
 }
 
 macro_rules! goldens {
-    ($($name:ident)*) => {
+    ($($name:ident)* | $($alone:ident)*) => {
         $(#[test] fn $name() { check(stringify!($name), &TOLERANCES); })*
+        $(#[test] fn $alone() { check(stringify!($alone), &TOLERANCES); })*
         mod logits {
             $(#[test] fn $name() { super::check_logits(stringify!($name), &super::TOLERANCES); })*
         }
         mod cuda {
             $(#[test] #[ignore = "needs a GPU"] fn $name() { super::check_on(stringify!($name), &super::CUDA); })*
+            $(#[test] #[ignore = "needs a GPU"] fn $alone() { super::check_on(stringify!($alone), &super::CUDA); })*
         }
         mod gpu {
             $(#[test] #[ignore = "needs a GPU, or its driver in software"] fn $name() { super::check_on(stringify!($name), &super::GPU); })*
+            $(#[test] #[ignore = "needs a GPU, or its driver in software"] fn $alone() { super::check_on(stringify!($alone), &super::GPU); })*
         }
     };
 }
 
-goldens!(qwen2_audio voxtral qwen3_asr);
+goldens!(qwen2_audio voxtral qwen3_asr audioflamingo3 | qwen2_5_omni ultravox);
 
 /// Qwen3-ASR's authors have other names in both files, and a section more.
 #[test]
@@ -371,14 +399,16 @@ fn sounds_of_samples_are_told_apart() {
 fn a_wrong_configuration_is_no_missing_one() {
     let golden = welte_goldens::Golden::new("hearing/qwen2_audio/hf");
     let source = golden.path().to_str().expect("a path");
-    assert!(welte::hears(source).expect("an encoder"));
-    assert!(!welte::hears("no such folder").expect("no encoder"));
+    assert!(welte::hears(source, &Images::Beside).expect("an encoder"));
+    assert!(!welte::hears("no such folder", &Images::Beside).expect("no encoder"));
     let file = golden.path().join("config.json");
     let text = std::fs::read_to_string(&file).expect("the configuration");
     let mut config: Value = serde_json::from_str(&text).expect("JSON");
     config["audio_config"]["d_model"] = "wide".into();
     std::fs::write(&file, config.to_string()).expect("the configuration");
-    let error = welte::hears(source).expect_err("a fault").to_string();
+    let error = welte::hears(source, &Images::Beside)
+        .expect_err("a fault")
+        .to_string();
     assert!(error.contains("d_model"), "{error}");
 }
 
@@ -667,14 +697,14 @@ fn qwen3_asr_says_the_language() {
     let [before, after] = around.expect("a prompt");
     assert_eq!(
         spell(&before),
-        "<|im_start|>system\na <|im_end|> b<|im_end|>\n<|im_start|>user\n<|audio_start|>"
+        "<|im_start|>system\na <|im_end|> b<|im_end|>\n<|im_start|>user\n"
     );
     // What the prompt spells is text.
     let end = tokenizer.id_of("<|im_end|>").expect("a token");
     assert_eq!(before.iter().filter(|token| **token == end).count(), 1);
     assert_eq!(
         spell(&after),
-        "<|audio_end|><|im_end|>\n<|im_start|>assistant\nlanguage German<asr_text>"
+        "<|im_end|>\n<|im_start|>assistant\nlanguage German<asr_text>"
     );
     assert_eq!(after.last().copied(), tokenizer.id_of("<asr_text>"));
     let [_, after] = model.dictation(None, None).expect("a prompt");
@@ -776,4 +806,218 @@ fn a_missing_sense_is_named() {
     let error = model.encode_conversation(&template, &[message]);
     let error = error.expect_err("no sound").to_string();
     assert!(error.contains("a sound: the audio"), "{error}");
+}
+
+/// A copy of a file in which a text, perhaps a name, has another one of the same length.
+fn patched(path: &Path, old: &[u8], new: &[u8]) {
+    assert_eq!(old.len(), new.len());
+    let mut bytes = std::fs::read(path).expect("a file");
+    let at = bytes.windows(old.len()).position(|window| window == old);
+    let at = at.unwrap_or_else(|| panic!("no {}", String::from_utf8_lossy(old)));
+    bytes[at..at + old.len()].copy_from_slice(new);
+    std::fs::write(path, bytes).expect("a file");
+}
+
+/// A number's key with its type and value in a GGUF file.
+fn number(key: &str, value: u32) -> Vec<u8> {
+    let typed = [4, value].map(u32::to_le_bytes).concat();
+    [key.as_bytes(), &typed].concat()
+}
+
+#[test]
+fn bad_files_are_refused_by_name() {
+    let key = |key: &str, old: u32, new: u32| {
+        let key = format!("clip.audio.{key}");
+        (number(&key, old), number(&key, new))
+    };
+    let text = |old: &str, new: &str| (old.as_bytes().to_vec(), new.as_bytes().to_vec());
+    for (name, (old, new), said) in [
+        (
+            "voxtral",
+            text("a.blk.1.attn_v.bias", "a.blk.1.attn_w.bias"),
+            "a.blk.1.attn_v.bias: is missing",
+        ),
+        (
+            "qwen2_audio",
+            text("mm.a.fc.weight", "mm.a.fd.weight"),
+            "mm.a.fc.weight: is missing",
+        ),
+        (
+            "ultravox",
+            text("mm.a.norm_mid.weight", "mm.a.norm_min.weight"),
+            "mm.a.norm_mid.weight: is missing",
+        ),
+        (
+            "qwen3_asr",
+            text("a.conv2d.3.bias", "a.conv2d.4.bias"),
+            "a.conv2d.3.bias",
+        ),
+        ("voxtral", key("block_count", 2, 3), "a.blk.2."),
+        (
+            "voxtral",
+            key("num_mel_bins", 128, 80),
+            "a.conv1d.1.weight: has",
+        ),
+        (
+            "voxtral",
+            key("embedding_length", 48, 51),
+            "a.conv1d.1.weight",
+        ),
+        (
+            "voxtral",
+            key("embedding_length", 48, 50),
+            "3 heads of 50 values",
+        ),
+        (
+            "voxtral",
+            key("projector.stack_factor", 4, 3),
+            "52 states, 3 to",
+        ),
+        (
+            "voxtral",
+            key("projector.stack_factor", 4, 99),
+            "stack_factor",
+        ),
+        (
+            "ultravox",
+            key("projector.stack_factor", 8, 4),
+            "norm_pre.weight",
+        ),
+        (
+            "qwen3_asr",
+            key("feed_forward_length", 80, 81),
+            "ffn_up.weight",
+        ),
+    ] {
+        let golden = welte_goldens::Golden::new(&format!("hearing/{name}/mmproj.gguf"));
+        patched(golden.path(), &old, &new);
+        let source = golden.path().to_str().expect("a path");
+        let error = Hearing::open(source, &VisionOptions::default());
+        let error = error.expect_err(said).to_string().replace('\'', "");
+        assert!(
+            error.contains(said) && error.contains("mmproj.gguf"),
+            "{error}"
+        );
+    }
+}
+
+/// A file without ears that are known, asked for by name: the model says why it hears nothing, or the load fails.
+#[test]
+fn files_of_other_kinds_are_named() {
+    let file = |name: &str| welte_goldens::Golden::new(name);
+    let asked = |golden: &welte_goldens::Golden| Images::File(golden.path().to_path_buf());
+    let model = |images: Images| {
+        // The language model alone.
+        let golden = with_vocabulary("qwen2_audio", TEXT);
+        let config = golden.path().join("config.json");
+        let text = std::fs::read_to_string(&config).expect("the configuration");
+        let other = text.replace("\"qwen2_audio\"", "\"other_audio\"");
+        std::fs::write(&config, other).expect("the configuration");
+        let source = golden.path().to_str().expect("a path");
+        let hears = welte::hears(source, &images).expect("an answer");
+        let model = Model::load(source, &listening(images), &mut |_| ());
+        (model.map_err(|e| e.to_string()), hears)
+    };
+    let fitting = file("hearing/qwen2_audio/mmproj.gguf");
+    let (loaded, hears) = model(asked(&fitting));
+    let loaded = loaded.expect("a model");
+    assert!(hears && loaded.ears().is_some(), "{:?}", loaded.no_sounds());
+    let blind = loaded.no_images().expect("no eyes");
+    assert!(blind.contains("no encoder of images"), "{blind}");
+    assert!(!model(Images::Beside).1);
+
+    let unknown = file("hearing/qwen2_audio/mmproj.gguf");
+    patched(unknown.path(), b"qwen2a", b"qwen9a");
+    let (error, hears) = model(asked(&unknown));
+    let error = error.expect_err("unknown");
+    assert!(!hears && error.contains("mmproj.gguf"), "{error}");
+    assert!(
+        error.contains("(qwen9a) is not supported; known are Qwen2-Audio"),
+        "{error}"
+    );
+
+    let images = file("vision/gemma3/mmproj.gguf");
+    let (error, hears) = model(asked(&images));
+    assert!(!hears && error.is_err());
+    let found = Hearing::open(
+        images.path().to_str().expect("a path"),
+        &VisionOptions::default(),
+    );
+    assert!(found.expect("no fault").is_none());
+
+    let narrow = file("hearing/qwen2_audio/mmproj.gguf");
+    let error = {
+        // Of a model whose embeddings have 128 values.
+        let golden = file("phi3/hf");
+        let from = with_vocabulary("qwen2_audio", TEXT);
+        std::fs::copy(
+            from.path().join("tokenizer.json"),
+            golden.path().join("tokenizer.json"),
+        )
+        .expect("a vocabulary");
+        let source = golden.path().to_str().expect("a path");
+        let loaded = Model::load(source, &listening(asked(&narrow)), &mut |_| ());
+        loaded.expect_err("another model").to_string()
+    };
+    assert!(
+        error.contains("makes vectors of 64 values, and the model reads 128"),
+        "{error}"
+    );
+}
+
+/// The file beside a GGUF model is found.
+#[test]
+fn ears_beside_a_file_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    welte_goldens::write("qwen2/f16.gguf", &at("model.gguf"));
+    let model = at("model.gguf");
+    let source = model.to_str().expect("a path");
+    let hears = |images: &Images| welte::hears(source, images).expect("an answer");
+    assert!(!hears(&Images::Beside));
+    welte_goldens::write("hearing/voxtral/mmproj.gguf", &at("mmproj-model-f16.gguf"));
+    assert!(hears(&Images::Beside) && !hears(&Images::Off));
+    let plan = Model::inspect(source, &listening(Images::Beside)).expect("a plan");
+    let facts = plan.facts();
+    let sounds = facts.iter().find(|(what, _)| what == "sounds");
+    assert!(
+        sounds.is_some_and(|(_, text)| text.contains("mmproj-model-f16.gguf")),
+        "{facts:?}"
+    );
+}
+
+/// What begins and ends a sound is written once, whether the template has it or not.
+#[test]
+fn sounds_have_their_marks_once() {
+    let marks = [("<|AUDIO|>", 7), ("<|audio_bos|>", 8), ("<|audio_eos|>", 9)];
+    for written in [
+        "<|AUDIO|>",
+        "<|audio_bos|><|AUDIO|><|audio_eos|>",
+        "<|AUDIO|><|audio_eos|>",
+    ] {
+        let template = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'audio' %}MARK{% else %}{{ p.text }}\
+            {% endif %}{% endfor %}{% endfor %}";
+        let golden = with_vocabulary("qwen2_audio", &template.replace("MARK", written));
+        let file = golden.path().join("tokenizer.json");
+        let mut json: Value =
+            serde_json::from_str(&std::fs::read_to_string(&file).expect("a file")).expect("JSON");
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        let first = added[0].clone();
+        added.clear();
+        for (content, id) in marks {
+            let mut token = first.clone();
+            (token["content"], token["id"]) = (content.into(), id.into());
+            added.push(token);
+        }
+        std::fs::write(&file, json.to_string()).expect("a file");
+        let model = load(&golden, &listening(Images::Beside));
+        let template = model.chat_template().expect("a template");
+        let prompt = model.encode_conversation(&template, &[asked(&[1], &[sound(4962)])]);
+        let tokenizer = model.tokenizer().expect("a vocabulary");
+        let id = |mark: &str| tokenizer.id_of(mark).expect("a token");
+        let mut wanted = vec![10, id("<|audio_bos|>")];
+        wanted.extend(vec![0; 8]);
+        wanted.extend([id("<|audio_eos|>"), 11, 13, 12]);
+        assert_eq!(shape(&prompt.expect("a prompt")), wanted, "{written}");
+    }
 }

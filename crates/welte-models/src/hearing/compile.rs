@@ -1,9 +1,9 @@
 //! The programs of an encoder of sound.
 
 use super::convolutions::{first_two, third};
-use super::{HearingFamily, HearingSpec};
+use super::{HearingFamily, HearingSpec, Rest};
 use crate::Error;
-use crate::speech::tower::{End, Front, Tower};
+use crate::speech::tower::{End, Front, Gated, Tower};
 use welte_formats::Checkpoint;
 use welte_table::Program;
 
@@ -22,19 +22,25 @@ pub fn compile_hearing(
     } else {
         ["linear", "linear_1", "linear_2"].map(projector)
     };
-    let (inner, width) = match spec.family {
-        HearingFamily::Qwen3Asr => (spec.dim, spec.width),
-        _ => (spec.width, spec.width),
+    let width = spec.width;
+    let (inner, has_bias) = match spec.family {
+        HearingFamily::Qwen3Asr => (spec.dim, true),
+        HearingFamily::AudioFlamingo3 => (width, true),
+        _ => (width, false),
     };
-    let has_bias = spec.family == HearingFamily::Qwen3Asr;
     let one = [(names[0].as_str(), width, true)];
     let two = [
         (names[1].as_str(), inner, has_bias),
         (names[2].as_str(), width, has_bias),
     ];
+    let norms = ["ln_pre", "ln_mid"].map(projector);
     let mut programs = Vec::new();
     let front = match &spec.pieces {
-        None => Front::Frames { mels: spec.mels },
+        None => Front::Frames {
+            mels: spec.mels,
+            places: spec.places,
+            ends: spec.family.rest() == Rest::Nothing,
+        },
         Some(pieces) => {
             programs.push(first_two(spec, pieces, checkpoint)?);
             programs.push(third(spec, pieces, checkpoint)?);
@@ -52,23 +58,41 @@ pub fn compile_hearing(
         rows: spec.positions,
         front,
         key_bias: spec.family == HearingFamily::Qwen3Asr,
-        windowed: spec.pieces.is_some(),
+        windowed: spec.pieces.is_some() || spec.family == HearingFamily::Ultravox,
         last_norm: match spec.family {
             HearingFamily::Qwen3Asr => "ln_post",
             _ => "layer_norm",
         },
         end: match spec.family {
-            HearingFamily::Qwen2Audio => End {
+            HearingFamily::Qwen2Audio | HearingFamily::Qwen2_5Omni => End {
                 group: spec.group,
                 pool: 1,
                 norm_later: true,
                 matrices: &one,
+                gated: None,
+            },
+            HearingFamily::AudioFlamingo3 => End {
+                group: spec.group,
+                pool: 1,
+                norm_later: true,
+                matrices: &two,
+                gated: None,
             },
             HearingFamily::Voxtral => End {
                 group: spec.group,
                 pool: 3,
-                norm_later: false,
                 matrices: &two,
+                ..End::STATES
+            },
+            HearingFamily::Ultravox => End {
+                group: spec.group,
+                pool: 3,
+                gated: Some(Gated {
+                    norms: [&norms[0], &norms[1]],
+                    matrices: [&names[1], &names[2]],
+                    rows: [spec.hidden, width],
+                }),
+                ..End::STATES
             },
             HearingFamily::Qwen3Asr => End {
                 matrices: &two,

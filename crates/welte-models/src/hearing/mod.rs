@@ -2,6 +2,8 @@
 
 mod compile;
 mod convolutions;
+mod gguf;
+pub(crate) mod names;
 mod read;
 
 pub use compile::compile_hearing;
@@ -16,17 +18,54 @@ pub enum HearingFamily {
     Qwen2Audio,
     /// Voxtral: Whisper's encoder, window by window; four states side by side, two matrices.
     Voxtral,
-    /// Qwen3-ASR: convolutions over pieces of a second, of time and pitch; layers in windows of several pieces; two matrices.
+    /// Qwen3-ASR and Qwen3-Omni: convolutions over pieces of a second, of time and pitch; layers in windows of several pieces; two
+    /// matrices.
     Qwen3Asr,
+    /// Qwen2.5-Omni: Whisper's encoder in windows of two seconds; the mean of two states, a norm, a matrix.
+    Qwen2_5Omni,
+    /// Audio Flamingo 3: Qwen2-Audio, window by window, with two matrices.
+    AudioFlamingo3,
+    /// Ultravox: Whisper's encoder with nothing after the sound; states side by side, a norm, a gated matrix, a norm, a matrix.
+    Ultravox,
+}
+
+/// What follows a sound in its last window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Silence, whose states become features, too.
+    Heard,
+    /// Silence, of which only the frames beside the sound's last one matter.
+    Unseen,
+    /// Nothing, as before a window's first frame.
+    Nothing,
 }
 
 impl HearingFamily {
     /// All families, with their names for people.
-    pub const ALL: [(HearingFamily, &'static str); 3] = [
+    pub const ALL: [(HearingFamily, &'static str); 6] = [
         (HearingFamily::Qwen2Audio, "Qwen2-Audio"),
         (HearingFamily::Voxtral, "Voxtral"),
         (HearingFamily::Qwen3Asr, "Qwen3-ASR"),
+        (HearingFamily::Qwen2_5Omni, "Qwen2.5-Omni"),
+        (HearingFamily::AudioFlamingo3, "Audio Flamingo 3"),
+        (HearingFamily::Ultravox, "Ultravox"),
     ];
+
+    /// What follows a sound in its last window.
+    pub fn rest(self) -> Rest {
+        match self {
+            HearingFamily::Voxtral => Rest::Heard,
+            HearingFamily::Qwen2Audio | HearingFamily::AudioFlamingo3 => Rest::Unseen,
+            HearingFamily::Qwen3Asr | HearingFamily::Qwen2_5Omni | HearingFamily::Ultravox => {
+                Rest::Nothing
+            }
+        }
+    }
+
+    /// The windows of a sound have spectrograms of their own: what is quiet in one does not depend on the others.
+    pub fn has_own_windows(self) -> bool {
+        self == HearingFamily::AudioFlamingo3
+    }
 }
 
 /// What an encoder of sound is.
@@ -40,12 +79,18 @@ pub struct HearingSpec {
     pub dim: u32,
     /// Its layers.
     pub layers: SpeechLayers,
-    /// The most states of a step: those of a window of Whisper, or of several windows.
+    /// The most rows of a step: a whole number of groups, for the states of a window of Whisper, or of several windows.
     pub positions: u32,
+    /// States of a window of Whisper.
+    pub window: u32,
+    /// Learned places, of which a window has the first ones.
+    pub places: u32,
     /// States that become a feature.
     pub group: u32,
     /// Width of a feature.
     pub width: u32,
+    /// Rows of Ultravox's first matrix; otherwise 0.
+    pub hidden: u32,
     /// The convolutions of Qwen3-ASR.
     pub pieces: Option<Pieces>,
 }
@@ -101,7 +146,16 @@ impl Pieces {
 impl HearingSpec {
     /// Frames of a window of Whisper.
     pub fn frames(&self) -> u32 {
-        2 * self.positions
+        2 * self.window
+    }
+
+    /// Features of a window with so many states of the sound.
+    pub fn features_of(&self, states: u32) -> u32 {
+        match self.family {
+            // What is missing in the last group is zeros.
+            HearingFamily::Ultravox => states.div_ceil(self.group),
+            _ => states / self.group,
+        }
     }
 
     /// What families there are, in words.

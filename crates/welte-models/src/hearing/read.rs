@@ -1,5 +1,6 @@
 //! Reads what a checkpoint's encoder of sound is.
 
+use super::gguf;
 use super::{HearingFamily, HearingSpec, Pieces};
 use crate::Error;
 use crate::keys::Keys;
@@ -9,24 +10,29 @@ use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Dialect;
 
 /// Windows of Qwen3-ASR in a step: about half a minute.
-const WINDOWS: u32 = 4;
+pub(super) const WINDOWS: u32 = 4;
 const MOST_FRAMES: u32 = 1 << 12;
-const MOST_CHANNELS: u32 = 1 << 12;
-const MOST_GROUP: u32 = 16;
+pub(super) const MOST_CHANNELS: u32 = 1 << 12;
+pub(super) const MOST_GROUP: u32 = 16;
 
-/// The encoder of sound of a Hugging Face directory; `None` if it has none, or one of an unknown family.
+/// The encoder of sound of a Hugging Face directory, or of an `mmproj` file; `None` if it has none, or one of an unknown family.
 pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, Error> {
     let keys = Keys::new(checkpoint, "");
+    match checkpoint.dialect() {
+        Dialect::Gguf => gguf::read(&keys),
+        Dialect::HuggingFace => hugging_face(&keys),
+    }
+}
+
+fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
     let said = keys.text("general.architecture").ok().flatten();
     let family = match said {
         Some("qwen2_audio") => HearingFamily::Qwen2Audio,
         Some("voxtral") => HearingFamily::Voxtral,
         Some("qwen3_asr") => HearingFamily::Qwen3Asr,
+        Some("audioflamingo3") => HearingFamily::AudioFlamingo3,
         _ => return Ok(None),
     };
-    if checkpoint.dialect() != Dialect::HuggingFace {
-        return Ok(None);
-    }
     // Some sizes have two names.
     let size = |names: &[&str], default: u32, most: u32| {
         let names = names.iter().map(|name| format!("audio_config.{name}"));
@@ -92,6 +98,7 @@ pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, 
             let width = size(&["output_dim"], 3584, MOST_DIM)?;
             (1, width, "audio_config.activation_function")
         }
+        _ => (2, own, "projector_hidden_act"),
     };
     let whole = family != HearingFamily::Voxtral || layers.ffn == group * dim;
     if !whole || !(1..=MOST_GROUP).contains(&group) || !positions.is_multiple_of(group) {
@@ -113,8 +120,11 @@ pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, 
         dim,
         layers,
         positions: pieces.map_or(positions, |pieces| WINDOWS * pieces.window()),
+        window: positions,
+        places: positions,
         group,
         width,
+        hidden: 0,
         pieces,
     }))
 }
@@ -126,10 +136,13 @@ pub fn unknown_hearing(checkpoint: &dyn Checkpoint) -> Option<String> {
     let mut parts = metadata.keys().map(|key| key.as_str());
     let has = match checkpoint.dialect() {
         Dialect::HuggingFace => parts.any(|key| key.contains("audio_config.")),
-        Dialect::Gguf => parts.any(|key| key.starts_with("clip.audio.")),
+        Dialect::Gguf => gguf::is_there(&keys),
     };
     let text = |key: &str| keys.text(key).ok().flatten();
-    let name = text("clip.audio.projector_type").or(text("general.architecture"));
+    let name = match checkpoint.dialect() {
+        Dialect::HuggingFace => text("general.architecture"),
+        Dialect::Gguf => gguf::projector(&keys),
+    };
     // A hostile name must not fill the terminal.
     let name = name.filter(|_| has)?.chars().filter(|c| !c.is_control());
     Some(name.take(64).collect())

@@ -42,7 +42,11 @@ fn encoder(spec: &SpeechSpec, checkpoint: &dyn Checkpoint) -> Result<Program, Er
         dim: spec.dim,
         layers: spec.encoder,
         rows: spec.positions,
-        front: Front::Frames { mels: spec.mels },
+        front: Front::Frames {
+            mels: spec.mels,
+            places: spec.positions,
+            ends: false,
+        },
         key_bias: false,
         windowed: false,
         last_norm: "layer_norm",

@@ -222,17 +222,14 @@ impl Taker<'_> {
                 values.extend(row.iter().skip(tap).step_by(3));
             }
         }
-        let bias = [(bias(name, 0), dim)];
+        // GGUF files have it as a column.
+        let bias = self.values(&bias(name, 0), dim.into())?;
+        let bias = self.constant(&format!("{label} bias"), (1, dim), bias);
         Ok(Linear {
             weight: self.constant(label, (dim, k), values),
             n: dim,
             k,
-            biases: vec![(
-                self.collector
-                    .vector(&format!("{label} bias"), &bias, 0.0)?,
-                0,
-                dim,
-            )],
+            biases: vec![(bias, 0, dim)],
         })
     }
 

@@ -5,7 +5,8 @@ use super::parts::{Emitter, FeedForward, Linear, OwnAttention, Taker, bytes};
 use crate::Error;
 use crate::buffers::Buffers;
 use crate::commands::{Commands, at, one_pass};
-use crate::weights::{Collector, NormWeights};
+use crate::names::weight;
+use crate::weights::{Collector, NormWeights, Rows};
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::{
     BufferRef, Class, Format, ModelPart, Op, PassKind, Program, Source, Usage, WeightId,
@@ -14,6 +15,10 @@ use welte_table::{
 
 /// A gate as it is.
 const NO_ACT: u32 = 5;
+/// `x * sigmoid(x)`
+const SILU: u32 = 0;
+/// Of norms without means.
+const RMS_EPS: f32 = 1e-6;
 
 /// What an encoder is.
 pub(crate) struct Tower<'a> {
@@ -41,6 +46,10 @@ pub(crate) enum Front {
     Frames {
         /// Bins of a frame.
         mels: u32,
+        /// Learned places in the checkpoint. Rows beyond them have none.
+        places: u32,
+        /// Rows say of each neighbour whether there is one, and whether they are states of the sound: others become zeros.
+        ends: bool,
     },
     /// What other encoders made of the spectrogram, to which a vector of its place is added.
     States {
@@ -59,6 +68,16 @@ pub(crate) struct End<'a> {
     pub(crate) norm_later: bool,
     /// Matrices, with GELU between them: the name, the rows, and whether there is a bias.
     pub(crate) matrices: &'a [(&'a str, u32, bool)],
+    /// What follows them.
+    pub(crate) gated: Option<Gated<'a>>,
+}
+
+/// A norm, a matrix whose second half gates the first, a norm, and a matrix.
+pub(crate) struct Gated<'a> {
+    pub(crate) norms: [&'a str; 2],
+    pub(crate) matrices: [&'a str; 2],
+    /// Rows of the matrices.
+    pub(crate) rows: [u32; 2],
 }
 
 impl End<'_> {
@@ -68,10 +87,12 @@ impl End<'_> {
         pool: 0,
         norm_later: false,
         matrices: &[],
+        gated: None,
     };
 }
 
-/// Values that a row reads of frames: five of them, and whether there is one before the window's first. Padded.
+/// Values that a row reads of frames: five of them, which of the three in the middle there are, and whether the row is one of the
+/// sound.
 fn row_values(mels: u32) -> u32 {
     5 * mels + 4
 }
@@ -84,13 +105,54 @@ struct Weights {
     layers: Vec<(OwnAttention, FeedForward)>,
     last_norm: NormWeights,
     matrices: Vec<Linear>,
+    gated: Option<([NormWeights; 2], [Linear; 2])>,
+}
+
+impl Taker<'_> {
+    fn gated(
+        &mut self,
+        gated: &Gated<'_>,
+        k: u32,
+    ) -> Result<([NormWeights; 2], [Linear; 2]), Error> {
+        let ([rows, width], half) = (gated.rows, gated.rows[0] / 2);
+        let norms = [(gated.norms[0], k), (gated.norms[1], half)];
+        let norm = |(name, n): (&str, u32)| {
+            let vector = [(weight(name, 0), n)];
+            let weight = self.collector.vector("projector norm", &vector, 0.0)?;
+            Ok::<_, Error>(NormWeights { weight, bias: None })
+        };
+        let [first, second] = norms.map(norm);
+        // The half that gates comes first.
+        let part = |first: u32| Rows {
+            tensor: weight(gated.matrices[0], 0),
+            of: rows,
+            first,
+            rows: half,
+        };
+        let parts = [part(half), part(0)];
+        let pieces = self.collector.joined_rows("projection", &parts, k)?;
+        let both = pieces.first().map(|piece| piece.weight);
+        let fault = || {
+            let problem = format!("{rows} rows cannot be two halves");
+            self.collector.fault(&parts[0].tensor, problem)
+        };
+        let up = Linear {
+            weight: both.filter(|_| rows.is_multiple_of(2)).ok_or_else(fault)?,
+            n: rows,
+            k,
+            biases: Vec::new(),
+        };
+        let last = [(gated.matrices[1].to_string(), width, false)];
+        let down = self.linear("projection", &last, half)?;
+        Ok(([first?, second?], [up, down]))
+    }
 }
 
 impl Tower<'_> {
     /// Values that a row reads.
     fn read(&self) -> u32 {
         match self.front {
-            Front::Frames { mels } => row_values(mels),
+            Front::Frames { mels, .. } => row_values(mels),
             Front::States { .. } => self.dim,
         }
     }
@@ -107,11 +169,10 @@ impl Tower<'_> {
         let of = |name: &str| format!("{}.{name}", self.prefix);
         let nothing = nothing(&mut taker.collector, self.read());
         let (convolutions, positions) = match &self.front {
-            Front::Frames { mels } => {
+            Front::Frames { mels, places, .. } => {
                 let first = taker.convolution("first convolution", &of("conv1"), *mels)?;
                 let second = taker.convolution("second convolution", &of("conv2"), self.dim)?;
-                let rows = self.rows;
-                let places = taker.positions(&of("embed_positions"), rows, rows)?;
+                let places = taker.positions(&of("embed_positions"), *places, self.rows)?;
                 (Some([first, second]), places)
             }
             Front::States { places } => {
@@ -136,6 +197,8 @@ impl Tower<'_> {
             matrices.push(taker.linear("projection", &parts, k)?);
             k = *n;
         }
+        let gated = self.end.gated.as_ref();
+        let gated = gated.map(|gated| taker.gated(gated, k)).transpose()?;
         Ok(Weights {
             nothing,
             convolutions,
@@ -143,6 +206,7 @@ impl Tower<'_> {
             layers,
             last_norm,
             matrices,
+            gated,
         })
     }
 
@@ -178,8 +242,9 @@ impl Tower<'_> {
             wide: add("up", rows, self.layers.ffn),
             out,
         };
-        if let (Some(both), Front::Frames { mels }) = (&weights.convolutions, &self.front) {
-            convolve(&mut e, both, *mels, frames, qkv);
+        if let (Some(both), Front::Frames { mels, ends, .. }) = (&weights.convolutions, &self.front)
+        {
+            convolve(&mut e, both, (*mels, *ends), frames, qkv);
         }
         e.add_position(weights.positions, rows);
         for (index, (attention, feed_forward)) in weights.layers.iter().enumerate() {
@@ -193,6 +258,21 @@ impl Tower<'_> {
         let (end, joined) = (&self.end, self.joined());
         if !end.norm_later {
             e.norm("last norm", weights.last_norm, e.x, e.x);
+        }
+        if let Front::Frames {
+            mels, ends: true, ..
+        } = self.front
+        {
+            let gate = p::Gate {
+                n: dim,
+                gates: 1,
+                act: NO_ACT,
+                x_stride: read,
+                y_stride: dim,
+            };
+            let buffers = [at(frames, 5 * mels + 3), e.x];
+            let what = "nothing after the sound";
+            e.out.push(what, Op::Gate, &[], &buffers, gate.words());
         }
         let mut from = (add("joined", outputs, joined), joined);
         let pool = p::Pool {
@@ -218,6 +298,36 @@ impl Tower<'_> {
                 matrix.n,
             );
             e.linear("projection", matrix, from, to);
+            from = to;
+        }
+        if let Some(([first, second], [up, down])) = &weights.gated {
+            let half = up.n / 2;
+            let both = (add("gated.both", outputs, up.n), up.n);
+            let one = (add("gated.one", outputs, half), half);
+            let to = (add("gated.result", outputs, down.n), down.n);
+            e.out.norm(
+                "projector norm",
+                (*first, true),
+                (from.1, RMS_EPS),
+                [from.0; 2],
+            );
+            e.linear("projection", up, from, both);
+            let act = p::ActMul {
+                n: half,
+                act: SILU,
+                x_stride: up.n,
+                y_stride: half,
+            };
+            let buffers = [both.0, one.0];
+            let what = "projector activation";
+            e.out.push(what, Op::ActMul, &[], &buffers, act.words());
+            e.out.norm(
+                "projector norm",
+                (*second, true),
+                (half, RMS_EPS),
+                [one.0; 2],
+            );
+            e.linear("projection", down, one, to);
             from = to;
         }
         let (result, width) = from;
@@ -291,7 +401,7 @@ pub(crate) fn embed(out: &mut Commands<'_>, nothing: WeightId, read: u32, buffer
 fn convolve(
     e: &mut Emitter<'_>,
     [first, second]: &[Linear; 2],
-    mels: u32,
+    (mels, ends): (u32, bool),
     frames: BufferRef,
     wide: BufferRef,
 ) {
@@ -306,17 +416,18 @@ fn convolve(
         );
     }
     e.gelu("activation", wide, 3 * dim);
-    // The window's first row has nothing before it.
+    // The window's first row has nothing before it, and the sound's last one may have nothing after it.
+    let gates = if ends { 3 } else { 1 };
     let gate = p::Gate {
-        n: dim,
-        gates: 1,
+        n: gates * dim,
+        gates,
         act: NO_ACT,
         x_stride: read,
         y_stride: 3 * dim,
     };
     let buffers = [at(frames, 5 * mels), wide];
     e.out.push(
-        "nothing before the window",
+        "nothing outside the window",
         Op::Gate,
         &[],
         &buffers,

@@ -88,7 +88,13 @@ pub fn unknown_vision(checkpoint: &dyn Checkpoint) -> Option<String> {
     let keys = Keys::new(checkpoint, "");
     let text = |key: &str| keys.text(key).ok().flatten();
     let name = match checkpoint.dialect() {
-        Dialect::Gguf => text("clip.vision.projector_type").or(text("clip.projector_type")),
+        Dialect::Gguf => {
+            let is_true = |key: &str| keys.bool(key).ok().flatten() == Some(true);
+            // A file of ears alone has no eyes.
+            let hears = is_true("clip.has_audio_encoder") && !is_true("clip.has_vision_encoder");
+            let name = text("clip.vision.projector_type").or(text("clip.projector_type"));
+            name.filter(|_| !hears)
+        }
         Dialect::HuggingFace => {
             let metadata = checkpoint.metadata();
             let mut parts = metadata.keys().map(|key| key.as_str());

@@ -31,7 +31,7 @@ const OF_QWEN: [&str; 30] = [
 ];
 
 impl Dictation {
-    /// The tokens before and after the sound. Names and spellings (`prompt`) cannot spell control tokens.
+    /// The tokens before and after the sound with its own marks. Names and spellings (`prompt`) cannot spell control tokens.
     pub(crate) fn around(
         self,
         tokenizer: &Tokenizer,
@@ -44,10 +44,10 @@ impl Dictation {
             Dictation::Qwen3Asr => {
                 let mut before = tokenizer.encode("<|im_start|>system\n", true, true)?;
                 before.extend(tokenizer.encode(prompt.unwrap_or_default(), false, false)?);
-                before.extend(marks("<|im_end|>\n<|im_start|>user\n<|audio_start|>")?);
+                before.extend(marks("<|im_end|>\n<|im_start|>user\n")?);
                 let begun = language.map(|name| format!("language {name}{ASR_TEXT}"));
                 let after = format!(
-                    "<|audio_end|><|im_end|>\n<|im_start|>assistant\n{}",
+                    "<|im_end|>\n<|im_start|>assistant\n{}",
                     begun.unwrap_or_default()
                 );
                 Ok([before, marks(&after)?])

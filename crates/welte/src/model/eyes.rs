@@ -21,8 +21,8 @@ pub(super) struct Found {
     path: Option<PathBuf>,
     /// Why the model takes no images.
     pub(super) missing: Option<String>,
-    /// Its directory has an encoder of sounds.
-    hears: bool,
+    /// The file or the model's own directory that has an encoder of sounds.
+    ears: Option<PathBuf>,
     /// Why the model takes no sounds.
     pub(super) deaf: Option<String>,
 }
@@ -43,9 +43,8 @@ impl Images {
         if found.path.is_none() {
             let why = "no file mmproj*.gguf lies beside the model; see --mmproj";
             found.missing = Some(why.into());
+            found.deaf = Some(why.into());
         }
-        found.deaf =
-            Some("only directories of the Hugging Face hub have encoders of sounds".into());
         found
     }
 }
@@ -57,33 +56,58 @@ impl Found {
     }
 
     fn deafen(&mut self, why: impl Into<String>) {
-        self.hears = false;
+        self.ears = None;
         self.deaf = Some(why.into());
     }
 
-    /// A directory may have only a language model, or one of both encoders.
-    pub(super) fn read_directory(&mut self, images: &Images, checkpoint: &dyn Checkpoint) {
-        let own = Path::new(checkpoint.origin());
-        if *images == Images::Off || !own.is_dir() {
+    /// A directory or a file may have only one of both encoders, and a directory none.
+    pub(super) fn read(&mut self, images: &Images, checkpoint: &dyn Checkpoint) {
+        if *images == Images::Off {
             return;
         }
+        let own = Path::new(checkpoint.origin());
+        if own.is_dir() {
+            self.read_ears(own, checkpoint);
+            if self.path.as_deref() == Some(own)
+                && *images == Images::Beside
+                && matches!(welte_models::vision_spec(checkpoint), Ok(None))
+            {
+                self.blind(crate::vision::unknown(checkpoint));
+            }
+        }
+        let Some(path) = self.path.clone().filter(|path| path != own) else {
+            return;
+        };
+        // What is wrong with the file is said when its eyes are opened.
+        let file = match welte_formats::open(&path) {
+            Ok(file) => file,
+            Err(why) => return self.deafen(why.to_string()),
+        };
+        let of_directory = self.ears.clone();
+        self.read_ears(&path, &*file);
+        if self.ears.is_none() && of_directory.is_some() {
+            (self.ears, self.deaf) = (of_directory, None);
+        }
+        // A file of ears alone.
+        if welte_models::unknown_vision(&*file).is_none()
+            && welte_models::unknown_hearing(&*file).is_some()
+        {
+            self.blind(crate::vision::unknown(&*file));
+        }
+    }
+
+    fn read_ears(&mut self, path: &Path, checkpoint: &dyn Checkpoint) {
         match welte_models::hearing_spec(checkpoint) {
             Ok(None) => self.deafen(crate::hearing::unknown(checkpoint)),
             // What is wrong with it is said when it is opened.
-            _ => (self.hears, self.deaf) = (true, None),
-        }
-        if self.path.as_deref() == Some(own)
-            && *images == Images::Beside
-            && matches!(welte_models::vision_spec(checkpoint), Ok(None))
-        {
-            self.blind(crate::vision::unknown(checkpoint));
+            _ => (self.ears, self.deaf) = (Some(path.to_path_buf()), None),
         }
     }
 
     /// Load options with room for images and sounds, if there are eyes or ears.
     pub(super) fn with_room(&self, options: &LoadOptions) -> LoadOptions {
         let mut options = options.clone();
-        if (self.path.is_some() || self.hears) && options.features == 0 {
+        if (self.path.is_some() || self.ears.is_some()) && options.features == 0 {
             options.features = ROOM;
         }
         options
@@ -107,8 +131,15 @@ impl Found {
                 Some(of_encoder(&format!("encoder {path}"), program, encoder))
             }
         };
-        let hears = || of_encoder("encoder in the directory", program, encoder);
-        let sounds = self.hears.then(hears);
+        let hears = |path: &PathBuf| {
+            let name = if path.is_dir() {
+                "encoder in the directory".to_string()
+            } else {
+                format!("encoder {}", path.display())
+            };
+            of_encoder(&name, program, encoder)
+        };
+        let sounds = self.ears.as_ref().map(hears);
         let both = [("images", images), ("sounds", sounds)];
         let facts = both
             .into_iter()
@@ -128,19 +159,20 @@ impl Found {
             let options = of_media(options, spec, device.info().id);
             Vision::bytes(origin, beside_directory(path, origin), &options, device)
         });
-        let ears = self.hears.then(|| Hearing::bytes(origin, device)).flatten();
+        let ears = self.ears.as_deref();
+        let ears = ears.and_then(|path| Hearing::bytes(path, device));
         eyes.unwrap_or(0) + ears.unwrap_or(0)
     }
 
     /// Gives up: the device takes neither images nor sounds. Only a file that was asked for is an error.
     pub(super) fn give_up(&mut self, images: &Images, why: Error) -> Result<(), Error> {
-        if *images != Images::Beside || !(self.path.is_some() || self.hears) {
+        if *images != Images::Beside || !(self.path.is_some() || self.ears.is_some()) {
             return Err(why);
         }
         if self.path.is_some() {
             self.blind(why.to_string());
         }
-        if self.hears {
+        if self.ears.is_some() {
             self.deafen(why.to_string());
         }
         Ok(())
@@ -199,13 +231,25 @@ impl Found {
         tokenizer: Option<&Arc<Tokenizer>>,
         model: Place<'_>,
     ) -> Result<Option<Sense>, Error> {
-        if !self.hears {
-            return Ok(None);
-        }
-        let opened = Hearing::open(origin, &of_media(options, model.2, model.0));
+        let Some(path) = &self.ears else {
+            return match (&options.images, &self.path, &self.deaf) {
+                // What was asked for has neither eyes nor ears.
+                (Images::File(path), None, Some(problem)) => Err(Error::File {
+                    path: path.display().to_string(),
+                    problem: problem.clone(),
+                }),
+                _ => Ok(None),
+            };
+        };
+        let name = path.to_string_lossy().to_string();
+        // A file that was asked for must fit.
+        let is_asked = matches!(&options.images, Images::File(asked) if asked == path);
+        let opened = Hearing::open(&name, &of_media(options, model.2, model.0));
         let sense = |hearing: Hearing| {
-            let hearing = hearing.within(model.1.context as usize);
-            sense(Box::new(hearing), origin, origin, tokenizer, model.1)
+            let hearing = hearing
+                .within(model.1.context as usize)
+                .with_experts(model.2.experts.is_some());
+            sense(Box::new(hearing), &name, origin, tokenizer, model.1)
         };
         match opened.and_then(|hearing| hearing.map(sense).transpose()) {
             Ok(Some(ears)) => Ok(Some(ears)),
@@ -213,6 +257,7 @@ impl Found {
                 self.deafen("it has no encoder of sounds that is supported");
                 Ok(None)
             }
+            Err(why) if is_asked => Err(why),
             Err(why) => {
                 self.deafen(why.to_string());
                 Ok(None)
@@ -321,6 +366,29 @@ fn encoder(folder: &Path) -> Option<PathBuf> {
     let encoders = names.filter(|name| name.contains("mmproj") && name.ends_with(".gguf"));
     let best = encoders.min_by_key(|name| (rank(name), name.clone()))?;
     Some(folder.join(best))
+}
+
+/// Whether a model has an encoder of sounds that is supported, in its directory or in an `mmproj` file. One whose description is wrong is
+/// an error; what is wrong with the model itself is said by those who open it.
+pub fn hears(source: &str, images: &Images) -> Result<bool, Error> {
+    let path = Path::new(source);
+    // Models of speech may lie beside others.
+    let is_model = path.is_dir() || path.extension().is_some_and(|end| end == "gguf");
+    let file = match images {
+        _ if !is_model => return Ok(false),
+        Images::Off => None,
+        Images::Beside => beside(path),
+        Images::File(file) => Some(file.clone()),
+    };
+    let own = path.is_dir().then(|| path.to_path_buf());
+    for path in file.into_iter().chain(own) {
+        if let Ok(checkpoint) = welte_formats::open(&path)
+            && welte_models::hearing_spec(&*checkpoint)?.is_some()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ pub(super) fn inspect_with_eyes(
     found: &mut Found,
 ) -> Result<Inspection, Error> {
     *found = options.images.find(checkpoint.origin());
-    found.read_directory(&options.images, checkpoint.as_ref());
+    found.read(&options.images, checkpoint.as_ref());
     let wanted = found.with_room(options);
     let with = |checkpoint: Arc<dyn Checkpoint>, found: &Found| {
         let mut inspection = inspect(checkpoint.clone(), &wanted)?;
