@@ -1,18 +1,45 @@
 // Tests of the built page in Debian's chromium. Each test gets a fresh browser profile and its own server.
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { chromium } from "playwright-core";
 import { MODELS, startMock } from "./mock.mjs";
 
 const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
 
-let browser;
+let browser, folder;
 
 before(async () => {
-  browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
+  // The microphone hears this file.
+  folder = await mkdtemp(join(tmpdir(), "welte-sound-"));
+  const sound = join(folder, "tone.wav");
+  await writeFile(sound, tone(2));
+  const fake = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream", `--use-file-for-fake-audio-capture=${sound}`];
+  browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", ...fake] });
 });
-after(() => browser.close());
+after(async () => {
+  await browser.close();
+  await rm(folder, { recursive: true });
+});
+
+/** A WAV file of a tone of 440 Hz at 48 kHz. */
+function tone(seconds) {
+  const count = 48000 * seconds;
+  const file = Buffer.alloc(44 + 2 * count);
+  file.write("RIFF", 0);
+  file.writeUInt32LE(36 + 2 * count, 4);
+  file.write("WAVEfmt ", 8);
+  file.writeUInt32LE(16, 16);
+  for (const [at, value] of [[20, 1], [22, 1], [32, 2], [34, 16]]) file.writeUInt16LE(value, at);
+  file.writeUInt32LE(48000, 24);
+  file.writeUInt32LE(96000, 28);
+  file.write("data", 36);
+  file.writeUInt32LE(2 * count, 40);
+  for (let i = 0; i < count; i += 1) file.writeInt16LE(Math.round(12000 * Math.sin((2 * Math.PI * 440 * i) / 48000)), 44 + 2 * i);
+  return file;
+}
 
 /** Runs a test with a page and a server. Afterwards the page must have had no error and no request to another host. */
 function check(name, options, work) {
@@ -617,6 +644,86 @@ describe("images", () => {
     await page.reload();
     await shown.waitFor();
     assert.equal(await shown.evaluate((image) => image.naturalWidth), 1);
+  });
+});
+
+describe("sounds", () => {
+  /** Opens the page again, now that the server hears. */
+  async function listening(page, mock, behaviour) {
+    Object.assign(mock.behaviour, { answer: "short" }, behaviour);
+    await page.reload();
+    await field(page).waitFor();
+  }
+  const button = (page, name) => page.getByRole("button", { name, exact: true });
+  /** Records for a while. */
+  async function record(page, name) {
+    await button(page, name).click();
+    await button(page, "Stop recording").waitFor();
+    await page.waitForTimeout(800);
+    await button(page, "Stop recording").click();
+  }
+  /** A file of 16 bits at 16 kHz with a tone in it. */
+  function isTone(file) {
+    assert.deepEqual([file.toString("latin1", 0, 4), file.readUInt32LE(24), file.readUInt16LE(22), file.readUInt16LE(34)], ["RIFF", 16000, 1, 16]);
+    const samples = Array.from({ length: (file.length - 44) / 2 }, (_, i) => file.readInt16LE(44 + 2 * i));
+    assert.ok(samples.length > 4000, `${samples.length} samples`);
+    assert.ok(Math.max(...samples) > 3000, `at most ${Math.max(...samples)}`);
+  }
+
+  check("are recorded, sent to a model that hears, and played again after a reload", {}, async ({ page, mock }) => {
+    await listening(page, mock, { hears: true });
+    await record(page, "Record a sound");
+    const attached = page.getByRole("list", { name: "Attached files" });
+    await attached.getByText(/recording-.*\.wav/).waitFor();
+    await send(page, "What do you hear?");
+    await finished(page);
+    const [sound, text] = mock.requests[0].messages[0].content;
+    assert.deepEqual(text, { type: "text", text: "What do you hear?" });
+    assert.deepEqual([sound.type, sound.input_audio.format], ["input_audio", "wav"]);
+    isTone(Buffer.from(sound.input_audio.data, "base64"));
+    await page.reload();
+    const player = page.locator("article.user audio");
+    await player.waitFor();
+    const playable = (audio) =>
+      new Promise((resolve) => {
+        audio.onloadedmetadata = () => resolve(audio.duration);
+        audio.onerror = () => resolve(0);
+        audio.load();
+      });
+    assert.ok((await player.evaluate(playable)) > 0.2);
+  });
+
+  check("are attached as files only if the model hears", {}, async ({ page, mock }) => {
+    const file = { name: "a.mp3", mimeType: "audio/mpeg", buffer: Buffer.from("ID3") };
+    const picker = page.locator(".composer input[type=file]");
+    await field(page).waitFor();
+    assert.equal(await button(page, "Record a sound").count(), 0);
+    assert.equal(await button(page, "Dictate").count(), 0);
+    await picker.setInputFiles([file]);
+    await page.getByText("a.mp3 is a sound, and this model does not hear.").first().waitFor();
+    await listening(page, mock, { hears: true });
+    await picker.setInputFiles([file]);
+    await page.getByRole("button", { name: "Remove a.mp3" }).waitFor();
+    await button(page, "Send").click();
+    await finished(page);
+    assert.deepEqual(mock.requests[0].messages[0].content, [{ type: "input_audio", input_audio: { data: "SUQz", format: "mp3" } }]);
+  });
+
+  check("become text if only a model of speech hears", {}, async ({ page, mock, expected }) => {
+    await listening(page, mock, { speech: " The fox said it." });
+    assert.equal(await page.getByLabel("Model", { exact: true }).locator("option").count(), MODELS.length);
+    await field(page).fill("Note:");
+    await record(page, "Dictate");
+    await page.waitForFunction(() => document.querySelector("#message").value === "Note: The fox said it.");
+    assert.equal(mock.heard[0].model, "whisper-tiny");
+    isTone(mock.heard[0].file);
+    assert.equal(mock.requests.length, 0);
+    expected.push(/503/);
+    mock.behaviour.speech = null;
+    await record(page, "Dictate");
+    await page.getByText(/could not be written down: the answer takes too long/i).first().waitFor();
+    assert.equal(await field(page).inputValue(), "Note: The fox said it.");
+    await button(page, "Dictate").waitFor();
   });
 });
 

@@ -60,6 +60,7 @@ async function body(request) {
  * - `idle`: true: no slot has a sequence
  * - `tools`: the tools of MCP servers, by label; `called`: what a call of them answers; `calls`: which calls an answer asks for, a
  *   function of the request
+ * - `hears`: the first model takes sounds; `speech`: a model of speech is served too, which writes this down
  * - `pull`: lines of a download, or `{status, message}`
  */
 export async function startMock(port = 0) {
@@ -69,6 +70,8 @@ export async function startMock(port = 0) {
   const left = [];
   /** Calls of tools that were made. */
   const called = [];
+  /** Sounds that were to be written down. */
+  const heard = [];
   /** Models that were downloaded. */
   const added = [];
 
@@ -141,13 +144,28 @@ export async function startMock(port = 0) {
       return send(response, 401, { error: { message: "missing or wrong API key", type: "authentication_error" } });
     }
     if (pathname === "/v1/models") {
-      const data = [...MODELS, ...added].map((id, i) => ({ id, object: "model", owned_by: "welte", welte: { loaded: i === 0, context: i === 0 ? 8192 : 2048 } }));
+      const audio = (i) => (i === 0 ? behaviour.hears === true : null);
+      const data = [...MODELS, ...added].map((id, i) => ({
+        id,
+        object: "model",
+        owned_by: "welte",
+        welte: { loaded: i === 0, context: i === 0 ? 8192 : 2048, audio: audio(i) },
+      }));
+      if (behaviour.speech !== undefined) data.push({ id: "whisper-tiny", object: "model", owned_by: "welte", welte: { loaded: true, speech: true } });
       return send(response, 200, { object: "list", data });
     }
     if (pathname === "/v1/chat/completions") {
       const settings = JSON.parse(await body(request));
       requests.push(settings);
       return answer(request, response, settings);
+    }
+    if (pathname === "/v1/audio/transcriptions") {
+      const chunks = [];
+      for await (const chunk of request) chunks.push(chunk);
+      const form = await new Response(Buffer.concat(chunks), { headers: { "content-type": request.headers["content-type"] } }).formData();
+      heard.push({ model: form.get("model"), file: Buffer.from(await form.get("file").arrayBuffer()) });
+      if (typeof behaviour.speech !== "string") return send(response, 503, { error: { message: "the answer takes too long" } });
+      return send(response, 200, { text: behaviour.speech });
     }
     if (pathname === "/welte/tools" && request.method === "POST") {
       const call = JSON.parse(await body(request));
@@ -189,7 +207,7 @@ export async function startMock(port = 0) {
     server.closeAllConnections();
     return new Promise((resolve) => server.close(resolve));
   };
-  return { url, behaviour, requests, left, called, close };
+  return { url, behaviour, requests, left, called, heard, close };
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

@@ -249,6 +249,22 @@ describe("messages", () => {
     assert.deepEqual(requestMessages([alone], "")[0].content, [{ type: "image_url", image_url: { url: image } }]);
   });
 
+  test("sounds are parts of their own", async () => {
+    const { requestMessages } = await load("chat/tree.ts");
+    const audio = (kind) => ({ name: "a", text: "", audio: `data:audio/${kind};base64,AA==` });
+    const message = { id: "a", role: "user", text: "", files: ["wav", "x-wav", "mpeg", "flac"].map(audio) };
+    const formats = requestMessages([message], "")[0].content.map((part) => part.input_audio.format);
+    assert.deepEqual(formats, ["wav", "wav", "mp3", "flac"]);
+  });
+
+  test("recordings are files of 16 bits in one channel", async () => {
+    const { wav } = await load("chat/wav.ts");
+    const file = Buffer.from(wav([new Float32Array([0, 1, -1, 2]), new Float32Array([0, 0, -1, 2])], 16000));
+    assert.equal(file.length, 52);
+    assert.equal(file.toString("latin1", 0, 16), "RIFF\x2c\0\0\0WAVEfmt ");
+    assert.deepEqual([0, 1, 2, 3].map((i) => file.readInt16LE(44 + 2 * i)), [0, 16384, -32767, 32767]);
+  });
+
   test("attached files stand before the text, in a fence that they cannot close", async () => {
     const { content, requestMessages } = await load("chat/tree.ts");
     const user = { ...message("q", "", 1), text: "What is this?", files: [{ name: "a.md", text: "```\ncode\n```\n" }] };

@@ -68,6 +68,15 @@ function post(path: string, body: unknown, signal: AbortSignal): Promise<Respons
   return request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
 }
 
+/** Has a model of speech write down a file. */
+export async function transcribe(file: File, model: string, signal: AbortSignal): Promise<string> {
+  const body = new FormData();
+  body.append("file", file);
+  body.append("model", model);
+  const response = await request("v1/audio/transcriptions", { method: "POST", body, signal });
+  return ((await response.json()) as { text: string }).text;
+}
+
 export interface Finish {
   reason: string;
   /** Calls of tools that the model asks for. */

@@ -11,8 +11,11 @@
 
 export interface ModelEntry {
   id: string;
-  /** In memory (other models load at their first request); the most positions of one sequence. */
-  welte?: { loaded?: boolean; context?: number | null };
+  /**
+   * In memory (other models load at their first request); the most positions of one sequence; whether it takes sounds, if it is loaded;
+   * whether it is a model of speech, which only writes down what it hears (POST /v1/audio/transcriptions).
+   */
+  welte?: { loaded?: boolean; context?: number | null; audio?: boolean | null; speech?: boolean };
 }
 
 /** The figures of an answer. */

@@ -3,7 +3,11 @@ import { showToast } from "../announce";
 import { IconButton } from "../controls";
 import { bytes } from "../format";
 import { Icon } from "../icons";
+import { transcribe } from "../api/client";
+import { RequestError } from "../api/problem";
 import { readFiles } from "./files";
+import { hears, speechModel } from "./models";
+import { type Recording, canRecord, record } from "./record";
 import { toolServers } from "./tools";
 import { chat, model, options, send, setOptions, stop, streaming } from "./store";
 import type { Attachment } from "./tree";
@@ -27,6 +31,10 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
   const [dragging, setDragging] = useState(false);
   const area = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
+  const [recording, setRecording] = useState<Recording>();
+  /** What is being written down, or waits for the user's permission. */
+  const [waiting, setWaiting] = useState<AbortController>();
+  const listens = hears(model.value);
   const busy = streaming.value !== undefined;
   const empty = text.trim() === "" && files.length === 0;
 
@@ -60,9 +68,55 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
   };
 
   const attach = async (list: Iterable<File>) => {
-    const { read, problems } = await readFiles(list);
+    const { read, problems } = await readFiles(list, hears(model.peek()));
     setFiles((old) => [...old, ...read]);
     if (problems.length > 0) showToast(problems.join(" "));
+  };
+
+  // What was said in one conversation does not appear in another.
+  useEffect(() => () => recording?.cancel(), [recording, id]);
+  useEffect(() => () => waiting?.abort(), [waiting, id]);
+
+  /** Records until the user presses the button again. A model that hears gets the sound, else its text is written into the field. */
+  const speak = async () => {
+    if (recording) return recording.stop();
+    const control = new AbortController();
+    setWaiting(control);
+    let begun: Recording | undefined;
+    try {
+      begun = await record();
+      if (control.signal.aborted) return begun.cancel();
+      setWaiting(undefined);
+      setRecording(begun);
+      const file = await begun.file;
+      setRecording(undefined);
+      if (!file) return;
+      if (hears(model.peek())) return await attach([file]);
+      await writeDown(file);
+    } catch (error) {
+      setRecording(undefined);
+      setWaiting(undefined);
+      if (begun || !control.signal.aborted) showToast(`Nothing was recorded: ${(error as Error).message}`);
+    }
+  };
+
+  const writeDown = async (file: File) => {
+    const speech = speechModel.peek();
+    if (speech === undefined) return;
+    const control = new AbortController();
+    setWaiting(control);
+    try {
+      const said = (await transcribe(file, speech, control.signal)).trim();
+      const before = area.current?.value ?? "";
+      if (said !== "" && !control.signal.aborted) change(before === "" || /\s$/.test(before) ? before + said : `${before} ${said}`);
+      area.current?.focus();
+    } catch (error) {
+      if (control.signal.aborted) return;
+      const why = error instanceof RequestError ? (error.problem.detail ?? error.problem.title) : String(error);
+      showToast(`The recording could not be written down: ${why}`);
+    } finally {
+      setWaiting((now) => (now === control ? undefined : now));
+    }
   };
 
   const onKeyDown = (event: KeyboardEvent) => {
@@ -103,9 +157,9 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
         <ul class="files" aria-label="Attached files">
           {files.map((file, i) => (
             <li key={i}>
-              {file.image ? <img class="thumbnail" src={file.image} alt="" /> : <Icon name="file" />}
+              {file.image ? <img class="thumbnail" src={file.image} alt="" /> : <Icon name={file.audio ? "microphone" : "file"} />}
               <span class="name">{file.name}</span>
-              {!file.image && <span class="soft">{bytes(file.text.length)}</span>}
+              {!file.image && !file.audio && <span class="soft">{bytes(file.text.length)}</span>}
               <IconButton
                 icon="close"
                 label={`Remove ${file.name}`}
@@ -138,7 +192,20 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
             event.currentTarget.value = "";
           }}
         />
-        <IconButton icon="attach" label="Attach text files or images" onClick={() => picker.current?.click()} />
+        <IconButton
+          icon="attach"
+          label={listens ? "Attach text files, images or sounds" : "Attach text files or images"}
+          onClick={() => picker.current?.click()}
+        />
+        {(listens || speechModel.value !== undefined) && canRecord() && (
+          <IconButton
+            icon={recording ? "stop" : "microphone"}
+            label={recording ? "Stop recording" : waiting ? "Writing down" : listens ? "Record a sound" : "Dictate"}
+            pressed={recording !== undefined}
+            disabled={waiting !== undefined}
+            onClick={() => void speak()}
+          />
+        )}
         <button
           type="button"
           class="toggle"

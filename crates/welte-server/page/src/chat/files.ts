@@ -1,14 +1,14 @@
 import type { Attachment } from "./tree";
 
 const LARGEST = 1 << 20;
-const LARGEST_IMAGE = 20 << 20;
+const LARGEST_MEDIUM = 20 << 20;
 
-/** Reads an image. Whether it is one, the server finds out. */
-async function readImage(file: File): Promise<Attachment> {
-  if (file.size > LARGEST_IMAGE) throw new Error(`${file.name} is larger than 20 MiB.`);
+/** Reads an image or a sound. Whether it is one, the server finds out. */
+async function readMedium(file: File, kind: "image" | "audio"): Promise<Attachment> {
+  if (file.size > LARGEST_MEDIUM) throw new Error(`${file.name} is larger than 20 MiB.`);
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
-    reader.onload = () => resolve({ name: file.name || "image", text: "", image: reader.result as string });
+    reader.onload = () => resolve({ name: file.name || kind, text: "", [kind]: reader.result as string });
     reader.onerror = () => reject(new Error(`${file.name} cannot be read.`));
     reader.readAsDataURL(file);
   });
@@ -27,14 +27,16 @@ async function readFile(file: File): Promise<Attachment> {
   }
 }
 
-/** Reads files. Returns those that are text or images, and why the others are not. */
-export async function readFiles(files: Iterable<File>): Promise<{ read: Attachment[]; problems: string[] }> {
+/** Reads files. Returns those that are text or images, or sounds if the model `hears`, and why the others are not. */
+export async function readFiles(files: Iterable<File>, hears: boolean): Promise<{ read: Attachment[]; problems: string[] }> {
   const read: Attachment[] = [];
   const problems: string[] = [];
   for (const file of files) {
     try {
       const image = file.type.startsWith("image/") && file.type !== "image/svg+xml";
-      read.push(await (image ? readImage(file) : readFile(file)));
+      const audio = file.type.startsWith("audio/");
+      if (audio && !hears) throw new Error(`${file.name} is a sound, and this model does not hear.`);
+      read.push(await (image ? readMedium(file, "image") : audio ? readMedium(file, "audio") : readFile(file)));
     } catch (error) {
       problems.push((error as Error).message);
     }

@@ -62,6 +62,8 @@ function UserText({ message }: { message: Message }) {
           <a key={i} class="picture" href={file.image} download={file.name}>
             <img src={file.image} alt={file.name} />
           </a>
+        ) : file.audio ? (
+          <audio key={i} controls preload="metadata" src={file.audio} aria-label={file.name} />
         ) : (
         <details key={i} class="file">
           <summary>

@@ -6,7 +6,7 @@ import { preferences, setPreferences } from "../preferences";
 import { route } from "../route";
 import { Composer } from "./composer";
 import { edited, MessageView } from "./message";
-import { models, modelsProblem, refreshModels } from "./models";
+import { chatModels, models, modelsProblem, refreshModels } from "./models";
 import { ModelsDialog } from "./models-dialog";
 import { KeyForm } from "./problem";
 import { SettingsDialog } from "./settings";
@@ -115,7 +115,7 @@ function Header() {
       {!sidebar.value && <IconButton icon="plus" label="New conversation" onClick={newChat} />}
       {models.value.length > 0 && (
         <select aria-label="Model" value={model.value} onChange={(event) => chooseModel(event.currentTarget.value)}>
-          {models.value.map(({ id, welte }) => (
+          {chatModels.value.map(({ id, welte }) => (
             <option key={id} value={id}>
               {welte?.loaded === false ? `${id} (not loaded)` : id}
             </option>

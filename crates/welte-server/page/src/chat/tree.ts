@@ -2,13 +2,15 @@ import type { Figures } from "../api/types";
 import type { Problem } from "../api/problem";
 import type { Options } from "./options";
 
-/** A text file or an image that the user attached. */
+/** A text file, an image or a sound that the user attached. */
 export interface Attachment {
   name: string;
-  /** Empty for an image. */
+  /** Empty for an image or a sound. */
   text: string;
   /** An image as a data address. */
   image?: string;
+  /** A sound as a data address. */
+  audio?: string;
 }
 
 /** A call of a tool of an MCP server. */
@@ -120,7 +122,7 @@ export function subtree(messages: Messages, id: string): string[] {
 
 /** The content of a message as the model gets it. */
 export function content(message: Message): string {
-  const texts = (message.files ?? []).filter(({ image }) => image === undefined);
+  const texts = (message.files ?? []).filter(({ image, audio }) => image === undefined && audio === undefined);
   const files = texts.map(({ name, text }) => {
     const runs = text.match(/`{3,}/g) ?? [];
     const fence = "`".repeat(Math.max(3, ...runs.map((run) => run.length + 1)));
@@ -130,14 +132,26 @@ export function content(message: Message): string {
 }
 
 /** A part of the content of a message, in OpenAI's form. */
-export type Part = { type: "text"; text: string } | { type: "image_url"; image_url: { url: string } };
+export type Part =
+  | { type: "text"; text: string }
+  | { type: "image_url"; image_url: { url: string } }
+  | { type: "input_audio"; input_audio: { data: string; format: string } };
 
-/** The content of a message: its text, and before it the images. */
+/** A sound as a part. The server finds out what the bytes are; the format is for other servers. */
+function soundPart(address: string): Part {
+  const [head = "", data = ""] = address.split(",");
+  const format = /^data:audio\/(?:x-)?(?:mpeg|(\w+))/.exec(head)?.[1] ?? "mp3";
+  return { type: "input_audio", input_audio: { data, format } };
+}
+
+/** The content of a message: its text, and before it the images and sounds. */
 function parts(message: Message): string | Part[] {
   const text = content(message);
   const images = (message.files ?? []).flatMap(({ image }) => image ?? []);
-  if (images.length === 0) return text;
+  const sounds = (message.files ?? []).flatMap(({ audio }) => audio ?? []);
+  if (images.length === 0 && sounds.length === 0) return text;
   const list: Part[] = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  list.push(...sounds.map(soundPart));
   return text === "" ? list : [...list, { type: "text", text }];
 }
 
