@@ -4,6 +4,8 @@
 //! under two names is copied, the rest is written from the spec. Then the result is read as any GGUF file. A spec that differs from the
 //! original's is an error, so an architecture that cannot be translated yet is refused and never changed.
 
+mod delta;
+
 use crate::arch::Architecture;
 use crate::draft::DraftNames;
 use crate::keys::Keys;
@@ -32,29 +34,70 @@ enum Source {
     Rows {
         /// Rows of tensors, one part after the other.
         parts: Vec<Part>,
-        /// Rows of heads whose pairs become neighbours.
-        pairs: Option<Pairs>,
-        /// Added to the elements of a vector.
-        add: f32,
+        /// The order of the rows, or of a vector's elements.
+        order: Option<Order>,
+        /// The order of each row's elements.
+        columns: Option<Order>,
+        /// What a vector's elements become.
+        change: Change,
     },
     Constant(Vec<f32>),
 }
 
-/// Heads whose rows (i, i + rot/2) become the rows (2i, 2i + 1). For a vector the same goes for its elements.
-#[derive(Clone, Copy)]
-struct Pairs {
-    head: usize,
-    rot: usize,
+/// What elements become.
+#[derive(Clone, Copy, PartialEq)]
+enum Change {
+    Add(f32),
+    /// `-exp(x)`
+    Decay,
 }
 
-impl Pairs {
+impl Change {
+    fn of(self, value: f32) -> f32 {
+        match self {
+            Change::Add(more) => value + more,
+            Change::Decay => -value.exp(),
+        }
+    }
+}
+
+/// The order of rows or elements that belong to heads.
+#[derive(Clone, Copy)]
+enum Order {
+    /// The rows (i, i + rot/2) of each head become the rows (2i, 2i + 1).
+    Pairs { head: usize, rot: usize },
+    /// Heads of one group become `groups` places apart. They begin at `first`, and each has `size` rows.
+    Tiled {
+        first: usize,
+        groups: usize,
+        heads: usize,
+        size: usize,
+    },
+}
+
+impl Order {
     /// The original's place of what is at `at`.
     fn place(self, at: usize) -> usize {
-        let (start, within) = (at - at % self.head, at % self.head);
-        if within < self.rot {
-            start + within % 2 * (self.rot / 2) + within / 2
-        } else {
-            at
+        match self {
+            Order::Pairs { head, rot } => {
+                let (start, within) = (at - at % head, at % head);
+                if within < rot {
+                    start + within % 2 * (rot / 2) + within / 2
+                } else {
+                    at
+                }
+            }
+            Order::Tiled { first, .. } if at < first => at,
+            Order::Tiled {
+                first,
+                groups,
+                heads,
+                size,
+            } => {
+                let (head, within) = ((at - first) / size, (at - first) % size);
+                let original = head % groups * (heads / groups) + head / groups;
+                first + original * size + within
+            }
         }
     }
 }
@@ -65,7 +108,10 @@ impl AsGguf {
         let (arch, said) = Architecture::of(from.as_ref())?;
         let keys = Keys::new(from.as_ref(), &said);
         let spec = read_keys(&keys, arch, &said)?;
-        let Some(name) = arch.gguf.first() else {
+        // Some architectures have another name with experts.
+        let mixed = |name: &&&str| name.ends_with("moe") == spec.experts.is_some();
+        let named = arch.gguf.iter().find(mixed).or(arch.gguf.first());
+        let Some(name) = named else {
             let problem = format!("{said} has no form in GGUF");
             return Err(keys.error("model_type", problem));
         };
@@ -92,6 +138,7 @@ impl AsGguf {
         let read_back = read(&gguf, arch, name)?;
         same(&gguf, &spec, &read_back)?;
         gguf.adjust(arch, &spec, &read_back);
+        gguf.tile(&spec, &read_back)?;
         Ok(gguf)
     }
 
@@ -104,14 +151,14 @@ impl AsGguf {
         let layers = spec.layers + read_back.draft_layers;
         for layer in 0..layers {
             let shape = spec.shape(layer as usize);
-            let pairs = Pairs {
+            let pairs = Order::Pairs {
                 head: shape.head_dim as usize,
                 rot: spec.rope.rot as usize,
             };
             let rotated = [gguf.q, gguf.k].into_iter().filter(|_| interleave);
             for template in rotated {
                 for name in [weight(template, layer), bias(template, layer)] {
-                    if let Some(Source::Rows { pairs: at, .. }) = self.source_mut(&name) {
+                    if let Some(Source::Rows { order: at, .. }) = self.source_mut(&name) {
                         *at = Some(pairs);
                     }
                 }
@@ -131,8 +178,8 @@ impl AsGguf {
         let of_draft = draft.own().into_iter().take(3);
         let of_draft = of_draft.map(|norm| format!("{norm}.weight"));
         for name in of_layers.chain(of_draft) {
-            if let Some(Source::Rows { add, .. }) = self.source_mut(&name) {
-                *add = more;
+            if let Some(Source::Rows { change, .. }) = self.source_mut(&name) {
+                *change = Change::Add(more);
             }
         }
     }
@@ -150,29 +197,33 @@ impl AsGguf {
         first: usize,
         rows: usize,
     ) -> Result<Vec<u8>, welte_formats::Error> {
-        let (parts, pairs, add) = match source {
+        let (parts, order, columns, change) = match source {
             Source::Constant(values) => {
                 return Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect());
             }
-            Source::Rows { parts, pairs, add } => (parts, *pairs, *add),
+            Source::Rows {
+                parts,
+                order,
+                columns,
+                change,
+            } => (parts, *order, *columns, *change),
         };
+        let place = |at| order.map_or(at, |order| order.place(at));
         if tensor.n == 1 {
-            let values = self.values(tensor, &parts[0])?;
-            let place = |at| pairs.map_or(at, |pairs| pairs.place(at));
-            let changed = (0..tensor.k).map(|at| values[place(at)] + add);
+            let values = self.values(tensor, &parts[0], 0)?;
+            let changed = (0..tensor.k).map(|at| change.of(values[place(at)]));
             return Ok(changed.flat_map(f32::to_le_bytes).collect());
         }
         let mut bytes = Vec::new();
         for row in first..first + rows {
-            let mut at = pairs.map_or(row, |pairs| pairs.place(row));
+            let mut at = place(row);
             for part in parts {
                 if at < part.rows as usize {
-                    let info = self.stored(tensor, part)?;
-                    bytes.extend_from_slice(&self.from.rows(
-                        info,
-                        part.first_row as usize + at,
-                        1,
-                    )?);
+                    let row = self.row(tensor, part, at)?;
+                    match columns {
+                        Some(columns) => reordered(tensor, &row, columns, &mut bytes),
+                        None => bytes.extend_from_slice(&row),
+                    }
                     break;
                 }
                 at -= part.rows as usize;
@@ -181,9 +232,29 @@ impl AsGguf {
         Ok(bytes)
     }
 
-    fn values(&self, tensor: &TensorInfo, part: &Part) -> Result<Vec<f32>, welte_formats::Error> {
+    /// A row of a part, in the tensor's format.
+    fn row(
+        &self,
+        tensor: &TensorInfo,
+        part: &Part,
+        at: usize,
+    ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
         let info = self.stored(tensor, part)?;
-        let bytes = self.from.rows(info, part.first_row as usize, 1)?;
+        if info.format == tensor.format {
+            return self.from.rows(info, part.first_row as usize + at, 1);
+        }
+        let values = self.values(tensor, part, at)?;
+        Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
+    }
+
+    fn values(
+        &self,
+        tensor: &TensorInfo,
+        part: &Part,
+        at: usize,
+    ) -> Result<Vec<f32>, welte_formats::Error> {
+        let info = self.stored(tensor, part)?;
+        let bytes = self.from.rows(info, part.first_row as usize + at, 1)?;
         let mut values = vec![0.0; tensor.k];
         quant::decode(info.format, &bytes, &mut values);
         Ok(values)
@@ -196,6 +267,11 @@ impl AsGguf {
     ) -> Result<&TensorInfo, welte_formats::Error> {
         let info = self.from.tensor(&part.tensor);
         info.ok_or_else(|| self.missing(tensor, &part.tensor))
+    }
+
+    fn is_stored_so(&self, tensor: &TensorInfo, part: &Part) -> bool {
+        self.stored(tensor, part)
+            .is_ok_and(|info| info.format == tensor.format)
     }
 
     fn missing(&self, tensor: &TensorInfo, name: &str) -> welte_formats::Error {
@@ -234,9 +310,10 @@ impl Checkpoint for AsGguf {
         match &self.sources[source] {
             Source::Rows {
                 parts,
-                pairs: None,
-                add: 0.0,
-            } if parts.len() == 1 && tensor.n > 1 => {
+                order: None,
+                columns: None,
+                ..
+            } if parts.len() == 1 && tensor.n > 1 && self.is_stored_so(tensor, &parts[0]) => {
                 let info = self.stored(tensor, &parts[0])?;
                 self.from
                     .rows(info, parts[0].first_row as usize + first, rows)
@@ -246,6 +323,21 @@ impl Checkpoint for AsGguf {
     }
     fn release(&self) {
         self.from.release();
+    }
+}
+
+/// Appends a row whose elements change places. The heads are whole blocks of the format.
+fn reordered(tensor: &TensorInfo, row: &[u8], columns: Order, bytes: &mut Vec<u8>) {
+    let step = match columns {
+        Order::Tiled { size, .. } => size,
+        Order::Pairs { .. } => 1,
+    };
+    let Some(unit) = tensor.format.bytes(step) else {
+        return;
+    };
+    for at in (0..tensor.k).step_by(step) {
+        let from = columns.place(at) / step * unit;
+        bytes.extend_from_slice(&row[from..from + unit]);
     }
 }
 
@@ -319,6 +411,7 @@ fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture: &str) {
         };
         set("expert_gating_func", number(scoring));
     }
+    delta::write_spec(spec, &mut set);
     let rope = &spec.rope;
     set("rope.dimension_count", number(rope.rot));
     set("rope.freq_base", float(rope.theta));
@@ -377,6 +470,9 @@ fn same(gguf: &AsGguf, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Er
         ..spec.clone()
     };
     expected.rope.interleaved = read_back.rope.interleaved;
+    if let (Some(delta), Some(other)) = (&mut expected.delta, &read_back.delta) {
+        delta.tiled = other.tiled;
+    }
     if let (Some(local), Some(other)) = (&mut expected.local_rope, &read_back.local_rope) {
         local.interleaved = other.interleaved;
     }
@@ -452,6 +548,7 @@ impl Tensors {
                 all.one(from, &hf, &gguf);
             }
             all.experts(from, hf, gguf, spec, layer);
+            all.delta(from, spec, layer);
         }
         all.pair(from, hf.final_norm, gguf.final_norm, 0);
         if spec.tied {
@@ -512,8 +609,9 @@ impl Tensors {
         });
         self.sources.push(Source::Rows {
             parts,
-            pairs: None,
-            add: 0.0,
+            order: None,
+            columns: None,
+            change: Change::Add(0.0),
         });
     }
 

@@ -88,8 +88,10 @@ const ALIASES: [(&str, Recipe); 3] = [
 ];
 
 /// Matrices whose names contain these are not converted: they are small or sensitive.
-const KEPT: [&str; 4] = [
+const KEPT: [&str; 6] = [
     "_norm.weight",
+    "ssm_conv1d.weight",
+    "shortconv.conv.weight",
     "ffn_gate_inp.weight",
     "position_embd",
     "token_types",

@@ -17,20 +17,20 @@ pub(crate) struct DeltaWeights {
 /// The names of the tensors, without `.weight`.
 pub(crate) struct DeltaNames {
     /// Queries, keys and values; the gate.
-    qkv: &'static str,
-    gate: &'static str,
+    pub(crate) qkv: &'static str,
+    pub(crate) gate: &'static str,
     /// All four in one tensor, grouped by key head.
-    grouped: &'static str,
+    pub(crate) grouped: &'static str,
     /// b and a of every head.
-    b: &'static str,
-    a: &'static str,
+    pub(crate) b: &'static str,
+    pub(crate) a: &'static str,
     /// Both in one tensor, grouped by key head.
-    grouped_ba: &'static str,
-    kernel: &'static str,
+    pub(crate) grouped_ba: &'static str,
+    pub(crate) kernel: &'static str,
     /// The full names of the decay and of what is added to a.
-    decay: &'static str,
-    dt_bias: &'static str,
-    norm: &'static str,
+    pub(crate) decay: &'static str,
+    pub(crate) dt_bias: &'static str,
+    pub(crate) norm: &'static str,
     pub(crate) out: &'static str,
 }
 
@@ -61,6 +61,13 @@ const HUGGING_FACE: DeltaNames = DeltaNames {
     norm: "model.layers.{}.linear_attn.norm",
     out: "model.layers.{}.linear_attn.out_proj",
 };
+
+impl DeltaNames {
+    /// Those of directories and those of GGUF files.
+    pub(crate) fn both() -> [&'static DeltaNames; 2] {
+        [&HUGGING_FACE, &GGUF]
+    }
+}
 
 pub(super) fn names(checkpoint: &dyn Checkpoint) -> &'static DeltaNames {
     match checkpoint.dialect() {

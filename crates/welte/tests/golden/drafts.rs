@@ -529,7 +529,9 @@ fn a_head_in_gguf_knows_a_part_of_the_tokens() {
 fn draft_layers_are_written() {
     let target = &super::best_cpu()[0];
     let folder = tempfile::tempdir().expect("a folder");
-    for golden in goldens_in(&["drafts.json"], |of, _| of == "glm4_moe") {
+    for golden in goldens_in(&["drafts.json"], |of, _| {
+        matches!(of, "glm4_moe" | "qwen35")
+    }) {
         let file = welte_goldens::Golden::new(&golden.path);
         let opened = welte_formats::open(file.path()).expect("a checkpoint");
         let written = opened.dialect() == Dialect::Gguf;
