@@ -199,7 +199,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(qwen2_audio voxtral qwen3_asr);
+goldens!(qwen2_audio voxtral qwen3_asr gemma3n gemma4 granite_speech);
 
 /// Qwen3-ASR's authors have other names in both files, and a section more.
 #[test]

@@ -1,10 +1,15 @@
 //! Encoders of sound, whose features rows of a language model read: what a checkpoint's encoder is, and its programs.
 
 mod compile;
+mod conformer;
 mod convolutions;
+mod gemma;
+mod granite;
 mod read;
 
 pub use compile::compile_hearing;
+pub use conformer::{Conformer, RunningNorms, running_norms};
+pub use granite::{GraniteSpeech, speech_queries};
 pub use read::{hearing_spec, unknown_hearing};
 
 use crate::speech::SpeechLayers;
@@ -18,14 +23,23 @@ pub enum HearingFamily {
     Voxtral,
     /// Qwen3-ASR: convolutions over pieces of a second, of time and pitch; layers in windows of several pieces; two matrices.
     Qwen3Asr,
+    /// Gemma 3n: a conformer, of whose states every fourth becomes a feature. All sounds have as many features.
+    Gemma3n,
+    /// Gemma 4: a conformer whose matrices may have limits.
+    Gemma4,
+    /// Granite Speech: a conformer of blocks, and queries that look at windows of its states.
+    GraniteSpeech,
 }
 
 impl HearingFamily {
     /// All families, with their names for people.
-    pub const ALL: [(HearingFamily, &'static str); 3] = [
+    pub const ALL: [(HearingFamily, &'static str); 6] = [
         (HearingFamily::Qwen2Audio, "Qwen2-Audio"),
         (HearingFamily::Voxtral, "Voxtral"),
         (HearingFamily::Qwen3Asr, "Qwen3-ASR"),
+        (HearingFamily::Gemma3n, "Gemma 3n"),
+        (HearingFamily::Gemma4, "Gemma 4"),
+        (HearingFamily::GraniteSpeech, "Granite Speech"),
     ];
 }
 
@@ -48,6 +62,10 @@ pub struct HearingSpec {
     pub width: u32,
     /// The convolutions of Qwen3-ASR.
     pub pieces: Option<Pieces>,
+    /// The conformer of Gemma 3n and Gemma 4.
+    pub conformer: Option<Conformer>,
+    /// The encoder of Granite Speech.
+    pub granite: Option<GraniteSpeech>,
 }
 
 /// Three convolutions over pieces of a spectrogram, each of which keeps every other place.

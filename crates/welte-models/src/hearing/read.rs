@@ -22,10 +22,19 @@ pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, 
         Some("qwen2_audio") => HearingFamily::Qwen2Audio,
         Some("voxtral") => HearingFamily::Voxtral,
         Some("qwen3_asr") => HearingFamily::Qwen3Asr,
+        Some("gemma3n") => HearingFamily::Gemma3n,
+        Some("gemma4") => HearingFamily::Gemma4,
+        Some("granite_speech") => HearingFamily::GraniteSpeech,
         _ => return Ok(None),
     };
     if checkpoint.dialect() != Dialect::HuggingFace {
         return Ok(None);
+    }
+    if matches!(family, HearingFamily::Gemma3n | HearingFamily::Gemma4) {
+        return super::conformer::read(&keys, family);
+    }
+    if family == HearingFamily::GraniteSpeech {
+        return super::granite::read(&keys).map(Some);
     }
     // Some sizes have two names.
     let size = |names: &[&str], default: u32, most: u32| {
@@ -88,7 +97,7 @@ pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, 
     let (group, width, activation) = match family {
         HearingFamily::Qwen2Audio => (2, own, "audio_config.activation_function"),
         HearingFamily::Voxtral => (layers.ffn / dim, own, "projector_hidden_act"),
-        HearingFamily::Qwen3Asr => {
+        _ => {
             let width = size(&["output_dim"], 3584, MOST_DIM)?;
             (1, width, "audio_config.activation_function")
         }
@@ -116,6 +125,8 @@ pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, 
         group,
         width,
         pieces,
+        conformer: None,
+        granite: None,
     }))
 }
 
