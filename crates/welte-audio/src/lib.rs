@@ -1,7 +1,7 @@
 //! Sound: from the bytes of a file to what a model of speech reads.
 //!
 //! [`decode`] makes samples of one channel at 16 kHz from a file, within [`Limits`]. [`Mel`] makes the spectrogram of Whisper of
-//! them, and [`speech`] finds the spans that are not silent.
+//! them, [`LogMel`] those of other encoders, and [`speech`] finds the spans that are not silent.
 //!
 //! ```
 //! use welte_audio::{Mel, RATE, speech};
@@ -14,12 +14,14 @@
 
 mod decode;
 mod error;
+mod log_mel;
 mod mel;
 mod resample;
 mod voice;
 
 pub use decode::{Audio, Limits, decode, decode_while};
 pub use error::Error;
+pub use log_mel::{LogMel, Recipe};
 pub use mel::{HOP, Mel, Spectrogram, WINDOW};
 pub use resample::Resampler;
 pub use voice::speech;

@@ -96,7 +96,7 @@ impl Mel {
 }
 
 /// A place among `length` samples, or the one at the same distance within the ends.
-fn mirrored(length: usize, at: isize) -> Option<usize> {
+pub(crate) fn mirrored(length: usize, at: isize) -> Option<usize> {
     let last = length as isize - 1;
     let at = at.abs();
     // Less than half a window of samples is mirrored once only.

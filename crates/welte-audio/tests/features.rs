@@ -1,6 +1,6 @@
 //! Spectrograms against transformers (`tools/goldens/speech.py`).
 
-use welte_audio::{Mel, RATE};
+use welte_audio::{LogMel, Mel, RATE, Recipe};
 
 /// Tones that rise and fall over noise, as the script makes them.
 fn sound(count: usize) -> Vec<f32> {
@@ -42,5 +42,47 @@ fn spectrograms_agree_with_transformers() {
         let short = Mel::new(bins).spectrogram(&longer, 500);
         longer.extend([0.0; 500]);
         assert_eq!(short, Mel::new(bins).spectrogram(&longer, 0));
+    }
+}
+
+/// The other families' (`tools/goldens/conformers.py`), which frame and filter in their own ways.
+#[test]
+fn spectrograms_of_conformers_agree_with_transformers() {
+    for (name, recipe, bins, frames) in [
+        ("gemma3n", Recipe::Gemma3n, 16, 10),
+        ("gemma4", Recipe::Gemma4, 16, 12),
+        ("granite_speech", Recipe::GraniteSpeech, 16, 12),
+    ] {
+        let path = format!("{}/tests/data/{name}.f32", env!("CARGO_MANIFEST_DIR"));
+        let bytes = std::fs::read(&path).expect("the features");
+        let each = bytes.chunks_exact(4);
+        let want = each.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let want: Vec<f32> = want.collect();
+        let found = LogMel::new(recipe, bins).spectrogram(&sound(2000));
+        assert_eq!(
+            (found.frames(), found.values.len()),
+            (frames, want.len()),
+            "{name}"
+        );
+        let off = found.values.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        let worst = off.fold(0.0, f32::max);
+        assert!(worst < 1e-4, "{name}: {worst}");
+    }
+}
+
+/// A sound that is too short for a frame has none.
+#[test]
+fn short_sounds_have_no_frames() {
+    for (recipe, most) in [(Recipe::Gemma3n, 512), (Recipe::Gemma4, 160)] {
+        let frames = |samples: usize| {
+            let found = LogMel::new(recipe, 16).spectrogram(&sound(samples));
+            assert_eq!(found.frames(), recipe.frames(samples), "{recipe:?}");
+            found.frames()
+        };
+        assert_eq!(
+            [0, 1, most, most + 1].map(frames),
+            [0, 0, 0, 1],
+            "{recipe:?}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::case::{Case, Commands, bits, poison, tolerance};
 use super::made::Numbers;
-use super::model::{ATTENTION, Attention, DENSE, Layer, Model};
+use super::model::{ATTENTION, Attention, DENSE, EncodeConv, Layer, Model};
 use std::sync::Arc;
 use welte_device::Device;
 use welte_table::{Op, PassKind, Program, Row, cost, params, verify};
@@ -10,26 +10,38 @@ use welte_table::{Op, PassKind, Program, Row, cost, params, verify};
 /// Texts of all lengths beside each other, in all shapes of heads, with and without windows. The vector of a text has the
 /// same bits alone and beside others.
 pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
-    // Heads, heads of keys, their size, the window.
+    // Heads, heads of keys, their size, the window, and the limit of products.
     let shapes = [
-        (1, 1, 32, 0),
-        (4, 4, 12, 0),
-        (6, 2, 64, 9),
-        (5, 1, 17, 1),
-        (2, 2, 128, 70),
-        (3, 1, 256, 0),
-        (2, 1, 72, 30),
+        (1, 1, 32, 0, 0.0),
+        (4, 4, 12, 0, 0.8),
+        (6, 2, 64, 9, 0.0),
+        (5, 1, 17, 1, 1.5),
+        (2, 2, 128, 70, 0.4),
+        (3, 1, 256, 0, 0.0),
+        (2, 1, 72, 30, 0.0),
     ];
-    for (seed, (heads, kv_heads, head_dim, window)) in shapes.into_iter().enumerate() {
+    for (seed, (heads, kv_heads, head_dim, window, softcap)) in shapes.into_iter().enumerate() {
         let attention = Attention {
             heads,
             kv_heads,
             head_dim,
             window,
+            softcap,
             ..ATTENTION
         };
+        let taps = [1, 5, 15, 2][seed % 4];
+        let conv = EncodeConv {
+            channels: [19, 300, 48][seed % 3],
+            taps,
+            before: [0, taps - 1, taps / 2][seed % 3],
+            bias: seed % 2 == 0,
+        };
         let model = Model {
-            layers: vec![Layer::Encode(attention), Layer::Dense(DENSE)],
+            layers: vec![
+                Layer::Encode(attention),
+                Layer::EncodeConv(conv),
+                Layer::Dense(DENSE),
+            ],
             dim: 40,
             context: 401,
             slots: 7,
@@ -157,15 +169,17 @@ pub fn pictures(device: &dyn Device, oracle: &dyn Device) {
 /// Scores that add something for the distance of places, in rectangles of all sides, with and without rows for what they lack; and rows
 /// that see nothing after their reach.
 pub fn places(device: &dyn Device, oracle: &dyn Device) {
-    // Heads, heads of keys, their size, the side of the tables, whether rows are filled up.
+    // Heads, heads of keys, their size, the side of the tables, whether rows are filled up, and whether they see by their reach.
     let shapes = [
-        (2, 2, 16, 6, false),
-        (3, 1, 64, 9, true),
-        (2, 1, 17, 4, true),
-        (1, 1, 72, 5, false),
-        (4, 2, 32, 0, false),
+        (2, 2, 16, 6, false, false),
+        (3, 1, 64, 9, true, false),
+        (2, 1, 17, 4, true, false),
+        (1, 1, 72, 5, false, false),
+        (4, 2, 32, 0, false, true),
+        (2, 1, 32, 6, false, true),
+        (1, 1, 17, 5, false, true),
     ];
-    for (seed, (heads, kv_heads, head_dim, places, absent)) in (0..).zip(shapes) {
+    for (seed, (heads, kv_heads, head_dim, places, absent, by_reach)) in (0..).zip(shapes) {
         let attention = Attention {
             heads,
             kv_heads,
@@ -193,7 +207,7 @@ pub fn places(device: &dyn Device, oracle: &dyn Device) {
         {
             if c.op == Op::EncodeAttention {
                 let mut p = params::EncodeAttention::of(&c.params);
-                (p.by_axis, p.by_reach) = (1, u32::from(places == 0));
+                (p.by_axis, p.by_reach) = (1, u32::from(by_reach));
                 c.params = p.words();
             }
         }
@@ -221,7 +235,7 @@ pub fn places(device: &dyn Device, oracle: &dyn Device) {
                 let reach = position.max(first + (end - first) / 3);
                 Row {
                     axes: [window, 30 + at / columns, 7 + at % columns],
-                    reach: if places == 0 { reach } else { position },
+                    reach: if by_reach { reach } else { position },
                     ..Row::new(n.below(model.vocab), position, 0)
                 }
             }));

@@ -39,6 +39,8 @@ pub enum Layer {
     Ungated(Ungated),
     Heads(Heads),
     Conv(Conv),
+    /// A convolution without a cache.
+    EncodeConv(EncodeConv),
     Delta(Delta),
     Streams(Streams),
     Experts(Experts),
@@ -103,6 +105,14 @@ pub struct Conv {
     pub channels: u32,
     pub taps: u32,
     pub act: u32,
+    pub bias: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct EncodeConv {
+    pub channels: u32,
+    pub taps: u32,
+    pub before: u32,
     pub bias: bool,
 }
 
@@ -321,7 +331,8 @@ impl Model {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
             Layer::Ungated(_) | Layer::Heads(_) => false,
-            Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) | Layer::Streams(_) => true,
+            Layer::Conv(_) | Layer::Delta(_) | Layer::Streams(_) => true,
+            Layer::Encode(_) | Layer::EncodeConv(_) => true,
             // Experts may need widths divisible by 16.
             Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };

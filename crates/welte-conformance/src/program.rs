@@ -6,7 +6,9 @@ mod streams;
 pub use look_up::look_up;
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Ungated};
+use super::model::{
+    Attention, Conv, Delta, Dense, EncodeConv, Experts, Heads, Layer, Model, Ungated,
+};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
@@ -220,6 +222,7 @@ pub fn make_fine(m: &Model) -> (Program, Made) {
             (Layer::Conv(c), Some((cache, layer))) => emit.conv(c, cache, layer),
             (Layer::Delta(d), Some((cache, layer))) => emit.delta(d, cache, layer),
             (Layer::Encode(a), _) => emit.encode(a),
+            (Layer::EncodeConv(c), _) => emit.encode_conv(c),
             (Layer::Experts(e), _) => emit.experts(e),
             (Layer::Dense(d), _) => emit.dense(d),
             (Layer::Ungated(d), _) => emit.ungated(d),
@@ -361,6 +364,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let channels = widest(&|l| match l {
         Layer::Conv(c) => c.channels,
+        Layer::EncodeConv(c) => c.channels,
         Layer::Delta(d) => d.width(),
         Layer::Heads(h) => h.heads * h.distances().0,
         Layer::Streams(s) => s.streams * m.dim,
@@ -368,6 +372,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let convolved = widest(&|l| match l {
         Layer::Conv(c) => c.channels,
+        Layer::EncodeConv(c) => c.channels,
         Layer::Delta(d) => d.width(),
         Layer::Heads(h) => h.heads * h.distances().1,
         _ => 0,
@@ -659,6 +664,7 @@ impl Emit<'_> {
             unseen: 0,
             by_reach: 0,
             places: a.places,
+            softcap: a.softcap,
         };
         let buffers = [qkv.at, attended.at];
         let absent = self.optional(a.absent, "absent", a.width() - a.of_places());
@@ -773,6 +779,25 @@ impl Emit<'_> {
         };
         let buffers = [mixed.at, convolved.at, cache];
         self.push(Op::ShortConv, &[kernel, bias], &buffers, p.words());
+        self.add("conv out", c.channels, convolved);
+    }
+
+    fn encode_conv(&mut self, c: &EncodeConv) {
+        let (Some(mixed), Some(convolved)) = (self.places.mixed, self.places.convolved) else {
+            unreachable!("sized by this layer");
+        };
+        self.project("conv in", c.channels, mixed);
+        let kernel = self.vector("conv kernel", c.channels * c.taps);
+        let bias = self.optional(c.bias, "conv bias", c.channels);
+        let p = params::EncodeConv {
+            n: c.channels,
+            taps: c.taps,
+            before: c.before,
+            x_stride: mixed.stride,
+            y_stride: convolved.stride,
+        };
+        let buffers = [mixed.at, convolved.at];
+        self.push(Op::EncodeConv, &[kernel, bias], &buffers, p.words());
         self.add("conv out", c.channels, convolved);
     }
 

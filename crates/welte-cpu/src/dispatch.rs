@@ -8,6 +8,7 @@ use crate::ops::basic::{
     self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale, Spread,
 };
 use crate::ops::encode_attention::EncodeAttention;
+use crate::ops::encode_conv::EncodeConv;
 use crate::ops::exchange::Exchange;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
@@ -60,6 +61,7 @@ pub(crate) enum Phase {
     /// Merges the partial results of the attention phase before it, if that was split.
     Merge(Attention),
     EncodeAttention(EncodeAttention),
+    EncodeConv(EncodeConv),
     AddPosition(AddPosition),
     AddFeature(AddFeature),
     ShortConv(ShortConv),
@@ -179,6 +181,7 @@ impl Phase {
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
                 Phase::EncodeAttention(p) => p.item(state, rows, chunk, scratch),
+                Phase::EncodeConv(p) => some.for_each(|row| p.run(state, rows, row)),
                 Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),
                 Phase::AddFeature(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),

@@ -1,4 +1,4 @@
-// Encoders: attention of heads of any size, and learned positions.
+// Encoders: attention of heads of any size, convolutions and learned positions.
 #include "encode.cuh"
 
 #define THREADS 128
@@ -12,6 +12,20 @@ struct PositionArgs {
     u32 period;
     u32 offset;
     u32 x_stride;
+};
+
+struct EncodeConvArgs {
+    const Step *step;
+    const float *x;
+    float *y;
+    const float *kernel; // [channel][tap]
+    const float *bias;   // may be null
+    u32 n;
+    u32 taps;
+    u32 before;
+    u32 x_stride;
+    u32 y_stride;
+    u32 pad;
 };
 
 #ifdef HEAD_DIM
@@ -53,6 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __g
             const float *key = key_of(a, places, other) + k;
             score = 0;
             for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * key[i];
+            score = capped(a, score);
             if (a.places) score += near(a, places, HEAD_DIM, head, row, other) * LOG2E;
         }
         float m = warp_max(score);
@@ -91,5 +106,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_position(const __grid_
     float v = a.x[(u64)row * a.x_stride + i] + a.positions[(u64)(a.offset + position % a.period) * a.k + i];
     if (a.types) v += a.types[(u64)(position / a.period) * a.k + i];
     a.x[(u64)row * a.x_stride + i] = v;
+}
+
+// Grid: (rows, parts of a row).
+extern "C" __global__ void __launch_bounds__(THREADS) encode_conv(const __grid_constant__ EncodeConvArgs a) {
+    grid_release();
+    grid_wait();
+    u32 row = blockIdx.x, c = blockIdx.y * THREADS + threadIdx.x;
+    if (a.step->ended || row >= a.step->live || c >= a.n) return;
+    u32 slot = a.step->rows[row].slot, first = row, end = row + 1;
+    while (first > 0 && row - first < a.before && a.step->rows[first - 1].slot == slot) --first;
+    while (end < a.step->live && end - row < a.taps - a.before && a.step->rows[end].slot == slot) ++end;
+    float sum = a.bias ? a.bias[c] : 0.0f;
+    for (u32 other = first; other < end; ++other) sum += a.kernel[(u64)c * a.taps + (other + a.before - row)] * a.x[(u64)other * a.x_stride + c];
+    a.y[(u64)row * a.y_stride + c] = sum;
 }
 #endif

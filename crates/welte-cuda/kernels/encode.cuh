@@ -29,7 +29,7 @@ struct EncodeArgs {
     u32 unseen; // the last rows of a text that has more of them are not seen
     u32 by_reach; // 1: a row sees none that follow its reach
     u32 places;   // the side of the tables of what scores add by distance; 0: they add nothing
-    u32 pad;
+    float softcap; // of products; 0: none
     const float *absent; // q, k and v of the rows that a rectangle lacks; may be null
 };
 
@@ -79,6 +79,12 @@ __device__ __forceinline__ float near(const EncodeArgs &a, const Rectangle &r, u
         sum += resized(table + i * all, a.places, 2 * side - 1, own + side - 1 - key);
     }
     return sum;
+}
+
+// A product of a query and a key, which both kernels have times log2(e).
+__device__ __forceinline__ float capped(const EncodeArgs &a, float product) {
+    float cap = a.softcap * LOG2E;
+    return a.softcap == 0.0f ? product : cap * tanhf(product / cap);
 }
 
 // Where the rows of a text end that are seen.

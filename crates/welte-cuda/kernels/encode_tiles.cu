@@ -96,6 +96,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) encode_attention_tiles(con
                     mma_f16(s[n * 2 + 1], x, b[2], b[3]);
                 }
             }
+            if (a.softcap != 0.0f)
+#pragma unroll
+                for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                    for (u32 i = 0; i < 4; ++i) s[n][i] = capped(a, s[n][i]);
             if constexpr (PLACES)
 #pragma unroll
                 for (u32 n = 0; n < STEP / 8; ++n)

@@ -35,7 +35,8 @@ pub use convert::AsGguf;
 pub use draft::find::{HeadKind, head_kind};
 pub use error::Error;
 pub use hearing::{
-    HearingFamily, HearingSpec, Pieces, Rest, compile_hearing, hearing_spec, unknown_hearing,
+    Conformer, GraniteSpeech, HearingFamily, HearingSpec, Pieces, Rest, RunningNorms,
+    compile_hearing, hearing_spec, running_norms, speech_queries, unknown_hearing,
 };
 pub use model::spec;
 pub use options::CompileOptions;

@@ -301,6 +301,11 @@ impl<'a> Execution<'a> {
                     .collect();
                 self.write(b, p.y_stride, row, &y);
             }
+            Op::EncodeConv => {
+                let p = params::EncodeConv::of(words);
+                let y = self.convolve_run(&p, row);
+                self.write(b, p.y_stride, row, &y);
+            }
             Op::AddPosition => {
                 let p = params::AddPosition::of(words);
                 let (k, position) = (p.k as usize, self.rows[row].position);
@@ -630,12 +635,6 @@ impl<'a> Execution<'a> {
                 last.min(row + window),
             ),
         };
-        let reach = (own.reach - own.position) as usize;
-        let last = if p.by_reach == 1 {
-            last.min(row + reach)
-        } else {
-            last
-        };
         let width = (p.heads + 2 * p.kv_heads) * p.head_dim;
         let all =
             |row: usize, width: u32| self.read(self.command.buffers[0], p.qkv_stride, row, width);
@@ -646,6 +645,12 @@ impl<'a> Execution<'a> {
             Some(_) => [p.places as usize; 2],
             None if p.places > 0 => [0, 1].map(|i| place(last)[i] - corner[i] + 1),
             None => [1; 2],
+        };
+        let reach = (own.reach - own.position) as usize;
+        let last = if p.by_reach == 1 {
+            last.min(row + reach)
+        } else {
+            last
         };
         // Each key with its place. A lacking row has none of its own.
         let rows = (first..=last).map(|row| (Some(row), place(row)));
@@ -683,7 +688,12 @@ impl<'a> Execution<'a> {
             each.sum()
         };
         let score = |key: &(Option<usize>, [usize; 2])| {
-            dot(q, &part(key, heads + kv_head)) * p.scale + near(key.1)
+            let product = dot(q, &part(key, heads + kv_head)) * p.scale;
+            let product = match p.softcap {
+                0.0 => product,
+                cap => cap * (product / cap).tanh(),
+            };
+            product + near(key.1)
         };
         let scores: Vec<f32> = keys.iter().map(score).collect();
         let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -695,6 +705,29 @@ impl<'a> Execution<'a> {
             y.iter_mut()
                 .zip(v)
                 .for_each(|(y, v)| *y += weight / sum * v);
+        }
+        y
+    }
+
+    fn convolve_run(&self, p: &params::EncodeConv, row: usize) -> Vec<f32> {
+        let (taps, kernel) = (p.taps as usize, self.matrix());
+        let own = self.rows[row].slot;
+        let mut y = match self.weight(1) {
+            Some(bias) => bias.to_vec(),
+            None => vec![0.0; p.n as usize],
+        };
+        for tap in 0..taps {
+            let Some(other) = (row + tap).checked_sub(p.before as usize) else {
+                continue;
+            };
+            let between = self.rows.get(row.min(other)..=row.max(other));
+            if !between.is_some_and(|rows| rows.iter().all(|row| row.slot == own)) {
+                continue;
+            }
+            let x = self.read(self.command.buffers[0], p.x_stride, other, p.n);
+            for (channel, (y, x)) in y.iter_mut().zip(x).enumerate() {
+                *y += kernel[channel * taps + tap] * x;
+            }
         }
         y
     }

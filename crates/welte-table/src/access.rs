@@ -135,6 +135,10 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let qkv = qkv.saturating_add(places);
             vec![rows(qkv, q.qkv_stride), rows(y, q.y_stride)]
         }
+        Op::EncodeConv => {
+            let q = p::EncodeConv::of(words);
+            vec![rows(w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
         Op::AddPosition => {
             let q = p::AddPosition::of(words);
             vec![rows(w(q.k), q.x_stride)]

@@ -170,6 +170,10 @@ fn flops(c: &Command) -> u64 {
             let q = p::ShortConv::of(words);
             mul(q.n, q.taps).saturating_mul(2)
         }
+        Op::EncodeConv => {
+            let q = p::EncodeConv::of(words);
+            mul(q.n, q.taps).saturating_mul(2)
+        }
         Op::Gate => 5 * u64::from(p::Gate::of(words).n),
         Op::GatedDelta => {
             // Decay, what the key recalls, the update, and the answer to the query: 7 operations per float of the state.

@@ -149,8 +149,13 @@ ops! {
     /// that are seen are its corners. After v, a row has for each head what its scores add by distance: 2P - 1 values for lines, then
     /// 2P - 1 for columns. A key of the same line gets the middle one, one of the line before it the next one. If the rectangle has
     /// other sides than P, the values are resized to them linearly. `absent` (optional; q, k and v of a row) stands for the rows that
-    /// a rectangle whose rows go line by line lacks to the right and below to have P x P.
-    EncodeAttention "encode_attention": weights ["absent"] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32 }
+    /// a rectangle whose rows go line by line lacks to the right and below to have P x P. A row's reach does not change the corners.
+    ///
+    /// `softcap` limits the scaled products of queries and keys to `softcap * tanh(product / softcap)`; 0: it does not.
+    EncodeAttention "encode_attention": weights ["absent"] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32, softcap: f32 }
+    /// Convolution of each channel, without a cache: `y[r][c] = bias[c] + sum over j of kernel[c][j] * x[r - before + j][c]`, `bias` being
+    /// optional. A run is neighbouring rows of one slot; rows beyond a row's run count as zeros.
+    EncodeConv "encode_conv": weights ["kernel", "bias"] reads ["x"] writes ["y"] { n: u32, taps: u32, before: u32, x_stride: u32, y_stride: u32 }
     /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
     /// `types` is optional.
     AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
@@ -318,6 +323,7 @@ impl Op {
                 | Op::Attention
                 | Op::CrossAttention
                 | Op::EncodeAttention
+                | Op::EncodeConv
                 | Op::ActMul
                 | Op::Multiply
                 | Op::Route
@@ -343,6 +349,7 @@ impl Op {
                 | Op::Attention
                 | Op::CrossAttention
                 | Op::EncodeAttention
+                | Op::EncodeConv
                 | Op::AddPosition
                 | Op::AddFeature
                 | Op::AdaptLookup

@@ -364,6 +364,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
             | Op::RopeAppend
             | Op::ExpertsActMul
             | Op::ExpertsAdd
+            | Op::EncodeConv
             | Op::ShortConv => i > 0,
             Op::Attention
             | Op::EncodeAttention
@@ -700,12 +701,12 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             })?;
             ensure(q.by_reach <= 1, || format!("by_reach is {}", q.by_reach))?;
             ensure(q.places <= 1 << 10, || format!("places is {}", q.places))?;
-            let plain = q.window == 0 && q.by_reach == 0;
-            ensure(q.places == 0 || plain, || {
-                "places within a window or by reach".into()
+            ensure(q.places == 0 || q.window == 0, || {
+                "places within a window".into()
             })?;
             if c.weights[0] != NO_WEIGHT {
-                ensure(q.places > 0 && q.unseen == 0, || {
+                let whole = q.unseen == 0 && q.by_reach == 0;
+                ensure(q.places > 0 && whole, || {
                     "absent rows without places, or beside unseen ones".into()
                 })?;
                 let width =
@@ -713,7 +714,17 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 let width = u32::try_from(width).map_err(|_| "heads are too large")?;
                 vector(program, c, 0, width)?;
             }
-            finite(&[q.scale])
+            ensure(q.softcap >= 0.0, || format!("softcap is {}", q.softcap))?;
+            finite(&[q.scale, q.softcap])
+        }
+        Op::EncodeConv => {
+            let q = p::EncodeConv::of(words);
+            ensure(q.taps >= 1 && q.before < q.taps, || {
+                format!("{} of {} taps before a row", q.before, q.taps)
+            })?;
+            let values = q.n.checked_mul(q.taps).ok_or("n is too large")?;
+            vector(program, c, 0, values)?;
+            optional_vector(program, c, 1, q.n)
         }
         Op::AddPosition => {
             let q = p::AddPosition::of(words);

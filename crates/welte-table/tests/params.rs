@@ -17,6 +17,7 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::PositionScale => p::PositionScale::of(w).words(),
         Op::CrossAttention => p::CrossAttention::of(w).words(),
         Op::EncodeAttention => p::EncodeAttention::of(w).words(),
+        Op::EncodeConv => p::EncodeConv::of(w).words(),
         Op::AddPosition => p::AddPosition::of(w).words(),
         Op::AddFeature => p::AddFeature::of(w).words(),
         Op::Act => p::Act::of(w).words(),

@@ -301,13 +301,19 @@ fn parameters_at_their_limits() {
             set(p, Op::EncodeAttention, "window", 3);
             set(p, Op::EncodeAttention, "unseen", 1);
         }),
-        ("places within a window or by reach", |p| {
+        ("places within a window", |p| {
             set(p, Op::EncodeAttention, "places", 1);
-            set(p, Op::EncodeAttention, "by_reach", 1);
+            set(p, Op::EncodeAttention, "window", 1);
             set(p, Op::EncodeAttention, "qkv_stride", 20);
         }),
         ("by_reach is 2", |p| {
             set(p, Op::EncodeAttention, "by_reach", 2)
+        }),
+        ("softcap is -1", |p| {
+            set(p, Op::EncodeAttention, "softcap", (-1f32).to_bits())
+        }),
+        ("1 of 1 taps before a row", |p| {
+            set(p, Op::EncodeConv, "before", 1)
         }),
         ("absent rows without places", |p| {
             command(p, Op::EncodeAttention).weights[0] = 0
@@ -414,6 +420,7 @@ fn parameters_at_their_limits() {
         (Op::PositionScale, "beta"),
         (Op::CrossAttention, "scale"),
         (Op::EncodeAttention, "scale"),
+        (Op::EncodeAttention, "softcap"),
         (Op::Act, "a"),
         (Op::Act, "d"),
         (Op::NormMatmul, "eps"),
@@ -482,6 +489,7 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::ExpertsAdd, "k"),
         (Op::ExpertsAdd, "experts"),
         (Op::ShortConv, "n"),
+        (Op::EncodeConv, "n"),
         (Op::Route, "experts"),
         (Op::HeadsMatmul, "heads"),
         (Op::HeadsMatmul, "n"),

@@ -1,4 +1,4 @@
-struct Params { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32 }
+struct Params { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32, by_axis: u32, unseen: u32, by_reach: u32, places: u32, softcap: f32 }
 
 // The first row of the run, its line and column, and with places the rectangle's lines and columns.
 var<private> run_first: u32;
@@ -104,5 +104,5 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     }
     let q = command.at.a + row * p.qkv_stride + id.x * HEAD_DIM;
     let y = command.at.b + row * p.y_stride + id.x * HEAD_DIM;
-    attend(row, id.x, id.x / (p.heads / p.kv_heads), q, y, t, first, end, p.scale, 0.0, LOWEST);
+    attend(row, id.x, id.x / (p.heads / p.kv_heads), q, y, t, first, end, p.scale, p.softcap, LOWEST);
 }

@@ -796,6 +796,7 @@ pub(crate) fn every() -> Vec<Kernel> {
         ("add_position", ADD_POSITION),
         ("add_feature", ADD_FEATURE),
         ("bias", BIAS),
+        ("encode_conv", ENCODE_CONV),
         ("gate", GATE),
         ("multiply", MULTIPLY),
         ("position_scale", POSITION_SCALE),
@@ -926,6 +927,7 @@ pub(crate) mod source {
     pub(crate) const ALTUP_CORRECT: &str = shader!("altup_correct");
     pub(crate) const ALTUP_PREDICT: &str = shader!("altup_predict");
     pub(crate) const BIAS: &str = shader!("bias");
+    pub(crate) const ENCODE_CONV: &str = shader!("encode_conv");
     pub(crate) const GATE: &str = shader!("gate");
     pub(crate) const MAMBA2: &str = shader!("mamba2");
     pub(crate) const MULTIPLY: &str = shader!("multiply");

@@ -771,6 +771,7 @@ impl Lowering<'_> {
                     [p.heads, 1],
                 )
             }
+            Op::EncodeConv => each(name, source::ENCODE_CONV, params::EncodeConv::of(words).n),
             Op::AddPosition => each(name, source::ADD_POSITION, params::AddPosition::of(words).k),
             Op::AddFeature => {
                 self.place_features(place);

@@ -3,24 +3,27 @@
 //! [`Hearing::read`] decodes a sound and makes its spectrogram. [`Hearing::layout`] says what stands in the prompt for it, and
 //! [`Hearing::encode`] computes the features, window by window.
 
+mod conformer;
 mod convolutions;
 mod dictation;
+mod granite;
 
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
 use crate::speech::read_frames;
 use crate::text::read_text;
 use crate::vision::{Budget, fits, place};
-use crate::{Error, Features, VisionOptions};
+use crate::{AdapterSource, Error, Features, VisionOptions};
+use conformer::recipe;
 pub use dictation::{Dictated, Dictation};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
-use welte_audio::{HOP, Limits, Mel, RATE, Spectrogram, WINDOW, decode_while};
+use welte_audio::{HOP, Limits, LogMel, Mel, RATE, Spectrogram, WINDOW, decode_while};
 use welte_device::{Device, DeviceId, Plan, Role, Step};
 use welte_formats::Checkpoint;
-use welte_models::{HearingFamily, HearingSpec, Pieces, Rest};
+use welte_models::{HearingFamily, HearingSpec, Pieces, Rest, RunningNorms};
 use welte_table::{Input, Row};
 use welte_vision::Piece;
 
@@ -28,13 +31,19 @@ use welte_vision::Piece;
 const LONGEST: u32 = 40 * 60;
 /// Sounds that are decoded at a time.
 const DECODED: u64 = 2;
+/// The most samples of a sound for Gemma 3n and Gemma 4.
+const MOST_OF_GEMMA: usize = 30 * RATE as usize;
 /// The fewest samples of a sound for Qwen3-ASR.
 const FEWEST: usize = RATE as usize / 2;
 
 /// An encoder of sounds that is ready to run. It belongs to one language model, whose rows read what it yields.
 pub struct Hearing {
     spec: HearingSpec,
-    mel: Mel,
+    mel: Filters,
+    /// Norms between the programs of Gemma 3n.
+    norms: Option<RunningNorms>,
+    /// Queries of Granite Speech.
+    queries: Vec<f32>,
     decoding: Budget,
     scale: f32,
     /// Rows that the language model's context holds.
@@ -46,6 +55,12 @@ pub struct Hearing {
     device: DeviceId,
     /// The encoders, the one that reads the spectrogram first.
     encoders: Vec<Encoder>,
+}
+
+/// What makes spectrograms.
+enum Filters {
+    Whisper(Mel),
+    Conformer(LogMel),
 }
 
 /// A sound that is decoded, but not encoded.
@@ -98,7 +113,10 @@ impl Hearing {
         let Some(spec) = welte_models::hearing_spec(&*checkpoint)? else {
             return Ok(None);
         };
-        check_processor(&spec, Path::new(source))?;
+        match recipe(spec.family) {
+            None => check_processor(&spec, Path::new(source))?,
+            Some(recipe) => conformer::check(recipe, spec.mels, Path::new(source))?,
+        }
         Hearing::of(spec, &*checkpoint, options).map(Some)
     }
 
@@ -128,7 +146,12 @@ impl Hearing {
         };
         let (device, encoders) = place(options, load)?;
         Ok(Hearing {
-            mel: Mel::new(spec.mels as usize),
+            mel: match recipe(spec.family) {
+                None => Filters::Whisper(Mel::new(spec.mels as usize)),
+                Some(recipe) => Filters::Conformer(LogMel::new(recipe, spec.mels as usize)),
+            },
+            norms: welte_models::running_norms(&spec, checkpoint)?,
+            queries: welte_models::speech_queries(&spec, checkpoint)?,
             decoding: Budget::new(DECODED),
             scale: options.scale,
             context: usize::MAX,
@@ -166,6 +189,7 @@ impl Hearing {
     pub fn dictation(&self) -> Option<Dictation> {
         match self.spec.family {
             _ if self.only_chats => None,
+            HearingFamily::GraniteSpeech => Some(Dictation::GraniteSpeech),
             HearingFamily::Voxtral => Some(Dictation::Voxtral),
             HearingFamily::Qwen3Asr => Some(Dictation::Qwen3Asr),
             _ => None,
@@ -180,7 +204,10 @@ impl Hearing {
             HearingFamily::Qwen3Asr => "<|audio_pad|>",
             HearingFamily::Qwen2_5Omni => "<|AUDIO|>",
             HearingFamily::AudioFlamingo3 => "<sound>",
-            HearingFamily::Ultravox => "<|audio|>",
+            HearingFamily::Gemma3n => "<audio_soft_token>",
+            HearingFamily::Gemma4 | HearingFamily::GraniteSpeech | HearingFamily::Ultravox => {
+                "<|audio|>"
+            }
         }
     }
 
@@ -225,6 +252,19 @@ impl Hearing {
         self.spec.frames() as usize * HOP
     }
 
+    /// The most samples of a sound, if the encoder takes no more at once.
+    fn most_samples(&self) -> Option<usize> {
+        match self.spec.family {
+            HearingFamily::Qwen2Audio => Some(self.window()),
+            HearingFamily::Gemma3n | HearingFamily::Gemma4 => Some(MOST_OF_GEMMA),
+            HearingFamily::GraniteSpeech => {
+                // The frame after the last one would begin another state.
+                Some((2 * self.spec.positions as usize) * HOP - 1)
+            }
+            _ => None,
+        }
+    }
+
     /// The most seconds of a sound, and why.
     fn longest(&self) -> (u32, String) {
         let most = (LONGEST, "more are not taken".to_string());
@@ -233,6 +273,9 @@ impl Hearing {
                 let frames = self.context.saturating_mul(pieces.frames as usize);
                 frames.div_ceil(pieces.each() as usize)
             }
+            None if self.spec.conformer.is_some_and(|own| own.fixed.is_some()) => usize::MAX,
+            None if self.spec.conformer.is_some() => self.context.saturating_mul(4),
+            None if self.spec.granite.is_some() => self.granite_frames(self.context),
             None => self.context.saturating_mul(2 * self.spec.group as usize),
         };
         let seconds = frames.div_ceil(RATE as usize / HOP).saturating_add(1);
@@ -241,8 +284,8 @@ impl Hearing {
             u32::try_from(seconds).unwrap_or(u32::MAX),
             format!("the model's context ({rows} positions) holds no more"),
         );
-        let of_window = (self.spec.family == HearingFamily::Qwen2Audio).then(|| {
-            let most = self.window().div_ceil(RATE as usize) as u32;
+        let of_window = self.most_samples().map(|most| {
+            let most = most.div_ceil(RATE as usize) as u32;
             (most, format!("the model hears {most} s at once"))
         });
         let all = of_window.into_iter().chain([of_context]);
@@ -255,15 +298,43 @@ impl Hearing {
     fn listen(&self, samples: &[f32], hash: [u8; 32]) -> Result<Sound, Error> {
         let seconds = samples.len() as f64 / f64::from(RATE);
         let wrong = |problem: String| Error::Media { problem };
+        if let Some(most) = self.most_samples().filter(|most| samples.len() > *most) {
+            let most = most / RATE as usize;
+            return Err(wrong(format!(
+                "the sound lasts {seconds:.1} s, and the model hears {most} s at once; cut it into several"
+            )));
+        }
+        let short = || {
+            wrong(format!(
+                "the sound lasts {seconds:.3} s, which is too short"
+            ))
+        };
+        let mel = match &self.mel {
+            Filters::Whisper(mel) => mel,
+            Filters::Conformer(mel) => {
+                let spectrogram = mel.spectrogram(samples);
+                let heard = spectrogram.frames();
+                let fixed = self.spec.conformer.and_then(|own| own.fixed);
+                let features = match fixed {
+                    Some(fixed) => fixed as usize,
+                    None if self.spec.granite.is_some() => self.granite_features(heard),
+                    None => Pieces::after(heard as u32, 2) as usize,
+                };
+                if features == 0 {
+                    return Err(short());
+                }
+                return Ok(Sound {
+                    hash,
+                    seconds,
+                    heard,
+                    spectrogram: Arc::new(spectrogram),
+                    features,
+                });
+            }
+        };
         let window = self.window();
         let length = match self.spec.family {
             HearingFamily::Qwen3Asr => samples.len().max(FEWEST),
-            HearingFamily::Qwen2Audio if samples.len() > window => {
-                let most = window / RATE as usize;
-                return Err(wrong(format!(
-                    "the sound lasts {seconds:.1} s, and the model hears {most} s at once; cut it into several"
-                )));
-            }
             // Its windows are silent up to five minutes.
             HearingFamily::Qwen2_5Omni => samples.len().next_multiple_of(HOP) + 4 * HOP,
             HearingFamily::Ultravox => samples.len().next_multiple_of(HOP),
@@ -282,12 +353,10 @@ impl Hearing {
             None => self.windows(heard).map(|(_, _, rows)| rows).sum(),
         };
         if features == 0 {
-            return Err(wrong(format!(
-                "the sound lasts {seconds:.3} s, which is too short"
-            )));
+            return Err(short());
         }
         let whole =
-            |samples: &[f32], length: usize| self.mel.spectrogram(samples, length - samples.len());
+            |samples: &[f32], length: usize| mel.spectrogram(samples, length - samples.len());
         let spectrogram = if self.spec.family.has_own_windows() {
             let each = samples.chunks(window);
             let values = each.flat_map(|samples| whole(samples, window).values);
@@ -315,7 +384,11 @@ impl Hearing {
             }
             HearingFamily::Voxtral => [Some("[BEGIN_AUDIO]"), None],
             HearingFamily::Qwen3Asr => [Some("<|audio_start|>"), Some("<|audio_end|>")],
-            HearingFamily::AudioFlamingo3 | HearingFamily::Ultravox => [None, None],
+            HearingFamily::Gemma3n => [Some("\n\n<start_of_audio>"), Some("<end_of_audio>\n\n")],
+            HearingFamily::Gemma4 => [Some("<|audio>"), Some("<audio|>")],
+            HearingFamily::AudioFlamingo3
+            | HearingFamily::Ultravox
+            | HearingFamily::GraniteSpeech => [None, None],
         }
     }
 
@@ -349,6 +422,8 @@ impl Hearing {
         let bins = self.spec.mels as usize;
         let values = &sound.spectrogram.values;
         match &self.spec.pieces {
+            None if self.spec.conformer.is_some() => all = self.conform(sound, turns)?,
+            None if self.spec.granite.is_some() => all = self.look(sound, turns)?,
             None => {
                 for (first, heard, features) in self.windows(sound.heard) {
                     // What follows the sound may be nothing.
@@ -483,6 +558,21 @@ fn plans(
     let programs = welte_models::compile_hearing(spec, checkpoint)?.into_iter();
     let plan = |program| plan_program(device, checkpoint, program, device.patterns());
     programs.map(plan).collect()
+}
+
+/// The adapter that the directory of a model has for requests with sounds.
+pub(crate) fn own_adapter(origin: &str) -> Option<AdapterSource> {
+    let path = Path::new(origin);
+    let checkpoint = welte_formats::open(path).ok()?;
+    let spec = welte_models::hearing_spec(&*checkpoint).ok()??;
+    let is_there =
+        spec.family == HearingFamily::GraniteSpeech && path.join("adapter_config.json").is_file();
+    is_there.then(|| AdapterSource {
+        name: "speech".into(),
+        path: path.into(),
+        scale: 1.0,
+        for_all: false,
+    })
 }
 
 /// Why a model without a known encoder takes no sounds.

@@ -301,7 +301,7 @@ impl Model {
             facts.push(("draft layer".to_string(), format!("{kind}; {said}")));
         }
         // Before the weights, so that a wrong one is found at once.
-        let adapters = read_all(&plan.program, &spec, checkpoint.dialect(), options)?;
+        let adapters = read_all(&plan.program, &spec, checkpoint.dialect(), &sized)?;
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         let side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
@@ -349,6 +349,14 @@ impl Model {
                 phases: phases.clone(),
             }),
         })
+    }
+
+    /// The name of the adapter that its directory has for requests with sounds.
+    pub(crate) fn adapter_for_sounds(&self) -> Option<&str> {
+        let own = Path::new(self.origin());
+        let adapters = &self.inner.adapters;
+        let mut for_sounds = adapters.iter().filter(|(source, _)| source.path == own);
+        for_sounds.next().map(|(source, _)| source.name.as_str())
     }
 
     /// The name of the adapter that it was loaded with for all requests that choose none.

@@ -227,7 +227,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(qwen2_audio voxtral qwen3_asr audioflamingo3 | qwen2_5_omni ultravox);
+goldens!(qwen2_audio voxtral qwen3_asr audioflamingo3 gemma3n gemma4 granite_speech | qwen2_5_omni ultravox);
 
 /// Qwen3-ASR's authors have other names in both files, and a section more.
 #[test]

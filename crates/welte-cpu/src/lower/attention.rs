@@ -5,6 +5,7 @@ use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
 use crate::ops::encode_attention::{self, EncodeAttention};
+use crate::ops::encode_conv::EncodeConv;
 use crate::ops::gated_delta::{self, GatedDelta};
 use crate::ops::mamba2::Mamba2;
 use crate::ops::positions::AddPosition;
@@ -149,9 +150,29 @@ impl Lowering<'_> {
             by_axis: p.by_axis != 0,
             unseen: p.unseen as usize,
             by_reach: p.by_reach != 0,
+            softcap: p.softcap,
             places,
             absent: self.floats(l.command.weights[0], plain)?,
             kernel: encode_attention::kernel_for(self.inner.isa),
+        }));
+        Ok(())
+    }
+
+    pub(super) fn encode_conv(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::EncodeConv::of(&l.command.params);
+        let (n, taps, before) = (p.n as usize, p.taps as usize, p.before as usize);
+        if before >= taps {
+            return Err(unsupported("a convolution whose taps all lie before a row"));
+        }
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::EncodeConv(EncodeConv {
+            x: self.float_rows(x, p.x_stride, n, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
+            kernel: self.floats(l.command.weights[0], n * taps)?,
+            bias: self.floats(l.command.weights[1], n)?,
+            n,
+            taps,
+            before,
         }));
         Ok(())
     }

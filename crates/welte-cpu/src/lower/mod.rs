@@ -135,6 +135,7 @@ impl Lowering<'_> {
             Op::RopeAppend => self.rope_append(l),
             Op::Attention | Op::CrossAttention => self.attention(l),
             Op::EncodeAttention => self.encode_attention(l),
+            Op::EncodeConv => self.encode_conv(l),
             Op::AddPosition => self.add_position(l),
             Op::AddFeature => self.add_feature(l),
             Op::ShortConv => self.short_conv(l),

@@ -39,6 +39,8 @@ pub(crate) struct EncodeAttention {
     pub(crate) unseen: usize,
     /// A row sees none that follow its reach.
     pub(crate) by_reach: bool,
+    /// The limit of products; 0: none.
+    pub(crate) softcap: f32,
     /// The side of the tables of what scores add by distance; 0: they add nothing.
     pub(crate) places: usize,
     /// What stands for rows that a rectangle lacks, if anything does.
@@ -293,6 +295,10 @@ unsafe fn attend<L: Lanes>(
                 }
                 for (i, dots) in dots.into_iter().enumerate() {
                     for (w, dot) in dots.into_iter().enumerate() {
+                        let dot = match a.softcap {
+                            0.0 => dot,
+                            cap => L::soften(dot, cap),
+                        };
                         L::store(scores.add((j + i) * lanes + w * L::N), dot);
                     }
                 }

@@ -17,6 +17,7 @@ mod attention_vectors;
 pub(crate) mod basic;
 pub(crate) mod cache;
 pub(crate) mod encode_attention;
+pub(crate) mod encode_conv;
 pub(crate) mod exchange;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;

@@ -1,4 +1,4 @@
-//! Encoders: attention over whole texts without a cache, and learned positions.
+//! Encoders: attention over whole texts without a cache, convolutions and learned positions.
 
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -31,7 +31,7 @@ mirrored! {
         unseen: u32,
         by_reach: u32,
         places: u32,
-        pad: u32,
+        softcap: f32,
         absent: u64,
     }
 }
@@ -50,13 +50,35 @@ mirrored! {
     }
 }
 
+mirrored! {
+    /// `EncodeConvArgs` of `encode.cu`.
+    struct EncodeConvArgs = "EncodeConvArgs" {
+        step: u64,
+        x: u64,
+        y: u64,
+        kernel: u64,
+        bias: u64,
+        n: u32,
+        taps: u32,
+        before: u32,
+        x_stride: u32,
+        y_stride: u32,
+        pad: u32,
+    }
+}
+
 /// The structs that the kernels check.
-pub(crate) const MIRRORS: &[Layout] = &[EncodeArgs::LAYOUT, PositionArgs::LAYOUT];
+pub(crate) const MIRRORS: &[Layout] = &[
+    EncodeArgs::LAYOUT,
+    PositionArgs::LAYOUT,
+    EncodeConvArgs::LAYOUT,
+];
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let launch = match command.op {
         Op::EncodeAttention => attention(cx, command, rows),
+        Op::EncodeConv => convolution(cx, command, rows),
         _ => positions(cx, command, rows),
     };
     Ok(vec![Node::Kernel(launch)])
@@ -79,7 +101,7 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
         unseen: p.unseen,
         by_reach: p.by_reach,
         places: p.places,
-        pad: 0,
+        softcap: p.softcap,
         absent: cx.vector(command.weights[0]),
     });
     let shared = tiles_shared(p.head_dim);
@@ -106,6 +128,32 @@ fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
         block: THREADS,
         shared,
         args,
+    }
+}
+
+fn convolution(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
+    let p = params::EncodeConv::of(&command.params);
+    let [x, y, ..] = command.buffers;
+    Launch {
+        unit: unit(None),
+        function: "encode_conv",
+        grid: [rows, p.n.div_ceil(THREADS), 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: THREADS,
+        shared: 0,
+        args: args(&EncodeConvArgs {
+            step: cx.step,
+            x: cx.buffer(x),
+            y: cx.buffer(y),
+            kernel: cx.vector(command.weights[0]),
+            bias: cx.vector(command.weights[1]),
+            n: p.n,
+            taps: p.taps,
+            before: p.before,
+            x_stride: p.x_stride,
+            y_stride: p.y_stride,
+            pad: 0,
+        }),
     }
 }
 

@@ -153,7 +153,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::GatedDelta => gated_delta::lower(cx, command, rows),
         Op::Mamba2 => mamba2::lower(cx, command, rows),
         Op::ShortConv => conv::lower(cx, command, rows),
-        Op::EncodeAttention | Op::AddPosition => encode::lower(cx, command, rows),
+        Op::EncodeAttention | Op::EncodeConv | Op::AddPosition => encode::lower(cx, command, rows),
         // Checking the program has refused products without a weight.
         Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
             Err(Error::Program("a product has no weight".to_string()))

@@ -78,6 +78,7 @@ impl Emitter<'_> {
             unseen: 0,
             by_reach: 0,
             places: 0,
+            softcap: 0.0,
         };
         self.out.push(
             "attention",

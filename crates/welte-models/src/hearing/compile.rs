@@ -12,6 +12,12 @@ pub fn compile_hearing(
     spec: &HearingSpec,
     checkpoint: &dyn Checkpoint,
 ) -> Result<Vec<Program>, Error> {
+    if let Some(own) = &spec.conformer {
+        return super::gemma::compile(spec, own, checkpoint);
+    }
+    if let Some(own) = &spec.granite {
+        return super::granite::compile(spec, own, checkpoint);
+    }
     let projector = |name: &str| format!("multi_modal_projector.{name}");
     // Qwen3-ASR's authors count the projector to the encoder.
     let is_inside = checkpoint
@@ -94,7 +100,7 @@ pub fn compile_hearing(
                 }),
                 ..End::STATES
             },
-            HearingFamily::Qwen3Asr => End {
+            _ => End {
                 matrices: &two,
                 ..End::STATES
             },

@@ -135,6 +135,8 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         width,
         hidden,
         pieces: None,
+        conformer: None,
+        granite: None,
     };
     if family == HearingFamily::Qwen3Asr {
         let channels = rows_of("a.conv2d.1.weight")?;

@@ -1,12 +1,17 @@
 //! Encoders of sound, whose features rows of a language model read: what a checkpoint's encoder is, and its programs.
 
 mod compile;
+mod conformer;
 mod convolutions;
+mod gemma;
 mod gguf;
+mod granite;
 pub(crate) mod names;
 mod read;
 
 pub use compile::compile_hearing;
+pub use conformer::{Conformer, RunningNorms, running_norms};
+pub use granite::{GraniteSpeech, speech_queries};
 pub use read::{hearing_spec, unknown_hearing};
 
 use crate::speech::SpeechLayers;
@@ -27,6 +32,12 @@ pub enum HearingFamily {
     AudioFlamingo3,
     /// Ultravox: Whisper's encoder with nothing after the sound; states side by side, a norm, a gated matrix, a norm, a matrix.
     Ultravox,
+    /// Gemma 3n: a conformer, of whose states every fourth becomes a feature. All sounds have as many features.
+    Gemma3n,
+    /// Gemma 4: a conformer whose matrices may have limits.
+    Gemma4,
+    /// Granite Speech: a conformer of blocks, and queries that look at windows of its states.
+    GraniteSpeech,
 }
 
 /// What follows a sound in its last window.
@@ -42,13 +53,16 @@ pub enum Rest {
 
 impl HearingFamily {
     /// All families, with their names for people.
-    pub const ALL: [(HearingFamily, &'static str); 6] = [
+    pub const ALL: [(HearingFamily, &'static str); 9] = [
         (HearingFamily::Qwen2Audio, "Qwen2-Audio"),
         (HearingFamily::Voxtral, "Voxtral"),
         (HearingFamily::Qwen3Asr, "Qwen3-ASR"),
         (HearingFamily::Qwen2_5Omni, "Qwen2.5-Omni"),
         (HearingFamily::AudioFlamingo3, "Audio Flamingo 3"),
         (HearingFamily::Ultravox, "Ultravox"),
+        (HearingFamily::Gemma3n, "Gemma 3n"),
+        (HearingFamily::Gemma4, "Gemma 4"),
+        (HearingFamily::GraniteSpeech, "Granite Speech"),
     ];
 
     /// What follows a sound in its last window.
@@ -56,9 +70,7 @@ impl HearingFamily {
         match self {
             HearingFamily::Voxtral => Rest::Heard,
             HearingFamily::Qwen2Audio | HearingFamily::AudioFlamingo3 => Rest::Unseen,
-            HearingFamily::Qwen3Asr | HearingFamily::Qwen2_5Omni | HearingFamily::Ultravox => {
-                Rest::Nothing
-            }
+            _ => Rest::Nothing,
         }
     }
 
@@ -93,6 +105,10 @@ pub struct HearingSpec {
     pub hidden: u32,
     /// The convolutions of Qwen3-ASR.
     pub pieces: Option<Pieces>,
+    /// The conformer of Gemma 3n and Gemma 4.
+    pub conformer: Option<Conformer>,
+    /// The encoder of Granite Speech.
+    pub granite: Option<GraniteSpeech>,
 }
 
 /// Three convolutions over pieces of a spectrogram, each of which keeps every other place.

@@ -31,8 +31,17 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         Some("voxtral") => HearingFamily::Voxtral,
         Some("qwen3_asr") => HearingFamily::Qwen3Asr,
         Some("audioflamingo3") => HearingFamily::AudioFlamingo3,
+        Some("gemma3n") => HearingFamily::Gemma3n,
+        Some("gemma4") => HearingFamily::Gemma4,
+        Some("granite_speech") => HearingFamily::GraniteSpeech,
         _ => return Ok(None),
     };
+    if matches!(family, HearingFamily::Gemma3n | HearingFamily::Gemma4) {
+        return super::conformer::read(keys, family);
+    }
+    if family == HearingFamily::GraniteSpeech {
+        return super::granite::read(keys).map(Some);
+    }
     // Some sizes have two names.
     let size = |names: &[&str], default: u32, most: u32| {
         let names = names.iter().map(|name| format!("audio_config.{name}"));
@@ -126,6 +135,8 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         width,
         hidden: 0,
         pieces,
+        conformer: None,
+        granite: None,
     }))
 }
 

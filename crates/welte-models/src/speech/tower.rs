@@ -358,6 +358,7 @@ impl Tower<'_> {
             unseen: 0,
             by_reach: 0,
             places: 0,
+            softcap: 0.0,
         };
         let buffers = [qkv, e.norm];
         e.out.push(

@@ -326,6 +326,7 @@ impl Emitter<'_> {
             },
             by_reach: spec.has_causal_queries().into(),
             places: own.distances.as_ref().map_or(0, |(_, side)| *side),
+            softcap: 0.0,
         };
         let buffers = [set.qkv, set.norm];
         self.out.push(
@@ -450,6 +451,7 @@ impl Emitter<'_> {
             unseen: spec.queries,
             by_reach: 0,
             places: 0,
+            softcap: 0.0,
         };
         let buffers = [set.query_rows, set.asked];
         self.out.push(

@@ -94,6 +94,7 @@ impl Emitter<'_> {
             unseen,
             by_reach: 0,
             places: 0,
+            softcap: 0.0,
         };
         let buffers = [self.qkv, y];
         self.out.push(

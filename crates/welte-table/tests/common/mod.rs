@@ -243,6 +243,14 @@ fn decode() -> Vec<Command> {
         unseen: 0,
         by_reach: 0,
         places: 0,
+        softcap: 0.0,
+    };
+    let encode_conv = p::EncodeConv {
+        n: 8,
+        taps: 1,
+        before: 0,
+        x_stride: 8,
+        y_stride: 8,
     };
     // A context of two segments.
     let add_position = p::AddPosition {
@@ -465,6 +473,7 @@ fn decode() -> Vec<Command> {
             &[qkv, at(ATTN, 0)],
             encode_attention.words(),
         ),
+        command(Op::EncodeConv, &[NORM, NORM], &[x, t], encode_conv.words()),
         command(
             Op::KvAppend,
             &[],

@@ -124,12 +124,16 @@ impl Engine {
     /// As [`Engine::submit`], with a flag that cancels the request.
     pub(crate) fn submit_cancellable(
         &self,
-        request: Request,
+        mut request: Request,
         cancelled: Arc<AtomicBool>,
     ) -> Result<Stream, Error> {
         if self.model.is_encoder() {
             let origin = self.model.origin().to_string();
             return Err(Error::NoText { origin });
+        }
+        if request.options.adapter.is_none() && !request.media.is_empty() {
+            let own = self.model.adapter_for_sounds();
+            request.options.adapter = own.and_then(|name| self.adapter(name));
         }
         if let Some(adapter) = &request.options.adapter
             && !self.handle.shared.adapters.owns(adapter)

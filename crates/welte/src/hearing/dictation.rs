@@ -11,6 +11,8 @@ pub enum Dictation {
     Qwen3Asr,
     /// Voxtral: a token in place of a question, before it perhaps the language.
     Voxtral,
+    /// Granite Speech: a chat with a question after the sound.
+    GraniteSpeech,
 }
 
 /// What a model has written down.
@@ -52,17 +54,30 @@ impl Dictation {
                 );
                 Ok([before, marks(&after)?])
             }
+            Dictation::GraniteSpeech => {
+                self.takes_no(prompt)?;
+                let before = "<|start_of_role|>user<|end_of_role|>";
+                let after = "can you transcribe the speech into a written format?<|end_of_text|>\n\
+                    <|start_of_role|>assistant<|end_of_role|>";
+                Ok([tokenizer.encode(before, true, true)?, marks(after)?])
+            }
             Dictation::Voxtral => {
-                if prompt.is_some_and(|prompt| !prompt.is_empty()) {
-                    return Err(Error::Speech {
-                        field: "prompt",
-                        problem: "is not supported by this model; it takes none".into(),
-                    });
-                }
+                self.takes_no(prompt)?;
                 let language = language.map(|code| format!("lang:{code}"));
                 let after = format!("[/INST]{}[TRANSCRIBE]", language.unwrap_or_default());
                 Ok([tokenizer.encode("[INST]", true, true)?, marks(&after)?])
             }
+        }
+    }
+
+    /// Refuses a prompt.
+    fn takes_no(self, prompt: Option<&str>) -> Result<(), Error> {
+        match prompt {
+            None | Some("") => Ok(()),
+            Some(_) => Err(Error::Speech {
+                field: "prompt",
+                problem: "is not supported by this model; it takes none".into(),
+            }),
         }
     }
 
@@ -79,12 +94,14 @@ impl Dictation {
         let found = match self {
             Dictation::Voxtral => code.map(str::to_string),
             Dictation::Qwen3Asr => code.filter(|code| OF_QWEN.contains(code)).map(name),
+            Dictation::GraniteSpeech => None,
         };
         found.ok_or_else(|| {
             let shown: String = asked.chars().filter(|c| !c.is_control()).take(40).collect();
             let known = match self {
                 Dictation::Voxtral => "give a code such as en, or an English name".to_string(),
                 Dictation::Qwen3Asr => format!("it knows {}", OF_QWEN.map(name).join(", ")),
+                Dictation::GraniteSpeech => "leave it out: the model hears it".to_string(),
             };
             Error::Speech {
                 field: "language",

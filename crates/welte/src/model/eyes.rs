@@ -104,11 +104,14 @@ impl Found {
         }
     }
 
-    /// Load options with room for images and sounds, if there are eyes or ears.
-    pub(super) fn with_room(&self, options: &LoadOptions) -> LoadOptions {
+    /// Load options with room for images and sounds, if there are eyes or ears, and with the adapter of a directory that is for sounds.
+    pub(super) fn with_room(&self, origin: &str, options: &LoadOptions) -> LoadOptions {
         let mut options = options.clone();
         if (self.path.is_some() || self.ears.is_some()) && options.features == 0 {
             options.features = ROOM;
+        }
+        if self.ears.as_deref() == Some(Path::new(origin)) {
+            options.adapters.extend(crate::hearing::own_adapter(origin));
         }
         options
     }

@@ -133,7 +133,7 @@ pub(super) fn inspect_with_eyes(
 ) -> Result<Inspection, Error> {
     *found = options.images.find(checkpoint.origin());
     found.read(&options.images, checkpoint.as_ref());
-    let wanted = found.with_room(options);
+    let wanted = found.with_room(checkpoint.origin(), options);
     let with = |checkpoint: Arc<dyn Checkpoint>, found: &Found| {
         let mut inspection = inspect(checkpoint.clone(), &wanted)?;
         let (spec, device) = (&inspection.spec, inspection.device.as_ref());
