@@ -881,7 +881,7 @@ fn bad_files_are_refused_by_name() {
         (
             "ultravox",
             key("projector.stack_factor", 8, 4),
-            "norm_pre.weight",
+            "mm.a.mlp.1.weight: is 96 x 384",
         ),
         (
             "qwen3_asr",
