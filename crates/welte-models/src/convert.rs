@@ -5,6 +5,7 @@
 //! original's is an error, so an architecture that cannot be translated yet is refused and never changed.
 
 mod delta;
+mod keys;
 
 use crate::arch::Architecture;
 use crate::draft::DraftNames;
@@ -12,8 +13,8 @@ use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
 use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
-use crate::spec::{Scaling, Scoring};
-use crate::{Error, ModelSpec, NormKind};
+use crate::spec::Scaling;
+use crate::{Error, ModelSpec};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, TensorInfo, Value};
@@ -116,8 +117,8 @@ impl AsGguf {
             return Err(keys.error("model_type", problem));
         };
         let draft = spec.draft(from.as_ref())?.map(|draft| draft.names);
-        let mut metadata = noted(&keys, name);
-        write_spec(&mut metadata, &spec, name);
+        let mut metadata = keys::noted(&keys, name);
+        keys::write_spec(&mut metadata, &spec, name);
         if draft.is_some() {
             // Files count it among the layers.
             let layers = u64::from(spec.layers) + 1;
@@ -338,127 +339,6 @@ fn reordered(tensor: &TensorInfo, row: &[u8], columns: Order, bytes: &mut Vec<u8
     for at in (0..tensor.k).step_by(step) {
         let from = columns.place(at) / step * unit;
         bytes.extend_from_slice(&row[from..from + unit]);
-    }
-}
-
-/// What the reader asked for under the names of both dialects.
-fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {
-    let mut metadata = Metadata::new();
-    for (gguf, hf) in keys.both_names() {
-        if let Some(value @ (Value::U64(_) | Value::I64(_) | Value::F64(_) | Value::Bool(_))) =
-            keys.value(&hf)
-        {
-            metadata.insert(format!("{architecture}.{gguf}"), value.clone());
-        }
-    }
-    metadata
-}
-
-/// Writes the keys whose values configurations spell in another way.
-fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture: &str) {
-    let number = |value: u32| Some(Value::U64(value.into()));
-    let float = |value: f32| Some(Value::F64(value.into()));
-    metadata.insert(
-        "general.architecture".into(),
-        Value::String(architecture.into()),
-    );
-    metadata.insert("general.type".into(), Value::String("model".into()));
-    let mut set = |key: &str, value: Option<Value>| {
-        let key = format!("{architecture}.{key}");
-        match value {
-            Some(value) => metadata.insert(key, value),
-            None => metadata.remove(&key),
-        };
-    };
-    set("block_count", number(spec.layers));
-    set("nextn_predict_layers", None);
-    set("context_length", number(spec.context));
-    set("embedding_length", number(spec.dim));
-    set("vocab_size", number(spec.vocab));
-    set("attention.head_count", number(spec.heads));
-    let each = |one: u32, of: &dyn Fn(crate::LayerShape) -> u32| {
-        if spec.layer_shapes.is_empty() {
-            return number(one);
-        }
-        let list = spec.layer_shapes.iter();
-        Some(Value::Array(
-            list.map(|shape| Value::U64(of(*shape).into())).collect(),
-        ))
-    };
-    set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
-    if spec.latent.is_none() {
-        set(
-            "attention.head_count_kv",
-            each(spec.kv_heads, &|shape| shape.kv_heads),
-        );
-        set("attention.key_length", number(spec.head_dim));
-        set("attention.value_length", number(spec.head_dim));
-    }
-    let epsilon = match spec.norm {
-        NormKind::Rms => "attention.layer_norm_rms_epsilon",
-        NormKind::Layer { .. } => "attention.layer_norm_epsilon",
-    };
-    set(epsilon, float(spec.eps));
-    let window = spec.windows.iter().copied().find(|window| *window > 0);
-    set("attention.sliding_window", window.and_then(number));
-    if let Some(experts) = &spec.experts {
-        set("expert_count", number(experts.count));
-        set("expert_used_count", number(experts.used));
-        set("expert_feed_forward_length", number(experts.ffn));
-        let scoring = match experts.scoring {
-            Scoring::Softmax | Scoring::Mixer => 1,
-            Scoring::Sigmoid => 2,
-        };
-        set("expert_gating_func", number(scoring));
-    }
-    delta::write_spec(spec, &mut set);
-    let rope = &spec.rope;
-    set("rope.dimension_count", number(rope.rot));
-    set("rope.freq_base", float(rope.theta));
-    if let Some(local) = &spec.local_rope {
-        set("rope.freq_base_swa", float(local.theta));
-    }
-    if let Some(sections) = rope.sections {
-        let pairs = sections.pairs.into_iter().chain([0]);
-        let list = pairs.map(|pairs| Value::U64(pairs.into())).collect();
-        set("rope.dimension_sections", Some(Value::Array(list)));
-    }
-    let kind = |name: &str| Some(Value::String(name.into()));
-    match rope.scaling {
-        Scaling::Linear { factor } => {
-            set("rope.scaling.type", kind("linear"));
-            set("rope.scaling.factor", float(factor));
-        }
-        Scaling::Yarn {
-            factor,
-            original,
-            beta_fast,
-            beta_slow,
-            magnitude,
-            ..
-        } => {
-            let plain = rope::yarn_magnitude(factor.into(), 1.0);
-            set("rope.scaling.type", kind("yarn"));
-            set("rope.scaling.factor", float(factor));
-            set("rope.scaling.original_context_length", number(original));
-            set(
-                "rope.scaling.attn_factor",
-                Some(Value::F64(f64::from(magnitude) / plain)),
-            );
-            set("rope.scaling.yarn_beta_fast", float(beta_fast));
-            set("rope.scaling.yarn_beta_slow", float(beta_slow));
-        }
-        Scaling::Long {
-            original,
-            magnitudes,
-        } => {
-            set("rope.scaling.original_context_length", number(original));
-            set("rope.scaling.attn_factor", float(magnitudes[0]));
-        }
-        Scaling::None
-        | Scaling::Llama3 { .. }
-        | Scaling::Proportional { .. }
-        | Scaling::Factors => (),
     }
 }
 

@@ -5,38 +5,8 @@ use super::{AsGguf, Change, Order, Source, Tensors};
 use crate::names::weight;
 use crate::weights::DeltaNames;
 use crate::{Error, LayerKind, ModelSpec};
-use welte_formats::checkpoint::{Checkpoint, Value};
+use welte_formats::checkpoint::Checkpoint;
 use welte_table::Format;
-
-/// Writes their keys.
-pub(super) fn write_spec(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
-    let Some(delta) = &spec.delta else {
-        return;
-    };
-    let number = |value: u32| Some(Value::U64(value.into()));
-    set("ssm.conv_kernel", number(delta.taps));
-    set("ssm.state_size", number(delta.key_dim));
-    set("ssm.group_count", number(delta.key_heads));
-    set("ssm.time_step_rank", number(delta.heads));
-    set("ssm.inner_size", number(delta.values()));
-    if let Some(shared) = spec.experts.and_then(|experts| experts.shared) {
-        set("expert_shared_feed_forward_length", number(shared.ffn));
-    }
-    let attention = |kind: &LayerKind| *kind == LayerKind::Attention;
-    let every = spec.layer_kinds.iter().position(attention);
-    let every = every.map_or(spec.layers, |first| first as u32 + 1);
-    let mut kinds = (1..).zip(&spec.layer_kinds);
-    if kinds.all(|(at, kind)| attention(kind) == u32::is_multiple_of(at, every)) {
-        set("full_attention_interval", number(every));
-    } else {
-        let kinds = spec.layer_kinds.iter();
-        let kinds = kinds.map(|kind| Value::Bool(!attention(kind)));
-        set(
-            "attention.recurrent_layers",
-            Some(Value::Array(kinds.collect())),
-        );
-    }
-}
 
 impl Tensors {
     /// The tensors of such a layer, if this is one.

@@ -1,0 +1,158 @@
+//! The metadata of a translated checkpoint.
+
+use crate::keys::Keys;
+use crate::rope;
+use crate::spec::{Scaling, Scoring};
+use crate::{LayerKind, ModelSpec, NormKind};
+use welte_formats::checkpoint::{Metadata, Value};
+
+/// What the reader asked for under the names of both dialects.
+pub(super) fn noted(keys: &Keys<'_>, architecture: &str) -> Metadata {
+    let mut metadata = Metadata::new();
+    for (gguf, hf) in keys.both_names() {
+        if let Some(value @ (Value::U64(_) | Value::I64(_) | Value::F64(_) | Value::Bool(_))) =
+            keys.value(&hf)
+        {
+            metadata.insert(format!("{architecture}.{gguf}"), value.clone());
+        }
+    }
+    metadata
+}
+
+/// Writes the keys whose values configurations spell in another way.
+pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture: &str) {
+    let number = |value: u32| Some(Value::U64(value.into()));
+    let float = |value: f32| Some(Value::F64(value.into()));
+    metadata.insert(
+        "general.architecture".into(),
+        Value::String(architecture.into()),
+    );
+    metadata.insert("general.type".into(), Value::String("model".into()));
+    let mut set = |key: &str, value: Option<Value>| {
+        let key = format!("{architecture}.{key}");
+        match value {
+            Some(value) => metadata.insert(key, value),
+            None => metadata.remove(&key),
+        };
+    };
+    set("block_count", number(spec.layers));
+    set("nextn_predict_layers", None);
+    set("context_length", number(spec.context));
+    set("embedding_length", number(spec.dim));
+    set("vocab_size", number(spec.vocab));
+    set("attention.head_count", number(spec.heads));
+    let each = |one: u32, of: &dyn Fn(crate::LayerShape) -> u32| {
+        if spec.layer_shapes.is_empty() {
+            return number(one);
+        }
+        let list = spec.layer_shapes.iter();
+        Some(Value::Array(
+            list.map(|shape| Value::U64(of(*shape).into())).collect(),
+        ))
+    };
+    set("feed_forward_length", each(spec.ffn, &|shape| shape.ffn));
+    if spec.latent.is_none() {
+        set(
+            "attention.head_count_kv",
+            each(spec.kv_heads, &|shape| shape.kv_heads),
+        );
+        set("attention.key_length", number(spec.head_dim));
+        set("attention.value_length", number(spec.head_dim));
+    }
+    let epsilon = match spec.norm {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer { .. } => "attention.layer_norm_epsilon",
+    };
+    set(epsilon, float(spec.eps));
+    let window = spec.windows.iter().copied().find(|window| *window > 0);
+    set("attention.sliding_window", window.and_then(number));
+    if let Some(experts) = &spec.experts {
+        set("expert_count", number(experts.count));
+        set("expert_used_count", number(experts.used));
+        set("expert_feed_forward_length", number(experts.ffn));
+        let scoring = match experts.scoring {
+            Scoring::Softmax | Scoring::Mixer => 1,
+            Scoring::Sigmoid => 2,
+        };
+        set("expert_gating_func", number(scoring));
+    }
+    write_delta(spec, &mut set);
+    let rope = &spec.rope;
+    set("rope.dimension_count", number(rope.rot));
+    set("rope.freq_base", float(rope.theta));
+    if let Some(local) = &spec.local_rope {
+        set("rope.freq_base_swa", float(local.theta));
+    }
+    if let Some(sections) = rope.sections {
+        let pairs = sections.pairs.into_iter().chain([0]);
+        let list = pairs.map(|pairs| Value::U64(pairs.into())).collect();
+        set("rope.dimension_sections", Some(Value::Array(list)));
+    }
+    let kind = |name: &str| Some(Value::String(name.into()));
+    match rope.scaling {
+        Scaling::Linear { factor } => {
+            set("rope.scaling.type", kind("linear"));
+            set("rope.scaling.factor", float(factor));
+        }
+        Scaling::Yarn {
+            factor,
+            original,
+            beta_fast,
+            beta_slow,
+            magnitude,
+            ..
+        } => {
+            let plain = rope::yarn_magnitude(factor.into(), 1.0);
+            set("rope.scaling.type", kind("yarn"));
+            set("rope.scaling.factor", float(factor));
+            set("rope.scaling.original_context_length", number(original));
+            set(
+                "rope.scaling.attn_factor",
+                Some(Value::F64(f64::from(magnitude) / plain)),
+            );
+            set("rope.scaling.yarn_beta_fast", float(beta_fast));
+            set("rope.scaling.yarn_beta_slow", float(beta_slow));
+        }
+        Scaling::Long {
+            original,
+            magnitudes,
+        } => {
+            set("rope.scaling.original_context_length", number(original));
+            set("rope.scaling.attn_factor", float(magnitudes[0]));
+        }
+        Scaling::None
+        | Scaling::Llama3 { .. }
+        | Scaling::Proportional { .. }
+        | Scaling::Factors => (),
+    }
+}
+
+/// Writes the keys of layers with the gated delta rule.
+fn write_delta(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
+    let Some(delta) = &spec.delta else {
+        return;
+    };
+    let number = |value: u32| Some(Value::U64(value.into()));
+    set("ssm.conv_kernel", number(delta.taps));
+    set("ssm.state_size", number(delta.key_dim));
+    set("ssm.group_count", number(delta.key_heads));
+    set("ssm.time_step_rank", number(delta.heads));
+    set("ssm.inner_size", number(delta.values()));
+    if let Some(shared) = spec.experts.and_then(|experts| experts.shared) {
+        set("expert_shared_feed_forward_length", number(shared.ffn));
+    }
+    let attention = |kind: &LayerKind| *kind == LayerKind::Attention;
+    let every = spec.layer_kinds.iter().position(attention);
+    let every = every.map_or(spec.layers, |first| first as u32 + 1);
+    let mut kinds = (1..).zip(&spec.layer_kinds);
+    if kinds.all(|(at, kind)| attention(kind) == u32::is_multiple_of(at, every)) {
+        set("full_attention_interval", number(every));
+    } else {
+        let kinds = spec.layer_kinds.iter();
+        let kinds = kinds.map(|kind| Value::Bool(!attention(kind)));
+        set(
+            "attention.recurrent_layers",
+            Some(Value::Array(kinds.collect())),
+        );
+    }
+}
