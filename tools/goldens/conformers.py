@@ -178,6 +178,8 @@ def logits(model, shown, random, token, most):
 
     inputs = {key: join(key) for key in shown[0][1]}
     found = model(input_ids=torch.tensor([tokens]), **inputs).logits[0, -KEPT:].float().numpy()
+    # transformers 5.24 has its own head here, which forgets the divisor that the language model alone has.
+    found = found / getattr(model.config.text_config, "logits_scaling", 1.0)
     assert np.isfinite(found).all() and found.std() > 0.8, found.std()
     return parts, found
 

@@ -51,7 +51,7 @@ fn spectrograms_of_conformers_agree_with_transformers() {
     for (name, recipe, bins, frames) in [
         ("gemma3n", Recipe::Gemma3n, 16, 10),
         ("gemma4", Recipe::Gemma4, 16, 12),
-        ("granite_speech", Recipe::GraniteSpeech, 16, 12),
+        ("granite_speech", Recipe::GraniteSpeech, 16, 13),
     ] {
         let path = format!("{}/tests/data/{name}.f32", env!("CARGO_MANIFEST_DIR"));
         let bytes = std::fs::read(&path).expect("the features");
@@ -59,10 +59,11 @@ fn spectrograms_of_conformers_agree_with_transformers() {
         let want = each.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let want: Vec<f32> = want.collect();
         let found = LogMel::new(recipe, bins).spectrogram(&sound(2000));
+        assert_eq!(found.frames(), frames, "{name}");
+        // Granite Speech has no use for a frame without a neighbour.
         assert_eq!(
-            (found.frames(), found.values.len()),
-            (frames, want.len()),
-            "{name}"
+            frames - want.len() / bins,
+            frames % 2 * usize::from(name == "granite_speech")
         );
         let off = found.values.iter().zip(&want).map(|(a, b)| (a - b).abs());
         let worst = off.fold(0.0, f32::max);

@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use welte_table::Format;
 
 const CONFIG: &str = "config.json";
+/// Ends of names of tensors that nothing reads: the numbers from 0 on in old BERTs, and how long a batch norm was trained.
+const UNREAD: [&str; 2] = ["embeddings.position_ids", "batch_norm.num_batches_tracked"];
 
 /// An open directory.
 #[derive(Debug)]
@@ -131,8 +133,7 @@ impl Directory {
             }
             _ => {}
         }
-        // Old exporters of BERT store the numbers from 0 on.
-        if tensor.name.ends_with("embeddings.position_ids") {
+        if UNREAD.iter().any(|end| tensor.name.ends_with(end)) {
             return Ok(Vec::new());
         }
         // Which tokens a draft head knows is said twice.

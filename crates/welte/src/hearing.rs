@@ -320,7 +320,7 @@ impl Hearing {
                     None if self.spec.granite.is_some() => self.granite_features(heard),
                     None => Pieces::after(heard as u32, 2) as usize,
                 };
-                if features == 0 {
+                if heard == 0 || features == 0 {
                     return Err(short());
                 }
                 return Ok(Sound {

@@ -190,7 +190,8 @@ fn check_logits_with(name: &str, model: &Path, ears: (&Path, &Value), devices: &
             .load(plan, &*checkpoint, &mut |_| ())
             .expect("the model");
         let mut context = loaded.context().expect("a context");
-        let bytes: Vec<u8> = features.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let scaled = features.iter().map(|v| v * spec.feature_scale());
+        let bytes: Vec<u8> = scaled.flat_map(f32::to_ne_bytes).collect();
         context
             .write_bytes(program.features, 0, &bytes)
             .expect("features");
