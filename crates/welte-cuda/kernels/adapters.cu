@@ -162,7 +162,7 @@ __device__ __forceinline__ float sum_each(float v[32]) {
     return v[0];
 }
 
-// h = scale * A x. Block (share of a window, RANKS values of a part of h). The warps share k.
+// h = scale * A x. Block (share of a window, every n-th tile of RANKS values of a part of h). The warps share k.
 extern "C" __global__ void __launch_bounds__(256, 2) adapt_down(const __grid_constant__ AdapterArgs a) {
     __shared__ Window w;
     __shared__ float sums[8][32];
@@ -170,9 +170,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) adapt_down(const __grid_con
     grid_wait();
     const u32 live = live_rows(a), first = blockIdx.x / (WINDOW / SHARE) * WINDOW;
     if (first >= live) return;
-    const u32 tiles = (a.rank + RANKS - 1) / RANKS, part = blockIdx.y / tiles, low = blockIdx.y % tiles * RANKS;
-    float *const h = a.y + part * a.rank + low;
-    for_teams(a, w, first, live, [&](const Team &team) {
+    const u32 tiles = (a.rank + RANKS - 1) / RANKS;
+    auto multiply = [&](const Team &team, u32 part, u32 low, float *h) {
         const Set set = ((const Set *)team.place)[part];
         const u32 ranks = min(set.rank - min(set.rank, low), RANKS);
         const __half *m = (const __half *)(team.place + a.a_at) + ((u64)part * a.rank + low) * a.k;
@@ -205,11 +204,19 @@ extern "C" __global__ void __launch_bounds__(256, 2) adapt_down(const __grid_con
             h[(u64)(first + nth) * a.y_stride + i] = i < ranks ? sum * (w.scales[nth] * set.scale) : 0.0f;
         }
         __syncthreads();
+    };
+    for_teams(a, w, first, live, [&](const Team &team) {
+        for (u32 tile = blockIdx.y; tile < a.parts * tiles; tile += gridDim.y) {
+            const u32 part = tile / tiles, low = tile % tiles * RANKS;
+            multiply(team, part, low, a.y + part * a.rank + low);
+        }
     });
     // Rows without an adapter.
-    const u32 row = threadIdx.x / RANKS, i = threadIdx.x % RANKS;
-    const bool mine = blockIdx.x % (WINDOW / SHARE) == 0 && first + row < live && low + i < a.rank;
-    if (mine && w.places[row] == NO_ADAPTER) h[(u64)(first + row) * a.y_stride + i] = 0.0f;
+    if (blockIdx.x % (WINDOW / SHARE) != 0 || blockIdx.y != 0) return;
+    for (u32 row = 0; row < min(live - first, WINDOW); row++) {
+        if (w.places[row] != NO_ADAPTER) continue;
+        for (u32 i = threadIdx.x; i < a.parts * a.rank; i += 256) a.y[(u64)(first + row) * a.y_stride + i] = 0.0f;
+    }
 }
 
 // h = scale * A[token]. Block (row).
@@ -232,16 +239,15 @@ extern "C" __global__ void __launch_bounds__(256) adapt_lookup(const __grid_cons
     }
 }
 
-// y += B h. Block (share of a window, 256 outputs): a thread for each output.
+// y += B h. Block (share of a window, every n-th 256 outputs): a thread for each output.
 extern "C" __global__ void __launch_bounds__(256, 4) adapt_up(const __grid_constant__ AdapterArgs a) {
     __shared__ Window w;
     grid_release();
     grid_wait();
-    const u32 live = live_rows(a), first = blockIdx.x / (WINDOW / SHARE) * WINDOW, j = blockIdx.y * 256 + threadIdx.x;
+    const u32 live = live_rows(a), first = blockIdx.x / (WINDOW / SHARE) * WINDOW;
     if (first >= live) return;
-    const u32 part = a.part_of && j < a.n ? (u32)a.part_of[j] : 0;
-    for_teams(a, w, first, live, [&](const Team &team) {
-        const u32 rank = j < a.n ? ((const Set *)team.place)[part].rank : 0;
+    auto add = [&](const Team &team, u32 j) {
+        const u32 part = a.part_of ? (u32)a.part_of[j] : 0, rank = ((const Set *)team.place)[part].rank;
         const __half *m = (const __half *)(team.place + a.b_at) + (u64)j * a.rank;
         const float *h = a.x + (u64)first * a.x_stride + part * a.rank;
         float sum[TEAM];
@@ -263,6 +269,9 @@ extern "C" __global__ void __launch_bounds__(256, 4) adapt_up(const __grid_const
         for (u32 r = 0; r < TEAM; r++) {
             if (rank && r < team.count) a.y[(u64)(first + team.nth[r]) * a.y_stride + j] += sum[r];
         }
+    };
+    for_teams(a, w, first, live, [&](const Team &team) {
+        for (u32 j = blockIdx.y * 256 + threadIdx.x; j < a.n; j += gridDim.y * 256) add(team, j);
     });
 }
 

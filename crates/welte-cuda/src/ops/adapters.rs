@@ -11,6 +11,10 @@ const THREADS: u32 = 256;
 /// Values of h per block of `adapt_down`, and rows for which there is a block (`RANKS` and `SHARE` of `adapters.cu`).
 const RANKS: u32 = 4;
 const SHARE: u32 = 4;
+/// From this number of rows on a block has several tiles: finding its rows costs more than one.
+const MANY_ROWS: u32 = 512;
+/// Tiles of `adapt_down` and stretches of `adapt_up` that a block has then.
+const TILES: u32 = 4;
 /// Values of h per block of `adapt_experts_down`.
 const EXPERT_RANKS: u32 = 8;
 
@@ -99,6 +103,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let parts = || cx.vector(command.weights[0]);
     let sets = |tile: u32| bank.parts * bank.rank.div_ceil(tile);
     let stretches = bank.n.div_ceil(THREADS);
+    let each = if rows >= MANY_ROWS { TILES } else { 1 };
     let (function, per, blocks, a) = match command.op {
         Op::AdaptDown => {
             let p = params::AdaptDown::of(&command.params);
@@ -108,7 +113,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 wide: wide_down(p.x_stride),
                 ..common
             };
-            ("adapt_down", SHARE, [sets(RANKS), 1], a)
+            ("adapt_down", SHARE, [sets(RANKS).div_ceil(each), 1], a)
         }
         Op::AdaptLookup => {
             let p = params::AdaptLookup::of(&command.params);
@@ -130,7 +135,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 wide: wide_up(p.h_stride),
                 ..common
             };
-            ("adapt_up", SHARE, [stretches, 1], a)
+            ("adapt_up", SHARE, [stretches.div_ceil(each), 1], a)
         }
         Op::AdaptExpertsDown => {
             let p = params::AdaptExpertsDown::of(&command.params);
@@ -147,18 +152,18 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         }
         Op::AdaptExpertsUp => {
             let p = params::AdaptExpertsUp::of(&command.params);
-            let each = u32::from(p.sum == 0);
+            let own = u32::from(p.sum == 0);
             let a = AdapterArgs {
                 part_of: parts(),
                 x_stride: p.h_stride,
                 y_stride: p.y_stride,
                 choice_stride: p.choice_stride,
                 used: p.used,
-                each,
+                each: own,
                 wide: wide_up(p.h_stride),
                 ..common
             };
-            let experts = if each == 1 { p.used } else { 1 };
+            let experts = if own == 1 { p.used } else { 1 };
             ("adapt_experts_up", 1, [stretches, experts], a)
         }
         _ => return Err(missing()),

@@ -11,8 +11,6 @@ pub(crate) struct Cooperative {
     pub(crate) square: u32,
     /// Invocations of a subgroup.
     pub(crate) subgroup: u32,
-    /// Bytes of workgroup memory.
-    pub(crate) memory: u32,
 }
 
 impl Cooperative {
@@ -27,12 +25,11 @@ impl Cooperative {
         let found = Cooperative {
             square: square(&adapter.cooperative_matrix_properties())?,
             subgroup: info.subgroup_min_size,
-            memory: limits.max_compute_workgroup_storage_size,
         };
         let fits = info.subgroup_min_size == info.subgroup_max_size
             && (8..=64).contains(&found.subgroup)
             && Tile::LARGE.invocations(found) <= limits.max_compute_invocations_per_workgroup
-            && Tile::SHALLOW.bytes(found) <= found.memory
+            && Tile::LARGE.bytes(found) <= limits.max_compute_workgroup_storage_size
             && adapter.features().contains(Cooperative::FEATURES);
         fits.then_some(found)
     }
@@ -61,47 +58,32 @@ pub(crate) struct Tile {
     subgroups: [u32; 2],
     /// Rows and outputs of a subgroup.
     each: [u32; 2],
-    /// Elements of k that lie in workgroup memory at a time.
-    slice: u32,
 }
 
-/// The most elements of a slice.
-const LONGEST: u32 = 64;
+/// Elements of k that lie in workgroup memory at a time.
+const SLICE: u32 = 32;
 
 /// The fewest workgroups of large tiles that occupy a GPU.
-const MANY: u32 = 64;
+const MANY: u32 = 256;
 
 impl Tile {
-    /// On an H200 slices of 64 elements are 1.5 times as fast as those of 32.
     const LARGE: Tile = Tile {
         subgroups: [2, 4],
         each: [64, 32],
-        slice: LONGEST,
-    };
-    /// Where workgroup memory is smaller.
-    const SHALLOW: Tile = Tile {
-        slice: 32,
-        ..Tile::LARGE
     };
     const SMALL: Tile = Tile {
         subgroups: [2, 2],
         each: [32, 32],
-        slice: 32,
     };
     /// For software, whose subgroups are small. Compiling a kernel takes long there, so it has few squares.
     const SMALLEST: Tile = Tile {
         subgroups: [2, 2],
         each: [8, 16],
-        slice: 32,
     };
 
     /// For a number of rows and outputs.
     pub(crate) fn of(on: Cooperative, rows: u32, outputs: u32) -> Tile {
-        let large = if Tile::LARGE.bytes(on) <= on.memory {
-            Tile::LARGE
-        } else {
-            Tile::SHALLOW
-        };
+        let large = Tile::LARGE;
         let groups = rows.div_ceil(large.rows()) * outputs.div_ceil(large.outputs());
         match on.subgroup {
             ..16 => Tile::SMALLEST,
@@ -124,7 +106,7 @@ impl Tile {
 
     /// Workgroup memory.
     fn bytes(&self, on: Cooperative) -> u32 {
-        let slices = (self.rows() + self.outputs()) * (self.slice + 8) * 2;
+        let slices = (self.rows() + self.outputs()) * (SLICE + 8) * 2;
         slices + self.subgroups[0] * self.subgroups[1] * on.square * on.square * 4
     }
 
@@ -139,12 +121,11 @@ impl Tile {
         let Tile {
             subgroups: [down, across],
             each: [rows, outputs],
-            slice,
         } = *self;
         let (square, size) = (on.square, self.invocations(on));
         let (tall, wide) = (rows / square, outputs / square);
         let name = format!(
-            "matmul_cooperative of {size}, {down} x {across} subgroups, {tall} x {wide} squares of {square}, slices of {slice}"
+            "matmul_cooperative of {size}, {down} x {across} subgroups, {tall} x {wide} squares of {square}"
         );
         let pieces = [
             shader!("power"),
@@ -157,7 +138,7 @@ impl Tile {
         }
         let numbers = [
             ("SQUARE", square),
-            ("SLICE", slice),
+            ("SLICE", SLICE),
             ("DOWN", down),
             ("ACROSS", across),
             ("TALL", tall),
@@ -176,9 +157,9 @@ impl Tile {
             head += &format!("alias {name} = coop_mat{square}x{square}<{of}>;\n");
         }
         kernel.constants = head + &kernel.constants;
-        let units = |rows: u32| rows * (slice / 8) / size;
+        let units = |rows: u32| rows * (SLICE / 8) / size;
         kernel.loops = vec![
-            ("s", slice / square),
+            ("s", SLICE / square),
             ("r", tall),
             ("c", wide),
             ("i", units(self.rows())),
@@ -191,7 +172,7 @@ impl Tile {
 
 /// Words of a row of `k` values that `round_rows` makes.
 pub(crate) fn rounded_words(k: u32) -> u32 {
-    k.next_multiple_of(LONGEST) / 2 + 4
+    k.next_multiple_of(SLICE) / 2 + 4
 }
 
 /// Rounds rows of `k` values to F16 in the order of a format's units, after their norm if `normed`.
@@ -224,18 +205,12 @@ pub(crate) fn every(format: Format) -> (Vec<Kernel>, Vec<Kernel>) {
     ];
     let sizes = [
         (Tile::LARGE, 16, 32),
-        (Tile::SHALLOW, 16, 32),
         (Tile::SMALL, 16, 32),
         (Tile::SMALLEST, 8, 8),
     ];
     let products = sizes.map(|(tile, square, subgroup)| {
         let aligned = tile != Tile::SMALL;
-        let on = Cooperative {
-            square,
-            subgroup,
-            memory: 48 << 10,
-        };
-        tile.kernel(on, format, aligned, !aligned)
+        tile.kernel(Cooperative { square, subgroup }, format, aligned, !aligned)
     });
     (plain, products.into())
 }
@@ -268,7 +243,6 @@ mod tests {
     fn every_invocation_carries_as_much() {
         for (tile, subgroups) in [
             (Tile::LARGE, &[16, 32, 64][..]),
-            (Tile::SHALLOW, &[16, 32, 64]),
             (Tile::SMALL, &[16, 32, 64]),
             (Tile::SMALLEST, &[8]),
         ] {
@@ -276,19 +250,11 @@ mod tests {
                 let on = Cooperative {
                     square: 16,
                     subgroup,
-                    memory: 48 << 10,
                 };
                 let size = tile.invocations(on);
-                assert!(
-                    (tile.rows() * tile.slice / 8).is_multiple_of(size),
-                    "{size}"
-                );
-                assert!(
-                    (tile.outputs() * tile.slice / 8).is_multiple_of(size),
-                    "{size}"
-                );
-                let room = if tile == Tile::LARGE { 48 } else { 32 };
-                assert!(tile.bytes(on) <= room << 10, "{}", tile.bytes(on));
+                assert!((tile.rows() * SLICE / 8).is_multiple_of(size), "{size}");
+                assert!((tile.outputs() * SLICE / 8).is_multiple_of(size), "{size}");
+                assert!(tile.bytes(on) <= 32 << 10, "{}", tile.bytes(on));
             }
         }
     }
