@@ -201,7 +201,7 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
     let (eyes, ears) = (with("vision/", EYES), with("hearing/", EARS));
     assert_eq!(
         (eyes.len(), ears.len()),
-        (33, 3),
+        (33, 6),
         "models with eyes and ears"
     );
     let found = names.into_iter().chain(eyes).chain(ears).map(open);
