@@ -1,11 +1,14 @@
 //! Checks that a program is sound: operands in range, shapes consistent, every row inside its buffer.
 
+mod weights;
+
 use crate::access::apart;
 use crate::{
     Access, Bank, Block, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format,
     NO_BUFFER, NO_WEIGHT, Op, Pass, PassKind, Program, Sections, Source, Usage, WeightSpec,
     accesses, cost, params as p,
 };
+use weights::{ensure, finite, matrix, optional_vector, shape, vector, weight};
 
 /// The most ranks of a program.
 pub const MOST_RANKS: u32 = 64;
@@ -138,10 +141,6 @@ fn check_features(program: &Program) -> Result<(), String> {
     ensure(whole && features.class != Class::Tables, || {
         "the buffer of features must hold whole features".into()
     })
-}
-
-fn ensure(ok: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
-    if ok { Ok(()) } else { Err(problem()) }
 }
 
 fn buffer(program: &Program, id: u32) -> Option<&crate::BufferSpec> {
@@ -490,10 +489,6 @@ fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Resul
         })?;
     }
     Ok(())
-}
-
-fn weight<'a>(program: &'a Program, c: &Command, i: usize) -> Option<&'a WeightSpec> {
-    program.weights.get(*c.weights.get(i)? as usize)
 }
 
 fn check_params(program: &Program, c: &Command) -> Result<(), String> {
@@ -872,12 +867,6 @@ fn recurrent_cache(
     }
 }
 
-fn finite(values: &[f32]) -> Result<(), String> {
-    ensure(values.iter().all(|v| v.is_finite()), || {
-        "a parameter is not finite".into()
-    })
-}
-
 /// The most streams of AltUp. Devices keep a value of each in registers.
 const MOST_STREAMS: u32 = 8;
 
@@ -920,38 +909,6 @@ fn experts(experts: u32, used: u32) -> Result<(), String> {
 
 fn act(act: u32) -> Result<(), String> {
     ensure(act <= 3, || format!("activation {act} is unknown"))
-}
-
-fn shape(w: &WeightSpec, n: u32, k: u32) -> Result<(), String> {
-    ensure((w.n, w.k) == (n, k), || {
-        format!(
-            "weight '{}' is {} x {}, the command wants {n} x {k}",
-            w.name, w.n, w.k
-        )
-    })
-}
-
-fn matrix(program: &Program, c: &Command, n: u32, k: u32) -> Result<(), String> {
-    let w = weight(program, c, 0).ok_or("no matrix")?;
-    ensure(matches!(w.usage, Usage::Matrix | Usage::Both), || {
-        format!("weight '{}' is not a matrix", w.name)
-    })?;
-    shape(w, n, k)
-}
-
-fn vector(program: &Program, c: &Command, i: usize, k: u32) -> Result<(), String> {
-    let w = weight(program, c, i).ok_or("no vector")?;
-    ensure(w.usage == Usage::Vector, || {
-        format!("weight '{}' is not a vector", w.name)
-    })?;
-    shape(w, 1, k)
-}
-
-fn optional_vector(program: &Program, c: &Command, i: usize, k: u32) -> Result<(), String> {
-    match c.weights[i] {
-        NO_WEIGHT => Ok(()),
-        _ => vector(program, c, i, k),
-    }
 }
 
 fn rope(

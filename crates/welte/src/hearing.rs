@@ -7,6 +7,7 @@ mod conformer;
 mod convolutions;
 mod dictation;
 mod granite;
+mod recipe;
 
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
@@ -14,8 +15,8 @@ use crate::speech::read_frames;
 use crate::text::read_text;
 use crate::vision::{Budget, fits, place};
 use crate::{AdapterSource, Error, Features, VisionOptions};
-use conformer::recipe;
 pub use dictation::{Dictated, Dictation};
+use recipe::recipe;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -115,7 +116,7 @@ impl Hearing {
         };
         match recipe(spec.family) {
             None => check_processor(&spec, Path::new(source))?,
-            Some(recipe) => conformer::check(recipe, spec.mels, Path::new(source))?,
+            Some(recipe) => recipe::check(recipe, spec.mels, Path::new(source))?,
         }
         Hearing::of(spec, &*checkpoint, options).map(Some)
     }
