@@ -1,7 +1,6 @@
 //! Reads what an `mmproj` file's encoder of sound is.
 
-use super::read::{MOST_CHANNELS, MOST_GROUP, WINDOWS};
-use super::{HearingFamily, HearingSpec, Pieces};
+use super::{HearingFamily, HearingSpec, MOST_CHANNELS, MOST_GROUP, Pieces, WINDOWS};
 use crate::Error;
 use crate::keys::Keys;
 use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};

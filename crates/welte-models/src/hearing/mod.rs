@@ -16,6 +16,11 @@ pub use read::{hearing_spec, unknown_hearing};
 
 use crate::speech::SpeechLayers;
 
+/// Windows of Qwen3-ASR in a step: about half a minute.
+const WINDOWS: u32 = 4;
+const MOST_CHANNELS: u32 = 1 << 12;
+const MOST_GROUP: u32 = 16;
+
 /// The family of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HearingFamily {

@@ -1,7 +1,7 @@
 //! Reads what a checkpoint's encoder of sound is.
 
 use super::gguf;
-use super::{HearingFamily, HearingSpec, Pieces};
+use super::{HearingFamily, HearingSpec, MOST_CHANNELS, MOST_GROUP, Pieces, WINDOWS};
 use crate::Error;
 use crate::keys::Keys;
 use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
@@ -9,11 +9,7 @@ use crate::speech::{MOST_DIM, MOST_MELS, MOST_POSITIONS, SpeechLayers};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Dialect;
 
-/// Windows of Qwen3-ASR in a step: about half a minute.
-pub(super) const WINDOWS: u32 = 4;
 const MOST_FRAMES: u32 = 1 << 12;
-pub(super) const MOST_CHANNELS: u32 = 1 << 12;
-pub(super) const MOST_GROUP: u32 = 16;
 
 /// The encoder of sound of a Hugging Face directory, or of an `mmproj` file; `None` if it has none, or one of an unknown family.
 pub fn hearing_spec(checkpoint: &dyn Checkpoint) -> Result<Option<HearingSpec>, Error> {
