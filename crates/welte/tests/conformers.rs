@@ -274,7 +274,10 @@ fn configurations_that_are_not_supported_name_their_key() {
     ] {
         let golden = welte_goldens::Golden::new(&format!("hearing/{name}/hf"));
         changed(golden.path(), key, value);
-        let error = welte::hears(golden.path().to_str().expect("a path"));
+        let error = welte::hears(
+            golden.path().to_str().expect("a path"),
+            &welte::Images::Beside,
+        );
         let error = error.expect_err(key).to_string();
         let last = key.rsplit('.').next().expect("a name");
         assert!(error.contains(said), "{key}: {error}");

@@ -1,6 +1,6 @@
 //! What the weights and numbers of a command must be.
 
-use crate::{Command, Program, WeightSpec};
+use crate::{Command, NO_WEIGHT, Program, Usage, WeightSpec};
 
 pub(super) fn ensure(ok: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
     if ok { Ok(()) } else { Err(problem()) }
