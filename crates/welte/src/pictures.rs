@@ -579,7 +579,7 @@ impl Sense {
 
     /// The tokens of a text around features. What begins and ends a sound is a token, or missing in the vocabulary.
     fn text(&self, text: &str) -> Result<Vec<u32>, Error> {
-        if self.encoder.what() == "sounds" && self.tokenizer.id_of(text).is_none() {
+        if self.encoder.what() == "sounds" && self.tokenizer.id_of(text.trim()).is_none() {
             return Ok(Vec::new());
         }
         Ok(self.tokenizer.encode(text, false, true)?)
