@@ -536,7 +536,8 @@ fn draft_layers_of_recurrent_models_are_written() {
 }
 
 fn are_written(architecture: &str) {
-    let target = &super::best_cpu()[0];
+    // Rounded activations may choose other experts than rounded weights do: the same arithmetic on every machine.
+    let target = &super::cpu()[0];
     let folder = tempfile::tempdir().expect("a folder");
     for golden in goldens_in(&["drafts.json"], |of, _| of == architecture) {
         let file = welte_goldens::Golden::new(&golden.path);
