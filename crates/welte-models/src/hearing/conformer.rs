@@ -1,6 +1,6 @@
 //! The conformers of Gemma 3n and Gemma 4: what a checkpoint's is, and what the host needs to know of it.
 
-use super::{HearingFamily, HearingSpec, Pieces};
+use super::{HearingFamily, HearingSpec, MOST_CHANNELS, MOST_GROUP, Pieces};
 use crate::Error;
 use crate::keys::Keys;
 use crate::names::weight;
@@ -13,10 +13,8 @@ use welte_formats::checkpoint::Value;
 
 /// States of the longest sound, which lasts 30 s.
 const STATES: u32 = 750;
-const MOST_CHANNELS: u32 = 1 << 12;
 const MOST_TAPS: u32 = 64;
 const MOST_SEEN: u32 = 64;
-const MOST_GROUP: u32 = 16;
 /// Limits of values from here on change nothing.
 const NO_LIMIT: f64 = 1e6;
 

@@ -1,10 +1,11 @@
 //! The two programs of the conformers of Gemma 3n and Gemma 4.
 //!
 //! The first one makes the places after two convolutions over time and pitch; the host lays those of a time side by side. The second one
-//! is the conformer. Scores know distances without an op of their own: a function of a distance below `seen` is a sum of waves of that
-//! period, and a wave of a distance is a product of two vectors that turn with the rows' positions. So a head's queries get some values
-//! more, which are linear in the query, and its keys as many constant ones; `rope` turns both by the second axis, which is the position
-//! modulo `seen`.
+//! is the conformer.
+//!
+//! Scores know distances without an op of their own. A function of a distance below `seen` is a sum of waves with period `seen`. Each wave
+//! is the product of two vectors that turn with the positions of the two rows. So a head's queries get more values, which are linear in
+//! the query, and its keys as many constant ones. `rope` turns both by the second axis: the position modulo `seen`.
 
 use super::conformer::Conformer;
 use super::{HearingFamily, HearingSpec, Pieces};
