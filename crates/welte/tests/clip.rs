@@ -5,11 +5,11 @@ use std::path::Path;
 use welte::{Error, Image, ImageSource, Images, LoadOptions, Model};
 use welte_goldens::Golden;
 
-/// A device, and the furthest that a value of a text's vector, and of a picture's, may be off, as a part of the largest one. Texts and
-/// pictures have different bounds since only encoders of pictures round activations for weights in BF16 on the CPU.
+/// A device, and the furthest that a value of a text's vector, and of a picture's, may be off, as a part of the largest one. The CPU
+/// rounds activations for weights in BF16: those of pictures on every processor, those of texts where it has the instructions for it.
 type Tolerance = (&'static str, f32, f32);
 
-const TOLERANCES: [Tolerance; 2] = [("reference", 2e-4, 2e-4), ("cpu", 2e-4, 3e-2)];
+const TOLERANCES: [Tolerance; 2] = [("reference", 2e-4, 2e-4), ("cpu", 3e-2, 3e-2)];
 const CUDA: [Tolerance; 1] = [("cuda", 2e-2, 5e-2)];
 const GPU: [Tolerance; 1] = [("gpu", 1e-3, 1e-3)];
 
