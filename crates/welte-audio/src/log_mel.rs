@@ -1,10 +1,7 @@
 //! The spectrograms that conformers read: as Whisper's, but each family frames, filters and cuts off in its own way.
 
 use crate::RATE;
-use crate::mel::{HOP, Spectrogram, mirrored};
-use realfft::{RealFftPlanner, RealToComplex};
-use std::f64::consts::PI;
-use std::sync::Arc;
+use crate::mel::{self, Bands, HOP, Spectrogram, hann, mirrored};
 
 /// How a family makes its spectrograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +12,9 @@ pub enum Recipe {
     Gemma4,
     /// Granite Speech: frames of 25 ms around their place; the power, and nothing far below the largest one.
     GraniteSpeech,
+    /// LFM2-Audio: frames of 25 ms around their place, with more of their high tones; what is added to the power is 2^-24. The values of a band
+    /// have mean 0 and variance 1 over all frames but the last one, which is zero.
+    FastConformer,
 }
 
 impl Recipe {
@@ -23,7 +23,7 @@ impl Recipe {
         match self {
             Recipe::Gemma3n => 512,
             Recipe::Gemma4 => 320,
-            Recipe::GraniteSpeech => 400,
+            Recipe::GraniteSpeech | Recipe::FastConformer => 400,
         }
     }
 
@@ -31,7 +31,7 @@ impl Recipe {
     pub fn transform(self) -> usize {
         match self {
             Recipe::Gemma3n => 1024,
-            Recipe::Gemma4 | Recipe::GraniteSpeech => 512,
+            Recipe::Gemma4 | Recipe::GraniteSpeech | Recipe::FastConformer => 512,
         }
     }
 
@@ -39,24 +39,25 @@ impl Recipe {
     pub fn band(self) -> [f64; 2] {
         match self {
             Recipe::Gemma3n => [125.0, 7600.0],
-            Recipe::Gemma4 | Recipe::GraniteSpeech => [0.0, 8000.0],
+            Recipe::Gemma4 | Recipe::GraniteSpeech | Recipe::FastConformer => [0.0, 8000.0],
         }
     }
 
     /// The part of a sample that is subtracted from the next one.
     pub fn preemphasis(self) -> f64 {
         match self {
-            Recipe::Gemma3n => 0.97,
+            Recipe::Gemma3n | Recipe::FastConformer => 0.97,
             Recipe::Gemma4 | Recipe::GraniteSpeech => 0.0,
         }
     }
 
-    /// The least amplitude, what is added to amplitudes, or the least power.
+    /// The least amplitude, what is added to amplitudes, the least power, or what is added to the power.
     pub fn floor(self) -> f64 {
         match self {
             Recipe::Gemma3n => 1e-5,
             Recipe::Gemma4 => 1e-3,
             Recipe::GraniteSpeech => 1e-10,
+            Recipe::FastConformer => 1.0 / f64::from(1 << 24),
         }
     }
 
@@ -74,6 +75,8 @@ impl Recipe {
                 (samples + lead + HOP).saturating_sub(self.frame() + 1) / HOP
             }
             Recipe::GraniteSpeech => samples / HOP + 1,
+            Recipe::FastConformer if samples < HOP => 0,
+            Recipe::FastConformer => samples / HOP + 1,
         }
     }
 }
@@ -81,24 +84,22 @@ impl Recipe {
 /// Computes the spectrograms of a family.
 pub struct LogMel {
     recipe: Recipe,
-    bins: usize,
-    /// For each bin, the first frequency that it covers, and the weights from there on.
-    filters: Vec<(usize, Vec<f64>)>,
-    window: Vec<f64>,
-    transform: Arc<dyn RealToComplex<f64>>,
+    bands: Bands,
 }
 
 impl LogMel {
     /// For spectrograms of `bins` bins.
     pub fn new(recipe: Recipe, bins: usize) -> LogMel {
-        let count = recipe.frame();
-        let window = (0..count).map(|i| 0.5 - 0.5 * (2.0 * PI * i as f64 / count as f64).cos());
+        let (count, transform) = (recipe.frame(), recipe.transform());
+        // A window that ends with the zero that it begins with is a sample shorter.
+        let period = count - usize::from(recipe == Recipe::FastConformer);
+        let filters = match recipe {
+            Recipe::FastConformer => mel::filters(bins, transform),
+            _ => filters(recipe, bins),
+        };
         LogMel {
             recipe,
-            bins,
-            filters: filters(recipe, bins),
-            window: window.collect(),
-            transform: RealFftPlanner::new().plan_fft_forward(recipe.transform()),
+            bands: Bands::new(filters, hann(count, period), transform),
         }
     }
 
@@ -109,66 +110,65 @@ impl LogMel {
 
     /// The spectrogram of samples at [`RATE`].
     pub fn spectrogram(&self, samples: &[f32]) -> Spectrogram {
-        let (recipe, length) = (self.recipe, self.recipe.frame());
-        let frames = recipe.frames(samples.len());
-        let mut values = Vec::with_capacity(frames * self.bins);
-        let mut frame = self.transform.make_input_vec();
-        let mut spectrum = self.transform.make_output_vec();
-        let mut scratch = self.transform.make_scratch_vec();
-        for number in 0..frames {
-            frame.fill(0.0);
-            let start = (number * HOP) as isize;
-            let sample = |i: usize| {
-                let at = start + i as isize;
-                let at = match recipe {
-                    Recipe::Gemma3n => usize::try_from(at).ok(),
-                    Recipe::Gemma4 => usize::try_from(at - length as isize / 2).ok(),
-                    Recipe::GraniteSpeech => mirrored(samples.len(), at - length as isize / 2),
-                };
-                let sample = at.and_then(|at| samples.get(at)).copied();
-                f64::from(sample.unwrap_or(0.0))
+        let (recipe, bins) = (self.recipe, self.bands.count());
+        let (lead, count) = (recipe.frame() as isize / 2, samples.len());
+        let sample = |frame: usize, i: usize| {
+            let at = (frame * HOP + i) as isize;
+            let at = match recipe {
+                Recipe::Gemma3n => usize::try_from(at).ok(),
+                Recipe::Gemma4 | Recipe::FastConformer => usize::try_from(at - lead).ok(),
+                Recipe::GraniteSpeech => mirrored(count, at - lead),
             };
-            // The transform of a shifted frame has the same amplitudes.
-            for (i, (value, weight)) in frame.iter_mut().zip(&self.window).enumerate() {
-                let before = sample(i.saturating_sub(1));
-                *value = (sample(i) - recipe.preemphasis() * before) * weight;
+            let sample = at.and_then(|at| samples.get(at)).copied();
+            sample.map(f64::from)
+        };
+        let emphasised = |frame: usize, i: usize| {
+            let own = sample(frame, i);
+            // Nothing of the last sample is subtracted from what follows the sound of LFM2-Audio.
+            if own.is_none() && recipe == Recipe::FastConformer {
+                return 0.0;
             }
-            // The lengths are those that the transform made.
-            let done = self
-                .transform
-                .process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
-            debug_assert!(done.is_ok());
-            for (first, weights) in &self.filters {
-                let of_bin = weights.iter().zip(&spectrum[*first..]);
-                let value = match recipe {
-                    Recipe::Gemma3n => {
-                        let sum: f64 = of_bin.map(|(weight, value)| weight * value.norm()).sum();
-                        sum.max(recipe.floor()).ln()
-                    }
-                    Recipe::Gemma4 => {
-                        let sum: f64 = of_bin.map(|(weight, value)| weight * value.norm()).sum();
-                        (sum + recipe.floor()).ln()
-                    }
-                    Recipe::GraniteSpeech => {
-                        let sum: f64 = of_bin
-                            .map(|(weight, value)| weight * value.norm_sqr())
-                            .sum();
-                        sum.max(recipe.floor()).log10()
-                    }
-                };
-                values.push(value as f32);
+            let before = sample(frame, i.saturating_sub(1)).unwrap_or(0.0);
+            own.unwrap_or(0.0) - recipe.preemphasis() * before
+        };
+        let amplitudes = matches!(recipe, Recipe::Gemma3n | Recipe::Gemma4);
+        let log = |sum: f64| match recipe {
+            Recipe::Gemma3n => sum.max(recipe.floor()).ln(),
+            Recipe::Gemma4 | Recipe::FastConformer => (sum + recipe.floor()).ln(),
+            Recipe::GraniteSpeech => sum.max(recipe.floor()).log10(),
+        };
+        let frames = recipe.frames(count);
+        let mut values = self.bands.values(frames, emphasised, amplitudes, log);
+        match recipe {
+            Recipe::GraniteSpeech => {
+                let least = values.iter().copied().fold(f32::MIN, f32::max) - 8.0;
+                for value in &mut values {
+                    *value = value.max(least) / 4.0 + 1.0;
+                }
             }
+            Recipe::FastConformer => normalise(&mut values, bins),
+            Recipe::Gemma3n | Recipe::Gemma4 => {}
         }
-        if recipe == Recipe::GraniteSpeech {
-            let least = values.iter().copied().fold(f32::MIN, f32::max) - 8.0;
-            for value in &mut values {
-                *value = value.max(least) / 4.0 + 1.0;
-            }
+        Spectrogram { bins, values }
+    }
+}
+
+/// Gives each band mean 0 and variance 1 over all frames but the last one, which becomes zero.
+fn normalise(values: &mut [f32], bins: usize) {
+    const LEAST: f64 = 1e-5;
+    let frames = (values.len() / bins).saturating_sub(1);
+    for bin in 0..bins {
+        let own = || values[..frames * bins].iter().skip(bin).step_by(bins);
+        let mean = own().map(|v| f64::from(*v)).sum::<f64>() / frames as f64;
+        let squares: f64 = own().map(|v| (f64::from(*v) - mean).powi(2)).sum();
+        // One frame has no variance.
+        let deviation = (squares / frames.saturating_sub(1).max(1) as f64).sqrt() + LEAST;
+        for value in values[..frames * bins].iter_mut().skip(bin).step_by(bins) {
+            *value = ((f64::from(*value) - mean) / deviation) as f32;
         }
-        Spectrogram {
-            bins: self.bins,
-            values,
-        }
+    }
+    if let Some(last) = values.len().checked_sub(bins) {
+        values[last..].fill(0.0);
     }
 }
 

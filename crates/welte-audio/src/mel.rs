@@ -13,12 +13,78 @@ pub const WINDOW: usize = 400;
 const FLOOR: f64 = 1e-10;
 
 /// Computes spectrograms of a number of bins.
-pub struct Mel {
-    bins: usize,
+pub struct Mel(Bands);
+
+/// Frames, their transforms, and bands of these.
+pub(crate) struct Bands {
     /// For each bin, the first frequency that it covers, and the weights from there on.
     filters: Vec<(usize, Vec<f64>)>,
+    /// Of the samples of a frame.
     window: Vec<f64>,
     transform: Arc<dyn RealToComplex<f64>>,
+}
+
+impl Bands {
+    /// For transforms of so many values, the first of which are a frame's.
+    pub(crate) fn new(
+        filters: Vec<(usize, Vec<f64>)>,
+        window: Vec<f64>,
+        transform: usize,
+    ) -> Bands {
+        Bands {
+            filters,
+            window,
+            transform: RealFftPlanner::new().plan_fft_forward(transform),
+        }
+    }
+
+    /// How many bands there are.
+    pub(crate) fn count(&self) -> usize {
+        self.filters.len()
+    }
+
+    /// The values of frames: `sample` yields a sample of a frame, `log` the value of a sum of powers, or of amplitudes.
+    pub(crate) fn values(
+        &self,
+        frames: usize,
+        sample: impl Fn(usize, usize) -> f64,
+        amplitudes: bool,
+        log: impl Fn(f64) -> f64,
+    ) -> Vec<f32> {
+        let mut values = Vec::with_capacity(frames * self.count());
+        let mut frame = self.transform.make_input_vec();
+        let mut spectrum = self.transform.make_output_vec();
+        let mut scratch = self.transform.make_scratch_vec();
+        for number in 0..frames {
+            frame.fill(0.0);
+            // The transform of a shifted frame has the same amplitudes.
+            for (i, (value, weight)) in frame.iter_mut().zip(&self.window).enumerate() {
+                *value = sample(number, i) * weight;
+            }
+            // The lengths are those that the transform made.
+            let done = self
+                .transform
+                .process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
+            debug_assert!(done.is_ok());
+            for (first, weights) in &self.filters {
+                let of_bin = weights.iter().zip(&spectrum[*first..]);
+                let sum: f64 = match amplitudes {
+                    true => of_bin.map(|(weight, value)| weight * value.norm()).sum(),
+                    false => of_bin
+                        .map(|(weight, value)| weight * value.norm_sqr())
+                        .sum(),
+                };
+                values.push(log(sum) as f32);
+            }
+        }
+        values
+    }
+}
+
+/// The window of Hann: its values of `count` samples, whose period is so long.
+pub(crate) fn hann(count: usize, period: usize) -> Vec<f64> {
+    let value = |i: usize| 0.5 - 0.5 * (2.0 * PI * i as f64 / period as f64).cos();
+    (0..count).map(value).collect()
 }
 
 /// A spectrogram.
@@ -45,51 +111,27 @@ impl Spectrogram {
 impl Mel {
     /// For spectrograms of `bins` bins: 80, or 128 for Whisper's third large model.
     pub fn new(bins: usize) -> Mel {
-        let window = (0..WINDOW).map(|i| 0.5 - 0.5 * (2.0 * PI * i as f64 / WINDOW as f64).cos());
-        Mel {
-            bins,
-            filters: filters(bins),
-            window: window.collect(),
-            transform: RealFftPlanner::new().plan_fft_forward(WINDOW),
-        }
+        let window = hann(WINDOW, WINDOW);
+        Mel(Bands::new(filters(bins, WINDOW), window, WINDOW))
     }
 
     /// The spectrogram of samples at [`RATE`] and of `silence` zeros after them: a frame for every [`HOP`] samples. At both ends
     /// the samples are mirrored. Values are at most 2 below the largest one.
     pub fn spectrogram(&self, samples: &[f32], silence: usize) -> Spectrogram {
         let length = samples.len() + silence;
-        let frames = length / HOP;
-        let mut values = Vec::with_capacity(frames * self.bins);
-        let mut largest = f64::MIN;
-        let mut frame = self.transform.make_input_vec();
-        let mut spectrum = self.transform.make_output_vec();
-        let mut scratch = self.transform.make_scratch_vec();
-        for number in 0..frames {
-            let start = (number * HOP) as isize - WINDOW as isize / 2;
-            for (i, (value, weight)) in frame.iter_mut().zip(&self.window).enumerate() {
-                let at = mirrored(length, start + i as isize);
-                let sample = at.and_then(|at| samples.get(at)).copied();
-                *value = f64::from(sample.unwrap_or(0.0)) * weight;
-            }
-            // The lengths are those that the transform made.
-            let done = self
-                .transform
-                .process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
-            debug_assert!(done.is_ok());
-            for (first, weights) in &self.filters {
-                let power = weights.iter().zip(&spectrum[*first..]);
-                let power: f64 = power.map(|(weight, value)| weight * value.norm_sqr()).sum();
-                let log = power.max(FLOOR).log10();
-                largest = largest.max(log);
-                values.push(log as f32);
-            }
-        }
-        let least = (largest - 8.0) as f32;
+        let sample = |frame: usize, i: usize| {
+            let at = (frame * HOP + i) as isize - WINDOW as isize / 2;
+            let sample = mirrored(length, at).and_then(|at| samples.get(at));
+            f64::from(sample.copied().unwrap_or(0.0))
+        };
+        let log = |power: f64| power.max(FLOOR).log10();
+        let mut values = self.0.values(length / HOP, sample, false, log);
+        let least = values.iter().copied().fold(f32::MIN, f32::max) - 8.0;
         for value in &mut values {
             *value = (value.max(least) + 4.0) / 4.0;
         }
         Spectrogram {
-            bins: self.bins,
+            bins: self.0.count(),
             values,
         }
     }
@@ -103,12 +145,12 @@ pub(crate) fn mirrored(length: usize, at: isize) -> Option<usize> {
     usize::try_from(if at > last { 2 * last - at } else { at }).ok()
 }
 
-/// Triangles on the mel scale of Slaney, each of the same energy.
-fn filters(bins: usize) -> Vec<(usize, Vec<f64>)> {
+/// Triangles on the mel scale of Slaney, each of the same energy, over the frequencies of a transform.
+pub(crate) fn filters(bins: usize, transform: usize) -> Vec<(usize, Vec<f64>)> {
     let nyquist = f64::from(RATE) / 2.0;
     let top = to_mel(nyquist);
     let edge = |i: usize| to_hertz(top * i as f64 / (bins + 1) as f64);
-    let step = nyquist / (WINDOW / 2) as f64;
+    let step = nyquist / (transform / 2) as f64;
     let triangle = |bin: usize| {
         let [low, middle, high] = [0, 1, 2].map(|i| edge(bin + i));
         let weight = |i: usize| {
@@ -117,7 +159,7 @@ fn filters(bins: usize) -> Vec<(usize, Vec<f64>)> {
             let fall = (high - hertz) / (high - middle);
             rise.min(fall).max(0.0) * 2.0 / (high - low)
         };
-        let all: Vec<f64> = (0..=WINDOW / 2).map(weight).collect();
+        let all: Vec<f64> = (0..=transform / 2).map(weight).collect();
         let first = all.iter().position(|w| *w > 0.0).unwrap_or(0);
         let end = all.iter().rposition(|w| *w > 0.0).map_or(first, |i| i + 1);
         (first, all[first..end].to_vec())

@@ -52,6 +52,7 @@ fn spectrograms_of_conformers_agree_with_transformers() {
         ("gemma3n", Recipe::Gemma3n, 16, 10),
         ("gemma4", Recipe::Gemma4, 16, 12),
         ("granite_speech", Recipe::GraniteSpeech, 16, 13),
+        ("lfm2_audio", Recipe::FastConformer, 24, 13),
     ] {
         let path = format!("{}/tests/data/{name}.f32", env!("CARGO_MANIFEST_DIR"));
         let bytes = std::fs::read(&path).expect("the features");
@@ -86,4 +87,15 @@ fn short_sounds_have_no_frames() {
             "{recipe:?}"
         );
     }
+}
+
+/// Less than a step has no frame; one step has a frame, which has no variance, and the zeros at the end.
+#[test]
+fn a_fast_conformer_hears_whole_steps() {
+    let spectrogram =
+        |samples: usize| LogMel::new(Recipe::FastConformer, 24).spectrogram(&sound(samples));
+    assert_eq!([0, 1, 159].map(|count| spectrogram(count).frames()), [0; 3]);
+    let found = spectrogram(160);
+    assert_eq!(found.frames(), 2);
+    assert!(found.values.iter().all(|v| *v == 0.0), "{found:?}");
 }
