@@ -20,10 +20,10 @@ const MOST_SECONDS: u32 = 24 * 3600;
 
 #[derive(clap::Args)]
 pub(crate) struct TranscribeArgs {
-    /// A model of speech (a Whisper directory, a .bin file of whisper.cpp, or Qwen3-ASR or Voxtral) unless -m names it, and files (-: standard input)
+    /// A model of speech (docs/speech.md lists them) unless -m names it, and files (-: standard input)
     #[arg(value_name = "[MODEL] FILE", required = true)]
     words: Vec<String>,
-    /// Whisper directory, .bin file of whisper.cpp, or directory or GGUF file of Qwen3-ASR or Voxtral
+    /// Whisper directory, .bin file of whisper.cpp, or a language model that writes transcripts (docs/speech.md lists them)
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// A model on the Hugging Face hub, ORG/NAME, downloaded if it is not in the cache (also -hf)
@@ -116,7 +116,7 @@ impl TranscribeArgs {
                 Ok((first, files))
             }
             _ => anyhow::bail!(
-                "no model of speech is named: give a Whisper directory, a .bin file of whisper.cpp, or Qwen3-ASR or Voxtral with -m, and files"
+                "no model of speech is named: give a Whisper directory, a .bin file of whisper.cpp, or a language model that writes transcripts with -m, and files; docs/speech.md lists them"
             ),
         }
     }

@@ -301,7 +301,7 @@ async fn service(app: &App, fields: &mut Fields, task: Task) -> Result<Service, 
         (Some(speech), Some(name)) => {
             format!("there is no model of speech {name:?}; there is {:?}", speech.name)
         }
-        _ => "no model of speech is served here; start the server with --speech, or serve a language model that hears, such as Qwen3-ASR or Voxtral".to_string(),
+        _ => "no model of speech is served here; start the server with --speech, or serve a language model that writes transcripts (docs/speech.md lists them)".to_string(),
     }
     };
     let absent = |problem: String| Failure::new(StatusCode::NOT_FOUND, problem);
