@@ -24,6 +24,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAu
 from transformers.models.qwen2_audio.processing_qwen2_audio import Qwen2AudioProcessor
 from transformers.models.qwen3_asr.processing_qwen3_asr import Qwen3ASRProcessor
 from transformers.models.audioflamingo3.processing_audioflamingo3 import AudioFlamingo3Processor
+from transformers.models.glmasr.processing_glmasr import GlmAsrProcessor
 from transformers.models.voxtral.processing_voxtral import VoxtralProcessor
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -54,8 +55,15 @@ MODELS = {
         lambda: transformers.WhisperFeatureExtractor(feature_size=128, chunk_length=1),
         # The windows of the first one are not equally loud.
         [40000, 7001, 9000]),
+    "glm_asr": (lambda: transformers.GlmAsrForConditionalGeneration(transformers.GlmAsrConfig(
+        audio_config=GLM, text_config=TEXT | dict(model_type="llama"), audio_token_id=AUDIO, tie_word_embeddings=False)),
+        lambda: glm_extractor(),
+        [36001, 7001, 9000]),
 }
 FLAMINGO = dict(num_mel_bins=128, hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=80, max_source_positions=50)
+# Heads of 24 values, 12 of which turn.
+GLM = dict(num_mel_bins=128, hidden_size=48, num_hidden_layers=2, num_attention_heads=2, intermediate_size=192, max_position_embeddings=44,
+           rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5))
 # Encoders that have no directory here: what makes them and their extractors, and the sounds.
 ENCODERS = {
     "qwen2_5_omni": (lambda: Qwen2_5OmniAudioEncoder(Qwen2_5OmniAudioEncoderConfig(**TOWER, output_dim=64, n_window=100)),
@@ -81,6 +89,13 @@ def spread(model, seed):
     return model.bfloat16()
 
 
+def glm_extractor():
+    """Its windows have whole features: 88 frames."""
+    made = transformers.WhisperFeatureExtractor(feature_size=128, chunk_length=1)
+    made.chunk_length, made.n_samples, made.nb_max_frames = 0.88, 14080, 88
+    return made
+
+
 def prepare(name, extractor, samples):
     """What the model takes for a sound, and how many tokens stand for it."""
     if name == "voxtral":
@@ -97,15 +112,17 @@ def prepare(name, extractor, samples):
         inputs, _ = Qwen2AudioProcessor._process_audio(own, [samples])
         count = inputs.pop("num_audio_tokens")[0]
         return dict(inputs), count
-    if name == "audioflamingo3":
+    if name in ("audioflamingo3", "glm_asr"):
+        processor = AudioFlamingo3Processor if name == "audioflamingo3" else GlmAsrProcessor
+
         class Own:
-            chunk_length = 1
+            chunk_length = extractor.chunk_length
             fetch_audio = staticmethod(lambda audio: audio)
             __call__ = staticmethod(lambda audio, **more: extractor(audio, return_attention_mask=True, return_tensors="pt", **more))
 
         own = SimpleNamespace(feature_extractor=Own(), max_audio_len=600, replace_audio_token=lambda inputs, audio_idx: "")
-        own._get_audio_token_length = lambda lengths: AudioFlamingo3Processor._get_audio_token_length(None, lengths)
-        inputs, _ = AudioFlamingo3Processor._process_audio(own, [samples], sampling_rate=RATE, padding="max_length")
+        own._get_audio_token_length = lambda lengths: processor._get_audio_token_length(None, lengths)
+        inputs, _ = processor._process_audio(own, [samples], sampling_rate=RATE, padding="max_length")
         count = int(inputs.pop("num_audio_tokens")[0])
         return dict(inputs), count
     if name == "ultravox":
@@ -208,6 +225,9 @@ def main():
         model = directory(spread(make(), 140 + number), folder, 140 + number, extractor.save_pretrained)
         sounds, shown = keep_features(out, name, model, extractor, lengths)
         entry = {"name": name, "path": f"hearing/{name}/hf", "sounds": sounds} | keep_logits(out, name, model, shown, 160 + number)
+        if name == "glm_asr":
+            made.append(entry)
+            continue
         # The encoder gets other weights, of a file, which does not say what Qwen3-ASR's windows are.
         if name == "qwen3_asr":
             model.model.audio_tower.n_window_infer = 800

@@ -25,8 +25,13 @@ use std::path::{Path, PathBuf};
 use welte_table::Format;
 
 const CONFIG: &str = "config.json";
-/// Ends of names of tensors that nothing reads: the numbers from 0 on in old BERTs, and how long a batch norm was trained.
-const UNREAD: [&str; 2] = ["embeddings.position_ids", "batch_norm.num_batches_tracked"];
+/// Ends of names of tensors that nothing reads: the numbers from 0 on in old BERTs, how long a batch norm was trained, and where the
+/// codebooks of LFM2-Audio begin.
+const UNREAD: [&str; 3] = [
+    "embeddings.position_ids",
+    "batch_norm.num_batches_tracked",
+    "codebook_offsets",
+];
 
 /// An open directory.
 #[derive(Debug)]
@@ -249,16 +254,25 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
     }
     let mut metadata = Metadata::new();
     flatten(&path, String::new(), &json, &mut metadata)?;
-    match metadata.get("model_type") {
-        Some(Value::String(name)) => {
-            let name = Value::String(name.clone());
-            metadata.insert("general.architecture".to_string(), name);
-            Ok(metadata)
-        }
-        Some(_) => Err(Error::malformed(&path, "model_type", "is not text")),
-        // Its contents can be listed still.
-        None => Ok(metadata),
+    let name = match metadata.get("model_type") {
+        Some(Value::String(name)) => Some(name.clone()),
+        Some(_) => return Err(Error::malformed(&path, "model_type", "is not text")),
+        None => of_class(&metadata).map(str::to_string),
+    };
+    // Its contents can be listed still without a name.
+    if let Some(name) = name {
+        metadata.insert("general.architecture".to_string(), Value::String(name));
     }
+    Ok(metadata)
+}
+
+/// The architecture of a configuration that names its class only, as LFM2-Audio's do.
+fn of_class(metadata: &Metadata) -> Option<&'static str> {
+    let Some(Value::Array(classes)) = metadata.get("architectures") else {
+        return None;
+    };
+    let class = Value::String("Lfm2AudioForConditionalGeneration".into());
+    classes.contains(&class).then_some("lfm2_audio")
 }
 
 /// The supported values of `quant_method`.

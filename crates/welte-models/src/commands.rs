@@ -100,6 +100,33 @@ impl<'a> Commands<'a> {
         }
     }
 
+    /// y = attention of the rows of x, which have queries, keys and values ([`every_row`]).
+    pub(crate) fn attend(&mut self, params: p::EncodeAttention, buffers: [BufferRef; 2]) {
+        self.push(
+            "attention",
+            Op::EncodeAttention,
+            &[],
+            &buffers,
+            params.words(),
+        );
+    }
+
+    /// y = a convolution of each channel of x: a kernel, and a bias or none.
+    pub(crate) fn convolve(
+        &mut self,
+        weights: [WeightId; 2],
+        params: p::EncodeConv,
+        buffers: [BufferRef; 2],
+    ) {
+        self.push(
+            "convolution",
+            Op::EncodeConv,
+            &weights,
+            &buffers,
+            params.words(),
+        );
+    }
+
     /// The pass of these commands.
     pub(crate) fn pass(
         self,
@@ -117,6 +144,27 @@ impl<'a> Commands<'a> {
             commands: self.commands,
             labels: self.labels,
         }
+    }
+}
+
+/// Attention in which every row sees all rows of its run, whose scores are divided by the square root of a head's size.
+pub(crate) fn every_row(
+    (heads, head_dim): (u32, u32),
+    [qkv_stride, y_stride]: [u32; 2],
+) -> p::EncodeAttention {
+    p::EncodeAttention {
+        heads,
+        kv_heads: heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: 0,
+        qkv_stride,
+        y_stride,
+        by_axis: 0,
+        unseen: 0,
+        by_reach: 0,
+        places: 0,
+        softcap: 0.0,
     }
 }
 

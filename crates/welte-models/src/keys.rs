@@ -7,11 +7,13 @@ use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
 /// Where configurations of multimodal models have the keys of their language model. Qwen3-ASR's authors have one more section around it
 /// and its encoder.
-const SECTIONS: [&str; 4] = [
+const SECTIONS: [&str; 5] = [
     "text_config",
     "language_config",
     "thinker_config.text_config",
     "thinker_config",
+    // LFM2-Audio
+    "lfm",
 ];
 
 /// The metadata of a checkpoint.
@@ -80,6 +82,7 @@ impl<'a> Keys<'a> {
             "vision_config.hidden_size",
             "audio_config.d_model",
             "thinker_config.text_config.hidden_size",
+            "lfm.hidden_size",
             // jina-clip
             "vision_config.width",
         ];

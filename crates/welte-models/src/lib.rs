@@ -35,8 +35,8 @@ pub use convert::AsGguf;
 pub use draft::find::{HeadKind, head_kind};
 pub use error::Error;
 pub use hearing::{
-    Conformer, GraniteSpeech, HearingFamily, HearingSpec, Pieces, Rest, RunningNorms,
-    compile_hearing, hearing_spec, running_norms, speech_queries, unknown_hearing,
+    Conformer, FastConformer, GraniteSpeech, HearingFamily, HearingSpec, Pieces, Rest,
+    RunningNorms, compile_hearing, hearing_spec, running_norms, speech_queries, unknown_hearing,
 };
 pub use model::spec;
 pub use options::CompileOptions;
@@ -45,7 +45,7 @@ pub use spec::{
     LayerShape, Mamba, ModelSpec, NormKind, PositionScale, Positions, QkNorm, Rope, Scaling,
     Scoring, SharedExpert,
 };
-pub use speech::{SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
+pub use speech::{Rotation, SpeechLayers, SpeechPrograms, SpeechSpec, compile_speech, speech_spec};
 pub use steer::steer;
 pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};

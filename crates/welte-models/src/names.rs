@@ -297,7 +297,7 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
 };
 
 /// Prefixes in place of `model.`, most of them in multimodal checkpoints.
-pub(crate) const LANGUAGE_MODEL: [&str; 6] = [
+pub(crate) const LANGUAGE_MODEL: [&str; 7] = [
     "language_model.model.",
     "model.language_model.",
     // Idefics 3
@@ -308,6 +308,8 @@ pub(crate) const LANGUAGE_MODEL: [&str; 6] = [
     "llm.model.",
     // Qwen3-ASR, as its authors write it
     "thinker.model.",
+    // LFM2-Audio
+    "lfm.",
 ];
 
 /// Prefixes of an encoder's tensors in checkpoints with a classifier, beside a language model, and in jina-clip.
@@ -421,6 +423,15 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "encoder.input_linear.",
         "encoder.layers.",
         "encoder.out",
+        "conformer.",
+        "audio_adapter.",
+        // What makes sound of LFM2-Audio's states.
+        "audio_embedding.",
+        "audio_loss_weights",
+        "codebook_offsets",
+        "depth_embeddings.",
+        "depth_linear.",
+        "depthformer.",
         "view_seperator",
         "view_separator",
         "logit_scale",

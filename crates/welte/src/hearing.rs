@@ -6,6 +6,7 @@
 mod conformer;
 mod convolutions;
 mod dictation;
+mod fast_conformer;
 mod granite;
 mod recipe;
 
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use welte_audio::{HOP, Limits, LogMel, Mel, RATE, Spectrogram, WINDOW, decode_while};
 use welte_device::{Device, DeviceId, Plan, Role, Step};
 use welte_formats::Checkpoint;
-use welte_models::{HearingFamily, HearingSpec, Pieces, Rest, RunningNorms};
+use welte_models::{FastConformer, HearingFamily, HearingSpec, Pieces, Rest, RunningNorms};
 use welte_table::{Input, Row};
 use welte_vision::Piece;
 
@@ -191,10 +192,17 @@ impl Hearing {
         match self.spec.family {
             _ if self.only_chats => None,
             HearingFamily::GraniteSpeech => Some(Dictation::GraniteSpeech),
+            HearingFamily::Lfm2Audio => Some(Dictation::Lfm2Audio),
+            HearingFamily::GlmAsr => Some(Dictation::GlmAsr),
             HearingFamily::Voxtral => Some(Dictation::Voxtral),
             HearingFamily::Qwen3Asr => Some(Dictation::Qwen3Asr),
             _ => None,
         }
+    }
+
+    /// The token after which the language model would go on in sound instead of text.
+    pub(crate) fn begins_speech(&self) -> Option<&'static str> {
+        (self.spec.family == HearingFamily::Lfm2Audio).then_some("<|audio_start|>")
     }
 
     /// The text that the chat template writes for a sound, and that the sound's layout replaces.
@@ -206,6 +214,9 @@ impl Hearing {
             HearingFamily::Qwen2_5Omni => "<|AUDIO|>",
             HearingFamily::AudioFlamingo3 => "<sound>",
             HearingFamily::Gemma3n => "<audio_soft_token>",
+            HearingFamily::GlmAsr => "<|pad|>",
+            // Its authors put sounds between tokens; transformers writes this one for them.
+            HearingFamily::Lfm2Audio => "<|reserved_123|>",
             HearingFamily::Gemma4 | HearingFamily::GraniteSpeech | HearingFamily::Ultravox => {
                 "<|audio|>"
             }
@@ -262,6 +273,10 @@ impl Hearing {
                 // The frame after the last one would begin another state.
                 Some((2 * self.spec.positions as usize) * HOP - 1)
             }
+            HearingFamily::Lfm2Audio => {
+                let frames = FastConformer::FRAMES * self.spec.positions;
+                Some(frames as usize * HOP - 1)
+            }
             _ => None,
         }
     }
@@ -277,6 +292,9 @@ impl Hearing {
             None if self.spec.conformer.is_some_and(|own| own.fixed.is_some()) => usize::MAX,
             None if self.spec.conformer.is_some() => self.context.saturating_mul(4),
             None if self.spec.granite.is_some() => self.granite_frames(self.context),
+            None if self.spec.fast.is_some() => {
+                self.context.saturating_mul(FastConformer::FRAMES as usize)
+            }
             None => self.context.saturating_mul(2 * self.spec.group as usize),
         };
         let seconds = frames.div_ceil(RATE as usize / HOP).saturating_add(1);
@@ -319,6 +337,7 @@ impl Hearing {
                 let features = match fixed {
                     Some(fixed) => fixed as usize,
                     None if self.spec.granite.is_some() => self.granite_features(heard),
+                    None if self.spec.fast.is_some() => Pieces::states(heard as u32) as usize,
                     None => Pieces::after(heard as u32, 2) as usize,
                 };
                 if heard == 0 || features == 0 {
@@ -387,9 +406,11 @@ impl Hearing {
             HearingFamily::Qwen3Asr => [Some("<|audio_start|>"), Some("<|audio_end|>")],
             HearingFamily::Gemma3n => [Some("\n\n<start_of_audio>"), Some("<end_of_audio>\n\n")],
             HearingFamily::Gemma4 => [Some("<|audio>"), Some("<audio|>")],
+            HearingFamily::GlmAsr => [Some("<|begin_of_audio|>"), Some("<|end_of_audio|>")],
             HearingFamily::AudioFlamingo3
             | HearingFamily::Ultravox
-            | HearingFamily::GraniteSpeech => [None, None],
+            | HearingFamily::GraniteSpeech
+            | HearingFamily::Lfm2Audio => [None, None],
         }
     }
 
@@ -425,6 +446,7 @@ impl Hearing {
         match &self.spec.pieces {
             None if self.spec.conformer.is_some() => all = self.conform(sound, turns)?,
             None if self.spec.granite.is_some() => all = self.look(sound, turns)?,
+            None if self.spec.fast.is_some() => all = self.conform_fast(sound, turns)?,
             None => {
                 for (first, heard, features) in self.windows(sound.heard) {
                     // What follows the sound may be nothing.
@@ -433,11 +455,17 @@ impl Hearing {
                         _ => first + self.spec.frames() as usize,
                     };
                     let frames = &values[first * bins..end * bins];
-                    let rows = (features as u32 * self.spec.group).min(self.spec.positions);
                     let states = heard.div_ceil(2) as u32;
+                    let rows = match self.spec.family.rest() {
+                        Rest::Seen => self.spec.positions,
+                        _ => (features as u32 * self.spec.group)
+                            .min(self.spec.positions)
+                            .max(states),
+                    };
                     let mut bytes = Vec::new();
-                    read_frames(frames, bins, rows.max(states), &mut bytes);
-                    all.extend(self.last(&bytes, rows.max(states), states, turns)?);
+                    read_frames(frames, bins, rows, &mut bytes);
+                    let features = features as u32;
+                    all.extend(self.last(&bytes, [rows, features], states, turns)?);
                 }
             }
             Some(pieces) => {
@@ -451,7 +479,7 @@ impl Hearing {
                         bytes.extend(states.iter().flat_map(|v| v.to_ne_bytes()));
                     }
                     let states = (bytes.len() / 4) as u32 / self.spec.dim;
-                    all.extend(self.last(&bytes, states, pieces.window(), turns)?);
+                    all.extend(self.last(&bytes, [states; 2], pieces.window(), turns)?);
                     Ok::<_, Error>(())
                 })?;
             }
@@ -476,17 +504,17 @@ impl Hearing {
         })
     }
 
-    /// The features of rows of the last encoder, of which so many neighbours see each other.
+    /// The first features of rows of the last encoder, of which so many neighbours see each other.
     fn last(
         &self,
         bytes: &[u8],
-        rows: u32,
+        [rows, features]: [u32; 2],
         window: u32,
         turns: &Turns<'_>,
     ) -> Result<Vec<f32>, Error> {
         let axes = (0..rows).map(|row| [row / window.max(1), 0, 0]);
         let group = self.spec.group;
-        let ends: Vec<u32> = (1..=rows / group).map(|i| i * group - 1).collect();
+        let ends: Vec<u32> = (1..=features).map(|i| i * group - 1).collect();
         let last = self.encoders.len() - 1;
         self.encoders[last].run(bytes, step(axes, &ends), turns)
     }
@@ -496,12 +524,15 @@ impl Hearing {
         let mels = self.spec.mels;
         let count = (frames.len() / mels as usize) as u32;
         let times = Pieces::states(count);
-        let (bytes, [lines, pitches]) = convolutions::squares(frames, mels, pieces.frames, times);
-        let rows = lines * pitches;
+        // No more places than the states need.
+        let lines = 0..Pieces::after(pieces.frames, 2).min(2 * times);
+        let pitches = Pieces::after(mels, 2);
+        let bytes = convolutions::squares(frames, mels, pieces.frames, lines.clone());
+        let rows = lines.len() as u32 * pitches;
         let all: Vec<u32> = (0..rows).collect();
         let places = self.encoders[0].run(&bytes, step((0..rows).map(|_| [0; 3]), &all), turns)?;
         let channels = pieces.channels as usize;
-        let bytes = convolutions::neighbours(&places, [lines, pitches], channels, times);
+        let bytes = convolutions::neighbours(&places, (lines, pitches), channels, 0..times);
         let group = Pieces::after(mels, 3);
         let ends: Vec<u32> = (1..=times).map(|time| time * group - 1).collect();
         let axes = (0..times * group).map(|_| [0; 3]);

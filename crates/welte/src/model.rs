@@ -303,11 +303,12 @@ impl Model {
         // Before the weights, so that a wrong one is found at once.
         let adapters = read_all(&plan.program, &spec, checkpoint.dialect(), &sized)?;
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
-        let side = side.or_else(|read| read())?;
+        let mut side = side.or_else(|read| read())?;
         let tokenizer = side.tokenizer.map(Arc::new);
         let place = (device.info().id, &**loaded.program(), &spec);
         let eyes = found.open_eyes(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
         let ears = found.open_ears(checkpoint.origin(), &sized, tokenizer.as_ref(), place)?;
+        side.end_tokens.extend(found.speech);
         let neighbour = Neighbour::default();
         let once = |sense: Option<Sense>| {
             let sense = sense.map(|sense| sense.beside(device.info().id, &neighbour));

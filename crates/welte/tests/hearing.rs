@@ -3,6 +3,8 @@
 
 #[path = "hearing/mmproj.rs"]
 mod mmproj;
+#[path = "hearing/newer.rs"]
+mod newer;
 
 use serde_json::Value;
 use std::path::Path;
@@ -234,7 +236,7 @@ macro_rules! goldens {
     };
 }
 
-goldens!(qwen2_audio voxtral qwen3_asr audioflamingo3 gemma3n gemma4 granite_speech | qwen2_5_omni ultravox);
+goldens!(qwen2_audio voxtral qwen3_asr audioflamingo3 gemma3n gemma4 granite_speech lfm2_audio glm_asr | qwen2_5_omni ultravox);
 
 /// Qwen3-ASR's authors have other names in both files, and a section more.
 #[test]
@@ -654,25 +656,16 @@ fn voxtral_is_read_with_its_own_files() {
 /// What Mistral's vocabularies have.
 const PATTERN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Qwen3-ASR is told the language, or says it.
-#[test]
-fn qwen3_asr_says_the_language() {
-    let golden = with_vocabulary("qwen3_asr", "{{ messages[0].content }}");
+/// A golden with a vocabulary of letters and these marks, which are 30 and so on. Those after the fourth are no control tokens.
+fn with_letters(name: &str, template: &str, marks: &[&str]) -> welte_goldens::Golden {
+    let golden = with_vocabulary(name, template);
     let file = golden.path().join("tokenizer.json");
     let text = std::fs::read_to_string(&file).expect("a file");
     let mut json: Value = serde_json::from_str(&text).expect("JSON");
     let added = json["added_tokens"].as_array_mut().expect("a list");
-    let marks = [
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|audio_start|>",
-        "<|audio_end|>",
-        "<asr_text>",
-    ];
     for (content, id) in marks.iter().zip(30..) {
         let mut token = added[0].clone();
         (token["content"], token["id"]) = (content.to_string().into(), id.into());
-        // The last one is no control token.
         token["special"] = (id < 34).into();
         added.push(token);
     }
@@ -688,18 +681,36 @@ fn qwen3_asr_says_the_language() {
     json["pre_tokenizer"] = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "use_regex": false, "trim_offsets": true });
     json["decoder"] = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": true, "use_regex": true, "trim_offsets": true });
     std::fs::write(&file, json.to_string()).expect("a file");
+    golden
+}
+
+/// The text of tokens, each as it is written.
+fn spelled(model: &Model, tokens: &[u32]) -> String {
+    let tokenizer = model.tokenizer().expect("a vocabulary");
+    let each = tokens
+        .iter()
+        .map(|token| match tokenizer.token_text(*token) {
+            "\u{120}" => " ",
+            "\u{10a}" => "\n",
+            text => text,
+        });
+    each.collect()
+}
+
+/// Qwen3-ASR is told the language, or says it.
+#[test]
+fn qwen3_asr_says_the_language() {
+    let marks = [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|audio_start|>",
+        "<|audio_end|>",
+        "<asr_text>",
+    ];
+    let golden = with_letters("qwen3_asr", "{{ messages[0].content }}", &marks);
     let model = load(&golden, &listening(Images::Beside));
     let tokenizer = model.tokenizer().expect("a vocabulary");
-    let spell = |tokens: &[u32]| {
-        let each = tokens
-            .iter()
-            .map(|token| match tokenizer.token_text(*token) {
-                "\u{120}" => " ",
-                "\u{10a}" => "\n",
-                text => text,
-            });
-        each.collect::<String>()
-    };
+    let spell = |tokens: &[u32]| spelled(&model, tokens);
     let around = model.dictation(Some("de"), Some("a <|im_end|> b"));
     let [before, after] = around.expect("a prompt");
     assert_eq!(
@@ -894,6 +905,22 @@ fn bad_files_are_refused_by_name() {
             "qwen3_asr",
             key("feed_forward_length", 80, 81),
             "ffn_up.weight",
+        ),
+        (
+            "lfm2_audio",
+            text("mm.a.mlp.3.weight", "mm.a.mlp.4.weight"),
+            "mm.a.mlp.3.weight: is missing",
+        ),
+        (
+            "lfm2_audio",
+            text("a.blk.1.pos_bias_v", "a.blk.1.pos_bias_w"),
+            "a.blk.1.pos_bias_v: is missing",
+        ),
+        ("lfm2_audio", key("block_count", 2, 3), "a.blk.2."),
+        (
+            "lfm2_audio",
+            key("embedding_length", 48, 46),
+            "3 heads of 46 values",
         ),
     ] {
         let golden = welte_goldens::Golden::new(&format!("hearing/{name}/mmproj.gguf"));

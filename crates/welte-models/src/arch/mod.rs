@@ -135,6 +135,8 @@ impl Architecture {
         let text = match said {
             "minicpmv" => Some(minicpm_v(&keys)?),
             "qwen3_asr" => Some("qwen3"),
+            "glmasr" => Some("llama"),
+            "lfm2_audio" | "lfm_audio" => Some("lfm2"),
             // DeepSeek-OCR. DeepSeek-VL2 has latents.
             "deepseek_vl_v2" if keys.bool("use_mla")? == Some(false) => Some("deepseek"),
             _ => keys.text("text_config.model_type")?,

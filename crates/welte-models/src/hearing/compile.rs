@@ -3,6 +3,7 @@
 use super::convolutions::{first_two, third};
 use super::{HearingFamily, HearingSpec, Rest};
 use crate::Error;
+use crate::speech::parts::{GLM_ASR, WHISPER};
 use crate::speech::tower::{End, Front, Gated, Tower};
 use welte_formats::Checkpoint;
 use welte_table::Program;
@@ -18,6 +19,9 @@ pub fn compile_hearing(
     if let Some(own) = &spec.granite {
         return super::granite::compile(spec, own, checkpoint);
     }
+    if let Some(own) = &spec.fast {
+        return super::fast_conformer::compile(spec, own, checkpoint);
+    }
     let projector = |name: &str| format!("multi_modal_projector.{name}");
     // Qwen3-ASR's authors count the projector to the encoder.
     let is_inside = checkpoint
@@ -32,6 +36,7 @@ pub fn compile_hearing(
     let (inner, has_bias) = match spec.family {
         HearingFamily::Qwen3Asr => (spec.dim, true),
         HearingFamily::AudioFlamingo3 => (width, true),
+        HearingFamily::GlmAsr => (2 * width, true),
         _ => (width, false),
     };
     let one = [(names[0].as_str(), width, true)];
@@ -44,7 +49,7 @@ pub fn compile_hearing(
     let front = match &spec.pieces {
         None => Front::Frames {
             mels: spec.mels,
-            places: spec.places,
+            places: spec.rotation.is_none().then_some(spec.places),
             ends: spec.family.rest() == Rest::Nothing,
         },
         Some(pieces) => {
@@ -65,8 +70,14 @@ pub fn compile_hearing(
         front,
         key_bias: spec.family == HearingFamily::Qwen3Asr,
         windowed: spec.pieces.is_some() || spec.family == HearingFamily::Ultravox,
+        names: match spec.family {
+            HearingFamily::GlmAsr => &GLM_ASR,
+            _ => &WHISPER,
+        },
+        rotation: spec.rotation,
         last_norm: match spec.family {
             HearingFamily::Qwen3Asr => "ln_post",
+            HearingFamily::GlmAsr => "norm",
             _ => "layer_norm",
         },
         end: match spec.family {
@@ -84,7 +95,7 @@ pub fn compile_hearing(
                 matrices: &two,
                 gated: None,
             },
-            HearingFamily::Voxtral => End {
+            HearingFamily::Voxtral | HearingFamily::GlmAsr => End {
                 group: spec.group,
                 pool: 3,
                 matrices: &two,

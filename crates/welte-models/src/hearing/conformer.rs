@@ -194,9 +194,11 @@ pub(super) fn read(keys: &Keys<'_>, family: HearingFamily) -> Result<Option<Hear
         window: 0,
         places: 0,
         hidden: 0,
+        rotation: None,
         pieces: None,
         conformer: Some(conformer),
         granite: None,
+        fast: None,
     }))
 }
 

@@ -24,15 +24,9 @@ fn taker<'a>(spec: &HearingSpec, checkpoint: &'a dyn Checkpoint) -> Taker<'a> {
     }
 }
 
-/// A convolution's kernels, `[output][input][pitch][time]`, and the label and name of its tensor.
-fn kernels(
-    taker: &mut Taker<'_>,
-    number: u32,
-    [outputs, inputs]: [u32; 2],
-) -> Result<(Vec<f32>, String), Error> {
-    let name = format!("audio_tower.conv2d{number}");
-    let count = u64::from(outputs) * u64::from(inputs) * u64::from(TAPS);
-    Ok((taker.values(&weight(&name, 0), count)?, name))
+/// The tensor of a convolution, `[output][input][pitch][time]`.
+fn tensor(number: u32) -> String {
+    format!("audio_tower.conv2d{number}")
 }
 
 /// The place of a kernel's value for a neighbour, whose values come one after the other: by time, then by pitch.
@@ -42,8 +36,9 @@ fn stored(neighbour: u32) -> usize {
 
 /// A convolution as a matrix over its neighbours: all channels of the first one, then of the second one, and so on.
 fn neighbours(taker: &mut Taker<'_>, number: u32, channels: u32) -> Result<Linear, Error> {
-    let (stored_values, name) = kernels(taker, number, [channels, channels])?;
-    let k = TAPS * channels;
+    let (name, k) = (tensor(number), TAPS * channels);
+    let count = u64::from(channels) * u64::from(k);
+    let stored_values = taker.values(&weight(&name, 0), count)?;
     let mut values = Vec::with_capacity(stored_values.len());
     for row in stored_values.chunks_exact(k as usize) {
         for tap in 0..TAPS {
@@ -65,9 +60,15 @@ fn neighbours(taker: &mut Taker<'_>, number: u32, channels: u32) -> Result<Linea
     })
 }
 
-/// The first convolution at nine neighbours as a matrix over a square of the spectrogram.
-fn square(taker: &mut Taker<'_>, channels: u32) -> Result<Linear, Error> {
-    let (kernels, name) = kernels(taker, 1, [channels, 1])?;
+/// The first convolution at nine neighbours as a matrix over a square of the spectrogram. `stored` says where a kernel has a neighbour.
+pub(super) fn square(
+    taker: &mut Taker<'_>,
+    name: &str,
+    channels: u32,
+    stored: impl Fn(u32) -> usize,
+) -> Result<Linear, Error> {
+    let count = u64::from(channels) * u64::from(TAPS);
+    let kernels = taker.values(&weight(name, 0), count)?;
     let k = Pieces::ROW_VALUES;
     let mut values = vec![0.0; (TAPS * channels * k) as usize];
     for neighbour in 0..TAPS {
@@ -81,8 +82,9 @@ fn square(taker: &mut Taker<'_>, channels: u32) -> Result<Linear, Error> {
         }
     }
     let n = TAPS * channels;
-    let each = vec![(bias(&name, 0), channels); TAPS as usize];
-    let bias = taker.collector.vector("convolution 1 bias", &each, 0.0)?;
+    // GGUF files have it as a column.
+    let bias = taker.values(&bias(name, 0), channels.into())?;
+    let bias = taker.constant("convolution 1 bias", (1, n), bias.repeat(TAPS as usize));
     Ok(Linear {
         weight: taker.constant("convolution 1", (n, k), values),
         n,
@@ -101,7 +103,7 @@ pub(super) fn first_two(
     let (read, channels) = (Pieces::ROW_VALUES, pieces.channels);
     let rows = Pieces::after(pieces.frames, 2) * Pieces::after(spec.mels, 2);
     let none = nothing(&mut taker.collector, read);
-    let first = square(&mut taker, channels)?;
+    let first = square(&mut taker, &tensor(1), channels, stored)?;
     let second = neighbours(&mut taker, 2, channels)?;
     let wide = TAPS * channels;
     let parts = Parts::new(rows, [read, wide, channels], [rows, channels]);
@@ -190,18 +192,22 @@ pub(super) fn third(
 }
 
 /// The buffers of a program.
-struct Parts {
+pub(super) struct Parts {
     buffers: Buffers,
-    tokens: BufferRef,
+    pub(super) tokens: BufferRef,
     features: BufferRef,
-    read: BufferRef,
-    wide: BufferRef,
-    made: BufferRef,
-    result: BufferRef,
+    pub(super) read: BufferRef,
+    pub(super) wide: BufferRef,
+    pub(super) made: BufferRef,
+    pub(super) result: BufferRef,
 }
 
 impl Parts {
-    fn new(rows: u32, [read, wide, made]: [u32; 3], [outputs, result]: [u32; 2]) -> Parts {
+    pub(super) fn new(
+        rows: u32,
+        [read, wide, made]: [u32; 3],
+        [outputs, result]: [u32; 2],
+    ) -> Parts {
         let mut buffers = Buffers::default();
         let class = Class::ScratchPrompt;
         Parts {
@@ -225,7 +231,7 @@ impl Parts {
         }
     }
 
-    fn program(self, weights: Vec<WeightSpec>, pass: Pass) -> Program {
+    pub(super) fn program(self, weights: Vec<WeightSpec>, pass: Pass) -> Program {
         let features = self.features.buffer;
         one_pass(
             weights,

@@ -8,10 +8,11 @@
 //! the query, and its keys as many constant ones. `rope` turns both by the second axis: the position modulo `seen`.
 
 use super::conformer::Conformer;
+use super::parts::{Emitter, LIMIT, Limits, NO_ACT, Rows};
 use super::{HearingFamily, HearingSpec, Pieces};
 use crate::Error;
 use crate::buffers::Buffers;
-use crate::commands::{Commands, at, one_pass};
+use crate::commands::{Commands, at, every_row, one_pass};
 use crate::names::{bias, weight};
 use crate::speech::parts::{Linear, Taker, bytes};
 use crate::speech::tower::{embed, nothing};
@@ -25,10 +26,6 @@ use welte_table::{
 /// Of norms for which the configuration says nothing.
 const EPS: f32 = 1e-6;
 const TAPS: u32 = Pieces::TAPS;
-const SILU: u32 = 0;
-const SIGMOID: u32 = 4;
-const NO_ACT: u32 = 5;
-const LIMIT: u32 = 7;
 
 /// What a family calls its tensors.
 struct Names {
@@ -68,9 +65,6 @@ const GEMMA4: Names = Names {
     last_norm: "norm_out",
     inner: ".linear",
 };
-
-/// The lowest and the highest value.
-type Limits = [f32; 2];
 
 /// A matrix, the limits of what it reads, and of what it makes.
 struct Limited {
@@ -337,71 +331,7 @@ fn position(distance: usize, dim: usize) -> Vec<f64> {
     sines.chain((0..half).map(|i| angle(i).cos())).collect()
 }
 
-/// A vector of every row: where it is, and how far apart rows are.
-type Rows = (BufferRef, u32);
-
-/// Emits commands.
-pub(super) struct Emitter<'a> {
-    pub(super) dim: u32,
-    pub(super) out: Commands<'a>,
-}
-
 impl Emitter<'_> {
-    pub(super) fn linear(
-        &mut self,
-        what: &str,
-        linear: &Linear,
-        (x, x_stride): Rows,
-        (y, y_stride): Rows,
-    ) {
-        let params = p::Matmul {
-            n: linear.n,
-            k: linear.k,
-            x_stride,
-            y_stride,
-        };
-        let weights = [linear.weight];
-        self.out
-            .push(what, Op::Matmul, &weights, &[x, y], params.words());
-        for (weight, first, n) in &linear.biases {
-            self.bias(what, *weight, *n, (at(y, *first), y_stride));
-        }
-    }
-
-    pub(super) fn bias(&mut self, what: &str, bias: WeightId, n: u32, (y, y_stride): Rows) {
-        let params = p::Bias { n, y_stride };
-        let what = format!("{what} bias");
-        self.out
-            .push(&what, Op::Bias, &[bias], &[y], params.words());
-    }
-
-    pub(super) fn act(
-        &mut self,
-        what: &str,
-        (act, limits): (u32, Limits),
-        n: u32,
-        (y, y_stride): Rows,
-    ) {
-        let params = p::Act {
-            n,
-            act,
-            a: limits[0],
-            b: limits[1],
-            c: 0.0,
-            d: 0.0,
-            y_stride,
-        };
-        self.out.push(what, Op::Act, &[], &[y], params.words());
-    }
-
-    fn relu(&mut self, n: u32, y: Rows) {
-        self.act("activation", (LIMIT, [0.0, f32::MAX]), n, y);
-    }
-
-    pub(super) fn silu(&mut self, n: u32, y: Rows) {
-        self.act("activation", (SILU, [0.0; 2]), n, y);
-    }
-
     /// A product with limits, which change what it reads.
     fn limited(&mut self, what: &str, own: &Limited, x: Rows, y: Rows) {
         if let Some(limits) = own.reads {
@@ -413,54 +343,10 @@ impl Emitter<'_> {
         }
     }
 
-    /// y = norm(x) * weight
+    /// y = norm(x) * weight, by root mean square
     fn norm(&mut self, what: &str, (weight, eps): (WeightId, f32), x: BufferRef, y: BufferRef) {
         let norm = NormWeights { weight, bias: None };
         self.out.norm(what, (norm, true), (self.dim, eps), [x, y]);
-    }
-
-    pub(super) fn multiply(&mut self, what: &str, weight: WeightId, n: u32, x: Rows, y: Rows) {
-        let params = p::Multiply {
-            n,
-            x_stride: x.1,
-            y_stride: y.1,
-        };
-        self.out
-            .push(what, Op::Multiply, &[weight], &[x.0, y.0], params.words());
-    }
-
-    pub(super) fn gate(&mut self, what: &str, (n, gates, act): (u32, u32, u32), x: Rows, y: Rows) {
-        let params = p::Gate {
-            n,
-            gates,
-            act,
-            x_stride: x.1,
-            y_stride: y.1,
-        };
-        self.out
-            .push(what, Op::Gate, &[], &[x.0, y.0], params.words());
-    }
-
-    /// y += x
-    pub(super) fn add(&mut self, what: &str, x: BufferRef, y: BufferRef) {
-        let params = p::Add {
-            n: self.dim,
-            x_stride: self.dim,
-            y_stride: self.dim,
-        };
-        self.out.push(what, Op::Add, &[], &[x, y], params.words());
-    }
-
-    pub(super) fn pool(&mut self, what: &str, n: u32, x: BufferRef, y: BufferRef) {
-        let params = p::Pool {
-            n,
-            kind: 0,
-            normalise: 0,
-            x_stride: n,
-            y_stride: n,
-            group: 1,
-        };
-        self.out.push(what, Op::Pool, &[], &[x, y], params.words());
     }
 }
 
@@ -731,14 +617,7 @@ fn feed_forward(e: &mut Emitter<'_>, layer: &FeedForward, own: &Conformer, s: &S
     e.silu(ffn, (s.wide, ffn));
     e.limited("down", &layer.down, (s.wide, ffn), (s.made, dim));
     e.norm("norm after it", (after, EPS), s.made, s.made);
-    let scale = p::Scale {
-        n: dim,
-        scale: own.residual,
-        cap: 0.0,
-        y_stride: dim,
-    };
-    e.out
-        .push("a part of it", Op::Scale, &[], &[s.made], scale.words());
+    e.scale("a part of it", own.residual, dim, (s.made, dim));
     e.add("sum", s.made, s.x);
 }
 
@@ -767,25 +646,9 @@ fn attention(
             }
         };
         e.limited(what, limited, (from, dim), (s.made, dim));
-        let params = p::HeadsMatmul {
-            heads,
-            n: width,
-            k: head,
-            tail: 0,
-            x_head: head,
-            y_head: width,
-            x_stride: dim,
-            y_stride: all,
-        };
-        let to = at(s.qkv, number * heads * width);
-        let what = format!("wide {what}");
-        e.out.push(
-            &what,
-            Op::HeadsMatmul,
-            &[wide],
-            &[s.made, to],
-            params.words(),
-        );
+        let to = (at(s.qkv, number * heads * width), all);
+        let shape = (heads, [width, head]);
+        e.heads(&format!("wide {what}"), wide, shape, (s.made, dim), to);
     }
     let keys = at(s.qkv, heads * width);
     e.bias("keys", layer.ones, heads * width, (keys, all));
@@ -805,36 +668,15 @@ fn attention(
     e.out
         .push("waves", Op::Rope, &[frequencies], &[s.qkv], rope.words());
     let params = p::EncodeAttention {
-        heads,
-        kv_heads: heads,
-        head_dim: width,
         scale: 1.0,
         window: own.seen - 1,
-        qkv_stride: all,
-        y_stride: heads * width,
-        by_axis: 0,
-        unseen: 0,
         by_reach: 1,
-        places: 0,
         softcap: own.softcap,
+        ..every_row((heads, width), [all, heads * width])
     };
-    let buffers = [s.qkv, s.found];
-    e.out.push(
-        "attention",
-        Op::EncodeAttention,
-        &[],
-        &buffers,
-        params.words(),
-    );
-    let spread = p::Spread {
-        n: dim,
-        k: heads * width,
-        x_stride: heads * width,
-        y_stride: dim,
-    };
-    let buffers = [s.found, s.norm];
-    e.out
-        .push("own values", Op::Spread, &[map], &buffers, spread.words());
+    e.out.attend(params, [s.qkv, s.found]);
+    let sizes = [dim, heads * width];
+    e.spread("own values", map, sizes, s.found, s.norm);
     e.limited(
         "attention output",
         &layer.output,
@@ -851,10 +693,9 @@ fn convolution(e: &mut Emitter<'_>, layer: &Convolution, own: &Conformer, s: &Sc
     let [before, after] = layer.norms;
     let eps = own.eps[0];
     e.norm("convolution norm", (before, eps), s.x, s.norm);
-    let (both, gates) = ((s.wide, 2 * dim), (at(s.wide, dim), 2 * dim));
+    let both = (s.wide, 2 * dim);
     e.limited("convolution input", &layer.begin, (s.norm, dim), both);
-    e.multiply("open values", NO_WEIGHT, dim, both, (s.made, dim));
-    e.gate("gates", (dim, dim, SIGMOID), gates, (s.made, dim));
+    e.open(dim, s.wide, s.made);
     let params = p::EncodeConv {
         n: dim,
         taps: own.taps,
@@ -862,15 +703,8 @@ fn convolution(e: &mut Emitter<'_>, layer: &Convolution, own: &Conformer, s: &Sc
         x_stride: dim,
         y_stride: dim,
     };
-    let buffers = [s.made, s.norm];
     let weights = [layer.kernel, NO_WEIGHT];
-    e.out.push(
-        "convolution",
-        Op::EncodeConv,
-        &weights,
-        &buffers,
-        params.words(),
-    );
+    e.out.convolve(weights, params, [s.made, s.norm]);
     e.norm("norm after it", (after, eps), s.norm, s.norm);
     e.silu(dim, (s.norm, dim));
     e.limited(

@@ -17,7 +17,7 @@ struct Row {
     last: &'static str,
 }
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 7] = [
     Row {
         projector: "qwen2a",
         family: HearingFamily::Qwen2Audio,
@@ -54,6 +54,12 @@ const ROWS: [Row; 6] = [
         family: HearingFamily::Ultravox,
         group: None,
         last: "mm.a.mlp.2.weight",
+    },
+    Row {
+        projector: "lfm2a",
+        family: HearingFamily::Lfm2Audio,
+        group: Some(1),
+        last: "mm.a.mlp.3.weight",
     },
 ];
 
@@ -122,6 +128,9 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         _ => 0,
     };
     let mels = size("num_mel_bins", MOST_MELS)?;
+    if family == HearingFamily::Lfm2Audio {
+        return super::fast_conformer::read_gguf(keys, [mels, dim, width], layers).map(Some);
+    }
     let spec = HearingSpec {
         family,
         mels,
@@ -133,9 +142,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         group,
         width,
         hidden,
+        rotation: None,
         pieces: None,
         conformer: None,
         granite: None,
+        fast: None,
     };
     if family == HearingFamily::Qwen3Asr {
         let channels = rows_of("a.conv2d.1.weight")?;

@@ -6,11 +6,11 @@
 //! In the second program a window has its states and then its queries, as two lines of such places: scores add nothing, or so little that
 //! no weight is left, by the distance of lines. So queries see each other in one attention, and the states in the next.
 
-use super::gemma::Emitter;
+use super::parts::{EPS, Emitter, Half, NO_ACT, Rows, SIGMOID, SQUARE, depthwise, linear, tap};
 use super::{HearingFamily, HearingSpec};
 use crate::Error;
 use crate::buffers::Buffers;
-use crate::commands::{Commands, at, one_pass};
+use crate::commands::{Commands, at, every_row, one_pass};
 use crate::keys::Keys;
 use crate::names::{bias, weight};
 use crate::spec::{MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS};
@@ -20,21 +20,15 @@ use crate::speech::{MOST_DIM, MOST_MELS, SpeechLayers};
 use crate::weights::{Collector, NormWeights};
 use welte_formats::Checkpoint;
 use welte_table::{
-    BufferRef, Class, ModelPart, NO_WEIGHT, Op, PassKind, Program, WeightId, params as p,
+    BufferRef, Class, ModelPart, NO_WEIGHT, PassKind, Program, WeightId, params as p,
 };
 
-/// Of the conformer's norms.
-const EPS: f32 = 1e-5;
 /// States of the longest sound, which lasts a minute.
 const STATES: u32 = 3000;
 const MOST_TAPS: u32 = 64;
 const MOST_BLOCK: u32 = 1 << 9;
 const MOST_CLASSES: u32 = 1 << 10;
 const MOST_WINDOW: u32 = 64;
-const GELU: u32 = 2;
-const SQUARE: u32 = 4;
-const SIGMOID: u32 = 4;
-const NO_ACT: u32 = 5;
 /// What is added to a score that must not count.
 const UNSEEN: f32 = -1e9;
 /// What is subtracted from half a logit, so that its sigmoid is its power of e.
@@ -158,9 +152,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<HearingSpec, Error> {
         window: 0,
         places: 0,
         hidden: 0,
+        rotation: None,
         pieces: None,
         conformer: None,
         granite: Some(granite),
+        fast: None,
     })
 }
 
@@ -195,14 +191,8 @@ fn taker<'a>(spec: &HearingSpec, checkpoint: &'a dyn Checkpoint) -> Taker<'a> {
     }
 }
 
-struct FeedForward {
-    norm: NormWeights,
-    up: Linear,
-    down: Linear,
-}
-
 struct Layer {
-    feed_forward: [FeedForward; 2],
+    feed_forward: [Half; 2],
     attention_norm: NormWeights,
     qkv: Linear,
     distances: WeightId,
@@ -222,29 +212,9 @@ struct Middle {
     ones: WeightId,
 }
 
-/// A matrix with its bias.
-fn linear(taker: &mut Taker<'_>, name: &str, n: u32, k: u32) -> Result<Linear, Error> {
-    taker.linear(name, &[(name.into(), n, true)], k)
-}
-
-/// A matrix that is stored as a convolution of one tap.
-fn tap(taker: &mut Taker<'_>, name: &str, n: u32, k: u32) -> Result<Linear, Error> {
-    let values = taker.values(&weight(name, 0), u64::from(n) * u64::from(k))?;
-    let shift = [(bias(name, 0), n)];
-    let shift = taker
-        .collector
-        .vector(&format!("{name} bias"), &shift, 0.0)?;
-    Ok(Linear {
-        weight: taker.constant(name, (n, k), values),
-        n,
-        k,
-        biases: vec![(shift, 0, n)],
-    })
-}
-
-fn feed_forward(taker: &mut Taker<'_>, name: &str, ffn: u32) -> Result<FeedForward, Error> {
+fn feed_forward(taker: &mut Taker<'_>, name: &str, ffn: u32) -> Result<Half, Error> {
     let (dim, of) = (taker.dim, |part: &str| format!("{name}.{part}"));
-    Ok(FeedForward {
+    Ok(Half {
         norm: taker.norm(&of("pre_norm"), &of("pre_norm"))?,
         up: linear(taker, &of("up_proj"), ffn, dim)?,
         down: linear(taker, &of("down_proj"), dim, ffn)?,
@@ -282,22 +252,9 @@ fn layer(
     let size = (heads * places, head);
     let distances = of("attn.distances");
     let distances = taker.constant(&distances, size, of_head.repeat(heads as usize));
-    // A batch norm follows the convolution, and is one with it.
-    let depth = weight(&of("conv.depth_conv.conv"), 0);
-    let mut kernel = taker.values(&depth, u64::from(own.inner) * u64::from(own.taps))?;
-    let statistics = of("conv.batch_norm");
-    let mut statistic =
-        |part: &str| taker.values(&format!("{statistics}.{part}"), u64::from(own.inner));
-    let (factors, mut shifts) = (statistic("weight")?, statistic("bias")?);
-    let (means, variances) = (statistic("running_mean")?, statistic("running_var")?);
-    let each = kernel.chunks_mut(own.taps as usize).zip(&mut shifts);
-    for ((kernel, shift), ((factor, mean), variance)) in
-        each.zip(factors.iter().zip(&means).zip(&variances))
-    {
-        let factor = factor / (variance + EPS).sqrt();
-        kernel.iter_mut().for_each(|value| *value *= factor);
-        *shift -= mean * factor;
-    }
+    let convolution = (&*of("conv.depth_conv.conv"), false);
+    let sizes = [own.inner, own.taps];
+    let [kernel, shift] = depthwise(taker, convolution, &of("conv.batch_norm"), sizes)?;
     Ok(Layer {
         feed_forward,
         attention_norm: taker.norm(&of("attn.pre_norm"), &of("attn.pre_norm"))?,
@@ -305,10 +262,10 @@ fn layer(
         distances,
         output: linear(taker, &of("attn.to_out"), dim, all)?,
         convolution_norm: taker.norm(&of("conv.norm"), &of("conv.norm"))?,
-        begin: tap(taker, &of("conv.up_conv"), 2 * own.inner, dim)?,
-        kernel: taker.constant(&of("conv.kernel"), (1, own.inner * own.taps), kernel),
-        shift: taker.constant(&of("conv.shift"), (1, own.inner), shifts),
-        end: tap(taker, &of("conv.down_conv"), dim, own.inner)?,
+        begin: tap(taker, &of("conv.up_conv"), (2 * own.inner, dim), true)?,
+        kernel,
+        shift,
+        end: tap(taker, &of("conv.down_conv"), (dim, own.inner), true)?,
         norm: taker.norm(&of("post_norm"), &of("post_norm"))?,
     })
 }
@@ -352,31 +309,6 @@ fn middle(taker: &mut Taker<'_>, spec: &HearingSpec, own: &GraniteSpeech) -> Res
         },
         ones: taker.constant("ones", (1, own.classes), vec![1.0; classes]),
     })
-}
-
-/// A vector of every row: where it is, and how far apart rows are.
-type Rows = (BufferRef, u32);
-
-impl Emitter<'_> {
-    fn layer_norm(&mut self, what: &str, norm: NormWeights, eps: f32, x: BufferRef, y: BufferRef) {
-        self.out.norm(what, (norm, false), (self.dim, eps), [x, y]);
-    }
-
-    fn scale(&mut self, what: &str, scale: f32, n: u32, (y, y_stride): Rows) {
-        let params = p::Scale {
-            n,
-            scale,
-            cap: 0.0,
-            y_stride,
-        };
-        self.out.push(what, Op::Scale, &[], &[y], params.words());
-    }
-
-    /// y = the vector
-    fn fill(&mut self, what: &str, vector: WeightId, n: u32, y: Rows) {
-        self.scale(what, 0.0, n, y);
-        self.bias(what, vector, n, y);
-    }
 }
 
 /// Both programs.
@@ -445,10 +377,11 @@ fn states(
     e.linear("input", &first, (frames, read), (s.x, dim));
     for (index, layer) in layers.iter().enumerate() {
         e.out.layer = Some(index as u32);
-        half(&mut e, &layer.feed_forward[0], &s);
+        let [first, second] = &layer.feed_forward;
+        e.half(first, [s.x, s.norm, s.wide]);
         attention(&mut e, layer, (spec, own), &s);
         convolution(&mut e, layer, own, &s);
-        half(&mut e, &layer.feed_forward[1], &s);
+        e.half(second, [s.x, s.norm, s.wide]);
         e.layer_norm("last norm", layer.norm, EPS, s.x, s.x);
         if index as u32 + 1 == spec.layers.count / 2 {
             let (logits, classes) = ((s.wide, own.classes), own.classes);
@@ -480,18 +413,6 @@ fn states(
     ))
 }
 
-/// x += half of what the part makes
-fn half(e: &mut Emitter<'_>, layer: &FeedForward, s: &Scratch) {
-    e.out.part = ModelPart::FeedForward;
-    let (dim, ffn) = (e.dim, layer.up.n);
-    e.layer_norm("feed-forward norm", layer.norm, EPS, s.x, s.norm);
-    e.linear("up", &layer.up, (s.norm, dim), (s.wide, ffn));
-    e.silu(ffn, (s.wide, ffn));
-    e.linear("down", &layer.down, (s.wide, ffn), (s.norm, dim));
-    e.scale("half of it", 0.5, dim, (s.norm, dim));
-    e.add("sum", s.norm, s.x);
-}
-
 fn attention(
     e: &mut Emitter<'_>,
     layer: &Layer,
@@ -505,47 +426,16 @@ fn attention(
     e.layer_norm("attention norm", layer.attention_norm, EPS, s.x, s.norm);
     e.linear("qkv", &layer.qkv, (s.norm, dim), (s.qkv, stride));
     e.multiply("copy", NO_WEIGHT, all, (s.qkv, stride), (s.found, all));
-    let params = p::HeadsMatmul {
-        heads,
-        n: places,
-        k: head,
-        tail: 0,
-        x_head: head,
-        y_head: places,
-        x_stride: all,
-        y_stride: stride,
-    };
-    let buffers = [s.found, at(s.qkv, 3 * all)];
-    let weights = [layer.distances];
-    e.out.push(
-        "distances",
-        Op::HeadsMatmul,
-        &weights,
-        &buffers,
-        params.words(),
-    );
+    let to = (at(s.qkv, 3 * all), stride);
+    let shape = (heads, [places, head]);
+    e.heads("distances", layer.distances, shape, (s.found, all), to);
     let params = p::EncodeAttention {
-        heads,
-        kv_heads: heads,
-        head_dim: head,
-        scale: 1.0 / (head as f32).sqrt(),
-        window: 0,
-        qkv_stride: stride,
-        y_stride: all,
         by_axis: 1,
-        unseen: 0,
         by_reach: 1,
         places: own.block,
-        softcap: 0.0,
+        ..every_row((heads, head), [stride, all])
     };
-    let buffers = [s.qkv, s.found];
-    e.out.push(
-        "attention",
-        Op::EncodeAttention,
-        &[],
-        &buffers,
-        params.words(),
-    );
+    e.out.attend(params, [s.qkv, s.found]);
     e.linear(
         "attention output",
         &layer.output,
@@ -560,11 +450,8 @@ fn convolution(e: &mut Emitter<'_>, layer: &Layer, own: &GraniteSpeech, s: &Scra
     e.layer_norm("convolution norm", layer.convolution_norm, EPS, s.x, s.norm);
     let both = (s.wide, 2 * inner);
     e.linear("convolution input", &layer.begin, (s.norm, dim), both);
-    let open = (s.open, inner);
-    e.multiply("open values", NO_WEIGHT, inner, both, open);
-    let gates = (at(s.wide, inner), 2 * inner);
-    e.gate("gates", (inner, inner, SIGMOID), gates, open);
-    let what = "nothing beyond the sound";
+    e.open(inner, s.wide, s.open);
+    let (what, open) = ("nothing beyond the sound", (s.open, inner));
     e.gate(what, (inner, 1, NO_ACT), s.is_there, open);
     let params = p::EncodeConv {
         n: inner,
@@ -573,15 +460,8 @@ fn convolution(e: &mut Emitter<'_>, layer: &Layer, own: &GraniteSpeech, s: &Scra
         x_stride: inner,
         y_stride: inner,
     };
-    let buffers = [s.open, s.near];
     let weights = [layer.kernel, layer.shift];
-    e.out.push(
-        "convolution",
-        Op::EncodeConv,
-        &weights,
-        &buffers,
-        params.words(),
-    );
+    e.out.convolve(weights, params, [s.open, s.near]);
     e.silu(inner, (s.near, inner));
     e.linear(
         "convolution output",
@@ -685,27 +565,11 @@ fn queries(
             e.linear("keys and values", &looking.kv, (seen, dim), kv);
             e.fill("lines", table, 6 * heads, (at(qkv, 3 * dim), stride));
             let params = p::EncodeAttention {
-                heads,
-                kv_heads: heads,
-                head_dim: dim / heads,
-                scale: 1.0 / ((dim / heads) as f32).sqrt(),
-                window: 0,
-                qkv_stride: stride,
-                y_stride: dim,
                 by_axis: 1,
-                unseen: 0,
-                by_reach: 0,
                 places: 2,
-                softcap: 0.0,
+                ..every_row((heads, dim / heads), [stride, dim])
             };
-            let buffers = [qkv, norm];
-            e.out.push(
-                "attention",
-                Op::EncodeAttention,
-                &[],
-                &buffers,
-                params.words(),
-            );
+            e.out.attend(params, [qkv, norm]);
             let found = (norm, dim);
             e.linear("attention output", &looking.output, found, (qkv, dim));
             e.add("attention sum", qkv, x);
@@ -713,7 +577,7 @@ fn queries(
         }
         e.out.part = ModelPart::FeedForward;
         e.linear("up", &layer.up, (x, dim), (wide, ffn));
-        e.act("activation", (GELU, [0.0; 2]), ffn, (wide, ffn));
+        e.gelu(ffn, (wide, ffn));
         e.linear("down", &layer.down, (wide, ffn), (norm, dim));
         e.add("down sum", norm, x);
         e.layer_norm("norm after it", layer.norm, own.eps, x, x);

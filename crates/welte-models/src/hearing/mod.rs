@@ -3,18 +3,21 @@
 mod compile;
 mod conformer;
 mod convolutions;
+mod fast_conformer;
 mod gemma;
 mod gguf;
 mod granite;
 pub(crate) mod names;
+mod parts;
 mod read;
 
 pub use compile::compile_hearing;
 pub use conformer::{Conformer, RunningNorms, running_norms};
+pub use fast_conformer::FastConformer;
 pub use granite::{GraniteSpeech, speech_queries};
 pub use read::{hearing_spec, unknown_hearing};
 
-use crate::speech::SpeechLayers;
+use crate::speech::{Rotation, SpeechLayers};
 
 /// Windows of Qwen3-ASR in a step: about half a minute.
 const WINDOWS: u32 = 4;
@@ -43,6 +46,10 @@ pub enum HearingFamily {
     Gemma4,
     /// Granite Speech: a conformer of blocks, and queries that look at windows of its states.
     GraniteSpeech,
+    /// LFM2-Audio: a FastConformer, whose states become features one by one.
+    Lfm2Audio,
+    /// GLM-ASR: Whisper's encoder, window by window, with places that turn queries and keys; four states side by side, two matrices.
+    GlmAsr,
 }
 
 /// What follows a sound in its last window.
@@ -50,6 +57,8 @@ pub enum HearingFamily {
 pub enum Rest {
     /// Silence, whose states become features, too.
     Heard,
+    /// Silence, which the sound's states see, and whose own states become no features.
+    Seen,
     /// Silence, of which only the frames beside the sound's last one matter.
     Unseen,
     /// Nothing, as before a window's first frame.
@@ -58,7 +67,7 @@ pub enum Rest {
 
 impl HearingFamily {
     /// All families, with their names for people.
-    pub const ALL: [(HearingFamily, &'static str); 9] = [
+    pub const ALL: [(HearingFamily, &'static str); 11] = [
         (HearingFamily::Qwen2Audio, "Qwen2-Audio"),
         (HearingFamily::Voxtral, "Voxtral"),
         (HearingFamily::Qwen3Asr, "Qwen3-ASR"),
@@ -68,12 +77,15 @@ impl HearingFamily {
         (HearingFamily::Gemma3n, "Gemma 3n"),
         (HearingFamily::Gemma4, "Gemma 4"),
         (HearingFamily::GraniteSpeech, "Granite Speech"),
+        (HearingFamily::Lfm2Audio, "LFM2-Audio"),
+        (HearingFamily::GlmAsr, "GLM-ASR"),
     ];
 
     /// What follows a sound in its last window.
     pub fn rest(self) -> Rest {
         match self {
             HearingFamily::Voxtral => Rest::Heard,
+            HearingFamily::GlmAsr => Rest::Seen,
             HearingFamily::Qwen2Audio | HearingFamily::AudioFlamingo3 => Rest::Unseen,
             _ => Rest::Nothing,
         }
@@ -81,7 +93,7 @@ impl HearingFamily {
 
     /// The windows of a sound have spectrograms of their own: what is quiet in one does not depend on the others.
     pub fn has_own_windows(self) -> bool {
-        self == HearingFamily::AudioFlamingo3
+        matches!(self, HearingFamily::AudioFlamingo3 | HearingFamily::GlmAsr)
     }
 }
 
@@ -108,12 +120,16 @@ pub struct HearingSpec {
     pub width: u32,
     /// Rows of Ultravox's first matrix; otherwise 0.
     pub hidden: u32,
+    /// How queries and keys turn with their places, if there are no vectors for these.
+    pub rotation: Option<Rotation>,
     /// The convolutions of Qwen3-ASR.
     pub pieces: Option<Pieces>,
     /// The conformer of Gemma 3n and Gemma 4.
     pub conformer: Option<Conformer>,
     /// The encoder of Granite Speech.
     pub granite: Option<GraniteSpeech>,
+    /// The encoder of LFM2-Audio.
+    pub fast: Option<FastConformer>,
 }
 
 /// Three convolutions over pieces of a spectrogram, each of which keeps every other place.

@@ -5,7 +5,7 @@ use super::{HearingFamily, HearingSpec, MOST_CHANNELS, MOST_GROUP, Pieces, WINDO
 use crate::Error;
 use crate::keys::Keys;
 use crate::spec::{MOST_FFN, MOST_HEADS, MOST_LAYERS};
-use crate::speech::{MOST_DIM, MOST_MELS, MOST_POSITIONS, SpeechLayers};
+use crate::speech::{MOST_DIM, MOST_MELS, MOST_POSITIONS, Rotation, SpeechLayers};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Dialect;
 
@@ -29,7 +29,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         Some("audioflamingo3") => HearingFamily::AudioFlamingo3,
         Some("gemma3n") => HearingFamily::Gemma3n,
         Some("gemma4") => HearingFamily::Gemma4,
+        Some("glmasr") => HearingFamily::GlmAsr,
         Some("granite_speech") => HearingFamily::GraniteSpeech,
+        Some("lfm2_audio" | "lfm_audio") => HearingFamily::Lfm2Audio,
         _ => return Ok(None),
     };
     if matches!(family, HearingFamily::Gemma3n | HearingFamily::Gemma4) {
@@ -37,6 +39,9 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
     }
     if family == HearingFamily::GraniteSpeech {
         return super::granite::read(keys).map(Some);
+    }
+    if family == HearingFamily::Lfm2Audio {
+        return super::fast_conformer::read(keys).map(Some);
     }
     // Some sizes have two names.
     let size = |names: &[&str], default: u32, most: u32| {
@@ -67,7 +72,14 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         return Err(keys.error("audio_config", problem));
     }
     let mels = size(&["num_mel_bins"], 128, MOST_MELS)?;
-    let positions = size(&["max_source_positions"], 1500, MOST_POSITIONS)?;
+    let positions = match family {
+        HearingFamily::GlmAsr => size(&["max_position_embeddings"], 1500, MOST_POSITIONS)?,
+        _ => size(&["max_source_positions"], 1500, MOST_POSITIONS)?,
+    };
+    let rotation = match family {
+        HearingFamily::GlmAsr => Some(rotation(keys, layers.heads, dim / layers.heads)?),
+        _ => None,
+    };
     let pieces = match family {
         HearingFamily::Qwen3Asr => {
             let frames = 2 * size(&["n_window"], 50, MOST_FRAMES / 2)?;
@@ -98,14 +110,20 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
     let own = keys.size("hidden_size", default, MOST_DIM)?;
     let (group, width, activation) = match family {
         HearingFamily::Qwen2Audio => (2, own, "audio_config.activation_function"),
-        HearingFamily::Voxtral => (layers.ffn / dim, own, "projector_hidden_act"),
+        HearingFamily::Voxtral | HearingFamily::GlmAsr => {
+            (layers.ffn / dim, own, "projector_hidden_act")
+        }
         HearingFamily::Qwen3Asr => {
             let width = size(&["output_dim"], 3584, MOST_DIM)?;
             (1, width, "audio_config.activation_function")
         }
         _ => (2, own, "projector_hidden_act"),
     };
-    let whole = family != HearingFamily::Voxtral || layers.ffn == group * dim;
+    let whole = match family {
+        HearingFamily::Voxtral => layers.ffn == group * dim,
+        HearingFamily::GlmAsr => group == 4 && layers.ffn == group * dim,
+        _ => true,
+    };
     if !whole || !(1..=MOST_GROUP).contains(&group) || !positions.is_multiple_of(group) {
         let problem = format!(
             "{positions} states of {dim} values, joined to {}",
@@ -113,7 +131,11 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         );
         return Err(keys.error("audio_config", problem));
     }
-    for key in [activation, "audio_config.activation_function"] {
+    for key in [
+        activation,
+        "audio_config.activation_function",
+        "audio_config.hidden_act",
+    ] {
         match keys.text(key)? {
             None | Some("gelu") => {}
             Some(other) => return Err(keys.error(key, format!("is '{other}'; supported is gelu"))),
@@ -130,10 +152,46 @@ fn hugging_face(keys: &Keys<'_>) -> Result<Option<HearingSpec>, Error> {
         group,
         width,
         hidden: 0,
+        rotation,
         pieces,
         conformer: None,
         granite: None,
+        fast: None,
     }))
+}
+
+/// How queries and keys of GLM-ASR turn.
+fn rotation(keys: &Keys<'_>, heads: u32, head_dim: u32) -> Result<Rotation, Error> {
+    let key = "audio_config.num_key_value_heads";
+    let shared = keys.u32(key)?.unwrap_or(heads);
+    if shared != heads {
+        return Err(keys.error(key, format!("is {shared}; must be {heads}")));
+    }
+    let of = |name: &str| format!("audio_config.rope_parameters.{name}");
+    if let Some(other) = keys
+        .text(&of("rope_type"))?
+        .filter(|kind| *kind != "default")
+    {
+        return Err(keys.error(
+            &of("rope_type"),
+            format!("is '{other}'; supported is default"),
+        ));
+    }
+    // Some configurations have it beside the others.
+    let part = keys.f64("audio_config.partial_rotary_factor")?;
+    let part = keys
+        .f64(&of("partial_rotary_factor"))?
+        .or(part)
+        .unwrap_or(0.5);
+    let values = (f64::from(head_dim) * part) as u32;
+    if !(0.0..=1.0).contains(&part) || values < 2 || !values.is_multiple_of(2) {
+        let problem = format!("is {part} for heads of {head_dim} values");
+        return Err(keys.error(&of("partial_rotary_factor"), problem));
+    }
+    Ok(Rotation {
+        values,
+        base: keys.positive(&of("rope_theta"), Some(10_000.0))? as f32,
+    })
 }
 
 /// The name of an encoder of sound of a family that is not supported; `None` if there is no encoder.

@@ -1,6 +1,6 @@
 //! The programs of a model of speech.
 
-use super::parts::{CrossAttention, Emitter, FeedForward, OwnAttention, Taker, bytes};
+use super::parts::{CrossAttention, Emitter, FeedForward, OwnAttention, Taker, WHISPER, bytes};
 use super::tower::{End, Front, Tower};
 use super::{PAGE, SpeechLayers, SpeechSpec};
 use crate::Error;
@@ -44,11 +44,13 @@ fn encoder(spec: &SpeechSpec, checkpoint: &dyn Checkpoint) -> Result<Program, Er
         rows: spec.positions,
         front: Front::Frames {
             mels: spec.mels,
-            places: spec.positions,
+            places: Some(spec.positions),
             ends: false,
         },
         key_bias: false,
         windowed: false,
+        names: &WHISPER,
+        rotation: None,
         last_norm: "layer_norm",
         end: End::STATES,
     };
@@ -116,9 +118,9 @@ fn decoder(
             format!("model.decoder.layers.{index}"),
         );
         layers.push(DecoderLayer {
-            own: taker.own_attention(&label, &name)?,
+            own: taker.own_attention(&label, &name, &WHISPER)?,
             cross: taker.cross_attention(&label, &name)?,
-            feed_forward: taker.feed_forward(&label, &name, ffn)?,
+            feed_forward: taker.feed_forward(&label, &name, ffn, &WHISPER)?,
         });
     }
     let weights = DecoderWeights {

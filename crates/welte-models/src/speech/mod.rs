@@ -12,6 +12,7 @@ pub(crate) mod tower;
 pub use compile::{SpeechPrograms, compile_speech};
 pub use read::speech_spec;
 pub(crate) use read::{MOST_DIM, MOST_MELS, MOST_POSITIONS};
+pub use tower::Rotation;
 
 /// What a model of speech is.
 #[derive(Clone, Debug, PartialEq)]

@@ -43,6 +43,31 @@ pub(crate) struct CrossAttention {
     pub(crate) o: Linear,
 }
 
+/// What a layer's parts are called.
+pub(crate) struct LayerNames {
+    attention_norm: &'static str,
+    output: &'static str,
+    norm: &'static str,
+    up: &'static str,
+    down: &'static str,
+}
+
+pub(crate) const WHISPER: LayerNames = LayerNames {
+    attention_norm: "self_attn_layer_norm",
+    output: "out_proj",
+    norm: "final_layer_norm",
+    up: "fc1",
+    down: "fc2",
+};
+
+pub(crate) const GLM_ASR: LayerNames = LayerNames {
+    attention_norm: "input_layernorm",
+    output: "o_proj",
+    norm: "post_attention_layernorm",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+};
+
 pub(crate) struct Taker<'a> {
     pub(crate) collector: Collector<'a>,
     pub(crate) dim: u32,
@@ -101,6 +126,7 @@ impl Taker<'_> {
         &mut self,
         label: &str,
         layer: &str,
+        names: &LayerNames,
     ) -> Result<OwnAttention, Error> {
         let dim = self.dim;
         let of = |name: &str| format!("{layer}.self_attn.{name}");
@@ -109,13 +135,13 @@ impl Taker<'_> {
             (of("k_proj"), dim, self.key_bias),
             (of("v_proj"), dim, true),
         ];
-        let norm = format!("{layer}.self_attn_layer_norm");
+        let norm = format!("{layer}.{}", names.attention_norm);
         Ok(OwnAttention {
             norm: self.norm(&format!("{label} attention norm"), &norm)?,
             qkv: self.linear(&format!("{label} qkv"), &parts, dim)?,
             o: self.linear(
                 &format!("{label} attention output"),
-                &[(of("out_proj"), dim, true)],
+                &[(of(names.output), dim, true)],
                 dim,
             )?,
         })
@@ -151,15 +177,17 @@ impl Taker<'_> {
         label: &str,
         layer: &str,
         ffn: u32,
+        names: &LayerNames,
     ) -> Result<FeedForward, Error> {
         let (dim, of) = (self.dim, |name: &str| format!("{layer}.{name}"));
         Ok(FeedForward {
-            norm: self.norm(
-                &format!("{label} feed-forward norm"),
-                &of("final_layer_norm"),
+            norm: self.norm(&format!("{label} feed-forward norm"), &of(names.norm))?,
+            up: self.linear(&format!("{label} up"), &[(of(names.up), ffn, true)], dim)?,
+            down: self.linear(
+                &format!("{label} down"),
+                &[(of(names.down), dim, true)],
+                ffn,
             )?,
-            up: self.linear(&format!("{label} up"), &[(of("fc1"), ffn, true)], dim)?,
-            down: self.linear(&format!("{label} down"), &[(of("fc2"), dim, true)], ffn)?,
         })
     }
 

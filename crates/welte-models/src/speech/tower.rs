@@ -1,10 +1,10 @@
 //! An encoder of speech as Whisper has one: an embed pass without caches.
 
 use super::SpeechLayers;
-use super::parts::{Emitter, FeedForward, Linear, OwnAttention, Taker, bytes};
+use super::parts::{Emitter, FeedForward, LayerNames, Linear, OwnAttention, Taker, bytes};
 use crate::Error;
 use crate::buffers::Buffers;
-use crate::commands::{Commands, at, one_pass};
+use crate::commands::{Commands, at, every_row, one_pass};
 use crate::names::weight;
 use crate::weights::{Collector, NormWeights, Rows};
 use welte_formats::checkpoint::Checkpoint;
@@ -33,8 +33,20 @@ pub(crate) struct Tower<'a> {
     pub(crate) key_bias: bool,
     /// Rows see those of the same first axis only.
     pub(crate) windowed: bool,
+    pub(crate) names: &'a LayerNames,
+    /// Queries and keys turn with their places.
+    pub(crate) rotation: Option<Rotation>,
     pub(crate) last_norm: &'a str,
     pub(crate) end: End<'a>,
+}
+
+/// How queries and keys turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rotation {
+    /// Values of a head that do.
+    pub values: u32,
+    /// The base of their frequencies.
+    pub base: f32,
 }
 
 /// What a row reads.
@@ -46,8 +58,8 @@ pub(crate) enum Front {
     Frames {
         /// Bins of a frame.
         mels: u32,
-        /// Learned places in the checkpoint. Rows beyond them have none.
-        places: u32,
+        /// Learned places in the checkpoint, if it has some. Rows beyond them have none.
+        places: Option<u32>,
         /// Rows say of each neighbour whether there is one, and whether they are states of the sound: others become zeros.
         ends: bool,
     },
@@ -101,7 +113,8 @@ fn row_values(mels: u32) -> u32 {
 struct Weights {
     nothing: WeightId,
     convolutions: Option<[Linear; 2]>,
-    positions: WeightId,
+    positions: Option<WeightId>,
+    frequencies: Option<WeightId>,
     layers: Vec<(OwnAttention, FeedForward)>,
     last_norm: NormWeights,
     matrices: Vec<Linear>,
@@ -172,18 +185,31 @@ impl Tower<'_> {
             Front::Frames { mels, places, .. } => {
                 let first = taker.convolution("first convolution", &of("conv1"), *mels)?;
                 let second = taker.convolution("second convolution", &of("conv2"), self.dim)?;
-                let places = taker.positions(&of("embed_positions"), *places, self.rows)?;
-                (Some([first, second]), places)
+                let places =
+                    places.map(|places| taker.positions(&of("embed_positions"), places, self.rows));
+                (Some([first, second]), places.transpose()?)
             }
             Front::States { places } => {
                 let size = (1, self.rows * self.dim);
-                (None, taker.constant("positions", size, places.clone()))
+                (
+                    None,
+                    Some(taker.constant("positions", size, places.clone())),
+                )
             }
         };
+        let frequencies = self.rotation.map(|turns| {
+            let pairs = turns.values / 2;
+            let frequency = |pair: u32| turns.base.powf(-(pair as f32) / pairs as f32);
+            taker.constant(
+                "frequencies",
+                (1, pairs),
+                (0..pairs).map(frequency).collect(),
+            )
+        });
         let layer = |index: u32| {
             let (label, name) = (format!("layer {index}"), of(&format!("layers.{index}")));
-            let attention = taker.own_attention(&label, &name)?;
-            let feed_forward = taker.feed_forward(&label, &name, self.layers.ffn)?;
+            let attention = taker.own_attention(&label, &name, self.names)?;
+            let feed_forward = taker.feed_forward(&label, &name, self.layers.ffn, self.names)?;
             Ok((attention, feed_forward))
         };
         let layers = (0..self.layers.count)
@@ -203,6 +229,7 @@ impl Tower<'_> {
             nothing,
             convolutions,
             positions,
+            frequencies,
             layers,
             last_norm,
             matrices,
@@ -246,11 +273,13 @@ impl Tower<'_> {
         {
             convolve(&mut e, both, (*mels, *ends), frames, qkv);
         }
-        e.add_position(weights.positions, rows);
+        if let Some(positions) = weights.positions {
+            e.add_position(positions, rows);
+        }
         for (index, (attention, feed_forward)) in weights.layers.iter().enumerate() {
             e.out.layer = Some(index as u32);
             e.out.part = ModelPart::Attention;
-            self.attention(&mut e, attention, qkv);
+            self.attention(&mut e, attention, weights.frequencies, qkv);
             e.feed_forward(feed_forward);
         }
         e.out.layer = None;
@@ -342,32 +371,34 @@ impl Tower<'_> {
         ))
     }
 
-    fn attention(&self, e: &mut Emitter<'_>, attention: &OwnAttention, qkv: BufferRef) {
+    fn attention(
+        &self,
+        e: &mut Emitter<'_>,
+        attention: &OwnAttention,
+        frequencies: Option<WeightId>,
+        qkv: BufferRef,
+    ) {
         let (dim, heads) = (self.dim, self.layers.heads);
         e.norm("attention norm", attention.norm, e.x, e.norm);
         e.linear("qkv", &attention.qkv, (e.norm, dim), (qkv, 3 * dim));
+        if let (Some(turns), Some(frequencies)) = (self.rotation, frequencies) {
+            let rope = p::Rope {
+                heads: 2 * heads,
+                head_dim: dim / heads,
+                rot: turns.values,
+                interleaved: 0,
+                magnitude: 1.0,
+                y_stride: 3 * dim,
+                sections: 0,
+            };
+            e.out
+                .push("rope", Op::Rope, &[frequencies], &[qkv], rope.words());
+        }
         let params = p::EncodeAttention {
-            heads,
-            kv_heads: heads,
-            head_dim: dim / heads,
-            scale: 1.0 / ((dim / heads) as f32).sqrt(),
-            window: 0,
-            qkv_stride: 3 * dim,
-            y_stride: dim,
             by_axis: self.windowed.into(),
-            unseen: 0,
-            by_reach: 0,
-            places: 0,
-            softcap: 0.0,
+            ..every_row((heads, dim / heads), [3 * dim, dim])
         };
-        let buffers = [qkv, e.norm];
-        e.out.push(
-            "attention",
-            Op::EncodeAttention,
-            &[],
-            &buffers,
-            params.words(),
-        );
+        e.out.attend(params, [qkv, e.norm]);
         // The queries are not read again.
         e.linear("attention output", &attention.o, (e.norm, dim), (qkv, dim));
         e.add("attention sum", qkv);

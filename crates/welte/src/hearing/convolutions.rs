@@ -1,14 +1,14 @@
-//! What the rows of Qwen3-ASR's convolutions read.
+//! What the rows of the convolutions of Qwen3-ASR and LFM2-Audio read.
 
+use std::ops::Range;
 use welte_models::Pieces;
 
-/// What the rows of the first program read of a piece: a row for each place after two convolutions, by time and then by pitch, as far as
-/// `times` states need them. Also how many times and pitches there are. `frames` are the piece's own, `all` how many a whole one has.
-pub(super) fn squares(frames: &[f32], mels: u32, all: u32, times: u32) -> (Vec<u8>, [u32; 2]) {
-    let lines = Pieces::after(all, 2).min(2 * times);
+/// What the rows of the first program read of a piece: a row for each place after two convolutions, by time, of which there are `lines`,
+/// and then by pitch. `frames` are the piece's own, `all` how many a whole one has.
+pub(super) fn squares(frames: &[f32], mels: u32, all: u32, lines: Range<u32>) -> Vec<u8> {
     let pitches = Pieces::after(mels, 2);
     let (first_lines, first_pitches) = (Pieces::after(all, 1), Pieces::after(mels, 1));
-    let values = (lines * pitches * Pieces::ROW_VALUES) as usize;
+    let values = (lines.len() as u32 * pitches * Pieces::ROW_VALUES) as usize;
     let mut bytes = Vec::with_capacity(4 * values);
     // The place that is so far after the first neighbour of the first neighbour.
     let value = |line: u32, pitch: u32, of: u32, at: u32| {
@@ -20,7 +20,7 @@ pub(super) fn squares(frames: &[f32], mels: u32, all: u32, times: u32) -> (Vec<u
         let at = (2 * place + neighbour).checked_sub(1);
         at.is_some_and(|at| at < count)
     };
-    for (line, pitch) in (0..lines).flat_map(|line| (0..pitches).map(move |pitch| (line, pitch))) {
+    for (line, pitch) in lines.flat_map(|line| (0..pitches).map(move |pitch| (line, pitch))) {
         let mut add = |value: f32| bytes.extend(value.to_ne_bytes());
         for of in 0..Pieces::SIDE {
             for at in 0..Pieces::SIDE {
@@ -35,31 +35,31 @@ pub(super) fn squares(frames: &[f32], mels: u32, all: u32, times: u32) -> (Vec<u
         }
         (Pieces::INSIDE + Pieces::TAPS..Pieces::ROW_VALUES).for_each(|_| add(0.0));
     }
-    (bytes, [lines, pitches])
+    bytes
 }
 
-/// What the rows of the second program read: the nine neighbours of each of `times` places and of all pitches, one after the other, by
-/// time and then by pitch. `places` are those of `lines` times.
+/// What the rows of the second program read: the nine neighbours of the places of `times` and of all pitches, one after the other, by time
+/// and then by pitch. `places` are those of `lines`; there are no others.
 pub(super) fn neighbours(
     places: &[f32],
-    [lines, pitches]: [u32; 2],
+    (lines, pitches): (Range<u32>, u32),
     channels: usize,
-    times: u32,
+    times: Range<u32>,
 ) -> Vec<u8> {
     let own = Pieces::after(pitches, 1);
     let row = Pieces::TAPS as usize * channels;
-    let mut bytes = Vec::with_capacity(4 * times as usize * own as usize * row);
+    let mut bytes = Vec::with_capacity(4 * times.len() * own as usize * row);
     let nothing = vec![0.0f32; channels];
-    for (time, pitch) in (0..times).flat_map(|time| (0..own).map(move |pitch| (time, pitch))) {
+    for (time, pitch) in times.flat_map(|time| (0..own).map(move |pitch| (time, pitch))) {
         for neighbour in 0..Pieces::TAPS {
-            let at = |place: u32, of: u32, count: u32| {
+            let at = |place: u32, of: u32, there: &Range<u32>| {
                 let at = (2 * place + of).checked_sub(1);
-                at.filter(|at| *at < count)
+                at.filter(|at| there.contains(at))
             };
-            let line = at(time, neighbour / 3, lines);
-            let place = line.zip(at(pitch, neighbour % 3, pitches));
+            let line = at(time, neighbour / 3, &lines);
+            let place = line.zip(at(pitch, neighbour % 3, &(0..pitches)));
             let values = place.map(|(line, pitch)| {
-                let first = (line * pitches + pitch) as usize * channels;
+                let first = ((line - lines.start) * pitches + pitch) as usize * channels;
                 &places[first..first + channels]
             });
             let values = values.unwrap_or(&nothing);

@@ -13,6 +13,10 @@ pub enum Dictation {
     Voxtral,
     /// Granite Speech: a chat with a question after the sound.
     GraniteSpeech,
+    /// GLM-ASR: a chat with a question after the sound.
+    GlmAsr,
+    /// LFM2-Audio: a chat whose system message asks for it.
+    Lfm2Audio,
 }
 
 /// What a model has written down.
@@ -61,6 +65,18 @@ impl Dictation {
                     <|start_of_role|>assistant<|end_of_role|>";
                 Ok([tokenizer.encode(before, true, true)?, marks(after)?])
             }
+            Dictation::GlmAsr => {
+                self.takes_no(prompt)?;
+                let after = "<|user|>\nPlease transcribe this audio into text<|assistant|>\n";
+                let before = tokenizer.encode("<|user|>\n", true, true)?;
+                Ok([before, marks(after)?])
+            }
+            Dictation::Lfm2Audio => {
+                self.takes_no(prompt)?;
+                let before = "<|im_start|>system\nPerform ASR.<|im_end|>\n<|im_start|>user\n";
+                let after = "<|im_end|>\n<|im_start|>assistant\n";
+                Ok([tokenizer.encode(before, true, true)?, marks(after)?])
+            }
             Dictation::Voxtral => {
                 self.takes_no(prompt)?;
                 let language = language.map(|code| format!("lang:{code}"));
@@ -94,14 +110,16 @@ impl Dictation {
         let found = match self {
             Dictation::Voxtral => code.map(str::to_string),
             Dictation::Qwen3Asr => code.filter(|code| OF_QWEN.contains(code)).map(name),
-            Dictation::GraniteSpeech => None,
+            Dictation::GraniteSpeech | Dictation::GlmAsr | Dictation::Lfm2Audio => None,
         };
         found.ok_or_else(|| {
             let shown: String = asked.chars().filter(|c| !c.is_control()).take(40).collect();
             let known = match self {
                 Dictation::Voxtral => "give a code such as en, or an English name".to_string(),
                 Dictation::Qwen3Asr => format!("it knows {}", OF_QWEN.map(name).join(", ")),
-                Dictation::GraniteSpeech => "leave it out: the model hears it".to_string(),
+                Dictation::GraniteSpeech | Dictation::GlmAsr | Dictation::Lfm2Audio => {
+                    "leave it out: the model hears it".to_string()
+                }
             };
             Error::Speech {
                 field: "language",

@@ -13,6 +13,7 @@ pub(super) fn recipe(family: HearingFamily) -> Option<Recipe> {
         HearingFamily::Gemma3n => Some(Recipe::Gemma3n),
         HearingFamily::Gemma4 => Some(Recipe::Gemma4),
         HearingFamily::GraniteSpeech => Some(Recipe::GraniteSpeech),
+        HearingFamily::Lfm2Audio => Some(Recipe::FastConformer),
         _ => None,
     }
 }

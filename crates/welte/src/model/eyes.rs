@@ -25,6 +25,8 @@ pub(super) struct Found {
     ears: Option<PathBuf>,
     /// Why the model takes no sounds.
     pub(super) deaf: Option<String>,
+    /// The token at which an answer in text ends, because the model would go on in sound.
+    pub(super) speech: Option<u32>,
 }
 
 impl Images {
@@ -248,6 +250,11 @@ impl Found {
         // A file that was asked for must fit.
         let is_asked = matches!(&options.images, Images::File(asked) if asked == path);
         let opened = Hearing::open(&name, &of_media(options, model.2, model.0));
+        let heard = opened.as_ref().ok().and_then(Option::as_ref);
+        let token = heard.and_then(Hearing::begins_speech);
+        self.speech = tokenizer
+            .zip(token)
+            .and_then(|(all, token)| all.id_of(token));
         let sense = |hearing: Hearing| {
             let hearing = hearing
                 .within(model.1.context as usize)
