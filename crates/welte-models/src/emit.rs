@@ -42,7 +42,7 @@ pub(crate) struct Set {
     pub(crate) streams: Option<StreamSet>,
     /// The output of a dense part beside experts.
     pub(crate) dense: Option<BufferRef>,
-    /// The output of experts beside a dense part.
+    /// The output of experts that is normed before it is added.
     pub(crate) mixed: Option<BufferRef>,
     /// Input and output of experts that compute in a width of their own.
     pub(crate) latent_expert: Option<[BufferRef; 2]>,
@@ -269,7 +269,7 @@ impl<'a> Emitter<'a> {
                 self.norm("head norm", norm.unwrap_or(none), x, self.set.norm);
                 self.set.norm
             }
-            (NormKind::Layer { .. }, norm) => {
+            (NormKind::Layer { .. } | NormKind::Plain, norm) => {
                 if let Some(norm) = norm {
                     self.norm("final norm", norm, x, x);
                 }
@@ -506,9 +506,34 @@ impl<'a> Emitter<'a> {
                 x_stride: stride,
                 y_stride: stride,
             };
-            let place = at(self.set.qkv, from);
+            let place = [at(self.set.qkv, from); 2];
+            let Some(ones) = layer.head_ones else {
+                self.out
+                    .push(what, Op::Norm, &[norm], &place, params.words());
+                continue;
+            };
+            let params = p::LayerNorm {
+                dim,
+                groups,
+                eps: spec.eps,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            self.out.push(
+                what,
+                Op::LayerNorm,
+                &[ones, NO_WEIGHT],
+                &place,
+                params.words(),
+            );
+            let factors = p::Multiply {
+                n: count * head_dim,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            let what = format!("{what}'s weight");
             self.out
-                .push(what, Op::Norm, &[norm], &[place, place], params.words());
+                .push(&what, Op::Multiply, &[norm], &place, factors.words());
         }
     }
 

@@ -49,6 +49,8 @@ impl Act {
 pub enum Scaling {
     /// No scaling.
     None,
+    /// Frequencies follow the number of positions once there are more than this. Longer contexts are refused.
+    Dynamic { original: u32 },
     /// All frequencies are divided by a factor.
     Linear { factor: f32 },
     /// Llama 3: the frequencies of long waves are divided, those of short waves kept.
@@ -86,6 +88,7 @@ impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scaling::None => write!(f, "not scaled"),
+            Scaling::Dynamic { original } => write!(f, "not scaled up to {original} positions"),
             Scaling::Linear { factor } => write!(f, "scaled by {factor}"),
             Scaling::Proportional { part, .. } => write!(f, "{part} of each head"),
             Scaling::Llama3 {
@@ -145,6 +148,8 @@ pub enum NormKind {
         /// It adds a bias.
         bias: bool,
     },
+    /// Layer norm without weights.
+    Plain,
 }
 
 /// Queries grow with their position: by `1 + beta * ln(1 + floor(position / original))`.
@@ -165,6 +170,8 @@ pub enum QkNorm {
     Head,
     /// Over all heads of a row together.
     Row,
+    /// A layer norm over each head, whose weights differ from head to head.
+    Each,
 }
 
 /// How experts are scored by their logits.
@@ -536,6 +543,7 @@ pub struct ModelSpec {
 
 // Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
 pub(crate) const MOST_LAYERS: u32 = 1024;
+pub(crate) const MOST_DIM: u32 = 1 << 16;
 pub(crate) const MOST_HEADS: u32 = 1024;
 pub(crate) const MOST_HEAD_DIM: u32 = 1024;
 pub(crate) const MOST_FFN: u32 = 1 << 20;
