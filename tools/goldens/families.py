@@ -133,6 +133,17 @@ def command_r_plus(c):
     return t.CohereForCausalLM(t.CohereConfig(**layer_normed(c), rope_parameters=ROPE, logit_scale=0.5, use_qk_norm=True))
 
 
+# One of all factors each, none of them 1.
+FALCON = {"embedding_multiplier": 1.5, "lm_head_multiplier": 0.8, "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9,
+          "key_multiplier": 0.7, "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.6, "mlp_multipliers": [0.8, 1.3],
+          "ssm_multipliers": [0.9, 1.2, 0.7, 1.3, 0.8]}
+
+
+def falcon_h1(c, factors=FALCON):
+    mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 24}
+    return t.FalconH1ForCausalLM(t.FalconH1Config(**c | mamba | factors, rope_parameters=ROPE))
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -175,14 +186,15 @@ FAMILIES = {
     "glm": (glm, "CHATGLM", False),
     "command_r_plus": (command_r_plus, "COMMAND_R", False),
     "solar_open": (solar_open, "GLM4_MOE", False),
+    "falcon_h1": (falcon_h1, "FALCON_H1", False),
 }
 
 
-def build(name, seed):
+def build(name, seed, make=None):
     common = dict(SMALL, vocab_size=VOCAB, max_position_embeddings=512, rms_norm_eps=1e-5, attn_implementation="eager",
                   bos_token_id=0, eos_token_id=1, pad_token_id=0)
     torch.manual_seed(seed)
-    model = FAMILIES[name][0](common)
+    model = (make or FAMILIES[name][0])(common)
     g = torch.Generator().manual_seed(seed)
     tied = getattr(model.config, "tie_word_embeddings", False)
     # Large embeddings make what layers add vanish.
@@ -194,6 +206,12 @@ def build(name, seed):
                 p.copy_(0.1 * random)
             elif not isinstance(p, torch.nn.Parameter):
                 continue
+            elif key.endswith("A_log"):
+                p.copy_(0.7 * random)
+            elif key.endswith("dt_bias"):
+                p.copy_(-1 + random)
+            elif "conv1d" in key or key.endswith(".D"):
+                p.copy_(0.5 * random)
             elif "norm" in key:
                 p.copy_((0 if key.endswith("bias") or name == "nemotron" else 1) + 0.2 * random)
             elif key.endswith("bias"):
@@ -218,12 +236,16 @@ STEMS = {
     "mlp.gate.wg": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "shared_mlp.output_linear": "ffn_down_shexp",
 }
+STEMS |= {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+STEMS |= {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d"}
 STEMS |= {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts", "shared_mlp")
           for part in ("gate", "up", "down")}
 OWN_STEMS = {
     "afmoe": {"post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "solar_open": {"post_attention_layernorm": "post_attention_norm"},
 }
+# In GGUF A is not a logarithm, and these are columns.
+MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
 
 
@@ -234,6 +256,12 @@ def parts_of(name, key, value):
         return [(f"{OUTER[stem]}.{kind}", value)]
     layer, rest = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", key).groups()
     block = f"blk.{layer}."
+    if rest == "pre_ff_layernorm.weight":
+        return [(block + "ffn_norm", value)]
+    if rest in MAMBA:
+        return [(block + MAMBA[rest], value if rest.endswith("bias") else value[:, None])]
+    if rest == "mamba.conv1d.weight":
+        return [(block + "ssm_conv1d.weight", value[:, 0])]
     if "correction_bias" in rest or "expert_bias" in rest:
         return [(block + "exp_probs_b.bias", value)]
     if ".experts." in rest or rest.endswith("shared_mlp.input_linear.weight"):
@@ -272,6 +300,12 @@ def metadata(made, name, model):
     w.add_vocab_size(VOCAB)
     if of("sliding_window") and "layer_types" in c.to_dict() and "sliding_attention" in c.layer_types:
         w.add_sliding_window(c.sliding_window)
+    if name == "falcon_h1":
+        w.add_ssm_conv_kernel(c.mamba_d_conv)
+        w.add_ssm_state_size(c.mamba_d_state)
+        w.add_ssm_group_count(c.mamba_n_groups)
+        w.add_ssm_inner_size(c.mamba_d_ssm)
+        w.add_ssm_time_step_rank(c.mamba_n_heads)
     if name.startswith("command_r"):
         w.add_logit_scale(c.logit_scale)
     if name.startswith("stablelm"):
@@ -354,11 +388,15 @@ def write_gguf(path, name, model, seed):
     for key, p in [*model.named_buffers(), *model.named_parameters()]:
         value = p.detach().float().numpy().copy()
         done = name == "bailingmoe2" and key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
-        if done or "layernorm.norms" in key or "inv_freq" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
+        if done or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector")) or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
             continue
         for own, rows in parts_of(name, key, value):
-            assert re.sub(r"^blk\.\d+", "blk.{bid}", own).rsplit(".", 1)[0] in listed, own
-            if rows.ndim == 1 or rows.shape[0] == 1 or "_norm." in own:
+            assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
+            if own.endswith("ssm_a"):
+                made.exact(own, -np.exp(rows))
+            elif own.endswith(("ssm_d", "conv1d.weight")):
+                rows[...] = made.put(own, rows)
+            elif rows.ndim == 1 or rows.shape[0] == 1 or "_norm." in own:
                 add = one if "norm" in own and own.endswith("weight") else 0
                 rows[...] = made.put(own, (rows if "_norm." in own else rows.reshape(-1)) + add).reshape(rows.shape) - add
             else:
@@ -515,7 +553,8 @@ def main():
             goldens.keep(f"{name}/{stem}", f"{name}/{path}", name, kind, prompt, logits(model, prompt), VOCAB)
 
         def file(seed):
-            model = build(name, seed)
+            # Files contain the factors in the matrices.
+            model = build(name, seed, functools.partial(falcon_h1, factors={}) if name == "falcon_h1" else None)
             write_gguf(folder / "q8_0.gguf", name, model, seed)
             return model
 
@@ -526,7 +565,7 @@ def main():
             return directory(model, folder / "hf", seed)
 
         mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
-        select = functools.partial(clearest, tries=40) if mixed else calmest
+        select = functools.partial(clearest, tries=40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
         keep(select(write, prompt, 2000 + 100 * number, "BF16"), "BF16", "hf")
         edit = {"bailingmoe2": as_ling2, "exaone": published_exaone}.get(name)
         if edit:

@@ -342,6 +342,11 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     Some(name.to_string())
         .filter(known)
         .or_else(|| LANGUAGE_MODEL.map(other).into_iter().find(known))
+        // Files of Falcon-H1 leave the suffix of a norm out.
+        .or_else(|| {
+            let block = name.strip_suffix(".ffn_norm.weight")?;
+            Some(format!("{block}.ffn_norm")).filter(known)
+        })
         // A checkpoint without a head may have no prefix.
         .or_else(|| name.strip_prefix("model.").map(String::from).filter(known))
         .or_else(|| {

@@ -150,6 +150,7 @@ pub(crate) fn read_keys(
         delta: None,
         conv_taps: 0,
         mamba: None,
+        multipliers: None,
         dim,
         heads,
         kv_heads,

@@ -329,6 +329,29 @@ pub struct Mamba {
     pub taps: u32,
     /// The convolution has a bias.
     pub bias: bool,
+    /// The gated output is normed.
+    pub norm: bool,
+    /// It runs beside attention in every layer. Both read the same norm.
+    pub beside: bool,
+}
+
+/// Factors of what matrices yield. Files of llama.cpp contain them in the matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Multipliers {
+    /// Of queries and values.
+    pub attention: f32,
+    /// Of keys.
+    pub keys: f32,
+    /// Of attention's output.
+    pub attention_out: f32,
+    /// Of the state space model's gate, inputs, keys, queries and time steps.
+    pub state_space: [f32; 5],
+    /// Of its output.
+    pub state_space_out: f32,
+    /// Of the feed-forward part's gate.
+    pub gate: f32,
+    /// Of its output.
+    pub down: f32,
 }
 
 impl Mamba {
@@ -444,6 +467,8 @@ pub struct ModelSpec {
     pub conv_taps: u32,
     /// The layers with the state space model, if any.
     pub mamba: Option<Mamba>,
+    /// Factors of what matrices yield, if any.
+    pub multipliers: Option<Multipliers>,
     /// Width of the residual stream.
     pub dim: u32,
     /// Query heads.

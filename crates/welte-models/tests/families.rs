@@ -266,3 +266,38 @@ fn dynamic_ropes_end_at_the_trained_context() {
     let error = compiled(2049).unwrap_err().to_string();
     assert!(error.contains("beyond 2048 positions"), "{error}");
 }
+
+#[test]
+fn falcon_has_a_state_space_beside_attention() {
+    let sizes = [
+        ("mamba_n_groups", Value::U64(2)),
+        ("mamba_n_heads", Value::U64(4)),
+        ("mamba_d_head", Value::U64(16)),
+        ("mamba_d_state", Value::U64(24)),
+        ("ssm_in_multiplier", Value::F64(0.5)),
+        ("attention_in_multiplier", Value::F64(2.0)),
+        ("key_multiplier", Value::F64(0.25)),
+    ];
+    let with =
+        |values: &[(&str, Value)]| directory("falcon_h1", &[sizes.as_slice(), values].concat());
+    let found = read(&with(&[]));
+    let mamba = found.mamba.expect("a state space");
+    assert!(mamba.beside && !mamba.norm);
+    assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (4, 16, 24));
+    let factors = found.multipliers.expect("factors");
+    assert_eq!((factors.attention, factors.keys), (2.0, 0.5));
+    assert_eq!(factors.state_space, [0.5; 5]);
+    assert_eq!((factors.gate, factors.down), (1.0, 1.0));
+    let list = |values: &[f64]| Value::Array(values.iter().copied().map(Value::F64).collect());
+    for wrong in [list(&[1.0; 3]), list(&[f64::NAN, 1.0]), text("1")] {
+        refused(
+            &with(&[("mlp_multipliers", wrong)]),
+            &["mlp_multipliers", "2 finite numbers"],
+        );
+    }
+    let before = [
+        ("mamba_rms_norm", Value::Bool(true)),
+        ("mamba_norm_before_gate", Value::Bool(true)),
+    ];
+    refused(&with(&before), &["mamba_norm_before_gate"]);
+}

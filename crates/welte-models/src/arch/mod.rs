@@ -11,6 +11,7 @@ mod deepseek2;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
+mod falcon_h1;
 mod gemma;
 mod gemma3n;
 mod gemma4;
@@ -52,7 +53,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 64] = [
+const ALL: [&Architecture; 65] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -112,6 +113,7 @@ const ALL: [&Architecture; 64] = [
     &exaone4::EXAONE_MOE,
     &exaone4::EXAONE,
     &glm4::GLM,
+    &falcon_h1::FALCON_H1,
     &afmoe::AFMOE,
     &stablelm::STABLELM,
     &phi2::PHI2,

@@ -73,6 +73,8 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         value_dim: sizes.value_dim,
         taps: sizes.taps,
         bias: keys.bool("use_conv_bias")?.unwrap_or(true),
+        norm: true,
+        beside: false,
     })
 }
 

@@ -176,7 +176,11 @@ impl ModelSpec {
         });
         let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
         let mixer = |layer: usize| match self.kind(layer as u32) {
-            LayerKind::Attention => latent.unwrap_or(attention(layer)) + norms,
+            LayerKind::Attention => {
+                // What runs beside it has the same norms.
+                let beside = self.mamba.filter(|m| m.beside).map_or(0, |_| mamba - each);
+                latent.unwrap_or(attention(layer)) + beside + norms
+            }
             LayerKind::Delta => delta,
             LayerKind::Conv => conv,
             LayerKind::Mamba => mamba,
@@ -344,7 +348,11 @@ impl ModelSpec {
         if let Some(m) = self.mamba {
             let text = format!(
                 "{} layers, {} heads of {} x {} in {} groups, {} taps",
-                count(LayerKind::Mamba),
+                if m.beside {
+                    self.layers as usize
+                } else {
+                    count(LayerKind::Mamba)
+                },
                 m.heads,
                 m.key_dim,
                 m.value_dim,

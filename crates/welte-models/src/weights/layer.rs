@@ -159,12 +159,14 @@ pub(super) fn layer(
     let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
     let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
-    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
+    let mamba = spec
+        .mamba
+        .filter(|m| m.beside || spec.kind(i) == LayerKind::Mamba);
     let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint, spec.alone)));
     let mixes = spec.kind(i) != LayerKind::None;
     let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
         (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
-        (_, Some((m, names)), ..) => {
+        (_, Some((m, names)), ..) if !m.beside => {
             let rows = vec![Rows::all(w(names.project), m.width())];
             (rows, w(names.out), m.values())
         }
@@ -275,7 +277,7 @@ pub(super) fn layer(
             None => None,
         },
         mamba: match &mamba {
-            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
+            Some((m, names)) => Some(mamba::collect(c, names, i, m, dim)?),
             None => None,
         },
         conv: match conv {
