@@ -388,7 +388,8 @@ def write_gguf(path, name, model, seed):
     for key, p in [*model.named_buffers(), *model.named_parameters()]:
         value = p.detach().float().numpy().copy()
         done = name == "bailingmoe2" and key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
-        if done or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector")) or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
+        tied = key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False)
+        if done or tied or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector")):
             continue
         for own, rows in parts_of(name, key, value):
             assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
