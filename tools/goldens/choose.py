@@ -59,13 +59,21 @@ def best_of(make, prompt, seeds, kind):
     return make(seed)
 
 
+# The classes of models whose experts are scored by sigmoid.
+SIGMOID = ("Glm", "DeepseekV3", "Lfm2", "NemotronH", "MiniMaxM2", "Sarvam", "Dots1", "ExaoneMoe", "Afmoe", "SolarOpen")
+
+
 def margin(model, prompt):
     """By how much the last chosen expert, and the last used group, is ahead of the next, at the closest decision."""
     logits = []
-    gates = ("mlp.gate", "mlp.router", "feed_forward.gate", "mixer.gate")
+    gates = ("mlp.gate", "mlp.router", "feed_forward.gate", "mixer.gate", "router.gate", "gate.wg", "block_sparse_moe.router")
     routers = [m for key, m in model.named_modules() if key.endswith(gates) and hasattr(m, "weight")]
-    biases = {m.gate: m.expert_bias for m in model.modules() if hasattr(m, "expert_bias")}
-    hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[0]))) for m in routers]
+    biases = {}
+    for m in model.modules():
+        for bias in ("expert_bias", "e_score_correction_bias"):
+            if hasattr(m, bias):
+                biases |= {gate: getattr(m, bias) for gate in m.modules() if gate in routers}
+    hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[0] if isinstance(out, tuple) else out))) for m in routers]
     with torch.no_grad():
         model(torch.tensor([prompt]))
     for hook in hooks:
@@ -78,7 +86,7 @@ def margin(model, prompt):
             continue
         bias = getattr(m, "e_score_correction_bias", biases.get(m))
         bias = m.moe_statics.e_score_correction_bias if hasattr(m, "moe_statics") else bias
-        scores = out.sigmoid() if type(model).__name__.startswith(("Glm", "DeepseekV3", "Lfm2", "NemotronH")) else out.softmax(-1)
+        scores = out.sigmoid() if type(model).__name__.startswith(SIGMOID) else out.softmax(-1)
         scores = scores + (0 if bias is None else bias.reshape(-1))
         groups = getattr(c, "n_group", None) or 1
         if groups > 1:

@@ -123,6 +123,10 @@ def mistral4(c):
                                                   q_lora_rank=32, rope_parameters=rope, first_k_dense_replace=0))
 
 
+def youtu(c):
+    return t.YoutuForCausalLM(t.YoutuConfig(**without(c, "head_dim") | LATENT, q_lora_rank=32, rope_parameters=ROPE, tie_word_embeddings=False))
+
+
 # transformers always takes the short list of factors, so both are the same. Magnitudes differ.
 FACTORS, MAGNITUDE = [1 + 0.1 * i for i in range(8)], 1.3
 
@@ -153,6 +157,7 @@ MODELS = {
     "glm4_moe_lite": (glm4_moe_lite, "DEEPSEEK2", False),
     "mistral4": (mistral4, "MISTRAL4", False),
     "phimoe": (phimoe, "PHIMOE", False),
+    "youtu": (youtu, "DEEPSEEK2", False),
 }
 
 
@@ -284,7 +289,7 @@ def metadata(made, name, model):
             w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
 
 
-LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4")
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu")
 
 
 def parts_of(key, value, c):

@@ -72,7 +72,10 @@ impl Buffers {
             per_layer: inputs,
             streams,
             dense: beside.map(|_| add("dense", spec.dim)),
-            mixed: beside.map(|_| add("mixed", spec.dim)),
+            mixed: spec
+                .experts
+                .filter(|e| e.beside || spec.post_norm)
+                .map(|_| add("mixed", spec.dim)),
             latent_expert: spec
                 .experts
                 .and_then(|e| e.latent)

@@ -299,6 +299,7 @@ fn caches(
                 offset: 0,
             },
             layer,
+            inputs: BufferRef::NONE,
             state: BufferRef::NONE,
         }));
     }
@@ -315,7 +316,8 @@ fn caches(
         (LayerKind::Mamba, mamba),
     ];
     for (kind, floats) in kinds {
-        let layers = (0..spec.layers).filter(|layer| spec.kind(*layer) == kind);
+        let beside = kind == LayerKind::Mamba && spec.mamba.is_some_and(|m| m.beside);
+        let layers = (0..spec.layers).filter(|layer| beside || spec.kind(*layer) == kind);
         let count = layers.clone().count() as u32;
         let Some((convolution, state)) = floats.filter(|_| count > 0) else {
             continue;
@@ -331,11 +333,18 @@ fn caches(
             caches.push(cache);
             Ok(BufferRef { buffer, offset: 0 })
         };
-        let (buffer, state) = (add("convolution", convolution)?, add("state", state)?);
+        let (inputs, state) = (add("convolution", convolution)?, add("state", state)?);
         for (number, layer) in (0..).zip(layers) {
-            layer_caches[layer as usize] = Some(LayerCache {
+            let place = &mut layer_caches[layer as usize];
+            let buffer = match place {
+                // All layers have both kinds of caches, and one number in them.
+                Some(kv) if kv.layer == number => kv.buffer,
+                _ => inputs,
+            };
+            *place = Some(LayerCache {
                 buffer,
                 layer: number,
+                inputs,
                 state,
             });
         }
@@ -344,6 +353,7 @@ fn caches(
     let none = LayerCache {
         buffer: BufferRef::NONE,
         layer: 0,
+        inputs: BufferRef::NONE,
         state: BufferRef::NONE,
     };
     let each = layer_caches.into_iter().map(|place| place.unwrap_or(none));

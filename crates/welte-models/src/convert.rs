@@ -14,7 +14,8 @@ use crate::names::{self, Names, bias, weight};
 use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
 use crate::spec::Scaling;
-use crate::{Error, ModelSpec};
+use crate::weights::grouped_rows;
+use crate::{Error, ModelSpec, QkNorm};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, TensorInfo, Value};
@@ -65,8 +66,8 @@ impl Change {
 /// The order of rows or elements that belong to heads.
 #[derive(Clone, Copy)]
 enum Order {
-    /// The rows (i, i + rot/2) of each head become the rows (2i, 2i + 1).
-    Pairs { head: usize, rot: usize },
+    /// The rows (i, i + rot/2) of each head become the rows (2i, 2i + 1). Rows from `end` on stay.
+    Pairs { head: usize, rot: usize, end: usize },
     /// Heads of one group become `groups` places apart. They begin at `first`, and each has `size` rows.
     Tiled {
         first: usize,
@@ -80,9 +81,9 @@ impl Order {
     /// The original's place of what is at `at`.
     fn place(self, at: usize) -> usize {
         match self {
-            Order::Pairs { head, rot } => {
+            Order::Pairs { head, rot, end } => {
                 let (start, within) = (at - at % head, at % head);
-                if within < rot {
+                if within < rot && at < end {
                     start + within % 2 * (rot / 2) + within / 2
                 } else {
                     at
@@ -152,11 +153,15 @@ impl AsGguf {
         let layers = spec.layers + read_back.draft_layers;
         for layer in 0..layers {
             let shape = spec.shape(layer as usize);
+            // A matrix of queries, keys and values has the values last.
+            let heads = spec.heads + shape.kv_heads;
             let pairs = Order::Pairs {
                 head: shape.head_dim as usize,
                 rot: spec.rope.rot as usize,
+                end: (heads * shape.head_dim) as usize,
             };
-            let rotated = [gguf.q, gguf.k].into_iter().filter(|_| interleave);
+            let rotated = [gguf.q, gguf.k, gguf.qkv];
+            let rotated = rotated.into_iter().filter(|_| interleave);
             for template in rotated {
                 for name in [weight(template, layer), bias(template, layer)] {
                     if let Some(Source::Rows { order: at, .. }) = self.source_mut(&name) {
@@ -358,6 +363,8 @@ fn same(gguf: &AsGguf, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Er
     }
     match (&mut expected.rope.scaling, &read_back.rope.scaling) {
         (scaling @ Scaling::Llama3 { .. }, Scaling::Factors) => *scaling = Scaling::Factors,
+        // GGUF has no name for it.
+        (scaling @ Scaling::Dynamic { .. }, Scaling::None) => *scaling = Scaling::None,
         (
             Scaling::Yarn { magnitude, .. },
             Scaling::Yarn {
@@ -419,6 +426,13 @@ impl Tensors {
             }
         }
         for layer in 0..layers {
+            all.shared_pair(from, hf, gguf, spec, layer);
+            if spec.qk_norm == QkNorm::Each {
+                all.own_norms(from, hf, gguf, spec, layer);
+            }
+            if hf.grouped_qkv {
+                all.ungrouped_qkv(from, hf.qkv, gguf, spec, layer);
+            }
             for (hf, gguf) in layer_names(hf, gguf, spec) {
                 all.pair(from, hf, gguf, layer);
             }
@@ -478,11 +492,15 @@ impl Tensors {
         }
     }
 
-    /// Vectors are F32 in GGUF.
+    /// Vectors and norms are F32 in GGUF.
     fn push(&mut self, name: &str, like: &TensorInfo, n: usize, stack: usize, parts: Vec<Part>) {
         self.infos.push(TensorInfo {
             name: name.into(),
-            format: if n == 1 { Format::F32 } else { like.format },
+            format: if n == 1 || name.ends_with("_norm.weight") {
+                Format::F32
+            } else {
+                like.format
+            },
             n,
             k: like.k,
             stack,
@@ -493,6 +511,84 @@ impl Tensors {
             columns: None,
             change: Change::Add(0.0),
         });
+    }
+
+    /// The norms of heads, if each is a tensor, as rows of one.
+    fn own_norms(
+        &mut self,
+        from: &dyn Checkpoint,
+        hf: &Names,
+        gguf: &Names,
+        spec: &ModelSpec,
+        layer: u32,
+    ) {
+        let kv_heads = spec.shape(layer as usize).kv_heads;
+        let both = [
+            (hf.q_norm, gguf.q_norm, spec.heads),
+            (hf.k_norm, gguf.k_norm, kv_heads),
+        ];
+        for (own, name, heads) in both {
+            let each = (0..heads).map(|head| {
+                let own = weight(&format!("{own}.norms.{head}"), layer);
+                self.find(from, &own).cloned()
+            });
+            let Some(each) = each.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            let parts = each.iter().map(|info| self.part(info, 0, 1)).collect();
+            self.push(&weight(name, layer), &each[0], heads as usize, 1, parts);
+        }
+    }
+
+    /// Queries, keys and values of a matrix that has them group by group, as three tensors.
+    fn ungrouped_qkv(
+        &mut self,
+        from: &dyn Checkpoint,
+        qkv: &str,
+        gguf: &Names,
+        spec: &ModelSpec,
+        layer: u32,
+    ) {
+        let Some(info) = self.find(from, &weight(qkv, layer)).cloned() else {
+            return;
+        };
+        let shape = spec.shape(layer as usize);
+        if info.n as u32 != (spec.heads + 2 * shape.kv_heads) * shape.head_dim {
+            // It stays unused and is refused.
+            return;
+        }
+        let names = [gguf.q, gguf.k, gguf.v];
+        for (name, parts) in names.into_iter().zip(grouped_rows(spec.heads, shape)) {
+            let rows = parts.iter().map(|(_, rows)| *rows as usize).sum();
+            let part = |(first, rows): (u32, u32)| self.part(&info, first as usize, rows as usize);
+            let parts = parts.into_iter().map(part).collect();
+            self.push(&weight(name, layer), &info, rows, 1, parts);
+        }
+    }
+
+    /// Gate and up of a shared expert that are one matrix.
+    fn shared_pair(
+        &mut self,
+        from: &dyn Checkpoint,
+        hf: &Names,
+        gguf: &Names,
+        spec: &ModelSpec,
+        layer: u32,
+    ) {
+        let shared = spec.experts.and_then(|experts| experts.shared);
+        let (Some(shared), None) = (shared, self.find(from, &weight(hf.shared_expert[0], layer)))
+        else {
+            return;
+        };
+        let ffn = shared.ffn as usize;
+        let pair = self.find(from, &weight(hf.gate_up, layer)).cloned();
+        let Some(pair) = pair.filter(|pair| pair.n == 2 * ffn) else {
+            return;
+        };
+        for at in 0..2 {
+            let parts = vec![self.part(&pair, at * ffn, ffn)];
+            self.push(&weight(gguf.shared_expert[at], layer), &pair, ffn, 1, parts);
+        }
     }
 
     /// The matrices of all experts, one tensor for each of gate, up and down.
@@ -610,7 +706,13 @@ impl Tensors {
 
 /// The names of a layer's weights in both dialects, of parts that the model has.
 fn layer_names<'a>(hf: &'a Names, gguf: &'a Names, spec: &ModelSpec) -> Vec<(&'a str, &'a str)> {
-    let mut pairs = vec![
+    let shared = hf.shared_expert.into_iter().zip(gguf.shared_expert);
+    let mut pairs: Vec<_> = match spec.experts {
+        // Its matrices may have the names of a dense part.
+        Some(experts) if experts.shared.is_some() => shared.collect(),
+        _ => Vec::new(),
+    };
+    pairs.extend([
         (hf.attn_norm, gguf.attn_norm),
         (hf.q, gguf.q),
         (hf.k, gguf.k),
@@ -619,15 +721,15 @@ fn layer_names<'a>(hf: &'a Names, gguf: &'a Names, spec: &ModelSpec) -> Vec<(&'a
         (hf.k_norm, gguf.k_norm),
         (hf.o, gguf.o),
         (hf.qkv, gguf.qkv),
+        (hf.attn_gate, gguf.attn_gate),
         (hf.gate, gguf.gate),
         (hf.up, gguf.up),
         (hf.gate_up, gguf.gate_up),
         (hf.down, gguf.down),
         (hf.router, gguf.router),
         (hf.shared_gate, gguf.shared_gate),
-    ];
+    ]);
     pairs.extend(hf.conv.into_iter().zip(gguf.conv));
-    pairs.extend(hf.shared_expert.into_iter().zip(gguf.shared_expert));
     pairs.extend(hf.expert_latent.into_iter().zip(gguf.expert_latent));
     // One name of configurations means either norm.
     if spec.post_norm {

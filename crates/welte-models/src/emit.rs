@@ -42,7 +42,7 @@ pub(crate) struct Set {
     pub(crate) streams: Option<StreamSet>,
     /// The output of a dense part beside experts.
     pub(crate) dense: Option<BufferRef>,
-    /// The output of experts beside a dense part.
+    /// The output of experts that is normed before it is added.
     pub(crate) mixed: Option<BufferRef>,
     /// Input and output of experts that compute in a width of their own.
     pub(crate) latent_expert: Option<[BufferRef; 2]>,
@@ -87,7 +87,8 @@ pub(crate) struct LayerCache {
     pub(crate) buffer: BufferRef,
     /// The layer's number within the cache.
     pub(crate) layer: u32,
-    /// The cache of the state of a delta layer, whose other cache is that of its convolution.
+    /// The cache of a convolution's inputs, and that of a state.
+    pub(crate) inputs: BufferRef,
     pub(crate) state: BufferRef,
 }
 
@@ -239,6 +240,10 @@ impl<'a> Emitter<'a> {
         if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
             self.delta(i, layer, weights, delta);
         } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
+            if mamba.beside {
+                self.attention(i, layer);
+                self.out.part = ModelPart::Recurrent;
+            }
             self.mamba(i, layer, weights, mamba);
         } else if let Some(kernel) = layer.conv {
             self.conv(i, layer, kernel);
@@ -269,7 +274,7 @@ impl<'a> Emitter<'a> {
                 self.norm("head norm", norm.unwrap_or(none), x, self.set.norm);
                 self.set.norm
             }
-            (NormKind::Layer { .. }, norm) => {
+            (NormKind::Layer { .. } | NormKind::Plain, norm) => {
                 if let Some(norm) = norm {
                     self.norm("final norm", norm, x, x);
                 }
@@ -344,10 +349,22 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
+        if let Some(m) = spec.multipliers {
+            let kv = spec.shape(index).kv_heads * head_dim;
+            let parts = [
+                (0, q, m.attention),
+                (q, kv, m.keys),
+                (q + kv, kv, m.attention),
+            ];
+            self.multiply("attention in", set.qkv, stride, &parts);
+        }
         self.around_attention(layer);
         match spec.encoder {
             Some(_) => self.encode_attention(index, layer),
             None => self.cached_attention(index, layer),
+        }
+        if let Some(m) = spec.multipliers {
+            self.multiply("attention out", set.attn, q, &[(0, q, m.attention_out)]);
         }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, set.attn, q);
@@ -506,9 +523,34 @@ impl<'a> Emitter<'a> {
                 x_stride: stride,
                 y_stride: stride,
             };
-            let place = at(self.set.qkv, from);
+            let place = [at(self.set.qkv, from); 2];
+            let Some(ones) = layer.head_ones else {
+                self.out
+                    .push(what, Op::Norm, &[norm], &place, params.words());
+                continue;
+            };
+            let params = p::LayerNorm {
+                dim,
+                groups,
+                eps: spec.eps,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            self.out.push(
+                what,
+                Op::LayerNorm,
+                &[ones, NO_WEIGHT],
+                &place,
+                params.words(),
+            );
+            let factors = p::Multiply {
+                n: count * head_dim,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            let what = format!("{what}'s weight");
             self.out
-                .push(what, Op::Norm, &[norm], &[place, place], params.words());
+                .push(&what, Op::Multiply, &[norm], &place, factors.words());
         }
     }
 
@@ -571,6 +613,9 @@ impl<'a> Emitter<'a> {
     fn feed_forward(&mut self, index: usize, layer: &Layer) {
         self.gate_up(index, layer);
         let ffn = self.spec.shape(index).ffn;
+        if let Some(m) = self.spec.multipliers {
+            self.multiply("down", self.set.h, ffn, &[(0, ffn, m.down)]);
+        }
         if let Some(down) = layer.down {
             let down = (down, layer.down_bias.as_slice(), layer.post_ffn_norm);
             self.add_to_stream("down", down, self.set.h, ffn);
@@ -596,6 +641,9 @@ impl<'a> Emitter<'a> {
             }
             Some(gate_up) => {
                 self.projections("gate and up", pieces, bias, input, gate_up, 2 * ffn);
+                if let Some(m) = spec.multipliers {
+                    self.multiply("gate", gate_up, 2 * ffn, &[(0, ffn, m.gate)]);
+                }
                 if let Some(deviations) = layer.cutoff {
                     let cutoff = p::Cutoff {
                         n: ffn,
@@ -620,6 +668,20 @@ impl<'a> Emitter<'a> {
                 );
             }
             None => {}
+        }
+    }
+
+    /// Multiplies parts of rows: the first element, the number of elements, and the factor.
+    fn multiply(&mut self, what: &str, y: BufferRef, stride: u32, parts: &[(u32, u32, f32)]) {
+        for (first, n, scale) in parts.iter().filter(|(.., scale)| *scale != 1.0) {
+            let scale = p::Scale {
+                n: *n,
+                scale: *scale,
+                cap: 0.0,
+                y_stride: stride,
+            };
+            let (what, place) = (format!("{what} multiplier"), [at(y, *first)]);
+            self.out.push(&what, Op::Scale, &[], &place, scale.words());
         }
     }
 

@@ -50,6 +50,12 @@ impl<'a> Keys<'a> {
         format!("{}{}", self.prefix, if self.is_gguf() { gguf } else { hf })
     }
 
+    /// The same where configurations have several names for it: the first that this one has.
+    pub(crate) fn first_name(&self, gguf: &str, hf: &[&str]) -> String {
+        let known = hf.iter().find(|name| self.value(name).is_some());
+        self.name(gguf, known.or(hf.first()).unwrap_or(&""))
+    }
+
     /// The keys that were asked for under the names of both dialects: GGUF's, without prefix, and that of configurations.
     pub(crate) fn both_names(&self) -> BTreeMap<String, String> {
         self.both.take()

@@ -19,6 +19,10 @@ pub(crate) struct Names {
     pub(crate) sinks: &'static str,
     /// Q, K and V as one tensor, for architectures that store them so.
     pub(crate) qkv: &'static str,
+    /// In it, each group of query heads is followed by its key and its value.
+    pub(crate) grouped_qkv: bool,
+    /// The gate of attention's output as a tensor of its own. Without one, each head's gate follows its query.
+    pub(crate) attn_gate: &'static str,
     /// Norm of the attention output, before it is added.
     pub(crate) post_attn_norm: &'static str,
     pub(crate) ffn_norm: &'static str,
@@ -63,6 +67,8 @@ pub(crate) const GGUF: Names = Names {
     o: "blk.{}.attn_output",
     sinks: "blk.{}.attn_sinks.weight",
     qkv: "blk.{}.attn_qkv",
+    grouped_qkv: false,
+    attn_gate: "blk.{}.attn_gate",
     post_attn_norm: "blk.{}.post_attention_norm",
     ffn_norm: "blk.{}.ffn_norm",
     gate: "blk.{}.ffn_gate",
@@ -116,6 +122,8 @@ pub(crate) const HUGGING_FACE: Names = Names {
     o: "model.layers.{}.self_attn.o_proj",
     sinks: "model.layers.{}.self_attn.sinks",
     qkv: "model.layers.{}.self_attn.qkv_proj",
+    grouped_qkv: false,
+    attn_gate: "model.layers.{}.self_attn.gate_proj",
     post_attn_norm: "model.layers.{}.post_attention_layernorm",
     ffn_norm: "model.layers.{}.post_attention_layernorm",
     gate: "model.layers.{}.mlp.gate_proj",
@@ -336,6 +344,11 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     Some(name.to_string())
         .filter(known)
         .or_else(|| LANGUAGE_MODEL.map(other).into_iter().find(known))
+        // Files of Falcon-H1 leave the suffix of a norm out.
+        .or_else(|| {
+            let block = name.strip_suffix(".ffn_norm.weight")?;
+            Some(format!("{block}.ffn_norm")).filter(known)
+        })
         // A checkpoint without a head may have no prefix.
         .or_else(|| name.strip_prefix("model.").map(String::from).filter(known))
         .or_else(|| {

@@ -4,14 +4,13 @@ use crate::arch::{Architecture, unsupported};
 use crate::keys::Keys;
 use crate::names::{bias, resolve, weight};
 use crate::spec::{
-    Act, Biases, Experts, LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS,
-    ModelSpec, NormKind, Scoring,
+    Act, Biases, Experts, LayerKind, LayerRope, MOST_DIM, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS,
+    MOST_LAYERS, ModelSpec, NormKind, Scoring,
 };
 use crate::{Error, rope};
 use welte_formats::Checkpoint;
 use welte_formats::checkpoint::Value;
 
-const MOST_DIM: u32 = 1 << 16;
 const MOST_EXPERTS: u32 = 1024;
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
@@ -46,7 +45,8 @@ pub(crate) fn read_keys(
     let mistral = keys.text("model_type")? == Some("mistral");
     let default = |llama: u32, other: u32| llava.then_some(if mistral { other } else { llama });
     let listed = listed_layers(keys).or(default(32, 32));
-    let layers = size("block_count", "num_hidden_layers", listed, MOST_LAYERS)?;
+    let layers = keys.first_name("block_count", &["num_hidden_layers", "num_layers"]);
+    let layers = keys.size(&layers, listed, MOST_LAYERS)?;
     let dim = size(
         "embedding_length",
         "hidden_size",
@@ -150,6 +150,7 @@ pub(crate) fn read_keys(
         delta: None,
         conv_taps: 0,
         mamba: None,
+        multipliers: None,
         dim,
         heads,
         kv_heads,
@@ -246,7 +247,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let hf = ["num_experts_per_tok", "moe_k", "top_k_experts"];
+    let hf = ["num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk"];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;
@@ -287,6 +288,7 @@ fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
             "layer_norm_eps",
             "norm_epsilon",
             "layer_norm_epsilon",
+            "norm_eps",
         ]
         .map(String::from)
         .to_vec()
@@ -350,6 +352,7 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
     }
     match keys.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(Act::Silu),
+        Some("relu2") => Ok(Act::Relu2),
         Some("xielu") => Ok(Act::Xielu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),
         Some("gelu") => Ok(Act::Gelu),

@@ -170,7 +170,9 @@ fn hugging_face_scaling(
     ]);
     match keys.text(&type_key)? {
         None | Some("default" | "mrope") => Ok(Scaling::None),
+        // Hunyuan's factor of the base does not change.
         Some("dynamic") if keys.value(&field("alpha")).is_some() => Ok(Scaling::None),
+        Some("dynamic") => Ok(Scaling::Dynamic { original: context }),
         Some("linear") => linear(keys.positive(&field("factor"), None)?),
         Some("proportional") => {
             let key = field("partial_rotary_factor");
@@ -301,6 +303,15 @@ pub(crate) fn frequencies(
     let mut magnitude = 1.0;
     let scaled: Vec<f64> = match rope.scaling {
         Scaling::None => plain,
+        Scaling::Dynamic { original } if context > original => {
+            return Err(Error::Option {
+                option: "context",
+                problem: format!(
+                    "is {context}; beyond {original} positions, the rope scaling 'dynamic' of this model is not supported"
+                ),
+            });
+        }
+        Scaling::Dynamic { .. } => plain,
         Scaling::Linear { factor } => plain.iter().map(|f| f / f64::from(factor)).collect(),
         Scaling::Proportional { part, factor } => {
             let rotated = (f64::from(part) * f64::from(rope.rot) / 2.0).floor() as usize;

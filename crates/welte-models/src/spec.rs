@@ -49,6 +49,8 @@ impl Act {
 pub enum Scaling {
     /// No scaling.
     None,
+    /// Frequencies follow the number of positions once there are more than this. Longer contexts are refused.
+    Dynamic { original: u32 },
     /// All frequencies are divided by a factor.
     Linear { factor: f32 },
     /// Llama 3: the frequencies of long waves are divided, those of short waves kept.
@@ -86,6 +88,7 @@ impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scaling::None => write!(f, "not scaled"),
+            Scaling::Dynamic { original } => write!(f, "not scaled up to {original} positions"),
             Scaling::Linear { factor } => write!(f, "scaled by {factor}"),
             Scaling::Proportional { part, .. } => write!(f, "{part} of each head"),
             Scaling::Llama3 {
@@ -145,6 +148,8 @@ pub enum NormKind {
         /// It adds a bias.
         bias: bool,
     },
+    /// Layer norm without weights.
+    Plain,
 }
 
 /// Queries grow with their position: by `1 + beta * ln(1 + floor(position / original))`.
@@ -165,6 +170,8 @@ pub enum QkNorm {
     Head,
     /// Over all heads of a row together.
     Row,
+    /// A layer norm over each head, whose weights differ from head to head.
+    Each,
 }
 
 /// How experts are scored by their logits.
@@ -322,6 +329,29 @@ pub struct Mamba {
     pub taps: u32,
     /// The convolution has a bias.
     pub bias: bool,
+    /// The gated output is normed.
+    pub norm: bool,
+    /// It runs beside attention in every layer. Both read the same norm.
+    pub beside: bool,
+}
+
+/// Factors of what matrices yield. Files of llama.cpp contain them in the matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Multipliers {
+    /// Of queries and values.
+    pub attention: f32,
+    /// Of keys.
+    pub keys: f32,
+    /// Of attention's output.
+    pub attention_out: f32,
+    /// Of the state space model's gate, inputs, keys, queries and time steps.
+    pub state_space: [f32; 5],
+    /// Of its output.
+    pub state_space_out: f32,
+    /// Of the feed-forward part's gate.
+    pub gate: f32,
+    /// Of its output.
+    pub down: f32,
 }
 
 impl Mamba {
@@ -437,6 +467,8 @@ pub struct ModelSpec {
     pub conv_taps: u32,
     /// The layers with the state space model, if any.
     pub mamba: Option<Mamba>,
+    /// Factors of what matrices yield, if any.
+    pub multipliers: Option<Multipliers>,
     /// Width of the residual stream.
     pub dim: u32,
     /// Query heads.
@@ -536,6 +568,7 @@ pub struct ModelSpec {
 
 // Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
 pub(crate) const MOST_LAYERS: u32 = 1024;
+pub(crate) const MOST_DIM: u32 = 1 << 16;
 pub(crate) const MOST_HEADS: u32 = 1024;
 pub(crate) const MOST_HEAD_DIM: u32 = 1024;
 pub(crate) const MOST_FFN: u32 = 1 << 20;

@@ -21,7 +21,7 @@ pub(crate) use delta::{DeltaNames, DeltaWeights};
 pub(crate) use encoder::EncoderWeights;
 pub(crate) use experts::{ExpertWeights, SharedWeights};
 pub(crate) use latent::LatentWeights;
-pub(crate) use layer::{DraftWeights, Layer, Weights};
+pub(crate) use layer::{DraftWeights, Layer, Weights, grouped_rows};
 pub(crate) use mamba::MambaWeights;
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::{Usage, WeightSpec};

@@ -291,7 +291,7 @@ fn what_is_wrong_is_named() {
             &["high_freq_factor", "must be above low_freq_factor, 1"],
         );
     }
-    refused(&directory("dynamic", &[]), &["'dynamic'", "longrope"]);
+    refused(&directory("su", &[]), &["'su'", "longrope"]);
     for (list, problem) in [
         (vec![float(2.0); 31], "must be 32 finite numbers above 0"),
         (vec![float(0.0); 32], "must be 32 finite numbers above 0"),

@@ -61,6 +61,7 @@ fn goldens_of(wanted: impl Fn(&str, &str) -> bool) -> Vec<Golden> {
             "gemma3n.json",
             "hybrid.json",
             "plain.json",
+            "families.json",
         ],
         wanted,
     )
@@ -422,12 +423,13 @@ const NOT_WRITTEN: &[(&str, &str)] = &[
     ("nemotron3/hf", "A_log"),
     ("ministral3/hf", "position_scale"),
     ("apertus/hf", "alpha_n"),
-    ("ernie4_5_moe/hf", "shared"),
     ("deepseek_v2/hf", "kv_a_layernorm"),
     ("deepseek_v3/hf", "kv_a_layernorm"),
     ("glm4_moe_lite/hf", "kv_a_layernorm"),
     ("mistral4/hf", "kv_a_layernorm"),
+    ("youtu/hf", "kv_a_layernorm"),
     ("phimoe/hf", "would be read"),
+    ("falcon_h1/hf", "A_log"),
 ];
 
 /// A directory read as a GGUF file has the logits of the original.
@@ -561,7 +563,7 @@ mod experts_elsewhere {
             }
         };
     }
-    families!(qwen3moe 2, gpt_oss 4, qwen3next 2, deepseek_v2 2, nemotron3 2, lfm2moe 2, gemma4 7);
+    families!(qwen3moe 2, gpt_oss 4, qwen3next 2, deepseek_v2 2, nemotron3 2, lfm2moe 2, gemma4 7, afmoe 2);
 }
 
 /// Tests of each architecture: on the reference, on the CPU, on the portable GPU device, and on CUDA. A directory and a file per format: 14; a directory and one
@@ -612,4 +614,6 @@ architectures! {
     formats 7, packed 18, mlx 8, gpt_oss 4, ministral3 2, cohere2 2, starcoder2 2, olmo3 2, exaone4 2, seed_oss 2, ernie4_5 2,
     hunyuan 2, apertus 2, granite 2, glm4_moe 2, ernie4_5_moe 2, deepseek_v2 2, deepseek_v3 2, glm4_moe_lite 2, mistral4 2,
     gemma4 7, gemma3n 2, phimoe 2,
+    olmoe 2, qwen2moe 2, granitemoe 2, arcee 2, nemotron 2, minimax_m2 2, bailingmoe 2, bailingmoe2 2, dots1 2, hunyuan_moe 2, exaone_moe 2,
+    afmoe 2, stablelm 2, stablelm_parallel 2, phi2 2, command_r 2, olmo 2, internlm2 2, minicpm 2, exaone 2, glm 2, command_r_plus 2, solar_open 2, youtu 2, falcon_h1 2,
 }

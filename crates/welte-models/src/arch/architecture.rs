@@ -41,14 +41,46 @@ impl Architecture {
     }
 }
 
+/// True if the checkpoint has a tensor of this full name among those of the spec's architecture.
+pub(super) fn has(spec: &ModelSpec, keys: &Keys<'_>, name: impl Fn(&Names) -> String) -> bool {
+    let Some(arch) = Architecture::by_name(&spec.architecture) else {
+        return false;
+    };
+    let name = name(arch.names(keys.checkpoint.dialect()));
+    let name = names::resolve(keys.checkpoint, &name);
+    keys.checkpoint.tensor(&name).is_some()
+}
+
 /// True if the choice of experts has a bias. All layers with experts have one, or none.
-pub(super) fn has_choice_bias(spec: &ModelSpec, keys: &Keys<'_>, names: &Names) -> bool {
+pub(super) fn has_choice_bias(spec: &ModelSpec, keys: &Keys<'_>) -> bool {
     let Some(first) = spec.expert_layers.iter().position(|mixed| *mixed) else {
         return false;
     };
-    let name = names.choice_bias.replace("{}", &first.to_string());
-    let name = names::resolve(keys.checkpoint, &name);
-    keys.checkpoint.tensor(&name).is_some()
+    let first = first.to_string();
+    has(spec, keys, |names| names.choice_bias.replace("{}", &first))
+}
+
+/// Rotates one of `parts` equal parts of each head, if a configuration does not say how much is rotated.
+pub(super) fn rotate_by_default(
+    spec: &mut ModelSpec,
+    keys: &Keys<'_>,
+    parts: u32,
+) -> Result<(), Error> {
+    let share = [
+        "partial_rotary_factor",
+        "rope_parameters.partial_rotary_factor",
+    ];
+    if keys.is_gguf() || share.iter().any(|key| keys.value(key).is_some()) {
+        return Ok(());
+    }
+    let rot = spec.head_dim / parts;
+    if rot == 0 || !rot.is_multiple_of(2) {
+        let head = spec.head_dim;
+        let problem = format!("is missing; one of {parts} parts of {head} elements is no pairs");
+        return Err(keys.error(share[0], problem));
+    }
+    spec.rope.rot = rot;
+    Ok(())
 }
 
 /// Leaves out the layers that guess ahead. GGUF files count them among the layers.

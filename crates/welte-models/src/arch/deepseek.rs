@@ -2,6 +2,7 @@
 
 use super::architecture::Architecture;
 use super::{deepseek2, llama};
+use crate::QkNorm;
 
 pub(super) const DEEPSEEK: Architecture = Architecture {
     name: "deepseek",
@@ -15,4 +16,15 @@ pub(super) const DEEPSEEK: Architecture = Architecture {
         deepseek2::experts(spec, keys)
     },
     ..llama::LLAMA
+};
+
+/// dots.llm1: queries and keys are normed per head, and experts are chosen as in DeepSeek V3.
+pub(super) const DOTS1: Architecture = Architecture {
+    name: "dots1",
+    gguf: &["dots1"],
+    hugging_face: &["dots1"],
+    gguf_interleaved: false,
+    qk_norm: QkNorm::Head,
+    finish: |spec, keys| deepseek2::experts(spec, keys),
+    ..DEEPSEEK
 };

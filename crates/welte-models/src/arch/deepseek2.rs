@@ -1,5 +1,5 @@
-//! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4: attention over latent keys and values, and experts in groups beside a shared
-//! one. The first layers have no experts.
+//! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4, Youtu: attention over latent keys and values, and experts in groups beside a
+//! shared one. The first layers have no experts, those of Youtu none at all.
 
 use super::architecture::{Architecture, has_choice_bias, leave_out_drafts};
 use super::{llama, ministral3};
@@ -19,6 +19,7 @@ pub(super) const DEEPSEEK2: Architecture = Architecture {
         "kimi_k2",
         "glm4_moe_lite",
         "mistral4",
+        "youtu",
     ],
     hugging_face_names: HUGGING_FACE,
     windows: |_, layers| Ok(vec![0; layers as usize]),
@@ -128,20 +129,32 @@ fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f
     Ok((plain * stretch * stretch) as f32)
 }
 
+/// Architectures whose GGUF files may leave out that scores are sigmoids.
+const SIGMOID_BY_DEFAULT: [&str; 7] = [
+    "glm4moe",
+    "nemotron_h_moe",
+    "afmoe",
+    "bailingmoe2",
+    "dots1",
+    "exaone-moe",
+    "minimax-m2",
+];
+
 /// Reads how experts are chosen, the shared expert, and which layers have experts.
 pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let Some(e) = &mut spec.experts else {
         return Ok(());
     };
-    let number = |gguf: &str, hf: &str| keys.u32(&keys.name(gguf, hf));
+    let number = |gguf: &str, hf: &[&str]| keys.u32(&keys.first_name(gguf, hf));
     let said = keys.text("general.architecture")?.unwrap_or("");
     let by_softmax = matches!(
         said,
         "deepseek" | "deepseek_v2" | "deepseek_vl_v2" | "deepseek_ocr2" | "mistral4"
-    );
+    ) || spec.architecture == "bailingmoe";
     let sigmoid = if keys.is_gguf() {
-        match number("expert_gating_func", "")? {
-            None | Some(0 | 1) => matches!(said, "glm4moe" | "nemotron_h_moe"),
+        match number("expert_gating_func", &[])? {
+            None | Some(0) => SIGMOID_BY_DEFAULT.contains(&said),
+            Some(1) => matches!(said, "glm4moe" | "nemotron_h_moe"),
             Some(2) => true,
             Some(other) => {
                 let key = keys.name("expert_gating_func", "");
@@ -157,13 +170,21 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     } else {
         Scoring::Softmax
     };
-    e.scale = keys
-        .f64(&keys.name("expert_weights_scale", "routed_scaling_factor"))?
-        .unwrap_or(1.0) as f32;
-    e.renormalise = keys
-        .bool(&keys.name("expert_weights_norm", "norm_topk_prob"))?
-        .unwrap_or(sigmoid || said == "mistral4");
-    let plain_layers = number("leading_dense_block_count", "first_k_dense_replace")?;
+    let scale = keys.first_name(
+        "expert_weights_scale",
+        &["routed_scaling_factor", "route_scale"],
+    );
+    e.scale = keys.f64(&scale)?.unwrap_or(1.0) as f32;
+    let norm = keys.first_name("expert_weights_norm", &["norm_topk_prob", "route_norm"]);
+    e.renormalise = keys.bool(&norm)?.unwrap_or(sigmoid || said == "mistral4");
+    let plain_layers = number(
+        "leading_dense_block_count",
+        &[
+            "first_k_dense_replace",
+            "first_last_k_dense_replace",
+            "num_dense_layers",
+        ],
+    )?;
     let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
     spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
     if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
@@ -174,7 +195,7 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
         let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
         spec.expert_layers = kinds.iter().map(sparse).collect();
     }
-    let count = number("expert_group_count", "n_group")?.unwrap_or(1);
+    let count = number("expert_group_count", &["n_group"])?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,
         _ => count > 1,
@@ -192,23 +213,21 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
         let top = if sigmoid || said == "mistral4" { 2 } else { 1 };
         e.groups = Some(Groups { count, used, top });
     }
-    let shared = number("expert_shared_count", "n_shared_experts")?.unwrap_or(0);
+    let key = keys.first_name(
+        "expert_shared_count",
+        &["n_shared_experts", "num_shared_experts"],
+    );
+    let shared = keys.u32(&key)?.unwrap_or(0);
     if shared > 0 {
         let ffn = shared.checked_mul(e.ffn).filter(|ffn| *ffn <= MOST_FFN);
-        let key = keys.name("expert_shared_count", "n_shared_experts");
         e.shared = Some(SharedExpert {
             ffn: ffn.ok_or_else(|| keys.error(&key, "makes the shared expert too wide"))?,
             gated: false,
         });
     }
-    let drafts = number("nextn_predict_layers", "num_nextn_predict_layers")?.unwrap_or(0);
+    let drafts = number("nextn_predict_layers", &["num_nextn_predict_layers"])?.unwrap_or(0);
     spec.draft_layers = drafts.min(MOST_LAYERS);
-    let names = if keys.is_gguf() {
-        &names::GGUF
-    } else {
-        &names::HUGGING_FACE
-    };
-    let biased = has_choice_bias(spec, keys, names);
+    let biased = has_choice_bias(spec, keys);
     if let Some(e) = &mut spec.experts {
         e.choice_bias = biased;
     }

@@ -3,7 +3,7 @@
 use super::architecture::{Architecture, has_choice_bias};
 use super::{deepseek2, ernie4_5};
 use crate::Error;
-use crate::names::{self, Names};
+use crate::names::Names;
 use crate::spec::{MOST_FFN, SharedExpert};
 
 const NAMES: Names = Names {
@@ -42,8 +42,7 @@ pub(super) const ERNIE4_5_MOE: Architecture = Architecture {
             return Err(keys.error(&key, "makes the shared expert too wide"));
         }
         e.shared = (ffn > 0).then_some(SharedExpert { ffn, gated: false });
-        let names = if keys.is_gguf() { &names::GGUF } else { &NAMES };
-        let biased = has_choice_bias(spec, keys, names);
+        let biased = has_choice_bias(spec, keys);
         if let Some(e) = &mut spec.experts {
             e.choice_bias = biased;
         }

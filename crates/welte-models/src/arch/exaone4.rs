@@ -1,9 +1,11 @@
-//! EXAONE 4: parts norm their output, and queries and keys are normed per head. The large model has windows in three of
-//! four layers, and no rope in the others.
+//! EXAONE 3 is Llama under other names. In EXAONE 4, parts norm their output, and queries and keys are normed per head. The large
+//! model has windows in three of four layers, and no rope in the others.
 
-use super::architecture::{Architecture, windowed_but_every};
-use crate::spec::LayerRope;
-use crate::{QkNorm, names};
+use super::architecture::{Architecture, leave_out_drafts, windowed_but_every};
+use super::cohere2::rope_in_windows_only;
+use super::{deepseek2, llama};
+use crate::QkNorm;
+use crate::names::{self, Names};
 
 pub(super) const EXAONE4: Architecture = Architecture {
     name: "exaone4",
@@ -20,15 +22,51 @@ pub(super) const EXAONE4: Architecture = Architecture {
         spec.pre_norm = false;
         spec.post_norm = true;
         if spec.windows.iter().any(|window| *window > 0) {
-            spec.layer_ropes = spec
-                .windows
-                .iter()
-                .map(|window| match window {
-                    0 => LayerRope::None,
-                    _ => LayerRope::Main,
-                })
-                .collect();
+            rope_in_windows_only(spec);
         }
         Ok(())
     },
+};
+
+pub(super) const EXAONE: Architecture = Architecture {
+    name: "exaone",
+    gguf: &["exaone"],
+    hugging_face: &["exaone"],
+    hugging_face_names: Names {
+        embed: "transformer.wte",
+        attn_norm: "transformer.h.{}.ln_1",
+        q: "transformer.h.{}.attn.attention.q_proj",
+        k: "transformer.h.{}.attn.attention.k_proj",
+        v: "transformer.h.{}.attn.attention.v_proj",
+        o: "transformer.h.{}.attn.attention.out_proj",
+        ffn_norm: "transformer.h.{}.ln_2",
+        gate: "transformer.h.{}.mlp.c_fc_0",
+        up: "transformer.h.{}.mlp.c_fc_1",
+        down: "transformer.h.{}.mlp.c_proj",
+        final_norm: "transformer.ln_f",
+        ..names::HUGGING_FACE
+    },
+    gguf_interleaved: false,
+    experts: false,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |_, _| Ok(()),
+    ..llama::LLAMA
+};
+
+/// K-EXAONE: parts norm their input, and experts chosen by sigmoid with a bias are beside a shared one. The first layers have none.
+pub(super) const EXAONE_MOE: Architecture = Architecture {
+    name: "exaone-moe",
+    gguf: &["exaone-moe"],
+    hugging_face: &["exaone_moe"],
+    hugging_face_names: Names {
+        choice_bias: "model.layers.{}.mlp.e_score_correction_bias",
+        ..deepseek2::HUGGING_FACE
+    },
+    experts: true,
+    finish: |spec, keys| {
+        rope_in_windows_only(spec);
+        deepseek2::experts(spec, keys)?;
+        leave_out_drafts(spec, keys, "num_nextn_predict_layers")
+    },
+    ..EXAONE4
 };

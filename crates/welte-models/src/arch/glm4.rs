@@ -1,8 +1,22 @@
-//! GLM-4 (0414), and the language models of GLM-4V and GLM-OCR: norms before and after both parts, and a part of each head is rotated.
+//! GLM-4 of 2024, which GGUF calls ChatGLM: a part of each head is rotated. GLM-4 (0414) and the language models of GLM-4V and GLM-OCR
+//! have norms before and after both parts besides.
 
-use super::architecture::{Architecture, leave_out_drafts};
+use super::architecture::{Architecture, leave_out_drafts, rotate_by_default};
 use super::llama;
 use crate::names;
+
+pub(super) const GLM: Architecture = Architecture {
+    name: "chatglm",
+    gguf: &["chatglm"],
+    hugging_face: &["glm"],
+    experts: false,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |spec, keys| {
+        spec.rope.interleaved = true;
+        rotate_by_default(spec, keys, 2)
+    },
+    ..llama::LLAMA
+};
 
 pub(super) const GLM4: Architecture = Architecture {
     name: "glm4",

@@ -3,9 +3,9 @@
 use super::architecture::Architecture;
 use super::llama;
 use crate::keys::Keys;
-use crate::spec::MOST_LAYERS;
+use crate::spec::{MOST_FFN, MOST_LAYERS, SharedExpert};
 use crate::vision::{layers_in_gguf, projectors};
-use crate::{Error, ModelSpec};
+use crate::{Error, ModelSpec, names};
 
 pub(super) const GRANITE: Architecture = Architecture {
     name: "granite",
@@ -15,6 +15,34 @@ pub(super) const GRANITE: Architecture = Architecture {
     finish: |spec, keys| {
         factors(spec, keys)?;
         parts_of_features(spec, keys)
+    },
+    ..llama::LLAMA
+};
+
+/// Granite 3 with experts. Some models have a shared one.
+pub(super) const GRANITE_MOE: Architecture = Architecture {
+    name: "granitemoe",
+    gguf: &["granitemoe"],
+    hugging_face: &["granitemoe", "granitemoeshared"],
+    hugging_face_names: names::HUGGING_FACE_GRANITE_HYBRID,
+    experts: true,
+    finish: |spec, keys| {
+        factors(spec, keys)?;
+        let key = keys.name(
+            "expert_shared_feed_forward_length",
+            "shared_intermediate_size",
+        );
+        let shared = match keys.u32(&key)? {
+            None | Some(0) => None,
+            Some(_) => Some(SharedExpert {
+                ffn: keys.size(&key, None, MOST_FFN)?,
+                gated: false,
+            }),
+        };
+        if let Some(experts) = &mut spec.experts {
+            experts.shared = shared;
+        }
+        Ok(())
     },
     ..llama::LLAMA
 };

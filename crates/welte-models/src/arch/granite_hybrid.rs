@@ -83,6 +83,8 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         value_dim: values / heads,
         taps,
         bias: keys.bool("mamba_conv_bias")?.unwrap_or(true),
+        norm: true,
+        beside: false,
     })
 }
 

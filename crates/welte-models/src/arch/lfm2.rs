@@ -52,12 +52,7 @@ fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let dense = keys.name("leading_dense_block_count", "num_dense_layers");
     let dense = keys.u32(&dense)?.unwrap_or(0);
     spec.expert_layers = (0..spec.layers).map(|layer| layer >= dense).collect();
-    let names = if keys.is_gguf() {
-        &names::GGUF_LFM2
-    } else {
-        &names::HUGGING_FACE_LFM2_MOE
-    };
-    let biased = has_choice_bias(spec, keys, names);
+    let biased = has_choice_bias(spec, keys);
     if let Some(experts) = &mut spec.experts {
         experts.choice_bias = biased;
     }

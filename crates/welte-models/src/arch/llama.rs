@@ -1,4 +1,4 @@
-//! Llama 1 to 3.x, and Mistral, which adds an attention window. GGUF files of Mixtral use this name too, with experts.
+//! Llama 1 to 3.x, InternLM3, and Mistral, which adds an attention window. GGUF files of Mixtral and InternLM3 use this name too.
 
 use super::architecture::{Architecture, leave_out_drafts};
 use crate::keys::Keys;
@@ -7,7 +7,7 @@ use crate::{Error, QkNorm, names};
 pub(super) const LLAMA: Architecture = Architecture {
     name: "llama",
     gguf: &["llama"],
-    hugging_face: &["llama", "mistral"],
+    hugging_face: &["llama", "mistral", "internlm3"],
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: true,

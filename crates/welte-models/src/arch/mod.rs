@@ -1,7 +1,9 @@
 //! The architectures, one file each, and their list.
 
+mod afmoe;
 mod apertus;
 mod architecture;
+mod bailing;
 mod bert;
 mod cohere2;
 mod deepseek;
@@ -9,6 +11,7 @@ mod deepseek2;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
+mod falcon_h1;
 mod gemma;
 mod gemma3n;
 mod gemma4;
@@ -18,14 +21,18 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hunyuan;
+mod internlm2;
 mod lfm2;
 mod llama;
+mod minicpm;
+mod minimax_m2;
 mod ministral3;
 mod mixtral;
 mod modernbert;
 mod nemotron_h;
 mod olmo2;
 mod paddleocr;
+mod phi2;
 mod phi3;
 mod phimoe;
 mod qwen2;
@@ -35,6 +42,8 @@ mod qwen3_next;
 mod qwen3_vl;
 mod seed_oss;
 mod smollm3;
+mod squared_relu;
+mod stablelm;
 mod starcoder2;
 
 pub(crate) use architecture::{Architecture, layer_types, window_pattern};
@@ -44,7 +53,7 @@ use crate::Error;
 use crate::keys::Keys;
 use welte_formats::checkpoint::{Checkpoint, Dialect};
 
-const ALL: [&Architecture; 44] = [
+const ALL: [&Architecture; 65] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -89,6 +98,27 @@ const ALL: [&Architecture; 44] = [
     &ernie4_5_moe::ERNIE4_5_MOE,
     &deepseek::DEEPSEEK,
     &deepseek2::DEEPSEEK2,
+    &deepseek::DOTS1,
+    &qwen3_moe::QWEN2_MOE,
+    &olmo2::OLMOE,
+    &olmo2::OLMO,
+    &granite::GRANITE_MOE,
+    &minicpm::MINICPM,
+    &squared_relu::ARCEE,
+    &squared_relu::NEMOTRON,
+    &minimax_m2::MINIMAX_M2,
+    &bailing::BAILING,
+    &bailing::BAILING2,
+    &hunyuan::HUNYUAN_MOE,
+    &exaone4::EXAONE_MOE,
+    &exaone4::EXAONE,
+    &glm4::GLM,
+    &falcon_h1::FALCON_H1,
+    &afmoe::AFMOE,
+    &stablelm::STABLELM,
+    &phi2::PHI2,
+    &internlm2::INTERNLM2,
+    &cohere2::COHERE,
 ];
 
 /// The names of supported architectures in checkpoints.
@@ -124,6 +154,10 @@ impl Architecture {
                 Dialect::HuggingFace => "model_type in config.json",
             };
             return Err(keys.error(key, "is missing; it must name the architecture"));
+        };
+        let said = match said {
+            "bailing_moe" if keys.bool("use_qk_norm")? == Some(true) => "bailing_moe_v2",
+            other => other,
         };
         let known = |said: &str| {
             ALL.into_iter().find(|a| match checkpoint.dialect() {

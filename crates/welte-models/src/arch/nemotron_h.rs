@@ -73,6 +73,8 @@ fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
         value_dim: sizes.value_dim,
         taps: sizes.taps,
         bias: keys.bool("use_conv_bias")?.unwrap_or(true),
+        norm: true,
+        beside: false,
     })
 }
 
@@ -86,12 +88,7 @@ fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>, expert_layers: Vec<bool>) -> R
     }
     deepseek2::experts(spec, keys)?;
     spec.expert_layers = expert_layers;
-    let names = if keys.is_gguf() {
-        &NEMOTRON_H.gguf_names
-    } else {
-        &NEMOTRON_H.hugging_face_names
-    };
-    let biased = has_choice_bias(spec, keys, names);
+    let biased = has_choice_bias(spec, keys);
     let Some(experts) = &mut spec.experts else {
         return Ok(());
     };

@@ -1,9 +1,11 @@
-//! OLMo 2 and 3: parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3 has
-//! windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
+//! OLMo. In OLMo 2 and 3, parts norm their output, not their input. Queries and keys are normed over all heads together. OLMo 3
+//! has windows in three of four layers, whose rope is not scaled. Its GGUF files have the name of OLMo 2.
 
 use super::architecture::{Architecture, windowed_but_every};
-use crate::spec::{LayerRope, Rope, Scaling};
-use crate::{QkNorm, names};
+use super::llama;
+use crate::keys::Keys;
+use crate::spec::{LayerRope, NormKind, Rope, Scaling};
+use crate::{Error, QkNorm, names};
 
 pub(super) const OLMO2: Architecture = Architecture {
     name: "olmo2",
@@ -39,3 +41,50 @@ pub(super) const OLMO2: Architecture = Architecture {
         Ok(())
     },
 };
+
+/// Experts in every layer, chosen by softmax. Parts norm their input.
+pub(super) const OLMOE: Architecture = Architecture {
+    name: "olmoe",
+    gguf: &["olmoe"],
+    hugging_face: &["olmoe"],
+    gguf_interleaved: false,
+    qk_norm: QkNorm::Row,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |spec, keys| {
+        unclipped(keys)?;
+        let count = keys.name("expert_count", "num_experts");
+        let missing = keys.error(&count, "is missing; OLMoE has experts");
+        let experts = spec.experts.as_mut().ok_or(missing)?;
+        experts.renormalise = keys.bool("norm_topk_prob")?.unwrap_or(false);
+        Ok(())
+    },
+    ..llama::LLAMA
+};
+
+/// OLMo 1: layer norms without weights.
+pub(super) const OLMO: Architecture = Architecture {
+    name: "olmo",
+    gguf: &["olmo"],
+    hugging_face: &["olmo"],
+    experts: false,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |spec, keys| {
+        unclipped(keys)?;
+        spec.norm = NormKind::Plain;
+        if !keys.is_gguf() {
+            // Configurations do not say it.
+            spec.eps = 1e-5;
+        }
+        Ok(())
+    },
+    ..llama::LLAMA
+};
+
+/// Refuses models that cut queries, keys and values off.
+fn unclipped(keys: &Keys<'_>) -> Result<(), Error> {
+    let key = keys.name("attention.clamp_kqv", "clip_qkv");
+    match keys.f64(&key)? {
+        None | Some(0.0) => Ok(()),
+        Some(_) => Err(keys.error(&key, "is not supported")),
+    }
+}

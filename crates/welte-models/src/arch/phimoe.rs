@@ -1,7 +1,7 @@
 //! Phi-3.5-MoE: layer norms with bias, biases around attention and of the head, rope with two lists of factors, and two experts
 //! chosen by SparseMixer.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, has};
 use super::llama;
 use crate::spec::{NormKind, Scoring};
 use crate::{QkNorm, names};
@@ -19,12 +19,7 @@ pub(super) const PHIMOE: Architecture = Architecture {
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };
-        let head = if keys.is_gguf() {
-            names::bias(names::GGUF.head, 0)
-        } else {
-            names::bias(names::HUGGING_FACE.head, 0)
-        };
-        spec.biases.head = keys.checkpoint.tensor(&head).is_some();
+        spec.biases.head = has(spec, keys, |names| names::bias(names.head, 0));
         let count = keys.name("expert_count", "num_local_experts");
         let Some(experts) = &mut spec.experts else {
             return Err(keys.error(&count, "is missing; Phi-3.5-MoE has experts"));

@@ -1,10 +1,10 @@
 //! Qwen3-Next and Qwen3.5: three of four layers have the gated delta rule. The others have attention whose output is gated,
 //! with rope for a quarter of each head. Norms multiply by `1 + w`. Models with experts have a shared one.
 
-use super::architecture::{Architecture, StateSizes, leave_out_drafts};
+use super::architecture::{Architecture, StateSizes, leave_out_drafts, rotate_by_default};
 use super::qwen3_moe;
 use crate::keys::Keys;
-use crate::spec::{Delta, LayerKind, MOST_FFN, MOST_HEAD_DIM, SharedExpert};
+use crate::spec::{Delta, LayerKind, MOST_HEAD_DIM};
 use crate::{Error, ModelSpec, names};
 use welte_formats::checkpoint::Value;
 
@@ -44,27 +44,13 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>, tiled: bool) -> Result<(), Erro
     if let Some(sections) = &mut spec.rope.sections {
         sections.interleaved = true;
     }
-    let rotated = [
-        "partial_rotary_factor",
-        "rope_parameters.partial_rotary_factor",
-    ];
-    if !keys.is_gguf() && rotated.iter().all(|key| keys.value(key).is_none()) {
-        spec.rope.rot = spec.head_dim / 4;
-    }
+    rotate_by_default(spec, keys, 4)?;
     spec.layer_kinds = kinds(keys, spec.layers)?;
     spec.delta = Some(delta(keys, tiled)?);
     if let Some(experts) = &mut spec.experts {
-        let key = keys.name(
-            "expert_shared_feed_forward_length",
-            "shared_expert_intermediate_size",
-        );
         experts.renormalise = keys.bool("norm_topk_prob")?.unwrap_or(true);
-        experts.shared = Some(SharedExpert {
-            ffn: keys.size(&key, Some(experts.ffn), MOST_FFN)?,
-            gated: true,
-        });
     }
-    Ok(())
+    qwen3_moe::gated_shared_expert(spec, keys)
 }
 
 fn delta(keys: &Keys<'_>, tiled: bool) -> Result<Delta, Error> {

@@ -61,7 +61,7 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
     }
     let epsilon = match spec.norm {
         NormKind::Rms => "attention.layer_norm_rms_epsilon",
-        NormKind::Layer { .. } => "attention.layer_norm_epsilon",
+        NormKind::Layer { .. } | NormKind::Plain => "attention.layer_norm_epsilon",
     };
     set(epsilon, float(spec.eps));
     let window = spec.windows.iter().copied().find(|window| *window > 0);
@@ -75,6 +75,15 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             Scoring::Sigmoid => 2,
         };
         set("expert_gating_func", number(scoring));
+        if let Some(shared) = experts.shared {
+            set("expert_shared_feed_forward_length", number(shared.ffn));
+        }
+    }
+    // Those that configurations have in another form.
+    if spec.residual_scale != 1.0 {
+        set("embedding_scale", float(spec.embedding_scale));
+        set("residual_scale", float(spec.residual_scale));
+        set("logit_scale", float(1.0 / spec.logit_scale));
     }
     write_delta(spec, &mut set);
     let rope = &spec.rope;
@@ -121,6 +130,7 @@ pub(super) fn write_spec(metadata: &mut Metadata, spec: &ModelSpec, architecture
             set("rope.scaling.attn_factor", float(magnitudes[0]));
         }
         Scaling::None
+        | Scaling::Dynamic { .. }
         | Scaling::Llama3 { .. }
         | Scaling::Proportional { .. }
         | Scaling::Factors => (),
@@ -138,9 +148,6 @@ fn write_delta(spec: &ModelSpec, set: &mut dyn FnMut(&str, Option<Value>)) {
     set("ssm.group_count", number(delta.key_heads));
     set("ssm.time_step_rank", number(delta.heads));
     set("ssm.inner_size", number(delta.values()));
-    if let Some(shared) = spec.experts.and_then(|experts| experts.shared) {
-        set("expert_shared_feed_forward_length", number(shared.ffn));
-    }
     let attention = |kind: &LayerKind| *kind == LayerKind::Attention;
     let every = spec.layer_kinds.iter().position(attention);
     let every = every.map_or(spec.layers, |first| first as u32 + 1);

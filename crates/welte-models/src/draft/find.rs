@@ -40,6 +40,9 @@ pub fn head_kind(checkpoint: &dyn Checkpoint) -> Option<HeadKind> {
     (has("fc.weight") && !has("model.norm.weight")).then_some(HeadKind::Eagle3)
 }
 
+/// Architectures whose draft layers differ from their others: they have no experts, or a norm under a name of its own.
+const OTHER_DRAFTS: [&str; 2] = ["exaone-moe", "bailingmoe2"];
+
 impl DraftNames {
     /// Names with the layer's number.
     fn numbered(layer: String, own: &str, norm: &str, head: &str) -> DraftNames {
@@ -128,7 +131,8 @@ impl ModelSpec {
             && self.encoder.is_none()
             && self.altup.is_none()
             && self.per_layer_width == 0
-            && !self.alone;
+            && !self.alone
+            && !OTHER_DRAFTS.contains(&self.architecture.as_str());
         if let Some(head) = checkpoint.draft() {
             let read = match head_kind(head) {
                 Some(HeadKind::Assistant) => assistant::read_assistant(self, head),

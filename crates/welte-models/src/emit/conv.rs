@@ -23,7 +23,7 @@ impl Emitter<'_> {
             x_stride,
             y_stride: n,
         };
-        let buffers = [x, y, cache.buffer];
+        let buffers = [x, y, cache.inputs];
         let what = "convolution";
         self.out
             .push(what, Op::ShortConv, kernel, &buffers, params.words());

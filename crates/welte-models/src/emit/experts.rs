@@ -6,7 +6,8 @@ use crate::{Experts, SharedExpert};
 use welte_table::{BufferRef, ModelPart, NO_WEIGHT, Op, WeightId, params as p};
 
 impl Emitter<'_> {
-    /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
+    /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x))), and the shared expert's output. The sum may be
+    /// normed before it is added.
     pub(super) fn experts(
         &mut self,
         index: usize,
@@ -24,6 +25,11 @@ impl Emitter<'_> {
         }
         self.router(weights, e, 1.0, NO_WEIGHT);
         self.out.part = ModelPart::Experts;
+        let post = layer.post_ffn_norm.zip(set.mixed);
+        if let Some((_, mixed)) = post {
+            self.clear("no experts yet", mixed, spec.dim);
+        }
+        let y = post.map_or(set.x, |(_, mixed)| mixed);
         match (weights.latent, set.latent_expert) {
             (Some([to, back]), Some([narrow, sum])) => {
                 let width = e.latent.unwrap_or(spec.dim);
@@ -45,11 +51,15 @@ impl Emitter<'_> {
                 self.chosen_experts(weights, e, (narrow, sum));
                 self.add_to_stream("experts' latent back", (back, &[], None), sum, width);
             }
-            _ => self.chosen_experts(weights, e, (normed, set.x)),
+            _ => self.chosen_experts(weights, e, (normed, y)),
         }
         self.out.part = ModelPart::SharedExpert;
         if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
-            self.shared_expert(weights, shared, normed);
+            self.shared_expert(weights, shared, (normed, y));
+        }
+        if let Some((norm, mixed)) = post {
+            self.norm("experts' output norm", norm, mixed, mixed);
+            self.add("experts' sum", mixed, set.x);
         }
     }
 
@@ -164,8 +174,13 @@ impl Emitter<'_> {
         );
     }
 
-    /// x += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
-    fn shared_expert(&mut self, weights: &SharedWeights, e: SharedExpert, normed: BufferRef) {
+    /// y += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
+    fn shared_expert(
+        &mut self,
+        weights: &SharedWeights,
+        e: SharedExpert,
+        (normed, y): (BufferRef, BufferRef),
+    ) {
         let (spec, set) = (self.spec, self.set);
         let dim = spec.dim;
         let matmul = |n: u32, y_stride: u32| p::Matmul {
@@ -215,7 +230,15 @@ impl Emitter<'_> {
             self.out
                 .push(what, Op::Gate, &[], &[to, set.h], params.words());
         }
-        let down = (weights.down, [].as_slice(), None);
-        self.add_to_stream("shared expert's down", down, set.h, e.ffn);
+        let params = p::Matmul {
+            n: dim,
+            k: e.ffn,
+            x_stride: e.ffn,
+            y_stride: dim,
+        };
+        let (what, buffers) = ("shared expert's down", [set.h, set.sum]);
+        self.out
+            .push(what, Op::Matmul, &[weights.down], &buffers, params.words());
+        self.add("shared expert's down sum", set.sum, y);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Emitter, at};
 use crate::Mamba;
 use crate::weights::{Layer, MambaWeights};
-use welte_table::{NO_WEIGHT, Op, params as p};
+use welte_table::{NO_WEIGHT, Op, WeightId, params as p};
 
 impl Emitter<'_> {
     /// x += output(norm(model(conv(inputs, keys, queries), dt) * silu(gate))), all of norm(x).
@@ -13,8 +13,24 @@ impl Emitter<'_> {
             return;
         };
         let (channels, values, stride) = (m.channels(), m.values(), m.width());
-        let input = (set.x, layer.attn_norm);
-        self.projections("mamba in", &layer.qkv, &[], input, set.qkv, stride);
+        // Beside attention the norm is still in its buffer.
+        let (project, input) = match &weights.beside {
+            Some(beside) => (&beside.project, (set.norm, None)),
+            None => (&layer.qkv, (set.x, layer.attn_norm)),
+        };
+        self.projections("mamba in", project, &[], input, set.qkv, stride);
+        if let Some(f) = self.spec.multipliers {
+            let keys = m.groups * m.key_dim;
+            let sizes = [values, values, keys, keys, m.heads];
+            let mut first = 0;
+            let parts = sizes.into_iter().zip(f.state_space).map(|(n, factor)| {
+                let part = (first, n, factor);
+                first += n;
+                part
+            });
+            let parts: Vec<_> = parts.collect();
+            self.multiply("mamba in", set.qkv, stride, &parts);
+        }
         let cache = self.places.caches[index];
         let kernel = [weights.kernel, weights.conv_bias.unwrap_or(NO_WEIGHT)];
         let (inputs, sizes) = ((at(set.qkv, values), stride), (channels, m.taps, 1));
@@ -39,6 +55,27 @@ impl Emitter<'_> {
         self.out
             .push("state space", Op::Mamba2, &factors, &buffers, model.words());
         self.silu_gate("mamba gate", (set.qkv, stride), set.attn, values);
+        if let Some(weight) = weights.norm {
+            self.mamba_norm(weight, m);
+        }
+        if let Some(f) = self.spec.multipliers {
+            self.multiply(
+                "mamba out",
+                set.attn,
+                values,
+                &[(0, values, f.state_space_out)],
+            );
+        }
+        let out = match &weights.beside {
+            Some(beside) => (beside.out, [].as_slice(), None),
+            None => (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm),
+        };
+        self.add_to_stream("mamba out", out, set.attn, values);
+    }
+
+    /// Norms each group of the gated output.
+    fn mamba_norm(&mut self, own: WeightId, m: Mamba) {
+        let (set, values) = (self.set, m.values());
         let norm = p::Norm {
             dim: values / m.groups,
             groups: m.groups,
@@ -49,7 +86,7 @@ impl Emitter<'_> {
         let buffers = [set.attn, set.attn];
         // A norm's groups would share its weight.
         let weight = match m.groups {
-            1 => weights.norm,
+            1 => own,
             _ => NO_WEIGHT,
         };
         self.out
@@ -60,12 +97,10 @@ impl Emitter<'_> {
                 x_stride: values,
                 y_stride: values,
             };
-            let weight = [weights.norm];
+            let weight = [own];
             let what = "mamba norm's weight";
             self.out
                 .push(what, Op::Multiply, &weight, &buffers, factors.words());
         }
-        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
-        self.add_to_stream("mamba out", out, set.attn, values);
     }
 }

@@ -120,11 +120,15 @@ impl ModelSpec {
                         head
                     }
                 }
-                QkNorm::Row => q + kv,
+                QkNorm::Row | QkNorm::Each => q + kv,
             };
             dim * projections + norms
         };
-        let each = if self.alone { dim } else { 2 * dim };
+        let each = match self.norm {
+            NormKind::Plain => 0,
+            _ if self.alone => dim,
+            _ => 2 * dim,
+        };
         let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm));
         let matrices = 2 + u64::from(self.gated);
         let dense = |layer: usize| matrices * dim * u64::from(self.shape(layer).ffn);
@@ -172,7 +176,11 @@ impl ModelSpec {
         });
         let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
         let mixer = |layer: usize| match self.kind(layer as u32) {
-            LayerKind::Attention => latent.unwrap_or(attention(layer)) + norms,
+            LayerKind::Attention => {
+                // What runs beside it has the same norms.
+                let beside = self.mamba.filter(|m| m.beside).map_or(0, |_| mamba - each);
+                latent.unwrap_or(attention(layer)) + beside + norms
+            }
             LayerKind::Delta => delta,
             LayerKind::Conv => conv,
             LayerKind::Mamba => mamba,
@@ -245,11 +253,18 @@ impl ModelSpec {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+            QkNorm::Each => {
+                let text = "layer norm, own weights of each head";
+                facts.push(fact("query and key norm", text.into()));
+            }
         }
-        if let NormKind::Layer { bias } = self.norm {
-            let text = if bias { "with bias" } else { "without bias" };
-            facts.push(fact("layer norm", text.into()));
-        }
+        let norm = match self.norm {
+            NormKind::Rms => None,
+            NormKind::Layer { bias: true } => Some("with bias"),
+            NormKind::Layer { bias: false } => Some("without bias"),
+            NormKind::Plain => Some("without weights"),
+        };
+        facts.extend(norm.map(|text| fact("layer norm", text.into())));
         if self.parallel {
             facts.push(fact("attention and feed-forward", "in parallel".into()));
         }
@@ -333,7 +348,11 @@ impl ModelSpec {
         if let Some(m) = self.mamba {
             let text = format!(
                 "{} layers, {} heads of {} x {} in {} groups, {} taps",
-                count(LayerKind::Mamba),
+                if m.beside {
+                    self.layers as usize
+                } else {
+                    count(LayerKind::Mamba)
+                },
                 m.heads,
                 m.key_dim,
                 m.value_dim,

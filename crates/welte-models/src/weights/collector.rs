@@ -157,6 +157,10 @@ impl Collector<'_> {
         layer: u32,
         spec: &ModelSpec,
     ) -> Result<NormWeights, Error> {
+        if spec.norm == NormKind::Plain {
+            let (weight, bias) = (self.ones(label, spec.dim), None);
+            return Ok(NormWeights { weight, bias });
+        }
         let tensor = [(weight(template, layer), spec.dim)];
         let shift = [(bias(template, layer), spec.dim)];
         Ok(NormWeights {
@@ -168,6 +172,35 @@ impl Collector<'_> {
                 _ => None,
             },
         })
+    }
+
+    /// The weight of a norm that has none.
+    pub(crate) fn ones(&mut self, label: &str, k: u32) -> WeightId {
+        self.push(WeightSpec {
+            name: label.into(),
+            format: Format::F32,
+            n: 1,
+            k,
+            usage: Usage::Vector,
+            add: 0.0,
+            source: Source::Constant(vec![1.0; k as usize]),
+        })
+    }
+
+    /// The weights of norms of heads, each with its own: rows of one tensor, or a tensor for each.
+    pub(crate) fn own_norms(
+        &mut self,
+        label: &str,
+        template: &str,
+        layer: u32,
+        [heads, k]: [u32; 2],
+    ) -> Result<WeightId, Error> {
+        let rows = weight(template, layer);
+        if self.has(&rows) {
+            return self.flat(label, &rows, heads, heads, k);
+        }
+        let own = (0..heads).map(|head| (weight(&format!("{template}.norms.{head}"), layer), k));
+        self.vector(label, &own.collect::<Vec<_>>(), 0.0)
     }
 
     pub(crate) fn fault(&self, name: &str, problem: String) -> Error {

@@ -345,6 +345,7 @@ fn eagle_layer(c: &mut Collector<'_>, draft: &DraftSpec, eagle: &Eagle) -> Resul
         attn_norm: None,
         qkv: c.joined_rows("draft qkv", &qkv, 2 * dim)?,
         qkv_bias: Vec::new(),
+        head_ones: None,
         q_norm: None,
         k_norm: None,
         o: c.matrix("draft attention output", Usage::Matrix, &w(names.o), dim, q)?,

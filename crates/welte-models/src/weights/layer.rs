@@ -6,7 +6,7 @@ use super::{
     RopeConstants, Rows, delta, latent, mamba,
 };
 use crate::names::{Names, bias, weight};
-use crate::{Error, LayerKind, ModelSpec, QkNorm};
+use crate::{Error, LayerKind, LayerShape, ModelSpec, QkNorm};
 use welte_table::{NO_WEIGHT, Usage, WeightId};
 
 /// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
@@ -15,6 +15,8 @@ pub(crate) struct Layer {
     pub(crate) qkv: Vec<OutputPart>,
     pub(crate) qkv_bias: Vec<OutputPart>,
     pub(crate) q_norm: Option<WeightId>,
+    /// The weight of norms whose own are factors afterwards.
+    pub(crate) head_ones: Option<WeightId>,
     pub(crate) k_norm: Option<WeightId>,
     /// [`NO_WEIGHT`] if the layer mixes nothing.
     pub(crate) o: WeightId,
@@ -135,8 +137,14 @@ pub(super) fn layer(
             Ok(None)
         }
     };
+    let each = spec.qk_norm == QkNorm::Each;
     let head_norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| {
         if on {
+            if each {
+                return c
+                    .own_norms(&label(what), template, i, [k / head_dim, head_dim])
+                    .map(Some);
+            }
             let tensor = [(w(template), k)];
             c.vector(&label(what), &tensor, spec.norm_add).map(Some)
         } else {
@@ -146,17 +154,19 @@ pub(super) fn layer(
     let (qk, q_width, k_width) = match spec.qk_norm {
         QkNorm::None => (false, 0, 0),
         QkNorm::Head => (true, head_dim, head_dim),
-        QkNorm::Row => (true, q, kv),
+        QkNorm::Row | QkNorm::Each => (true, q, kv),
     };
     let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
     let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
-    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
+    let mamba = spec
+        .mamba
+        .filter(|m| m.beside || spec.kind(i) == LayerKind::Mamba);
     let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint, spec.alone)));
     let mixes = spec.kind(i) != LayerKind::None;
     let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
         (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
-        (_, Some((m, names)), ..) => {
+        (_, Some((m, names)), ..) if !m.beside => {
             let rows = vec![Rows::all(w(names.project), m.width())];
             (rows, w(names.out), m.values())
         }
@@ -204,6 +214,7 @@ pub(super) fn layer(
             false => c.biases(&label("qkv bias"), &qkv_bias)?,
         },
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
+        head_ones: (qk && each).then(|| c.ones(&label("norm of a head"), head_dim)),
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
         o: if mixes {
             let what = label("attention output");
@@ -266,7 +277,7 @@ pub(super) fn layer(
             None => None,
         },
         mamba: match &mamba {
-            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
+            Some((m, names)) => Some(mamba::collect(c, names, i, m, dim)?),
             None => None,
         },
         conv: match conv {
@@ -286,7 +297,19 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
     let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
     let w = |template: &str| weight(template, i);
     if c.has(&w(names.qkv)) {
-        return vec![Rows::all(w(names.qkv), q + 2 * kv)];
+        let all = q + 2 * kv;
+        if !names.grouped_qkv {
+            return vec![Rows::all(w(names.qkv), all)];
+        }
+        let [queries, keys, values] = grouped_rows(spec.heads, shape);
+        let part = |(first, rows)| Rows {
+            tensor: w(names.qkv),
+            of: all,
+            first,
+            rows,
+        };
+        let parts = queries.into_iter().chain(keys).chain(values);
+        return parts.map(part).collect();
     }
     let heads = |part: u32| {
         (0..spec.heads).map(move |head| Rows {
@@ -297,7 +320,11 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
         })
     };
     let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
-    if spec.attention_gate {
+    if spec.attention_gate && c.has(&w(names.attn_gate)) {
+        let queries = [Rows::all(w(names.q), q)].into_iter();
+        let gates = [Rows::all(w(names.attn_gate), q)];
+        queries.chain(keys_and_values).chain(gates).collect()
+    } else if spec.attention_gate {
         heads(0).chain(keys_and_values).chain(heads(1)).collect()
     } else {
         let own = spec.kv_source(i as usize) == i as usize;
@@ -310,4 +337,19 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
         let rest = keys_and_values.into_iter().take(stored);
         queries.into_iter().chain(rest).collect()
     }
+}
+
+/// Where queries, keys and values are in a matrix that has them group by group: the first row and the number of rows of each group's part.
+pub(crate) fn grouped_rows(heads: u32, shape: LayerShape) -> [Vec<(u32, u32)>; 3] {
+    let (groups, head) = (shape.kv_heads, shape.head_dim);
+    let queries = heads / groups * head;
+    let part = |at: u32, rows: u32| {
+        let first = move |group| group * (queries + 2 * head) + at;
+        (0..groups).map(|group| (first(group), rows)).collect()
+    };
+    [
+        part(0, queries),
+        part(queries, head),
+        part(queries + head, head),
+    ]
 }

@@ -3,7 +3,7 @@
 use super::{Collector, OutputPart};
 use crate::{Error, Mamba, names};
 use welte_formats::checkpoint::{Checkpoint, Dialect};
-use welte_table::WeightId;
+use welte_table::{Usage, WeightId};
 
 /// The weights beside the projections.
 pub(crate) struct MambaWeights {
@@ -12,7 +12,14 @@ pub(crate) struct MambaWeights {
     pub(crate) decay: WeightId,
     pub(crate) dt_bias: WeightId,
     pub(crate) skip: WeightId,
-    pub(crate) norm: WeightId,
+    pub(crate) norm: Option<WeightId>,
+    pub(crate) beside: Option<MambaBeside>,
+}
+
+/// The projections of a state space model beside attention, whose projections are the layer's.
+pub(crate) struct MambaBeside {
+    pub(crate) project: Vec<OutputPart>,
+    pub(crate) out: WeightId,
 }
 
 /// The names of the tensors.
@@ -73,6 +80,7 @@ pub(super) fn collect(
     names: &MambaNames,
     layer: u32,
     m: &Mamba,
+    dim: u32,
 ) -> Result<MambaWeights, Error> {
     let label = |what: &str| format!("layer {layer} {what}");
     let full = |template: &str| template.replace("{}", &layer.to_string());
@@ -87,11 +95,24 @@ pub(super) fn collect(
         decay: c.decay(&label("decay"), &full(names.decay), m.heads)?,
         dt_bias: c.vector(&label("time bias"), &dt_bias, 0.0)?,
         skip: c.per_head(&label("skip"), &full(names.skip), m.heads)?,
-        norm: if c.is_gguf() {
+        norm: if !m.norm {
+            None
+        } else if c.is_gguf() {
             let (what, groups) = (label("mamba norm"), m.groups);
-            c.flat(&what, &norm, groups, groups, m.values() / groups)?
+            let each = m.values() / groups;
+            Some(c.flat(&what, &norm, groups, groups, each)?)
         } else {
-            c.vector(&label("mamba norm"), &[(norm, m.values())], 0.0)?
+            let what = label("mamba norm");
+            Some(c.vector(&what, &[(norm, m.values())], 0.0)?)
+        },
+        beside: if m.beside {
+            let [project, out] = [names.project, names.out].map(|name| names::weight(name, layer));
+            Some(MambaBeside {
+                project: c.joined(&label("mamba in"), &[(project, m.width())], dim)?,
+                out: c.matrix(&label("mamba out"), Usage::Matrix, &out, dim, m.values())?,
+            })
+        } else {
+            None
         },
     })
 }

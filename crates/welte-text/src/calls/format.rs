@@ -168,7 +168,7 @@ const KIMI: Named = Named {
 };
 
 /// All syntaxes. A template gets the first that fits, so special ones come before general ones.
-static SYNTAXES: [Syntax; 20] = [
+static SYNTAXES: [Syntax; 21] = [
     Syntax {
         channels: true,
         ..syntax("harmony", &[&["<|channel|>", "<|message|>"]])
@@ -289,6 +289,11 @@ static SYNTAXES: [Syntax; 20] = [
     Syntax {
         openings: &[text("<tool_calls>", Start::Json)],
         closings: &["</tool_calls>"],
+        ..syntax("hunyuan", &[&["<tool_calls>", "<answer>"]])
+    },
+    Syntax {
+        openings: &[text("<tool_calls>", Start::Json)],
+        closings: &["</tool_calls>"],
         ..syntax("apriel", &[&["<tool_calls>"]])
     },
     Syntax {
@@ -320,7 +325,7 @@ const fn reasoning(name: &'static str, open: &'static str, close: &'static str) 
 }
 
 /// All marks around reasoning. A template gets the first that fits.
-static REASONINGS: [Reasoning; 9] = [
+static REASONINGS: [Reasoning; 10] = [
     Reasoning {
         is_token: true,
         ..reasoning("mistral", "[THINK]", "[/THINK]")
@@ -345,6 +350,11 @@ static REASONINGS: [Reasoning; 9] = [
         in_template: "<response></response>",
         ignored: &["<response>", "</response>"],
         ..reasoning("granite", "<think>", "</think>")
+    },
+    Reasoning {
+        in_template: "<answer>",
+        ignored: &["<answer>", "</answer>"],
+        ..reasoning("hunyuan", "<think>", "</think>")
     },
     // Also without a trace in the template: many fine-tunes think without telling it.
     Reasoning {

@@ -467,6 +467,13 @@ fn granite_and_other_lists() {
         "",
         &["time{}"],
     );
+    check(
+        "hunyuan",
+        "<think>\nHm.\n</think>\n<answer>\nA.\n<tool_calls>[{\"name\": \"time\", \"arguments\": {}}]</tool_calls>\n</answer>",
+        "A.",
+        "Hm.",
+        &["time{}"],
+    );
 }
 
 #[test]
@@ -903,6 +910,11 @@ fn templates_choose_the_syntax() {
             "<|start_of_role|> <|tool_call|> <response></response>",
             "granite",
             "granite",
+        ),
+        (
+            "content.split('<answer>') <tool_calls>[]</tool_calls>",
+            "hunyuan",
+            "hunyuan",
         ),
         ("<|im_start|>", "none", "think"),
     ] {

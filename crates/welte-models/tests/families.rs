@@ -1,0 +1,303 @@
+//! What the families that came with `families.py` add to the others, and what they refuse.
+
+mod common;
+
+use common::{Fake, Recipe};
+use welte_formats::checkpoint::{Dialect, Value};
+use welte_models::{
+    Act, CompileOptions, LayerRope, ModelSpec, NormKind, QkNorm, Scoring, SharedExpert, compile,
+    spec,
+};
+use welte_table::Format;
+
+fn fake(architecture: &'static str, dialect: Dialect, values: &[(&str, Value)]) -> Fake {
+    let mut fake = Recipe {
+        architecture,
+        dialect,
+        layers: 4,
+        format: Format::F32,
+        v_format: Format::F32,
+        up_format: Format::F32,
+        ..Recipe::default()
+    }
+    .build();
+    for (key, value) in values {
+        match dialect {
+            Dialect::Gguf => fake.set(&format!("{architecture}.{key}"), value.clone()),
+            Dialect::HuggingFace => fake.set(key, value.clone()),
+        }
+    }
+    fake
+}
+
+fn gguf(architecture: &'static str, values: &[(&str, Value)]) -> Fake {
+    fake(architecture, Dialect::Gguf, values)
+}
+
+fn directory(architecture: &'static str, values: &[(&str, Value)]) -> Fake {
+    fake(architecture, Dialect::HuggingFace, values)
+}
+
+/// Experts in the names of both dialects.
+fn mixed(architecture: &'static str, dialect: Dialect, values: &[(&str, Value)]) -> Fake {
+    let number = Value::U64;
+    let common = match dialect {
+        Dialect::Gguf => [
+            ("expert_count", number(8)),
+            ("expert_used_count", number(2)),
+            ("expert_feed_forward_length", number(64)),
+        ],
+        Dialect::HuggingFace => [
+            ("num_experts", number(8)),
+            ("num_experts_per_tok", number(2)),
+            ("moe_intermediate_size", number(64)),
+        ],
+    };
+    fake(architecture, dialect, &[common.as_slice(), values].concat())
+}
+
+fn text(text: &str) -> Value {
+    Value::String(text.into())
+}
+
+#[track_caller]
+fn read(fake: &Fake) -> ModelSpec {
+    spec(fake).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+fn refused(fake: &Fake, words: &[&str]) {
+    let error = spec(fake).expect_err("must be refused").to_string();
+    for word in words {
+        assert!(error.contains(word), "'{error}' does not say '{word}'");
+    }
+}
+
+const GGUF: Dialect = Dialect::Gguf;
+const DIRECTORY: Dialect = Dialect::HuggingFace;
+
+#[test]
+fn softmax_is_not_scaled_to_one_where_the_family_does_not() {
+    let olmoe = read(&mixed("olmoe", GGUF, &[]));
+    let e = olmoe.experts.expect("experts");
+    assert_eq!((e.scoring, e.renormalise), (Scoring::Softmax, false));
+    assert_eq!((olmoe.qk_norm, olmoe.pre_norm), (QkNorm::Row, true));
+    let width = ("expert_shared_feed_forward_length", Value::U64(96));
+    let e = read(&mixed("qwen2moe", GGUF, std::slice::from_ref(&width))).experts;
+    let e = e.expect("experts");
+    let shared = SharedExpert {
+        ffn: 96,
+        gated: true,
+    };
+    assert_eq!((e.renormalise, e.shared), (false, Some(shared)));
+    let granite = read(&mixed("granitemoe", GGUF, &[]));
+    let e = granite.experts.expect("experts");
+    assert_eq!((e.renormalise, e.shared), (true, None));
+    refused(&gguf("olmoe", &[]), &["olmoe.expert_count", "is missing"]);
+    let clipped = ("attention.clamp_kqv", Value::F64(8.0));
+    refused(
+        &mixed("olmoe", GGUF, std::slice::from_ref(&clipped)),
+        &["attention.clamp_kqv", "is not supported"],
+    );
+    refused(&gguf("olmo", &[clipped]), &["attention.clamp_kqv"]);
+}
+
+#[test]
+fn ling_says_by_its_norms_which_version_it_is() {
+    let ling = |architecture, values: &[(&str, Value)]| {
+        let mut fake = mixed(architecture, DIRECTORY, values);
+        fake.add("model.word_embeddings.weight", Format::F32, 300, 256);
+        fake
+    };
+    let one = read(&ling("bailing_moe", &[]));
+    assert_eq!(one.architecture, "bailingmoe");
+    assert_eq!((one.qk_norm, one.rope.rot), (QkNorm::None, 64));
+    let e = one.experts.expect("experts");
+    assert_eq!(e.scoring, Scoring::Softmax);
+    let normed = ("use_qk_norm", Value::Bool(true));
+    let values = [normed, ("first_k_dense_replace", Value::U64(1))];
+    let two = read(&ling("bailing_moe", &values));
+    assert_eq!(two.architecture, "bailingmoe2");
+    assert_eq!((two.qk_norm, two.rope.rot), (QkNorm::Head, 32));
+    assert_eq!(two.expert_layers, [false, true, true, true]);
+    let e = two.experts.expect("experts");
+    assert_eq!((e.scoring, e.renormalise), (Scoring::Sigmoid, true));
+    assert_eq!(read(&ling("sarvam_moe", &[])).rope.rot, 64);
+    let normed_head = ("norm_head", Value::Bool(true));
+    refused(&ling("bailing_moe", &[normed_head]), &["norm_head", "GGUF"]);
+}
+
+#[test]
+fn sigmoids_need_not_be_said() {
+    for architecture in ["afmoe", "bailingmoe2", "dots1", "exaone-moe", "minimax-m2"] {
+        let e = read(&mixed(architecture, GGUF, &[])).experts;
+        let e = e.expect("experts");
+        assert_eq!((e.scoring, e.renormalise), (Scoring::Sigmoid, true));
+    }
+    refused(
+        &gguf("minimax-m2", &[]),
+        &["minimax-m2.expert_count", "is missing"],
+    );
+    let rotated = |rot| mixed("minimax_m2", DIRECTORY, &[("rotary_dim", Value::U64(rot))]);
+    let minimax = read(&rotated(32));
+    assert_eq!((minimax.rope.rot, minimax.qk_norm), (32, QkNorm::Row));
+    for rot in [0, 31, 66] {
+        refused(&rotated(rot), &["rotary_dim", "even and at most 64"]);
+    }
+}
+
+#[test]
+fn trinity_gates_and_norms_what_its_parts_yield() {
+    let window = ("attention.sliding_window", Value::U64(8));
+    let model = mixed("afmoe", GGUF, &[window]);
+    let found = read(&model);
+    let (rope, none) = (LayerRope::Main, LayerRope::None);
+    assert_eq!(found.layer_ropes, [rope, rope, rope, none]);
+    assert_eq!(found.windows, [8, 8, 8, 0]);
+    assert!(found.attention_gate && found.pre_norm && found.post_norm);
+    assert_eq!(found.embedding_scale, 16.0);
+    assert_eq!(read(&mixed("afmoe", DIRECTORY, &[])).embedding_scale, 1.0);
+    let error = compile(&found, &model, &CompileOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("blk.0."), "{error}");
+}
+
+#[test]
+fn hunyuans_shared_experts_are_one() {
+    let lists = [
+        ("num_experts", Value::U64(8)),
+        ("moe_topk", Value::Array(vec![Value::U64(2); 4])),
+        ("num_shared_expert", Value::Array(vec![Value::U64(3); 4])),
+        (
+            "moe_intermediate_size",
+            Value::Array(vec![Value::U64(64); 4]),
+        ),
+    ];
+    let found = read(&directory("hunyuan_v1_moe", &lists));
+    assert!(found.qk_norm_late);
+    let e = found.experts.expect("experts");
+    let shared = SharedExpert {
+        ffn: 3 * 512,
+        gated: false,
+    };
+    assert_eq!((e.used, e.ffn, e.shared), (2, 64, Some(shared)));
+    let cla = [lists.as_slice(), &[("use_cla", Value::Bool(true))]].concat();
+    refused(&directory("hunyuan_v1_moe", &cla), &["use_cla"]);
+}
+
+#[test]
+fn layer_norms_and_parts_of_heads() {
+    let stable = read(&directory("stablelm", &[]));
+    assert_eq!(stable.norm, NormKind::Layer { bias: true });
+    assert_eq!((stable.rope.rot, stable.parallel), (16, false));
+    let mut parallel = directory("stablelm", &[]);
+    let norm = "post_attention_layernorm";
+    parallel
+        .tensors
+        .retain(|tensor| !tensor.name.contains(norm));
+    assert!(read(&parallel).parallel);
+    let normed = directory("phi", &[("qk_layernorm", Value::Bool(true))]);
+    refused(&normed, &["qk_layernorm", "is not supported"]);
+    let mut normed = gguf("command-r", &[]);
+    normed.add("blk.0.attn_q_norm.weight", Format::F32, 4, 64);
+    assert_eq!(read(&normed).qk_norm, QkNorm::Each);
+    let phi = read(&gguf("phi2", &[]));
+    assert!(phi.parallel && !phi.gated && phi.act == Act::GeluTanh);
+    let cohere = read(&gguf("command-r", &[("logit_scale", Value::F64(0.5))]));
+    assert_eq!(cohere.layer_ropes, [LayerRope::Main; 4]);
+    assert!(cohere.parallel && cohere.tied && cohere.logit_scale == 0.5);
+    let olmo = directory("olmo", &[]);
+    let found = read(&olmo);
+    assert_eq!(found.norm, NormKind::Plain);
+    let facts = found.facts();
+    assert!(facts.contains(&("layer norm".into(), "without weights".into())));
+}
+
+#[test]
+fn squared_relus_have_no_gate() {
+    let act = ("hidden_act", text("relu2"));
+    let nemotron = read(&directory("nemotron", std::slice::from_ref(&act)));
+    assert_eq!((nemotron.norm_add, nemotron.rope.rot), (1.0, 32));
+    assert_eq!(read(&gguf("nemotron", &[])).norm_add, 0.0);
+    let arcee = read(&directory("arcee", &[act]));
+    assert!(!arcee.gated && arcee.act == Act::Relu2);
+    for architecture in ["arcee", "nemotron"] {
+        let silu = directory(architecture, &[("hidden_act", text("silu"))]);
+        refused(&silu, &["hidden_act", "must be relu2"]);
+    }
+}
+
+#[test]
+fn factors_of_minicpm() {
+    let factors = |spec: ModelSpec| [spec.embedding_scale, spec.residual_scale, spec.logit_scale];
+    // Old files are those of the first models.
+    assert_eq!(factors(read(&gguf("minicpm", &[]))), [12.0, 0.7, 1.0]);
+    let values = [
+        ("embedding_scale", Value::F64(3.0)),
+        ("residual_scale", Value::F64(0.25)),
+        ("logit_scale", Value::F64(4.0)),
+    ];
+    let file = read(&gguf("minicpm", &values));
+    assert_eq!(factors(file), [3.0, 0.25, 0.25]);
+    let values = [
+        ("scale_emb", Value::F64(3.0)),
+        ("scale_depth", Value::F64(0.5)),
+        ("dim_model_base", Value::U64(64)),
+    ];
+    let config = read(&directory("minicpm", &values));
+    assert_eq!(factors(config), [3.0, 0.25, 0.25]);
+}
+
+#[test]
+fn dynamic_ropes_end_at_the_trained_context() {
+    let values = [
+        ("rope_scaling.type", text("dynamic")),
+        ("rope_scaling.factor", Value::F64(2.0)),
+    ];
+    let model = directory("internlm3", &values);
+    let found = read(&model);
+    let compiled = |context| {
+        let options = CompileOptions {
+            context,
+            ..CompileOptions::default()
+        };
+        compile(&found, &model, &options)
+    };
+    assert!(compiled(2048).is_ok());
+    let error = compiled(2049).unwrap_err().to_string();
+    assert!(error.contains("beyond 2048 positions"), "{error}");
+}
+
+#[test]
+fn falcon_has_a_state_space_beside_attention() {
+    let sizes = [
+        ("mamba_n_groups", Value::U64(2)),
+        ("mamba_n_heads", Value::U64(4)),
+        ("mamba_d_head", Value::U64(16)),
+        ("mamba_d_state", Value::U64(24)),
+        ("ssm_in_multiplier", Value::F64(0.5)),
+        ("attention_in_multiplier", Value::F64(2.0)),
+        ("key_multiplier", Value::F64(0.25)),
+    ];
+    let with =
+        |values: &[(&str, Value)]| directory("falcon_h1", &[sizes.as_slice(), values].concat());
+    let found = read(&with(&[]));
+    let mamba = found.mamba.expect("a state space");
+    assert!(mamba.beside && !mamba.norm);
+    assert_eq!((mamba.heads, mamba.value_dim, mamba.key_dim), (4, 16, 24));
+    let factors = found.multipliers.expect("factors");
+    assert_eq!((factors.attention, factors.keys), (2.0, 0.5));
+    assert_eq!(factors.state_space, [0.5; 5]);
+    assert_eq!((factors.gate, factors.down), (1.0, 1.0));
+    let list = |values: &[f64]| Value::Array(values.iter().copied().map(Value::F64).collect());
+    for wrong in [list(&[1.0; 3]), list(&[f64::NAN, 1.0]), text("1")] {
+        refused(
+            &with(&[("mlp_multipliers", wrong)]),
+            &["mlp_multipliers", "2 finite numbers"],
+        );
+    }
+    let before = [
+        ("mamba_rms_norm", Value::Bool(true)),
+        ("mamba_norm_before_gate", Value::Bool(true)),
+    ];
+    refused(&with(&before), &["mamba_norm_before_gate"]);
+}

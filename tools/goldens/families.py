@@ -1,0 +1,578 @@
+"""Writes the goldens of further families: a directory in BF16 and a GGUF file in Q8_0 each.
+
+    python3 families.py crates/welte/tests/goldens [family ...]          needs torch, transformers, gguf, numpy
+
+Families that transformers lacks are computed by one of its models with the same arithmetic, and stored under their own names: MiniCPM and
+InternLM2 as Granite and Llama, Ling 1 as Granite with a shared expert, Ling 2 as Sarvam. Tensors in GGUF must be among those that the gguf
+package lists for the family. `families.json` lists the files.
+"""
+
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers as t
+from safetensors.torch import load_file, save_file
+
+from choose import calmest, clearest
+from make import LLAMA3, PROMPT, SMALL, THETA, VOCAB, WINDOW, directory, logits, rope_factors, save, swap
+from plain import FEW, FOUR, GROUPS, MIXED, ROPE, TYPES, without
+from seeded import Gguf, Goldens, Safetensors
+
+HALF = dict(ROPE, partial_rotary_factor=0.5)
+QUARTER = dict(ROPE, partial_rotary_factor=0.25)
+LAYER_NORM = {"layer_norm_eps": 1e-5}
+FACTORS = {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5, "logits_scaling": 0.8}
+SOME = {"num_experts": 4, "num_experts_per_tok": 2}
+SHARED = {"num_shared_experts": 2}
+
+
+def like_llama(c):
+    return without(c, "head_dim")
+
+
+def layer_normed(c):
+    return without(c, "head_dim", "rms_norm_eps") | LAYER_NORM
+
+
+def olmoe(c):
+    return t.OlmoeForCausalLM(t.OlmoeConfig(**like_llama(c) | MIXED | SOME | {"intermediate_size": 32}, rope_parameters=ROPE))
+
+
+def qwen2moe(c):
+    return t.Qwen2MoeForCausalLM(t.Qwen2MoeConfig(**like_llama(c) | MIXED | SOME, shared_expert_intermediate_size=64, rope_parameters=ROPE))
+
+
+def granitemoe(c):
+    return t.GraniteMoeSharedForCausalLM(t.GraniteMoeSharedConfig(**like_llama(c) | MIXED | FACTORS | {
+        "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64}, rope_parameters=ROPE))
+
+
+def bailingmoe(c):
+    plain = {"attention_multiplier": 32**-0.5}
+    return t.GraniteMoeSharedForCausalLM(t.GraniteMoeSharedConfig(**like_llama(c) | MIXED | plain | {
+        "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64}, rope_parameters=ROPE))
+
+
+def arcee(c):
+    return t.ArceeForCausalLM(t.ArceeConfig(**c, rope_parameters=ROPE))
+
+
+def nemotron(c):
+    return t.NemotronForCausalLM(t.NemotronConfig(**without(c, "rms_norm_eps"), norm_eps=1e-5, rope_parameters=HALF))
+
+
+def minimax_m2(c):
+    return t.MiniMaxM2ForCausalLM(t.MiniMaxM2Config(**c | MIXED | {"intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2},
+                                                    rope_parameters=HALF))
+
+
+def bailingmoe2(c):
+    config = t.SarvamMoEConfig(**c | MIXED | GROUPS | FEW | {"n_group": 2, "topk_group": 1}, rope_parameters=HALF, first_k_dense_replace=1,
+                               routed_scaling_factor=2.5)
+    return t.AutoModelForCausalLM.from_config(config)
+
+
+def dots1(c):
+    return t.Dots1ForCausalLM(t.Dots1Config(**c | MIXED | GROUPS | FEW, rope_parameters=ROPE, first_k_dense_replace=1, norm_topk_prob=True,
+                                            routed_scaling_factor=1.5))
+
+
+def hunyuan_moe(c):
+    rope = {"rope_type": "dynamic", "rope_theta": THETA, "alpha": 50.0, "factor": 1.0}
+    return t.HunYuanMoEV1ForCausalLM(t.HunYuanMoEV1Config(**without(c | MIXED, "num_experts_per_tok", "moe_intermediate_size") | {
+        "intermediate_size": 32, "num_experts": 4, "moe_topk": 2}, rope_parameters=rope))
+
+
+def solar_open(c):
+    return t.SolarOpenForCausalLM(t.SolarOpenConfig(**without(c | MIXED, "intermediate_size") | GROUPS | FEW, rope_parameters=ROPE,
+                                                    routed_scaling_factor=1.5))
+
+
+def exaone_moe(c):
+    return t.ExaoneMoeForCausalLM(t.ExaoneMoeConfig(**c | MIXED | FOUR | SOME | SHARED, rope_parameters=ROPE, sliding_window=WINDOW,
+                                                    layer_types=TYPES, first_k_dense_replace=2))
+
+
+def afmoe(c):
+    return t.AfmoeForCausalLM(t.AfmoeConfig(**c | MIXED | FOUR | SOME | SHARED, rope_parameters=ROPE, sliding_window=WINDOW, layer_types=TYPES,
+                                            num_dense_layers=2, route_scale=1.5, mup_enabled=True))
+
+
+def stablelm(c):
+    return t.StableLmForCausalLM(t.StableLmConfig(**layer_normed(c), rope_parameters=QUARTER, use_qkv_bias=True))
+
+
+def stablelm_parallel(c):
+    return t.StableLmForCausalLM(t.StableLmConfig(**layer_normed(c), rope_parameters=QUARTER, use_parallel_residual=True,
+                                                        qk_layernorm=True))
+
+
+def phi2(c):
+    return t.PhiForCausalLM(t.PhiConfig(**layer_normed(c), rope_parameters=HALF))
+
+
+def command_r(c):
+    return t.CohereForCausalLM(t.CohereConfig(**layer_normed(c), rope_parameters=ROPE, logit_scale=0.5))
+
+
+def exaone(c):
+    return t.AutoModelForCausalLM.from_config(t.ExaoneConfig(**like_llama(c), rope_parameters=dict(LLAMA3, rope_theta=THETA)))
+
+
+def glm(c):
+    return t.GlmForCausalLM(t.GlmConfig(**c, rope_parameters=HALF))
+
+
+def command_r_plus(c):
+    return t.CohereForCausalLM(t.CohereConfig(**layer_normed(c), rope_parameters=ROPE, logit_scale=0.5, use_qk_norm=True))
+
+
+# One of all factors each, none of them 1.
+FALCON = {"embedding_multiplier": 1.5, "lm_head_multiplier": 0.8, "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9,
+          "key_multiplier": 0.7, "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.6, "mlp_multipliers": [0.8, 1.3],
+          "ssm_multipliers": [0.9, 1.2, 0.7, 1.3, 0.8]}
+
+
+def falcon_h1(c, factors=FALCON):
+    mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 24}
+    return t.FalconH1ForCausalLM(t.FalconH1Config(**c | mamba | factors, rope_parameters=ROPE))
+
+
+def olmo(c):
+    return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
+
+
+def internlm2(c):
+    return t.LlamaForCausalLM(t.LlamaConfig(**like_llama(c) | {"num_attention_heads": 4, "num_key_value_heads": 2}, rope_parameters=ROPE))
+
+
+SCALE_DEPTH, BASE = 1.4, 16
+
+
+def minicpm(c):
+    factors = {"embedding_multiplier": 3.0, "attention_multiplier": 32**-0.5, "residual_multiplier": SCALE_DEPTH / c["num_hidden_layers"] ** 0.5,
+               "logits_scaling": c["hidden_size"] / BASE}
+    return t.GraniteForCausalLM(t.GraniteConfig(**like_llama(c) | factors, rope_parameters=ROPE))
+
+
+# How each is made, its architecture in GGUF, and whether GGUF keeps the rows of Q and K in pairs.
+FAMILIES = {
+    "olmoe": (olmoe, "OLMOE", False),
+    "qwen2moe": (qwen2moe, "QWEN2MOE", False),
+    "granitemoe": (granitemoe, "GRANITE_MOE", True),
+    "arcee": (arcee, "ARCEE", True),
+    "nemotron": (nemotron, "NEMOTRON", False),
+    "minimax_m2": (minimax_m2, "MINIMAXM2", False),
+    "bailingmoe": (bailingmoe, "BAILINGMOE", True),
+    "bailingmoe2": (bailingmoe2, "BAILINGMOE2", False),
+    "dots1": (dots1, "DOTS1", False),
+    "hunyuan_moe": (hunyuan_moe, "HUNYUAN_MOE", False),
+    "exaone_moe": (exaone_moe, "EXAONE_MOE", False),
+    "afmoe": (afmoe, "AFMOE", False),
+    "stablelm": (stablelm, "STABLELM", False),
+    "stablelm_parallel": (stablelm_parallel, "STABLELM", False),
+    "phi2": (phi2, "PHI2", False),
+    "command_r": (command_r, "COMMAND_R", False),
+    "olmo": (olmo, "OLMO", True),
+    "internlm2": (internlm2, "INTERNLM2", True),
+    "minicpm": (minicpm, "MINICPM", True),
+    "exaone": (exaone, "EXAONE", False),
+    "glm": (glm, "CHATGLM", False),
+    "command_r_plus": (command_r_plus, "COMMAND_R", False),
+    "solar_open": (solar_open, "GLM4_MOE", False),
+    "falcon_h1": (falcon_h1, "FALCON_H1", False),
+}
+
+
+def build(name, seed, make=None):
+    common = dict(SMALL, vocab_size=VOCAB, max_position_embeddings=512, rms_norm_eps=1e-5, attn_implementation="eager",
+                  bos_token_id=0, eos_token_id=1, pad_token_id=0)
+    torch.manual_seed(seed)
+    model = (make or FAMILIES[name][0])(common)
+    g = torch.Generator().manual_seed(seed)
+    tied = getattr(model.config, "tie_word_embeddings", False)
+    # Large embeddings make what layers add vanish.
+    embeddings = {"afmoe": 0.125, "minicpm": 0.3, "granitemoe": 0.3}.get(name, 0.3 if tied else 1.0)
+    with torch.no_grad():
+        for key, p in [*model.named_parameters(), *model.named_buffers()]:
+            random = torch.randn(p.shape, generator=g)
+            if "correction_bias" in key or "expert_bias" in key:
+                p.copy_(0.1 * random)
+            elif not isinstance(p, torch.nn.Parameter):
+                continue
+            elif key.endswith("A_log"):
+                p.copy_(0.7 * random)
+            elif key.endswith("dt_bias"):
+                p.copy_(-1 + random)
+            elif "conv1d" in key or key.endswith(".D"):
+                p.copy_(0.5 * random)
+            elif "norm" in key:
+                p.copy_((0 if key.endswith("bias") or name == "nemotron" else 1) + 0.2 * random)
+            elif key.endswith("bias"):
+                p.copy_(0.5 * random)
+            elif "embed" in key:
+                p.copy_(random * embeddings)
+            elif "lm_head" in key:
+                p.copy_(random * (10.0 if name == "minicpm" else 2.5) / p.shape[1] ** 0.5)
+            else:
+                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+    return model.float().eval()
+
+
+# The parts of names after a layer's number, and the names of what GGUF has.
+STEMS = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.gate_proj": "attn_gate", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.router.gate": "ffn_gate_inp",
+    "mlp.gate.wg": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "shared_mlp.output_linear": "ffn_down_shexp",
+}
+STEMS |= {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+STEMS |= {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d"}
+STEMS |= {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts", "shared_mlp")
+          for part in ("gate", "up", "down")}
+OWN_STEMS = {
+    "afmoe": {"post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
+    "solar_open": {"post_attention_layernorm": "post_attention_norm"},
+}
+# In GGUF A is not a logarithm, and these are columns.
+MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
+OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
+
+
+def parts_of(name, key, value):
+    """The tensors of GGUF that a parameter becomes, as views of its values."""
+    stem, _, kind = key.rpartition(".")
+    if stem in OUTER:
+        return [(f"{OUTER[stem]}.{kind}", value)]
+    layer, rest = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", key).groups()
+    block = f"blk.{layer}."
+    if rest == "pre_ff_layernorm.weight":
+        return [(block + "ffn_norm", value)]
+    if rest in MAMBA:
+        return [(block + MAMBA[rest], value if rest.endswith("bias") else value[:, None])]
+    if rest == "mamba.conv1d.weight":
+        return [(block + "ssm_conv1d.weight", value[:, 0])]
+    if "correction_bias" in rest or "expert_bias" in rest:
+        return [(block + "exp_probs_b.bias", value)]
+    if ".experts." in rest or rest.endswith("shared_mlp.input_linear.weight"):
+        ends = "_shexp" if "shared" in rest else "_exps"
+        half = value.shape[-2] // 2
+        if "down" in rest:
+            return [(f"{block}ffn_down{ends}.weight", value)]
+        return [(f"{block}ffn_gate{ends}.weight", value[..., :half, :]), (f"{block}ffn_up{ends}.weight", value[..., half:, :])]
+    stem, _, kind = rest.rpartition(".")
+    stems = STEMS | OWN_STEMS.get(name, {})
+    return [(f"{block}{stems[stem]}.{kind}", value)]
+
+
+def metadata(made, name, model):
+    """What a converter writes about the model."""
+    c, w = model.config, made.keys
+    of = lambda *keys: next((v for v in (getattr(c, key, None) for key in keys) if v is not None), None)
+    head_dim = of("head_dim") or c.hidden_size // c.num_attention_heads
+    w.add_name(f"golden {name}")
+    w.add_context_length(512)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_feed_forward_length(of("intermediate_size", "moe_intermediate_size"))
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    part = c.rope_parameters.get("partial_rotary_factor", 1.0)
+    if of("head_dim"):
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
+    w.add_rope_dimension_count(int(head_dim * part))
+    w.add_rope_freq_base(THETA * 50.0 ** (head_dim / (head_dim - 2)) if name == "hunyuan_moe" else THETA)
+    if of("rms_norm_eps"):
+        w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    else:
+        w.add_layer_norm_eps(of("layer_norm_eps", "norm_eps") or 1e-5)
+    w.add_vocab_size(VOCAB)
+    if of("sliding_window") and "layer_types" in c.to_dict() and "sliding_attention" in c.layer_types:
+        w.add_sliding_window(c.sliding_window)
+    if name == "falcon_h1":
+        w.add_ssm_conv_kernel(c.mamba_d_conv)
+        w.add_ssm_state_size(c.mamba_d_state)
+        w.add_ssm_group_count(c.mamba_n_groups)
+        w.add_ssm_inner_size(c.mamba_d_ssm)
+        w.add_ssm_time_step_rank(c.mamba_n_heads)
+    if name.startswith("command_r"):
+        w.add_logit_scale(c.logit_scale)
+    if name.startswith("stablelm"):
+        w.add_parallel_residual(c.use_parallel_residual)
+    if name in ("granitemoe", "minicpm"):
+        w.add_embedding_scale(c.embedding_multiplier)
+        w.add_residual_scale(c.residual_multiplier)
+        w.add_logit_scale(c.logits_scaling)
+    if name == "exaone":
+        c.head_dim = head_dim
+        made.exact("rope_freqs.weight", rope_factors(c))
+    if name == "granitemoe":
+        w.add_attention_scale(c.attention_multiplier)
+    count = of("num_experts", "num_local_experts", "n_routed_experts")
+    if not count:
+        return
+    w.add_expert_count(count)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    if name not in ("olmoe", "granitemoe"):
+        w.add_expert_feed_forward_length(of("moe_intermediate_size") or c.intermediate_size)
+    if name == "qwen2moe":
+        w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+    if name == "granitemoe":
+        w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    if name == "hunyuan_moe":
+        w.add_expert_shared_feed_forward_length(c.intermediate_size)
+        w.add_expert_shared_count(1)
+    if name == "bailingmoe":
+        w.add_leading_dense_block_count(0)
+        w.add_expert_shared_count(2)
+        w.add_expert_weights_scale(1.0)
+        w.add_expert_weights_norm(True)
+    if name in ("bailingmoe2", "dots1", "exaone_moe", "afmoe", "solar_open"):
+        w.add_leading_dense_block_count(of("first_k_dense_replace", "num_dense_layers") or 0)
+        w.add_expert_shared_count(of("n_shared_experts", "num_shared_experts"))
+        w.add_expert_weights_scale(of("routed_scaling_factor", "route_scale"))
+        w.add_expert_weights_norm(True)
+    if name in ("bailingmoe2", "minimax_m2", "exaone_moe", "solar_open"):
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if name == "bailingmoe2":
+        w.add_expert_group_count(c.n_group)
+        w.add_expert_group_used_count(c.topk_group)
+
+
+def joined_qkv(made, model):
+    """Stores queries, keys and values of each layer as one matrix."""
+    for number, layer in enumerate(model.model.layers):
+        parts = [getattr(layer.self_attn, f"{part}_proj").weight for part in "qkv"]
+        rows = torch.cat([part.detach() for part in parts]).float().numpy()
+        stored = torch.from_numpy(made.put(f"blk.{number}.attn_qkv.weight", rows, "Q8_0"))
+        with torch.no_grad():
+            for part, own in zip(parts, stored.split([len(part) for part in parts])):
+                part.copy_(own)
+
+
+def norms_of_heads(made, model):
+    """Stores the weights of all heads' norms as rows of a matrix."""
+    for number, layer in enumerate(model.model.layers):
+        for part in "qk":
+            norms = getattr(layer.self_attn, f"{part}_layernorm").norms
+            rows = torch.stack([norm.weight.detach() for norm in norms]).float().numpy()
+            stored = made.put(f"blk.{number}.attn_{part}_norm.weight", rows)
+            with torch.no_grad():
+                for norm, own in zip(norms, torch.from_numpy(stored.reshape(len(norms), -1))):
+                    norm.weight.copy_(own)
+
+
+def write_gguf(path, name, model, seed):
+    """Stores the model in Q8_0 with weights from a seed, and puts what was stored back into the model."""
+    _, arch, paired = FAMILIES[name]
+    arch, c = gguf.MODEL_ARCH[arch], model.config
+    made = Gguf(path, gguf.MODEL_ARCH_NAMES[arch], seed)
+    metadata(made, name, model)
+    listed = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
+    one = 1 if name == "nemotron" else 0
+    if name == "stablelm_parallel":
+        norms_of_heads(made, model)
+    if name == "bailingmoe2":
+        joined_qkv(made, model)
+    for key, p in [*model.named_buffers(), *model.named_parameters()]:
+        value = p.detach().float().numpy().copy()
+        done = name == "bailingmoe2" and key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
+        tied = key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False)
+        if done or tied or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector")):
+            continue
+        for own, rows in parts_of(name, key, value):
+            assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
+            if own.endswith("ssm_a"):
+                made.exact(own, -np.exp(rows))
+            elif own.endswith(("ssm_d", "conv1d.weight")):
+                rows[...] = made.put(own, rows)
+            elif rows.ndim == 1 or rows.shape[0] == 1 or "_norm." in own:
+                add = one if "norm" in own and own.endswith("weight") else 0
+                rows[...] = made.put(own, (rows if "_norm." in own else rows.reshape(-1)) + add).reshape(rows.shape) - add
+            else:
+                rows[...] = made.put(own, rows, "Q8_0")
+        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])
+        if paired and heads:
+            value = swap(value, heads, back=True)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value))
+    made.finish()
+
+
+def dressed(model, folder, seed, config, to, back):
+    """Writes a directory under the names of a family that transformers lacks. `to` gives its tensors for the model's, `back` the model's."""
+    save(model, folder)
+    path, own = folder / "config.json", dict(json.loads((folder / "config.json").read_text()))
+    for key in ("architectures", "model_type", *(key for key in own if key.endswith(("_multiplier", "scaling", "num_local_experts", "_linear")))):
+        own.pop(key, None)
+    path.write_text(json.dumps(own | config, indent=1) + "\n")
+    save_file({key: value.contiguous() for key, value in to(load_file(folder / "model.safetensors")).items()},
+              folder / "model.safetensors", {"format": "pt"})
+    weights = Safetensors(folder / "model.safetensors", seed)
+    stored = {key: value.float() for key, value in load_file(folder / "model.safetensors").items()}
+    model.float().load_state_dict(back(stored), strict=True)
+    weights.cut()
+    return model.eval()
+
+
+def renamed(tensors, pairs):
+    out = {}
+    for key, value in tensors.items():
+        for old, new in pairs:
+            key = key.replace(old, new)
+        out[key] = value
+    return out
+
+
+def inverse(pairs):
+    return [(new, old) for old, new in pairs]
+
+
+LAYERS = re.compile(r"model\.layers\.(\d+)\.")
+
+
+def layers_of(tensors):
+    return sorted({match.group() for match in map(LAYERS.match, tensors) if match})
+
+
+def as_internlm2(model, folder, seed):
+    c = model.config
+    groups, head = c.num_key_value_heads, c.hidden_size // c.num_attention_heads
+    each = c.num_attention_heads // groups
+    pairs = [("embed_tokens", "tok_embeddings"), ("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm"),
+             ("self_attn.o_proj", "attention.wo"), ("mlp.gate_proj", "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"),
+             ("mlp.down_proj", "feed_forward.w2"), ("lm_head", "output")]
+    names = ["q_proj", "k_proj", "v_proj"]
+
+    def to(tensors):
+        for layer in layers_of(tensors):
+            parts = [tensors.pop(f"{layer}self_attn.{name}.weight").reshape(groups, -1, head, c.hidden_size) for name in names]
+            tensors[f"{layer}attention.wqkv.weight"] = torch.cat(parts, 1).reshape(-1, c.hidden_size)
+        return renamed(tensors, pairs)
+
+    def back(tensors):
+        for layer in layers_of(tensors):
+            joined = tensors.pop(f"{layer}attention.wqkv.weight").reshape(groups, each + 2, head, c.hidden_size)
+            for name, part in zip(names, (joined[:, :each], joined[:, each], joined[:, each + 1])):
+                tensors[f"{layer}self_attn.{name}.weight"] = part.reshape(-1, c.hidden_size)
+        return renamed(tensors, inverse(pairs))
+
+    return dressed(model, folder, seed, {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"]}, to, back)
+
+
+def as_minicpm(model, folder, seed):
+    config = {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "scale_emb": 3.0, "scale_depth": SCALE_DEPTH, "dim_model_base": BASE}
+    return dressed(model, folder, seed, config, lambda tensors: tensors, lambda tensors: tensors)
+
+
+LING = [("embed_tokens", "word_embeddings"), ("self_attn.o_proj", "attention.dense"), ("block_sparse_moe.router.layer", "mlp.gate"),
+        ("shared_mlp.output_linear", "mlp.shared_experts.down_proj")]
+
+
+def as_bailingmoe(model, folder, seed):
+    c = model.config
+    q, kv, ffn = c.hidden_size, c.num_key_value_heads * c.hidden_size // c.num_attention_heads, c.intermediate_size
+    config = {"model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"], "num_experts": c.num_local_experts,
+              "num_shared_experts": 2, "moe_intermediate_size": ffn, "intermediate_size": 96, "first_k_dense_replace": 0,
+              "norm_topk_prob": True, "norm_head": False}
+    names = ["q_proj", "k_proj", "v_proj"]
+
+    def to(tensors):
+        for layer in layers_of(tensors):
+            tensors[f"{layer}attention.query_key_value.weight"] = torch.cat([tensors.pop(f"{layer}self_attn.{name}.weight") for name in names])
+            pair, down = (tensors.pop(f"{layer}block_sparse_moe.{part}_linear.weight") for part in ("input", "output"))
+            for expert in range(c.num_local_experts):
+                own = (pair[expert, :ffn], pair[expert, ffn:], down[expert])
+                for part, value in zip(("gate", "up", "down"), own):
+                    tensors[f"{layer}mlp.experts.{expert}.{part}_proj.weight"] = value.clone()
+            shared = tensors.pop(f"{layer}shared_mlp.input_linear.weight")
+            for part, value in zip(("gate", "up"), shared.chunk(2)):
+                tensors[f"{layer}mlp.shared_experts.{part}_proj.weight"] = value.clone()
+        return renamed(tensors, LING)
+
+    def back(tensors):
+        for layer in layers_of(tensors):
+            joined = tensors.pop(f"{layer}attention.query_key_value.weight").split([q, kv, kv])
+            tensors |= {f"{layer}self_attn.{name}.weight": value for name, value in zip(names, joined)}
+            part = lambda name: torch.stack([tensors.pop(f"{layer}mlp.experts.{e}.{name}_proj.weight") for e in range(c.num_local_experts)])
+            gate, up, down = map(part, ("gate", "up", "down"))
+            tensors[f"{layer}block_sparse_moe.experts.gate_up_proj"] = torch.cat([gate, up], 1)
+            tensors[f"{layer}block_sparse_moe.experts.down_proj"] = down
+            pair = [tensors.pop(f"{layer}mlp.shared_experts.{name}_proj.weight") for name in ("gate", "up")]
+            tensors[f"{layer}shared_mlp.input_linear.weight"] = torch.cat(pair)
+        return renamed(tensors, inverse(LING[:2] + [("block_sparse_moe.router", "mlp.gate")] + LING[3:]))
+
+    return dressed(model, folder, seed, config, to, back)
+
+
+def published_exaone(folder):
+    path = folder / "config.json"
+    own = json.loads(path.read_text())
+    for key, name in (("num_hidden_layers", "num_layers"), ("rms_norm_eps", "layer_norm_epsilon"), ("hidden_act", "activation_function")):
+        own[name] = own.pop(key)
+    path.write_text(json.dumps(own, indent=1) + "\n")
+
+
+def as_ling2(folder):
+    """Sarvam's directory with the configuration of Ling 2."""
+    path = folder / "config.json"
+    own = json.loads(path.read_text())
+    rope = own.pop("rope_parameters")
+    for key, name in (("n_routed_experts", "num_experts"), ("n_shared_experts", "num_shared_experts")):
+        own[name] = own.pop(key)
+    own |= {"model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"], "rope_theta": rope["rope_theta"],
+            "partial_rotary_factor": rope["partial_rotary_factor"], "use_qk_norm": True, "score_function": "sigmoid"}
+    path.write_text(json.dumps(own, indent=1) + "\n")
+
+
+DRESSED = {"internlm2": as_internlm2, "minicpm": as_minicpm, "bailingmoe": as_bailingmoe}
+
+
+def main():
+    out, wanted = Path(sys.argv[1]), sys.argv[2:] or list(FAMILIES)
+    torch.set_num_threads(1)
+    goldens = Goldens(out, "families.json")
+    for name in wanted:
+        number = list(FAMILIES).index(name)
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        prompt = np.random.default_rng(800 + number).integers(2, VOCAB, PROMPT).tolist()
+
+        def keep(model, kind, path):
+            stem = path.removesuffix(".gguf")
+            goldens.keep(f"{name}/{stem}", f"{name}/{path}", name, kind, prompt, logits(model, prompt), VOCAB)
+
+        def file(seed):
+            # Files contain the factors in the matrices.
+            model = build(name, seed, functools.partial(falcon_h1, factors={}) if name == "falcon_h1" else None)
+            write_gguf(folder / "q8_0.gguf", name, model, seed)
+            return model
+
+        def write(seed):
+            model = build(name, seed).to(torch.bfloat16)
+            if name in DRESSED:
+                return DRESSED[name](model, folder / "hf", seed)
+            return directory(model, folder / "hf", seed)
+
+        mixed = any("experts" in key for key, _ in build(name, 0).named_parameters())
+        select = functools.partial(clearest, tries=40) if mixed else functools.partial(calmest, tries=24 if name == "falcon_h1" else 8)
+        keep(select(write, prompt, 2000 + 100 * number, "BF16"), "BF16", "hf")
+        edit = {"bailingmoe2": as_ling2, "exaone": published_exaone}.get(name)
+        if edit:
+            edit(folder / "hf")
+        keep(select(file, prompt, 2050 + 100 * number, "Q8_0"), "Q8_0", "q8_0.gguf")
+
+
+if __name__ == "__main__":
+    main()
