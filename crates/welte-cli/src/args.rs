@@ -521,6 +521,9 @@ pub(crate) struct QuantizeArgs {
     /// A type by its llama.cpp name: Q4_0, Q4_K_M, Q8_0, …
     #[arg(value_name = "TYPE")]
     pub(crate) kind: String,
+    /// Write the encoders of images and sounds of a directory, as a file that stands beside the model's (mmproj)
+    #[arg(long)]
+    pub(crate) mmproj: bool,
     /// Weigh errors by this importance matrix
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<PathBuf>,

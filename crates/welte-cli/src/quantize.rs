@@ -12,8 +12,8 @@ use welte_report::human;
 use welte_table::Format;
 
 pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
-    let input = welte::as_gguf(welte::open(&args.input)?)?;
     let to = quantisation(args)?;
+    let input = read(args)?;
     let plan = to.plan(input.as_ref())?;
     let lossy = requantised(input.as_ref(), &plan).len();
     if lossy > 0 {
@@ -37,6 +37,19 @@ pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
         to.recipe.name()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is written, with the names of a GGUF file.
+fn read(args: &QuantizeArgs) -> anyhow::Result<Box<dyn Checkpoint>> {
+    let input = welte::open(&args.input)?;
+    if !args.mmproj {
+        return Ok(welte::as_gguf(input)?);
+    }
+    let (input, left_out) = welte::as_mmproj(input)?;
+    if let Some(why) = left_out {
+        eprintln!("note: left out: {why}");
+    }
+    Ok(input)
 }
 
 fn quantisation(args: &QuantizeArgs) -> anyhow::Result<Quantisation> {

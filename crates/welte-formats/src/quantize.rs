@@ -177,7 +177,9 @@ fn create(
     if plan.iter().any(|t| t.format.is_quantised()) {
         set("general.quantization_version", 2);
     }
-    Writer::create(output, &metadata, &kinds, plan)
+    Writer::create_like(output, &metadata, &kinds, plan, &|tensor| {
+        input.dimensions(tensor)
+    })
 }
 
 fn bytes(tensor: &TensorInfo) -> u64 {

@@ -81,7 +81,7 @@ pub use speech::{
 pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};
 pub use video::VideoTools;
-pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
+pub use vision::{Features, Picture, Piece, Vision, VisionOptions, as_mmproj};
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Exchange,
     Logprobs, Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,

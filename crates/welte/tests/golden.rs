@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 use welte::{DeviceId, DeviceOptions, Replay};
 use welte_device::Device;
 use welte_formats::{Checkpoint, Metadata};
-use welte_models::{AsGguf, CompileOptions};
+use welte_models::{CompileOptions, as_gguf};
 use welte_table::{Format, Op, PassKind, Program, Row};
 
 /// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
@@ -441,7 +441,7 @@ fn directories_read_as_gguf() {
     for golden in &goldens {
         let model = welte_goldens::Golden::new(&golden.path);
         let original = welte_formats::open(model.path()).expect("a checkpoint");
-        let written = match AsGguf::new(original, Metadata::new()) {
+        let written = match as_gguf(original, Metadata::new()) {
             Ok(written) => written,
             Err(error) => {
                 refused.push(format!("{}: {error}", golden.name));

@@ -8,6 +8,7 @@ mod gguf;
 mod granite;
 pub(crate) mod names;
 mod read;
+pub(crate) mod write;
 
 pub use compile::compile_hearing;
 pub use conformer::{Conformer, RunningNorms, running_norms};
