@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Chat(RunArgs),
     /// Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a chat page
     Serve(Box<ServeArgs>),
+    /// Show a model's card: what it is, its licence and what it can do; reads headers only
+    Show(ShowArgs),
     /// Show a model's description, memory plan and passes; reads headers only
     Inspect(InspectArgs),
     /// Measure prompt and generation speed
@@ -90,9 +92,6 @@ pub(crate) enum Command {
     /// List the models in that cache, and the created ones
     #[cfg(feature = "hub")]
     List(ListArgs),
-    /// Show the files of a model in the cache, or how a model was created
-    #[cfg(feature = "hub")]
-    Show(ShowArgs),
     /// Remove a created model, or one from the cache, or one revision or file of it
     #[cfg(feature = "hub")]
     Rm(RmArgs),
@@ -622,7 +621,7 @@ fn model_name(text: &str) -> Result<welte_hub::ModelName, welte_hub::Error> {
     crate::short::on_hub(text).unwrap_or(text).parse()
 }
 
-/// A model that `show` and `rm` name.
+/// A model that `rm` names.
 #[cfg(feature = "hub")]
 #[derive(Clone)]
 pub(crate) enum Kept {
@@ -661,12 +660,13 @@ pub(crate) struct ListArgs {
     pub(crate) output: Plain,
 }
 
-#[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// The model
-    #[arg(value_name = "ORG/NAME", value_parser = kept)]
-    pub(crate) name: Kept,
+    /// GGUF file, Hugging Face directory, a model in the cache, or a created one [default: the bundled model]
+    #[arg(value_name = "MODEL")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) eyes: EyeArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,

@@ -176,6 +176,25 @@ fn tokens_come_as_one_array() {
 }
 
 #[test]
+fn show_prints_the_card_of_the_bundled_model() {
+    let shown = welte(&["show"]);
+    let text = out(&shown);
+    for line in [
+        "architecture  ",
+        "licence       ",
+        "context       ",
+        "capabilities  completion, chat, embedding",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let json = out(&welte(&["show", "models/demo.gguf", "-o", "json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["format"], "Q8_0");
+    assert!(json["model_info"]["general.architecture"].is_string());
+    refused(&["show", "models/README.md"], 1, &["README.md"]);
+}
+
+#[test]
 fn inspect_shows_every_form() {
     for form in ["text", "json", "dot", "html"] {
         let output = welte(&[

@@ -23,6 +23,7 @@ mod adapter;
 mod adapter_source;
 mod average;
 mod cache;
+mod card;
 mod constraint;
 mod device;
 mod devices;
@@ -47,6 +48,7 @@ mod vision;
 
 pub use adapter_source::AdapterSource;
 pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
+pub use card::{Abilities, Card, TemplateCard};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
 #[cfg(feature = "cpu")]
