@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Rerank(RerankArgs),
     /// Encode text as tokens
     Tokenize(TokenizeArgs),
-    /// Store a model's weights in another format, or a directory as one GGUF file
+    /// Store a model's weights in another format, a directory as one GGUF file, or a GGUF file as a directory
     Quantize(QuantizeArgs),
     /// Measure how much each column of a model's matrices matters
     Imatrix(ImatrixArgs),
@@ -515,7 +515,7 @@ pub(crate) struct TokenizeArgs {
 pub(crate) struct QuantizeArgs {
     /// GGUF file or Hugging Face directory
     pub(crate) input: String,
-    /// The GGUF file to write
+    /// The GGUF file to write; a folder (DIR/): the Hugging Face directory of a GGUF file
     pub(crate) output: PathBuf,
     /// A type by its llama.cpp name: Q4_0, Q4_K_M, Q8_0, …
     #[arg(value_name = "TYPE")]

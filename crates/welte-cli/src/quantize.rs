@@ -1,9 +1,10 @@
-//! `welte quantize`: a model's weights in other formats, and a directory as one GGUF file.
+//! `welte quantize`: a model's weights in other formats, a directory as one GGUF file, and a GGUF file as a directory.
 
 use crate::args::QuantizeArgs;
 use crate::source::ProgressLine;
 use anyhow::Context;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use welte_formats::importance::Importance;
 use welte_formats::quantize::{Quantisation, Recipe, quantize, requantised, size};
@@ -13,6 +14,9 @@ use welte_table::Format;
 
 pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
     let to = quantisation(args)?;
+    if is_folder(&args.output) {
+        return as_directory(args, &to);
+    }
     let input = read(args)?;
     let plan = to.plan(input.as_ref())?;
     let lossy = requantised(input.as_ref(), &plan).len();
@@ -36,6 +40,32 @@ pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
         human(size(&plan)),
         to.recipe.name()
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A path that ends with a slash, or a folder that is there, means a directory.
+fn is_folder(output: &Path) -> bool {
+    output.to_string_lossy().ends_with(['/', '\\']) || output.is_dir()
+}
+
+/// Writes a Hugging Face directory.
+fn as_directory(args: &QuantizeArgs, to: &Quantisation) -> anyhow::Result<ExitCode> {
+    let unused = [
+        ("--mmproj", args.mmproj),
+        ("--imatrix", args.imatrix.is_some()),
+        ("--tensor-type", !args.tensor_type.is_empty()),
+        ("--dry-run", args.dry_run),
+    ];
+    if let Some((flag, _)) = unused.iter().find(|(_, given)| *given) {
+        anyhow::bail!("{flag}: goes with a GGUF file, not with a directory");
+    }
+    let mut line = ProgressLine::new("writing", &args.input);
+    let written = welte::write_directory(&args.input, &args.output, to, &mut |done, total| {
+        line.bytes(done, total);
+    });
+    line.clear();
+    written?;
+    eprintln!("{}: weights as {}", args.output.display(), to.recipe.name());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,9 @@
 //! Quantisation: writes a checkpoint in other formats.
 
+mod directory;
 mod recipe;
 
+pub use directory::write_weights;
 pub use recipe::Recipe;
 pub(crate) use recipe::{file_type, fitting, more_bits};
 

@@ -5,6 +5,7 @@
 //! original's is an error, so an architecture that cannot be translated yet is refused and never changed.
 
 mod delta;
+pub(crate) mod directory;
 mod keys;
 pub(crate) mod mmproj;
 pub(crate) mod translated;

@@ -31,6 +31,7 @@ mod weights;
 pub use adapters::{AdapterData, adapt, adapter_data};
 pub use arch::supported;
 pub use compile::compile;
+pub use convert::directory::as_directory;
 pub use convert::mmproj::as_mmproj;
 pub use convert::translated::Translated;
 pub use convert::{as_gguf, gguf_keys};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
+use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
 use welte_formats::quantize::Recipe;
 use welte_models::{ModelSpec, head_kind, hearing_spec, speech_spec, vision_spec};
 use welte_table::Format;
@@ -409,7 +409,7 @@ fn info(checkpoint: &dyn Checkpoint) -> BTreeMap<String, Value> {
     keys
 }
 
-fn as_json(value: &Value) -> Json {
+pub(crate) fn as_json(value: &Value) -> Json {
     match value {
         Value::U64(v) => (*v).into(),
         Value::I64(v) => (*v).into(),
@@ -450,6 +450,36 @@ fn front_matter(origin: &str) -> BTreeMap<String, String> {
     fields.collect()
 }
 
+/// The keys of a licence in GGUF, and its fields in a README.
+const LICENCE: [(&str, &str); 3] = [
+    ("general.license", "license"),
+    ("general.license.name", "license_name"),
+    ("general.license.link", "license_link"),
+];
+
+/// The licence of a directory, by its keys in GGUF.
+pub(crate) fn licence_keys(origin: &str) -> Metadata {
+    let said = front_matter(origin);
+    let keys = LICENCE.into_iter().filter_map(|(key, field)| {
+        let text = said.get(field)?.clone();
+        Some((key.to_string(), Value::String(text)))
+    });
+    keys.collect()
+}
+
+/// A README that names the licence of a GGUF file, if the file does.
+pub(crate) fn readme_of_licence(metadata: &Metadata) -> Option<String> {
+    let fields = LICENCE.into_iter().filter_map(|(key, field)| {
+        let Some(Value::String(text)) = metadata.get(key) else {
+            return None;
+        };
+        let plain = !text.is_empty() && !text.contains(['\n', '\r', '"']);
+        plain.then(|| format!("{field}: \"{text}\"\n"))
+    });
+    let fields: String = fields.collect();
+    (!fields.is_empty()).then(|| format!("---\n{fields}---\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -467,7 +497,12 @@ mod tests {
         assert_eq!(said["license"], "other");
         assert_eq!(said["license_name"], "fox-1");
         assert_eq!(said.len(), 2);
+        // Written for another directory, it says the same.
+        let text = readme_of_licence(&licence_keys(origin)).unwrap();
+        write(&text);
+        assert_eq!(front_matter(origin), said);
         write("# A model\nlicense: mit\n");
         assert!(front_matter(origin).is_empty());
+        assert_eq!(readme_of_licence(&licence_keys(origin)), None);
     }
 }

@@ -27,6 +27,7 @@ mod card;
 mod constraint;
 mod device;
 mod devices;
+mod directory;
 mod divergence;
 mod engine;
 mod error;
@@ -54,6 +55,7 @@ pub use device::{DeviceChoice, Skipped};
 #[cfg(feature = "cpu")]
 pub use devices::{available_memory, instruction_sets, peak_memory, spare_addresses};
 pub use devices::{devices, open_device, read_bandwidth};
+pub use directory::write_directory;
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;

@@ -266,7 +266,8 @@ pub fn as_gguf(checkpoint: Box<dyn Checkpoint>) -> Result<Box<dyn Checkpoint>, E
     if checkpoint.dialect() == Dialect::Gguf {
         return Ok(checkpoint);
     }
-    let text = metadata(&TextSide::of(checkpoint.as_ref())?)?;
+    let mut text = metadata(&TextSide::of(checkpoint.as_ref())?)?;
+    text.extend(crate::card::licence_keys(checkpoint.origin()));
     Ok(Box::new(welte_models::as_gguf(checkpoint, text)?))
 }
 

@@ -58,6 +58,8 @@ impl Change {
 pub(crate) enum Order {
     /// The rows (i, i + rot/2) of each head become the rows (2i, 2i + 1).
     Pairs { head: usize, rot: usize },
+    /// The rows (2i, 2i + 1) of each head become the rows (i, i + rot/2).
+    Halves { head: usize, rot: usize },
     /// Heads of one group become `groups` places apart. They begin at `first`, and each has `size` rows.
     Tiled {
         first: usize,
@@ -90,6 +92,14 @@ impl Order {
                     start + within % 2 * (rot / 2) + within / 2
                 } else {
                     at
+                }
+            }
+            Order::Halves { head, rot } => {
+                let (start, within) = (at - at % head, at % head);
+                match rot / 2 {
+                    _ if within >= rot => at,
+                    half if within < half => start + 2 * within,
+                    half => start + 2 * (within - half) + 1,
                 }
             }
             Order::Tiled { first, .. } if at < first => at,
