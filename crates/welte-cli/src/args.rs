@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Chat(RunArgs),
     /// Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a chat page
     Serve(Box<ServeArgs>),
+    /// Show a model's card: what it is, its licence and what it can do; reads headers only
+    Show(ShowArgs),
     /// Show a model's description, memory plan and passes; reads headers only
     Inspect(InspectArgs),
     /// Measure prompt and generation speed
@@ -59,7 +61,7 @@ pub(crate) enum Command {
     Rerank(RerankArgs),
     /// Encode text as tokens
     Tokenize(TokenizeArgs),
-    /// Store a model's weights in another format, or a directory as one GGUF file
+    /// Store a model's weights in another format, a directory as one GGUF file, or a GGUF file as a directory
     Quantize(QuantizeArgs),
     /// Measure how much each column of a model's matrices matters
     Imatrix(ImatrixArgs),
@@ -90,9 +92,6 @@ pub(crate) enum Command {
     /// List the models in that cache, and the created ones
     #[cfg(feature = "hub")]
     List(ListArgs),
-    /// Show the files of a model in the cache, or how a model was created
-    #[cfg(feature = "hub")]
-    Show(ShowArgs),
     /// Remove a created model, or one from the cache, or one revision or file of it
     #[cfg(feature = "hub")]
     Rm(RmArgs),
@@ -516,11 +515,14 @@ pub(crate) struct TokenizeArgs {
 pub(crate) struct QuantizeArgs {
     /// GGUF file or Hugging Face directory
     pub(crate) input: String,
-    /// The GGUF file to write
+    /// The GGUF file to write; a folder (DIR/): the Hugging Face directory of a GGUF file
     pub(crate) output: PathBuf,
     /// A type by its llama.cpp name: Q4_0, Q4_K_M, Q8_0, …
     #[arg(value_name = "TYPE")]
     pub(crate) kind: String,
+    /// Write the encoders of images and sounds of a directory, as a file that stands beside the model's (mmproj)
+    #[arg(long)]
+    pub(crate) mmproj: bool,
     /// Weigh errors by this importance matrix
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<PathBuf>,
@@ -619,7 +621,7 @@ fn model_name(text: &str) -> Result<welte_hub::ModelName, welte_hub::Error> {
     crate::short::on_hub(text).unwrap_or(text).parse()
 }
 
-/// A model that `show` and `rm` name.
+/// A model that `rm` names.
 #[cfg(feature = "hub")]
 #[derive(Clone)]
 pub(crate) enum Kept {
@@ -658,12 +660,13 @@ pub(crate) struct ListArgs {
     pub(crate) output: Plain,
 }
 
-#[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// The model
-    #[arg(value_name = "ORG/NAME", value_parser = kept)]
-    pub(crate) name: Kept,
+    /// GGUF file, Hugging Face directory, a model in the cache, or a created one [default: the bundled model]
+    #[arg(value_name = "MODEL")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) eyes: EyeArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,

@@ -1,10 +1,10 @@
-//! Models from the hub: `-hf` on every command, `welte pull`, `list`, `show` and `rm`.
+//! Models from the hub: `-hf` on every command, `welte pull`, `list` and `rm`.
 
 use crate::args::Command;
 use crate::{short, source};
 
 #[cfg(feature = "hub")]
-pub(crate) use cache::{list, pull, rm, show};
+pub(crate) use cache::{list, pull, rm};
 
 /// Replaces `-hf NAME` by `-m PATH`. Downloads the model if it is not in the cache.
 pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
@@ -98,9 +98,8 @@ pub(crate) fn created() -> anyhow::Result<Vec<(String, welte_server::Recipe)>> {
 
 #[cfg(feature = "hub")]
 mod cache {
-    use crate::args::{Kept, ListArgs, Plain, PullArgs, RmArgs, ShowArgs};
+    use crate::args::{Kept, ListArgs, Plain, PullArgs, RmArgs};
     use crate::{recipes, short};
-    use anyhow::Context;
     use std::io::{IsTerminal, Write};
     use std::process::ExitCode;
     use std::time::{Duration, Instant};
@@ -260,61 +259,6 @@ mod cache {
             writeln!(out, "{name:<22} {gigabytes:>5.1} GB  {hub}")?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-        let mut out = crate::terminal::stdout();
-        let name = match &args.name {
-            Kept::Hub(name) => name,
-            Kept::Created(name) => {
-                let recipe = recipes::created(name)?.context("it was just removed")?;
-                match args.output {
-                    Plain::Json => writeln!(out, "{:#}", serde_json::to_value(&recipe)?)?,
-                    Plain::Text => write!(out, "{recipe}")?,
-                }
-                return Ok(ExitCode::SUCCESS);
-            }
-        };
-        let repo = Hub::from_env()?.repo(name)?;
-        if args.output == Plain::Json {
-            writeln!(out, "{:#}", json(&repo))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        writeln!(out, "model       {}", repo.name)?;
-        writeln!(out, "folder      {}", repo.folder.display())?;
-        writeln!(out, "size        {}", human(repo.bytes))?;
-        if repo.unfinished > 0 {
-            writeln!(
-                out,
-                "unfinished  {} (pull again to resume)",
-                human(repo.unfinished)
-            )?;
-        }
-        for snapshot in &repo.snapshots {
-            writeln!(
-                out,
-                "commit      {} {}",
-                snapshot.commit,
-                snapshot.revisions.join(", ")
-            )?;
-            for file in &snapshot.files {
-                writeln!(out, "{:>12}  {}", human(file.bytes), file.name)?;
-            }
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn json(repo: &CachedRepo) -> serde_json::Value {
-        let snapshots = repo.snapshots.iter().map(|s| {
-            let files = s.files.iter().map(|f| {
-                serde_json::json!({"name": f.name, "bytes": f.bytes, "path": f.path, "blob": f.blob})
-            });
-            serde_json::json!({"commit": s.commit, "revisions": s.revisions, "files": serde_json::Value::from_iter(files)})
-        });
-        serde_json::json!({
-            "name": repo.name, "folder": repo.folder, "bytes": repo.bytes, "unfinished": repo.unfinished,
-            "snapshots": serde_json::Value::from_iter(snapshots),
-        })
     }
 
     pub(crate) fn rm(args: &RmArgs) -> anyhow::Result<ExitCode> {

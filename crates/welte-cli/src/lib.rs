@@ -50,6 +50,7 @@ mod sampling;
 mod serve;
 mod service;
 mod short;
+mod show;
 mod source;
 mod synth;
 mod templates;
@@ -113,6 +114,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => run::chat(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Show(args) => show::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
@@ -145,8 +147,6 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pull(args) => hub::pull(&args),
         #[cfg(feature = "hub")]
         Command::List(args) => hub::list(&args),
-        #[cfg(feature = "hub")]
-        Command::Show(args) => hub::show(&args),
         #[cfg(feature = "hub")]
         Command::Rm(args) => hub::rm(&args),
     }

@@ -1,9 +1,10 @@
-//! `welte quantize`: a model's weights in other formats, and a directory as one GGUF file.
+//! `welte quantize`: a model's weights in other formats, a directory as one GGUF file, and a GGUF file as a directory.
 
 use crate::args::QuantizeArgs;
 use crate::source::ProgressLine;
 use anyhow::Context;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use welte_formats::importance::Importance;
 use welte_formats::quantize::{Quantisation, Recipe, quantize, requantised, size};
@@ -12,8 +13,11 @@ use welte_report::human;
 use welte_table::Format;
 
 pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
-    let input = welte::as_gguf(welte::open(&args.input)?)?;
     let to = quantisation(args)?;
+    if is_folder(&args.output) {
+        return as_directory(args, &to);
+    }
+    let input = read(args)?;
     let plan = to.plan(input.as_ref())?;
     let lossy = requantised(input.as_ref(), &plan).len();
     if lossy > 0 {
@@ -37,6 +41,45 @@ pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
         to.recipe.name()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// A path that ends with a slash, or a folder that is there, means a directory.
+fn is_folder(output: &Path) -> bool {
+    output.to_string_lossy().ends_with(['/', '\\']) || output.is_dir()
+}
+
+/// Writes a Hugging Face directory.
+fn as_directory(args: &QuantizeArgs, to: &Quantisation) -> anyhow::Result<ExitCode> {
+    let unused = [
+        ("--mmproj", args.mmproj),
+        ("--imatrix", args.imatrix.is_some()),
+        ("--tensor-type", !args.tensor_type.is_empty()),
+        ("--dry-run", args.dry_run),
+    ];
+    if let Some((flag, _)) = unused.iter().find(|(_, given)| *given) {
+        anyhow::bail!("{flag}: goes with a GGUF file, not with a directory");
+    }
+    let mut line = ProgressLine::new("writing", &args.input);
+    let written = welte::write_directory(&args.input, &args.output, to, &mut |done, total| {
+        line.bytes(done, total);
+    });
+    line.clear();
+    written?;
+    eprintln!("{}: weights as {}", args.output.display(), to.recipe.name());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is written, with the names of a GGUF file.
+fn read(args: &QuantizeArgs) -> anyhow::Result<Box<dyn Checkpoint>> {
+    let input = welte::open(&args.input)?;
+    if !args.mmproj {
+        return Ok(welte::as_gguf(input)?);
+    }
+    let (input, left_out) = welte::as_mmproj(input)?;
+    if let Some(why) = left_out {
+        eprintln!("note: left out: {why}");
+    }
+    Ok(input)
 }
 
 fn quantisation(args: &QuantizeArgs) -> anyhow::Result<Quantisation> {

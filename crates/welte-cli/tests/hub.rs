@@ -105,6 +105,15 @@ fn a_model_is_pulled_used_listed_shown_and_removed() {
         shown.contains(mock::COMMIT) && shown.contains("main") && shown.contains("demo-Q8_0.gguf"),
         "{shown}"
     );
+    // Its card comes first.
+    assert!(
+        shown.contains("capabilities  completion, chat, embedding") && shown.contains("licence"),
+        "{shown}"
+    );
+    let (_, json, _) = run(&["show", "org/demo:Q8_0", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["models"][0]["format"], "Q8_0");
+    assert_eq!(json["snapshots"][0]["commit"], mock::COMMIT);
 
     let (code, _, said) = run(&["rm", "org/demo"]);
     assert!(code == Some(1) && said.contains("-y"), "{said}");
@@ -171,6 +180,7 @@ fn a_model_is_created_run_served_shown_and_removed() {
     assert!(
         shown.contains("SYSTEM You are a fox.")
             && shown.contains("PARAMETER num_predict 3")
+            && shown.contains("# capabilities  completion")
             && shown.contains(&at("demo.gguf")),
         "{shown}"
     );

@@ -89,6 +89,11 @@ pub trait Checkpoint: Send + Sync {
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error>;
     /// Takes what was read of mapped files out of this process's memory. The system still caches it, and it can be read again.
     fn release(&self) {}
+    /// A tensor's dimensions in a GGUF file, those of a row first, where rows and stacked matrices do not say them: of the kernels of a
+    /// convolution.
+    fn dimensions(&self, _tensor: &TensorInfo) -> Option<&[usize]> {
+        None
+    }
     /// The stored types of the metadata, for writers that preserve them (GGUF only).
     fn kinds(&self) -> &Kinds {
         static NONE: Kinds = Kinds::new();
@@ -162,6 +167,9 @@ impl<T: Overlay> Checkpoint for T {
     }
     fn release(&self) {
         Overlay::release(self);
+    }
+    fn dimensions(&self, tensor: &TensorInfo) -> Option<&[usize]> {
+        self.base().dimensions(tensor)
     }
     fn kinds(&self) -> &Kinds {
         self.base().kinds()

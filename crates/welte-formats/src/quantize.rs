@@ -1,7 +1,9 @@
 //! Quantisation: writes a checkpoint in other formats.
 
+mod directory;
 mod recipe;
 
+pub use directory::write_weights;
 pub use recipe::Recipe;
 pub(crate) use recipe::{file_type, fitting, more_bits};
 
@@ -177,7 +179,9 @@ fn create(
     if plan.iter().any(|t| t.format.is_quantised()) {
         set("general.quantization_version", 2);
     }
-    Writer::create(output, &metadata, &kinds, plan)
+    Writer::create_like(output, &metadata, &kinds, plan, &|tensor| {
+        input.dimensions(tensor)
+    })
 }
 
 fn bytes(tensor: &TensorInfo) -> u64 {

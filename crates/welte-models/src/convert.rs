@@ -5,7 +5,10 @@
 //! original's is an error, so an architecture that cannot be translated yet is refused and never changed.
 
 mod delta;
+pub(crate) mod directory;
 mod keys;
+pub(crate) mod mmproj;
+pub(crate) mod translated;
 
 use crate::arch::Architecture;
 use crate::draft::DraftNames;
@@ -16,134 +19,82 @@ use crate::rope::{self, long_factors};
 use crate::spec::Scaling;
 use crate::weights::grouped_rows;
 use crate::{Error, ModelSpec, QkNorm};
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
+use translated::{Change, Order, Source, Tensors, Translated};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, TensorInfo, Value};
-use welte_formats::quant;
-use welte_table::{Format, Part};
 
-/// A checkpoint of the other dialect, with the names, keys and layouts of GGUF.
-pub struct AsGguf {
-    from: Box<dyn Checkpoint>,
+/// What a checkpoint of the other dialect is, and its keys in GGUF.
+struct Described {
+    arch: &'static Architecture,
+    /// The architecture's name in GGUF.
+    name: &'static str,
+    spec: ModelSpec,
+    draft: Option<DraftNames>,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
-    sources: Vec<Source>,
-    by_name: HashMap<String, usize>,
 }
 
-/// Where the rows of a tensor come from.
-enum Source {
-    Rows {
-        /// Rows of tensors, one part after the other.
-        parts: Vec<Part>,
-        /// The order of the rows, or of a vector's elements.
-        order: Option<Order>,
-        /// The order of each row's elements.
-        columns: Option<Order>,
-        /// What a vector's elements become.
-        change: Change,
-    },
-    Constant(Vec<f32>),
-}
-
-/// What elements become.
-#[derive(Clone, Copy, PartialEq)]
-enum Change {
-    Add(f32),
-    /// `-exp(x)`
-    Decay,
-}
-
-impl Change {
-    fn of(self, value: f32) -> f32 {
-        match self {
-            Change::Add(more) => value + more,
-            Change::Decay => -value.exp(),
-        }
+fn describe(from: &dyn Checkpoint) -> Result<Described, Error> {
+    let (arch, said) = Architecture::of(from)?;
+    let keys = Keys::new(from, &said);
+    let spec = read_keys(&keys, arch, &said)?;
+    // Some architectures have another name with experts.
+    let mixed = |name: &&&str| name.ends_with("moe") == spec.experts.is_some();
+    let named = arch.gguf.iter().find(mixed).or(arch.gguf.first());
+    let Some(name) = named else {
+        let problem = format!("{said} has no form in GGUF");
+        return Err(keys.error("model_type", problem));
+    };
+    let draft = spec.draft(from)?.map(|draft| draft.names);
+    let mut metadata = keys::noted(&keys, name);
+    keys::write_spec(&mut metadata, &spec, name);
+    if draft.is_some() {
+        // Files count it among the layers.
+        let layers = u64::from(spec.layers) + 1;
+        metadata.insert(format!("{name}.block_count"), Value::U64(layers));
+        metadata.insert(format!("{name}.nextn_predict_layers"), Value::U64(1));
     }
+    Ok(Described {
+        arch,
+        name,
+        spec,
+        draft,
+        metadata,
+    })
 }
 
-/// The order of rows or elements that belong to heads.
-#[derive(Clone, Copy)]
-enum Order {
-    /// The rows (i, i + rot/2) of each head become the rows (2i, 2i + 1). Rows from `end` on stay.
-    Pairs { head: usize, rot: usize, end: usize },
-    /// Heads of one group become `groups` places apart. They begin at `first`, and each has `size` rows.
-    Tiled {
-        first: usize,
-        groups: usize,
-        heads: usize,
-        size: usize,
-    },
-}
-
-impl Order {
-    /// The original's place of what is at `at`.
-    fn place(self, at: usize) -> usize {
-        match self {
-            Order::Pairs { head, rot, end } => {
-                let (start, within) = (at - at % head, at % head);
-                if within < rot && at < end {
-                    start + within % 2 * (rot / 2) + within / 2
-                } else {
-                    at
-                }
-            }
-            Order::Tiled { first, .. } if at < first => at,
-            Order::Tiled {
-                first,
-                groups,
-                heads,
-                size,
-            } => {
-                let (head, within) = ((at - first) / size, (at - first) % size);
-                let original = head % groups * (heads / groups) + head / groups;
-                first + original * size + within
-            }
-        }
+/// The keys that describe a model, by their names in GGUF: a file's own, without those of its text, and a directory's as a file would
+/// have them.
+pub fn gguf_keys(checkpoint: &dyn Checkpoint) -> Result<Metadata, Error> {
+    if checkpoint.dialect() == Dialect::HuggingFace {
+        return Ok(describe(checkpoint)?.metadata);
     }
+    let all = checkpoint.metadata().iter();
+    let of_model = all.filter(|(key, _)| !key.starts_with("tokenizer."));
+    Ok(of_model
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect())
 }
 
-impl AsGguf {
-    /// Translates a checkpoint. `extra` has the metadata of its vocabulary, and replaces what the translation writes.
-    pub fn new(from: Box<dyn Checkpoint>, extra: Metadata) -> Result<AsGguf, Error> {
-        let (arch, said) = Architecture::of(from.as_ref())?;
-        let keys = Keys::new(from.as_ref(), &said);
-        let spec = read_keys(&keys, arch, &said)?;
-        // Some architectures have another name with experts.
-        let mixed = |name: &&&str| name.ends_with("moe") == spec.experts.is_some();
-        let named = arch.gguf.iter().find(mixed).or(arch.gguf.first());
-        let Some(name) = named else {
-            let problem = format!("{said} has no form in GGUF");
-            return Err(keys.error("model_type", problem));
-        };
-        let draft = spec.draft(from.as_ref())?.map(|draft| draft.names);
-        let mut metadata = keys::noted(&keys, name);
-        keys::write_spec(&mut metadata, &spec, name);
-        if draft.is_some() {
-            // Files count it among the layers.
-            let layers = u64::from(spec.layers) + 1;
-            metadata.insert(format!("{name}.block_count"), Value::U64(layers));
-            metadata.insert(format!("{name}.nextn_predict_layers"), Value::U64(1));
-        }
-        let tensors = Tensors::of(from.as_ref(), arch, &spec, draft.as_ref())?;
-        metadata.extend(extra);
-        let mut gguf = AsGguf {
-            metadata,
-            by_name: (tensors.infos.iter().map(|info| info.name.clone()))
-                .zip(0..)
-                .collect(),
-            tensors: tensors.infos,
-            sources: tensors.sources,
-            from,
-        };
-        let read_back = read(&gguf, arch, name)?;
-        same(&gguf, &spec, &read_back)?;
-        gguf.adjust(arch, &spec, &read_back);
-        gguf.tile(&spec, &read_back)?;
-        Ok(gguf)
-    }
+/// Reads a Hugging Face checkpoint as a GGUF file. `extra` has the metadata of its vocabulary, and replaces what the translation writes.
+pub fn as_gguf(from: Box<dyn Checkpoint>, extra: Metadata) -> Result<Translated, Error> {
+    let Described {
+        arch,
+        name,
+        spec,
+        draft,
+        mut metadata,
+    } = describe(from.as_ref())?;
+    let tensors = OfModel::of(from.as_ref(), arch, &spec, draft.as_ref())?;
+    metadata.extend(extra);
+    let mut gguf = Translated::new(from, Dialect::Gguf, metadata, tensors.all);
+    let read_back = read(&gguf, arch, name)?;
+    same(&gguf, &spec, &read_back)?;
+    gguf.adjust(arch, &spec, &read_back);
+    gguf.tile(&spec, &read_back)?;
+    Ok(gguf)
+}
 
+impl Translated {
     /// Changes that the other dialect's conventions need: pairs of rope as neighbours, and norms with what is added to them.
     fn adjust(&mut self, arch: &Architecture, spec: &ModelSpec, read_back: &ModelSpec) {
         let interleave = read_back.rope.interleaved && !spec.rope.interleaved;
@@ -189,166 +140,10 @@ impl AsGguf {
             }
         }
     }
-
-    fn source_mut(&mut self, name: &str) -> Option<&mut Source> {
-        let at = *self.by_name.get(name)?;
-        self.sources.get_mut(at)
-    }
-
-    /// Elements of a vector, or rows of a matrix, after the changes of their source.
-    fn made(
-        &self,
-        tensor: &TensorInfo,
-        source: &Source,
-        first: usize,
-        rows: usize,
-    ) -> Result<Vec<u8>, welte_formats::Error> {
-        let (parts, order, columns, change) = match source {
-            Source::Constant(values) => {
-                return Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect());
-            }
-            Source::Rows {
-                parts,
-                order,
-                columns,
-                change,
-            } => (parts, *order, *columns, *change),
-        };
-        let place = |at| order.map_or(at, |order| order.place(at));
-        if tensor.n == 1 {
-            let values = self.values(tensor, &parts[0], 0)?;
-            let changed = (0..tensor.k).map(|at| change.of(values[place(at)]));
-            return Ok(changed.flat_map(f32::to_le_bytes).collect());
-        }
-        let mut bytes = Vec::new();
-        for row in first..first + rows {
-            let mut at = place(row);
-            for part in parts {
-                if at < part.rows as usize {
-                    let row = self.row(tensor, part, at)?;
-                    match columns {
-                        Some(columns) => reordered(tensor, &row, columns, &mut bytes),
-                        None => bytes.extend_from_slice(&row),
-                    }
-                    break;
-                }
-                at -= part.rows as usize;
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// A row of a part, in the tensor's format.
-    fn row(
-        &self,
-        tensor: &TensorInfo,
-        part: &Part,
-        at: usize,
-    ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
-        let info = self.stored(tensor, part)?;
-        if info.format == tensor.format {
-            return self.from.rows(info, part.first_row as usize + at, 1);
-        }
-        let values = self.values(tensor, part, at)?;
-        Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
-    }
-
-    fn values(
-        &self,
-        tensor: &TensorInfo,
-        part: &Part,
-        at: usize,
-    ) -> Result<Vec<f32>, welte_formats::Error> {
-        let info = self.stored(tensor, part)?;
-        let bytes = self.from.rows(info, part.first_row as usize + at, 1)?;
-        let mut values = vec![0.0; tensor.k];
-        quant::decode(info.format, &bytes, &mut values);
-        Ok(values)
-    }
-
-    fn stored(
-        &self,
-        tensor: &TensorInfo,
-        part: &Part,
-    ) -> Result<&TensorInfo, welte_formats::Error> {
-        let info = self.from.tensor(&part.tensor);
-        info.ok_or_else(|| self.missing(tensor, &part.tensor))
-    }
-
-    fn is_stored_so(&self, tensor: &TensorInfo, part: &Part) -> bool {
-        self.stored(tensor, part)
-            .is_ok_and(|info| info.format == tensor.format)
-    }
-
-    fn missing(&self, tensor: &TensorInfo, name: &str) -> welte_formats::Error {
-        welte_formats::Error::Weight {
-            origin: self.origin().into(),
-            weight: tensor.name.clone(),
-            problem: format!("{name} is missing"),
-        }
-    }
-}
-
-impl Checkpoint for AsGguf {
-    fn origin(&self) -> &str {
-        self.from.origin()
-    }
-    fn dialect(&self) -> Dialect {
-        Dialect::Gguf
-    }
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.tensors.get(*self.by_name.get(name)?)
-    }
-    fn rows(
-        &self,
-        tensor: &TensorInfo,
-        first: usize,
-        rows: usize,
-    ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
-        let at = self.by_name.get(&tensor.name).copied();
-        let source = at.ok_or_else(|| self.missing(tensor, &tensor.name))?;
-        match &self.sources[source] {
-            Source::Rows {
-                parts,
-                order: None,
-                columns: None,
-                ..
-            } if parts.len() == 1 && tensor.n > 1 && self.is_stored_so(tensor, &parts[0]) => {
-                let info = self.stored(tensor, &parts[0])?;
-                self.from
-                    .rows(info, parts[0].first_row as usize + first, rows)
-            }
-            source => self.made(tensor, source, first, rows).map(Cow::Owned),
-        }
-    }
-    fn release(&self) {
-        self.from.release();
-    }
-}
-
-/// Appends a row whose elements change places. The heads are whole blocks of the format.
-fn reordered(tensor: &TensorInfo, row: &[u8], columns: Order, bytes: &mut Vec<u8>) {
-    let step = match columns {
-        Order::Tiled { size, .. } => size,
-        Order::Pairs { .. } => 1,
-    };
-    let Some(unit) = tensor.format.bytes(step) else {
-        return;
-    };
-    for at in (0..tensor.k).step_by(step) {
-        let from = columns.place(at) / step * unit;
-        bytes.extend_from_slice(&row[from..from + unit]);
-    }
 }
 
 /// An error if the translation reads as another model. What the dialects store differently may differ.
-fn same(gguf: &AsGguf, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Error> {
+fn same(gguf: &Translated, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Error> {
     let mut expected = ModelSpec {
         draft_layers: spec.draft_layers.min(read_back.draft_layers),
         norm_add: read_back.norm_add,
@@ -378,42 +173,41 @@ fn same(gguf: &AsGguf, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Er
     if expected == *read_back {
         return Ok(());
     }
-    // The first field that differs, as a reader of an error would look for it.
-    let (ours, theirs) = (format!("{expected:#?}"), format!("{read_back:#?}"));
-    let mut lines = ours.lines().zip(theirs.lines());
-    let differs = lines.find(|(ours, theirs)| ours != theirs);
-    let (ours, theirs) = differs.unwrap_or(("more fields", "fewer fields"));
+    let (ours, theirs) = differing(&expected, read_back);
     Err(Error::Key {
         origin: gguf.origin().into(),
         key: spec.architecture.clone(),
-        problem: format!(
-            "cannot be written as GGUF yet: '{}' would be read as '{}'",
-            ours.trim().trim_end_matches(','),
-            theirs.trim().trim_end_matches(',')
-        ),
+        problem: format!("cannot be written as GGUF yet: '{ours}' would be read as '{theirs}'"),
     })
 }
 
-/// The tensors of the other dialect and their sources.
+/// The first field in which two specs differ, as a reader of an error would look for it.
+fn differing<S: Debug>(ours: &S, theirs: &S) -> (String, String) {
+    let (ours, theirs) = (format!("{ours:#?}"), format!("{theirs:#?}"));
+    let mut lines = ours.lines().zip(theirs.lines());
+    let differs = lines.find(|(ours, theirs)| ours != theirs);
+    let (ours, theirs) = differs.unwrap_or(("more fields", "fewer fields"));
+    let plain = |line: &str| line.trim().trim_end_matches(',').to_string();
+    (plain(ours), plain(theirs))
+}
+
+/// The tensors of a model in GGUF.
 #[derive(Default)]
-struct Tensors {
-    infos: Vec<TensorInfo>,
-    sources: Vec<Source>,
-    /// The original's tensors that became part of one.
-    used: HashSet<String>,
+struct OfModel {
+    all: Tensors,
     /// What the names of a draft layer begin with, and would begin with if it were a layer like the others.
     renamed: Option<[String; 2]>,
 }
 
-impl Tensors {
+impl OfModel {
     fn of(
         from: &dyn Checkpoint,
         arch: &Architecture,
         spec: &ModelSpec,
         draft: Option<&DraftNames>,
-    ) -> Result<Tensors, Error> {
+    ) -> Result<OfModel, Error> {
         let (hf, gguf) = (&arch.hugging_face_names, &arch.gguf_names);
-        let mut all = Tensors::default();
+        let mut all = OfModel::default();
         all.pair(from, hf.embed, gguf.embed, 0);
         let layers = spec.layers + u32::from(draft.is_some());
         if let Some(draft) = draft {
@@ -447,7 +241,7 @@ impl Tensors {
         all.pair(from, hf.final_norm, gguf.final_norm, 0);
         if spec.tied {
             let name = names::resolve(from, &weight(hf.head, 0));
-            all.used.insert(name);
+            all.all.used.insert(name);
         } else {
             all.pair(from, hf.head, gguf.head, 0);
         }
@@ -467,11 +261,11 @@ impl Tensors {
             return;
         };
         // A name that stands for several parts of a layer comes up again.
-        if self.used.contains(&info.name) {
+        if self.all.used.contains(&info.name) {
             return;
         }
-        let parts = vec![self.part(info, 0, info.n)];
-        self.push(gguf, info, info.n, 1, parts);
+        let parts = vec![self.all.part(info, 0, info.n)];
+        self.all.push(gguf, info, info.n, 1, parts);
     }
 
     /// A tensor of the original, if it has one of this name.
@@ -481,36 +275,6 @@ impl Tensors {
             draft.and_then(|[own, like]| Some(format!("{own}{}", name.strip_prefix(like)?)));
         let name = draft.as_deref().unwrap_or(name);
         from.tensor(&names::resolve(from, name))
-    }
-
-    fn part(&mut self, info: &TensorInfo, first: usize, rows: usize) -> Part {
-        self.used.insert(info.name.clone());
-        Part {
-            tensor: info.name.clone(),
-            first_row: first as u32,
-            rows: rows as u32,
-        }
-    }
-
-    /// Vectors and norms are F32 in GGUF.
-    fn push(&mut self, name: &str, like: &TensorInfo, n: usize, stack: usize, parts: Vec<Part>) {
-        self.infos.push(TensorInfo {
-            name: name.into(),
-            format: if n == 1 || name.ends_with("_norm.weight") {
-                Format::F32
-            } else {
-                like.format
-            },
-            n,
-            k: like.k,
-            stack,
-        });
-        self.sources.push(Source::Rows {
-            parts,
-            order: None,
-            columns: None,
-            change: Change::Add(0.0),
-        });
     }
 
     /// The norms of heads, if each is a tensor, as rows of one.
@@ -535,8 +299,9 @@ impl Tensors {
             let Some(each) = each.collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            let parts = each.iter().map(|info| self.part(info, 0, 1)).collect();
-            self.push(&weight(name, layer), &each[0], heads as usize, 1, parts);
+            let parts = each.iter().map(|info| self.all.part(info, 0, 1)).collect();
+            self.all
+                .push(&weight(name, layer), &each[0], heads as usize, 1, parts);
         }
     }
 
@@ -560,9 +325,10 @@ impl Tensors {
         let names = [gguf.q, gguf.k, gguf.v];
         for (name, parts) in names.into_iter().zip(grouped_rows(spec.heads, shape)) {
             let rows = parts.iter().map(|(_, rows)| *rows as usize).sum();
-            let part = |(first, rows): (u32, u32)| self.part(&info, first as usize, rows as usize);
+            let part =
+                |(first, rows): (u32, u32)| self.all.part(&info, first as usize, rows as usize);
             let parts = parts.into_iter().map(part).collect();
-            self.push(&weight(name, layer), &info, rows, 1, parts);
+            self.all.push(&weight(name, layer), &info, rows, 1, parts);
         }
     }
 
@@ -586,8 +352,9 @@ impl Tensors {
             return;
         };
         for at in 0..2 {
-            let parts = vec![self.part(&pair, at * ffn, ffn)];
-            self.push(&weight(gguf.shared_expert[at], layer), &pair, ffn, 1, parts);
+            let parts = vec![self.all.part(&pair, at * ffn, ffn)];
+            self.all
+                .push(&weight(gguf.shared_expert[at], layer), &pair, ffn, 1, parts);
         }
     }
 
@@ -613,9 +380,13 @@ impl Tensors {
                 continue;
             };
             if template.contains("[]") {
-                let parts = each.iter().map(|info| self.part(info, 0, info.n)).collect();
+                let parts = each
+                    .iter()
+                    .map(|info| self.all.part(info, 0, info.n))
+                    .collect();
                 let name = weight(gguf, layer);
-                self.push(&name, &each[0], each[0].n * count, count, parts);
+                self.all
+                    .push(&name, &each[0], each[0].n * count, count, parts);
             }
         }
         let [pair, down] = hf.fused_experts.map(|name| {
@@ -627,15 +398,17 @@ impl Tensors {
         if let Some(pair) = pair.filter(|pair| spec.gated && pair.k == dim as usize) {
             for at in 0..2 {
                 let firsts = (0..count).map(|expert| (2 * expert + at) * width);
-                let parts = firsts.map(|first| self.part(&pair, first, width)).collect();
+                let parts = firsts
+                    .map(|first| self.all.part(&pair, first, width))
+                    .collect();
                 let name = weight(gguf.experts[at], layer);
-                self.push(&name, &pair, width * count, count, parts);
+                self.all.push(&name, &pair, width * count, count, parts);
             }
         }
         if let Some(down) = down.filter(|down| down.k == width) {
-            let parts = vec![self.part(&down, 0, down.n)];
+            let parts = vec![self.all.part(&down, 0, down.n)];
             let name = weight(gguf.experts[2], layer);
-            self.push(&name, &down, down.n, count, parts);
+            self.all.push(&name, &down, down.n, count, parts);
         }
     }
 
@@ -651,28 +424,18 @@ impl Tensors {
                 let (plain, _) = rope::frequencies(&plain, from, spec.context)?;
                 let (scaled, _) = rope::frequencies(&spec.rope, from, spec.context)?;
                 let factors = plain.iter().zip(scaled).map(|(f, slow)| f / slow);
-                self.constant(&weight(names::GGUF.rope_factors, 0), factors.collect());
+                self.all
+                    .constant(&weight(names::GGUF.rope_factors, 0), factors.collect());
             }
             Scaling::Long { .. } => {
                 for long in [true, false] {
                     let factors = rope::listed_factors(from, long, half)?;
-                    self.constant(&long_factors(long), factors);
+                    self.all.constant(&long_factors(long), factors);
                 }
             }
             _ => (),
         }
         Ok(())
-    }
-
-    fn constant(&mut self, name: &str, values: Vec<f32>) {
-        self.infos.push(TensorInfo {
-            name: name.into(),
-            format: Format::F32,
-            n: 1,
-            k: values.len(),
-            stack: 1,
-        });
-        self.sources.push(Source::Constant(values));
     }
 
     /// A tensor without a name in GGUF is part of the model, unless it is known to be none.
@@ -688,7 +451,7 @@ impl Tensors {
             let other = is_part && names::is_of_other_modality(name)
                 || names::is_of_draft_layer(name, spec.layers, spec.draft_layers) && !written(name)
                 || names::is_leftover(name);
-            !other && !self.used.contains(name)
+            !other && !self.all.used.contains(name)
         });
         match unknown {
             None => Ok(()),

@@ -31,7 +31,10 @@ mod weights;
 pub use adapters::{AdapterData, adapt, adapter_data};
 pub use arch::supported;
 pub use compile::compile;
-pub use convert::AsGguf;
+pub use convert::directory::as_directory;
+pub use convert::mmproj::as_mmproj;
+pub use convert::translated::Translated;
+pub use convert::{as_gguf, gguf_keys};
 pub use draft::find::{HeadKind, head_kind};
 pub use error::Error;
 pub use hearing::{

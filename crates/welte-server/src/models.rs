@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use welte::{
-    Adapter, AdapterSource, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model,
+    Adapter, AdapterSource, Card, ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model,
+    TemplateCard,
 };
 use welte_text::calls::Format;
 
@@ -226,6 +227,13 @@ pub(crate) struct Active {
 }
 
 impl Served {
+    /// The model's card, with the chat template that it is served with.
+    pub(crate) fn card(&self) -> Card {
+        let template = self.template_source.as_deref().zip(self.template.as_ref());
+        let template = template.map(|(source, made)| TemplateCard::of(source, made));
+        self.model.card_with(template)
+    }
+
     /// Why the engine does not accept a request.
     pub(crate) fn refused(&self, error: welte::Error) -> Failure {
         if matches!(error, welte::Error::Busy { .. }) {

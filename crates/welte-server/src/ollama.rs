@@ -15,7 +15,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use welte::{ChatTemplate, Constraint, Logprobs, Message};
+use welte::{Card, Constraint, Logprobs, Message};
 use welte_text::ToolCall;
 
 /// How long a model without an end stays loaded.
@@ -431,7 +431,7 @@ fn listed(entry: &Entry) -> Value {
     });
     json!({
         "name": entry.id, "model": entry.id, "modified_at": time(entry.created), "size": size.unwrap_or(0),
-        "digest": digest(entry), "details": served.map_or(json!({ "format": "gguf" }), |served| details(&served)),
+        "digest": digest(entry), "details": served.map_or(json!({ "format": "gguf" }), |served| details(&served.card())),
     })
 }
 
@@ -442,14 +442,11 @@ fn digest(entry: &Entry) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn details(served: &Served) -> Value {
-    let model = &served.model;
-    let architecture = &model.spec().architecture;
-    let formats = crate::engine::formats(model.program());
+fn details(card: &Card) -> Value {
+    let architecture = &card.architecture;
     json!({
         "format": "gguf", "family": architecture, "families": [architecture],
-        "parameter_size": parameter_size(crate::engine::parameters(model.program())),
-        "quantization_level": formats.first(),
+        "parameter_size": parameter_size(card.parameters), "quantization_level": card.format,
     })
 }
 
@@ -467,20 +464,18 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     fields.take::<bool>("verbose")?;
     fields.finish()?;
     let served = app.lease(Some(&name)).await?;
-    let architecture = &served.model.spec().architecture;
-    let mut info = Map::new();
-    info.insert(
-        "general.architecture".into(),
-        architecture.to_string().into(),
-    );
-    info.insert(
-        format!("{architecture}.context_length"),
-        served.model.context().into(),
-    );
+    let card = served.card();
+    let mut info = card.info_as_json();
+    // Clients ask for no more than this. A file says what the model was trained for.
+    let context = format!("{}.context_length", card.info_prefix());
+    info.insert(context, served.model.context().into());
     let mut shown = json!({
-        "details": details(&served), "model_info": info, "capabilities": capabilities(&served),
+        "details": details(&card), "model_info": info, "capabilities": card.capabilities,
         "template": served.template_source, "modified_at": time(served.created),
     });
+    if let Some(license) = card.license {
+        shown["license"] = license.into();
+    }
     if let Some(recipe) = &served.recipe {
         // Clients see the base's file without its folders.
         let from = name_of(&recipe.from);
@@ -496,31 +491,11 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
             .into();
         shown["system"] = recipe.system.clone().unwrap_or_default().into();
         shown["messages"] = json!(recipe.messages);
-        shown["license"] = recipe.license.join("\n").into();
+        if !recipe.license.is_empty() {
+            shown["license"] = recipe.license.join("\n").into();
+        }
     }
     Ok(ok(&shown))
-}
-
-/// What a model can do, in Ollama's words.
-fn capabilities(served: &Served) -> Vec<&'static str> {
-    let model = &served.model;
-    let template = served.template.as_ref();
-    let tokenizer = model.tokenizer();
-    let fills = tokenizer.is_ok_and(|tokenizer| tokenizer.infill_tokens().is_some());
-    let all = [
-        (!model.is_encoder(), "completion"),
-        (model.embedding_size().is_some(), "embedding"),
-        (template.is_some_and(ChatTemplate::supports_tools), "tools"),
-        (fills, "insert"),
-        (
-            served.format.is_some_and(|format| format.template_reasons),
-            "thinking",
-        ),
-        (model.eyes().is_some(), "vision"),
-        (model.ears().is_some(), "audio"),
-    ];
-    let can = |(can, name): (bool, &'static str)| can.then_some(name);
-    all.into_iter().filter_map(can).collect()
 }
 
 fn now() -> String {

@@ -25,7 +25,15 @@ async fn ollamas_lists_have_what_its_programs_show() {
     assert!(forever.as_str().unwrap() > "2300", "{forever}");
     let shown = post(&server, "/api/show", json!({ "model": "demo" })).await;
     let all = shown.json()["capabilities"].clone();
-    assert_eq!(all, json!(["completion", "embedding"]));
+    assert_eq!(all, json!(["completion", "chat", "embedding"]));
+    // They are those of the card that a person reads, and the keys are those of the file.
+    let card = welte::Card::read(common::DEMO, &welte::Images::Beside, None).unwrap();
+    assert_eq!(all, json!(card.capabilities));
+    let info = shown.json()["model_info"].clone();
+    let mut expected = card.info_as_json();
+    let context = format!("{}.context_length", card.info_prefix());
+    expected[&context] = info[&context].clone();
+    assert_eq!(info, json!(expected));
     let body = json!({ "model": "demo", "prompt": "A fox", "stream": false, "options": { "num_predict": 3 } });
     let last = post(&server, "/api/generate", body).await.json();
     let nanoseconds = |name: &str| last[name].as_u64().unwrap();

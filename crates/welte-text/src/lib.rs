@@ -41,7 +41,7 @@ pub use conversation::{Clip, Frame, Image, ImageSource, Message, ToolCall, Video
 pub use error::Error;
 pub use splitter::{Split, Splitter};
 pub use stops::StopMatcher;
-pub use template::{ChatTemplate, RenderOptions, Rendered};
+pub use template::{ChatTemplate, RenderOptions, Rendered, TemplateSupport};
 pub use token::{InfillTokens, TokenType};
 pub use tokenizer::Tokenizer;
 pub use vocabulary::Vocabulary;

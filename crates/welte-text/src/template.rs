@@ -4,10 +4,12 @@ mod budget;
 mod open;
 mod rendered;
 mod shield;
+mod support;
 mod tree;
 
 pub use self::rendered::Rendered;
 pub(crate) use self::shield::uncovered;
+pub use self::support::TemplateSupport;
 
 use self::budget::charged;
 use self::shield::Shield;

@@ -23,9 +23,11 @@ mod adapter;
 mod adapter_source;
 mod average;
 mod cache;
+mod card;
 mod constraint;
 mod device;
 mod devices;
+mod directory;
 mod divergence;
 mod engine;
 mod error;
@@ -47,11 +49,13 @@ mod vision;
 
 pub use adapter_source::AdapterSource;
 pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
+pub use card::{Abilities, Card, TemplateCard};
 pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
 #[cfg(feature = "cpu")]
 pub use devices::{available_memory, instruction_sets, peak_memory, spare_addresses};
 pub use devices::{devices, open_device, read_bandwidth};
+pub use directory::write_directory;
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
@@ -81,7 +85,7 @@ pub use speech::{
 pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};
 pub use video::VideoTools;
-pub use vision::{Features, Picture, Piece, Vision, VisionOptions};
+pub use vision::{Features, Picture, Piece, Vision, VisionOptions, as_mmproj};
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Exchange,
     Logprobs, Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,

@@ -8,10 +8,12 @@ mod inspection;
 mod plan;
 
 pub use eyes::hears;
+pub(crate) use eyes::media_of;
 pub use inspection::Inspection;
 
 use crate::adapter::{AdapterContent, read_all};
 use crate::cache::{fingerprint, sha256, with_head};
+use crate::card::Card;
 use crate::constraint::Grammars;
 use crate::engine::Neighbour;
 use crate::fit::FittedContext;
@@ -50,6 +52,7 @@ impl std::fmt::Debug for Model {
 pub(crate) struct Inner {
     origin: String,
     spec: ModelSpec,
+    card: Card,
     plan: MemoryPlan,
     facts: Vec<(String, String)>,
     device: Arc<dyn Device>,
@@ -318,6 +321,7 @@ impl Model {
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
+                card: Card::of_model(&spec, checkpoint.as_ref()),
                 spec,
                 plan: memory,
                 facts,
@@ -375,6 +379,11 @@ impl Model {
     /// What the model is.
     pub fn spec(&self) -> &ModelSpec {
         &self.inner.spec
+    }
+
+    /// What its checkpoint says of it, without what it can do.
+    pub(crate) fn own_card(&self) -> &Card {
+        &self.inner.card
     }
 
     /// Its passes.

@@ -3,7 +3,6 @@
 use crate::Error;
 use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
-use welte_models::AsGguf;
 use welte_text::{ChatTemplate, InfillTokens, Message, Tokenizer, Vocabulary};
 
 /// Larger text files beside the weights are refused, because they are read whole.
@@ -267,8 +266,9 @@ pub fn as_gguf(checkpoint: Box<dyn Checkpoint>) -> Result<Box<dyn Checkpoint>, E
     if checkpoint.dialect() == Dialect::Gguf {
         return Ok(checkpoint);
     }
-    let text = metadata(&TextSide::of(checkpoint.as_ref())?)?;
-    Ok(Box::new(AsGguf::new(checkpoint, text)?))
+    let mut text = metadata(&TextSide::of(checkpoint.as_ref())?)?;
+    text.extend(crate::card::licence_keys(checkpoint.origin()));
+    Ok(Box::new(welte_models::as_gguf(checkpoint, text)?))
 }
 
 /// The text side as metadata of a GGUF file.

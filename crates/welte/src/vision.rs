@@ -20,7 +20,7 @@ use stages::{Stage, ends};
 use std::path::Path;
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, Plan, Role, Step};
-use welte_formats::Checkpoint;
+use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata};
 use welte_models::VisionSpec;
 use welte_table::{Input, Row};
 use welte_text::Clip;
@@ -493,6 +493,22 @@ fn plans(
         plan_program(device, checkpoint, program, device.patterns())
     };
     spec.chain().into_iter().map(plan).collect()
+}
+
+/// The encoders of images and sounds of a Hugging Face directory as an `mmproj` file, and what is left out of it, in words: an encoder of a
+/// family that such files do not have.
+pub fn as_mmproj(
+    checkpoint: Box<dyn Checkpoint>,
+) -> Result<(Box<dyn Checkpoint>, Option<String>), Error> {
+    let mut keys = Metadata::new();
+    if checkpoint.dialect() == Dialect::HuggingFace
+        && let Some(spec) = welte_models::vision_spec(&*checkpoint)?
+    {
+        let path = Path::new(checkpoint.origin());
+        keys = processor::gguf_keys(&spec, &*checkpoint, path)?;
+    }
+    let (file, left_out) = welte_models::as_mmproj(checkpoint, keys)?;
+    Ok((Box::new(file), left_out))
 }
 
 /// Why a model without a known encoder takes no images.

@@ -14,8 +14,8 @@ use std::sync::{Arc, LazyLock};
 
 use welte::{DeviceId, DeviceOptions, Replay};
 use welte_device::Device;
-use welte_formats::{Checkpoint, Metadata};
-use welte_models::{AsGguf, CompileOptions};
+use welte_formats::{Checkpoint, Metadata, TensorInfo};
+use welte_models::{CompileOptions, as_directory, as_gguf};
 use welte_table::{Format, Op, PassKind, Program, Row};
 
 /// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
@@ -443,7 +443,7 @@ fn directories_read_as_gguf() {
     for golden in &goldens {
         let model = welte_goldens::Golden::new(&golden.path);
         let original = welte_formats::open(model.path()).expect("a checkpoint");
-        let written = match AsGguf::new(original, Metadata::new()) {
+        let written = match as_gguf(original, Metadata::new()) {
             Ok(written) => written,
             Err(error) => {
                 refused.push(format!("{}: {error}", golden.name));
@@ -463,6 +463,78 @@ fn directories_read_as_gguf() {
     let unexpected: Vec<_> = unexpected.cloned().collect();
     assert!(unexpected.is_empty(), "{}", unexpected.join("\n"));
     assert_eq!(refused.len(), NOT_WRITTEN.len());
+}
+
+/// Architectures that are written as directories, by their folder of goldens.
+const WRITTEN_BACK: [&str; 18] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "olmo2",
+    "olmo3",
+    "smollm3",
+    "starcoder2",
+    "exaone4",
+    "seed_oss",
+    "granite",
+    "cohere2",
+    "ernie4_5",
+    "hunyuan",
+];
+
+/// A directory that became a GGUF file becomes the same directory again: its tensors bit by bit, and its logits.
+#[test]
+fn directories_come_back_from_gguf() {
+    let folder = welte_goldens::folder();
+    let goldens = goldens_of(|_, path| folder.join(path).is_dir());
+    let target = best_cpu().remove(0);
+    let (mut written, mut refused, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for golden in &goldens {
+        let model = welte_goldens::Golden::new(&golden.path);
+        let open = || welte_formats::open(model.path()).expect("a checkpoint");
+        let Ok(gguf) = as_gguf(open(), Metadata::new()) else {
+            continue;
+        };
+        let back = match as_directory(Box::new(gguf), &Metadata::new()) {
+            Ok(back) => back,
+            Err(error) => {
+                refused.push(format!("{}: {error}", golden.name));
+                continue;
+            }
+        };
+        let original = open();
+        let values = |checkpoint: &dyn Checkpoint, tensor: &TensorInfo| {
+            let bytes = checkpoint.rows(tensor, 0, tensor.n).expect("rows");
+            let mut values = vec![0f32; tensor.n * tensor.k];
+            welte_formats::quant::decode(tensor.format, &bytes, &mut values);
+            values
+        };
+        for tensor in back.tensors() {
+            let Some(info) = original.tensor(&tensor.name) else {
+                continue;
+            };
+            if values(&back, tensor) != values(&*original, info) {
+                problems.push(format!("{}: {} differs", golden.name, tensor.name));
+            }
+        }
+        let program = compile(&back, &*target.device, 0).expect("a program");
+        if let Err(problem) = check(golden, program, &back, &target) {
+            problems.push(format!("{}: {problem}", golden.name));
+        }
+        written.push(golden.path.clone());
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    for name in WRITTEN_BACK {
+        let is_there = written
+            .iter()
+            .any(|path| path.starts_with(&format!("{name}/")));
+        assert!(is_there, "{name}: {}", refused.join("\n"));
+    }
 }
 
 /// FP8 weights with activations in FP8, in every pass.

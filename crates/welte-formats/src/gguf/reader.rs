@@ -33,7 +33,11 @@ pub struct Gguf {
     kinds: Kinds,
     tensors: Tensors,
     places: Vec<Place>,
+    kernels: Kernels,
 }
+
+/// The dimensions of tensors that have four: kernels of convolutions.
+type Kernels = BTreeMap<String, [usize; 4]>;
 
 /// Where the data of a tensor lies.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +120,7 @@ impl Gguf {
             kinds: Kinds::new(),
             tensors: Tensors::default(),
             places: Vec::new(),
+            kernels: Kernels::new(),
         }
     }
 
@@ -195,6 +200,7 @@ impl Gguf {
     /// Adds the tensors of a part, and the metadata of the first.
     fn add(&mut self, path: &Path, part: Part) -> Result<(), Error> {
         let number = self.files.len();
+        self.kernels.extend(part.head.kernels);
         for (info, start) in part.tensors {
             if !self.tensors.add(info.clone()) {
                 return Err(info.wrong(path, "appears twice"));
@@ -258,6 +264,10 @@ impl Checkpoint for Gguf {
         self.files.iter().for_each(|file| file.release());
     }
 
+    fn dimensions(&self, tensor: &TensorInfo) -> Option<&[usize]> {
+        self.kernels.get(&tensor.name).map(|own| own.as_slice())
+    }
+
     fn kinds(&self) -> &Kinds {
         &self.kinds
     }
@@ -273,8 +283,8 @@ struct Part {
 
 /// The description of a tensor.
 enum Read {
-    /// A tensor, its offset in the data and its size in bytes.
-    Tensor(TensorInfo, u64, u64),
+    /// A tensor, its offset in the data, its size in bytes, and its dimensions if it has kernels.
+    Tensor(TensorInfo, u64, u64, Option<[usize; 4]>),
     /// The name of a tensor with an unsupported type, and the type's id.
     Foreign(String, u32),
 }
@@ -286,6 +296,7 @@ struct Head {
     kinds: Kinds,
     /// Tensors, their offset in the data and their size in bytes.
     tensors: Vec<(TensorInfo, u64, u64)>,
+    kernels: Kernels,
 }
 
 fn open_part(path: &Path) -> Result<Part, Error> {
@@ -490,7 +501,11 @@ impl<'a> Cursor<'a> {
         let mut foreign: Vec<(String, u32)> = Vec::new();
         for number in 0..tensors {
             match self.tensor(number)? {
-                Read::Tensor(info, offset, bytes) => head.tensors.push((info, offset, bytes)),
+                Read::Tensor(info, offset, bytes, kernel) => {
+                    head.kernels
+                        .extend(kernel.map(|kernel| (info.name.clone(), kernel)));
+                    head.tensors.push((info, offset, bytes));
+                }
                 Read::Foreign(name, id) => foreign.push((name, id)),
             }
         }
@@ -584,7 +599,9 @@ impl<'a> Cursor<'a> {
             k,
             stack,
         };
-        Ok(Read::Tensor(info, offset, bytes))
+        let kernel = size.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        let kernel = (kernels > 1).then_some(kernel);
+        Ok(Read::Tensor(info, offset, bytes, kernel))
     }
 
     fn value(&mut self, key: &str, id: u32, depth: u32) -> Result<(Value, Kind), Error> {

@@ -30,7 +30,19 @@ impl Writer {
         kinds: &Kinds,
         tensors: &[TensorInfo],
     ) -> Result<Writer, Error> {
-        let head = head(path, metadata, kinds, tensors)?;
+        Writer::create_like(path, metadata, kinds, tensors, &|_| None)
+    }
+
+    /// The same with tensors that have other dimensions than those of their rows and stacked matrices
+    /// ([`Checkpoint::dimensions`](crate::Checkpoint::dimensions)).
+    pub fn create_like<'a>(
+        path: &Path,
+        metadata: &Metadata,
+        kinds: &Kinds,
+        tensors: &[TensorInfo],
+        dimensions: &dyn Fn(&TensorInfo) -> Option<&'a [usize]>,
+    ) -> Result<Writer, Error> {
+        let head = head(path, metadata, kinds, tensors, dimensions)?;
         let sizes = tensors
             .iter()
             .map(|t| Ok((t.name.clone(), bytes_of(path, t)?)))
@@ -146,11 +158,12 @@ fn bytes_of(path: &Path, tensor: &TensorInfo) -> Result<u64, Error> {
 }
 
 /// Everything before the data, without padding.
-fn head(
+fn head<'a>(
     path: &Path,
     metadata: &Metadata,
     kinds: &Kinds,
     tensors: &[TensorInfo],
+    dimensions: &dyn Fn(&TensorInfo) -> Option<&'a [usize]>,
 ) -> Result<Vec<u8>, Error> {
     let kept = || {
         metadata
@@ -184,7 +197,10 @@ fn head(
     for tensor in tensors {
         put_text(&mut out, &tensor.name);
         let TensorInfo { n, k, stack, .. } = *tensor;
+        let own = dimensions(tensor);
+        let own = own.filter(|own| own.iter().product::<usize>() == n * k);
         let dimensions: &[usize] = match stack {
+            _ if own.is_some() => own.unwrap_or_default(),
             0 | 1 if n == 1 => &[k],
             0 | 1 => &[k, n],
             _ if n.is_multiple_of(stack) => &[k, n / stack, stack],

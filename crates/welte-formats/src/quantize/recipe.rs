@@ -117,6 +117,12 @@ impl Recipe {
         named.or(alias.map(|(_, recipe)| *recipe))
     }
 
+    /// The recipe of a file with this number in `general.file_type`.
+    pub fn of_file_type(number: u64) -> Option<Recipe> {
+        let row = ROWS.iter().find(|row| u64::from(row.3) == number);
+        row.map(|row| row.0)
+    }
+
     /// True for about two bits and less: without an importance matrix such files are poor, and the matrices that matter most get more
     /// bits.
     pub fn needs_importance(self) -> bool {
@@ -147,10 +153,24 @@ impl Recipe {
     pub fn plan(self, input: &dyn Checkpoint) -> Vec<TensorInfo> {
         let shape = Shape::of(input);
         let planned = |tensor: &TensorInfo| TensorInfo {
-            format: self.format_of(tensor, &shape),
+            format: if is_kernel(input, tensor) {
+                self.of_kernel(tensor)
+            } else {
+                self.format_of(tensor, &shape)
+            },
             ..tensor.clone()
         };
         input.tensors().iter().map(planned).collect()
+    }
+
+    /// The kernels of a convolution are small, and llama.cpp computes with them in F32 and F16 only.
+    fn of_kernel(self, tensor: &TensorInfo) -> Format {
+        match (self, tensor.format) {
+            (Recipe::F16, _) => Format::F16,
+            (Recipe::F32 | Recipe::BF16, _) => Format::F32,
+            (_, Format::F16) => Format::F16,
+            _ => Format::F32,
+        }
     }
 
     fn format_of(self, tensor: &TensorInfo, shape: &Shape) -> Format {
@@ -288,6 +308,12 @@ impl Recipe {
 pub(crate) fn file_type(format: Format) -> u32 {
     let row = ROWS.iter().find(|row| row.2 == format);
     row.map_or(1024, |row| row.3)
+}
+
+/// Whether a tensor has the kernels of a convolution over pictures or sounds.
+fn is_kernel(input: &dyn Checkpoint, tensor: &TensorInfo) -> bool {
+    input.dimensions(tensor).is_some_and(|own| own.len() == 4)
+        || tensor.n > 1 && tensor.name.starts_with("a.conv1d.") && tensor.name.ends_with(".weight")
 }
 
 /// The facts about a model that the rules use.

@@ -1,14 +1,15 @@
 //! Layers with the gated delta rule: GGUF stores queries, keys and values apart from the gate, the decay itself and, for Qwen3.5, the
 //! heads of values in another order.
 
-use super::{AsGguf, Change, Order, Source, Tensors};
+use super::OfModel;
+use super::translated::{Change, Order, Source, Translated};
 use crate::names::weight;
 use crate::weights::DeltaNames;
 use crate::{Error, LayerKind, ModelSpec};
 use welte_formats::checkpoint::Checkpoint;
 use welte_table::Format;
 
-impl Tensors {
+impl OfModel {
     /// The tensors of such a layer, if this is one.
     pub(super) fn delta(&mut self, from: &dyn Checkpoint, spec: &ModelSpec, layer: u32) {
         let kind = spec.layer_kinds.get(layer as usize);
@@ -43,7 +44,7 @@ impl Tensors {
         let kernel = weight(gguf.kernel, layer);
         self.one(from, &weight(hf.kernel, layer), &kernel);
         // A convolution computes with F32.
-        if let Some(info) = self.infos.last_mut().filter(|info| info.name == kernel) {
+        if let Some(info) = self.all.infos.last_mut().filter(|info| info.name == kernel) {
             info.format = Format::F32;
         }
     }
@@ -72,22 +73,22 @@ impl Tensors {
             for at in these {
                 let before: usize = sizes[..at].iter().sum();
                 for head in 0..key_heads as usize {
-                    parts.push(self.part(&info, head * group + before, sizes[at]));
+                    parts.push(self.all.part(&info, head * group + before, sizes[at]));
                 }
             }
             let rows = parts.iter().map(|part| part.rows as usize).sum();
-            self.push(&weight(name, layer), &info, rows, 1, parts);
+            self.all.push(&weight(name, layer), &info, rows, 1, parts);
         }
     }
 
     /// The source of the last tensor, if it has this name.
     fn last_named(&mut self, name: &str) -> Option<&mut Source> {
-        let last = self.infos.last().filter(|info| info.name == name);
-        self.sources.last_mut().filter(|_| last.is_some())
+        let last = self.all.infos.last().filter(|info| info.name == name);
+        self.all.sources.last_mut().filter(|_| last.is_some())
     }
 }
 
-impl AsGguf {
+impl Translated {
     /// Puts the heads of values into the order in which neighbours have different key heads.
     pub(super) fn tile(&mut self, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Error> {
         let (Some(delta), Some(written)) = (spec.delta, read_back.delta) else {

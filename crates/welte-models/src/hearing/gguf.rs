@@ -71,6 +71,12 @@ const ASR_TOGETHER: u32 = 8;
 /// Of Whisper's norms.
 const EPS: f64 = 1e-5;
 
+/// What files call the projector of a family, and whether they say how many states become a feature.
+pub(super) fn projector_of(family: HearingFamily) -> Option<(&'static str, bool)> {
+    let row = ROWS.iter().find(|row| row.family == family)?;
+    Some((row.projector, row.group.is_none()))
+}
+
 /// Whether the file has an encoder of sound.
 pub(super) fn is_there(keys: &Keys<'_>) -> bool {
     let says = |key: &str| keys.bool(key).ok().flatten() == Some(true);

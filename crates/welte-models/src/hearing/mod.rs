@@ -10,6 +10,7 @@ mod granite;
 pub(crate) mod names;
 mod parts;
 mod read;
+pub(crate) mod write;
 
 pub use compile::compile_hearing;
 pub use conformer::{Conformer, RunningNorms, running_norms};

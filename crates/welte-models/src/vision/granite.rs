@@ -231,6 +231,11 @@ const GGUF: ProjectorNames = ProjectorNames {
 };
 
 impl ProjectorNames {
+    /// Those of directories, and those of files.
+    pub(super) fn both() -> [&'static ProjectorNames; 2] {
+        [&HUGGING_FACE, &GGUF]
+    }
+
     pub(super) fn of(checkpoint: &dyn Checkpoint) -> &'static ProjectorNames {
         match checkpoint.dialect() {
             Dialect::Gguf => &GGUF,

@@ -11,6 +11,7 @@ mod read;
 mod sam;
 mod weights;
 mod windows;
+pub(crate) mod write;
 
 pub use compile::compile_vision;
 pub(crate) use granite::{layers_in_gguf, projectors};

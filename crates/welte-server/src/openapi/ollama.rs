@@ -167,7 +167,11 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         ..get("/api/version", "Ollama", "The server's version")
     },
     Endpoint {
-        answer: &[("details", "object", ""), ("capabilities", "string[]", "")],
+        answer: &[
+            ("details", "object", ""),
+            ("model_info", "object", ""),
+            ("capabilities", "string[]", ""),
+        ],
         ..post(
             "/api/show",
             "Ollama",

@@ -378,6 +378,19 @@ fn encoder(folder: &Path) -> Option<PathBuf> {
     Some(folder.join(best))
 }
 
+/// Whether a model takes images and sounds, by the encoders in its directory or in an `mmproj` file.
+pub(crate) fn media_of(checkpoint: &dyn Checkpoint, images: &Images) -> [bool; 2] {
+    let mut found = images.find(checkpoint.origin());
+    found.read(images, checkpoint);
+    let opened = |path: Option<PathBuf>| welte_formats::open(&path?).ok();
+    let sees = opened(found.path);
+    let hears = opened(found.ears);
+    [
+        sees.is_some_and(|file| matches!(welte_models::vision_spec(&*file), Ok(Some(_)))),
+        hears.is_some_and(|file| matches!(welte_models::hearing_spec(&*file), Ok(Some(_)))),
+    ]
+}
+
 /// Whether a model has an encoder of sounds that is supported, in its directory or in an `mmproj` file. One whose description is wrong is
 /// an error; what is wrong with the model itself is said by those who open it.
 pub fn hears(source: &str, images: &Images) -> Result<bool, Error> {

@@ -3,10 +3,12 @@
 use crate::Error;
 use serde_json::Value as Json;
 use std::path::Path;
-use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
+use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
 use welte_models::{VisionFamily, VisionSpec};
 use welte_vision::{Film, Filter, Growth, Marks, Method, Processor, Values, Words};
 
+/// The key of an `mmproj` file that has a directory's settings as they are: files have keys of their own for a few of them only.
+const SETTINGS: &str = "welte.image_processor";
 const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// The largest of these files that is read, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
@@ -87,6 +89,10 @@ fn settings<'a>(checkpoint: &'a dyn Checkpoint, path: &Path) -> Result<Settings<
         checkpoint,
     };
     if checkpoint.dialect() == Dialect::Gguf {
+        if let Some(Value::String(text)) = checkpoint.metadata().get(SETTINGS) {
+            let json = serde_json::from_str(text);
+            settings.json = json.map_err(|e| settings.wrong(SETTINGS, &e.to_string()))?;
+        }
         return Ok(settings);
     }
     let file = FILES
@@ -184,8 +190,8 @@ pub(super) fn read(
         | VisionFamily::GlmOcr
         | VisionFamily::PaddleOcr => {
             let glm = matches!(spec.family, VisionFamily::Glm4V | VisionFamily::GlmOcr);
-            // Their settings count the pixels of two frames.
-            let frames = 1 + u64::from(glm && checkpoint.dialect() == Dialect::HuggingFace);
+            // The settings of directories count the pixels of two frames.
+            let frames = 1 + u64::from(glm && !settings.json.is_null());
             let (fewest, largest) = match spec.family {
                 VisionFamily::Qwen3 => (256 * 256, 1 << 24),
                 VisionFamily::PaddleOcr => (384 * 384, 1536 * 1536),
@@ -442,6 +448,66 @@ pub(super) fn read(
         ticks: spec.ticks,
         marks,
     })
+}
+
+/// The keys of an `mmproj` file that say how pictures of a directory become rows.
+pub(super) fn gguf_keys(
+    spec: &VisionSpec,
+    checkpoint: &dyn Checkpoint,
+    path: &Path,
+) -> Result<Metadata, Error> {
+    let processor = read(spec, checkpoint, path, (u32::MAX, false))?;
+    let mut keys = Metadata::new();
+    let settings = settings(checkpoint, path)?.json;
+    if !settings.is_null() {
+        keys.insert(SETTINGS.into(), Value::String(settings.to_string()));
+    }
+    let mut set = |key: &str, value: Value| keys.insert(format!("clip.vision.{key}"), value);
+    let number = Value::U64;
+    let colours = |values: [f32; 3]| {
+        let values = values.map(|value| Value::F64(value.into()));
+        Value::Array(values.to_vec())
+    };
+    set("image_mean", colours(processor.mean));
+    set("image_std", colours(processor.deviation));
+    let side = u64::from(spec.patch);
+    match processor.method {
+        Method::Tiles { longest, .. } | Method::Longest { longest } => {
+            set("preproc_image_size", number(longest.into()));
+        }
+        Method::Fill { most } => {
+            let pixels = (side * u64::from(spec.merge)).pow(2);
+            set("image_max_pixels", number(u64::from(most) * pixels));
+        }
+        Method::Pixels { least, most, .. } => {
+            set("image_min_pixels", number(least));
+            set("image_max_pixels", number(most));
+        }
+        Method::Bordered { most, .. } => {
+            set("image_max_pixels", number(u64::from(most) * side.pow(2)));
+        }
+        Method::Slices { side, .. } => {
+            set("image_size", number(side.into()));
+        }
+        _ => {}
+    }
+    if spec.family == VisionFamily::Granite4 {
+        set("preproc_image_size", number(spec.image.into()));
+    }
+    if !processor.sizes.is_empty() {
+        // Files of Granite Vision 4 have widths first.
+        let swapped = spec.family == VisionFamily::Granite4;
+        let sides = processor.sizes.iter().flat_map(|[height, width]| {
+            let pair = if swapped {
+                [width, height]
+            } else {
+                [height, width]
+            };
+            pair.map(|side| number((*side).into()))
+        });
+        set("image_grid_pinpoints", Value::Array(sides.collect()));
+    }
+    Ok(keys)
 }
 
 /// How a family shows videos.

@@ -11,7 +11,7 @@ use welte_device::{
 use welte_formats::quantize::{Quantisation, Recipe, quantize};
 use welte_formats::synthetic::Synthetic;
 use welte_formats::{Checkpoint, Dialect, Metadata, TensorInfo, Value, WithDraft};
-use welte_models::{AsGguf, CompileOptions};
+use welte_models::{CompileOptions, as_gguf};
 use welte_table::{Format, PassKind, Program, Row, Sampling, Source};
 
 /// The rounding of activations passes through the draft layer again with every guess.
@@ -546,7 +546,7 @@ fn are_written(architecture: &str) {
         let gguf: Box<dyn Checkpoint> = match opened.dialect() {
             Dialect::Gguf => opened,
             Dialect::HuggingFace => {
-                Box::new(AsGguf::new(opened, Metadata::new()).expect("a form in GGUF"))
+                Box::new(as_gguf(opened, Metadata::new()).expect("a form in GGUF"))
             }
         };
         let path = folder.path().join("model.gguf");
