@@ -204,7 +204,7 @@ fn goldens() -> Vec<(String, Box<dyn Checkpoint>, Golden)> {
     let (eyes, ears) = (with("vision/", EYES), with(HEARING, EARS));
     assert_eq!(
         (eyes.len(), ears.len()),
-        (33, 7),
+        (33, 9),
         "models with eyes and ears"
     );
     let found = names.into_iter().chain(eyes).chain(ears).map(open);
