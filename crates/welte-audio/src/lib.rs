@@ -1,7 +1,7 @@
 //! Sound: from the bytes of a file to what a model of speech reads.
 //!
 //! [`decode`] makes samples of one channel at 16 kHz from a file, within [`Limits`]. [`Mel`] makes the spectrogram of Whisper of
-//! them, [`LogMel`] those of other encoders, and [`speech`] finds the spans that are not silent.
+//! them, [`LogMel`] those of other encoders. [`speech`] finds the spans that are not silent, and [`windows`] cuts them.
 //!
 //! ```
 //! use welte_audio::{Mel, RATE, speech};
@@ -24,7 +24,7 @@ pub use error::Error;
 pub use log_mel::{LogMel, Recipe};
 pub use mel::{HOP, Mel, Spectrogram, WINDOW};
 pub use resample::Resampler;
-pub use voice::speech;
+pub use voice::{cut, speech, windows};
 
 /// Samples per second that models of speech read.
 pub const RATE: u32 = 16_000;

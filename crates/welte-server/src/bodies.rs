@@ -26,8 +26,10 @@ const CONTAINER_BYTES: usize = 700;
 const VALUE_BYTES: usize = 160;
 /// Requests whose images are fetched, decoded and encoded at a time. One tile is encoded at a time.
 const LOOKING: usize = 4;
-/// Requests whose sound is written down. They take turns by windows of sound.
+/// Requests whose sound a model of speech writes down. They take turns by windows of sound.
 const LISTENING: usize = 4;
+/// Requests whose sound language models write down. The engine works on several at a time.
+const DICTATING: usize = 64;
 /// Smaller bodies are parsed at once.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
@@ -41,6 +43,8 @@ pub(crate) struct Bodies {
     looking: Arc<Semaphore>,
     /// Places for listening to sound.
     listening: Arc<Semaphore>,
+    /// Places for language models that write down sound.
+    dictating: Arc<Semaphore>,
 }
 
 impl Bodies {
@@ -51,6 +55,7 @@ impl Bodies {
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
             looking: Arc::new(Semaphore::new(LOOKING)),
             listening: Arc::new(Semaphore::new(LISTENING)),
+            dictating: Arc::new(Semaphore::new(DICTATING)),
         }
     }
 
@@ -76,6 +81,14 @@ impl Bodies {
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         in_place(&self.listening, work).await
+    }
+
+    /// The same for sound that a language model writes down.
+    pub(crate) async fn dictating<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        in_place(&self.dictating, work).await
     }
 
     /// The most that all bodies may take.

@@ -209,6 +209,7 @@ impl From<welte::Error> for Failure {
             E::Busy { .. } | E::ManyImages { .. } => StatusCode::TOO_MANY_REQUESTS,
             E::Deadline | E::Memory { .. } => StatusCode::SERVICE_UNAVAILABLE,
             ref e if e.is_of_rank() => StatusCode::SERVICE_UNAVAILABLE,
+            E::Speech { field, problem } => return Failure::field(field, problem),
             E::Sampling { field, .. } => {
                 return Failure {
                     field: Some(field.to_string()),
@@ -228,7 +229,6 @@ impl From<welte::Error> for Failure {
                 StatusCode::BAD_REQUEST
             }
             E::Audio(_)
-            | E::Speech { .. }
             | E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }
