@@ -42,6 +42,7 @@ mod page;
 mod parameters;
 mod prompts;
 mod rates;
+mod realtime;
 mod recipe;
 mod rerank;
 mod router;
