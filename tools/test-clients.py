@@ -2,7 +2,7 @@
 """Runs the official clients against `welte serve` with the bundled model, with a tiny one that takes images (tiny_vision.py), and with
 a tiny one of speech (tiny_speech.py).
 
-    pip install openai anthropic ollama schemathesis && npm install openai
+    pip install openai websockets anthropic ollama schemathesis && npm install openai
     cargo build --release
     NODE_PATH=node_modules tools/test-clients.py target/release/welte
 
@@ -13,8 +13,10 @@ and runs this script with every version that must work.
 import argparse
 import base64
 import json
+import math
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -255,12 +257,41 @@ def hear_openai(url, folder):
     check(ask(chunking_strategy="auto").text, "nothing was written in chunks")
     english = client.audio.translations.create(file=path, model="tiny-whisper")
     check(isinstance(english.text, str), f"no text: {english}")
+    hear_live(client)
     for what in ({"language": "klingon"}, {"file": ("a.wav", b"no sound")}):
         try:
             ask(**what) if "file" not in what else client.audio.transcriptions.create(model="whisper-1", **what)
         except openai.BadRequestError:
             continue
         sys.exit(f"error: {what} was taken")
+
+
+def hear_live(client):
+    """A session of the realtime API: sound comes in pieces, and its text while it is written."""
+    tone = b"".join(struct.pack("<h", int(8000 * math.sin(i / 12))) for i in range(2 * 24000))
+    with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        check(connection.recv().type == "session.created", "there is no session")
+        transcription = {"model": "whisper-1", "language": "en"}
+        connection.session.update(session={"type": "transcription", "audio": {"input": {"turn_detection": None, "transcription": transcription}}})
+        session = connection.recv().session
+        check(session.audio.input.transcription.language == "en", f"the session was not changed: {session}")
+        for at in range(0, len(tone), 9600):
+            connection.input_audio_buffer.append(audio=base64.b64encode(tone[at : at + 9600]).decode())
+        connection.input_audio_buffer.commit()
+        text, item = "", None
+        for event in connection:
+            if event.type == "input_audio_buffer.committed":
+                item = event.item_id
+            elif event.type == "conversation.item.input_audio_transcription.delta":
+                text += event.delta
+            elif event.type == "conversation.item.input_audio_transcription.completed":
+                check(event.transcript == text.strip() and event.item_id == item, f"{event} in place of {text}")
+                check(event.usage.seconds == 2, f"two seconds were {event.usage}")
+                break
+            else:
+                check(event.type.startswith("conversation.item."), f"{event}")
+        connection.send({"type": "response.create"})
+        check(connection.recv().error.param == "type", "a response was promised")
 
 
 HEARING = {"openai": hear_openai}
@@ -277,8 +308,8 @@ def test_schemathesis(url):
     program = pathlib.Path(sys.executable).with_name("schemathesis")
     command = [program, "run", url + "/openapi.json", "-H", f"authorization: Bearer {KEY}", "--seed", "1", "--request-timeout", "60",
                "--suppress-health-check", "all", "--warnings", "off", "--continue-on-failure"]
-    # These two change the hub's cache of this machine.
-    for path in ["/api/pull", "/api/delete"]:
+    # Two change the hub's cache of this machine, and one becomes a websocket.
+    for path in ["/api/pull", "/api/delete", "/v1/realtime"]:
         command += ["--exclude-path", path]
     # It writes a cache into its folder.
     with tempfile.TemporaryDirectory() as folder:

@@ -44,7 +44,13 @@ const IMPORTS: [(&str, &[&str]); 25] = [
     ),
     (
         "welte-server",
-        &["welte", "welte-table", "welte-text", "welte-hub"],
+        &[
+            "welte",
+            "welte-table",
+            "welte-text",
+            "welte-hub",
+            "welte-audio",
+        ],
     ),
     (
         "welte-cli",

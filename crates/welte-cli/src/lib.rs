@@ -16,7 +16,6 @@ mod constraint;
 mod conversation;
 #[cfg(feature = "hub")]
 mod create;
-mod dictate;
 mod doctor;
 mod embed;
 mod figures;
@@ -122,11 +121,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Embed(args) => embed::run(&args),
         Command::Transcribe(args) => {
             let (model, files) = args.named()?;
-            if welte::hears(model, &args.images())? {
-                dictate::run(&args, model, files)
-            } else {
-                transcribe::run(&args, model, files)
-            }
+            transcribe::run(&args, model, files)
         }
         Command::Rerank(args) => rerank::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),

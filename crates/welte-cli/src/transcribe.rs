@@ -3,14 +3,14 @@
 use crate::flags::{Cpus, device};
 use crate::{source, terminal};
 use anyhow::Context;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 use welte::{
-    DeviceChoice, Images, Segment, Speech, SpeechOptions, Task, TranscribeOptions,
-    TranscriptFormat, Update,
+    Audio, DeviceChoice, Images, LoadOptions, Session, Speech, SpeechOptions, Task,
+    TranscribeOptions, Transcript, TranscriptFormat, Update,
 };
 
 /// Files that are larger are not read.
@@ -34,31 +34,31 @@ pub(crate) struct TranscribeArgs {
     pub(crate) mmproj: Option<std::path::PathBuf>,
     /// Subtitles as SubRip has them
     #[arg(long, group = "form")]
-    pub(crate) srt: bool,
+    srt: bool,
     /// Subtitles of the web
     #[arg(long, group = "form")]
-    pub(crate) vtt: bool,
+    vtt: bool,
     /// JSON with segments, language and length, a line for each file
     #[arg(long, group = "form")]
-    pub(crate) json: bool,
+    json: bool,
     /// The text alone [default: segments with their times]
     #[arg(long, group = "form")]
     text: bool,
     /// Write in English what is said in another language
     #[arg(long)]
-    pub(crate) translate: bool,
+    translate: bool,
     /// The language: a code or an English name [default: detected]
     #[arg(short, long, value_name = "NAME")]
-    pub(crate) language: Option<String>,
+    language: Option<String>,
     /// Give every word a beginning and an end (with --json)
     #[arg(long)]
-    pub(crate) word_timestamps: bool,
+    word_timestamps: bool,
     /// Names, spellings and style that come before the text
     #[arg(short, long, value_name = "TEXT")]
-    pub(crate) prompt: Option<String>,
+    prompt: Option<String>,
     /// Words that are likely to be said
     #[arg(long, value_name = "TEXT")]
-    pub(crate) hotwords: Option<String>,
+    hotwords: Option<String>,
     /// Temperature; several are tried in turn until the text is good enough [default: 0 to 1 in steps of 0.2]
     #[arg(
         long = "temp",
@@ -66,40 +66,40 @@ pub(crate) struct TranscribeArgs {
         value_name = "T",
         value_delimiter = ','
     )]
-    pub(crate) temperatures: Vec<f32>,
+    temperatures: Vec<f32>,
     /// Texts at a temperature above 0, of which the likeliest counts [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub(crate) best_of: Option<u32>,
+    best_of: Option<u32>,
     /// A text that compresses better repeats itself, so the next temperature is tried [default: 2.4]
     #[arg(long, value_name = "R")]
-    pub(crate) compression_ratio_threshold: Option<f32>,
+    compression_ratio_threshold: Option<f32>,
     /// A text whose mean logarithm of probability is lower is not good enough, so the next temperature is tried [default: -1]
     #[arg(long, value_name = "P", allow_hyphen_values = true)]
-    pub(crate) logprob_threshold: Option<f32>,
+    logprob_threshold: Option<f32>,
     /// A window is silent if this is likelier and its text is not likely enough [default: 0.6]
     #[arg(long, value_name = "P")]
-    pub(crate) no_speech_threshold: Option<f32>,
+    no_speech_threshold: Option<f32>,
     /// Cut windows where it is quiet and write N of them together: faster, but no window knows the text before it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) batch: Option<u32>,
+    batch: Option<u32>,
     /// Do not use the text so far as the prompt of the next window
     #[arg(long)]
-    pub(crate) no_context: bool,
+    no_context: bool,
     /// Transcribe silent windows, too
     #[arg(long)]
-    pub(crate) keep_silence: bool,
+    keep_silence: bool,
     /// Seed of texts at temperatures above 0
     #[arg(short, long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
+    seed: u64,
     /// Device: cpu, cuda, cuda:N, gpu, gpu:N, reference (slow and plain), or auto (the first that runs the model)
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = device)]
-    pub(crate) device: DeviceChoice,
+    device: DeviceChoice,
     /// CPU threads [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
+    threads: Option<u16>,
     /// Pin CPU threads to these processors, such as 0-7,16 [default: the system places them]
     #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
-    pub(crate) cpus: Option<Cpus>,
+    cpus: Option<Cpus>,
 }
 
 impl TranscribeArgs {
@@ -156,7 +156,55 @@ impl TranscribeArgs {
         options.batch = self.batch.is_some();
         options.skip_silence = !self.keep_silence;
         options.seed = self.seed;
+        options.logprobs = self.json;
         options
+    }
+}
+
+/// A model that writes down speech.
+enum Scribe {
+    Speech(Box<Speech>),
+    /// A language model that hears.
+    Language(Session),
+}
+
+impl Scribe {
+    fn load(args: &TranscribeArgs, model: &str) -> anyhow::Result<Scribe> {
+        if welte::hears(model, &args.images())? {
+            return load_language_model(args, model);
+        }
+        let mut place = SpeechOptions::default();
+        place.device = args.device;
+        place.threads = args.threads.map(usize::from);
+        place.cpus = args.cpus.as_ref().map(|cpus| cpus.0.clone());
+        place.texts = args.best_of();
+        place.windows = args.batch.unwrap_or(1);
+        let begun = Instant::now();
+        let speech = Speech::open(model, &place)?;
+        if io::stderr().is_terminal() {
+            let (device, seconds) = (speech.device(), begun.elapsed().as_secs_f64());
+            eprintln!("note: {model} on {device}, loaded in {seconds:.1} s");
+        }
+        Ok(Scribe::Speech(Box::new(speech)))
+    }
+
+    fn read(&self, bytes: Vec<u8>) -> Result<Audio, welte::Error> {
+        match self {
+            Scribe::Speech(speech) => speech.read(bytes, MOST_SECONDS),
+            Scribe::Language(session) => session.model().read_sound(bytes, MOST_SECONDS, &|| true),
+        }
+    }
+
+    fn transcribe(
+        &mut self,
+        audio: &Audio,
+        options: &TranscribeOptions,
+        see: &mut dyn FnMut(Update<'_>) -> ControlFlow<()>,
+    ) -> Result<Transcript, welte::Error> {
+        match self {
+            Scribe::Speech(speech) => speech.transcribe(audio, options, see),
+            Scribe::Language(session) => session.transcribe(audio, options, see),
+        }
     }
 }
 
@@ -165,29 +213,56 @@ pub(crate) fn run(
     model: &str,
     files: &[String],
 ) -> anyhow::Result<ExitCode> {
-    let mut place = SpeechOptions::default();
-    place.device = args.device;
-    place.threads = args.threads.map(usize::from);
-    place.cpus = args.cpus.as_ref().map(|cpus| cpus.0.clone());
-    place.texts = args.best_of();
-    place.windows = args.batch.unwrap_or(1);
-    let begun = Instant::now();
-    let speech = Speech::open(model, &place)?;
-    let tells = std::io::stderr().is_terminal();
-    if tells {
-        let seconds = begun.elapsed().as_secs_f64();
-        eprintln!(
-            "note: {model} on {}, loaded in {seconds:.1} s",
-            speech.device()
-        );
-    }
+    let mut scribe = Scribe::load(args, model)?;
     each(files, |file| {
-        one(args, &speech, file, files.len() > 1, tells)
+        let done = one(args, &mut scribe, file, files.len() > 1);
+        done.with_context(|| file.to_string())
     })
 }
 
+/// Refuses what only Whisper models do.
+fn check(args: &TranscribeArgs) -> anyhow::Result<()> {
+    let refused = [
+        (args.word_timestamps, "--word-timestamps"),
+        (args.translate, "--translate"),
+        (args.hotwords.is_some(), "--hotwords"),
+        (args.batch.is_some(), "--batch"),
+        (args.temperatures.len() > 1, "--temp with several values"),
+        (args.best_of.is_some(), "--best-of"),
+        (
+            args.compression_ratio_threshold.is_some(),
+            "--compression-ratio-threshold",
+        ),
+        (args.logprob_threshold.is_some(), "--logprob-threshold"),
+        (args.no_speech_threshold.is_some(), "--no-speech-threshold"),
+        (args.no_context, "--no-context"),
+    ];
+    for (given, flag) in refused {
+        anyhow::ensure!(
+            !given,
+            "{flag}: a language model writes the text of each window once, without times of words; take a Whisper model"
+        );
+    }
+    Ok(())
+}
+
+/// Loads a language model that hears.
+fn load_language_model(args: &TranscribeArgs, model: &str) -> anyhow::Result<Scribe> {
+    check(args)?;
+    let mut options = LoadOptions::default();
+    options.device = args.device;
+    options.threads = args.threads.map(usize::from);
+    options.cpus = args.cpus.as_ref().map(|cpus| cpus.0.clone());
+    options.images = args.images();
+    options.fit_context = true;
+    let model = source::load_with(model, &options)?;
+    // What it cannot do is said before a file is read.
+    model.dictation(args.language.as_deref(), args.prompt.as_deref())?;
+    Ok(Scribe::Language(model.session()?))
+}
+
 /// Works on one file after the other. Where there are several, one that fails does not end the others.
-pub(crate) fn each(
+fn each(
     files: &[String],
     mut work: impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
@@ -208,23 +283,26 @@ pub(crate) fn each(
 /// Writes down one file.
 fn one(
     args: &TranscribeArgs,
-    speech: &Speech,
+    scribe: &mut Scribe,
     file: &str,
     several: bool,
-    tells: bool,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
-    let audio = speech
-        .read(bytes(file)?, MOST_SECONDS)
-        .with_context(|| file.to_string())?;
-    let mut out = terminal::stdout();
+    let audio = scribe.read(bytes(file)?)?;
     let format = args.format();
+    let mut page = Page {
+        out: terminal::stdout(),
+        format,
+        live: io::stdout().is_terminal(),
+        head: None,
+        written: false,
+    };
     if several && format != Some(TranscriptFormat::VerboseJson) {
-        writeln!(out, "{file}:")?;
+        writeln!(page.out, "{file}:")?;
     }
-    let total = audio.seconds();
+    let (total, tells) = (audio.seconds(), io::stderr().is_terminal());
     let mut wrong = Ok(());
-    let transcript = speech.transcribe(&audio, &args.options(), &mut |update| {
+    let transcript = scribe.transcribe(&audio, &args.options(), &mut |update| {
         match update {
             Update::Language(code, probability) if tells => {
                 eprintln!(
@@ -232,13 +310,11 @@ fn one(
                     100.0 * probability
                 );
             }
-            Update::Segment(segment) if format.is_none() => {
-                wrong = writeln!(out, "{}", line(segment)).and_then(|()| out.flush());
-            }
-            Update::Done(seconds) if tells && total > 60.0 => {
+            Update::Done(seconds) if tells && total > 60.0 && !page.is_live() => {
                 let speed = seconds / begun.elapsed().as_secs_f64();
                 eprintln!("note: {seconds:.0} of {total:.0} s, {speed:.1} times real time");
             }
+            update if wrong.is_ok() => wrong = page.take(update),
             _ => {}
         }
         if wrong.is_ok() {
@@ -248,12 +324,7 @@ fn one(
         }
     })?;
     wrong?;
-    if let Some(format) = format {
-        let text = transcript.write(format);
-        write!(out, "{}", text.trim_end_matches('\n'))?;
-        writeln!(out)?;
-    }
-    out.flush()?;
+    page.finish(&transcript)?;
     let seconds = begun.elapsed().as_secs_f64();
     eprintln!(
         "{total:.1} s of sound in {seconds:.2} s: {:.1} times real time",
@@ -262,30 +333,153 @@ fn one(
     Ok(())
 }
 
-pub(crate) fn bytes(file: &str) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut read = |from: &mut dyn Read| from.take(MOST_BYTES + 1).read_to_end(&mut bytes);
-    if file == "-" {
-        read(&mut std::io::stdin().lock()).context("-: standard input")?;
-    } else {
-        let path = Path::new(file);
-        anyhow::ensure!(!path.is_dir(), "{file}: is a directory");
-        let mut from = std::fs::File::open(path).with_context(|| file.to_string())?;
-        read(&mut from).with_context(|| file.to_string())?;
-    }
-    anyhow::ensure!(
-        bytes.len() as u64 <= MOST_BYTES,
-        "{file}: has more than 4 GiB"
-    );
-    Ok(bytes)
+/// Where a transcript is written, as soon as its format allows.
+struct Page<W> {
+    out: W,
+    /// `None`: segments with their times.
+    format: Option<TranscriptFormat>,
+    /// Somebody looks: text appears as it comes.
+    live: bool,
+    /// The times of the window whose text comes next.
+    head: Option<(f64, f64)>,
+    /// The text was written as it came.
+    written: bool,
 }
 
-/// `[00:01.00 -> 00:02.50]  What is said.`
-fn line(segment: &Segment) -> String {
+impl<W: Write> Page<W> {
+    fn is_live(&self) -> bool {
+        self.live && matches!(self.format, None | Some(TranscriptFormat::Text))
+    }
+
+    fn take(&mut self, update: Update<'_>) -> io::Result<()> {
+        match update {
+            Update::Window(start, end) => self.head = Some((start, end)),
+            Update::Text(text) if self.is_live() => {
+                self.written = true;
+                match self.head.take().filter(|_| self.format.is_none()) {
+                    Some(head) => write!(self.out, "{}{}", times(head), text.trim_start())?,
+                    None => write!(self.out, "{text}")?,
+                }
+                self.out.flush()?;
+            }
+            Update::Segment(_) if self.written && self.format.is_none() => writeln!(self.out)?,
+            Update::Segment(segment) if self.format.is_none() => {
+                let head = times((segment.start, segment.end));
+                writeln!(self.out, "{head}{}", segment.text.trim())?;
+                self.out.flush()?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, transcript: &Transcript) -> io::Result<()> {
+        match self.format {
+            Some(_) if self.written => writeln!(self.out)?,
+            Some(format) => {
+                let text = transcript.write(format);
+                writeln!(self.out, "{}", text.trim_end_matches('\n'))?;
+            }
+            None => {}
+        }
+        self.out.flush()
+    }
+}
+
+/// `[00:01.00 -> 00:02.50]  `
+fn times((start, end): (f64, f64)) -> String {
     let clock = |seconds: f64| {
         let all = (seconds.max(0.0) * 100.0).round() as u64;
         format!("{:02}:{:02}.{:02}", all / 6000, all / 100 % 60, all % 100)
     };
-    let (start, end) = (clock(segment.start), clock(segment.end));
-    format!("[{start} -> {end}]  {}", segment.text.trim())
+    format!("[{} -> {}]  ", clock(start), clock(end))
+}
+
+fn bytes(file: &str) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut read = |from: &mut dyn Read| from.take(MOST_BYTES + 1).read_to_end(&mut bytes);
+    if file == "-" {
+        read(&mut io::stdin().lock()).context("standard input")?;
+    } else {
+        let path = Path::new(file);
+        anyhow::ensure!(!path.is_dir(), "is a directory");
+        read(&mut std::fs::File::open(path)?)?;
+    }
+    anyhow::ensure!(bytes.len() as u64 <= MOST_BYTES, "has more than 4 GiB");
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a terminal text appears as it comes, elsewhere line by line; the result is the same.
+    #[test]
+    fn segments_are_written_as_they_come() {
+        let segment = |start, end, text: &str| welte::Segment {
+            id: 0,
+            seek: 0,
+            start,
+            end,
+            text: text.to_string(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            temperature: 0.0,
+            avg_logprob: 0.0,
+            compression_ratio: 1.0,
+            no_speech_prob: 0.0,
+            words: Vec::new(),
+        };
+        let segments = vec![
+            segment(0.5, 29.0, "So it begins."),
+            segment(60.0, 61.5, " The end."),
+        ];
+        let transcript = Transcript {
+            task: Task::Transcribe,
+            language: None,
+            language_probability: 1.0,
+            seconds: 62.0,
+            segments: segments.clone(),
+        };
+        let write = |live, format| {
+            let mut page = Page {
+                out: Vec::new(),
+                format,
+                live,
+                head: None,
+                written: false,
+            };
+            let mut seen = Vec::new();
+            for (segment, pieces) in segments
+                .iter()
+                .zip([["So it", " begins."], [" The", " end."]])
+            {
+                page.take(Update::Window(segment.start, segment.end))
+                    .unwrap();
+                for piece in pieces {
+                    page.take(Update::Text(piece)).unwrap();
+                    seen.push(page.out.len());
+                }
+                page.take(Update::Segment(segment)).unwrap();
+            }
+            page.finish(&transcript).unwrap();
+            (String::from_utf8(page.out).unwrap(), seen)
+        };
+        let lines = "[00:00.50 -> 00:29.00]  So it begins.\n[01:00.00 -> 01:01.50]  The end.\n";
+        let (live, seen) = write(true, None);
+        assert_eq!(live, lines);
+        assert!(seen.is_sorted_by(|a, b| a < b) && seen[0] > 0, "{seen:?}");
+        let (later, seen) = write(false, None);
+        assert_eq!((later.as_str(), seen[1]), (lines, 0));
+        for live in [true, false] {
+            let (text, _) = write(live, Some(TranscriptFormat::Text));
+            assert_eq!(text, "So it begins. The end.\n");
+            let (srt, seen) = write(live, Some(TranscriptFormat::Srt));
+            assert!(
+                srt.starts_with("1\n00:00:00,500 --> 00:00:29,000\n"),
+                "{srt}"
+            );
+            assert_eq!(seen, [0; 4]);
+        }
+    }
 }

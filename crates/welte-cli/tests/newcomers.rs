@@ -372,11 +372,26 @@ fn a_sound_is_asked_about_and_written_down() {
     ]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let said = out(&output);
-    let is_json =
-        said.starts_with(r#"{"text":""#) && said.trim_end().ends_with(r#""language":"en"}"#);
-    assert!(is_json, "{said}");
+    let begins = r#"{"task":"transcribe","language":"english","duration":1.0,"text":""#;
+    assert!(said.starts_with(begins), "{said}");
+    assert!(
+        said.contains(r#""segments":[{"id":0,"seek":0,"start":0.0,"end":1.0,"#),
+        "{said}"
+    );
+    let written = |flag: &str| {
+        let output = welte(&["transcribe", "-m", &model, flag, "--device", "cpu", &file]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        out(&output)
+    };
+    let srt = written("--srt");
+    assert!(
+        srt.starts_with("1\n00:00:00,000 --> 00:00:01,000\n"),
+        "{srt}"
+    );
+    let lines = written("--seed=0");
+    assert!(lines.starts_with("[00:00.00 -> 00:01.00]  "), "{lines}");
+    assert!(!written("--text").contains("-->"));
     for (flag, said) in [
-        ("--srt", "--srt"),
         ("--word-timestamps", "without times"),
         ("--translate", "--translate"),
         ("--no-context", "--no-context"),

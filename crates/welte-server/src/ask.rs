@@ -358,6 +358,15 @@ impl Ask {
         started.unwrap_or_else(|error| Err(Failure::fault(&error)))
     }
 
+    /// Hands a prompt to the engine that stands for the only one of the request.
+    pub(crate) fn submit_prompt(self, prompt: welte::Prompt) -> Result<Vec<Answer>, Failure> {
+        self.submit(vec![Encoded {
+            prompt,
+            constraint: None,
+            parsing: None,
+        }])
+    }
+
     fn submit(self, encoded: Vec<Encoded>) -> Result<Vec<Answer>, Failure> {
         let served = &self.served;
         let mut answers = Vec::new();

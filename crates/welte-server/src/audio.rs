@@ -3,43 +3,29 @@
 use crate::answer::respond_bytes;
 use crate::app::App;
 use crate::bodies::{self, Held};
-use crate::dictation;
 use crate::error::{Api, Failure, Outcome, ok};
 use crate::fields::Fields;
-use crate::models::Lease;
 use crate::multipart::{self, Part};
+use crate::scribe::{Deltas, Left, Scribe, See, flow, in_time, probabilities};
 use axum::body::Bytes;
 use axum::extract::{Request, State};
+use axum::http::Uri;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use futures_core::Stream;
 use serde_json::{Map, Value, json};
+use std::cell::RefCell;
 use std::convert::Infallible;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Instant;
 use tokio::sync::mpsc;
-use welte::{Segment, Speech, Task, TranscribeOptions, Transcript, TranscriptFormat, Update};
+use welte::{Task, TranscribeOptions, Transcript, TranscriptFormat, Update};
 
-/// The name under which OpenAI's clients know Whisper.
-const COMMON_NAME: &str = "whisper-1";
-/// The most seconds of a file.
-const LONGEST: u32 = 4 * 3600;
 /// Fields whose name has brackets, as forms write lists.
 const LISTS: [&str; 3] = ["timestamp_granularities", "include", "known_speaker_names"];
-
-/// The model of speech that a server offers.
-#[derive(Clone, Debug)]
-pub struct SpeechService {
-    /// The model's name.
-    pub name: String,
-    /// The model.
-    pub model: Arc<Speech>,
-}
 
 /// `POST /v1/audio/transcriptions`
 pub(crate) async fn transcriptions(state: State<Arc<App>>, uri: Uri, request: Request) -> Response {
@@ -87,64 +73,47 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
         (None, _) => return Err(Failure::field("file", "is required")),
         _ => return Err(Failure::field("file", "one file is taken at a time")),
     };
-    let service = match service(app, &mut fields, task).await? {
-        Service::Speech(service) => service,
-        Service::Language(served) => {
-            let wanted = dictation::take(&mut fields)?;
-            fields.finish()?;
-            let sound = Arc::from(&body[file]);
-            return dictation::answer(app, &served, wanted, sound).await;
-        }
-    };
-    let wanted = wanted(app, &mut fields, task)?;
+    let scribe = scribe(app, &mut fields, task).await?;
+    let wanted = wanted(app, &mut fields, &scribe, task)?;
     fields.finish()?;
+    let deadline = scribe.deadline(app);
     let work = Work {
-        most: app.bodies.most() / service.model.bytes_per_second(),
-        model: service.model,
+        app: app.clone(),
+        scribe: scribe.clone(),
         file,
         body,
         held,
     };
-    let deadline = app.options.timeout.map(|time| Instant::now() + time);
     let left = Left::default();
     let gone = left.0.clone();
     if !wanted.stream {
         let options = wanted.options;
-        let work = app.bodies.listening(move || {
+        let work = scribe.clone().listening(app, move || {
             let see = &mut |_: Update<'_>| flow(!gone.load(Ordering::Relaxed));
-            let (model, transcript) = work.transcript(&options, see)?;
-            Ok(wanted.answer.write(&model, &transcript))
+            let transcript = work.transcript(&options, see)?;
+            Ok(wanted.answer.write(&scribe, &transcript))
         });
         return in_time(deadline, work).await;
     }
     let (sender, receiver) = mpsc::unbounded_channel();
-    let (bodies, logprobs) = (app.bodies.clone(), wanted.answer.logprobs);
-    let (events, ended) = (sender.clone(), gone.clone());
+    let (logprobs, ended) = (wanted.answer.logprobs, gone.clone());
     let app = app.clone();
+    let teller = Teller {
+        scribe: scribe.clone(),
+        deltas: scribe.deltas(),
+        sender: sender.clone(),
+        logprobs,
+    };
     let work = async move {
-        let work = bodies.listening(move || {
-            let model = work.model.clone();
-            let mut told = false;
+        let work = scribe.clone().listening(&app, move || {
+            let mut teller = teller;
             let see = &mut |update: Update<'_>| {
-                let Update::Segment(segment) = update else {
-                    return flow(!gone.load(Ordering::Relaxed));
-                };
-                let text = if told {
-                    &segment.text[..]
-                } else {
-                    segment.text.trim_start()
-                };
-                told = true;
-                let mut event = json!({"type": "transcript.text.delta", "delta": text});
-                if logprobs {
-                    event["logprobs"] = probabilities(&model, [segment]);
-                }
-                flow(events.send(line(&event)).is_ok())
+                flow(!gone.load(Ordering::Relaxed) && teller.tell(update))
             };
-            let (model, transcript) = work.transcript(&wanted.options, see)?;
+            let transcript = work.transcript(&wanted.options, see)?;
             let mut event = json!({"type": "transcript.text.done", "text": transcript.text()});
             if logprobs {
-                event["logprobs"] = probabilities(&model, &transcript.segments);
+                event["logprobs"] = probabilities(&scribe, &transcript.segments);
             }
             Ok(event)
         });
@@ -167,72 +136,62 @@ async fn answer(app: &Arc<App>, request: Request, task: Task) -> Outcome {
     ))
 }
 
-/// What takes too long fails. The work that it waits for ends once the request is dropped.
-async fn in_time<T>(
-    deadline: Option<Instant>,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let Some(deadline) = deadline else {
-        return work.await;
-    };
-    let done = tokio::time::timeout_at(deadline.into(), work).await;
-    done.unwrap_or_else(|_| {
-        let message = "the answer takes too long; send shorter files, or see --timeout";
-        Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, message))
-    })
+/// Makes events of the text as it comes.
+struct Teller {
+    scribe: Scribe,
+    deltas: Deltas,
+    sender: mpsc::UnboundedSender<Bytes>,
+    logprobs: bool,
+}
+
+impl Teller {
+    /// False if nobody listens any more.
+    fn tell(&mut self, update: Update<'_>) -> bool {
+        let Some(text) = self.deltas.text(&update) else {
+            return true;
+        };
+        let mut event = json!({"type": "transcript.text.delta", "delta": text});
+        if let Update::Segment(segment) = update
+            && self.logprobs
+        {
+            event["logprobs"] = probabilities(&self.scribe, [segment]);
+        }
+        self.sender.send(line(&event)).is_ok()
+    }
 }
 
 /// A file that is to be written down.
 struct Work {
-    model: Arc<Speech>,
+    app: Arc<App>,
+    scribe: Scribe,
     /// Where the file lies in the body.
     file: Range<usize>,
     body: Vec<u8>,
     held: Held,
-    /// The most seconds whose memory is there.
-    most: usize,
 }
 
 impl Work {
     fn transcript(
         mut self,
         options: &TranscribeOptions,
-        see: &mut dyn FnMut(Update<'_>) -> ControlFlow<()>,
-    ) -> Result<(Arc<Speech>, Transcript), Failure> {
-        let wrong = |error: welte::Error| match error {
-            welte::Error::Audio(error) => Failure::field("file", error),
-            welte::Error::Speech { field, problem } => Failure::field(field, problem),
-            other => other.into(),
-        };
+        see: &mut See<'_>,
+    ) -> Result<Transcript, Failure> {
         if see(Update::Working).is_break() {
             return Err(Failure::request("nobody waits for the answer any more"));
         }
+        self.scribe.check(options)?;
         self.body.truncate(self.file.end);
         self.body.drain(..self.file.start);
-        let most = u32::try_from(self.most).unwrap_or(u32::MAX).min(LONGEST);
-        let audio = self.model.read(self.body, most).map_err(wrong)?;
+        let (scribe, most) = (&self.scribe, self.app.bodies.most());
+        let see = RefCell::new(see);
+        let wanted = || {
+            let mut see = see.borrow_mut();
+            (*see)(Update::Working).is_continue()
+        };
+        let audio = scribe.read(self.body, most, &wanted)?;
         let seconds = audio.seconds().ceil() as usize;
-        self.held.add(seconds * self.model.bytes_per_second())?;
-        let transcript = self.model.transcribe(&audio, options, see).map_err(wrong)?;
-        Ok((self.model, transcript))
-    }
-}
-
-/// Says that the client has left, once it is dropped with the request.
-#[derive(Default)]
-struct Left(Arc<AtomicBool>);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn flow(goes_on: bool) -> ControlFlow<()> {
-    if goes_on {
-        ControlFlow::Continue(())
-    } else {
-        ControlFlow::Break(())
+        self.held.add(seconds * scribe.bytes_per_second())?;
+        scribe.transcribe(&self.app, &audio, options, see.into_inner())
     }
 }
 
@@ -277,55 +236,19 @@ fn form(parts: &[Part], body: &[u8]) -> Result<Map<String, Value>, Failure> {
     Ok(map)
 }
 
-/// What writes speech down.
-enum Service {
-    Speech(SpeechService),
-    /// A language model that hears.
-    Language(Lease),
-}
-
-/// The model that a request names. One that cannot do the task is not loaded.
-async fn service(app: &App, fields: &mut Fields, task: Task) -> Result<Service, Failure> {
+/// The model that a request names.
+async fn scribe(app: &App, fields: &mut Fields, task: Task) -> Result<Scribe, Failure> {
     let name: Option<String> = fields.take("model")?;
     if name.is_none() && app.options.strict {
         return Err(fields.wrong("model", "is required"));
     }
-    let own = name.as_deref().filter(|name| *name != COMMON_NAME);
-    let speech = app.options.speech.clone();
-    let of_speech = |speech: &SpeechService| own.is_none_or(|name| name == speech.name);
-    if let Some(speech) = speech.filter(of_speech) {
-        return Ok(Service::Speech(speech));
+    match task {
+        Task::Transcribe => Scribe::find(app, name.as_deref()).await,
+        Task::Translate => Scribe::find_translator(app, name.as_deref()),
     }
-    let missing = || {
-        match (&app.options.speech, own) {
-        (Some(speech), Some(name)) => {
-            format!("there is no model of speech {name:?}; there is {:?}", speech.name)
-        }
-        _ => "no model of speech is served here; start the server with --speech, or serve a language model that writes transcripts (docs/speech.md lists them)".to_string(),
-    }
-    };
-    let absent = |problem: String| Failure::new(StatusCode::NOT_FOUND, problem);
-    if task == Task::Translate {
-        if app.models.find_any(own, &app.options).is_err() {
-            return Err(absent(missing()));
-        }
-        let problem = "a language model does not translate speech here; ask it in a chat, or start the server with --speech";
-        return Err(fields.wrong("model", problem));
-    }
-    let served = match app.lease(own).await {
-        Ok(served) => served,
-        Err(failure) if failure.status == StatusCode::NOT_FOUND => return Err(absent(missing())),
-        Err(failure) => return Err(failure),
-    };
-    if served.model.ears().is_none() {
-        let why = served.model.no_sounds().unwrap_or("it has no ears");
-        let (id, missing) = (&served.id, missing());
-        return Err(absent(format!("{missing}. {id:?} takes no sounds: {why}")));
-    }
-    Ok(Service::Language(served))
 }
 
-fn wanted(app: &App, fields: &mut Fields, task: Task) -> Result<Wanted, Failure> {
+fn wanted(app: &App, fields: &mut Fields, scribe: &Scribe, task: Task) -> Result<Wanted, Failure> {
     let mut options = TranscribeOptions::default();
     options.task = task;
     options.seed = app.options.seed.unwrap_or(0);
@@ -367,6 +290,10 @@ fn wanted(app: &App, fields: &mut Fields, task: Task) -> Result<Wanted, Failure>
             _ => return Err(fields.wrong("timestamp_granularities", "must be word or segment")),
         }
     }
+    if options.word_timestamps && scribe.is_language_model() {
+        let problem = "a language model does not tell the times of words; take segment, or a Whisper model with --speech";
+        return Err(fields.wrong("timestamp_granularities", problem));
+    }
     if options.word_timestamps && format != TranscriptFormat::VerboseJson {
         let problem = "times of words come with response_format verbose_json";
         return Err(fields.wrong("timestamp_granularities", problem));
@@ -389,6 +316,7 @@ fn wanted(app: &App, fields: &mut Fields, task: Task) -> Result<Wanted, Failure>
     if logprobs && format != TranscriptFormat::Json {
         return Err(fields.wrong("include", "comes with response_format json"));
     }
+    options.logprobs = logprobs || format == TranscriptFormat::VerboseJson;
     options.batch = match fields.take::<String>("chunking_strategy")?.as_deref() {
         None => false,
         Some("auto") => true,
@@ -407,19 +335,8 @@ fn wanted(app: &App, fields: &mut Fields, task: Task) -> Result<Wanted, Failure>
     })
 }
 
-/// The tokens of segments with the logarithms of their probabilities, as OpenAI has them.
-fn probabilities<'a>(model: &Speech, segments: impl IntoIterator<Item = &'a Segment>) -> Value {
-    let mut all = Vec::new();
-    for segment in segments {
-        all.extend(model.spelled(segment).map(|(bytes, logprob)| {
-            json!({"token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob})
-        }));
-    }
-    all.into()
-}
-
 impl Answer {
-    fn write(&self, model: &Speech, transcript: &Transcript) -> Response {
+    fn write(&self, scribe: &Scribe, transcript: &Transcript) -> Response {
         let format = self.format;
         let kind = match format {
             TranscriptFormat::VerboseJson => {
@@ -428,7 +345,7 @@ impl Answer {
             TranscriptFormat::Json => {
                 let mut answer = json!({"text": transcript.text()});
                 if self.logprobs {
-                    answer["logprobs"] = probabilities(model, &transcript.segments);
+                    answer["logprobs"] = probabilities(scribe, &transcript.segments);
                 }
                 return ok(&answer);
             }

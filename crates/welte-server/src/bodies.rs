@@ -11,11 +11,12 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use futures_core::Stream;
+use serde_json::Value;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Objects and lists in a body.
 const MOST_CONTAINERS: usize = 100_000;
@@ -26,8 +27,12 @@ const CONTAINER_BYTES: usize = 700;
 const VALUE_BYTES: usize = 160;
 /// Requests whose images are fetched, decoded and encoded at a time. One tile is encoded at a time.
 const LOOKING: usize = 4;
-/// Requests whose sound is written down. They take turns by windows of sound.
+/// Requests whose sound a model of speech writes down. They take turns by windows of sound.
 const LISTENING: usize = 4;
+/// Requests whose sound language models write down. The engine works on several at a time.
+const DICTATING: usize = 64;
+/// Sessions of the realtime API. They listen as requests do.
+const SESSIONS: usize = 64;
 /// Smaller bodies are parsed at once.
 const PARSED_AT_ONCE: usize = 64 << 10;
 
@@ -41,6 +46,10 @@ pub(crate) struct Bodies {
     looking: Arc<Semaphore>,
     /// Places for listening to sound.
     listening: Arc<Semaphore>,
+    /// Places for language models that write down sound.
+    dictating: Arc<Semaphore>,
+    /// Places for sessions of the realtime API.
+    sessions: Arc<Semaphore>,
 }
 
 impl Bodies {
@@ -51,6 +60,8 @@ impl Bodies {
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
             looking: Arc::new(Semaphore::new(LOOKING)),
             listening: Arc::new(Semaphore::new(LISTENING)),
+            dictating: Arc::new(Semaphore::new(DICTATING)),
+            sessions: Arc::new(Semaphore::new(SESSIONS)),
         }
     }
 
@@ -76,6 +87,22 @@ impl Bodies {
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         in_place(&self.listening, work).await
+    }
+
+    /// The same for sound that a language model writes down.
+    pub(crate) async fn dictating<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        in_place(&self.dictating, work).await
+    }
+
+    /// A place for a session of the realtime API.
+    pub(crate) fn session(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        self.sessions.clone().try_acquire_owned().map_err(|_| {
+            let message = format!("{SESSIONS} realtime sessions are open; try again later");
+            Failure::new(StatusCode::TOO_MANY_REQUESTS, message)
+        })
     }
 
     /// The most that all bodies may take.
@@ -139,6 +166,27 @@ impl Held {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Holds so many bytes in all.
+    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), Failure> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.add(more),
+            None => {
+                self.part(self.bytes - bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Splits so many bytes off, or as many as there are.
+    pub(crate) fn part(&mut self, bytes: usize) -> Held {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Held {
+            bodies: self.bodies.clone(),
+            bytes,
+        }
+    }
 }
 
 impl Drop for Held {
@@ -172,13 +220,23 @@ pub(crate) async fn value(
     bodies: &Arc<Bodies>,
     options: &ServerOptions,
     request: Request,
-) -> Result<(serde_json::Value, Held), Failure> {
+) -> Result<(Value, Held), Failure> {
     let (body, _, mut held) = bytes(bodies, options, request).await?;
-    let weight = Weight::of(&body);
+    Ok((weighed(&body, &mut held)?, held))
+}
+
+/// Parses a message that may be any JSON value.
+pub(crate) fn parse(bodies: &Arc<Bodies>, text: &str) -> Result<(Value, Held), Failure> {
+    let mut held = bodies.hold(text.len())?;
+    Ok((weighed(text.as_bytes(), &mut held)?, held))
+}
+
+fn weighed(text: &[u8], held: &mut Held) -> Result<Value, Failure> {
+    let weight = Weight::of(text);
     weight.check()?;
     held.add(weight.bytes())?;
     let wrong = |error| Failure::request(format!("the body is not valid JSON: {error}"));
-    Ok((serde_json::from_slice(&body).map_err(wrong)?, held))
+    serde_json::from_slice(text).map_err(wrong)
 }
 
 /// The bytes of a request's body, what notes its unknown fields, and the memory that it takes.

@@ -40,6 +40,8 @@ pub(crate) struct Failure {
     pub(crate) field: Option<String>,
     /// Set if the prompt is longer than the context.
     pub(crate) overflow: Option<Overflow>,
+    /// OpenAI's name for the error, if it has one of its own.
+    pub(crate) code: Option<&'static str>,
 }
 
 /// A prompt that is longer than the context, in tokens.
@@ -61,6 +63,7 @@ impl Failure {
             message: message.into(),
             field: None,
             overflow: None,
+            code: None,
         }
     }
 
@@ -144,6 +147,7 @@ impl Failure {
     fn openai_code(&self) -> Option<&'static str> {
         match self.status.as_u16() {
             _ if self.overflow.is_some() => Some(OVERFLOW),
+            _ if self.code.is_some() => self.code,
             401 => Some("invalid_api_key"),
             404 => Some("not_found"),
             413 => Some("request_too_large"),
@@ -209,6 +213,7 @@ impl From<welte::Error> for Failure {
             E::Busy { .. } | E::ManyImages { .. } => StatusCode::TOO_MANY_REQUESTS,
             E::Deadline | E::Memory { .. } => StatusCode::SERVICE_UNAVAILABLE,
             ref e if e.is_of_rank() => StatusCode::SERVICE_UNAVAILABLE,
+            E::Speech { field, problem } => return Failure::field(field, problem),
             E::Sampling { field, .. } => {
                 return Failure {
                     field: Some(field.to_string()),
@@ -228,7 +233,6 @@ impl From<welte::Error> for Failure {
                 StatusCode::BAD_REQUEST
             }
             E::Audio(_)
-            | E::Speech { .. }
             | E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }

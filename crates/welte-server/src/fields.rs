@@ -35,7 +35,7 @@ impl Fields {
     }
 
     /// The fields of a value at `path`. Fields that are null count as missing.
-    fn of(value: Value, path: String, ignored: &Ignored) -> Result<Fields, Failure> {
+    pub(crate) fn of(value: Value, path: String, ignored: &Ignored) -> Result<Fields, Failure> {
         let Value::Object(mut map) = value else {
             let place = if path.is_empty() { "the body" } else { &path };
             return Err(Failure::request(format!("{place} must be a JSON object")));

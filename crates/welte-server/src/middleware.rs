@@ -141,6 +141,9 @@ fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, Failure> {
     text.map_err(|_| Failure::request(format!("the header {name} may have ASCII letters only")))
 }
 
+/// How browsers name their key among the subprotocols of a websocket, for which they cannot set headers.
+const KEY_PROTOCOL: &str = "openai-insecure-api-key.";
+
 /// The key of a request, where OpenAI's or Anthropic's clients put it.
 fn key(headers: &HeaderMap) -> Option<&str> {
     let text = |name| {
@@ -153,7 +156,10 @@ fn key(headers: &HeaderMap) -> Option<&str> {
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     match bearer {
         Some((_, key)) => Some(key.trim()),
-        None => text(HeaderName::from_static("x-api-key")),
+        None => text(HeaderName::from_static("x-api-key")).or_else(|| {
+            let mut protocols = text(header::SEC_WEBSOCKET_PROTOCOL)?.split(',');
+            protocols.find_map(|name| name.trim().strip_prefix(KEY_PROTOCOL))
+        }),
     }
 }
 

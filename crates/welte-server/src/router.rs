@@ -9,7 +9,7 @@ use crate::ignored;
 use crate::models::Catalog;
 use crate::{
     ServerOptions, adapters, anthropic, audio, bodies, embeddings, engine, health, llama, mcp,
-    middleware, ollama, openai, openapi, page, rerank,
+    middleware, ollama, openai, openapi, page, realtime, rerank,
 };
 use axum::Router;
 use axum::extract::{Request, State};
@@ -121,6 +121,7 @@ fn routes() -> Vec<Route> {
             form(audio::transcriptions),
         ),
         ("post", "/v1/audio/translations", form(audio::translations)),
+        ("get", "/v1/realtime", get(realtime::realtime)),
         ("post", "/embedding", json(embeddings::llama)),
         ("post", "/embeddings", json(embeddings::llama)),
         ("post", "/v1/rerank", json(rerank::rerank)),

@@ -175,7 +175,7 @@ impl Server {
             peer.ip(),
         );
         let socket = TokioIo::new(Socket::new(stream, place.clone()));
-        let connection = http.serve_connection(socket, service);
+        let connection = http.serve_connection(socket, service).with_upgrades();
         tokio::spawn(async move {
             let mut connection = pin!(connection);
             let mut finishing = false;
@@ -210,6 +210,8 @@ fn answering(
         // A client that waits for an answer from the model has left when it closes its half of the connection.
         let in_flight = place.begin(*request.method() != Method::POST);
         request.extensions_mut().insert(Peer(peer));
+        // What becomes a websocket is in use as long as that lasts.
+        request.extensions_mut().insert(place.clone());
         let (app, router, kind) = (app.clone(), router.clone(), place.kind);
         async move {
             let path = request.uri().path();

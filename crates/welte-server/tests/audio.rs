@@ -3,8 +3,8 @@
 mod common;
 
 use axum::Router;
-use axum::http::Method;
-use common::{Reply, get, model};
+use common::sound::{form, wav};
+use common::{get, model};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,46 +30,6 @@ fn server(change: impl FnOnce(&mut ServerOptions)) -> Router {
     router(model(), options).unwrap()
 }
 
-/// A sound of 16 bits per sample.
-fn wav(rate: u32, channels: u16, seconds: f32) -> Vec<u8> {
-    let count = (rate as f32 * seconds) as usize * usize::from(channels);
-    let mut bytes = Vec::new();
-    bytes.extend(b"RIFF");
-    bytes.extend((36 + 2 * count as u32).to_le_bytes());
-    bytes.extend(b"WAVEfmt \x10\0\0\0\x01\0");
-    bytes.extend(channels.to_le_bytes());
-    bytes.extend(rate.to_le_bytes());
-    bytes.extend((rate * 2 * u32::from(channels)).to_le_bytes());
-    bytes.extend((2 * channels).to_le_bytes());
-    bytes.extend(16u16.to_le_bytes());
-    bytes.extend(b"data");
-    bytes.extend((2 * count as u32).to_le_bytes());
-    for at in 0..count {
-        let time = (at / usize::from(channels)) as f32 / rate as f32;
-        let sample = (time * 2000.0).sin() * 8000.0;
-        bytes.extend((sample as i16).to_le_bytes());
-    }
-    bytes
-}
-
-async fn send(server: &Router, path: &str, file: Option<&[u8]>, fields: &[(&str, &str)]) -> Reply {
-    let mut body = Vec::new();
-    let mut part = |head: String, content: &[u8]| {
-        body.extend(format!("--line\r\nContent-Disposition: form-data; {head}\r\n\r\n").bytes());
-        body.extend_from_slice(content);
-        body.extend(b"\r\n");
-    };
-    for (name, value) in fields {
-        part(format!("name=\"{name}\""), value.as_bytes());
-    }
-    if let Some(file) = file {
-        part("name=\"file\"; filename=\"a.wav\"".to_string(), file);
-    }
-    body.extend(b"--line--\r\n");
-    let kind = ("content-type", "multipart/form-data; boundary=line");
-    common::send(server, Method::POST, path, &[kind], body).await
-}
-
 #[tokio::test]
 async fn every_format_has_the_same_text() {
     let server = server(|_| ());
@@ -80,7 +40,7 @@ async fn every_format_has_the_same_text() {
             ("response_format", format),
             ("language", "en"),
         ];
-        let reply = send(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+        let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
         reply
     };
@@ -120,7 +80,7 @@ async fn words_have_times_and_events_add_up() {
         ("language", "English"),
         ("temperature", "0"),
     ];
-    let reply = send(&server, TRANSCRIPTIONS, Some(&sound), &fields)
+    let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields)
         .await
         .json();
     assert!(reply.get("segments").is_none());
@@ -134,7 +94,7 @@ async fn words_have_times_and_events_add_up() {
         );
     }
     let fields = [("model", "tiny"), ("language", "en"), ("stream", "true")];
-    let reply = send(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+    let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
     assert!(
         reply.headers["content-type"]
             .to_str()
@@ -158,7 +118,7 @@ async fn words_have_times_and_events_add_up() {
         })
         .collect();
     assert_eq!(last["text"], text.trim_end());
-    let reply = send(
+    let reply = form(
         &server,
         TRANSLATIONS,
         Some(&sound),
@@ -222,7 +182,7 @@ async fn what_cannot_be_done_is_refused() {
         (Some(good), &[("known_speaker_names[]", "Ann")], "speaker"),
         (Some(good), &[("prompt", "a"), ("prompt", "b")], "twice"),
     ] {
-        let reply = send(&server, TRANSCRIPTIONS, file, fields).await;
+        let reply = form(&server, TRANSCRIPTIONS, file, fields).await;
         assert_eq!(reply.status, 400, "{fields:?}: {}", reply.text);
         let message = reply.json()["error"]["message"]
             .as_str()
@@ -230,14 +190,14 @@ async fn what_cannot_be_done_is_refused() {
             .to_string();
         assert!(message.contains(word), "{fields:?}: {message}");
     }
-    let reply = send(&server, TRANSCRIPTIONS, Some(good), &[("model", "other")]).await;
+    let reply = form(&server, TRANSCRIPTIONS, Some(good), &[("model", "other")]).await;
     assert_eq!(reply.status, 404);
     assert!(reply.text.contains("tiny"), "{}", reply.text);
     let reply = common::post(&server, TRANSCRIPTIONS, serde_json::json!({"file": "x"})).await;
     assert_eq!(reply.status, 400);
     assert!(reply.text.contains("multipart/form-data"), "{}", reply.text);
     let none = router(model(), ServerOptions::default()).unwrap();
-    let reply = send(&none, TRANSCRIPTIONS, Some(good), &[]).await;
+    let reply = form(&none, TRANSCRIPTIONS, Some(good), &[]).await;
     assert_eq!(reply.status, 404);
     assert!(reply.text.contains("--speech"), "{}", reply.text);
 }
@@ -251,13 +211,13 @@ async fn the_model_is_listed_and_unknown_fields_are_named() {
     assert_eq!(get(&server, "/v1/models/tiny").await.json()["id"], "tiny");
     let sound = wav(16_000, 1, 0.5);
     let fields = [("language", "de"), ("colour", "red")];
-    let reply = send(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+    let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     assert_eq!(reply.headers["x-welte-ignored"], "colour");
     // Silence has no text.
     let mut silence = wav(16_000, 1, 2.0);
     silence[44..].fill(0);
-    let reply = send(&server, TRANSCRIPTIONS, Some(&silence), &[]).await;
+    let reply = form(&server, TRANSCRIPTIONS, Some(&silence), &[]).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     assert_eq!(reply.json()["text"], "");
 }
@@ -269,7 +229,7 @@ async fn probabilities_belong_to_the_text() {
     let ask = async |more: &[(&str, &str)]| {
         let mut fields = vec![("language", "en"), ("include[]", "logprobs")];
         fields.extend_from_slice(more);
-        let reply = send(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+        let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
         reply
     };
@@ -295,33 +255,33 @@ async fn long_files_end_in_time_and_hold_up_nobody() {
     let long = wav(8_000, 1, 60.0);
     let short = wav(8_000, 1, 1.0);
     let hasty = server(|options| options.timeout = Some(Duration::from_millis(1)));
-    let reply = send(&hasty, TRANSCRIPTIONS, Some(&long), &[]).await;
+    let reply = form(&hasty, TRANSCRIPTIONS, Some(&long), &[]).await;
     assert_eq!(reply.status, 503, "{}", reply.text);
-    let reply = send(&hasty, TRANSCRIPTIONS, Some(&long), &[("stream", "true")]).await;
+    let reply = form(&hasty, TRANSCRIPTIONS, Some(&long), &[("stream", "true")]).await;
     assert!(reply.text.contains("takes too long"), "{}", reply.text);
 
     // A client who leaves ends the work: more of them come than there are places.
     let server = server(|options| options.timeout = None);
     for _ in 0..6 {
-        let asked = send(&server, TRANSCRIPTIONS, Some(&long), &[]);
+        let asked = form(&server, TRANSCRIPTIONS, Some(&long), &[]);
         let gone = tokio::time::timeout(Duration::from_millis(20), asked).await;
         assert!(gone.is_err());
     }
-    let alone = send(&server, TRANSCRIPTIONS, Some(&short), &[]).await;
+    let alone = form(&server, TRANSCRIPTIONS, Some(&short), &[]).await;
     assert_eq!(alone.status, 200, "{}", alone.text);
     // Windows of one request do not change the text of another.
     let fields = [("chunking_strategy", "auto")];
     let (many, first, second) = tokio::join!(
-        send(&server, TRANSCRIPTIONS, Some(&long[..160_044]), &fields),
-        send(&server, TRANSCRIPTIONS, Some(&short), &[]),
-        send(&server, TRANSCRIPTIONS, Some(&short), &[]),
+        form(&server, TRANSCRIPTIONS, Some(&long[..160_044]), &fields),
+        form(&server, TRANSCRIPTIONS, Some(&short), &[]),
+        form(&server, TRANSCRIPTIONS, Some(&short), &[]),
     );
     assert_eq!(many.status, 200, "{}", many.text);
     assert_eq!([&first.text, &second.text], [&alone.text; 2]);
 
     // Memory for bodies bounds sound, too, which takes more than its file.
     let small = self::server(|options| options.bodies_memory = 1 << 20);
-    let reply = send(&small, TRANSCRIPTIONS, Some(&long), &[]).await;
+    let reply = form(&small, TRANSCRIPTIONS, Some(&long), &[]).await;
     assert_eq!(reply.status, 400, "{}", reply.text);
     assert!(reply.text.contains("seconds"), "{}", reply.text);
 }

@@ -3,10 +3,11 @@
 mod common;
 
 use axum::Router;
-use axum::http::Method;
 use common::scripted::{scripted_after, scripted_with};
-use common::{Reply, get, post, send, with};
+use common::sound::{form, wav};
+use common::{get, post, with};
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use welte::{Dictation, WordEncoder};
@@ -134,42 +135,46 @@ async fn a_model_may_see_and_hear() {
     assert_eq!(count.load(SeqCst), 2);
 }
 
-/// A form with these fields and a file.
-async fn form(server: &Router, path: &str, fields: &[(&str, &str)]) -> Reply {
-    let mut body = String::new();
-    for (name, value) in fields {
-        body += &format!(
-            "--line\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
-        );
-    }
-    body += "--line\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.mp3\"\r\n\r\nID3 red fox\r\n--line--\r\n";
-    let kind = ("content-type", "multipart/form-data; boundary=line");
-    send(server, Method::POST, path, &[kind], body.into_bytes()).await
+const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+const TRANSLATIONS: &str = "/v1/audio/translations";
+
+/// A server whose language model answers "I hear it." to a sound, if it is asked for a transcript, and how many windows it has heard.
+/// `ends`: bytes that end a prompt which it answers so.
+fn dictating(dictation: Option<Dictation>, ends: &str) -> (Router, Arc<AtomicUsize>) {
+    let model = scripted_after("I hear it.", 64, ends);
+    let count = Arc::<AtomicUsize>::default();
+    let encoder = WordEncoder {
+        placeholder: placeholder("sounds"),
+        what: "sounds",
+        dictation,
+        width: model.feature_width(),
+        count: count.clone(),
+    };
+    model.set_sense(Box::new(encoder)).unwrap();
+    let mut options = ServerOptions::default();
+    // Transcripts are not cut by what other answers are.
+    options.defaults.max_tokens = 1;
+    options.defaults.stop = ["hear".to_string()].into();
+    (router(model, options).unwrap(), count)
 }
 
-const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+/// A recording with a tone in each of these spans of seconds, and silence between them.
+fn tones(spans: &[Range<usize>], seconds: usize) -> Vec<u8> {
+    let rate = 8_000;
+    let mut bytes = wav(rate as u32, 1, seconds as f32);
+    for second in (0..seconds).filter(|at| !spans.iter().any(|span| span.contains(at))) {
+        bytes[44 + 2 * second * rate..44 + 2 * (second + 1) * rate].fill(0);
+    }
+    bytes
+}
 
-/// A language model that hears gives a transcript without times.
+/// A language model that hears gives a transcript.
 #[tokio::test]
 async fn a_language_model_writes_down_speech() {
-    let dictating = |dictation: Option<Dictation>, ends: &str| {
-        let model = scripted_after("I hear it.", 64, ends);
-        let count = Arc::<AtomicUsize>::default();
-        let encoder = WordEncoder {
-            placeholder: placeholder("sounds"),
-            what: "sounds",
-            dictation,
-            width: model.feature_width(),
-            count: count.clone(),
-        };
-        model.set_sense(Box::new(encoder)).unwrap();
-        let mut options = ServerOptions::default();
-        // Transcripts are not cut by what other answers are.
-        options.defaults.max_tokens = 1;
-        options.defaults.stop = ["hear".to_string()].into();
-        (router(model, options).unwrap(), count)
-    };
     let (server, count) = dictating(Some(Dictation::Qwen3Asr), "\n>");
+    let sound = wav(8_000, 1, 2.0);
+    let ask =
+        async |fields: &[(&str, &str)]| form(&server, TRANSCRIPTIONS, Some(&sound), fields).await;
     let model = get(&server, "/v1/models").await.json()["data"][0]["id"].clone();
     for name in [model.as_str().unwrap(), "whisper-1"] {
         let fields = [
@@ -178,25 +183,22 @@ async fn a_language_model_writes_down_speech() {
             ("prompt", "Fox"),
             ("temperature", "0"),
         ];
-        let reply = form(&server, TRANSCRIPTIONS, &fields).await;
+        let reply = ask(&fields).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
         assert_eq!(reply.json(), json!({ "text": "I hear it." }));
     }
-    let reply = form(&server, TRANSCRIPTIONS, &[("response_format", "text")]).await;
+    let reply = ask(&[("response_format", "text")]).await;
     assert_eq!((reply.status.as_u16(), &*reply.text), (200, "I hear it.\n"));
     assert_eq!(count.load(SeqCst), 1);
     for (name, value, said) in [
-        ("response_format", "srt", "needs times"),
-        ("timestamp_granularities[]", "word", "does not tell times"),
-        ("stream", "true", "is not supported"),
+        ("timestamp_granularities[]", "word", "times of words"),
         ("chunking_strategy", "manual", "must be auto"),
         ("prompt", &"long ".repeat(10_000), "available context size"),
-        ("include[]", "logprobs", "not supported"),
         ("temperature", "2", "from 0 to 1"),
         ("language", "klingon", "it knows Arabic"),
         ("file", "twice", "one file"),
     ] {
-        let reply = form(&server, TRANSCRIPTIONS, &[(name, value)]).await;
+        let reply = ask(&[(name, value)]).await;
         assert_eq!(reply.status, 400, "{name}: {}", reply.text);
         let field = name.trim_end_matches("[]");
         assert!(
@@ -204,24 +206,94 @@ async fn a_language_model_writes_down_speech() {
             "{name}: {}",
             reply.text
         );
+        assert_eq!(reply.json()["error"]["param"], field, "{}", reply.text);
     }
-    let reply = form(&server, "/v1/audio/translations", &[]).await;
+    let reply = form(&server, TRANSCRIPTIONS, Some(b"no sound"), &[]).await;
+    assert!(reply.text.contains("no supported kind"), "{}", reply.text);
+    let reply = form(&server, TRANSLATIONS, Some(&sound), &[]).await;
     assert!(reply.text.contains("does not translate"), "{}", reply.text);
     // This one never ends.
-    let (server, _) = dictating(Some(Dictation::Qwen3Asr), "");
+    let (endless, _) = dictating(Some(Dictation::Qwen3Asr), "");
     let names = [("prompt", &*"a".repeat(1900))];
-    let reply = form(&server, TRANSCRIPTIONS, &names).await;
+    let reply = form(&endless, TRANSCRIPTIONS, Some(&sound), &names).await;
     assert_eq!(reply.status, 400, "{}", reply.text);
     let said = "file: its transcript does not fit the context of 2048";
     assert!(reply.text.contains(said), "{}", reply.text);
-    let (server, _) = dictating(None, "");
-    let reply = form(&server, TRANSCRIPTIONS, &[]).await;
+    let (chatting, _) = dictating(None, "");
+    let reply = form(&chatting, TRANSCRIPTIONS, Some(&sound), &[]).await;
     assert!(reply.text.contains("ask it in a chat"), "{}", reply.text);
-    let reply = form(&with(|_| ()), TRANSCRIPTIONS, &[]).await;
+    let reply = form(&with(|_| ()), TRANSCRIPTIONS, Some(&sound), &[]).await;
     assert_eq!(reply.status, 404, "{}", reply.text);
     let said = |said: &str| assert!(reply.text.contains(said), "{}", reply.text);
     said("--speech");
     said("takes no sounds: ");
+}
+
+/// Long recordings are written window by window. Silence has no text, and all formats have the times of windows.
+#[tokio::test]
+async fn windows_of_a_language_model_have_times() {
+    let (server, count) = dictating(Some(Dictation::Qwen3Asr), "\n>");
+    let sound = tones(&[2..8, 20..25, 40..48], 70);
+    let ask = async |format: &str| {
+        let fields = [("response_format", format), ("language", "en")];
+        let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply
+    };
+    let text = "I hear it. I hear it.";
+    assert_eq!(ask("json").await.json(), json!({ "text": text }));
+    assert_eq!(count.load(SeqCst), 2);
+    let verbose = ask("verbose_json").await.json();
+    let head = ["task", "language", "duration", "text"].map(|key| verbose[key].clone());
+    assert_eq!(json!(head), json!(["transcribe", "english", 70.0, text]));
+    let segments = verbose["segments"].as_array().unwrap();
+    assert_eq!(segments.len(), 2);
+    for (segment, [start, end]) in segments.iter().zip([[2.0, 25.0], [40.0, 48.0]]) {
+        let near = |key: &str, at: f64| (segment[key].as_f64().unwrap() - at).abs() < 0.25;
+        assert!(near("start", start) && near("end", end), "{segment}");
+        assert_eq!(segment["text"].as_str().unwrap().trim(), "I hear it.");
+        assert!(segment["avg_logprob"].as_f64().unwrap() <= 0.0, "{segment}");
+        assert!(segment["tokens"].as_array().unwrap().len() > 1, "{segment}");
+    }
+    let srt = ask("srt").await.text;
+    assert!(srt.starts_with("1\n00:00:01,7"), "{srt}");
+    assert!(srt.contains("\n2\n00:00:39,7"), "{srt}");
+    assert_eq!(srt.matches("\nI hear it.\n").count(), 2, "{srt}");
+    assert!(ask("vtt").await.text.starts_with("WEBVTT\n\n00:00:01.7"));
+    let silence = tones(&[], 3);
+    let reply = form(&server, TRANSCRIPTIONS, Some(&silence), &[]).await;
+    assert_eq!(reply.json(), json!({ "text": "" }));
+    assert_eq!(count.load(SeqCst), 2);
+}
+
+/// Text comes token by token, and adds up to the whole.
+#[tokio::test]
+async fn a_language_model_streams_its_transcript() {
+    let (server, _) = dictating(Some(Dictation::Qwen3Asr), "\n>");
+    let sound = tones(&[1..5, 40..44], 45);
+    let fields = [("stream", "true"), ("include[]", "logprobs")];
+    let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+    let kind = reply.headers["content-type"].to_str().unwrap();
+    assert!(kind.starts_with("text/event-stream"), "{}", reply.text);
+    let events = reply.events();
+    let (last, deltas) = events.split_last().unwrap();
+    // "I hear it." are two tokens.
+    assert_eq!(deltas.len(), 4, "{}", reply.text);
+    let delta = |event: &Value| {
+        assert_eq!(event["type"], "transcript.text.delta");
+        event["delta"].as_str().unwrap().to_string()
+    };
+    let text: String = deltas.iter().map(delta).collect();
+    assert_eq!(text, "I hear it. I hear it.");
+    assert_eq!(last["type"], "transcript.text.done");
+    assert_eq!(last["text"], text);
+    let logprobs = last["logprobs"].as_array().unwrap();
+    let spelled = logprobs.iter().map(|one| one["token"].as_str().unwrap());
+    assert_eq!(spelled.collect::<String>(), "I hear it.".repeat(2));
+    // What is wrong with the request is an event, once the stream has begun.
+    let fields = [("stream", "true"), ("language", "klingon")];
+    let reply = form(&server, TRANSCRIPTIONS, Some(&sound), &fields).await;
+    assert!(reply.text.contains("it knows Arabic"), "{}", reply.text);
 }
 
 #[tokio::test]

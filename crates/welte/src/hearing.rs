@@ -8,7 +8,9 @@ mod convolutions;
 mod dictation;
 mod fast_conformer;
 mod granite;
+mod reader;
 mod recipe;
+mod transcribe;
 
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
@@ -17,11 +19,13 @@ use crate::text::read_text;
 use crate::vision::{Budget, fits, place};
 use crate::{AdapterSource, Error, Features, VisionOptions};
 pub use dictation::{Dictated, Dictation};
+pub(crate) use reader::Reader;
 use recipe::recipe;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
+pub use transcribe::WrittenWindow;
 use welte_audio::{HOP, Limits, LogMel, Mel, RATE, Spectrogram, WINDOW, decode_while};
 use welte_device::{Device, DeviceId, Plan, Role, Step};
 use welte_formats::Checkpoint;
@@ -265,7 +269,7 @@ impl Hearing {
     }
 
     /// The most samples of a sound, if the encoder takes no more at once.
-    fn most_samples(&self) -> Option<usize> {
+    pub(crate) fn most_samples(&self) -> Option<usize> {
         match self.spec.family {
             HearingFamily::Qwen2Audio => Some(self.window()),
             HearingFamily::Gemma3n | HearingFamily::Gemma4 => Some(MOST_OF_GEMMA),

@@ -46,6 +46,7 @@ mod stepper;
 mod text;
 mod video;
 mod vision;
+mod word_encoder;
 
 pub use adapter_source::AdapterSource;
 pub use cache::{PrefixChange, PrefixStoreOptions, PrefixStoreStatus};
@@ -69,13 +70,11 @@ pub use engine::{
 pub use engine::{Clock, SyntheticDraft};
 pub use error::{DealtMemory, Error};
 pub use generate::{GenerateOptions, Outcome, RequestProgress, Speculated, StopReason, Timings};
-pub use hearing::{Dictated, Dictation, Hearing, Sound};
+pub use hearing::{Dictated, Dictation, Hearing, Sound, WrittenWindow};
 pub use importance::importance;
 pub use load_options::{DEFAULT_CONTEXT, Images, LoadOptions};
 pub use model::{Inspection, Model, draft_head_kind, hears, open};
 pub use perplexity::{Perplexity, perplexity};
-#[doc(hidden)]
-pub use pictures::WordEncoder;
 pub use pictures::{Decoded, Encode, Glimpse, MediaEncoder, Prompt, Seen, Sense};
 pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use speech::{
@@ -86,6 +85,7 @@ pub use stepper::Stepper;
 pub use text::{as_gguf, tokenizer};
 pub use video::VideoTools;
 pub use vision::{Features, Picture, Piece, Vision, VisionOptions, as_mmproj};
+pub use welte_audio::Audio;
 pub use welte_device::{
     Activations, ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Exchange,
     Logprobs, Phase, Profile, Progress, Replay, ReplayTools, Replaying, Steps, cpu_list, timeline,
@@ -97,3 +97,5 @@ pub use welte_text::{
     Tokenizer, Video,
 };
 pub use welte_vision::{Film, Scene, Words};
+#[doc(hidden)]
+pub use word_encoder::WordEncoder;

@@ -2,7 +2,7 @@
 
 use crate::engine::{Neighbour, Turns};
 use crate::vision::{Picture, Piece, Vision, hash_of};
-use crate::{Dictation, Error, Hearing, Medium, MediumAt};
+use crate::{Dictation, Error, Hearing, Medium, MediumAt, Sound};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -64,6 +64,18 @@ pub trait MediaEncoder: Send + Sync {
     /// As [`MediaEncoder::look`]. What takes long gives up with [`Error::Deadline`] once `wanted` is false.
     fn look_while(&self, bytes: &[u8], _wanted: &dyn Fn() -> bool) -> Result<Decoded<'_>, Error> {
         self.look(bytes)
+    }
+
+    /// Prepares a sound of which only the samples are known: one channel at 16 kHz.
+    fn hear(&self, _samples: &[f32]) -> Result<Decoded<'_>, Error> {
+        Err(Error::Media {
+            problem: "it takes no samples of sounds".into(),
+        })
+    }
+
+    /// The most samples of a sound, if it cannot take more at once.
+    fn most_samples(&self) -> Option<usize> {
+        None
     }
 
     /// How videos are shown.
@@ -148,13 +160,24 @@ impl MediaEncoder for Hearing {
     }
 
     fn look_while(&self, bytes: &[u8], wanted: &dyn Fn() -> bool) -> Result<Decoded<'_>, Error> {
-        let sound = self.read_while(bytes, wanted)?;
-        Ok(Decoded {
-            numbered: false,
-            layout: self.layout(&sound),
-            bytes: sound.bytes(),
-            encode: Box::new(move |turns| Ok(self.encode_in(&sound, turns)?.rows)),
-        })
+        Ok(heard(self, self.read_while(bytes, wanted)?))
+    }
+
+    fn hear(&self, samples: &[f32]) -> Result<Decoded<'_>, Error> {
+        Ok(heard(self, Hearing::hear(self, samples)?))
+    }
+
+    fn most_samples(&self) -> Option<usize> {
+        Hearing::most_samples(self)
+    }
+}
+
+fn heard(hearing: &Hearing, sound: Sound) -> Decoded<'_> {
+    Decoded {
+        numbered: false,
+        layout: hearing.layout(&sound),
+        bytes: sound.bytes(),
+        encode: Box::new(move |turns| Ok(hearing.encode_in(&sound, turns)?.rows)),
     }
 }
 
@@ -390,6 +413,20 @@ impl Sense {
     ) -> Result<Glimpse<'_>, Error> {
         let hash = Sha256::digest(bytes).into();
         self.glimpse(hash, || self.encoder.look_while(bytes, wanted))
+    }
+
+    /// Prepares samples of a sound, one channel at 16 kHz, unless they were heard before.
+    pub fn hear(&self, samples: &[f32]) -> Result<Glimpse<'_>, Error> {
+        let mut hash = Sha256::new_with_prefix(b"samples");
+        for sample in samples {
+            hash.update(sample.to_le_bytes());
+        }
+        self.glimpse(hash.finalize().into(), || self.encoder.hear(samples))
+    }
+
+    /// The most samples of a sound, if its encoder cannot take more at once.
+    pub fn most_samples(&self) -> Option<usize> {
+        self.encoder.most_samples()
     }
 
     /// Decodes frames that become one picture, unless they were seen before.
@@ -763,68 +800,10 @@ impl From<&Prompt> for Prompt {
     }
 }
 
-/// Eyes or ears for tests: a picture or a sound is text, and each of its words becomes a feature between two tokens.
-#[doc(hidden)]
-pub struct WordEncoder {
-    pub placeholder: String,
-    pub what: &'static str,
-    pub dictation: Option<Dictation>,
-    pub width: usize,
-    /// Pictures encoded so far.
-    pub count: Arc<std::sync::atomic::AtomicUsize>,
-}
-
-impl MediaEncoder for WordEncoder {
-    fn placeholder(&self) -> &str {
-        &self.placeholder
-    }
-
-    fn what(&self) -> &'static str {
-        self.what
-    }
-
-    fn dictation(&self) -> Option<Dictation> {
-        self.dictation
-    }
-
-    fn width(&self) -> usize {
-        self.width
-    }
-
-    fn look(&self, bytes: &[u8]) -> Result<Decoded<'_>, Error> {
-        let text = std::str::from_utf8(bytes).ok().filter(|t| !t.is_empty());
-        let text = text.ok_or_else(|| Error::Media {
-            problem: "the picture is not a text of words".into(),
-        })?;
-        let mut features = Vec::new();
-        for word in text.split_whitespace() {
-            let bytes: [u8; 32] = Sha256::digest(word).into();
-            let values = bytes.iter().cycle().take(self.width);
-            features.extend(values.map(|byte| f32::from(*byte) / 128.0 - 1.0));
-        }
-        let rows = (features.len() / self.width.max(1)) as u32;
-        let row = Piece::Features {
-            first: 0,
-            axes: (0..rows).map(|row| [row; 3]).collect(),
-            advance: rows,
-            both_ways: false,
-        };
-        let mark = || Piece::Text(self.placeholder.clone());
-        Ok(Decoded {
-            layout: vec![mark(), row, mark()],
-            bytes: bytes.len(),
-            numbered: true,
-            encode: Box::new(|_| {
-                self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                Ok(features.into())
-            }),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WordEncoder;
 
     /// A tokenizer of these characters, from 0 on, then of these control tokens.
     fn tokenizer(characters: &[&str], controls: &[&str]) -> Arc<Tokenizer> {

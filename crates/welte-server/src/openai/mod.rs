@@ -13,11 +13,11 @@ pub(crate) use responses::{
     retrieve,
 };
 
+use crate::SpeechService;
 use crate::adapters;
 use crate::answer::{End, Reason};
 use crate::app::App;
 use crate::ask::Ask;
-use crate::audio::SpeechService;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::llama::Extras;

@@ -18,6 +18,8 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 const ERROR: &str = "#/components/schemas/Error";
+/// The endpoint that becomes a websocket.
+const REALTIME: &str = "/v1/realtime";
 
 /// A list for each API.
 const ENDPOINTS: [&[Endpoint]; 5] = [
@@ -65,7 +67,7 @@ fn is_offered(app: &App, path: &str) -> bool {
     let any = |can: fn(&Served) -> bool| any(app, can);
     match path {
         "/metrics" => app.options.metrics,
-        path if path.starts_with("/v1/audio/") => app.options.speech.is_some(),
+        path if path.starts_with("/v1/audio/") || path == REALTIME => app.options.speech.is_some(),
         path if path.starts_with("/welte/tools") => app.options.mcp.is_some(),
         "/infill" => any(|served| served.model.encode_infill("", "").is_ok()),
         path if path.contains("/rerank") => any(|served| served.model.scores_pairs()),
@@ -134,6 +136,13 @@ fn operation(endpoint: &Endpoint, strict: bool) -> Value {
             "5XX": { "description": "The server is at fault, or about to end", "content": error },
         },
     });
+    if endpoint.path == REALTIME
+        && let Some(responses) = operation["responses"].as_object_mut()
+    {
+        responses.remove("200");
+        let opened = json!({ "description": "The connection is a websocket with events of OpenAI's realtime API" });
+        responses.insert("101".into(), opened);
+    }
     if !endpoint.body.is_empty() {
         let kind = match endpoint.path.starts_with("/v1/audio/") {
             true => "multipart/form-data",

@@ -430,6 +430,21 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         )
     },
     Endpoint {
+        query: &[
+            (
+                "intent",
+                "=transcription",
+                "required: what the session is for",
+            ),
+            ("model", "string", "the model that writes down speech"),
+        ],
+        ..get(
+            "/v1/realtime",
+            "OpenAI",
+            "A websocket: sound goes in, and the text of what is said comes out",
+        )
+    },
+    Endpoint {
         answer: &[("data", "object[]", "")],
         ..get("/v1/models", "OpenAI", "The models")
     },

@@ -4,6 +4,7 @@
 
 pub(crate) mod live;
 pub(crate) mod scripted;
+pub(crate) mod sound;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};

@@ -29,7 +29,7 @@ pub struct Dictated {
 }
 
 /// Between the language and the text of Qwen3-ASR.
-const ASR_TEXT: &str = "<asr_text>";
+pub(super) const ASR_TEXT: &str = "<asr_text>";
 /// The languages of Qwen3-ASR.
 const OF_QWEN: [&str; 30] = [
     "ar", "yue", "zh", "cs", "da", "nl", "en", "tl", "fi", "fr", "de", "el", "hi", "hu", "id",
@@ -127,35 +127,12 @@ impl Dictation {
             }
         })
     }
+}
 
-    /// What an answer says.
-    pub(crate) fn read(self, tokenizer: &Tokenizer, answer: &[u32]) -> Dictated {
-        let spell = |tokens: &[u32]| {
-            let texts = tokens.iter().filter(|token| !tokenizer.is_control(**token));
-            let bytes: Vec<u8> = texts
-                .flat_map(|token| tokenizer.token_bytes(*token))
-                .copied()
-                .collect();
-            String::from_utf8_lossy(&bytes).trim().to_string()
-        };
-        // It is a token of its own, which need not be text.
-        let mark = tokenizer.id_of(ASR_TEXT);
-        let cut = mark.and_then(|mark| answer.iter().position(|token| *token == mark));
-        let (before, text) = match cut {
-            Some(cut) => (spell(&answer[..cut]), spell(&answer[cut + 1..])),
-            None => {
-                let all = spell(answer);
-                match all.split_once(ASR_TEXT) {
-                    Some((before, text)) => (before.to_string(), text.trim().to_string()),
-                    None => (String::new(), all),
-                }
-            }
-        };
-        let language = before.strip_prefix("language ").map(str::trim);
-        let language = language.filter(|name| !name.is_empty() && *name != "None");
-        Dictated {
-            language: language.map(str::to_string),
-            text,
-        }
+/// The code of a language that a model names in English.
+pub(super) fn code_of(name: &str) -> Option<&'static str> {
+    match name {
+        "Filipino" => Some("tl"),
+        name => language_code(name),
     }
 }

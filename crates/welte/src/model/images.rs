@@ -1,6 +1,7 @@
 //! Images and sounds in the prompts of a model.
 
 use super::Model;
+use crate::hearing::Reader;
 use crate::{Dictated, Dictation, Error, Glimpse, MediaEncoder, Prompt, Seen, Sense, TextToEmbed};
 use std::sync::Arc;
 use welte_text::{ChatTemplate, Image, ImageSource, Message};
@@ -60,7 +61,8 @@ impl Model {
 
     /// What an answer to that says.
     pub fn dictated(&self, answer: &[u32]) -> Result<Dictated, Error> {
-        Ok(self.dictating()?.read(self.tokenizer()?, answer))
+        self.dictating()?;
+        Ok(Reader::whole(self.tokenizer()?, answer))
     }
 
     fn dictating(&self) -> Result<Dictation, Error> {

@@ -34,6 +34,7 @@ use welte_device::{Device, DeviceId};
 use welte_formats::Checkpoint;
 use welte_models::SpeechSpec;
 use window::Work;
+pub(crate) use window::compression_ratio;
 
 /// A model of speech that is ready to run.
 pub struct Speech {
@@ -129,6 +130,11 @@ impl Speech {
     /// The codes of the languages that it knows; a model of English knows no other.
     pub fn languages(&self) -> Vec<&'static str> {
         self.parts.languages()
+    }
+
+    /// The code of a language that is named by its code or its English name, if the model knows it.
+    pub fn language(&self, asked: &str) -> Result<&'static str, Error> {
+        self.parts.language(asked)
     }
 
     /// Decodes a file of sound. Longer ones than `seconds` are refused.

@@ -36,7 +36,8 @@ impl Default for SpeechOptions {
     }
 }
 
-/// How a sound becomes text.
+/// How a sound becomes text. Language models heed the language, the prompt, the first temperature, the seed, `skip_silence` and
+/// `logprobs`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TranscribeOptions {
@@ -75,6 +76,8 @@ pub struct TranscribeOptions {
     pub skip_silence: bool,
     /// The seed of texts at temperatures above 0.
     pub seed: u64,
+    /// Segments have the probabilities of their tokens. Whisper's always do.
+    pub logprobs: bool,
 }
 
 impl Default for TranscribeOptions {
@@ -97,6 +100,7 @@ impl Default for TranscribeOptions {
             suppress_symbols: true,
             skip_silence: true,
             seed: 0,
+            logprobs: false,
         }
     }
 }
@@ -107,6 +111,10 @@ impl Default for TranscribeOptions {
 pub enum Update<'a> {
     /// The language is known: its code, and how likely it is.
     Language(&'a str, f32),
+    /// A language model begins to write a window, which has this start and end in seconds.
+    Window(f64, f64),
+    /// More of the window's text, from a language model. All of them together are the text of the segments.
+    Text(&'a str),
     /// A segment is written.
     Segment(&'a Segment),
     /// These seconds, from the beginning, are done.

@@ -18,8 +18,8 @@ pub enum Task {
 pub struct Transcript {
     /// What was written.
     pub task: Task,
-    /// The code of the language.
-    pub language: String,
+    /// The code of the language, if it is known.
+    pub language: Option<String>,
     /// How likely it is, if it was detected.
     pub language_probability: f32,
     /// The length of the sound.
@@ -43,15 +43,15 @@ pub struct Segment {
     pub text: String,
     /// The text's tokens, with timestamps.
     pub tokens: Vec<u32>,
-    /// The logarithm of each token's probability.
+    /// The logarithm of each token's probability, if it is known.
     pub logprobs: Vec<f32>,
     /// The temperature at which its window was written.
     pub temperature: f32,
-    /// The mean logarithm of the probability of the window's tokens.
+    /// The mean logarithm of the probability of the window's tokens; 0 if it is not known.
     pub avg_logprob: f32,
     /// How many times the window's text is longer than its compressed form.
     pub compression_ratio: f32,
-    /// How likely it is that nobody speaks.
+    /// How likely it is that nobody speaks; 0 if it is not known.
     pub no_speech_prob: f32,
     /// The words, if they were asked for.
     pub words: Vec<Word>,
@@ -146,7 +146,8 @@ impl Transcript {
     pub fn verbose(&self, segments: bool, words: bool) -> Value {
         let mut all = json!({
             "task": match self.task { Task::Transcribe => "transcribe", Task::Translate => "translate" },
-            "language": language_name(&self.language),
+            // Clients expect a text.
+            "language": self.language.as_deref().map_or("unknown", language_name),
             "duration": self.seconds,
             "text": self.text(),
         });
@@ -225,7 +226,7 @@ mod tests {
         };
         Transcript {
             task: Task::Transcribe,
-            language: "en".to_string(),
+            language: Some("en".to_string()),
             language_probability: 0.9,
             seconds: 3661.5,
             segments: vec![

@@ -152,7 +152,7 @@ impl<'a> Work<'a> {
         }
         Ok(Transcript {
             task: self.options.task,
-            language: self.language.unwrap_or("en").to_string(),
+            language: Some(self.language.unwrap_or("en").to_string()),
             language_probability: self.language_probability,
             seconds: samples.len() as f64 / f64::from(RATE),
             segments,
@@ -644,30 +644,15 @@ fn left_over(window: &Range<usize>, frames: usize) -> Option<Range<usize>> {
 /// Cuts spans of frames into windows of at most `most` frames: between spans if possible, else where it is quiet in the last
 /// third of a window.
 fn cut(spectrogram: &Spectrogram, heard: &[Range<usize>], most: usize) -> VecDeque<Range<usize>> {
-    let loudness = |at: usize| -> f32 {
+    welte_audio::cut(heard, most, |at| {
         let near = at.saturating_sub(QUIET / 2)..(at + QUIET / 2).min(spectrogram.frames());
         near.map(|frame| spectrogram.frame(frame).iter().sum::<f32>())
             .sum()
-    };
-    let mut windows: VecDeque<Range<usize>> = VecDeque::new();
-    for span in heard {
-        match windows.back_mut() {
-            Some(last) if span.end - last.start <= most => last.end = span.end,
-            _ => windows.push_back(span.clone()),
-        }
-        while let Some(long) = windows.pop_back_if(|last| last.len() > most) {
-            let places = long.start + most * 2 / 3..long.start + most;
-            let place = places.min_by(|a, b| loudness(*a).total_cmp(&loudness(*b)));
-            let place = place.unwrap_or(long.start + most);
-            windows.push_back(long.start..place);
-            windows.push_back(place..long.end);
-        }
-    }
-    windows
+    })
 }
 
 /// How many times a text is longer than its compressed form.
-fn compression_ratio(text: &str) -> f32 {
+pub(crate) fn compression_ratio(text: &str) -> f32 {
     let compressed = miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 6);
     text.len() as f32 / compressed.len() as f32
 }
