@@ -10,15 +10,20 @@ use welte_conformance::model::Model;
 use welte_conformance::program;
 use welte_device::{ChainStart, Context, Control, Device, Error, Seat};
 
-/// A small model on three ranks, whose patience is short.
-fn context(plot: &Plot) -> Box<dyn Context> {
+/// Longer than a busy machine takes to report a fault.
+const LONG: Duration = Duration::from_secs(2);
+/// Shorter than a rank that is late sleeps.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// A small model on three ranks, which wait this long for each other.
+fn context(plot: &Plot, patience: Duration) -> Box<dyn Context> {
     let device = |_| -> Arc<dyn Device> {
         Arc::new(Faulty {
             inner: welte_reference::device(),
             plot: plot.clone(),
         })
     };
-    let ranks = welte_ranks::device_by((0..3).map(device).collect(), 0, Duration::from_millis(300));
+    let ranks = welte_ranks::device_by((0..3).map(device).collect(), 0, patience);
     let (program, checkpoint) = program::make_fine(&Model::small(3));
     let plan = ranks.plan(Arc::new(program)).unwrap();
     ranks
@@ -49,7 +54,7 @@ fn chain(context: &mut dyn Context, mut seen: impl FnMut(usize)) -> Result<Vec<u
 #[test]
 fn a_rank_that_fails_ends_the_chain_with_its_name() {
     let plot = Plot::default();
-    let mut context = context(&plot);
+    let mut context = context(&plot, LONG);
     let want = chain(&mut *context, |_| {}).unwrap();
     assert_eq!(want.len(), 8);
     for (fault, words) in [
@@ -73,7 +78,7 @@ fn a_rank_that_fails_ends_the_chain_with_its_name() {
 #[test]
 fn a_rank_stopped_in_mid_chain_ends_it() {
     let plot = Plot::default();
-    let mut context = context(&plot);
+    let mut context = context(&plot, LONG);
     let want = chain(&mut *context, |_| {}).unwrap();
     let mut seats = plot.seats.lock().unwrap().clone();
     seats.sort_by_key(Seat::rank);
@@ -93,7 +98,7 @@ fn a_rank_stopped_in_mid_chain_ends_it() {
 #[test]
 fn a_lost_rank_is_waited_for_once() {
     let plot = Plot::default();
-    let mut context = context(&plot);
+    let mut context = context(&plot, SHORT);
     *plot.fault.lock().unwrap() = Some(Fault::Sleeps(900));
     let error = chain(&mut *context, |_| {}).unwrap_err().to_string();
     assert!(error.starts_with("rank 1 of 3: "), "{error}");
@@ -109,7 +114,7 @@ fn a_lost_rank_keeps_all_contexts() {
     // Two lost ranks keep each other's.
     for fault in [Fault::Sleeps(2000), Fault::AllSleep(2000)] {
         let plot = Plot::default();
-        let mut context = context(&plot);
+        let mut context = context(&plot, SHORT);
         *plot.fault.lock().unwrap() = Some(fault);
         chain(&mut *context, |_| {}).unwrap_err();
         *plot.fault.lock().unwrap() = None;

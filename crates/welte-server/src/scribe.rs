@@ -224,7 +224,7 @@ fn missing(app: &App, name: Option<&str>) -> String {
         (Some(speech), Some(name)) => {
             format!("there is no model of speech {name:?}; there is {:?}", speech.name)
         }
-        _ => "no model of speech is served here; start the server with --speech, or serve a language model that hears, such as Qwen3-ASR or Voxtral".to_string(),
+        _ => "no model of speech is served here; start the server with --speech, or serve a language model that writes transcripts (docs/speech.md lists them)".to_string(),
     }
 }
 
