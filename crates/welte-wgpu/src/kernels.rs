@@ -869,6 +869,7 @@ pub(crate) fn every() -> Vec<Kernel> {
 pub(crate) fn extended() -> Vec<Kernel> {
     let of = |format| cooperative::every(format).1;
     let mut all: Vec<Kernel> = Format::ALL.into_iter().flat_map(of).collect();
+    all.extend(cooperative::attention());
     all.extend(with_subgroups());
     all
 }

@@ -1,4 +1,4 @@
-//! Products of prompt rows on cooperative matrices: squares of numbers that a subgroup multiplies by one instruction.
+//! Products and attention of prompt rows on cooperative matrices: squares of numbers that a subgroup multiplies by one instruction.
 
 use super::{Kernel, WORKGROUP, flag};
 use welte_table::Format;
@@ -32,6 +32,19 @@ impl Cooperative {
             && Tile::LARGE.bytes(found) <= limits.max_compute_workgroup_storage_size
             && adapter.features().contains(Cooperative::FEATURES);
         fits.then_some(found)
+    }
+
+    /// The first lines of a kernel: its extensions, and the types of matrices.
+    fn head(self) -> String {
+        let square = self.square;
+        let mut head = String::new();
+        for extension in ["f16", "wgpu_cooperative_matrix"] {
+            head += &format!("enable {extension};\n");
+        }
+        for (name, of) in [("Left", "f16, A"), ("Right", "f16, B"), ("Sums", "f32, C")] {
+            head += &format!("alias {name} = coop_mat{square}x{square}<{of}>;\n");
+        }
+        head
     }
 
     /// The format's products are computed so. F32 stays F32.
@@ -149,14 +162,7 @@ impl Tile {
         for (name, number) in numbers {
             kernel.constants += &format!("const {name} = {number}u;\n");
         }
-        let mut head = String::new();
-        for extension in ["f16", "wgpu_cooperative_matrix"] {
-            head += &format!("enable {extension};\n");
-        }
-        for (name, of) in [("Left", "f16, A"), ("Right", "f16, B"), ("Sums", "f32, C")] {
-            head += &format!("alias {name} = coop_mat{square}x{square}<{of}>;\n");
-        }
-        kernel.constants = head + &kernel.constants;
+        kernel.constants = on.head() + &kernel.constants;
         let units = |rows: u32| rows * (SLICE / 8) / size;
         kernel.loops = vec![
             ("s", SLICE / square),
@@ -167,6 +173,73 @@ impl Tile {
         ];
         let kernel = kernel.with("ALIGNED", flag(aligned));
         kernel.with("ADDS", flag(adds)).loading(format)
+    }
+}
+
+/// What a workgroup of `attention_cooperative` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Together {
+    head_dim: u32,
+    /// Positions of the context at a time.
+    step: u32,
+}
+
+impl Together {
+    /// Subgroups of a workgroup. Each has a square of rows.
+    const SUBGROUPS: u32 = 4;
+    /// The largest heads whose queries and sums fit registers.
+    const LARGEST_HEAD: u32 = 128;
+
+    /// None if the head has no whole squares, or if its arrays do not fit this much workgroup memory.
+    pub(crate) fn of(on: Cooperative, head_dim: u32, memory: u32) -> Option<Together> {
+        let fits = head_dim.is_multiple_of(on.square)
+            && head_dim <= Together::LARGEST_HEAD
+            && on.subgroup.is_multiple_of(on.square);
+        let sizes = [64, 32].map(|step| Together { head_dim, step });
+        let fitting = |one: &Together| fits && one.bytes(on) <= memory;
+        sizes.into_iter().find(fitting)
+    }
+
+    pub(crate) fn rows(on: Cooperative) -> u32 {
+        Together::SUBGROUPS * on.square
+    }
+
+    /// Rows of queries, keys or values in workgroup memory.
+    fn entries(self, on: Cooperative) -> u32 {
+        Together::rows(on).max(self.step)
+    }
+
+    /// Workgroup memory.
+    fn bytes(self, on: Cooperative) -> u32 {
+        let quads = |count: u32| count / 4 + 2;
+        let entries = (self.entries(on) * quads(self.head_dim) - 2) * 8;
+        entries + Together::rows(on) * quads(self.step) * (16 + 8) + 4 * Together::SUBGROUPS
+    }
+
+    /// Attention of the rows of prompts over an F16 cache.
+    pub(crate) fn kernel(self, on: Cooperative) -> Kernel {
+        let Cooperative { square, subgroup } = on;
+        let size = Together::SUBGROUPS * subgroup;
+        let pieces = [shader!("power"), shader!("attention_cooperative")];
+        let kernel = Kernel::of_workgroup(size, "attention_cooperative", &pieces);
+        let numbers = [
+            ("SUBGROUPS", Together::SUBGROUPS),
+            ("SUBGROUP", subgroup),
+            ("SQUARE", square),
+            ("HEAD_DIM", self.head_dim),
+            ("STEP", self.step),
+            ("ENTRIES", self.entries(on)),
+        ];
+        let with = |kernel: Kernel, (name, number)| kernel.with(name, &format!("{number}u"));
+        let mut kernel = numbers.into_iter().fold(kernel.caching(Format::F16), with);
+        kernel.constants = on.head() + &kernel.constants;
+        kernel.loops = vec![
+            ("s", self.step / square),
+            ("d", self.head_dim / square),
+            ("q", self.step * square / (4 * subgroup)),
+            ("g", Together::SUBGROUPS),
+        ];
+        kernel
     }
 }
 
@@ -215,6 +288,17 @@ pub(crate) fn every(format: Format) -> (Vec<Kernel>, Vec<Kernel>) {
     (plain, products.into())
 }
 
+/// Attention, for heads and workgroup memory of several sizes.
+#[cfg(test)]
+pub(crate) fn attention() -> Vec<Kernel> {
+    let sizes = [32, 64, 80, 128].map(|size| [(size, 16, 32, 48 << 10), (size, 8, 32, 32 << 10)]);
+    let kernel = |(size, square, subgroup, memory)| {
+        let on = Cooperative { square, subgroup };
+        Together::of(on, size, memory).expect("it fits").kernel(on)
+    };
+    sizes.into_iter().flatten().map(kernel).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +321,22 @@ mod tests {
         assert_eq!(square(&[wide, of(16, F16, F16), of(8, F32, F32)]), None);
         assert_eq!(square(&[of(8, F16, F32), wide]), Some(8));
         assert_eq!(square(&[of(8, F16, F32), of(16, F16, F32)]), Some(16));
+    }
+
+    #[test]
+    fn attention_takes_what_fits() {
+        let on = |square, subgroup| Cooperative { square, subgroup };
+        let step = |on, head, memory| Some(Together::of(on, head, memory)?.step);
+        assert_eq!(step(on(16, 32), 128, 48 << 10), Some(64));
+        assert_eq!(step(on(16, 32), 128, 32 << 10), Some(32));
+        assert_eq!(step(on(16, 32), 128, 16 << 10), None);
+        assert_eq!(step(on(16, 32), 72, 48 << 10), None, "no whole squares");
+        assert_eq!(step(on(16, 32), 256, 64 << 10), None, "too many registers");
+        assert_eq!(
+            step(on(16, 8), 64, 48 << 10),
+            None,
+            "half a square for each invocation"
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Attention of decode rows and prompts: splits of a context, and rope and append in the same launch.
 
 use super::{Joined, Lowering, Run, Task};
-use crate::kernels::{self, WORKGROUP};
+use crate::kernels::cooperative::Together;
+use crate::kernels::{self, Kernel, WORKGROUP};
 use crate::launch::{Divided, Part, Place};
 use crate::needs::{LEAST_SPLIT, LONG_SPLIT, attention_cache, splits};
 use welte_table::{Command, Format, NO_WEIGHT, Op, Pass, PassKind, accesses, params, step};
@@ -44,20 +45,12 @@ impl Lowering<'_> {
         }
         if task.splits {
             (place.splits, place.split) = splits(self.program(), LEAST_SPLIT);
-        } else if self.gpu().geometry.together {
-            let memory = self
-                .gpu()
-                .device
-                .limits()
-                .max_compute_workgroup_storage_size;
-            if let Some(rows) = kernels::attention_together(head_dim, memory) {
-                let kernel = kernels::attention_rows(head_dim, rows);
-                runs.push(Run {
-                    rows,
-                    ..Run::new(kernel, [p.heads, 1], place, params)
-                });
-                return;
-            }
+        } else if let Some((kernel, rows)) = self.attention_together(head_dim) {
+            runs.push(Run {
+                rows,
+                ..Run::new(kernel, [p.heads, 1], place, params)
+            });
+            return;
         }
         // Long contexts take a whole split in a step.
         let positions = if place.splits > 4 {
@@ -68,6 +61,19 @@ impl Lowering<'_> {
         let kernel = kernels::attention_wide(head_dim, positions);
         let parts = Run::new(kernel, [p.heads, place.splits], place, params);
         self.divide(parts, runs);
+    }
+
+    /// The kernel of prompts whose workgroups take several rows, and how many. None for software and for very large heads.
+    fn attention_together(&self, head_dim: u32) -> Option<(Kernel, u32)> {
+        let gpu = self.gpu();
+        let memory = gpu.device.limits().max_compute_workgroup_storage_size;
+        let on_matrices = |on| Some((on, Together::of(on, head_dim, memory)?));
+        if let Some((on, together)) = gpu.cooperative.and_then(on_matrices) {
+            return Some((together.kernel(on), Together::rows(on)));
+        }
+        let rows = kernels::attention_together(head_dim, memory)?;
+        let kernel = kernels::attention_rows(head_dim, rows);
+        gpu.geometry.together.then_some((kernel, rows))
     }
 
     /// Attention whose context is divided, and what joins its splits.

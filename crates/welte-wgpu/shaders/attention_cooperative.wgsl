@@ -1,0 +1,234 @@
+// Attention of one head over an F16 cache, for prompts, on cooperative matrices: a workgroup takes ROWS rows, each of its subgroups SQUARE
+// of them. It walks the context in steps of STEP positions, which begin at multiples of STEP. A step without a position that the row sees
+// changes none of its bits, so they do not depend on the other rows. In softmax, LANES invocations share a row.
+//
+// Sums cannot be scaled where they are. They are relative to a score that follows the largest one only when it is far behind, because
+// then they pass through workgroup memory.
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32, causal: u32 }
+
+@group(0) @binding(6) var<storage, read_write> cache: array<vec4<u32>>;
+
+const OCTETS = HEAD_DIM / 8u;
+const ROWS = SUBGROUPS * SQUARE;
+const LANES = SUBGROUP / SQUARE;
+// Quads of a row of a square.
+const QUADS = SQUARE / 4u;
+// Strides in quads: two more keep neighbours in different banks.
+const ENTRY = HEAD_DIM / 4u + 2u;
+const SCORE = STEP / 4u + 2u;
+// How far, in powers of e, a score may be above the one that sums are relative to. F16 holds the weight.
+const FAR = 8.0;
+
+// Queries, later keys of a step, then its values.
+var<workgroup> entries: array<vec4<f16>, ENTRIES * ENTRY - 2u>;
+var<workgroup> scores: array<vec4<f32>, ROWS * SCORE>;
+var<workgroup> weights: array<vec4<f16>, ROWS * SCORE>;
+// By subgroup: whether one of its rows is relative to another score now.
+var<workgroup> moved: array<u32, SUBGROUPS>;
+
+fn end_seen(row: u32) -> u32 {
+    return select(reach_of(row), position_of(row), command.p.causal != 0u) + 1u;
+}
+
+fn first_seen(row: u32) -> u32 {
+    return window_start(position_of(row) + 1u, command.p.window);
+}
+
+// Rows from `row` on, before `end`, that are at successive positions of one slot.
+fn run_of(row: u32, end: u32) -> u32 {
+    var count = 1u;
+    while row + count < end && slot_of(row + count) == slot_of(row) && position_of(row + count) == position_of(row) + count {
+        count++;
+    }
+    return count;
+}
+
+fn halves(a: u32, b: u32) -> vec4<f16> {
+    return vec4<f16>(vec4(unpack2x16float(a), unpack2x16float(b)));
+}
+
+// Loads the keys (part 0) or values (part 1) of a step; zeros outside of the positions that are seen.
+fn load_entries(part: u32, kv_head: u32, slot: u32, step: u32, seen: vec2<u32>, t: u32) {
+    for (var i = t; i < STEP * OCTETS; i += WG) {
+        let position = step + i / OCTETS;
+        var words = vec4(0u);
+        if position >= seen.x && position < seen.y {
+            let place = head_place(part, kv_head, command.p.kv_heads, slot, position, HEAD_DIM) / 8u;
+            words = cache[place + i % OCTETS];
+        }
+        let to = i / OCTETS * ENTRY + 2u * (i % OCTETS);
+        entries[to] = halves(words.x, words.y);
+        entries[to + 1u] = halves(words.z, words.w);
+    }
+}
+
+fn capped(score: vec4<f32>) -> vec4<f32> {
+    let cap = command.p.softcap;
+    if cap != 0.0 {
+        return cap * vec4(safe_tanh(score.x / cap), safe_tanh(score.y / cap), safe_tanh(score.z / cap), safe_tanh(score.w / cap));
+    }
+    return score;
+}
+
+// The largest number of the invocations that share a row, and their sum.
+fn row_max(value: f32) -> f32 {
+    var most = value;
+    for (var apart = 1u; apart < LANES; apart *= 2u) {
+        most = max(most, subgroupShuffleXor(most, apart));
+    }
+    return most;
+}
+
+fn row_sum(value: f32) -> f32 {
+    var sum = value;
+    for (var apart = 1u; apart < LANES; apart *= 2u) {
+        sum += subgroupShuffleXor(sum, apart);
+    }
+    return sum;
+}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) t: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) lane: u32,
+) {
+    let p = command.p;
+    let at = command.at;
+    let live = state[0];
+    // The last rows of a prompt take longest, so they begin first.
+    let first_row = (grid.z - 1u - id.z) * ROWS;
+    if first_row >= live {
+        return;
+    }
+    let head = id.x;
+    let kv_head = head / (p.heads / p.kv_heads);
+    let end_row = min(first_row + ROWS, live);
+    let own = subgroup * SQUARE;
+    let own_row = own + lane / LANES;
+    let part = lane % LANES;
+    let row = first_row + own_row;
+    // Queries are multiplied by a power of two that brings the row's largest into the range of F16.
+    let query = at.a + min(row, end_row - 1u) * p.q_stride + head * HEAD_DIM;
+    var largest = 0.0;
+    for (var i = part; i < 2u * OCTETS; i += LANES) {
+        let quad = abs(quad_at(query + 4u * i));
+        largest = max(largest, max(max(quad.x, quad.y), max(quad.z, quad.w)));
+    }
+    let inverse = inverse_for(row_max(largest));
+    for (var i = part; i < 2u * OCTETS; i += LANES) {
+        entries[own_row * ENTRY + i] = vec4<f16>(power_of(inverse) * quad_at(query + 4u * i));
+    }
+    workgroupBarrier();
+    //for d
+    let query$d = coopLoadT<Left>(&entries[own * ENTRY + $du * QUADS], ENTRY);
+    var sums$d = Sums();
+    //end d
+    let own_scores = own_row * SCORE;
+    let scale = inverse * p.scale;
+    // What the row's sums are relative to, and this invocation's part of the sum of weights.
+    var relative = LOWEST;
+    var total = 0.0;
+    var next = first_row;
+    while next < end_row {
+        // A run of rows: what they see has no gap.
+        let begin = next;
+        next = begin + run_of(begin, end_row);
+        let slot = slot_of(begin);
+        var seen = vec2(first_seen(begin), 0u);
+        for (var one = begin; one < next; one++) {
+            seen.y = max(seen.y, end_seen(one));
+        }
+        // What the row sees; nothing, if it is not of this run.
+        var sees = vec2(0u);
+        if row >= begin && row < next {
+            sees = vec2(first_seen(row), end_seen(row));
+        }
+        for (var step = seen.x / STEP * STEP; step < seen.y; step += STEP) {
+            workgroupBarrier();
+            load_entries(0u, kv_head, slot, step, seen, t);
+            workgroupBarrier();
+            //for s
+            var products$s = Sums();
+            //for d
+            products$s = coopMultiplyAdd(query$d, coopLoad<Right>(&entries[$su * SQUARE * ENTRY + $du * QUADS], ENTRY), products$s);
+            //end d
+            coopStoreT(products$s, &scores[own * SCORE + $su * QUADS], SCORE);
+            //end s
+            workgroupBarrier();
+            load_entries(1u, kv_head, slot, step, seen, t);
+            var most = LOWEST;
+            //for q
+            let quad$q = part + LANES * $qu;
+            let place$q = vec4(step + 4u * quad$q) + vec4(0u, 1u, 2u, 3u);
+            let visible$q = (place$q >= vec4(sees.x)) & (place$q < vec4(sees.y));
+            let score$q = select(vec4(LOWEST), capped(scale * scores[own_scores + quad$q]), visible$q);
+            most = max(most, max(max(score$q.x, score$q.y), max(score$q.z, score$q.w)));
+            //end q
+            most = row_max(most);
+            var kept = 1.0;
+            if most > relative + FAR {
+                kept = exp(relative - most);
+                relative = most;
+            }
+            total *= kept;
+            //for q
+            let weight$q = select(vec4(0.0), exp(score$q - relative), visible$q);
+            total += weight$q.x + weight$q.y + weight$q.z + weight$q.w;
+            weights[own_scores + quad$q] = vec4<f16>(weight$q);
+            //end q
+            let has_moved = subgroupAny(kept != 1.0);
+            if lane == 0u {
+                moved[subgroup] = select(0u, 1u, has_moved);
+            }
+            let all_moved = workgroupUniformLoad(&moved);
+            let moves = 0u
+            //for g
+            | all_moved[$g]
+            //end g
+            ;
+            if moves != 0u {
+                //for d
+                coopStoreT(sums$d, &scores[own * SCORE + $du % 2u * QUADS], SCORE);
+                workgroupBarrier();
+                for (var i = part; i < QUADS; i += LANES) {
+                    scores[own_scores + $du % 2u * QUADS + i] *= kept;
+                }
+                workgroupBarrier();
+                sums$d = coopLoadT<Sums>(&scores[own * SCORE + $du % 2u * QUADS], SCORE);
+                //end d
+            }
+            //for s
+            let share$s = coopLoadT<Left>(&weights[own * SCORE + $su * QUADS], SCORE);
+            //for d
+            sums$d = coopMultiplyAdd(share$s, coopLoadT<Right>(&entries[$su * SQUARE * ENTRY + $du * QUADS], ENTRY), sums$d);
+            //end d
+            //end s
+        }
+    }
+    total = row_sum(total);
+    var sink = LOWEST;
+    if has(0u) {
+        sink = vector0(head);
+    }
+    let most = max(relative, sink);
+    var factor = exp(relative - most);
+    total *= factor;
+    if sink > LOWEST {
+        total += exp(sink - most);
+    }
+    factor /= total;
+    let y = at.c + row * p.y_stride + head * HEAD_DIM;
+    //for d
+    workgroupBarrier();
+    coopStoreT(sums$d, &scores[own * SCORE], SCORE);
+    workgroupBarrier();
+    for (var i = part; i < QUADS; i += LANES) {
+        if row < end_row {
+            put_quad(y + $du * SQUARE + 4u * i, factor * scores[own_scores + i]);
+        }
+    }
+    //end d
+}
