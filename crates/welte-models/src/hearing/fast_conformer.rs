@@ -211,6 +211,10 @@ fn spec(
         return Err(keys.error(key, format!("is {dim}; too large")));
     }
     if fast.taps.is_multiple_of(2) {
+        let key = match keys.is_gguf() {
+            true => "a.blk.0.conv_dw.weight",
+            false => "encoder.conv_kernel_size",
+        };
         let problem = format!(
             "the convolution reads {} rows, which have no middle",
             fast.taps
