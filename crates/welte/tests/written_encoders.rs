@@ -69,7 +69,10 @@ fn eyes() {
                     .expect("eyes")
             };
             let (of_directory, of_file) = (open(None), open(Some(&path)));
-            for one in entry["pictures"].as_array().expect("pictures") {
+            // The reference is slow, so most encoders see one picture.
+            let pictures = entry["pictures"].as_array().expect("pictures");
+            let some = if name == "smolvlm" { pictures.len() } else { 1 };
+            for one in &pictures[..some] {
                 let what = format!("{name}, {}, {}", one["picture"], recipe.name());
                 let bytes = picture(one["picture"].as_str().expect("a name"));
                 let features = |vision: &Vision| {
