@@ -286,7 +286,8 @@ impl<'a> Writer<'a> {
         let stack = match self.own.places {
             // One table for lines, one for columns.
             Places::Sums => 2,
-            Places::Cubic if self.spec.family == VisionFamily::Kimi => info.stack,
+            // llama.cpp has a square of places for Kimi K2.5, and a list for Kimi-VL.
+            Places::Cubic if self.by_axes() => info.stack,
             Places::CubicAreas if !self.spec.class => (rows.isqrt()).max(1),
             _ => 1,
         };
