@@ -18,7 +18,7 @@ fn other(dialect: Dialect) -> Fake {
     fake.tensors.retain(|t| !t.name.contains("ffn_norm"));
     for layer in 0..3 {
         let name = match dialect {
-            Dialect::Gguf => format!("blk.{layer}.attn_gate.weight"),
+            Dialect::Gguf => format!("blk.{layer}.attn_blend.weight"),
             Dialect::HuggingFace => format!("model.layers.{layer}.self_attn.gate.weight"),
         };
         fake.add(&name, Format::Q4_K, 4, 256);
@@ -34,7 +34,7 @@ fn tensors_are_told_apart_by_the_nearest_architecture() {
     let nearest = found.nearest.as_ref().expect("a similar architecture");
     assert_eq!(nearest.name, "llama");
     let pattern = |name: &str| found.tensors.iter().find(|t| t.name == name).expect(name);
-    let gates = pattern("blk.{}.attn_gate.weight");
+    let gates = pattern("blk.{}.attn_blend.weight");
     assert_eq!((gates.count, gates.known), (3, false));
     assert!(gates.kinds.iter().eq(["4 x 256 Q4_K"]));
     let queries = pattern("blk.{}.attn_q.weight");
@@ -52,7 +52,7 @@ fn tensors_are_told_apart_by_the_nearest_architecture() {
     for part in [
         "nimbus",
         "llama",
-        "3 x blk.{}.attn_gate.weight",
+        "3 x blk.{}.attn_blend.weight",
         "nimbus.decay = 0.5",
         "ARCHITECTURE.md",
     ] {
