@@ -17,6 +17,13 @@ const WINDOW: usize = 30 * RATE as usize;
 /// Takes tokens as they come, and may end the answer.
 type Take<'a> = &'a mut (dyn FnMut(&[u32]) -> ControlFlow<()> + 'a);
 
+/// Answers the prompt of a window.
+type Answer<'a, E> =
+    dyn FnMut(Prompt, &GenerateOptions, Take<'_>) -> Result<Option<WrittenWindow>, E> + 'a;
+
+/// Hears how far the work is, and may end it.
+type See<'a> = &'a mut (dyn FnMut(Update<'_>) -> ControlFlow<()> + 'a);
+
 /// What a model has written for a window.
 #[derive(Clone, Debug)]
 pub struct WrittenWindow {
@@ -89,11 +96,7 @@ impl Model {
         &self,
         audio: &Audio,
         options: &TranscribeOptions,
-        answer: &mut dyn FnMut(
-            Prompt,
-            &GenerateOptions,
-            Take<'_>,
-        ) -> Result<Option<WrittenWindow>, E>,
+        answer: &mut Answer<'_, E>,
         see: &mut dyn FnMut(Update<'_>) -> ControlFlow<()>,
     ) -> Result<Transcript, E> {
         let mut work = Work::new(self, options, see)?;
@@ -168,7 +171,7 @@ struct Work<'a> {
     around: [Vec<u32>; 2],
     generate: GenerateOptions,
     options: &'a TranscribeOptions,
-    see: RefCell<&'a mut dyn FnMut(Update<'_>) -> ControlFlow<()>>,
+    see: RefCell<See<'a>>,
     segments: Vec<Segment>,
     /// The last character of the text so far.
     last: Option<char>,
