@@ -47,15 +47,18 @@ fn halves(a: u32, b: u32) -> vec4<f16> {
     return vec4<f16>(vec4(unpack2x16float(a), unpack2x16float(b)));
 }
 
-// Loads the keys (part 0) or values (part 1) of a step; zeros outside of the positions that are seen.
-fn load_entries(part: u32, kv_head: u32, slot: u32, step: u32, seen: vec2<u32>, t: u32) {
-    for (var i = t; i < STEP * OCTETS; i += WG) {
-        let position = step + i / OCTETS;
-        var words = vec4(0u);
-        if position >= seen.x && position < seen.y {
-            let place = head_place(part, kv_head, command.p.kv_heads, slot, position, HEAD_DIM) / 8u;
-            words = cache[place + i % OCTETS];
-        }
+// The i-th eight numbers of a step's keys (part 0) or values (part 1); zeros outside of the positions that are seen.
+fn octet(part: u32, kv_head: u32, slot: u32, step: u32, seen: vec2<u32>, i: u32) -> vec4<u32> {
+    let position = step + i / OCTETS;
+    if position < seen.x || position >= seen.y {
+        return vec4(0u);
+    }
+    let place = head_place(part, kv_head, command.p.kv_heads, slot, position, HEAD_DIM) / 8u;
+    return cache[place + i % OCTETS];
+}
+
+fn keep(i: u32, words: vec4<u32>) {
+    if i < STEP * OCTETS {
         let to = i / OCTETS * ENTRY + 2u * (i % OCTETS);
         entries[to] = halves(words.x, words.y);
         entries[to + 1u] = halves(words.z, words.w);
@@ -146,10 +149,20 @@ fn main(
         if row >= begin && row < next {
             sees = vec2(first_seen(row), end_seen(row));
         }
-        for (var step = seen.x / STEP * STEP; step < seen.y; step += STEP) {
+        let first = seen.x / STEP * STEP;
+        // Keys and values are under way while the products before them are computed.
+        //for l
+        var key$l = octet(0u, kv_head, slot, first, seen, $lu * WG + t);
+        //end l
+        for (var step = first; step < seen.y; step += STEP) {
             workgroupBarrier();
-            load_entries(0u, kv_head, slot, step, seen, t);
+            //for l
+            keep($lu * WG + t, key$l);
+            //end l
             workgroupBarrier();
+            //for l
+            let value$l = octet(1u, kv_head, slot, step, seen, $lu * WG + t);
+            //end l
             //for s
             var products$s = Sums();
             //for d
@@ -158,7 +171,10 @@ fn main(
             coopStoreT(products$s, &scores[own * SCORE + $su * QUADS], SCORE);
             //end s
             workgroupBarrier();
-            load_entries(1u, kv_head, slot, step, seen, t);
+            //for l
+            keep($lu * WG + t, value$l);
+            key$l = octet(0u, kv_head, slot, step + STEP, seen, $lu * WG + t);
+            //end l
             var most = LOWEST;
             //for q
             let quad$q = part + LANES * $qu;

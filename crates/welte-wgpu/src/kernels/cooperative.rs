@@ -238,6 +238,7 @@ impl Together {
             ("d", self.head_dim / square),
             ("q", self.step * square / (4 * subgroup)),
             ("g", Together::SUBGROUPS),
+            ("l", (self.step * self.head_dim / 8).div_ceil(size)),
         ];
         kernel
     }
