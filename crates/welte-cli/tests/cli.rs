@@ -1,47 +1,10 @@
 //! The binary as a user runs it: on the bundled model, and on bad input.
 
+mod common;
+
+use common::{command, err, out, refused, welte};
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
-
-/// Measured speeds are stored beside the build, not in the user's cache: these runs disturb each other.
-fn command(args: &[&str]) -> Command {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
-    if std::env::var_os("XDG_CACHE_HOME").is_none() {
-        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    }
-    command
-        .args(args)
-        .current_dir(root)
-        .env_remove("WELTE_MODEL");
-    command
-}
-
-fn welte(args: &[&str]) -> Output {
-    command(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| panic!("cannot start: {error}"))
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The command must fail with this code, and its message must contain all of these words.
-fn refused(args: &[&str], code: i32, says: &[&str]) {
-    let output = welte(args);
-    let text = err(&output);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
-    for word in says {
-        assert!(text.contains(word), "{args:?}: {text:?} lacks {word:?}");
-    }
-    assert!(!text.contains("panicked"), "{text}");
-}
+use std::process::Stdio;
 
 #[test]
 fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
@@ -173,78 +136,6 @@ fn tokens_come_as_one_array() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let ids: Vec<u32> = serde_json::from_slice(&output.stdout).unwrap();
     assert!(!ids.is_empty());
-}
-
-#[test]
-fn a_file_becomes_a_directory_with_the_same_answers() {
-    let folder = tempfile::tempdir().unwrap();
-    let directory = format!("{}/hf/", folder.path().display());
-    let made = welte(&["quantize", "models/demo.gguf", &directory, "F32"]);
-    assert!(made.status.success(), "{}", err(&made));
-    let answer = |model: &str| {
-        let args = [
-            "run",
-            "-m",
-            model,
-            "A fox",
-            "-n",
-            "12",
-            "--temp",
-            "0",
-            "--device",
-            "reference",
-        ];
-        out(&welte(&args))
-    };
-    let (file, copy) = (answer("models/demo.gguf"), answer(&directory));
-    assert!(!file.is_empty());
-    assert_eq!(file, copy);
-    let tokens = |model: &str| {
-        let text = "Once upon a time, \u{e9}\u{1f98a}  <s> x1 2345\n\n end.";
-        out(&welte(&["tokenize", model, "-p", text, "--ids"]))
-    };
-    assert_eq!(tokens("models/demo.gguf"), tokens(&directory));
-    let card = |model: &str| {
-        let shown = out(&welte(&["show", model, "-o", "json"]));
-        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-        ["parameters", "capabilities", "license"].map(|key| shown[key].clone())
-    };
-    assert_eq!(card("models/demo.gguf"), card(&directory));
-    refused(
-        &["quantize", "models/demo.gguf", &directory, "BF16"],
-        1,
-        &["config.json", "another folder"],
-    );
-    let other = format!("{}/other/", folder.path().display());
-    refused(
-        &["quantize", "models/demo.gguf", &other, "Q8_0"],
-        1,
-        &["F32, F16 or BF16"],
-    );
-    refused(
-        &["quantize", &directory, &other, "F16"],
-        1,
-        &["is a directory already"],
-    );
-}
-
-#[test]
-fn show_prints_the_card_of_the_bundled_model() {
-    let shown = welte(&["show"]);
-    let text = out(&shown);
-    for line in [
-        "architecture  ",
-        "licence       ",
-        "context       ",
-        "capabilities  completion, chat, embedding",
-    ] {
-        assert!(text.contains(line), "{text}");
-    }
-    let json = out(&welte(&["show", "models/demo.gguf", "-o", "json"]));
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json["format"], "Q8_0");
-    assert!(json["model_info"]["general.architecture"].is_string());
-    refused(&["show", "models/README.md"], 1, &["README.md"]);
 }
 
 #[test]
@@ -552,25 +443,6 @@ fn bench_profile_and_perplexity_write_json() {
     assert_eq!(score.status.code(), Some(0), "{}", err(&score));
     let score: serde_json::Value = serde_json::from_slice(&score.stdout).unwrap();
     assert!(score["ppl"].as_f64().unwrap() > 1.0);
-}
-
-#[test]
-fn quantize_writes_a_model_that_runs() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("q8.gguf");
-    let path = file.to_str().unwrap();
-    let made = welte(&["quantize", "models/demo.gguf", path, "Q8_0"]);
-    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
-    let output = welte(&[
-        "run",
-        path,
-        "Tell me a story about a fox.",
-        "-n",
-        "8",
-        "--temp",
-        "0",
-    ]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
 }
 
 #[test]

@@ -153,6 +153,7 @@ fn routes() -> Vec<Route> {
         ("get", "/lora-adapters", get(adapters::list)),
         ("post", "/lora-adapters", form(adapters::set)),
         ("get", "/props", get(llama::props)),
+        ("get", "/tokenizer_info", get(llama::tokenizer_info)),
         ("get", "/slots", get(llama::slots)),
         ("get", "/metrics", get(llama::metrics)),
         ("get", "/welte/state", get(engine::state)),

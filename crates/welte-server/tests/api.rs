@@ -260,6 +260,13 @@ async fn llama_cpp_endpoints() {
         joined(&events, "/content"),
         whole["content"].as_str().unwrap()
     );
+    let info = get(&server, "/tokenizer_info").await.json();
+    let end = info["eos_token"].as_str().expect("a token").to_string();
+    let alone = json!({ "prompt": end, "add_special_tokens": false });
+    let alone = post(&server, "/tokenize", alone).await.json()["tokens"].clone();
+    assert_eq!(alone.as_array().map(Vec::len), Some(1), "{info}");
+    let again = post(&server, "/detokenize", json!({ "tokens": alone })).await;
+    assert_eq!(again.json()["prompt"], again.json()["content"]);
     let tokens = post(&server, "/tokenize", json!({ "content": "a small fox" }))
         .await
         .json();

@@ -1,6 +1,6 @@
 //! A GGUF file as a Hugging Face directory: weights, configuration, vocabulary, template and end tokens.
 
-use crate::card::readme_of_licence;
+use crate::licence::readme_of_licence;
 use crate::text::TextSide;
 use crate::{Error, open};
 use serde_json::{Map, Value as Json, json};

@@ -36,6 +36,7 @@ mod fit;
 mod generate;
 mod hearing;
 mod importance;
+mod licence;
 mod load_options;
 mod model;
 mod perplexity;

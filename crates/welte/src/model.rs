@@ -1,15 +1,17 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+mod card;
 mod drafter;
 mod ending;
-mod eyes;
+pub(crate) mod eyes;
 mod images;
 mod inspection;
+mod open;
 mod plan;
 
 pub use eyes::hears;
-pub(crate) use eyes::media_of;
 pub use inspection::Inspection;
+pub use open::open;
 
 use crate::adapter::{AdapterContent, read_all};
 use crate::cache::{fingerprint, sha256, with_head};
@@ -31,7 +33,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use web_time::{Duration, Instant};
 use welte_device::{Activations, Device, DeviceInfo, Loaded, Phase, Phases, Progress};
 use welte_formats::checkpoint::Checkpoint;
-use welte_formats::synthetic::Synthetic;
 use welte_formats::{Dialect, Narrowed, WithDraft};
 use welte_models::{ModelSpec, Survey, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, Source, cost};
@@ -52,6 +53,7 @@ impl std::fmt::Debug for Model {
 pub(crate) struct Inner {
     origin: String,
     spec: ModelSpec,
+    /// What the checkpoint says of the model, without what it can do.
     card: Card,
     plan: MemoryPlan,
     facts: Vec<(String, String)>,
@@ -95,14 +97,6 @@ pub(crate) struct Inner {
     load_time: Duration,
     /// What loading spent its time on outside the device.
     phases: Arc<Phases>,
-}
-
-/// Opens a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`.
-pub fn open(source: &str) -> Result<Box<dyn Checkpoint>, Error> {
-    match source.strip_prefix("synthetic:") {
-        Some(what) => Ok(Box::new(Synthetic::parse(what)?)),
-        None => Ok(welte_formats::open(Path::new(source))?),
-    }
 }
 
 /// A checkpoint with weights for the activations asked for. One that already has FP8 weights is left unchanged.
@@ -379,11 +373,6 @@ impl Model {
     /// What the model is.
     pub fn spec(&self) -> &ModelSpec {
         &self.inner.spec
-    }
-
-    /// What its checkpoint says of it, without what it can do.
-    pub(crate) fn own_card(&self) -> &Card {
-        &self.inner.card
     }
 
     /// Its passes.

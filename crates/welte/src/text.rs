@@ -267,7 +267,7 @@ pub fn as_gguf(checkpoint: Box<dyn Checkpoint>) -> Result<Box<dyn Checkpoint>, E
         return Ok(checkpoint);
     }
     let mut text = metadata(&TextSide::of(checkpoint.as_ref())?)?;
-    text.extend(crate::card::licence_keys(checkpoint.origin()));
+    text.extend(crate::licence::licence_keys(checkpoint.origin()));
     Ok(Box::new(welte_models::as_gguf(checkpoint, text)?))
 }
 

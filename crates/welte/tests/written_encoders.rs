@@ -117,10 +117,12 @@ fn wav(samples: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Directories whose encoders of sound `mmproj` files do not have, by the name that the refusal has.
-const REFUSED: [(&str, &str); 3] = [
+/// Directories whose encoders of sound are not written as `mmproj` files, by the name that the refusal has.
+const REFUSED: [(&str, &str); 5] = [
     ("gemma4", "Gemma 4"),
     ("gemma3n", "Gemma 3n"),
+    ("glm_asr", "GLM-ASR"),
+    ("lfm2_audio", "LFM2-Audio"),
     ("granite_speech", "Granite Speech"),
 ];
 

@@ -29,14 +29,15 @@ pub(crate) fn is_part(name: &str) -> bool {
     own_name(name).is_some()
 }
 
-/// The tensors and keys of an encoder. `None`: `mmproj` files have no such family.
+/// The tensors and keys of an encoder. `None`: no `mmproj` file of this family is written. Most have none; in those of LFM2-Audio
+/// convolutions have other shapes.
 pub(crate) fn write(
     from: &dyn Checkpoint,
     spec: &HearingSpec,
     tensors: &mut Tensors,
     metadata: &mut Metadata,
 ) -> Option<()> {
-    let (projector, stacked) = gguf::projector_of(spec.family)?;
+    let (projector, stacked) = gguf::projector_of(spec.family).filter(|_| spec.fast.is_none())?;
     for info in from.tensors() {
         let Some(own) = own_name(&info.name) else {
             continue;
@@ -85,6 +86,6 @@ pub(crate) fn refused(origin: &str, spec: &HearingSpec) -> Error {
     Error::Key {
         origin: origin.into(),
         key: "audio_config".into(),
-        problem: format!("{title}: `mmproj` files have no encoder of sounds of this family"),
+        problem: format!("{title}: its encoder of sounds cannot be written as an `mmproj` file"),
     }
 }

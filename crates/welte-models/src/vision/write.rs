@@ -324,7 +324,11 @@ impl<'a> Writer<'a> {
         }
         let head = (self.spec.dim / self.spec.heads) as usize;
         if self.own.rotation == Rotation::Alternating {
-            let pairs = Order::Pairs { head, rot: head, end: usize::MAX };
+            let pairs = Order::Pairs {
+                head,
+                rot: head,
+                end: usize::MAX,
+            };
             for stem in [own.q, own.k].map(of) {
                 self.order(&stem, pairs);
             }

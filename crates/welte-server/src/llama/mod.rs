@@ -11,7 +11,7 @@ mod timings;
 pub(crate) use completion::{completion, infill, whole};
 pub(crate) use extras::Extras;
 pub(crate) use settings::of as settings;
-pub(crate) use state::{metrics, props, slots};
+pub(crate) use state::{metrics, props, slots, tokenizer_info};
 pub(crate) use text::{apply_template, detokenize, tokenize};
 pub(crate) use timings::{of as timings, progress, so_far};
 

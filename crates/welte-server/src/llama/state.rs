@@ -1,10 +1,11 @@
-//! `/props`, `/slots` and `/metrics`
+//! `/props`, `/tokenizer_info`, `/slots` and `/metrics`
 
 use super::settings;
 use crate::app::App;
 use crate::engine::Asked;
 use crate::error::{Api, Failure, ok};
 use crate::metrics;
+use crate::models::Served;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -34,13 +35,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> R
     let Some(served) = entry.loaded() else {
         return ok(&props);
     };
-    let tokens = match served.model.tokenizer() {
-        Ok(tokenizer) => {
-            let text = |id: Option<u32>| id.map(|id| tokenizer.token_text(id).to_string());
-            (text(tokenizer.bos()), text(tokenizer.eos()))
-        }
-        Err(_) => (None, None),
-    };
+    let (begin, end) = borders(&served);
     props["is_sleeping"] = false.into();
     props["default_generation_settings"]["n_ctx"] = served.model.context().into();
     props["total_slots"] = served.model.program().slots.into();
@@ -51,8 +46,31 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> R
     let (vision, audio) = (served.model.eyes(), served.model.ears());
     props["modalities"] = json!({ "vision": vision.is_some(), "audio": audio.is_some() });
     props["media_marker"] = crate::prompts::MEDIUM.into();
-    (props["bos_token"], props["eos_token"]) = (tokens.0.into(), tokens.1.into());
+    (props["bos_token"], props["eos_token"]) = (begin.into(), end.into());
     ok(&props)
+}
+
+/// The tokens that begin and end a text.
+fn borders(served: &Served) -> (Option<String>, Option<String>) {
+    let Ok(tokenizer) = served.model.tokenizer() else {
+        return (None, None);
+    };
+    let text = |id: Option<u32>| id.map(|id| tokenizer.token_text(id).to_string());
+    (text(tokenizer.bos()), text(tokenizer.eos()))
+}
+
+/// `GET /tokenizer_info`: vLLM's, for clients that have no copy of the vocabulary.
+pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>, Query(asked): Asked) -> Response {
+    let name = asked.get("model").map(String::as_str);
+    let served = match app.lease(name).await {
+        Ok(served) => served,
+        Err(failure) => return failure.response(Api::OpenAi),
+    };
+    let (begin, end) = borders(&served);
+    ok(&json!({
+        "tokenizer_class": "welte", "model_max_length": served.model.context(),
+        "bos_token": begin, "eos_token": end, "chat_template": served.template_source.as_deref(),
+    }))
 }
 
 /// Something that the server was told not to offer.

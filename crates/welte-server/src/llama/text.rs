@@ -132,7 +132,8 @@ pub(crate) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
             return Err(too_long);
         }
         let content = tokenizer.decode(&tokens);
-        Ok(ok(&json!({ "content": content })))
+        // vLLM calls it the prompt.
+        Ok(ok(&json!({ "content": content, "prompt": content })))
     };
     app.bodies.aside(work).await
 }

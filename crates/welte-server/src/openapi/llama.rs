@@ -270,7 +270,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         )
     },
     Endpoint {
-        answer: &[("content", "string", "")],
+        answer: &[("content", "string", ""), ("prompt", "string", "the same")],
         ..post(
             "/detokenize",
             "llama.cpp",
@@ -352,6 +352,11 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         )]],
     ),
     get("/props", "llama.cpp", "The model and the default options"),
+    get(
+        "/tokenizer_info",
+        "vLLM",
+        "Tokens that begin and end a text, and the chat template",
+    ),
     get("/slots", "llama.cpp", "The slots"),
     get("/metrics", "llama.cpp", "Figures for Prometheus"),
     Endpoint {

@@ -31,7 +31,8 @@ impl ChatTemplate {
         let system = [json!({"role": "system", "content": SYSTEM}), user.clone()];
         let system = self.trial(&system, &[]);
         let differs = |name: &str, values: [Json; 2]| {
-            let [one, other] = values.map(|value| self.trial(&[user.clone()], &[(name, value)]));
+            let [one, other] =
+                values.map(|value| self.trial(std::slice::from_ref(&user), &[(name, value)]));
             one.is_some() && one != other
         };
         let mut switches = SWITCHES.into_iter();
@@ -41,7 +42,9 @@ impl ChatTemplate {
                 |content: Json| self.trial(&[json!({"role": "user", "content": content})], &[]);
             let (with, without) = (of(json!([{"type": kind}, text.clone()])), of(json!([text])));
             // A template that knows no parts prints the list.
-            with.is_some() && with != without && without == self.trial(&[user.clone()], &[])
+            with.is_some()
+                && with != without
+                && without == self.trial(std::slice::from_ref(&user), &[])
         };
         TemplateSupport {
             system: system.is_some_and(|text| text.contains(SYSTEM)),
