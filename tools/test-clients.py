@@ -285,7 +285,7 @@ def hear_live(client):
             elif event.type == "conversation.item.input_audio_transcription.delta":
                 text += event.delta
             elif event.type == "conversation.item.input_audio_transcription.completed":
-                check(event.transcript == text.strip() and event.item_id == item, f"{event} in place of {text}")
+                check(event.transcript == text.strip(" \n") and event.item_id == item, f"{event} in place of {text}")
                 check(event.usage.seconds == 2, f"two seconds were {event.usage}")
                 break
             else:
