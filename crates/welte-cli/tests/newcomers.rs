@@ -1,25 +1,11 @@
 //! What people type who come from other programs.
 
+mod common;
+
+use common::{command, err, out, welte};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-
-fn command(args: &[&str]) -> Command {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
-    if std::env::var_os("XDG_CACHE_HOME").is_none() {
-        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    }
-    command
-        .args(args)
-        .current_dir(root)
-        .env_remove("WELTE_MODEL");
-    command
-}
-
-fn welte(args: &[&str]) -> Output {
-    command(args).stdin(Stdio::null()).output().unwrap()
-}
+use std::process::{Child, Output, Stdio};
 
 /// Runs with a text on standard input.
 fn piped(args: &[&str], text: &str) -> Output {
@@ -36,14 +22,6 @@ fn piped(args: &[&str], text: &str) -> Output {
         .write_all(text.as_bytes())
         .unwrap();
     child.wait_with_output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 const SHORT: [&str; 8] = ["-n", "8", "--temp", "0", "-s", "1", "--device", "cpu"];

@@ -2,11 +2,10 @@
 
 mod common;
 
-use common::{Fake, Recipe};
+use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
     Act, CompileOptions, LayerRope, ModelSpec, NormKind, QkNorm, Scoring, SharedExpert, compile,
-    spec,
 };
 use welte_table::Format;
 
@@ -54,23 +53,6 @@ fn mixed(architecture: &'static str, dialect: Dialect, values: &[(&str, Value)])
         ],
     };
     fake(architecture, dialect, &[common.as_slice(), values].concat())
-}
-
-fn text(text: &str) -> Value {
-    Value::String(text.into())
-}
-
-#[track_caller]
-fn read(fake: &Fake) -> ModelSpec {
-    spec(fake).unwrap_or_else(|error| panic!("{error}"))
-}
-
-#[track_caller]
-fn refused(fake: &Fake, words: &[&str]) {
-    let error = spec(fake).expect_err("must be refused").to_string();
-    for word in words {
-        assert!(error.contains(word), "'{error}' does not say '{word}'");
-    }
 }
 
 const GGUF: Dialect = Dialect::Gguf;

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Fake, Recipe};
+use common::{Fake, Recipe, read, refused, text};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, Groups, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm, Scoring,
-    SharedExpert, compile, spec,
+    Act, CompileOptions, Groups, LayerRope, NormKind, PositionScale, QkNorm, Scoring, SharedExpert,
+    compile, spec,
 };
 use welte_table::{Format, Op};
 
@@ -37,23 +37,6 @@ fn directory(architecture: &'static str, values: &[(&str, Value)]) -> Fake {
         fake.set(key, value.clone());
     }
     fake
-}
-
-fn text(text: &str) -> Value {
-    Value::String(text.into())
-}
-
-#[track_caller]
-fn read(fake: &Fake) -> ModelSpec {
-    spec(fake).unwrap_or_else(|error| panic!("{error}"))
-}
-
-#[track_caller]
-fn refused(fake: &Fake, words: &[&str]) {
-    let error = spec(fake).expect_err("must be refused").to_string();
-    for word in words {
-        assert!(error.contains(word), "'{error}' does not say '{word}'");
-    }
 }
 
 fn yarn() -> [(&'static str, Value); 4] {

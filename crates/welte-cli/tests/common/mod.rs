@@ -1,5 +1,7 @@
 //! The binary, started as a user starts it.
 
+#![allow(dead_code)] // Not every test uses every part.
+
 use std::process::{Command, Output, Stdio};
 
 /// Measured speeds are stored beside the build, not in the user's cache: these runs disturb each other.

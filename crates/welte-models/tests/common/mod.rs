@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value};
+use welte_models::{ModelSpec, spec};
 use welte_table::Format;
 
 /// Names, shapes and metadata. Every value is 2, or 4 in tensors for long contexts, as F32.
@@ -221,5 +222,22 @@ impl Fake {
             .iter_mut()
             .find(|t| t.name == name)
             .expect("the fake has that tensor")
+    }
+}
+
+pub(crate) fn text(text: &str) -> Value {
+    Value::String(text.into())
+}
+
+#[track_caller]
+pub(crate) fn read(fake: &Fake) -> ModelSpec {
+    spec(fake).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[track_caller]
+pub(crate) fn refused(fake: &Fake, words: &[&str]) {
+    let error = spec(fake).expect_err("must be refused").to_string();
+    for word in words {
+        assert!(error.contains(word), "'{error}' does not say '{word}'");
     }
 }
