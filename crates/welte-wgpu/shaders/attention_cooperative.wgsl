@@ -26,23 +26,6 @@ var<workgroup> weights: array<vec4<f16>, ROWS * SCORE>;
 // By subgroup: whether one of its rows is relative to another score now.
 var<workgroup> moved: array<u32, SUBGROUPS>;
 
-fn end_seen(row: u32) -> u32 {
-    return select(reach_of(row), position_of(row), command.p.causal != 0u) + 1u;
-}
-
-fn first_seen(row: u32) -> u32 {
-    return window_start(position_of(row) + 1u, command.p.window);
-}
-
-// Rows from `row` on, before `end`, that are at successive positions of one slot.
-fn run_of(row: u32, end: u32) -> u32 {
-    var count = 1u;
-    while row + count < end && slot_of(row + count) == slot_of(row) && position_of(row + count) == position_of(row) + count {
-        count++;
-    }
-    return count;
-}
-
 fn halves(a: u32, b: u32) -> vec4<f16> {
     return vec4<f16>(vec4(unpack2x16float(a), unpack2x16float(b)));
 }

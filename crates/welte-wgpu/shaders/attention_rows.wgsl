@@ -19,23 +19,6 @@ var<workgroup> shares: array<f32, ROWS * SHARE>;
 // Of a row: each invocation's largest score, in the end its sum of weights.
 var<workgroup> parts: array<f32, ROWS * 8u>;
 
-fn end_seen(row: u32) -> u32 {
-    return select(reach_of(row), position_of(row), command.p.causal != 0u) + 1u;
-}
-
-fn first_seen(row: u32) -> u32 {
-    return window_start(position_of(row) + 1u, command.p.window);
-}
-
-// Rows from `row` on, before `end`, that are at successive positions of one slot.
-fn run_of(row: u32, end: u32) -> u32 {
-    var count = 1u;
-    while row + count < end && slot_of(row + count) == slot_of(row) && position_of(row + count) == position_of(row) + count {
-        count++;
-    }
-    return count;
-}
-
 // Loads the keys (part 0) or values (part 1) of a step; zeros outside of the positions that are seen.
 fn load_entries(part: u32, kv_head: u32, slot: u32, step: u32, seen: vec2<u32>, t: u32) {
     for (var i = t; i < STEP * OCTETS; i += WG) {

@@ -593,7 +593,7 @@ pub(crate) fn attention_lanes(geometry: Geometry, head_dim: u32, joined: bool) -
 
 /// Attention of the rows of prompts over an F16 cache, for heads of whole octets: a workgroup takes `rows` rows.
 pub(crate) fn attention_rows(head_dim: u32, rows: u32) -> Kernel {
-    let pieces = [shader!("attention_rows")];
+    let pieces = [shader!("attention_seen"), shader!("attention_rows")];
     let mut kernel = Kernel::new("attention_rows", &pieces).caching(Format::F16);
     kernel.loops = vec![
         ("r", rows / 8),

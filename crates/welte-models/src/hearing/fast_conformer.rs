@@ -5,7 +5,7 @@
 //! pitches of a time, the third one is the conformer. The host lays neighbours side by side.
 //!
 //! What a score adds for a distance is a product of the query and a projected vector of waves, whose frequencies all distances share. So the
-//! query times the projection is an amplitude for each wave, and a wave of a distance is the product of two vectors that turn with the
+//! query times the projection is an amplitude for each wave. A wave of a distance is the product of two vectors, which turn with the
 //! positions of the two rows. A head's queries get these amplitudes before their own values, its keys get constants, and `rope` turns both.
 
 use super::convolutions::{Parts, square};

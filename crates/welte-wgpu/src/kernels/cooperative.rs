@@ -220,7 +220,11 @@ impl Together {
     pub(crate) fn kernel(self, on: Cooperative) -> Kernel {
         let Cooperative { square, subgroup } = on;
         let size = Together::SUBGROUPS * subgroup;
-        let pieces = [shader!("power"), shader!("attention_cooperative")];
+        let pieces = [
+            shader!("power"),
+            shader!("attention_seen"),
+            shader!("attention_cooperative"),
+        ];
         let kernel = Kernel::of_workgroup(size, "attention_cooperative", &pieces);
         let numbers = [
             ("SUBGROUPS", Together::SUBGROUPS),
