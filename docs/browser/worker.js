@@ -1,28 +1,62 @@
 // The engine's worker. It takes one task after the other, because the engine waits for the GPU in only one place at a time.
+import { download, find, list, remove, saved } from "./models.js";
+
 let engine;
 let tasks = Promise.resolve();
+let downloading;
 
 onmessage = ({ data }) => {
   if (data.task === "stop") {
+    downloading?.abort();
     engine?.stop();
     return;
   }
   tasks = tasks.then(() => run(data)).catch((error) => {
     // WebAssembly that has trapped cannot go on.
     const broken = error instanceof WebAssembly.RuntimeError;
-    postMessage({ event: "problem", message: error.message ?? String(error), broken });
+    const message = error.name === "AbortError" ? "The download was stopped; get it again to go on." : (error.message ?? String(error));
+    postMessage({ event: "problem", message, broken });
   });
 };
 
 async function run(data) {
-  engine ??= await start();
-  if (data.task === "load") {
-    engine.open(data.name, data.file ?? (await download(data.name)));
-    await engine.load();
-  } else {
-    engine.ask(data.prompt, data.most, data.temperature, data.seed);
-    await engine.generate();
+  switch (data.task) {
+    case "list":
+      break;
+    case "remove":
+      await remove(data.name);
+      break;
+    case "load": {
+      engine ??= await start();
+      const [name, file] = await fileOf(data);
+      engine.open(name, file, data.context ?? 0);
+      await engine.load();
+      break;
+    }
+    default: {
+      engine ??= await start();
+      const messages = data.messages ?? [{ role: "user", content: data.prompt }];
+      engine.ask(JSON.stringify(messages), data.most, data.temperature, data.seed);
+      return engine.generate();
+    }
   }
+  // Some browsers keep nothing in private windows.
+  postMessage({ event: "models", models: await list().catch(() => []) });
+}
+
+/** The model's name and file: one at hand, one that this browser keeps, one of the hub, or one beside the page. */
+async function fileOf({ name, file, hub, keep }) {
+  if (file || !keep) {
+    return [name, file ?? (await fetchWhole(name))];
+  }
+  const kept = await saved(name);
+  if (kept) {
+    return [name, kept];
+  }
+  const source = await find(name, hub);
+  const progress = (done, total) => postMessage({ event: "download", done, total });
+  downloading = new AbortController();
+  return [source.name, await download(source, progress, downloading.signal)];
 }
 
 async function start() {
@@ -44,7 +78,7 @@ async function start() {
   };
 }
 
-async function download(name) {
+async function fetchWhole(name) {
   const response = await fetch(name);
   if (!response.ok) {
     throw new Error(`${name}: the server answers ${response.status}`);

@@ -22,7 +22,7 @@ use welte::{
 };
 use welte_formats::gguf::Gguf;
 
-/// The most positions of a conversation.
+/// The most positions of a conversation, where the page does not say.
 const CONTEXT: u32 = 2048;
 /// Tokens that are made before their text is shown.
 const CHAIN: usize = 8;
@@ -35,15 +35,22 @@ thread_local! {
 #[derive(Default)]
 struct Tab {
     listener: Option<Function>,
-    file: Option<(String, Blob)>,
+    file: Option<Opened>,
     engine: Option<(Engine, Driver)>,
     asked: Option<Asked>,
     cancel: Option<CancelHandle>,
 }
 
-/// A prompt, and how to answer it.
+/// A file, and how to load it.
+struct Opened {
+    name: String,
+    file: Blob,
+    context: u32,
+}
+
+/// A conversation, and how to answer it.
 struct Asked {
-    prompt: String,
+    messages: Vec<Message>,
     max_tokens: usize,
     temperature: f32,
     seed: u64,
@@ -70,10 +77,16 @@ pub fn listen(listener: Function) {
     TAB.with_borrow_mut(|tab| tab.listener = Some(listener));
 }
 
-/// Chooses the GGUF file that [`load`] reads.
+/// Chooses the GGUF file that [`load`] reads, and the most positions of a conversation (0: 2048).
 #[wasm_bindgen]
-pub fn open(name: String, file: Blob) {
-    TAB.with_borrow_mut(|tab| tab.file = Some((name, file)));
+pub fn open(name: String, file: Blob, context: u32) {
+    let context = if context > 0 { context } else { CONTEXT };
+    let opened = Opened {
+        name,
+        file,
+        context,
+    };
+    TAB.with_borrow_mut(|tab| tab.file = Some(opened));
 }
 
 /// Loads the file. Reports `progress`, then `model`, or `problem`.
@@ -84,11 +97,16 @@ pub fn load() {
     }
 }
 
-/// Chooses the prompt that [`generate`] answers.
+/// Chooses the conversation that [`generate`] answers: JSON of a list of objects with `role` and `content`.
 #[wasm_bindgen]
-pub fn ask(prompt: String, max_tokens: usize, temperature: f32, seed: u32) {
+pub fn ask(messages: &str, max_tokens: usize, temperature: f32, seed: u32) {
+    let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
+    let message = |one: &Value| {
+        let text = |key: &str| one[key].as_str().unwrap_or_default().to_string();
+        Message::new(text("role"), text("content"))
+    };
     let asked = Asked {
-        prompt,
+        messages: messages.iter().map(message).collect(),
         max_tokens,
         temperature,
         seed: seed.into(),
@@ -125,11 +143,11 @@ fn load_model() -> Result<(), Problem> {
         tab.engine = None;
         tab.file.take()
     });
-    let (name, blob) = file.ok_or(Problem::NoFile)?;
-    let checkpoint = Gguf::from_source(&name, Box::new(HeldFile::hold(blob)))?;
+    let opened = file.ok_or(Problem::NoFile)?;
+    let checkpoint = Gguf::from_source(&opened.name, Box::new(HeldFile::hold(opened.file)))?;
     let mut options = LoadOptions::default();
     options.device = "gpu".parse()?;
-    options.context = CONTEXT;
+    options.context = opened.context;
     let model = Model::from_checkpoint(Box::new(checkpoint), &options, &mut |progress| {
         if let Progress::Weights { done, total } = progress {
             report(json!({"event": "progress", "done": done, "total": total}));
@@ -166,10 +184,11 @@ fn answer(engine: &Engine, driver: &mut Driver) -> Result<(), Problem> {
     let asked = asked.ok_or(Problem::NothingAsked)?;
     let model = engine.model();
     let prompt = if model.has_chat_template() {
-        let messages = [Message::new("user", asked.prompt)];
-        model.encode_chat(&model.chat_template()?, &messages)?
+        model.encode_chat(&model.chat_template()?, &asked.messages)?
     } else {
-        model.encode_rendered(&asked.prompt.into())?
+        // Nothing divides the parts of such a conversation.
+        let texts = asked.messages.iter().map(|message| &*message.content);
+        model.encode_rendered(&texts.collect::<String>().into())?
     };
     let mut request = Request::new(prompt);
     request.options.max_tokens = asked.max_tokens;
@@ -208,6 +227,7 @@ fn ended(stream: &welte::Stream) {
         "event": "end",
         "stop": stop,
         "prompt_tokens": outcome.prompt_tokens - outcome.cached_tokens,
+        "cached_tokens": outcome.cached_tokens,
         "prompt_ms": timings.prompt.as_secs_f64() * 1e3,
         "tokens": outcome.tokens.len(),
         "decoded": timings.decoded,

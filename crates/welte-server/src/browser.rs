@@ -11,11 +11,12 @@ pub(crate) const PREFIX: &str = "/browser/";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Every file with its type. `tools/browser` makes the folder.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("index.html", "text/html; charset=utf-8"),
     ("page.css", "text/css; charset=utf-8"),
     ("page.js", SCRIPT),
     ("worker.js", SCRIPT),
+    ("models.js", SCRIPT),
     ("suspend.js", SCRIPT),
     ("welte_browser.js", SCRIPT),
     ("welte_browser_bg.wasm", "application/wasm"),
