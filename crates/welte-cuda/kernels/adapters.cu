@@ -15,6 +15,7 @@ struct AdapterArgs {
     const Step *rows;       // of the input rows
     const Step *outputs;    // not null: the command runs on these output rows
     const SlotAdapter *slots;
+    const struct Teams *teams; // of the rows that the command runs on
     const u8 *bank;
     const float *x;         // up: h
     float *y;               // down: h
@@ -45,37 +46,36 @@ struct Set {
     float scale;
 };
 
-__device__ __forceinline__ void place_of(const AdapterArgs &a, u32 row, u32 &place, float &scale) {
-    u32 input = a.outputs ? ((const u32 *)a.outputs->rows)[row] : row;
-    SlotAdapter adapter = a.slots[a.rows->rows[input].slot];
-    place = adapter.place;
-    scale = adapter.scale;
-}
-
 // The place of a row's adapter; null: it has none.
 __device__ __forceinline__ const u8 *place_of(const AdapterArgs &a, u32 row, float &scale) {
-    u32 place;
-    place_of(a, row, place, scale);
-    return place == NO_ADAPTER ? nullptr : a.bank + place * a.place_bytes;
+    u32 input = a.outputs ? ((const u32 *)a.outputs->rows)[row] : row;
+    SlotAdapter adapter = a.slots[a.rows->rows[input].slot];
+    scale = adapter.scale;
+    return adapter.place == NO_ADAPTER ? nullptr : a.bank + adapter.place * a.place_bytes;
 }
 
 __device__ __forceinline__ u32 live_rows(const AdapterArgs &a) { return a.step->ended ? 0 : a.single ? 1 : a.step->live; }
 
 // Eight values of a row; zeros from `left` on. `wide`: all eight exist, and lie at a multiple of 16 bytes.
-__device__ __forceinline__ void load8(const __half *p, bool wide, u32 left, float v[8]) {
-    if (wide) {
-        uint4 halves = *(const uint4 *)p;
-        const __half2 *h = (const __half2 *)&halves;
+__device__ __forceinline__ uint4 halves8(const __half *p, bool wide, u32 left) {
+    if (wide) return *(const uint4 *)p;
+    uint4 halves;
+    __half *h = (__half *)&halves;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 two = __half22float2(h[i]);
-            v[2 * i] = two.x, v[2 * i + 1] = two.y;
-        }
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < 8; i++) v[i] = i < left ? __half2float(p[i]) : 0.0f;
+    for (u32 i = 0; i < 8; i++) h[i] = i < left ? p[i] : __float2half_rn(0.0f);
+    return halves;
 }
+
+__device__ __forceinline__ void widen8(const uint4 &halves, float v[8]) {
+    const __half2 *h = (const __half2 *)&halves;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 two = __half22float2(h[i]);
+        v[2 * i] = two.x, v[2 * i + 1] = two.y;
+    }
+}
+
+__device__ __forceinline__ void load8(const __half *p, bool wide, u32 left, float v[8]) { widen8(halves8(p, wide, left), v); }
 
 __device__ __forceinline__ void load8(const float *p, bool wide, u32 left, float v[8]) {
     if (wide) {
@@ -93,56 +93,31 @@ __device__ __forceinline__ float dot8(const float a[8], const float b[8], float 
     return sum;
 }
 
-// Rows of one adapter read its matrices together. A window of rows is cut into teams: up to TEAM rows with the same adapter.
-constexpr u32 WINDOW = 64, TEAM = 8;
-constexpr u32 SHARE = 4;    // blocks per window: one for each SHARE of its rows (`SHARE` of ops/adapters.rs)
-constexpr u32 RANKS = 4;    // values of h per block of `adapt_down` (`RANKS` there)
-
-struct Window {
-    u32 places[WINDOW];
-    float scales[WINDOW];
-    u64 same[WINDOW]; // rows with the adapter of this row
-    u32 leaders[2];   // the first rows of teams
-};
+// Rows of one adapter read its matrices together: the host cuts the rows of a step into teams (`Teams` of ops/adapters.rs), and a block
+// takes every n-th team. Neither teams nor banks change while a step runs, so both are read before `grid_wait`.
+constexpr u32 TEAM = 8;
+constexpr u32 RANKS = 4; // values of h per block of `adapt_down` (`RANKS` there)
 
 struct Team {
-    const u8 *place;
+    u32 place; // NO_ADAPTER: rows without one
     u32 count;
-    u32 nth[TEAM]; // within the window
+    u32 rows[TEAM];
+    float scales[TEAM];
 };
 
-// Calls `work(team)` for each team that belongs to this block. The block's window is the first coordinate's.
-template <typename Work>
-__device__ __forceinline__ void for_teams(const AdapterArgs &a, Window &w, u32 first, u32 live, Work work) {
-    const u32 thread = threadIdx.x;
-    if (thread < WINDOW) {
-        w.places[thread] = NO_ADAPTER;
-        if (first + thread < live) place_of(a, first + thread, w.places[thread], w.scales[thread]);
-    }
+static_assert(sizeof(Team) == 4 * (2 + 2 * TEAM), "Team has other words than those that the host writes");
+
+struct Teams {
+    u32 count;
+    u32 pad;
+    Team teams[1];
+};
+
+// Copies a team into shared memory.
+__device__ __forceinline__ void read_team(const AdapterArgs &a, u32 nth, Team &team) {
     __syncthreads();
-    if (thread < WINDOW) {
-        u64 same = 0;
-#pragma unroll
-        for (u32 i = 0; i < WINDOW; i++) same |= (u64)(w.places[i] == w.places[thread]) << i;
-        w.same[thread] = same;
-        u32 before = __popcll(same & ((1ull << thread) - 1));
-        u32 leaders = __ballot_sync(~0u, w.places[thread] != NO_ADAPTER && before % TEAM == 0);
-        if (thread % 32 == 0) w.leaders[thread / 32] = leaders;
-    }
+    if (threadIdx.x < sizeof(Team) / 4) ((u32 *)&team)[threadIdx.x] = ((const u32 *)&a.teams->teams[nth])[threadIdx.x];
     __syncthreads();
-    const u32 blocks = min(WINDOW / SHARE, gridDim.x - blockIdx.x / (WINDOW / SHARE) * (WINDOW / SHARE));
-    u64 leaders = (u64)w.leaders[1] << 32 | w.leaders[0];
-    for (u32 nth = 0; leaders; nth++, leaders &= leaders - 1) {
-        if (nth % blocks != blockIdx.x % (WINDOW / SHARE)) continue;
-        const u32 leader = __ffsll(leaders) - 1;
-        Team team;
-        team.place = a.bank + w.places[leader] * a.place_bytes;
-        u64 rows = w.same[leader] >> leader << leader;
-        team.count = min((u32)__popcll(rows), TEAM);
-#pragma unroll
-        for (u32 i = 0; i < TEAM; i++, rows &= rows - 1) team.nth[i] = rows ? __ffsll(rows) - 1 : leader;
-        work(team);
-    }
 }
 
 // Adds up 32 values over the lanes of a warp. Lane i gets the sum of value i.
@@ -162,61 +137,68 @@ __device__ __forceinline__ float sum_each(float v[32]) {
     return v[0];
 }
 
-// h = scale * A x. Block (share of a window, every n-th tile of RANKS values of a part of h). The warps share k.
+// h = scale * A x. Block (every n-th team, every n-th tile of RANKS values of a part of h). The warps share k.
 extern "C" __global__ void __launch_bounds__(256, 2) adapt_down(const __grid_constant__ AdapterArgs a) {
-    __shared__ Window w;
+    __shared__ Team team;
     __shared__ float sums[8][32];
     grid_release();
-    grid_wait();
-    const u32 live = live_rows(a), first = blockIdx.x / (WINDOW / SHARE) * WINDOW;
-    if (first >= live) return;
-    const u32 tiles = (a.rank + RANKS - 1) / RANKS;
-    auto multiply = [&](const Team &team, u32 part, u32 low, float *h) {
-        const Set set = ((const Set *)team.place)[part];
-        const u32 ranks = min(set.rank - min(set.rank, low), RANKS);
-        const __half *m = (const __half *)(team.place + a.a_at) + ((u64)part * a.rank + low) * a.k;
-        float acc[RANKS * TEAM];
-#pragma unroll
-        for (u32 i = 0; i < RANKS * TEAM; i++) acc[i] = 0.0f;
-        for (u32 at = threadIdx.x * 8; ranks && at < a.k; at += 256 * 8) {
-            float v[RANKS][8];
-#pragma unroll
-            for (u32 i = 0; i < RANKS; i++) load8(m + (u64)min(i, ranks - 1) * a.k + at, a.wide, a.k - at, v[i]);
-#pragma unroll
-            for (u32 r = 0; r < TEAM; r++) {
-                if (r >= team.count) break;
-                float x[8];
-                load8(a.x + (u64)(first + team.nth[r]) * a.x_stride + at, a.wide, a.k - at, x);
-#pragma unroll
-                for (u32 i = 0; i < RANKS; i++) acc[i * TEAM + r] = dot8(v[i], x, acc[i * TEAM + r]);
-            }
-        }
-        sums[threadIdx.x / 32][threadIdx.x % 32] = sum_each(acc);
-        __syncthreads();
-        const u32 i = threadIdx.x / TEAM, r = threadIdx.x % TEAM;
-        if (i < RANKS && low + i < a.rank && r < team.count) {
-            float sum = 0.0f;
-#pragma unroll
-            for (u32 warp = 0; warp < 8; warp++) sum += sums[warp][threadIdx.x];
-            u32 nth = team.nth[0];
-#pragma unroll
-            for (u32 n = 1; n < TEAM; n++) nth = n == r ? team.nth[n] : nth;
-            h[(u64)(first + nth) * a.y_stride + i] = i < ranks ? sum * (w.scales[nth] * set.scale) : 0.0f;
-        }
-        __syncthreads();
-    };
-    for_teams(a, w, first, live, [&](const Team &team) {
+    const u32 count = a.teams->count, tiles = (a.rank + RANKS - 1) / RANKS;
+    bool waited = false;
+    for (u32 nth = blockIdx.x; nth < count; nth += gridDim.x) {
+        read_team(a, nth, team);
+        const u8 *place = a.bank + team.place * a.place_bytes;
         for (u32 tile = blockIdx.y; tile < a.parts * tiles; tile += gridDim.y) {
             const u32 part = tile / tiles, low = tile % tiles * RANKS;
-            multiply(team, part, low, a.y + part * a.rank + low);
+            const Set set = team.place == NO_ADAPTER ? Set{0, 0.0f} : ((const Set *)place)[part];
+            const u32 ranks = min(set.rank - min(set.rank, low), RANKS);
+            const __half *m = (const __half *)(place + a.a_at) + ((u64)part * a.rank + low) * a.k;
+            u32 at = threadIdx.x * 8;
+            uint4 v[RANKS];
+            auto fetch = [&]() {
+#pragma unroll
+                for (u32 i = 0; i < RANKS; i++) v[i] = halves8(m + (u64)min(i, ranks - 1) * a.k + at, a.wide, a.k - at);
+            };
+            if (ranks && at < a.k) fetch();
+            if (!waited) {
+                grid_wait();
+                waited = true;
+                if (a.step->ended) return;
+            }
+            float acc[RANKS * TEAM];
+#pragma unroll
+            for (u32 i = 0; i < RANKS * TEAM; i++) acc[i] = 0.0f;
+            while (ranks && at < a.k) {
+                float w[RANKS][8];
+#pragma unroll
+                for (u32 i = 0; i < RANKS; i++) widen8(v[i], w[i]);
+                const float *x = a.x + at;
+                const u32 left = a.k - at;
+                at += 256 * 8;
+                if (at < a.k) fetch();
+#pragma unroll
+                for (u32 r = 0; r < TEAM; r++) {
+                    if (r >= team.count) break;
+                    float values[8];
+                    load8(x + (u64)team.rows[r] * a.x_stride, a.wide, left, values);
+#pragma unroll
+                    for (u32 i = 0; i < RANKS; i++) acc[i * TEAM + r] = dot8(w[i], values, acc[i * TEAM + r]);
+                }
+            }
+            sums[threadIdx.x / 32][threadIdx.x % 32] = sum_each(acc);
+            __syncthreads();
+            const u32 i = threadIdx.x / TEAM, r = threadIdx.x % TEAM;
+            if (i < RANKS && low + i < a.rank && r < team.count) {
+                float sum = 0.0f;
+#pragma unroll
+                for (u32 warp = 0; warp < 8; warp++) sum += sums[warp][threadIdx.x];
+                float *h = a.y + (u64)team.rows[r] * a.y_stride + part * a.rank + low;
+                h[i] = i < ranks ? sum * (team.scales[r] * set.scale) : 0.0f;
+            }
+            __syncthreads();
         }
-    });
-    // Rows without an adapter.
-    if (blockIdx.x % (WINDOW / SHARE) != 0 || blockIdx.y != 0) return;
-    for (u32 row = 0; row < min(live - first, WINDOW); row++) {
-        if (w.places[row] != NO_ADAPTER) continue;
-        for (u32 i = threadIdx.x; i < a.parts * a.rank; i += 256) a.y[(u64)(first + row) * a.y_stride + i] = 0.0f;
     }
+    // Whoever waits for this grid also waits for those before it.
+    if (!waited) grid_wait();
 }
 
 // h = scale * A[token]. Block (row).
@@ -239,40 +221,49 @@ extern "C" __global__ void __launch_bounds__(256) adapt_lookup(const __grid_cons
     }
 }
 
-// y += B h. Block (share of a window, every n-th 256 outputs): a thread for each output.
+// y += B h. Block (every n-th team, every n-th 256 outputs): a thread for each output.
 extern "C" __global__ void __launch_bounds__(256, 4) adapt_up(const __grid_constant__ AdapterArgs a) {
-    __shared__ Window w;
+    __shared__ Team team;
     grid_release();
-    grid_wait();
-    const u32 live = live_rows(a), first = blockIdx.x / (WINDOW / SHARE) * WINDOW;
-    if (first >= live) return;
-    auto add = [&](const Team &team, u32 j) {
-        const u32 part = a.part_of ? (u32)a.part_of[j] : 0, rank = ((const Set *)team.place)[part].rank;
-        const __half *m = (const __half *)(team.place + a.b_at) + (u64)j * a.rank;
-        const float *h = a.x + (u64)first * a.x_stride + part * a.rank;
-        float sum[TEAM];
-#pragma unroll
-        for (u32 r = 0; r < TEAM; r++) sum[r] = 0.0f;
-        for (u32 i = 0; i < rank; i += 8) {
+    const u32 count = a.teams->count;
+    bool waited = false;
+    for (u32 nth = blockIdx.x; nth < count; nth += gridDim.x) {
+        read_team(a, nth, team);
+        if (team.place == NO_ADAPTER) continue;
+        const u8 *place = a.bank + team.place * a.place_bytes;
+        for (u32 j = blockIdx.y * 256 + threadIdx.x; j < a.n; j += gridDim.y * 256) {
+            const u32 part = a.part_of ? (u32)a.part_of[j] : 0, rank = ((const Set *)place)[part].rank;
+            const __half *m = (const __half *)(place + a.b_at) + (u64)j * a.rank;
             // `wide`: beyond the adapter's rank both are 0.
-            float v[8];
-            load8(m + i, a.wide, rank - i, v);
+            uint4 v = rank ? halves8(m, a.wide, rank) : uint4();
+            if (!waited) {
+                grid_wait();
+                waited = true;
+                if (a.step->ended) return;
+            }
+            float sum[TEAM];
+#pragma unroll
+            for (u32 r = 0; r < TEAM; r++) sum[r] = 0.0f;
+            for (u32 i = 0; i < rank; i += 8) {
+                float w[8];
+                widen8(v, w);
+                if (i + 8 < rank) v = halves8(m + i + 8, a.wide, rank - i - 8);
+                const float *h = a.x + part * a.rank + i;
+#pragma unroll
+                for (u32 r = 0; r < TEAM; r++) {
+                    if (r >= team.count) break;
+                    float x[8];
+                    load8(h + (u64)team.rows[r] * a.x_stride, a.wide, rank - i, x);
+                    sum[r] = dot8(w, x, sum[r]);
+                }
+            }
 #pragma unroll
             for (u32 r = 0; r < TEAM; r++) {
-                if (r >= team.count) break;
-                float x[8];
-                load8(h + (u64)team.nth[r] * a.x_stride + i, a.wide, rank - i, x);
-                sum[r] = dot8(v, x, sum[r]);
+                if (rank && r < team.count) a.y[(u64)team.rows[r] * a.y_stride + j] += sum[r];
             }
         }
-#pragma unroll
-        for (u32 r = 0; r < TEAM; r++) {
-            if (rank && r < team.count) a.y[(u64)(first + team.nth[r]) * a.y_stride + j] += sum[r];
-        }
-    };
-    for_teams(a, w, first, live, [&](const Team &team) {
-        for (u32 j = blockIdx.y * 256 + threadIdx.x; j < a.n; j += gridDim.y * 256) add(team, j);
-    });
+    }
+    if (!waited) grid_wait();
 }
 
 // A row's expert. With NaN among its logits a row may hold any number.

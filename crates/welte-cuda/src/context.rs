@@ -30,6 +30,7 @@ use crate::graph::Graph;
 use crate::launch::{bytes_of, bytes_of_all};
 use crate::loaded::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
+use crate::ops::adapters::TeamLists;
 use crate::ops::encode::TileLists;
 use crate::ops::sample::{Guess, SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
@@ -72,6 +73,8 @@ pub struct CudaContext {
     step_state: DeviceBlock,
     /// Tiles of an encoder's texts.
     text_tiles: DeviceBlock,
+    /// Teams of rows with adapters.
+    teams: DeviceBlock,
     samplers: DeviceBlock,
     /// Its place among the ranks.
     seated: Option<Seated>,
@@ -94,10 +97,12 @@ pub struct CudaContext {
     outputs: HostBlock,
     /// The step state to upload.
     step_image: Vec<u8>,
-    /// The tokens, and the tiles of texts, to upload.
+    /// The tokens, the tiles of texts, and the teams of rows with adapters, to upload.
     tokens: Vec<u32>,
     tiles: Vec<u32>,
     tile_lists: TileLists,
+    team_words: Vec<u32>,
+    team_lists: TeamLists,
     /// The rows of a chain of several slots, and what they are to sample for.
     running: Vec<ChainStart>,
     chained: Vec<Row>,
@@ -193,12 +198,13 @@ impl CudaContext {
             counters,
             step_state,
             text_tiles,
+            teams,
             page_tables,
             samplers,
             exchange,
             recording,
             rows,
-        ] = <[DeviceBlock; 9]>::try_from(extra)
+        ] = <[DeviceBlock; 10]>::try_from(extra)
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);
         let pinned = |bytes: usize, what: &str| HostBlock::new(&gpu, bytes, what);
@@ -241,6 +247,7 @@ impl CudaContext {
             order: step_state.start() + sizes.order,
             outputs: step_state.start(),
             text_tiles: TileLists::of(program).at(text_tiles.start()),
+            teams: TeamLists::of(program).at(teams.start()),
             page_tables: tables.collect(),
             scratch: scratch.start(),
             counters: counters.start(),
@@ -283,6 +290,7 @@ impl CudaContext {
             buffers,
             step_state,
             text_tiles,
+            teams,
             samplers,
             _others: [scratch, counters, page_tables, exchange],
             seated,
@@ -300,6 +308,8 @@ impl CudaContext {
             tokens: Vec::with_capacity(most_rows),
             tiles: Vec::with_capacity(TileLists::of(program).words()),
             tile_lists: TileLists::of(program),
+            team_words: Vec::with_capacity(TeamLists::of(program).words()),
+            team_lists: TeamLists::of(program),
             running: Vec::with_capacity(decode_rows),
             chained: Vec::with_capacity(decode_rows),
             picked: Vec::with_capacity(decode_rows),
@@ -543,6 +553,13 @@ impl CudaContext {
                 let tiles = bytes_of_all(&self.tiles);
                 self.gpu.upload(self.text_tiles.start(), tiles)?;
             }
+        }
+        if self.loaded.program.passes[pass].adapted {
+            let adapters = self.checks.adapters();
+            let words = &mut self.team_words;
+            self.team_lists.cut((rows, outputs), adapters, words);
+            // SAFETY: the block has room for a team for each of the most rows and output rows.
+            unsafe { self.gpu.upload(self.teams.start(), bytes_of_all(words))? };
         }
         Ok(())
     }

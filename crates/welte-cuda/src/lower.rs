@@ -28,6 +28,8 @@ pub(crate) struct Places {
     pub(crate) outputs: u64,
     /// The `TextTiles` of an encoder's step: of whole texts, and of windows.
     pub(crate) text_tiles: [u64; 2],
+    /// The `Teams` of an adapted step: of its rows, and of its output rows.
+    pub(crate) teams: [u64; 2],
     /// The page table of each cache: page of `[slot][entry]`, as u32.
     pub(crate) page_tables: Vec<u64>,
     /// Scratch memory, used by one command at a time.

@@ -1,6 +1,7 @@
 //! Sizes of the device's allocations besides weights and the program's buffers.
 
 use crate::arithmetic::Arithmetic;
+use crate::ops::adapters::TeamLists;
 use crate::ops::encode::TileLists;
 use crate::ops::exchange::Inbox;
 use crate::ops::need::MemoryNeed;
@@ -33,6 +34,8 @@ pub(crate) struct Sizes {
     pub(crate) step_rows: u64,
     /// Tiles of an encoder's texts (`ops::encode`).
     text_tiles: u64,
+    /// Teams of rows with adapters (`ops::adapters`).
+    teams: u64,
     page_tables: u64,
     samplers: u64,
     /// Of a rank: its inbox and what belongs to it.
@@ -85,6 +88,7 @@ impl Sizes {
             states,
             step_rows,
             text_tiles: 4 * TileLists::of(program).words() as u64,
+            teams: 4 * TeamLists::of(program).words() as u64,
             page_tables: 4 * entries * u64::from(program.slots),
             samplers: ops::sample::region_bytes(program) * u64::from(program.slots),
             inbox,
@@ -101,13 +105,14 @@ impl Sizes {
     }
 
     /// Name, class and bytes of each block.
-    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 9] {
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 10] {
         let [one, several] = self.persistent;
         [
             ("scratch of one command", Class::ScratchPrompt, self.scratch),
             ("counters", Class::Tables, self.counters),
             ("step state", Class::Tables, self.step),
             ("tiles of texts", Class::Tables, self.text_tiles),
+            ("teams of adapters", Class::Tables, self.teams),
             ("page tables", Class::Tables, self.page_tables),
             ("sampling state", Class::Tables, self.samplers),
             (

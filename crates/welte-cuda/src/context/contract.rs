@@ -13,7 +13,7 @@ use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Choice, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery,
     Logprobs, MaskBoard, Profile, Replay, ReplayTools, Replaying, Shelf, SlotAdapter, SlotState,
-    Stage, Step, StepOptions, StepPlan, chain_by_steps, check_draft, draft_by_steps,
+    Stage, Step, StepOptions, StepPlan, check_draft, draft_by_steps,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program};
 
@@ -292,12 +292,9 @@ impl Context for CudaContext {
         let most = self.chain_slots();
         let pass = self.checks.chain(&self.loaded.program, starts, most)?;
         self.chain_pass = pass;
-        if pass != DECODE {
-            return chain_by_steps(self, starts, control, emit);
-        }
         let made = self.chain_of_slots(starts, control, emit);
         // The outputs belonged to the chain.
-        self.last = (DECODE, 0);
+        self.last = (pass, 0);
         made
     }
 

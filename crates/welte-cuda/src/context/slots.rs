@@ -31,7 +31,7 @@ impl CudaContext {
         self.done(result)
     }
 
-    /// Slots leave the chain one after the other. The last one goes on alone.
+    /// Slots leave the chain one after the other. The last one goes on alone; with an adapter, as a chain of one.
     fn run_slots(
         &mut self,
         running: &mut Vec<ChainStart>,
@@ -43,7 +43,9 @@ impl CudaContext {
             running.retain(|one| one.steps > 0);
             match running[..] {
                 [] => return Ok(()),
-                [start] => return self.decode(&start, control, emit).map(|_| ()),
+                [start] if self.chain_pass == DECODE => {
+                    return self.decode(&start, control, emit).map(|_| ());
+                }
                 _ if control.is_stopped() => return Ok(()),
                 _ => {}
             }
@@ -71,7 +73,7 @@ impl CudaContext {
             self.upload_sampler(row.slot)?;
         }
         self.cancel_word.set_flag(0);
-        self.upload_step(DECODE, rows, &[], steps)?;
+        self.upload_step(self.chain_pass, rows, &[], steps)?;
         self.clear_rows_fault()?;
         let first = self.serial.wrapping_add(1);
         // A state cannot go back, so every step that is enqueued must count.
@@ -127,14 +129,15 @@ impl CudaContext {
 
     /// Enqueues a step of these rows, and the choice of their tokens. The device has advanced the rows since they were uploaded.
     fn launch_slots(&mut self, rows: &[Row]) -> Result<(), Error> {
-        if self.launch_rows(DECODE, rows)? {
+        let pass = self.chain_pass;
+        if self.launch_rows(pass, rows)? {
             if self.stores_for_blocks() {
                 self.launch_tap(rows.len())?;
             }
-            let logits = self.passes[DECODE].result;
+            let logits = self.passes[pass].result;
             self.launch_sample(0, rows.len() as u32, logits, self.rows_fault(), Guess::No)?;
         } else {
-            self.replay(DECODE, 0..usize::MAX, true, rows, rows.len())?;
+            self.replay(pass, 0..usize::MAX, true, rows, rows.len())?;
         }
         self.launch_chain_logprobs(rows)
     }

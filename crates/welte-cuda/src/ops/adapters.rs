@@ -4,14 +4,18 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::mirror::{Layout, mirrored};
-use welte_table::{Bank, BufferRef, Command, Op, params};
+use welte_device::SlotAdapter;
+use welte_table::{Bank, BufferRef, Command, Op, Program, Row, params};
 
 /// Threads per block.
 const THREADS: u32 = 256;
-/// Values of h per block of `adapt_down`, and rows for which there is a block (`RANKS` and `SHARE` of `adapters.cu`).
+/// Values of h per block of `adapt_down` (`RANKS` of `adapters.cu`).
 const RANKS: u32 = 4;
+/// A step has a block for so many rows. It takes the teams in turn.
 const SHARE: u32 = 4;
-/// From this number of rows on a block has several tiles: finding its rows costs more than one.
+/// Rows of a team (`TEAM` there).
+const TEAM: usize = 8;
+/// From this number of rows on a block has several tiles.
 const MANY_ROWS: u32 = 512;
 /// Tiles of `adapt_down` and stretches of `adapt_up` that a block has then.
 const TILES: u32 = 4;
@@ -26,6 +30,7 @@ mirrored! {
         rows: u64,
         outputs: u64,
         slots: u64,
+        teams: u64,
         bank: u64,
         x: u64,
         y: u64,
@@ -55,6 +60,82 @@ mirrored! {
 /// The structs that the kernels check.
 pub(crate) const MIRRORS: &[Layout] = &[AdapterArgs::LAYOUT];
 
+/// Words of a `Team` of `adapters.cu`: a place (`NO_PLACE`: none), the number of rows, the rows, their scales.
+const TEAM_WORDS: usize = 2 + 2 * TEAM;
+const NO_PLACE: u32 = u32::MAX;
+
+/// The teams of a step's rows, then those of its output rows (`Teams` of `adapters.cu`). Programs without adapters have none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TeamLists {
+    /// Words of the first list and of both.
+    rows: usize,
+    all: usize,
+}
+
+impl TeamLists {
+    pub(crate) fn of(program: &Program) -> TeamLists {
+        let adapted = || program.passes.iter().filter(|pass| pass.adapted);
+        // Each row may be a team of its own.
+        let words = |most: Option<u32>| most.map_or(0, |most| 2 + TEAM_WORDS * most as usize);
+        let rows = words(adapted().map(|pass| pass.rows).max());
+        let outputs = words(adapted().map(|pass| pass.outputs).max());
+        TeamLists {
+            rows,
+            all: rows + outputs,
+        }
+    }
+
+    /// Words of both lists.
+    pub(crate) fn words(self) -> usize {
+        self.all
+    }
+
+    /// The addresses of both lists in a block.
+    pub(crate) fn at(self, start: u64) -> [u64; 2] {
+        [start, start + 4 * self.rows as u64]
+    }
+
+    /// Cuts the rows of a step, and its output rows by their numbers, into teams: the words of both lists.
+    pub(crate) fn cut(
+        self,
+        (rows, outputs): (&[Row], &[u32]),
+        adapters: &[Option<SlotAdapter>],
+        words: &mut Vec<u32>,
+    ) {
+        let of = |row: &Row| adapters.get(row.slot as usize).copied().flatten();
+        words.clear();
+        cut_teams(rows.iter().map(of), words);
+        words.resize(self.rows, 0);
+        let chosen = outputs.iter().filter_map(|nth| rows.get(*nth as usize));
+        cut_teams(chosen.map(of), words);
+    }
+}
+
+/// Appends the words of `Teams`. A row joins the last team with its adapter, unless that is full.
+fn cut_teams(adapters: impl Iterator<Item = Option<SlotAdapter>>, words: &mut Vec<u32>) {
+    let head = words.len();
+    words.extend([0, 0]);
+    for (row, adapter) in (0..).zip(adapters) {
+        let (place, scale) = adapter.map_or((NO_PLACE, 0.0), |a| (a.place, a.scale));
+        let teams = words[head + 2..].chunks_exact_mut(TEAM_WORDS);
+        let team = teams.rev().find(|team| team[0] == place);
+        let team = match team.filter(|team| team[1] < TEAM as u32) {
+            Some(team) => team,
+            None => {
+                let at = words.len();
+                words.resize(at + TEAM_WORDS, 0);
+                words[head] += 1;
+                words[at] = place;
+                &mut words[at..]
+            }
+        };
+        let nth = team[1] as usize;
+        team[1] += 1;
+        team[2 + nth] = row;
+        team[2 + TEAM + nth] = f32::to_bits(scale);
+    }
+}
+
 /// The kernel of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let missing = || Error::Program("a command lacks its bank".to_string());
@@ -68,15 +149,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         choice = cx.buffer(second);
         (second, third) = (third, fourth);
     }
+    let of_outputs = cx.step != cx.places.step;
     let common = AdapterArgs {
         step: cx.step,
         rows: cx.places.step,
-        outputs: if cx.step == cx.places.step {
-            0
-        } else {
-            cx.places.outputs
-        },
+        outputs: if of_outputs { cx.places.outputs } else { 0 },
         slots: cx.buffer(whole(adapters.slots)),
+        teams: cx.places.teams[usize::from(of_outputs)],
         bank: cx.buffer(second),
         x: cx.buffer(first),
         y: cx.buffer(third),
@@ -193,4 +272,58 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         unit: unit(),
         hot: true,
     }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME: [Option<SlotAdapter>; 3] = [
+        Some(SlotAdapter {
+            place: 5,
+            scale: 0.5,
+        }),
+        None,
+        Some(SlotAdapter {
+            place: 2,
+            scale: 2.0,
+        }),
+    ];
+
+    /// Place, rows and scales of each team.
+    fn teams(words: &[u32]) -> Vec<(u32, Vec<u32>, Vec<f32>)> {
+        let team = |words: &[u32]| {
+            let count = words[1] as usize;
+            let scales = words[2 + TEAM..][..count]
+                .iter()
+                .map(|w| f32::from_bits(*w));
+            (words[0], words[2..][..count].to_vec(), scales.collect())
+        };
+        let (head, words) = words.split_at(2);
+        let words = words.chunks_exact(TEAM_WORDS);
+        words.take(head[0] as usize).map(team).collect()
+    }
+
+    #[test]
+    fn rows_with_the_same_adapter_are_teams_of_at_most_eight() {
+        let slots = [0, 2, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 2];
+        let rows: Vec<Row> = slots.iter().map(|slot| Row::new(1, 0, *slot)).collect();
+        let lists = TeamLists {
+            rows: 2 + TEAM_WORDS * rows.len(),
+            all: 4 + TEAM_WORDS * (rows.len() + 2),
+        };
+        let mut words = Vec::new();
+        lists.cut((&rows, &[12, 3]), &SOME, &mut words);
+        let expected = vec![
+            (5, vec![0, 2, 5, 6, 7, 8, 9, 10], vec![0.5; 8]),
+            (2, vec![1, 4, 12], vec![2.0; 3]),
+            (NO_PLACE, vec![3], vec![0.0]),
+            (5, vec![11], vec![0.5]),
+        ];
+        assert_eq!(teams(&words), expected);
+        let outputs = (lists.at(0)[1] / 4) as usize;
+        let expected = vec![(2, vec![0], vec![2.0]), (NO_PLACE, vec![1], vec![0.0])];
+        assert_eq!(teams(&words[outputs..]), expected);
+        assert!(words.len() <= lists.words());
+    }
 }
