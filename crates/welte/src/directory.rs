@@ -3,7 +3,7 @@
 use crate::licence::readme_of_licence;
 use crate::text::TextSide;
 use crate::{Error, open};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 use std::path::Path;
 use welte_formats::checkpoint::{Metadata, Value};
 use welte_formats::quantize::{Quantisation, write_weights};
@@ -37,7 +37,11 @@ pub fn write_directory(
             extra.insert(key.into(), Value::U64(id.into()));
         }
     }
-    let readme = readme_of_licence(checkpoint.metadata());
+    let metadata = checkpoint.metadata();
+    // Without this key transformers takes the padding of the published model.
+    let padding = metadata.get("tokenizer.ggml.padding_token_id");
+    let padding = padding.map(crate::card::as_json);
+    let readme = readme_of_licence(metadata);
     let directory = welte_models::as_directory(checkpoint, &extra)?;
     let fail = |path: &Path, problem: String| Error::File {
         path: path.display().to_string(),
@@ -77,7 +81,9 @@ pub fn write_directory(
         std::fs::write(&path, text).map_err(|e| fail(&path, e.to_string()))?;
     }
     // A folder with a configuration is a model, so it comes last.
-    write("config.json", &nested(checkpoint_keys(&directory)))
+    let mut config = nested(checkpoint_keys(&directory));
+    config["pad_token_id"] = padding.into();
+    write("config.json", &config)
 }
 
 /// The keys of the configuration.
@@ -91,17 +97,12 @@ fn checkpoint_keys(
 
 /// Keys with dots as objects.
 fn nested<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Json {
-    let mut all = Map::new();
+    let mut all = json!({});
     for (key, value) in keys {
-        match key.split_once('.') {
-            None => {
-                all.insert(key.to_string(), crate::card::as_json(value));
-            }
-            Some((section, key)) => {
-                let section = all.entry(section).or_insert_with(|| json!({}));
-                section[key] = crate::card::as_json(value);
-            }
-        }
+        let place = key
+            .split('.')
+            .fold(&mut all, |place, part| &mut place[part]);
+        *place = crate::card::as_json(value);
     }
-    all.into()
+    all
 }

@@ -12,6 +12,7 @@ mod stages;
 use crate::devices::{KINDS, open_device};
 use crate::engine::{Encoder, Turns};
 use crate::model::plan_program;
+use crate::text::TextSide;
 use crate::{DeviceChoice, Error};
 pub(crate) use budget::Budget;
 use places::Places;
@@ -21,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, Plan, Role, Step};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata};
-use welte_models::VisionSpec;
+use welte_models::{VisionFamily, VisionSpec};
 use welte_table::{Input, Row};
 use welte_text::Clip;
 pub use welte_vision::Piece;
@@ -500,14 +501,18 @@ fn plans(
 pub fn as_mmproj(
     checkpoint: Box<dyn Checkpoint>,
 ) -> Result<(Box<dyn Checkpoint>, Option<String>), Error> {
-    let mut keys = Metadata::new();
+    let (mut keys, mut line_end) = (Metadata::new(), None);
     if checkpoint.dialect() == Dialect::HuggingFace
         && let Some(spec) = welte_models::vision_spec(&*checkpoint)?
     {
         let path = Path::new(checkpoint.origin());
         keys = processor::gguf_keys(&spec, &*checkpoint, path)?;
+        if matches!(spec.family, VisionFamily::Pixtral | VisionFamily::Mistral3) {
+            let side = TextSide::of(&*checkpoint)?;
+            line_end = side.tokenizer.and_then(|t| t.id_of("[IMG_BREAK]"));
+        }
     }
-    let (file, left_out) = welte_models::as_mmproj(checkpoint, keys)?;
+    let (file, left_out) = welte_models::as_mmproj(checkpoint, keys, line_end)?;
     Ok((Box::new(file), left_out))
 }
 

@@ -9,7 +9,7 @@ use crate::names::{self, Names, bias, weight};
 use crate::read::{read, read_keys};
 use crate::rope::{self, long_factors};
 use crate::spec::{Act, Scaling};
-use crate::{Error, LayerKind, LayerRope, ModelSpec, NormKind};
+use crate::{Error, LayerKind, LayerRope, ModelSpec, NormKind, QkNorm};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
 use welte_formats::quant;
 
@@ -17,60 +17,109 @@ use welte_formats::quant;
 struct Class {
     /// Its name in a [`ModelSpec`].
     architecture: &'static str,
-    /// `model_type` and the class in transformers. The first that has the same spec counts.
-    names: &'static [(&'static str, &'static str)],
+    /// The first that fits and has the same spec counts.
+    forms: &'static [Form],
     /// What its configuration calls the epsilon of norms.
     eps: &'static str,
 }
 
-const fn class(
-    architecture: &'static str,
-    names: &'static [(&'static str, &'static str)],
-) -> Class {
+/// `model_type`, the class in transformers, and the models that this class computes: it may ignore keys that Welte reads.
+type Form = (&'static str, &'static str, fn(&ModelSpec) -> bool);
+
+const fn class(architecture: &'static str, forms: &'static [Form]) -> Class {
     Class {
         architecture,
-        names,
+        forms,
         eps: "rms_norm_eps",
     }
+}
+
+fn any(_: &ModelSpec) -> bool {
+    true
+}
+
+fn dense(spec: &ModelSpec) -> bool {
+    spec.experts.is_none()
+}
+
+fn mixed(spec: &ModelSpec) -> bool {
+    spec.experts.is_some()
+}
+
+fn without_windows(spec: &ModelSpec) -> bool {
+    spec.windows.iter().all(|window| *window == 0)
+}
+
+/// Those of Command-R+ are matrices, which files store as vectors.
+fn without_head_norms(spec: &ModelSpec) -> bool {
+    spec.qk_norm == QkNorm::None
 }
 
 const CLASSES: &[Class] = &[
     class(
         "llama",
         &[
-            ("llama", "LlamaForCausalLM"),
-            ("mistral", "MistralForCausalLM"),
+            ("llama", "LlamaForCausalLM", dense),
+            ("mistral", "MistralForCausalLM", dense),
+            ("mixtral", "MixtralForCausalLM", mixed),
         ],
     ),
-    class("qwen2", &[("qwen2", "Qwen2ForCausalLM")]),
-    class("qwen3", &[("qwen3", "Qwen3ForCausalLM")]),
-    class("qwen3moe", &[("qwen3_moe", "Qwen3MoeForCausalLM")]),
-    class("gemma", &[("gemma", "GemmaForCausalLM")]),
-    class("gemma2", &[("gemma2", "Gemma2ForCausalLM")]),
-    class("gemma3", &[("gemma3_text", "Gemma3ForCausalLM")]),
-    class("phi3", &[("phi3", "Phi3ForCausalLM")]),
+    class("qwen2", &[("qwen2", "Qwen2ForCausalLM", any)]),
+    class("qwen3", &[("qwen3", "Qwen3ForCausalLM", any)]),
+    class("qwen3moe", &[("qwen3_moe", "Qwen3MoeForCausalLM", any)]),
+    class("gemma", &[("gemma", "GemmaForCausalLM", any)]),
+    class("gemma2", &[("gemma2", "Gemma2ForCausalLM", any)]),
+    class("gemma3", &[("gemma3_text", "Gemma3ForCausalLM", any)]),
+    class("phi2", &[("phi", "PhiForCausalLM", any)]),
+    class("phi3", &[("phi3", "Phi3ForCausalLM", any)]),
+    class("olmo", &[("olmo", "OlmoForCausalLM", any)]),
     class(
         "olmo2",
-        &[("olmo2", "Olmo2ForCausalLM"), ("olmo3", "Olmo3ForCausalLM")],
+        &[
+            ("olmo2", "Olmo2ForCausalLM", without_windows),
+            ("olmo3", "Olmo3ForCausalLM", any),
+        ],
     ),
-    class("smollm3", &[("smollm3", "SmolLM3ForCausalLM")]),
+    class("olmoe", &[("olmoe", "OlmoeForCausalLM", any)]),
+    class("smollm3", &[("smollm3", "SmolLM3ForCausalLM", any)]),
     Class {
         eps: "norm_epsilon",
-        ..class("starcoder2", &[("starcoder2", "Starcoder2ForCausalLM")])
+        ..class(
+            "starcoder2",
+            &[("starcoder2", "Starcoder2ForCausalLM", any)],
+        )
     },
-    class("exaone4", &[("exaone4", "Exaone4ForCausalLM")]),
-    class("seed_oss", &[("seed_oss", "SeedOssForCausalLM")]),
-    class("granite", &[("granite", "GraniteForCausalLM")]),
-    class("glm4", &[("glm4", "Glm4ForCausalLM")]),
+    class("exaone4", &[("exaone4", "Exaone4ForCausalLM", any)]),
+    class("seed_oss", &[("seed_oss", "SeedOssForCausalLM", any)]),
+    class("granite", &[("granite", "GraniteForCausalLM", any)]),
+    class("glm4", &[("glm4", "Glm4ForCausalLM", any)]),
+    class("dots1", &[("dots1", "Dots1ForCausalLM", any)]),
     Class {
         eps: "layer_norm_eps",
-        ..class("cohere2", &[("cohere2", "Cohere2ForCausalLM")])
+        ..class("cohere2", &[("cohere2", "Cohere2ForCausalLM", any)])
     },
-    class("ernie4_5", &[("ernie4_5", "Ernie4_5ForCausalLM")]),
+    Class {
+        eps: "layer_norm_eps",
+        ..class(
+            "command-r",
+            &[("cohere", "CohereForCausalLM", without_head_norms)],
+        )
+    },
+    class("ernie4_5", &[("ernie4_5", "Ernie4_5ForCausalLM", any)]),
     class(
         "hunyuan-dense",
-        &[("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM")],
+        &[("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", any)],
     ),
+    class(
+        "hunyuan-moe",
+        &[("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", any)],
+    ),
+    class("arcee", &[("arcee", "ArceeForCausalLM", any)]),
+    Class {
+        eps: "norm_eps",
+        ..class("nemotron", &[("nemotron", "NemotronForCausalLM", any)])
+    },
+    class("minimax-m2", &[("minimax_m2", "MiniMaxM2ForCausalLM", any)]),
 ];
 
 /// Reads a GGUF file as a Hugging Face directory. `extra` has more of the configuration.
@@ -92,8 +141,10 @@ pub fn as_directory(from: Box<dyn Checkpoint>, extra: &Metadata) -> Result<Trans
     let noted = noted(&keys, &said);
     let mut first = None;
     let mut from = Some(from);
-    for (model_type, name) in class.names {
+    for (model_type, name, _) in class.forms.iter().filter(|form| (form.2)(&spec)) {
         let Some(own) = from.take() else { break };
+        let named = |a: &&Architecture| a.hugging_face.contains(model_type);
+        let form = Architecture::all().find(named).unwrap_or(arch);
         let mut metadata = noted.clone();
         write_spec(&mut metadata, &*own, &spec, class)?;
         let text = |text: &str| Value::String(text.into());
@@ -101,12 +152,13 @@ pub fn as_directory(from: Box<dyn Checkpoint>, extra: &Metadata) -> Result<Trans
         metadata.insert("general.architecture".into(), text(model_type));
         metadata.insert("architectures".into(), Value::Array(vec![text(name)]));
         metadata.extend(extra.clone());
-        let tensors = tensors(&*own, arch, &spec)?;
+        let names = [&form.hugging_face_names, &arch.gguf_names];
+        let tensors = tensors(&*own, names, &spec)?;
         let mut directory = Translated::new(own, Dialect::HuggingFace, metadata, tensors);
-        let read_back = read(&directory, arch, model_type)?;
+        let read_back = read(&directory, form, model_type)?;
         match same(&directory, &spec, &read_back) {
             Ok(()) => {
-                directory.restore(&arch.hugging_face_names, &spec, &read_back);
+                directory.restore(&form.hugging_face_names, &spec, &read_back);
                 return Ok(directory);
             }
             Err(error) => {
@@ -169,16 +221,18 @@ fn write_spec(
     let act = match spec.act {
         Act::GeluTanh => "gelu_pytorch_tanh",
         Act::Gelu => "gelu",
+        Act::Relu2 => "relu2",
         _ => "silu",
     };
     set("hidden_act", text(act));
     if class.architecture.starts_with("gemma") {
         set("hidden_activation", text(act));
-        let scalar = 1.0 / f64::from(spec.attention_scale).powi(2);
-        set(
-            "query_pre_attn_scalar",
-            Value::F64((scalar * 1e3).round() / 1e3),
-        );
+        let scalar = (1e3 / f64::from(spec.attention_scale).powi(2)).round() / 1e3;
+        let scalar = match scalar.fract() {
+            0.0 => Value::U64(scalar as u64),
+            _ => Value::F64(scalar),
+        };
+        set("query_pre_attn_scalar", scalar);
         let cap = |cap: f32| if cap > 0.0 { Some(float(cap)) } else { None };
         for (key, value) in [
             ("attn_logit_softcapping", cap(spec.attention_softcap)),
@@ -203,7 +257,7 @@ fn write_spec(
             set("residual_multiplier", float(spec.residual_scale));
             set("logits_scaling", float(1.0 / spec.logit_scale));
         }
-        "cohere2" => {
+        "cohere2" | "command-r" => {
             set("logit_scale", float(spec.logit_scale));
         }
         "smollm3" => {
@@ -215,6 +269,7 @@ fn write_spec(
     }
     if let Some(experts) = &spec.experts {
         set("num_experts", number(experts.count));
+        set("num_local_experts", number(experts.count));
         set("num_experts_per_tok", number(experts.used));
         set("moe_intermediate_size", number(experts.ffn));
         set("norm_topk_prob", Value::Bool(experts.renormalise));
@@ -227,21 +282,37 @@ fn write_spec(
     if window > 0 {
         set("sliding_window", number(window));
         set("use_sliding_window", Value::Bool(true));
-        if spec.windows.iter().any(|own| *own != window) {
-            let kinds = spec.windows.iter().map(|own| {
-                let kind = if *own > 0 {
-                    "sliding_attention"
-                } else {
-                    "full_attention"
-                };
-                text(kind)
-            });
-            set("layer_types", Value::Array(kinds.collect()));
-        }
+        let kinds = spec.windows.iter().map(|own| match own {
+            0 => text("full_attention"),
+            _ => text("sliding_attention"),
+        });
+        set("layer_types", Value::Array(kinds.collect()));
     } else {
         metadata.remove("sliding_window");
     }
-    write_rope(metadata, from, spec)
+    write_rope(metadata, from, spec)?;
+    if class.architecture == "olmo2" && spec.local_rope.is_some() {
+        rope_of_kinds(metadata);
+    }
+    Ok(())
+}
+
+/// Says the scaling as that of full layers only.
+fn rope_of_kinds(metadata: &mut Metadata) {
+    const FLAT: &str = "rope_scaling.";
+    let kind = |kind: &str, key: &str| format!("rope_parameters.{kind}.{key}");
+    let flat = metadata.keys().filter(|key| key.starts_with(FLAT));
+    for key in flat.cloned().collect::<Vec<_>>() {
+        if let Some(value) = metadata.remove(&key) {
+            metadata.insert(kind("full_attention", &key[FLAT.len()..]), value);
+        }
+    }
+    let plain = Value::String("default".into());
+    metadata.insert(kind("sliding_attention", "rope_type"), plain);
+    if let Some(theta) = metadata.remove("rope_theta") {
+        metadata.insert(kind("sliding_attention", "rope_theta"), theta.clone());
+        metadata.insert(kind("full_attention", "rope_theta"), theta);
+    }
 }
 
 fn write_rope(
@@ -373,8 +444,11 @@ fn llama3(from: &dyn Checkpoint, spec: &ModelSpec) -> Result<Scaling, Error> {
 }
 
 /// The tensors of the directory and their sources.
-fn tensors(from: &dyn Checkpoint, arch: &Architecture, spec: &ModelSpec) -> Result<Tensors, Error> {
-    let (hf, gguf) = (&arch.hugging_face_names, &arch.gguf_names);
+fn tensors(
+    from: &dyn Checkpoint,
+    [hf, gguf]: [&Names; 2],
+    spec: &ModelSpec,
+) -> Result<Tensors, Error> {
     let mut all = Tensors::default();
     let pair = |all: &mut Tensors, hf: &str, gguf: &str, layer: u32| {
         all.copy(from, &weight(gguf, layer), &weight(hf, layer));
@@ -391,6 +465,9 @@ fn tensors(from: &dyn Checkpoint, arch: &Architecture, spec: &ModelSpec) -> Resu
             }
         }
         experts(&mut all, from, hf, gguf, spec, layer);
+        let nth = |name: &str| name.replace("{}", &layer.to_string());
+        let [own, written] = [gguf, hf].map(|names| nth(names.choice_bias));
+        all.copy(from, &own, &written);
     }
     pair(&mut all, hf.final_norm, gguf.final_norm, 0);
     if !spec.tied {
@@ -484,6 +561,7 @@ impl Translated {
 /// An error if the directory reads as another model. What the dialects store differently may differ.
 fn same(directory: &Translated, spec: &ModelSpec, read_back: &ModelSpec) -> Result<(), Error> {
     let mut expected = ModelSpec {
+        architecture: read_back.architecture.clone(),
         draft_layers: 0,
         norm_add: read_back.norm_add,
         ..spec.clone()

@@ -12,10 +12,12 @@ use std::fmt::Debug;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
 
 /// Reads the encoders of a Hugging Face directory as an `mmproj` file. `extra` has the keys of how pictures are prepared. An encoder beside
-/// the one that is written may be of a family that such files do not have; the second value says which is left out.
+/// the one that is written may be of a family that such files do not have; the second value says which is left out. `line_end` is the token
+/// after each line of a picture, for families whose files have its embedding (Pixtral, Mistral 3).
 pub fn as_mmproj(
     from: Box<dyn Checkpoint>,
     extra: Metadata,
+    line_end: Option<u32>,
 ) -> Result<(Translated, Option<String>), Error> {
     let origin = from.origin().to_string();
     if from.dialect() != Dialect::HuggingFace {
@@ -29,7 +31,7 @@ pub fn as_mmproj(
     let mut metadata = Metadata::new();
     let mut left_out: Vec<Error> = Vec::new();
     if let Some(spec) = &vision
-        && eyes::write(&*from, spec, &mut tensors, &mut metadata).is_none()
+        && eyes::write(&*from, spec, line_end, &mut tensors, &mut metadata).is_none()
     {
         left_out.push(eyes::refused(&origin, spec));
     }

@@ -165,7 +165,8 @@ impl Translated {
     ) -> Result<Vec<u8>, welte_formats::Error> {
         let (parts, order, columns, change) = match source {
             Source::Constant(values) => {
-                return Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect());
+                let own = &values[first * tensor.k..(first + rows) * tensor.k];
+                return Ok(own.iter().flat_map(|v| v.to_le_bytes()).collect());
             }
             Source::Flat(name) => {
                 let (info, all) = self.whole(tensor, name)?;
@@ -407,11 +408,17 @@ impl Tensors {
     }
 
     pub(crate) fn constant(&mut self, name: &str, values: Vec<f32>) {
+        let width = values.len();
+        self.table(name, values, width);
+    }
+
+    /// Constant rows.
+    pub(crate) fn table(&mut self, name: &str, values: Vec<f32>, width: usize) {
         self.infos.push(TensorInfo {
             name: name.into(),
             format: Format::F32,
-            n: 1,
-            k: values.len(),
+            n: values.len() / width.max(1),
+            k: width,
             stack: 1,
         });
         self.sources.push(Source::Constant(values));

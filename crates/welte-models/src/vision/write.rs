@@ -23,15 +23,24 @@ const UNREAD: [&str; 7] = [
 ];
 
 /// The tensors and keys of an encoder. `None`: `mmproj` files have no such family.
+/// `line_end` is the token after a line of patches, if files have its embedding.
 pub(crate) fn write(
     from: &dyn Checkpoint,
     spec: &VisionSpec,
+    line_end: Option<u32>,
     tensors: &mut Tensors,
     metadata: &mut Metadata,
 ) -> Option<()> {
     let name = projector_name(from, spec)?;
     for part in spec.chain() {
         Writer::of(from, part, tensors).part();
+    }
+    if let Some(token) = line_end {
+        let table = ending(from, "embed_tokens.weight").and_then(|name| from.tensor(&name));
+        if let Some(table) = table.filter(|table| (token as usize) < table.n).cloned() {
+            let row = vec![tensors.part(&table, token as usize, 1)];
+            tensors.push("v.token_embd.img_break", &table, 1, 1, row);
+        }
     }
     keys(spec, name, metadata);
     if matches!(spec.family, VisionFamily::MiniCpmV) {
@@ -44,8 +53,28 @@ pub(crate) fn write(
         let mut set = |key: &str, value| metadata.insert(format!("clip.minicpmv_{key}"), value);
         set("version", Value::I64(version));
         set("query_num", Value::U64(spec.queries.into()));
+        tensors.table(
+            "resampler.pos_embed_k",
+            sines(spec.width as usize),
+            spec.width as usize,
+        );
     }
     Some(())
+}
+
+/// Sines and cosines of places in a square, those of columns first. llama.cpp wants them in files of MiniCPM-V.
+fn sines(width: usize) -> Vec<f32> {
+    const SIDE: usize = 70;
+    let quarter = width / 4;
+    let mut values = Vec::with_capacity(SIDE * SIDE * width);
+    for place in 0..SIDE * SIDE {
+        for at in [place % SIDE, place / SIDE] {
+            let angle = |i: usize| at as f64 / 1e4f64.powf(i as f64 / quarter as f64);
+            values.extend((0..quarter).map(|i| angle(i).sin() as f32));
+            values.extend((0..quarter).map(|i| angle(i).cos() as f32));
+        }
+    }
+    values
 }
 
 /// What files call the family's projector.
@@ -568,6 +597,9 @@ fn keys(spec: &VisionSpec, name: &str, metadata: &mut Metadata) {
     set("embedding_length", number(tower.dim));
     set("feed_forward_length", number(tower.ffn));
     set("attention.head_count", number(tower.heads));
+    if own.family == VisionFamily::DeepSeekOcr2 {
+        set("attention.head_count_kv", number(tower.kv_heads));
+    }
     set("projection_dim", number(spec.width));
     set("attention.layer_norm_epsilon", Value::F64(tower.eps.into()));
     match own.gguf_merge {
