@@ -68,16 +68,22 @@ def scripted(folder, *answers):
     return model
 
 
-def run(command, folder, **environment):
-    """Runs an agent in a folder, with a home of its own. Returns what it says."""
+def start(command, folder, **environment):
+    """Starts an agent in a folder, with a home of its own."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TERM") if name in os.environ}
     kept |= {"HOME": str(home), **environment}
-    project = folder / "project"
-    done = subprocess.run(command, cwd=project, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIME)
-    check(done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return done.stdout
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder / "project", env=kept, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+
+def run(command, folder, **environment):
+    """Runs an agent. Returns what it says."""
+    process = start(command, folder, **environment)
+    out, errors = process.communicate(timeout=TIME)
+    check(process.returncode == 0, f"{command[0]} ended with {process.returncode}:\n{out[-3000:]}\n{errors[-3000:]}")
+    return out
 
 
 @contextlib.contextmanager
@@ -99,7 +105,7 @@ def check_edited(file, said):
     check(file.read_text() == "goodbye world\n", f"the file says {file.read_text()!r}, and the agent {said!r}")
 
 
-def claude(clients, folder, address, model, task, *flags):
+def claude(clients, folder, address, model, task, *flags, run=run):
     program = clients / "npm/node_modules/.bin/claude"
     return run([program, "-p", task, "--permission-mode", "acceptEdits", *flags], folder, ANTHROPIC_BASE_URL=address,
                ANTHROPIC_AUTH_TOKEN=KEY, ANTHROPIC_MODEL=model.stem, ANTHROPIC_SMALL_FAST_MODEL=model.stem,
@@ -118,7 +124,7 @@ def test_claude_code(args):
             check(said.strip(), "the bundled model said nothing")
 
 
-def codex(clients, folder, address, model, task):
+def codex(clients, folder, address, model, task, *flags, run=run):
     settings = f'''model = "{model.stem}"
 model_provider = "welte"
 [model_providers.welte]
@@ -131,7 +137,7 @@ wire_api = "responses"
     (folder / "home" / ".codex" / "config.toml").write_text(settings)
     # The sandbox needs rights that a container may not give, and the folder is a temporary one.
     program = [clients / "npm/node_modules/.bin/codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    return run([*program, task], folder, WELTE_KEY=KEY)
+    return run([*program, *flags, task], folder, WELTE_KEY=KEY)
 
 
 def test_codex(args):

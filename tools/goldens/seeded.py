@@ -83,6 +83,12 @@ def generate(seed, name, blocks, width, fields):
     return out
 
 
+def tokens(seed, count, vocabulary):
+    """A long prompt: tokens from 2 on."""
+    words = stream(seed, count) >> np.uint64(32)
+    return (2 + (words * np.uint64(vocabulary - 2) >> np.uint64(32)).astype(np.int64)).tolist()
+
+
 def digits(value, n=3):
     return float(f"{value:.{n}g}")
 
@@ -284,11 +290,11 @@ class Goldens:
         self.entries = {entry["name"]: entry for entry in known}
 
     def keep(self, name, path, architecture, kind, prompt, logits, vocabulary):
-        """Adds a golden, or replaces it. `name` and `path` are relative to the folder of goldens."""
+        """Adds a golden, or replaces it. `name` and `path` are relative to the folder of goldens. A long prompt is its seed and length."""
         assert np.isfinite(logits).all() and logits.std() > 0.8, (name, logits.std())
         np.ascontiguousarray(logits, "<f4").tofile(self.out / f"{name}.f32")
         self.entries[name] = {"name": name, "path": path, "logits": f"{name}.f32", "architecture": architecture, "format": kind,
-                              "prompt": prompt, "first": len(prompt) - len(logits), "rows": len(logits), "vocabulary": vocabulary}
+                              "prompt": prompt, "first": (prompt["tokens"] if isinstance(prompt, dict) else len(prompt)) - len(logits), "rows": len(logits), "vocabulary": vocabulary}
         print(name, f"std {logits.std():.2f} range {np.ptp(logits):.1f}")
         self.path.write_text(json.dumps(list(self.entries.values())).replace("}, {", "},\n{") + "\n")
 

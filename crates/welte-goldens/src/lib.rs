@@ -4,6 +4,8 @@
 
 mod seeded;
 
+pub use seeded::tokens;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -94,6 +94,12 @@ fn word(key: u64, i: usize) -> u64 {
     mix(key.wrapping_add((i as u64 + 1).wrapping_mul(STEP)))
 }
 
+/// A long prompt: tokens from 2 on.
+pub fn tokens(seed: u64, count: usize, vocabulary: usize) -> Vec<u32> {
+    let token = |i| 2 + (((word(seed, i) >> 32) * (vocabulary as u64 - 2)) >> 32) as u32;
+    (0..count).map(token).collect()
+}
+
 /// A tensor's key: FNV-1a of its name, with the seed.
 fn key_of(seed: u64, name: &str) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -7,6 +7,8 @@
 mod blocks;
 #[path = "golden/drafts.rs"]
 mod drafts;
+#[path = "golden/long.rs"]
+mod long;
 #[path = "golden/rows.rs"]
 mod rows;
 
@@ -67,6 +69,18 @@ fn goldens_of(wanted: impl Fn(&str, &str) -> bool) -> Vec<Golden> {
     )
 }
 
+/// The tokens of a prompt: a list, or a seed and a length.
+fn prompt(prompt: &serde_json::Value, vocabulary: usize) -> Vec<u32> {
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    match prompt.as_array() {
+        Some(list) => list.iter().map(|token| number(token) as u32).collect(),
+        None => {
+            let count = number(&prompt["tokens"]) as usize;
+            welte_goldens::tokens(number(&prompt["seed"]), count, vocabulary)
+        }
+    }
+}
+
 /// The same of some lists.
 fn goldens_in(files: &[&str], wanted: impl Fn(&str, &str) -> bool) -> Vec<Golden> {
     let folder = welte_goldens::folder();
@@ -89,12 +103,7 @@ fn goldens_in(files: &[&str], wanted: impl Fn(&str, &str) -> bool) -> Vec<Golden
         name: text(entry, "name"),
         path: text(entry, "path"),
         format: Format::from_name(&text(entry, "format")).expect("a format"),
-        prompt: entry["prompt"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|t| t.as_u64().expect("a token") as u32)
-            .collect(),
+        prompt: prompt(&entry["prompt"], number(entry, "vocabulary")),
         first: number(entry, "first"),
         vocabulary: number(entry, "vocabulary"),
         logits: std::fs::read(folder.join(text(entry, "logits")))
@@ -262,8 +271,17 @@ fn compile(
         decode_rows: 16,
         ..CompileOptions::default()
     };
+    compile_for(checkpoint, device, &options)
+}
+
+/// The same with other sizes.
+fn compile_for(
+    checkpoint: &dyn Checkpoint,
+    device: &dyn Device,
+    options: &CompileOptions,
+) -> Result<Arc<Program>, String> {
     let spec = welte_models::spec(checkpoint).expect("a known model");
-    let program = welte_models::compile(&spec, checkpoint, &options).expect("a program");
+    let program = welte_models::compile(&spec, checkpoint, options).expect("a program");
     if let Some(what) = device.missing(&program) {
         return Err(what);
     }

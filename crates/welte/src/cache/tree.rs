@@ -530,9 +530,9 @@ impl PrefixTree {
         }
     }
 
-    /// Frees at least one page of a cache: removes the least recently used leaf whose page no sequence references, or in
-    /// caches with a window the least recently used page. `evicted` sees each leaf before it is removed. Returns false if
-    /// every page is in use.
+    /// Frees at least one page of a cache: removes the least recently used leaf whose page no sequence references, in
+    /// caches with a window the least recently used page, or the state whose loss costs least. `evicted` sees each leaf
+    /// before it is removed. Returns false if every page is in use.
     pub(crate) fn evict(
         &mut self,
         cache: usize,
@@ -541,7 +541,11 @@ impl PrefixTree {
     ) -> bool {
         for _ in 0..self.used {
             let recent = self.recent_in[cache].as_ref().unwrap_or(&self.recent);
-            let Some(node) = recent.oldest() else {
+            let oldest = match self.needs[cache] {
+                Need::End => self.cheapest_state(cache, pools),
+                Need::Whole | Need::Window(_) => recent.oldest(),
+            };
+            let Some(node) = oldest else {
                 return false;
             };
             if pools[cache].references(self.page_of(node, cache)) > 1 {
@@ -563,6 +567,27 @@ impl PrefixTree {
             }
         }
         false
+    }
+
+    /// Of the least recently used half of the states that no sequence references, the one without which the fewest tokens
+    /// must be computed to come back to its position: those after the state before it. A long text thus keeps states all along.
+    fn cheapest_state(&self, cache: usize, pools: &[PagePool]) -> Option<u32> {
+        let idle = |node: &u32| pools[cache].references(self.page_of(*node, cache)) == 1;
+        let states = || {
+            self.recent_in[cache]
+                .iter()
+                .flat_map(Lru::iter)
+                .filter(idle)
+        };
+        let old = states().take(states().count().div_ceil(2));
+        old.min_by_key(|node| self.distance_to_state(*node, cache))
+    }
+
+    /// Positions from the nearest state before a node, or from the start, to the node's end.
+    fn distance_to_state(&self, node: u32, cache: usize) -> usize {
+        let before = std::iter::successors(self.parent(node), |node| self.parent(*node));
+        let without = before.take_while(|before| self.page_of(*before, cache) == NO_PAGE);
+        self.node(node).len + without.count() * self.page
     }
 
     /// Removes a leaf, and then each node before it that has become a leaf at which no hit can end.

@@ -696,6 +696,21 @@ fn a_cache_with_a_window_gives_up_old_pages_first() {
 }
 
 #[test]
+fn states_thin_out_along_a_text() {
+    let mut small = Small::of(recurrent(20));
+    let text: Vec<Key> = (0..32).collect();
+    let ends: Vec<usize> = (PAGE..=32).step_by(PAGE).collect();
+    for end in &ends {
+        small.leave(&text[..*end]);
+    }
+    (0..3).for_each(|_| drop(small.evict()));
+    let mut kept = ends;
+    kept.retain(|end| small.find(&text[..*end]).0 == *end);
+    // The later half was not looked at.
+    assert_eq!(kept, [8, 16, 24, 28, 32]);
+}
+
+#[test]
 fn nothing_grows_after_construction() {
     let mut simulation = Simulation::new(vec![attention(40, 0), attention(20, 6)], 3);
     let sizes = |s: &Simulation| [&s.tree.stack, &s.tree.path, &s.tree.best].map(Vec::capacity);
