@@ -144,6 +144,23 @@ def falcon_h1(c, factors=FALCON):
     return t.FalconH1ForCausalLM(t.FalconH1Config(**c | mamba | factors, rope_parameters=ROPE))
 
 
+# Queries of layers without rope grow from position 3 on.
+def llama4(c):
+    rope = dict(LLAMA3, rope_theta=THETA, low_freq_factor=1.0, high_freq_factor=1.0)
+    return t.Llama4ForCausalLM(t.Llama4TextConfig(**c | FOUR | {"intermediate_size": 32, "intermediate_size_mlp": 96}, rope_parameters=rope,
+                                                  num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+                                                  attention_chunk_size=WINDOW, floor_scale=4, attn_scale=0.5))
+
+
+def gptneox(c, parallel=True):
+    return t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**without(layer_normed(c), "num_key_value_heads"), use_parallel_residual=parallel,
+                                                rope_parameters=QUARTER))
+
+
+def gptneox_serial(c):
+    return gptneox(c, parallel=False)
+
+
 def olmo(c):
     return t.OlmoForCausalLM(t.OlmoConfig(**without(c, "head_dim", "rms_norm_eps"), rope_parameters=ROPE))
 
@@ -187,6 +204,9 @@ FAMILIES = {
     "command_r_plus": (command_r_plus, "COMMAND_R", False),
     "solar_open": (solar_open, "GLM4_MOE", False),
     "falcon_h1": (falcon_h1, "FALCON_H1", False),
+    "llama4": (llama4, "LLAMA4", False),
+    "gptneox": (gptneox, "GPTNEOX", False),
+    "gptneox_serial": (gptneox_serial, "GPTNEOX", False),
 }
 
 
@@ -218,7 +238,7 @@ def build(name, seed, make=None):
                 p.copy_(0.5 * random)
             elif "embed" in key:
                 p.copy_(random * embeddings)
-            elif "lm_head" in key:
+            elif "lm_head" in key or "embed_out" in key:
                 p.copy_(random * (10.0 if name == "minicpm" else 2.5) / p.shape[1] ** 0.5)
             else:
                 p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
@@ -233,20 +253,22 @@ STEMS = {
     "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.router.gate": "ffn_gate_inp",
-    "mlp.gate.wg": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.gate.wg": "ffn_gate_inp", "feed_forward.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "shared_mlp.output_linear": "ffn_down_shexp",
 }
 STEMS |= {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 STEMS |= {"mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.conv1d": "ssm_conv1d"}
-STEMS |= {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts", "shared_mlp")
-          for part in ("gate", "up", "down")}
+STEMS |= {f"{shared}.{part}_proj": f"ffn_{part}_shexp"
+          for shared in ("mlp.shared_expert", "mlp.shared_experts", "mlp.shared_mlp", "feed_forward.shared_expert") for part in ("gate", "up", "down")}
 OWN_STEMS = {
     "afmoe": {"post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm"},
     "solar_open": {"post_attention_layernorm": "post_attention_norm"},
 }
 # In GGUF A is not a logarithm, and these are columns.
 MAMBA = {"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"}
-OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
+STEMS |= {"attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"}
+OUTER = {"gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+         "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
 
 
 def parts_of(name, key, value):
@@ -254,7 +276,7 @@ def parts_of(name, key, value):
     stem, _, kind = key.rpartition(".")
     if stem in OUTER:
         return [(f"{OUTER[stem]}.{kind}", value)]
-    layer, rest = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", key).groups()
+    layer, rest = re.fullmatch(r"\w+\.layers\.(\d+)\.(.*)", key).groups()
     block = f"blk.{layer}."
     if rest == "pre_ff_layernorm.weight":
         return [(block + "ffn_norm", value)]
@@ -266,6 +288,8 @@ def parts_of(name, key, value):
         return [(block + "exp_probs_b.bias", value)]
     if ".experts." in rest or rest.endswith("shared_mlp.input_linear.weight"):
         ends = "_shexp" if "shared" in rest else "_exps"
+        if name == "llama4":
+            value = value.swapaxes(1, 2)
         half = value.shape[-2] // 2
         if "down" in rest:
             return [(f"{block}ffn_down{ends}.weight", value)]
@@ -284,9 +308,9 @@ def metadata(made, name, model):
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
     w.add_block_count(c.num_hidden_layers)
-    w.add_feed_forward_length(of("intermediate_size", "moe_intermediate_size"))
+    w.add_feed_forward_length(of("intermediate_size_mlp", "intermediate_size", "moe_intermediate_size"))
     w.add_head_count(c.num_attention_heads)
-    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_head_count_kv(of("num_key_value_heads", "num_attention_heads"))
     part = c.rope_parameters.get("partial_rotary_factor", 1.0)
     if of("head_dim"):
         w.add_key_length(head_dim)
@@ -306,15 +330,20 @@ def metadata(made, name, model):
         w.add_ssm_group_count(c.mamba_n_groups)
         w.add_ssm_inner_size(c.mamba_d_ssm)
         w.add_ssm_time_step_rank(c.mamba_n_heads)
+    if name == "llama4":
+        w.add_sliding_window(c.attention_chunk_size)
+        w.add_attn_temperature_length(c.floor_scale)
+        w.add_attn_temperature_scale(c.attn_scale)
+        w.add_interleave_moe_layer_step(c.interleave_moe_layer_step)
     if name.startswith("command_r"):
         w.add_logit_scale(c.logit_scale)
-    if name.startswith("stablelm"):
+    if name.startswith(("stablelm", "gptneox")):
         w.add_parallel_residual(c.use_parallel_residual)
     if name in ("granitemoe", "minicpm"):
         w.add_embedding_scale(c.embedding_multiplier)
         w.add_residual_scale(c.residual_multiplier)
         w.add_logit_scale(c.logits_scaling)
-    if name == "exaone":
+    if name in ("exaone", "llama4"):
         c.head_dim = head_dim
         made.exact("rope_freqs.weight", rope_factors(c))
     if name == "granitemoe":
@@ -361,6 +390,18 @@ def joined_qkv(made, model):
                 part.copy_(own)
 
 
+def ungrouped_qkv(made, model):
+    """Stores queries, keys and values of all heads, which follow each other head by head."""
+    for number, layer in enumerate(model.gpt_neox.layers):
+        matrix = layer.attention.query_key_value
+        for kind, part, stored_as in (("weight", matrix.weight, "Q8_0"), ("bias", matrix.bias, "F32")):
+            heads = part.detach().float().numpy().reshape(model.config.num_attention_heads, 3, -1, *part.shape[1:])
+            rows = heads.swapaxes(0, 1)
+            stored = made.put(f"blk.{number}.attn_qkv.{kind}", rows.reshape(part.shape), stored_as).reshape(rows.shape)
+            with torch.no_grad():
+                part.copy_(torch.from_numpy(stored.swapaxes(0, 1).reshape(part.shape).copy()))
+
+
 def norms_of_heads(made, model):
     """Stores the weights of all heads' norms as rows of a matrix."""
     for number, layer in enumerate(model.model.layers):
@@ -385,11 +426,13 @@ def write_gguf(path, name, model, seed):
         norms_of_heads(made, model)
     if name == "bailingmoe2":
         joined_qkv(made, model)
+    if name.startswith("gptneox"):
+        ungrouped_qkv(made, model)
     for key, p in [*model.named_buffers(), *model.named_parameters()]:
         value = p.detach().float().numpy().copy()
         done = name == "bailingmoe2" and key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
         tied = key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False)
-        if done or tied or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector")):
+        if done or tied or any(part in key for part in ("layernorm.norms", "inv_freq", "mup_vector", "query_key_value")):
             continue
         for own, rows in parts_of(name, key, value):
             assert re.sub(r"(\.weight|\.bias)$", "", re.sub(r"^blk\.\d+", "blk.{bid}", own)) in listed, own
@@ -402,7 +445,7 @@ def write_gguf(path, name, model, seed):
                 rows[...] = made.put(own, (rows if "_norm." in own else rows.reshape(-1)) + add).reshape(rows.shape) - add
             else:
                 rows[...] = made.put(own, rows, "Q8_0")
-        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])
+        heads = {"q_proj": c.num_attention_heads, "k_proj": getattr(c, "num_key_value_heads", None)}.get(key.split(".")[-2])
         if paired and heads:
             value = swap(value, heads, back=True)
         with torch.no_grad():

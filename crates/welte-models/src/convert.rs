@@ -87,6 +87,11 @@ pub fn as_gguf(from: Box<dyn Checkpoint>, extra: Metadata) -> Result<Translated,
     let tensors = OfModel::of(from.as_ref(), arch, &spec, draft.as_ref())?;
     metadata.extend(extra);
     let mut gguf = Translated::new(from, Dialect::Gguf, metadata, tensors.all);
+    for (name, order) in &tensors.reordered {
+        if let Some(Source::Rows { order: at, .. }) = gguf.source_mut(name) {
+            *at = Some(*order);
+        }
+    }
     let read_back = read(&gguf, arch, name)?;
     same(&gguf, &spec, &read_back)?;
     gguf.adjust(arch, &spec, &read_back);
@@ -197,6 +202,8 @@ struct OfModel {
     all: Tensors,
     /// What the names of a draft layer begin with, and would begin with if it were a layer like the others.
     renamed: Option<[String; 2]>,
+    /// Tensors whose rows change places.
+    reordered: Vec<(String, Order)>,
 }
 
 impl OfModel {
@@ -224,7 +231,9 @@ impl OfModel {
             if spec.qk_norm == QkNorm::Each {
                 all.own_norms(from, hf, gguf, spec, layer);
             }
-            if hf.grouped_qkv {
+            if hf.grouped_qkv && spec.biases.qkv {
+                all.reordered_qkv(from, hf.qkv, gguf.qkv, spec, layer);
+            } else if hf.grouped_qkv {
                 all.ungrouped_qkv(from, hf.qkv, gguf, spec, layer);
             }
             for (hf, gguf) in layer_names(hf, gguf, spec) {
@@ -332,6 +341,26 @@ impl OfModel {
         }
     }
 
+    /// The same as one tensor, with its bias.
+    fn reordered_qkv(
+        &mut self,
+        from: &dyn Checkpoint,
+        qkv: &str,
+        gguf: &str,
+        spec: &ModelSpec,
+        layer: u32,
+    ) {
+        self.pair(from, qkv, gguf, layer);
+        let shape = spec.shape(layer as usize);
+        let ungrouped = Order::Ungrouped {
+            heads: spec.heads as usize,
+            groups: shape.kv_heads as usize,
+            head: shape.head_dim as usize,
+        };
+        self.reordered
+            .extend([weight(gguf, layer), bias(gguf, layer)].map(|name| (name, ungrouped)));
+    }
+
     /// Gate and up of a shared expert that are one matrix.
     fn shared_pair(
         &mut self,
@@ -394,7 +423,19 @@ impl OfModel {
                 .cloned()
         });
         let (width, dim) = (experts.ffn as usize, experts.latent.unwrap_or(spec.dim));
-        // Transposed matrices, and those without gates, stay unused, and are refused.
+        if hf.transposed_experts
+            && let (Some(pair), Some(down)) = (&pair, &down)
+            && (pair.k, down.k) == (2 * width, dim as usize)
+        {
+            for (at, first) in [0, width].into_iter().enumerate() {
+                let name = weight(gguf.experts[at], layer);
+                self.columns(&name, pair, (first, width), count);
+            }
+            let name = weight(gguf.experts[2], layer);
+            self.columns(&name, down, (0, down.k), count);
+            return;
+        }
+        // Matrices without gates stay unused, and are refused.
         if let Some(pair) = pair.filter(|pair| spec.gated && pair.k == dim as usize) {
             for at in 0..2 {
                 let firsts = (0..count).map(|expert| (2 * expert + at) * width);
@@ -409,6 +450,29 @@ impl OfModel {
             let parts = vec![self.all.part(&down, 0, down.n)];
             let name = weight(gguf.experts[2], layer);
             self.all.push(&name, &down, down.n, count, parts);
+        }
+    }
+
+    /// Columns of each of `count` matrices that lie one below the other, as rows. What is not a row of numbers stays unused.
+    fn columns(
+        &mut self,
+        name: &str,
+        info: &TensorInfo,
+        (first, columns): (usize, usize),
+        count: usize,
+    ) {
+        if info.format.bytes(1).is_none() {
+            return;
+        }
+        let parts = vec![self.all.part(info, 0, info.n)];
+        self.all.push(name, info, columns * count, count, parts);
+        if let Some((made, source)) = self.all.last() {
+            made.k = info.n / count;
+            *source = Source::Transposed {
+                tensor: info.name.clone(),
+                first,
+                columns,
+            };
         }
     }
 

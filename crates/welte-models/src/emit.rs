@@ -44,6 +44,8 @@ pub(crate) struct Set {
     pub(crate) dense: Option<BufferRef>,
     /// The output of experts that is normed before it is added.
     pub(crate) mixed: Option<BufferRef>,
+    /// The input of experts that it is scaled for.
+    pub(crate) scaled: Option<BufferRef>,
     /// Input and output of experts that compute in a width of their own.
     pub(crate) latent_expert: Option<[BufferRef; 2]>,
     /// The score of the shared expert's gate.
@@ -366,6 +368,9 @@ impl<'a> Emitter<'a> {
         if let Some(m) = spec.multipliers {
             self.multiply("attention out", set.attn, q, &[(0, q, m.attention_out)]);
         }
+        if let Some(norm) = layer.ffn_norm.filter(|_| spec.parallel) {
+            self.norm("feed-forward norm", norm, set.x, set.norm);
+        }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, set.attn, q);
         self.add_around(layer);
@@ -388,14 +393,18 @@ impl<'a> Emitter<'a> {
         } else {
             self.rope_queries(index, layer)
         }
-        self.position_scale(set.qkv, q, stride);
+        let still = spec.layer_ropes.get(index) == Some(&LayerRope::None);
+        if still || spec.position_scale.is_none_or(|s| !s.still) {
+            self.position_scale(set.qkv, q, stride);
+        }
+        let window = spec.windows.get(index).copied().unwrap_or(0);
         let attention = p::Attention {
             layer: cache.layer,
             heads,
             kv_heads,
             head_dim,
             scale: spec.attention_scale,
-            window: spec.windows.get(index).copied().unwrap_or(0),
+            window,
             softcap: spec.attention_softcap,
             q_stride: stride,
             y_stride: q,
@@ -405,6 +414,7 @@ impl<'a> Emitter<'a> {
                 .copied()
                 .unwrap_or(false)
                 .into(),
+            chunked: u32::from(spec.chunks && window > 0),
         };
         self.out.push(
             "attention",
@@ -431,7 +441,7 @@ impl<'a> Emitter<'a> {
     fn position_scale(&mut self, queries: BufferRef, n: u32, stride: u32) {
         let context = self.places.context;
         let scale = self.spec.position_scale;
-        let Some(scale) = scale.filter(|s| context > s.original) else {
+        let Some(scale) = scale.filter(|s| context.saturating_add(s.ahead) > s.original) else {
             return;
         };
         let params = p::PositionScale {
@@ -439,6 +449,7 @@ impl<'a> Emitter<'a> {
             beta: scale.beta,
             original: scale.original,
             y_stride: stride,
+            ahead: scale.ahead,
         };
         self.out.push(
             "query scale",
@@ -462,7 +473,7 @@ impl<'a> Emitter<'a> {
         let kind = kind.copied().unwrap_or(LayerRope::Main);
         let turns = kind != LayerRope::None;
         let late = spec.qk_norm_late && turns;
-        if !late {
+        if !spec.qk_norm_late {
             self.head_norms(index, layer, k, stride);
         }
         if turns {
@@ -511,7 +522,11 @@ impl<'a> Emitter<'a> {
         } = spec.shape(index);
         let parts = [("query norm", 0, spec.heads), ("key norm", k, kv_heads)];
         for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
-            let Some(norm) = norm else { continue };
+            let norm = match norm {
+                None if spec.qk_norm == QkNorm::Plain => NO_WEIGHT,
+                None => continue,
+                Some(norm) => norm,
+            };
             let (dim, groups) = match spec.qk_norm {
                 QkNorm::Row => (count * head_dim, 1),
                 _ => (head_dim, count),
@@ -626,7 +641,7 @@ impl<'a> Emitter<'a> {
     fn gate_up(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let (ffn, act) = (spec.shape(index).ffn, spec.act.word());
-        // In a parallel block the norm before attention is still in its buffer.
+        // In a parallel block the norm is still in its buffer.
         let input = if spec.parallel {
             (set.norm, None)
         } else {

@@ -319,6 +319,7 @@ fn parameters_at_their_limits() {
             command(p, Op::EncodeAttention).weights[0] = 0
         }),
         ("causal is 2", |p| set(p, Op::Attention, "causal", 2)),
+        ("chunked is 1", |p| set(p, Op::Attention, "chunked", 1)),
         ("the context is", |p| {
             // One segment.
             command(p, Op::AddPosition).weights[1] = NO_WEIGHT;

@@ -358,13 +358,14 @@ pub(crate) struct PositionScale {
     pub(crate) n: usize,
     pub(crate) beta: f32,
     pub(crate) original: u32,
+    pub(crate) ahead: u32,
 }
 
 impl PositionScale {
     /// # Safety
     /// See `super`.
     pub(crate) unsafe fn run(&self, state: &State, row: usize) {
-        let whole = state.rows[row].position / self.original;
+        let whole = state.rows[row].position.saturating_add(self.ahead) / self.original;
         let factor = 1.0 + self.beta * (1.0 + whole as f32).ln();
         // SAFETY: the row lies in y.
         let y = unsafe { self.y.row_mut(row, self.n) };

@@ -25,6 +25,12 @@ impl ModelSpec {
         own / self.residual_scale
     }
 
+    /// The longest context that may be chosen by itself: the trained one, or as much of it as is supported.
+    pub fn usual_context(&self) -> u32 {
+        self.indexed
+            .map_or(self.context, |most| most.min(self.context))
+    }
+
     /// The sizes of a layer.
     pub fn shape(&self, layer: usize) -> LayerShape {
         let common = LayerShape {
@@ -112,7 +118,7 @@ impl ModelSpec {
             let gates = u64::from(self.attention_gate) * q;
             let projections = gates + 2 * q + if values_are_keys { kv } else { 2 * kv };
             let norms = match self.qk_norm {
-                QkNorm::None => 0,
+                QkNorm::None | QkNorm::Plain => 0,
                 QkNorm::Head => {
                     if own {
                         2 * head
@@ -253,6 +259,10 @@ impl ModelSpec {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+            QkNorm::Plain => {
+                let text = "per head, without weights";
+                facts.push(fact("query and key norm", text.into()));
+            }
             QkNorm::Each => {
                 let text = "layer norm, own weights of each head";
                 facts.push(fact("query and key norm", text.into()));
@@ -282,6 +292,12 @@ impl ModelSpec {
                 l.value
             );
             facts.push(fact("attention over latents", text));
+        }
+        if let Some(most) = self.indexed {
+            facts.push(fact(
+                "indexer",
+                format!("{most} positions, the longest context"),
+            ));
         }
         if let Some(shared) = self.experts.and_then(|e| e.shared) {
             facts.push(fact("shared expert", shared.ffn.to_string()));
@@ -377,10 +393,11 @@ impl ModelSpec {
             facts.push(fact("attention sinks", "one per head".into()));
         }
         if windowed > 0 {
-            facts.push(fact(
-                "attention window",
-                format!("{widest} in {windowed} layers"),
-            ));
+            let what = match self.chunks {
+                true => "attention within chunks",
+                false => "attention window",
+            };
+            facts.push(fact(what, format!("{widest} in {windowed} layers")));
         }
         facts
     }

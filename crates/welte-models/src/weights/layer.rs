@@ -7,6 +7,7 @@ use super::{
 };
 use crate::names::{Names, bias, weight};
 use crate::{Error, LayerKind, LayerShape, ModelSpec, QkNorm};
+use welte_formats::quant;
 use welte_table::{NO_WEIGHT, Usage, WeightId};
 
 /// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
@@ -23,7 +24,7 @@ pub(crate) struct Layer {
     pub(crate) o_bias: Vec<OutputPart>,
     pub(crate) sinks: Option<WeightId>,
     pub(crate) post_attn_norm: Option<NormWeights>,
-    /// None if the layer has no such norm, or if both parts read the norm before attention.
+    /// None if the layer has no such norm, or if both parts read the same.
     pub(crate) ffn_norm: Option<NormWeights>,
     pub(crate) gate_up: Vec<OutputPart>,
     pub(crate) gate_up_bias: Vec<OutputPart>,
@@ -152,7 +153,7 @@ pub(super) fn layer(
         }
     };
     let (qk, q_width, k_width) = match spec.qk_norm {
-        QkNorm::None => (false, 0, 0),
+        QkNorm::None | QkNorm::Plain => (false, 0, 0),
         QkNorm::Head => (true, head_dim, head_dim),
         QkNorm::Row | QkNorm::Each => (true, q, kv),
     };
@@ -210,6 +211,12 @@ pub(super) fn layer(
             false => c.joined_rows(&label("qkv"), &qkv, dim)?,
         },
         qkv_bias: match c.keys_apart {
+            _ if b.qkv && names.grouped_qkv => grouped_bias(
+                c,
+                &label("qkv bias"),
+                &bias(names.qkv, i),
+                (spec.heads, shape),
+            )?,
             true => c.keys_apart_biases(&label("qkv bias"), &qkv_bias)?,
             false => c.biases(&label("qkv bias"), &qkv_bias)?,
         },
@@ -236,7 +243,7 @@ pub(super) fn layer(
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
         ffn_norm: norm(
             c,
-            pre && feeds && !spec.parallel,
+            pre && feeds && (!spec.parallel || spec.own_norms),
             "feed-forward norm",
             names.ffn_norm,
         )?,
@@ -337,6 +344,26 @@ fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) ->
         let rest = keys_and_values.into_iter().take(stored);
         queries.into_iter().chain(rest).collect()
     }
+}
+
+/// The bias of a matrix that has queries, keys and values group by group, in the order in which commands have them.
+fn grouped_bias(
+    c: &mut Collector<'_>,
+    label: &str,
+    name: &str,
+    (heads, shape): (u32, LayerShape),
+) -> Result<Vec<OutputPart>, Error> {
+    let n = (heads + 2 * shape.kv_heads) * shape.head_dim;
+    let info = c.tensor(name, 1, n)?;
+    let mut stored = vec![0.0; n as usize];
+    quant::decode(info.format, &c.checkpoint.rows(&info, 0, 1)?, &mut stored);
+    let parts = grouped_rows(heads, shape).concat();
+    let parts = parts
+        .into_iter()
+        .flat_map(|(first, rows)| first..first + rows);
+    let values = parts.map(|at| stored[at as usize]).collect();
+    let weight = c.constant(label, values);
+    Ok(vec![OutputPart { weight, n, at: 0 }])
 }
 
 /// Where queries, keys and values are in a matrix that has them group by group: the first row and the number of rows of each group's part.
